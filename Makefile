@@ -1,0 +1,63 @@
+# make book · make test · make lab: each sets up what it needs.
+# Variables: PYTHON (the interpreter the environments are made with), TARGET (auto, or plan: start no engine), ONLY (one page).
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+MAKEFLAGS += --no-print-directory
+
+PYTHON ?= python3
+TARGET ?= auto
+ONLY ?=
+PORT ?= 8080
+PY := .venv/bin/python
+export PYTHON
+
+# A stamp lies in the environment it stands for, so that removing the environment removes the stamp.
+BOOK := .venv/.stamp-book
+ENGINE := .venv-engine/.stamp-engine
+ifeq ($(filter auto plan,$(TARGET)),)
+$(error TARGET is auto or plan, not '$(TARGET)')
+endif
+# With TARGET=plan no engine is needed. Chapters that are about a start always start their own, also where a server is named.
+NEEDED := $(BOOK) $(if $(filter plan,$(TARGET)),,$(ENGINE))
+
+.PHONY: help book test quick engine lab serve-site refresh clean
+
+help:  ## this list
+	@echo "make TARGET, where TARGET is one of"
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-11s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
+	@echo "variables: PYTHON=python3.12  TARGET=plan (start no engine)  ONLY=06_launch (one page)  PORT=8080 (serve-site)"
+
+$(BOOK): requirements.txt pyproject.toml tools/setup.sh
+	@tools/setup.sh book
+	@touch $@
+
+$(ENGINE): requirements-engine.txt tools/setup.sh tools/repair_engine.py | $(BOOK)
+	@tools/setup.sh engine
+	@touch $@
+
+book: $(NEEDED)  ## run the chapters that changed and build the site
+	@$(PY) -m sparkbook.book build --target $(TARGET) $(if $(ONLY),--only $(ONLY))
+	@test ! -f _build/html/index.html || echo "The site: _build/html/index.html (to look at it: make serve-site)"
+
+test: $(BOOK) $(ENGINE)  ## run the tests and compare every notebook's outputs with a fresh run
+	@$(PY) -m pytest --nbval tests notebooks
+
+quick: $(BOOK)  ## run the fast tests only: no engine, no kernel, no browser
+	@$(PY) -m pytest -q -n 2 --dist loadfile -m "not engine and not kernel and not site and not browser" tests
+
+engine: $(ENGINE)  ## only make the engine's environment
+
+lab: $(NEEDED)  ## open JupyterLab on the chapters
+	@.venv/bin/jupyter lab --ip 127.0.0.1 --notebook-dir notebooks
+
+serve-site:  ## serve the built site on this machine's loopback address
+	@test -f _build/html/index.html || { echo "There is no site yet: run 'make book'." >&2; exit 1; }
+	@echo "http://127.0.0.1:$(PORT)/ (Ctrl-C ends it)"
+	@$(if $(wildcard $(PY)),$(PY),$(PYTHON)) -m http.server --bind 127.0.0.1 --directory _build/html $(PORT)
+
+refresh: $(BOOK) $(ENGINE)  ## run the committed notebooks again, in place, after a change
+	@$(PY) -m sparkbook.book refresh $(if $(ONLY),--only $(ONLY))
+
+clean:  ## remove everything built; the environments and the converted model stay
+	@rm -rf _build .pytest_cache .ruff_cache .hypothesis

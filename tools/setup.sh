@@ -1,0 +1,56 @@
+#!/usr/bin/env bash
+# Make one of the project's two environments:   tools/setup.sh book|engine
+#   book    .venv          the library, the notebooks' kernel, the site and the tests   (requirements.txt)
+#   engine  .venv-engine   vLLM's CPU build, in its own place since its pins differ     (requirements-engine.txt)
+# PYTHON chooses the interpreter (3.11 or newer). Run again it repairs or updates what is there.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+PYTHON=${PYTHON:-python3}
+say() { printf '[setup] %s\n' "$*" >&2; }
+die() { printf '[setup] error: %s\n' "$*" >&2; exit 1; }
+
+command -v "$PYTHON" >/dev/null || die "no '$PYTHON' found; install Python 3.11 or newer, or name it: make PYTHON=/path/to/python3"
+"$PYTHON" -c 'import sys; sys.exit(sys.version_info < (3, 11))' ||
+  die "$("$PYTHON" --version) is too old; Python 3.11 or newer is needed: make PYTHON=/path/to/python3"
+
+# uv installs four times faster than pip and compiles bytecode in parallel; it lives in the book's environment.
+uv_in_book() {
+  [ -x .venv/bin/python ] && .venv/bin/python -c '' 2>/dev/null || {
+    rm -rf .venv
+    "$PYTHON" -m venv .venv 2>.setup-error || {
+      cat .setup-error >&2; rm -rf .venv .setup-error
+      die "'$PYTHON -m venv' failed; on Debian and Ubuntu: sudo apt-get install python3-venv"
+    }
+    rm -f .setup-error
+  }
+  local want; want=$(grep -m1 '^uv==' requirements.txt)
+  [ "uv==$(.venv/bin/uv --version 2>/dev/null | cut -d' ' -f2)" = "$want" ] || .venv/bin/pip install --quiet --disable-pip-version-check "$want"
+}
+
+book() {
+  say "book environment: .venv"
+  uv_in_book
+  .venv/bin/uv pip install --quiet --compile-bytecode --python .venv/bin/python -r requirements.txt
+  .venv/bin/uv pip install --quiet --no-deps --no-build-isolation --python .venv/bin/python -e .
+}
+
+engine() {
+  say "engine environment: .venv-engine (about 2.6 GB; a minute on a good line)"
+  uv_in_book
+  [ "$(uname -s)" = Linux ] || die "the embedded engine needs Linux; 'make book TARGET=plan' builds the book without it"
+  ldconfig -p 2>/dev/null | grep -q libnuma.so.1 || [ -n "$(find /lib /usr/lib -name 'libnuma.so.1' -print -quit 2>/dev/null)" ] ||
+    die "libnuma.so.1 is missing, which vLLM's CPU build loads; on Debian and Ubuntu: sudo apt-get install libnuma1"
+  [ -x .venv-engine/bin/python ] && .venv-engine/bin/python -c '' 2>/dev/null || { rm -rf .venv-engine; "$PYTHON" -m venv --without-pip .venv-engine; }
+  # The CPU build of torch: from wherever pip is told to look (a wheel folder on disk, say), else the PyTorch project's own CPU index.
+  local links=() backend=(--torch-backend cpu)
+  while read -r place; do
+    compgen -G "$place/torch-2.13.0+cpu-*.whl" >/dev/null && links=(--find-links "$place") backend=()
+  done < <(.venv/bin/pip config list 2>/dev/null | sed -n "s/.*find-links='\(.*\)'/\1/p" | tr ' ' '\n')
+  .venv/bin/uv pip install --quiet --compile-bytecode --no-deps --python .venv-engine/bin/python "${links[@]}" "${backend[@]}" -r requirements-engine.txt
+  .venv-engine/bin/python tools/repair_engine.py
+}
+
+case "${1:-}" in
+  book | engine) "$1" ;;
+  *) die "usage: tools/setup.sh book|engine" ;;
+esac
