@@ -1,0 +1,225 @@
+"""Reading recipes: from the catalogue beside this file, or from a file of the user's own.
+
+A recipe may say `extends: ID` and then only what differs: mappings merge key by key, anything else replaces, and null takes a key out.
+A file whose name begins with an underscore is a base to extend and not a recipe by itself.
+"""
+
+from __future__ import annotations
+
+import copy
+import difflib
+import functools
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pydantic import ValidationError
+
+from sparkbook.errors import SparkbookError
+from sparkbook.recipes.schema import Recipe
+
+CATALOGUE = Path(__file__).parent / "catalogue"
+SCHEMA_FILE = Path(__file__).parent / "recipe.schema.json"
+_MAX_BYTES = 1_000_000
+
+
+class RecipeError(SparkbookError):
+    """A recipe that cannot be used: not found, not readable, or not valid."""
+
+
+_SafeLoader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # libyaml where PyYAML was built with it: eight times faster
+
+
+class _Loader(_SafeLoader):
+    """YAML without tags, and with an error where a key is given twice (YAML itself would silently keep the last)."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        seen: set[Any] = set()
+        for key_node, _ in node.value:
+            key = self.construct_object(key_node, deep=True)
+            if isinstance(key, str) and key in seen:
+                raise yaml.constructor.ConstructorError(None, None, f"the key '{key}' is given twice", key_node.start_mark)
+            if isinstance(key, str):
+                seen.add(key)
+        return super().construct_mapping(node, deep)
+
+
+def ids() -> list[str]:
+    """Ids of the catalogue's recipes, sorted, the embedded ones last."""
+    found = [_id_of(path) for path in CATALOGUE.rglob("*.yaml") if not path.name.startswith("_")]
+    return sorted(found, key=lambda name: (name.startswith("embedded/"), name))
+
+
+def all() -> list[Recipe]:
+    """Every recipe of the catalogue.
+
+    Raises:
+        RecipeError: one of the files is not a valid recipe.
+    """
+    return [load(name) for name in ids()]
+
+
+def load(name: str | Path) -> Recipe:
+    """The recipe with this id, or the one in this file.
+
+    Raises:
+        RecipeError: no such recipe (the message names the closest ids), or its file is not a valid recipe (the message names the file,
+            the key and the allowed values).
+    """
+    if isinstance(name, Path) or name.endswith((".yaml", ".yml")):
+        path = Path(os.path.expanduser(name))  # noqa: PTH111 (leaves alone what it can't expand, where Path would raise)
+        if not path.is_file():
+            raise RecipeError(f"there is no recipe file {path}")
+        return _build(path)
+    path = _path_of(name)
+    if path is None or path.name.startswith("_"):
+        close = difflib.get_close_matches(name, ids(), n=3, cutoff=0.4)
+        hint = f"did you mean {', '.join(close)}?" if close else "'sparkbook recipes list' shows them all"
+        raise RecipeError(f"there is no recipe '{name}'; {hint}")
+    return _cached(path, path.stat().st_mtime_ns).model_copy(deep=True)
+
+
+@functools.lru_cache(maxsize=256)
+def _cached(path: Path, _changed_ns: int) -> Recipe:
+    return _build(path)
+
+
+def _id_of(path: Path) -> str:
+    return path.relative_to(CATALOGUE).with_suffix("").as_posix()
+
+
+def _path_of(name: str) -> Path | None:
+    path = CATALOGUE / f"{name}.yaml"
+    inside = path.resolve().is_relative_to(CATALOGUE.resolve())
+    return path if inside and path.is_file() else None
+
+
+def _build(path: Path) -> Recipe:
+    data = _merged(path, ())
+    try:
+        return Recipe.model_validate(data)
+    except ValidationError as error:
+        problems = "\n".join(f"  {line}" for line in _explain(error, data))
+        raise RecipeError(f"{_show(path)} is not a valid recipe:\n{problems}") from None
+
+
+def _show(path: Path) -> str:
+    """A path as the user would write it."""
+    return path.relative_to(CATALOGUE.parent).as_posix() if path.is_relative_to(CATALOGUE) else str(path)
+
+
+def _merged(path: Path, chain: tuple[Path, ...]) -> dict[str, Any]:
+    """The file's data with what it extends underneath."""
+    if path in chain:
+        raise RecipeError(f"{_show(path)} extends itself: {' -> '.join(p.stem for p in (*chain, path))}")
+    data = _read(path)
+    base_name = data.pop("extends", None)
+    if base_name is None:
+        return data
+    base_path = _path_of(str(base_name))
+    if base_path is None:
+        sibling = path.parent / f"{base_name}.yaml"
+        base_path = sibling if sibling.is_file() else None
+    if base_path is None:
+        raise RecipeError(f"{_show(path)}: extends: there is no recipe '{base_name}'")
+    return merge(_merged(base_path, (*chain, path)), data)
+
+
+def _read(path: Path) -> dict[str, Any]:
+    if path.stat().st_size > _MAX_BYTES:
+        raise RecipeError(f"{_show(path)} is larger than {_MAX_BYTES // 1000} kB, which no recipe is")
+    try:
+        text = path.read_text("utf-8")
+        if "&" in text and any(isinstance(event, yaml.AliasEvent) for event in yaml.parse(text, _Loader)):
+            raise RecipeError(f"{_show(path)}: YAML aliases are not read; use extends")
+        data = yaml.load(text, _Loader)
+    except UnicodeDecodeError:
+        raise RecipeError(f"{_show(path)} is not UTF-8 text") from None
+    except yaml.YAMLError as error:
+        raise RecipeError(f"{_show(path)} is not valid YAML: {_one_line(error)}") from None
+    except ValueError as error:
+        # PyYAML makes dates while it reads, and lets datetime complain of an impossible one.
+        raise RecipeError(f"{_show(path)} is not valid YAML: {error}") from None
+    except RecursionError:
+        raise RecipeError(f"{_show(path)} is nested too deeply") from None
+    if not isinstance(data, dict):
+        raise RecipeError(f"{_show(path)} holds {type(data).__name__}, not a mapping of recipe keys")
+    return data
+
+
+def _one_line(error: yaml.YAMLError) -> str:
+    mark = getattr(error, "problem_mark", None)
+    where = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
+    return where + (getattr(error, "problem", None) or str(error).splitlines()[0])
+
+
+def merge(base: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
+    """`over` laid over `base`: mappings merge, anything else replaces, null removes."""
+    result = copy.deepcopy(base)
+    for key, value in over.items():
+        if value is None:
+            result.pop(key, None)
+            # A null that removes nothing is a value: env's null passes a variable on, a fact's null says unknown.
+            if key not in base:
+                result[key] = None
+        elif isinstance(value, dict) and isinstance(result.get(key), dict):
+            result[key] = merge(result[key], value)
+        else:
+            result[key] = copy.deepcopy(value)
+    return result
+
+
+def _explain(error: ValidationError, data: dict[str, Any]) -> Iterator[str]:
+    """Pydantic's complaints in the recipe's own terms: the key, what is wrong, and what is allowed."""
+    for problem in error.errors():
+        key = ".".join(str(part) for part in problem["loc"] if part not in ("bool", "int", "float", "str")) or "recipe"
+        match problem["type"]:
+            case "extra_forbidden":
+                allowed = _allowed_keys(problem["loc"][:-1])
+                close = difflib.get_close_matches(str(problem["loc"][-1]), allowed, n=1)
+                hint = f"did you mean '{close[0]}'?" if close else f"allowed here: {', '.join(allowed)}"
+                yield f"{key}: no such key; {hint}"
+            case "missing":
+                yield f"{key}: is missing"
+            case "literal_error":
+                yield f"{key}: {problem['input']!r} is not allowed; allowed are {problem['ctx']['expected']}"
+            case _:
+                # A mapping is not shown, nor a variable's value: there may be a secret in it.
+                hidden = isinstance(problem["input"], dict | list) or "env" in problem["loc"]
+                got = "" if hidden else f" (got {_short(problem['input'])})"
+                yield f"{key}: {problem['msg'].removeprefix('Value error, ')}{got}"
+
+
+def _short(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+def _allowed_keys(location: tuple[int | str, ...]) -> list[str]:
+    """The keys that the schema has at a place, read out of the published JSON Schema."""
+    schema = Recipe.model_json_schema()
+    node: dict[str, Any] = schema
+    for part in location:
+        node = _resolve(node, schema)
+        node = node.get("items", {}) if isinstance(part, int) else node.get("properties", {}).get(part, {})
+    return sorted(_resolve(node, schema).get("properties", {}))
+
+
+def _resolve(node: dict[str, Any], schema: dict[str, Any]) -> dict[str, Any]:
+    for option in node.get("anyOf", []):
+        if "$ref" in option:
+            node = option
+    if "$ref" in node:
+        return schema["$defs"][node["$ref"].rsplit("/", 1)[-1]]
+    return node
+
+
+def json_schema() -> str:
+    """The JSON Schema (draft 2020-12) of a recipe file with everything it extends merged in."""
+    schema = Recipe.model_json_schema()
+    schema["$schema"] = "https://json-schema.org/draft/2020-12/schema"
+    schema["title"] = "Spark vLLM playbook recipe, version 1"
+    return json.dumps(schema, indent=2, ensure_ascii=False) + "\n"

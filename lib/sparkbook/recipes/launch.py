@@ -1,0 +1,236 @@
+"""What is started: the part of a recipe that a launch line can say.
+
+A `Launch` is what `sparkbook.formats` writes as a `docker run` line, a compose file or a bare `vllm serve` line, and reads back.
+Everything else in a recipe (facts, figures, warnings) is about the model, not about the start.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validator, model_validator
+
+from sparkbook.errors import SparkbookError
+from sparkbook.units import parse_size
+
+
+class Strict(BaseModel):
+    """A model that refuses keys it does not know, so that a misspelt key is an error and not a silent default."""
+
+    model_config = ConfigDict(extra="forbid")
+
+
+Value = bool | int | float | str | list[Any] | dict[str, Any]
+"""Value of a serve argument: `true` for a bare flag, a mapping for JSON, a list for several words."""
+
+EntryPoint = Literal["command", "vllm-serve", "wrapper"]
+"""What an image runs by itself: any command it is given (`command`), `vllm serve` (the words after the image are its arguments), or a
+script of its own that reads environment variables (`wrapper`)."""
+
+_VLLM_SERVE = re.compile(r"^(docker\.io/)?vllm/vllm-openai\b|/vllm-openai\b")
+_WRAPPER = re.compile(r"^(docker\.io/)?avarok/|\baeon-7/vllm-|^vllm-dflash-tq\b")
+
+SHORT_FLAGS = {
+    "tp": "tensor-parallel-size", "pp": "pipeline-parallel-size", "dp": "data-parallel-size", "ep": "enable-expert-parallel",
+    "q": "quantization", "sc": "speculative-config", "cc": "compilation-config", "n": "nnodes", "r": "node-rank",
+    "ac": "attention-config", "dc": "diffusion-config", "asc": "api-server-count",
+    "dcp": "decode-context-parallel-size", "pcp": "prefill-context-parallel-size",
+    "dpn": "data-parallel-rank", "dpr": "data-parallel-start-rank", "dpl": "data-parallel-size-local", "dpa": "data-parallel-address",
+    "dpp": "data-parallel-rpc-port", "dpb": "data-parallel-backend", "dph": "data-parallel-hybrid-lb",
+    "dpe": "data-parallel-external-lb", "dpm": "data-parallel-multi-port-external-lb",
+}  # fmt: skip
+"""Short options of `vllm serve` and their long names (vLLM 0.32.0's own parser)."""
+
+
+def entrypoint_of(image: str) -> EntryPoint:
+    """What the image with this name runs by itself.
+
+    The official `vllm/vllm-openai` images start `vllm serve`, so those two words must not be given again; NVIDIA's NGC images and most
+    self-built ones start whatever they are told.
+    """
+    if _VLLM_SERVE.search(image):
+        return "vllm-serve"
+    return "wrapper" if _WRAPPER.search(image) else "command"
+
+
+def canonical(value: Value) -> Value:
+    """The one form of a serve argument's value, so that what a command line says and what a recipe says compare equal.
+
+    A command line knows only words: `"8"` and `8`, `["a"]` and `"a"` are the same there, and a word in braces is JSON.
+    """
+    if isinstance(value, list):
+        return canonical(value[0]) if len(value) == 1 else [canonical(item) for item in value]
+    if not isinstance(value, str):
+        return value
+    if re.fullmatch(r"-?(0|[1-9]\d*)", value):
+        return int(value)
+    if re.fullmatch(r"-?\d+(\.\d+)?(e[+-]?\d+)?", value, re.ASCII) and repr(float(value)) == value:
+        return float(value)
+    if value[:1] in "{[" and value:
+        try:
+            loaded = json.loads(value)
+        except ValueError:
+            return value
+        return loaded if isinstance(loaded, dict) else value
+    return value
+
+
+class Container(Strict):
+    """How the container is run. Ports are published on loopback unless a recipe says otherwise."""
+
+    name: str | None = Field(None, pattern=r"^[a-zA-Z0-9][a-zA-Z0-9_.-]*$")
+    gpus: str | None = Field(None, description="`--gpus`: `all`, or a list of devices")
+    runtime: str | None = Field(None, description="container runtime, such as `nvidia`")
+    ipc: str | None = Field(None, description="`host` shares the host's memory segments, which vLLM's workers use")
+    shm_size: str | None = Field(None, description="size of /dev/shm, such as `16g`")
+    network: str | None = Field(None, description="`host`, or a network's name; left out: a bridge with published ports")
+    restart: str | None = Field(None, pattern=r"^(no|always|unless-stopped|on-failure(:\d+)?)$")
+    ports: list[str] = Field(default_factory=list, description="`ADDRESS:HOST:CONTAINER`, as docker's `-p`")
+    volumes: list[str] = Field(default_factory=list, description="`HOST:CONTAINER` or `HOST:CONTAINER:ro`, as docker's `-v`")
+    ulimits: dict[str, str] = Field(default_factory=dict, description="limit: `SOFT` or `SOFT:HARD`")
+    user: str | None = None
+    entrypoint: str | None = Field(None, description="replaces the image's own entry point")
+
+    @field_validator("ports")
+    @classmethod
+    def _ports(cls, ports: list[str]) -> list[str]:
+        for port in ports:
+            if not re.fullmatch(r"((\d+\.){3}\d+:|\[[0-9a-f:]+\]:)?\d+:\d+(/(tcp|udp))?", port):
+                raise ValueError(f"'{port}' is not a published port: write ADDRESS:HOST:CONTAINER, such as 127.0.0.1:8000:8000")
+        return ports
+
+    @field_validator("volumes")
+    @classmethod
+    def _volumes(cls, volumes: list[str]) -> list[str]:
+        for volume in volumes:
+            if not re.fullmatch(r"[^:]+:/[^:]*(:(ro|rw|z|Z))?", volume):
+                raise ValueError(f"'{volume}' is not a volume: write HOST:CONTAINER, such as ~/vllm:/models, or HOST:CONTAINER:ro")
+        return volumes
+
+    @field_validator("ulimits")
+    @classmethod
+    def _ulimits(cls, ulimits: dict[str, str]) -> dict[str, str]:
+        for name, limit in ulimits.items():
+            if not re.fullmatch(r"[a-z]+", name) or not re.fullmatch(r"(-1|\d+)(:(-1|\d+))?", limit, re.ASCII):
+                raise ValueError(f"'{name}: {limit}' is not a limit: write SOFT or SOFT:HARD in numbers, such as memlock: '-1:-1'")
+        return ulimits
+
+    @field_validator("shm_size")
+    @classmethod
+    def _shm_size(cls, size: str | None) -> str | None:
+        try:
+            parse_size(size or 0)
+        except SparkbookError as error:
+            raise ValueError(str(error)) from None
+        return size
+
+    @model_validator(mode="after")
+    def _host_network_publishes_nothing(self) -> Container:
+        if self.network == "host" and self.ports:
+            raise ValueError("network: host leaves nothing to publish: drop ports, or network")
+        return self
+
+    def on_host(self, path: str) -> str:
+        """The host's name of a path inside the container, through the volumes; unchanged where no volume holds it."""
+        mounts = [volume.split(":")[:2] for volume in self.volumes]
+        for host, inside in sorted(mounts, key=lambda mount: -len(mount[1])):
+            if path == inside or path.startswith(inside.rstrip("/") + "/"):
+                return host + path[len(inside.rstrip("/")) :]
+        return path
+
+
+class Serve(Strict):
+    """The `vllm serve` command: the model and its arguments, in order."""
+
+    model: str | None = Field(None, description="handle or path to serve; left out where the recipe's model.repo is meant")
+    model_option: bool = Field(False, description="give the model as `--model X` instead of as the first word")
+    args: dict[str, Value] = Field(default_factory=dict, description="option without dashes: value; `true` for a bare flag")
+    before: list[str] = Field(default_factory=list, description="shell commands to run in the container before serving")
+    command: list[str] | None = Field(None, description="for an image with a wrapper script: the words after the image, as they are")
+
+    @field_validator("args")
+    @classmethod
+    def _args(cls, args: dict[str, Value]) -> dict[str, Value]:
+        result: dict[str, Value] = {}
+        for given, value in args.items():
+            if not re.fullmatch(r"[a-zA-Z][\w.-]*", given, re.ASCII):
+                raise ValueError(f"'{given}' is not an option: write its long name without dashes, such as max-model-len")
+            name = option_name(given)
+            if name in result:
+                raise ValueError(f"{name} is given twice")
+            if value is False:
+                raise ValueError(f"{name}: false is not a value on a command line: leave it out, or write no-{name}: true")
+            if isinstance(value, list) and any(item is None or isinstance(item, bool | list) for item in value):
+                raise ValueError(f"{name}: a list holds the words after the option: strings, numbers or mappings")
+            result[name] = canonical(value) if value != [] else ""
+            if result[name] == "":
+                raise ValueError(f"{name}: an option needs a value, or true for a bare flag")
+            if name == "api-key":
+                raise ValueError("api-key is a secret and stands in no recipe: leave it out, and write VLLM_API_KEY: null under env")
+        return result
+
+
+def option_name(name: str) -> str:
+    """The one spelling of an option: long, with dashes. vLLM takes underscores for dashes up to the first dot."""
+    head, dot, rest = name.partition(".")
+    return SHORT_FLAGS.get(head, head.replace("_", "-")) + dot + rest
+
+
+def check_env(env: dict[str, str | None]) -> dict[str, str | None]:
+    """The environment variables, if every name is one and no secret is written out; a `ValueError` (never with a value in it) if not."""
+    for name, value in env.items():
+        if not re.fullmatch(r"[A-Za-z_]\w*", name, re.ASCII):
+            raise ValueError(f"'{name}' is not the name of an environment variable")
+        if value is not None and is_secret(name):
+            raise ValueError(f"{name} is a secret and stands in no recipe: write null, and it is taken from the caller's environment")
+    return env
+
+
+Env = Annotated[dict[str, str | None], AfterValidator(check_env)]
+"""Environment of the server; null passes the caller's own value on."""
+
+
+class Launch(Strict):
+    """Everything that a launch line says."""
+
+    image: str | None = Field(None, description="image with tag or digest; None for a process without a container")
+    entrypoint: EntryPoint = "command"
+    container: Container = Field(default_factory=Container)
+    env: Env = Field(default_factory=dict, description="variable: value; null passes the caller's own value on")
+    serve: Serve = Field(default_factory=Serve)
+
+    @property
+    def port(self) -> int:
+        """The port a client on the host talks to (vLLM's own default: 8000)."""
+        if self.container.ports:
+            return int(self.container.ports[0].split("/")[0].split(":")[-2])
+        return int(self.serve.args.get("port", self.env.get("PORT") or 8000))  # type: ignore[arg-type]
+
+    def on_host(self) -> Launch:
+        """The same start without a container: paths through the volumes, bound to loopback, nothing of docker left.
+
+        A process inherits its caller's environment, so variables that a container has to be handed (null) need no mention.
+        """
+        args = {name: self.container.on_host(value) if isinstance(value, str) else _paths(value, self.container)
+                for name, value in self.serve.args.items()}  # fmt: skip
+        if args.get("host", "0.0.0.0") in ("0.0.0.0", "::"):
+            args["host"] = "127.0.0.1"
+        model = self.serve.model and self.container.on_host(self.serve.model)
+        env = {name: self.container.on_host(value) for name, value in self.env.items() if value is not None}
+        return Launch(env=env, serve=self.serve.model_copy(update={"args": args, "model": model, "before": list(self.serve.before)}))
+
+
+def _paths(value: Value, container: Container) -> Value:
+    """Container paths inside a JSON value, such as a draft model's, as the host's."""
+    if isinstance(value, dict):
+        return {key: _paths(item, container) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_paths(item, container) for item in value]
+    return container.on_host(value) if isinstance(value, str) else value
+
+
+def is_secret(name: str) -> bool:
+    """Whether an environment variable of this name holds a secret: a token, a key or a password."""
+    return bool(re.search(r"(TOKEN|KEY|PASSWORD|PASSWD|SECRET|CREDENTIALS?|_PAT)$", name.upper()))

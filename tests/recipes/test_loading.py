@@ -1,0 +1,154 @@
+"""Finding recipes, and laying one over another."""
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sparkbook import recipes
+from sparkbook.recipes import RecipeError
+from sparkbook.recipes.catalogue import CATALOGUE, merge
+
+BASE = """
+title: Base
+summary: s
+family: qwen
+model: {repo: a/b, weights_gb: 10, quantization: {format: nvfp4}}
+container: {gpus: all, ports: ["127.0.0.1:8000:8000"]}
+env: {A: "1", B: "2"}
+sources: [{id: card, title: Card}]
+"""
+
+
+def write(folder: Path, name: str, text: str) -> Path:
+    path = folder / f"{name}.yaml"
+    path.write_text(text, "utf-8")
+    return path
+
+
+def complaint(name: str | Path) -> str:
+    with pytest.raises(RecipeError) as caught:
+        recipes.load(name)
+    return str(caught.value)
+
+
+def test_what_extending_does(tmp_path: Path) -> None:
+    write(tmp_path, "_base", BASE)
+    recipe = recipes.load(
+        write(
+            tmp_path,
+            "x",
+            "extends: _base\nid: x\nmodel: {weights_gb: 20}\ncontainer: {ports: null, ipc: host}\nenv: {A: null, C: null, B: '3'}",
+        )
+    )
+    assert recipe.model.weights_gb == 20 and recipe.model.repo == "a/b", "mappings merge"
+    assert recipe.container.ports == [] and recipe.container.gpus == "all" and recipe.container.ipc == "host", "null takes out"
+    assert recipe.env == {"B": "3", "C": None}, "a null that takes nothing out is a value"
+
+
+def test_a_list_replaces(tmp_path: Path) -> None:
+    write(tmp_path, "_base", BASE)
+    recipe = recipes.load(write(tmp_path, "x", "extends: _base\nid: x\nsources: [{id: other, title: Other}]"))
+    assert [source.id for source in recipe.sources] == ["other"]
+
+
+def test_extending_over_several_files_and_into_the_catalogue(tmp_path: Path) -> None:
+    write(tmp_path, "_base", "extends: gpt-oss-120b\ntitle: T")
+    recipe = recipes.load(write(tmp_path, "x", "extends: _base\nid: x"))
+    assert recipe.title == "T" and recipe.model.repo == "openai/gpt-oss-120b"
+
+
+nested = st.recursive(
+    st.one_of(st.none(), st.integers(), st.text(max_size=2)),
+    lambda inner: st.dictionaries(st.sampled_from("abc"), inner, max_size=3),
+    max_leaves=8,
+)
+mappings = st.dictionaries(st.sampled_from("abc"), nested, max_size=3)
+
+
+@settings(deadline=None, derandomize=True, database=None)
+@given(base=mappings, over=mappings)
+def test_merging_changes_neither_side_and_keeps_the_rest(base: dict, over: dict) -> None:
+    before = (repr(base), repr(over))
+    result = merge(base, over)
+    assert (repr(base), repr(over)) == before
+    assert merge(base, {}) == base
+    for key in {*base, *over}:
+        if key not in over:
+            assert result[key] == base[key]
+        elif over[key] is None and key in base:
+            assert key not in result
+        elif not isinstance(over[key], dict):
+            assert result[key] == over[key]
+
+
+def test_an_unknown_id_names_the_closest() -> None:
+    assert "did you mean gpt-oss-120b" in complaint("gpt-oss-12b")
+    assert "recipes list" in complaint("????")
+
+
+@pytest.mark.parametrize("name", ["_spark", "../recipes/catalogue/gpt-oss-120b", "/etc/passwd", ""])
+def test_what_is_no_id_is_no_recipe(name: str) -> None:
+    assert "there is no recipe" in complaint(name)
+
+
+def test_ids() -> None:
+    ids = recipes.ids()
+    assert "gpt-oss-120b" in ids and not any(name.rsplit("/")[-1].startswith("_") for name in ids)
+    plain = [name for name in ids if not name.startswith("embedded/")]
+    assert ids == sorted(plain) + sorted(set(ids) - set(plain))
+
+
+def test_a_recipe_can_be_loaded_by_path(tmp_path: Path) -> None:
+    write(tmp_path, "_base", BASE)
+    path = write(tmp_path, "x", "extends: _base\nid: x")
+    assert recipes.load(path) == recipes.load(str(path))
+    assert recipes.load(CATALOGUE / "gpt-oss-120b.yaml") == recipes.load("gpt-oss-120b")
+    assert "there is no recipe file" in complaint(tmp_path / "y.yaml")
+    assert "there is no recipe file" in complaint(tmp_path)
+
+
+def test_a_loaded_recipe_is_the_callers_own() -> None:
+    recipe = recipes.load("gpt-oss-120b")
+    recipe.env["X"] = "1"
+    assert "X" not in recipes.load("gpt-oss-120b").env
+
+
+@pytest.mark.parametrize(
+    ("text", "part"),
+    [
+        ("title: a\ntitle: b", "line 2, column 1: the key 'title' is given twice"),
+        ("env: {A: '1', A: '2'}", "the key 'A' is given twice"),
+        ("a: &x 1\nb: *x", "aliases are not read"),
+        ("a: [", "is not valid YAML: line"),
+        ("a: !!python/object:os.system 1", "is not valid YAML"),
+        ("sources: [{date: 2026-99-99}]", "is not valid YAML"),
+        ("- a", "holds list"),
+        ("", "holds NoneType"),
+        ("just words", "holds str"),
+        ("extends: nope", "extends: there is no recipe 'nope'"),
+        ("extends: x", "extends itself: x -> x"),
+        ("a: " + "[" * 200_000, "is not valid YAML"),
+        ("a: " + "x" * 1_000_001, "larger than 1000 kB"),
+    ],
+)
+def test_a_file_that_cannot_be_read(tmp_path: Path, text: str, part: str) -> None:
+    message = complaint(write(tmp_path, "x", text))
+    assert part in message and "x.yaml" in message
+
+
+def test_an_ampersand_is_no_alias(tmp_path: Path) -> None:
+    write(tmp_path, "_base", BASE)
+    assert recipes.load(write(tmp_path, "x", "extends: _base\nid: x\ntitle: salt & pepper *x")).title == "salt & pepper *x"
+
+
+def test_a_circle_of_files(tmp_path: Path) -> None:
+    write(tmp_path, "a", "extends: b")
+    write(tmp_path, "b", "extends: a")
+    assert "extends itself: a -> b -> a" in complaint(tmp_path / "a.yaml")
+
+
+def test_not_utf8(tmp_path: Path) -> None:
+    path = tmp_path / "x.yaml"
+    path.write_bytes(b"title: \xff\xfe")
+    assert "is not UTF-8" in complaint(path)

@@ -1,0 +1,173 @@
+"""The `sparkbook` command as it is installed: what it prints, where, and how it exits."""
+
+import fcntl
+import json
+import os
+import pty
+import re
+import struct
+import subprocess
+import sys
+import termios
+from pathlib import Path
+
+import pytest
+from sparkbook import recipes
+from sparkbook.formats import FORMATS
+
+COMMAND = Path(sys.executable).with_name("sparkbook")
+ENV = {
+    key: value
+    for key, value in os.environ.items()
+    if key not in ("COLUMNS", "LINES", "FORCE_COLOR", "NO_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE")
+}
+
+
+def run(*arguments: str, check: int = 0) -> subprocess.CompletedProcess[str]:
+    result = subprocess.run([COMMAND, *arguments], capture_output=True, text=True, timeout=60, check=False, env=ENV)
+    assert result.returncode == check, result.stderr
+    assert "Traceback" not in result.stderr and "\x1b" not in result.stdout + result.stderr
+    return result
+
+
+def in_terminal(width: int, *arguments: str) -> tuple[str, str]:
+    """What the command shows in a terminal of this width: raw, and without escape codes."""
+    master, slave = pty.openpty()
+    fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 40, width, 0, 0))
+    process = subprocess.Popen([COMMAND, *arguments], stdin=slave, stdout=slave, stderr=slave, env={**ENV, "TERM": "xterm"})
+    os.close(slave)
+    raw = b""
+    while True:
+        try:
+            chunk = os.read(master, 65536)
+        except OSError:  # how a terminal's end of output reads on Linux
+            break
+        if not chunk:
+            break
+        raw += chunk
+    os.close(master)
+    assert process.wait(timeout=60) == 0
+    text = raw.decode()
+    return text, re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", text).replace("\r", "")
+
+
+def test_version_and_help() -> None:
+    assert re.fullmatch(r"sparkbook \d+\.\d+\.\d+\n", run("--version").stdout)
+    assert "recipes" in run("--help").stdout
+    assert "validate" in run("recipes", "--help").stdout
+
+
+def test_the_command_starts_without_what_it_does_not_need() -> None:
+    heavy = ["pydantic", "yaml", "numpy", "matplotlib", "docker", "openai", "httpx"]
+    code = f"import sys, sparkbook.cli; print([name for name in {heavy} if name in sys.modules])"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60).stdout == "[]\n"
+
+
+def test_list_in_a_pipe_has_one_line_for_each_recipe() -> None:
+    lines = run("recipes", "list").stdout.splitlines()
+    assert [line.split()[0] for line in lines[1:]] == recipes.ids()
+    [line] = [line for line in lines if line.startswith("gpt-oss-120b ")]
+    assert line.split() == [
+        "gpt-oss-120b",
+        "openai/gpt-oss-120b",
+        "mxfp4",
+        "65",
+        "nvcr.io/nvidia/vllm:26.04-py3",
+        recipes.load("gpt-oss-120b").status,
+    ]
+
+
+def test_list_as_json_and_by_family() -> None:
+    everything = json.loads(run("recipes", "list", "--json").stdout)
+    assert [row["id"] for row in everything] == recipes.ids()
+    openai = json.loads(run("recipes", "list", "--family", "openai", "--json").stdout)
+    assert openai == [row for row in everything if row["family"] == "openai"] != []
+    assert "families are" in run("recipes", "list", "--family", "x", check=2).stderr
+
+
+@pytest.mark.parametrize("width", [60, 80, 120, 240])
+def test_list_in_a_terminal(width: int) -> None:
+    _, text = in_terminal(width, "recipes", "list")
+    assert max(map(len, text.splitlines())) <= width
+    whole = re.sub(r"\s", "", text)
+    for row in json.loads(run("recipes", "list", "--json").stdout):
+        assert row["id"] in whole and row["model"] in whole and (row["image"] or "none") in whole
+    assert ("Quantization" in text) == (width == 240)
+
+
+@pytest.mark.parametrize("width", [60, 100])
+def test_facts_in_a_terminal(width: int) -> None:
+    raw, text = in_terminal(width, "recipes", "show", "gpt-oss-120b")
+    assert "\x1b[1m" in raw and max(map(len, text.splitlines())) <= width
+    for word in ("openai/gpt-oss-120b", "Remarks", "Sources", "https://vlaicu.io/posts/dgx-vllm/"):
+        assert word in text
+
+
+def test_facts_of_every_recipe() -> None:
+    for name in ("gpt-oss-120b", *recipes.ids()[:2], recipes.ids()[-1]):
+        recipe, text = recipes.load(name), run("recipes", "show", name).stdout
+        shown = [
+            recipe.id,
+            recipe.model.repo,
+            *(r.text for r in recipe.remarks),
+            *(c.now for c in recipe.corrections),
+            *(s.title for s in recipe.sources),
+        ]
+        assert all(part in text for part in shown)
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_a_launch_line_is_printed_alone(form: str) -> None:
+    assert run("recipes", "show", "gpt-oss-120b", "--as", form).stdout == FORMATS[form].write(recipes.load("gpt-oss-120b").launch)
+
+
+def test_a_recipe_as_json() -> None:
+    data = json.loads(run("recipes", "show", "gpt-oss-120b", "--as", "json").stdout)
+    assert data == json.loads(run("recipes", "show", "gpt-oss-120b", "--json").stdout)
+    assert recipes.Recipe.model_validate(data) == recipes.load("gpt-oss-120b")
+
+
+def test_a_recipe_by_path(tmp_path: Path) -> None:
+    path = tmp_path / "mine.yaml"
+    path.write_text("extends: gpt-oss-120b\nid: mine\nserve: {args: {port: 9999}}\n")
+    assert "--port 9999" in run("recipes", "show", str(path), "--as", "docker").stdout
+
+
+def test_errors_are_one_message_and_exit_2(tmp_path: Path) -> None:
+    result = run("recipes", "show", "gpt-oss-12b", check=2)
+    assert result.stdout == "" and result.stderr.startswith("sparkbook: there is no recipe 'gpt-oss-12b'; did you mean gpt-oss-120b")
+    assert "no recipe file" in run("recipes", "show", str(tmp_path / "x.yaml"), check=2).stderr
+    assert "'facts'" in run("recipes", "show", "gpt-oss-120b", "--as", "helm", check=2).stderr
+    run("recipes", "nonsense", check=2)
+
+
+def test_validate(tmp_path: Path) -> None:
+    good, bad = tmp_path / "good.yaml", tmp_path / "bad.yaml"
+    good.write_text("extends: gpt-oss-120b\nid: good\n")
+    bad.write_text("extends: gpt-oss-120b\nid: bad\nfamliy: qwen\n")
+    assert run("recipes", "validate", str(good)).stdout == f"{good} is a valid recipe\n"
+    result = run("recipes", "validate", str(good), str(bad), str(tmp_path / "none.yaml"), check=2)
+    assert "good.yaml is a valid recipe" in result.stdout
+    assert "did you mean 'family'" in result.stderr and "there is no recipe file" in result.stderr
+    answer = json.loads(run("recipes", "validate", "--json", str(good), str(bad), check=2).stdout)
+    assert [row["valid"] for row in answer] == [True, False] and "famliy" in answer[1]["problem"]
+
+
+def test_schema_is_the_published_one() -> None:
+    assert run("recipes", "schema").stdout == recipes.json_schema()
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
+def test_a_full_disk_is_told_without_a_traceback() -> None:
+    for arguments in ("list", "schema"):
+        with Path("/dev/full").open("w") as full:
+            command = [COMMAND, "recipes", arguments]
+            result = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, timeout=60, check=False, env=ENV)
+        assert result.returncode == 2 and result.stderr == "sparkbook: [Errno 28] No space left on device\n"
+
+
+def test_a_reader_that_leaves_early_is_no_error() -> None:
+    result = subprocess.run(
+        ["bash", "-c", f'"{COMMAND}" recipes schema | true'], capture_output=True, text=True, timeout=60, check=True, env=ENV
+    )
+    assert result.stderr == ""

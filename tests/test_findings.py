@@ -1,0 +1,86 @@
+"""The one kind of answer: its order, its JSON, and how it shows."""
+
+import json
+
+import pytest
+from pydantic import ValidationError
+from rich.console import Console
+from sparkbook.findings import Finding, Findings
+
+
+def finding(rule: str, severity: str, **more: str) -> Finding:
+    return Finding(rule=rule, severity=severity, message=f"message of {rule}", **more)  # type: ignore[arg-type]
+
+
+MIXED = [finding("FLAG201", "info"), finding("FLAG102", "error"), finding("FLAG300", "warning"), finding("FLAG101", "error")]
+
+
+def test_errors_come_first_and_the_judges_order_is_kept_within_a_severity() -> None:
+    found = Findings(MIXED)
+    assert [f.rule for f in found] == ["FLAG102", "FLAG101", "FLAG300", "FLAG201"]
+    assert found.worst == "error"
+    assert found.summary == {"error": 2, "warning": 1, "info": 1}
+
+
+def test_nothing_found_is_an_answer() -> None:
+    none = Findings()
+    assert none.worst is None
+    assert none.to_dict() == {"findings": [], "summary": {"error": 0, "warning": 0, "info": 0}}
+    assert "Nothing found" in none._repr_html_() and "Nothing found" in rendered(none)
+
+
+def test_the_shape_of_the_json() -> None:
+    answer = json.loads(Findings(MIXED).to_json(release="0.19.0"))
+    assert set(answer) == {"findings", "summary"}
+    expected = {"rule", "kind", "severity", "message", "evidence", "fix", "why", "source", "since", "until", "confidence"}
+    assert all(set(f) == expected for f in answer["findings"])
+    assert answer["findings"][0] == {
+        **dict.fromkeys(expected),
+        "rule": "FLAG102",
+        "severity": "error",
+        "message": "message of FLAG102",
+        "confidence": "high",
+    }
+    assert answer["summary"] == {"error": 2, "warning": 1, "info": 1, "release": "0.19.0"}
+    assert Finding.model_validate(answer["findings"][0]) == MIXED[1]
+
+
+def test_html_is_escaped() -> None:
+    page = Findings([finding("FLAG101", "error", evidence="<script>alert('x')</script>", fix="a & b", source='"q"')])._repr_html_()
+    assert "<script>" not in page and "&lt;script&gt;" in page and "a &amp; b" in page and '"q"' not in page
+    message = Finding(rule="A001", severity="info", message="<b>x</b>")._repr_html_()
+    assert "<b>x" not in message and "<dl>" not in message
+
+
+def rendered(value: object, width: int = 100) -> str:
+    console = Console(width=width, force_terminal=False)
+    with console.capture() as capture:
+        console.print(value)
+    return capture.get()
+
+
+def test_in_a_terminal() -> None:
+    text = rendered(
+        Findings([finding("FLAG101", "error", evidence="--x [1]", fix="drop --x", since="0.19.0"), finding("FLAG300", "warning")])
+    )
+    assert text.splitlines() == [
+        "error   FLAG101  message of FLAG101",
+        "        evidence --x [1]",
+        "        fix      drop --x",
+        "        releases 0.19.0 to newest",
+        "warning FLAG300  message of FLAG300",
+    ]
+    assert "\x1b" not in text
+
+
+@pytest.mark.parametrize(
+    "bad", [{"rule": "flag101"}, {"rule": "FLAG1"}, {"severity": "fatal"}, {"message": ""}, {"confidence": "sure"}, {"rules": "FLAG101"}]
+)
+def test_a_finding_is_checked(bad: dict[str, str]) -> None:
+    with pytest.raises(ValidationError):
+        Finding(**{"rule": "FLAG101", "severity": "error", "message": "m", **bad})
+
+
+def test_a_finding_does_not_change() -> None:
+    with pytest.raises(ValidationError, match="frozen"):
+        MIXED[0].rule = "FLAG999"
