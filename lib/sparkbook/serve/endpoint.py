@@ -1,0 +1,138 @@
+"""Where an engine answers: address, served model and key."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, NoReturn
+from urllib.parse import urlsplit
+
+import httpx
+
+from sparkbook.errors import SparkbookError
+
+if TYPE_CHECKING:
+    import openai
+
+ADDRESS_VARIABLE = "SPARKBOOK_ENDPOINT"
+KEY_FILE_VARIABLE = "SPARKBOOK_KEY_FILE"
+
+
+@dataclass(frozen=True)
+class Endpoint:
+    """An OpenAI-compatible server.
+
+    Attributes:
+        url: address without a path, such as `http://127.0.0.1:8000`.
+        model: the served model's name; empty where it is not known yet (`served_models` asks).
+        api_key: the bearer token. It is never printed.
+    """
+
+    url: str
+    model: str = ""
+    api_key: str = field(default="", repr=False)
+
+    def client(self, timeout_s: float = 120.0) -> openai.OpenAI:
+        """An `openai` client for this server. It does not retry: a failure is to be seen, not hidden."""
+        import openai
+
+        return openai.OpenAI(base_url=f"{self.url}/v1", api_key=self.api_key or "none", timeout=timeout_s, max_retries=0)
+
+    def get(self, path: str, timeout_s: float = 10.0) -> httpx.Response:
+        """GET a path of the server, such as `/health` or `/metrics`, with the key.
+
+        Raises:
+            SparkbookError: nothing answers there.
+        """
+        try:
+            return httpx.get(f"{self.url}{path}", headers=self._headers(), timeout=timeout_s, trust_env=False)
+        except httpx.TransportError as error:
+            # What a protocol error says can hold a header, and with it the key: only its name is shown.
+            told = type(error).__name__ if isinstance(error, httpx.ProtocolError) else str(error) or type(error).__name__
+            raise SparkbookError(f"{self.url}{path} does not answer: {told}") from None
+        except (httpx.HTTPError, httpx.InvalidURL, ValueError) as error:
+            raise SparkbookError(f"{self.url}{path} can't be asked: {type(error).__name__}") from None
+
+    def metrics_text(self) -> str:
+        """What `/metrics` says, in Prometheus' text format."""
+        return self.get("/metrics").raise_for_status().text
+
+    def served_models(self) -> list[str]:
+        """Names that `/v1/models` lists.
+
+        Raises:
+            SparkbookError: nothing answers, or the key is refused.
+        """
+        reply = self.get("/v1/models")
+        if reply.status_code == httpx.codes.UNAUTHORIZED:
+            raise SparkbookError(
+                f"{self.url} refuses the API key; give the server's own in VLLM_API_KEY or a file named by {KEY_FILE_VARIABLE}"
+            )
+        try:
+            return (
+                [model["id"] for model in reply.json()["data"]] if reply.is_success else _no_list(self.url, f"status {reply.status_code}")
+            )
+        except (ValueError, TypeError, KeyError, AttributeError):
+            return _no_list(self.url, "something else")
+
+    def _headers(self) -> dict[str, str]:
+        return {"Authorization": f"Bearer {self.api_key}"} if self.api_key else {}
+
+    @classmethod
+    def from_environment(cls) -> Endpoint | None:
+        """The server that `SPARKBOOK_ENDPOINT` names, with its key from `SPARKBOOK_KEY_FILE` or `VLLM_API_KEY`; None where none is named.
+
+        Raises:
+            SparkbookError: the address is not one, the key file can't be read or is open to others, or the server does not answer.
+        """
+        url = os.environ.get(ADDRESS_VARIABLE, "").strip().rstrip("/").removesuffix("/v1")
+        if not url:
+            return None
+        try:
+            parts = urlsplit(url)
+            usable = parts.scheme.lower() in ("http", "https") and parts.hostname and parts.port != 0 and not parts.path
+        except ValueError:
+            usable, parts = False, urlsplit("")
+        if "@" in url:
+            raise SparkbookError(
+                f"{ADDRESS_VARIABLE} holds a name or password before the host: leave it out; a key goes into {KEY_FILE_VARIABLE}"
+            )
+        if not usable:
+            raise SparkbookError(f"{ADDRESS_VARIABLE} is '{url}'; write an address such as http://127.0.0.1:8000")
+        endpoint = cls(url, api_key=_key_from_environment())
+        models = endpoint.served_models()
+        if not models:
+            raise SparkbookError(f"{url} serves no model")
+        return cls(url, models[0], endpoint.api_key)
+
+
+def _no_list(url: str, what: str) -> NoReturn:
+    raise SparkbookError(f"{url}/v1/models answers with {what} instead of a list of models: is it the address of a vLLM server?")
+
+
+def _key_from_environment() -> str:
+    name = os.environ.get(KEY_FILE_VARIABLE)
+    if not name:
+        return usable_key(os.environ.get("VLLM_API_KEY", ""), "VLLM_API_KEY")
+    try:
+        file = Path(name).expanduser()
+        if file.stat().st_mode & 0o077:
+            raise SparkbookError(f"the key file {file} can be read by others: chmod 600 {file}")
+        key = usable_key(file.read_text("utf-8"), f"the key file {file}")
+    except (OSError, RuntimeError) as error:
+        told = getattr(error, "strerror", None) or error
+        raise SparkbookError(f"the key file {name} ({KEY_FILE_VARIABLE}) can't be read: {told}") from None
+    except UnicodeDecodeError:
+        raise SparkbookError(f"the key file {name} ({KEY_FILE_VARIABLE}) is not text") from None
+    if not key:
+        raise SparkbookError(f"the key file {name} ({KEY_FILE_VARIABLE}) is empty")
+    return key
+
+
+def usable_key(key: str, where: str) -> str:
+    """The key without the blanks around it. A key that can't stand in a header is refused by the place it came from, never by its value."""
+    key = key.strip()
+    if not all(33 <= ord(letter) <= 126 for letter in key):
+        raise SparkbookError(f"{where} holds a blank, a line end or a letter outside ASCII, which no key has")
+    return key

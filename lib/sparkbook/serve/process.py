@@ -1,0 +1,247 @@
+"""The process engine: the real `vllm serve` as a child, without a container.
+
+The engine binds loopback, always asks for an API key, writes its log to a file, and never outlives the process that started it
+(see `_guard.py`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import shlex
+import shutil
+import socket
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+
+from sparkbook.errors import SparkbookError
+from sparkbook.formats.lexer import HOME
+from sparkbook.formats.words import serve_groups
+from sparkbook.recipes.launch import Launch, is_secret
+from sparkbook.recipes.schema import Capabilities
+from sparkbook.serve import paths
+from sparkbook.serve.endpoint import ADDRESS_VARIABLE, KEY_FILE_VARIABLE, Endpoint, usable_key
+from sparkbook.serve.ready import Readiness, wait_ready
+
+_GUARD = Path(__file__).with_name("_guard.py")
+_HOST = "127.0.0.1"
+# Settings of the starter that are about its own Python, notebook or terminal and would mislead the engine: a kernel asks for colours.
+_NOT_INHERITED = {
+    *("PYTHONPATH", "PYTHONHOME", "PYTHONSTARTUP", "VIRTUAL_ENV", "MPLBACKEND", "JPY_PARENT_PID", "JPY_SESSION_NAME"),
+    *("FORCE_COLOR", "CLICOLOR", "CLICOLOR_FORCE"),
+}
+_LOGS_KEPT = 20
+
+
+class EngineError(SparkbookError):
+    """The engine could not be started, or ended by itself. `log_tail` holds the last lines it printed."""
+
+    def __init__(self, message: str, log_tail: list[str] | None = None):
+        self.log_tail = log_tail or []
+        lines = "".join(f"\n    {line}" for line in self.log_tail)
+        super().__init__(message + (f"\nthe last lines of its log:{lines}" if lines else ""))
+
+
+def port_is_free(port: int, host: str = _HOST) -> bool:
+    """Whether nothing listens on the port."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, port))
+        except OSError:
+            return False
+    return True
+
+
+def free_port(host: str = _HOST) -> int:
+    """A port on which nothing listens now, chosen by the kernel."""
+    with socket.socket() as probe:
+        probe.bind((host, 0))
+        return int(probe.getsockname()[1])
+
+
+class ProcessEngine:
+    """A running `vllm serve`. Use it as a context manager, or call `stop()`.
+
+    Attributes:
+        endpoint: where it answers.
+        command: the words it was started with; no secret is among them.
+        log_file: what it prints, from its first line on.
+        key_file: the API key, readable by its owner alone.
+        readiness: the timed stages of the start, once `wait_ready` has returned.
+    """
+
+    def __init__(
+        self, launch: Launch, model: Path | str, *, name: str, port: int | None = None, folder: Path | None = None, grace_s: float = 10.0
+    ):
+        """Start the engine and return at once; `wait_ready` waits until it answers.
+
+        Args:
+            launch: arguments and environment, from a recipe. Its host and port are not used: the engine binds loopback.
+            model: folder or handle to serve.
+            name: the name that clients use, unless the arguments give a served-model-name.
+            port: the port to use; a free one is chosen when None.
+            folder: where log and key go; made under the cache directory when None.
+            grace_s: seconds between asking the engine to end and killing it.
+
+        Raises:
+            EngineError: the port is taken, the model's folder is missing, or the program can't be started.
+            SparkbookError: the engine's environment is not installed.
+        """
+        self.readiness: Readiness | None = None
+        if isinstance(model, Path) and not (model / "config.json").is_file():
+            raise EngineError(f"there is no model in {model}: it has no config.json")
+        if port is not None and not port_is_free(port):
+            raise EngineError(
+                f"port {port} is taken on {_HOST}: stop what listens there (ss -ltnp 'sport = :{port}' names it), or leave the port out"
+            )
+        python = paths.engine_python()
+        port = port or free_port()
+        try:
+            self.folder = folder or _new_folder(f"{name.replace('/', '-')}-{port}")
+            self.folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise EngineError(f"the engine's folder {error.filename} can't be made: {error.strerror}") from None
+        self.log_file = self.folder / "server.log"
+        self.key_file = self.folder / "api-key"
+        key = usable_key(os.environ.get("VLLM_API_KEY", ""), "VLLM_API_KEY") or secrets.token_hex(16)
+        _write_private(self.key_file, key)
+        args = {n: v for n, v in launch.serve.args.items() if n not in ("host", "port")}
+        args.setdefault("served-model-name", name)
+        serve = launch.serve.model_copy(update={"model": str(model), "model_option": False, "args": {"host": _HOST, "port": port, **args}})
+        if not (program := python.with_name("vllm")).is_file():
+            raise EngineError(f"there is no vllm beside {python}: 'make engine' makes an environment that has it")
+        words = [word.replace(HOME, str(Path.home())) for group in serve_groups(serve) for word in group]
+        self.command = [str(program), "serve", *words]
+        served = args["served-model-name"]
+        self.endpoint = Endpoint(f"http://{_HOST}:{port}", str(served[0] if isinstance(served, list) else served), key)
+        # The lifeline: only this process holds the writing end, and children don't inherit it.
+        reading, self._lifeline = os.pipe()
+        try:
+            with self.log_file.open("wb") as log:
+                self._guard = subprocess.Popen(
+                    [sys.executable, "-I", "-S", str(_GUARD), str(reading), str(grace_s), *self.command],
+                    stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, pass_fds=[reading], start_new_session=True,
+                    env=_environment(launch, key, python),
+                )  # fmt: skip
+        except OSError as error:
+            os.close(self._lifeline)
+            raise EngineError(f"the engine can't be started: {error}") from None
+        finally:
+            os.close(reading)
+        self._read = 0  # how far `printed` has read the log
+        self._grace_s = grace_s
+
+    @property
+    def running(self) -> bool:
+        """Whether its processes are still there."""
+        return self._guard.poll() is None
+
+    @property
+    def exit_status(self) -> int | None:
+        """Exit status once it has ended: above 128, a signal's number is added; None while it runs."""
+        return self._guard.poll()
+
+    @property
+    def port(self) -> int:
+        """The port it listens on."""
+        return int(self.endpoint.url.rsplit(":", 1)[1])
+
+    def printed(self) -> bytes:
+        """What it printed since the last call."""
+        with contextlib.suppress(OSError), self.log_file.open("rb") as log:
+            log.seek(self._read)
+            new = log.read()
+            self._read += len(new)
+            return new
+        return b""
+
+    def tail(self, lines: int = 15) -> list[str]:
+        """The last lines of the log that say something."""
+        with contextlib.suppress(OSError):
+            text = self.log_file.read_bytes()[-64_000:].decode("utf-8", "replace").replace("\r", "\n")
+            return [line.rstrip() for line in text.splitlines() if line.strip()][-lines:]
+        return []
+
+    def wait_ready(
+        self,
+        claims: Capabilities | None = None,
+        *,
+        requests: bool = True,
+        deadline_s: float = 300.0,
+        progress: Callable[[str], None] | None = None,
+    ) -> Readiness:
+        """Wait until it answers a real request; see `sparkbook.serve.ready.wait_ready`. An engine that fails to get ready is stopped."""
+        try:
+            self.readiness = wait_ready(self.endpoint, claims, process=self, requests=requests, deadline_s=deadline_s, progress=progress)
+        except BaseException:
+            self.stop()
+            raise
+        return self.readiness
+
+    def environment(self) -> dict[str, str]:
+        """Variables that let another process, such as a notebook's kernel, attach to this engine."""
+        return {ADDRESS_VARIABLE: self.endpoint.url, KEY_FILE_VARIABLE: str(self.key_file)}
+
+    def stop(self) -> None:
+        """End all of its processes and wait until they are gone. Calling it again does nothing."""
+        if self._lifeline is not None:
+            os.close(self._lifeline)
+            self._lifeline = None
+        try:
+            self._guard.wait(timeout=self._grace_s + 15)
+        except subprocess.TimeoutExpired:
+            self._guard.kill()  # the kernel then kills the command (PR_SET_PDEATHSIG)
+            self._guard.wait()
+        self.key_file.unlink(missing_ok=True)
+
+    def __enter__(self) -> ProcessEngine:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.stop()
+
+    def __repr__(self) -> str:
+        state = "running" if self.running else f"ended with status {self.exit_status}"
+        return f"<ProcessEngine {self.endpoint.model} at {self.endpoint.url}, {state}>"
+
+    def _repr_html_(self) -> str:
+        import html
+
+        state = "running" if self.running else f"ended with status {self.exit_status}"
+        return f"<code>{html.escape(shlex.join(self.command[:2]))} …</code> {state} at <code>{html.escape(self.endpoint.url)}</code>"
+
+
+def _new_folder(name: str) -> Path:
+    """A folder for an engine's log and key; those of the oldest engines make room."""
+    folders = paths.cache_dir() / "engines"
+    folders.mkdir(exist_ok=True)
+    for old in sorted(folders.iterdir(), key=lambda folder: folder.stat().st_mtime)[:-_LOGS_KEPT]:
+        shutil.rmtree(old, ignore_errors=True)
+    return folders / name
+
+
+def _write_private(file: Path, text: str) -> None:
+    """Write a file that only its owner can read, from its first byte on."""
+    file.unlink(missing_ok=True)
+    with os.fdopen(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as out:
+        out.write(text)
+
+
+def _environment(launch: Launch, key: str, python: Path) -> dict[str, str]:
+    environment = {
+        name: value for name, value in os.environ.items()
+        if name not in _NOT_INHERITED and (name in launch.env or not is_secret(name))
+    }  # fmt: skip
+    environment |= {name: value for name, value in launch.env.items() if value is not None}
+    environment |= {"VLLM_API_KEY": key, "NO_COLOR": "1"}
+    environment["PATH"] = f"{python.parent}{os.pathsep}{environment.get('PATH', os.defpath)}"
+    # vLLM's own advice on x86: Intel's OpenMP, which lies in the environment, must be loaded first.
+    openmp = python.parents[1] / "lib" / "libiomp5.so"
+    if openmp.exists():
+        environment.setdefault("LD_PRELOAD", str(openmp))
+    return environment

@@ -1,0 +1,301 @@
+"""When an engine may be called ready: not when its port opens, but when it has answered a real request.
+
+The stages, in order: the port is open; `/health` says 200; `/v1/models` shows the served name; one streamed completion arrives; and, where
+the recipe claims them, one tool call, one reply with reasoning, one reply that follows a JSON schema. Each is timed. An engine whose
+process has ended, or whose log holds a fault that no start survives, ends the wait at once instead of at the deadline, with the log
+doctor's diagnosis.
+"""
+
+from __future__ import annotations
+
+import html
+import json
+import socket
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+from urllib.parse import urlsplit
+
+from sparkbook.errors import SparkbookError
+from sparkbook.logs.diagnose import Diagnosis
+from sparkbook.logs.live import Follower
+from sparkbook.recipes.schema import Capabilities
+from sparkbook.serve.endpoint import Endpoint
+from sparkbook.units import format_seconds
+
+WEATHER_TOOL = {
+    "type": "function",
+    "function": {
+        "name": "get_weather",
+        "description": "Get the weather in a city",
+        "parameters": {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]},
+    },
+}
+_ANSWER_SCHEMA = {
+    "type": "object",
+    "properties": {"answer": {"enum": ["yes", "no"]}},
+    "required": ["answer"],
+    "additionalProperties": False,
+}
+
+
+class Watched(Protocol):
+    """What readiness needs to know of an engine it did not start itself."""
+
+    @property
+    def running(self) -> bool: ...
+    @property
+    def exit_status(self) -> int | None: ...
+    def tail(self, lines: int = 15) -> list[str]: ...
+    def printed(self) -> bytes:
+        """What it printed since the last call."""
+        ...
+
+
+class NotReady(SparkbookError):
+    """The engine did not get ready.
+
+    Attributes:
+        log_tail: the last lines it printed.
+        stages: what it passed before.
+        diagnosis: the log doctor's judgement, where it found a fault.
+    """
+
+    def __init__(self, message: str, log_tail: list[str], stages: list[Stage], diagnosis: Diagnosis | None = None):
+        self.log_tail, self.stages, self.diagnosis = log_tail, stages, diagnosis
+        lines = "".join(f"\n    {line}" for line in log_tail)
+        super().__init__(message + (f"\nthe last lines of its log:{lines}" if lines else ""))
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One passed stage: its name, the seconds it took after the one before, and what was seen."""
+
+    name: str
+    seconds: float
+    detail: str
+
+
+@dataclass
+class Readiness:
+    """The stages an engine passed on its way to ready."""
+
+    stages: list[Stage] = field(default_factory=list)
+
+    @property
+    def total_s(self) -> float:
+        """Seconds from the first look to ready."""
+        return sum(stage.seconds for stage in self.stages)
+
+    def __str__(self) -> str:
+        return "\n".join(f"{stage.name:<12} {format_seconds(stage.seconds):>10}  {stage.detail}" for stage in self.stages)
+
+    def _repr_html_(self) -> str:
+        rows = "".join(
+            f"<tr><td>{html.escape(s.name)}</td><td>{format_seconds(s.seconds)}</td><td>{html.escape(s.detail)}</td></tr>"
+            for s in self.stages
+        )
+        return (
+            "<table class='readiness'><thead><tr><th>stage</th><th>took</th><th>seen</th></tr></thead>"
+            f"<tbody>{rows}<tr><th>ready</th><th>{format_seconds(self.total_s)}</th><th></th></tr></tbody></table>"
+        )
+
+
+def wait_ready(
+    endpoint: Endpoint,
+    claims: Capabilities | None = None,
+    *,
+    process: Watched | None = None,
+    requests: bool = True,
+    deadline_s: float = 900.0,
+    poll_s: float = 0.25,
+    progress: Callable[[str], None] | None = None,
+    clock: Callable[[], float] = time.monotonic,
+    sleep: Callable[[float], None] = time.sleep,
+) -> Readiness:
+    """Wait until the endpoint has answered a real request.
+
+    Args:
+        endpoint: where to look; its model's name must be among the served ones.
+        claims: what the recipe says the server can do; tools, reasoning and structured output are tried where claimed.
+        process: the engine, where it can be watched: its end, or a fatal line of its log, ends the wait.
+        requests: send real requests; False ends with `/v1/models`, for when the first request is itself what is to be measured.
+        deadline_s: seconds for all stages together.
+        poll_s: seconds between two looks.
+        progress: called with one line when a stage is passed and every 10 seconds while one is waited for.
+        clock, sleep: replaced in tests.
+
+    Returns:
+        The timed stages.
+
+    Raises:
+        NotReady: the engine ended, failed, or was not ready at the deadline; the message says at which stage and shows the log's end.
+    """
+    begin = last_said = clock()
+    readiness = Readiness()
+    follower = Follower()
+    say = progress or (lambda _line: None)
+    for name, probe in _stages(endpoint, claims or Capabilities(structured_output=False), requests):
+        entered = clock()
+        while True:
+            _check_alive(process, follower, name, readiness)
+            detail = probe(max(1.0, begin + deadline_s - clock()))
+            if detail.passed:
+                break
+            now = clock()
+            if now - begin > deadline_s:
+                _fail(f"not ready after {format_seconds(now - begin)}: still waiting for {name} ({detail.text})", process, readiness)
+            if detail.final:
+                _fail(f"{name} failed: {detail.text}", process, readiness)
+            if now - last_said >= 10:
+                last_said = now
+                say(f"waiting for {name}, {format_seconds(now - begin)} so far: {detail.text}")
+            sleep(poll_s)
+        readiness.stages.append(Stage(name, clock() - entered, detail.text))
+        say(f"{name}: {detail.text} ({format_seconds(readiness.stages[-1].seconds)})")
+    return readiness
+
+
+@dataclass(frozen=True)
+class _Seen:
+    """What a probe saw: passed, not yet, or (final) never."""
+
+    text: str
+    passed: bool = True
+    final: bool = False
+
+
+def _stages(endpoint: Endpoint, claims: Capabilities, requests: bool) -> list[tuple[str, Callable[[float], _Seen]]]:
+    stages = [("port", _port), ("health", _health), ("models", _models)]
+    if requests:
+        stages += [("completion", _completion)]
+        stages += [("tools", _tool_call)] if claims.tools else []
+        stages += [("reasoning", _reasoning)] if claims.reasoning else []
+        stages += [("json schema", _json_schema)] if claims.structured_output else []
+    return [(name, lambda timeout_s, probe=probe: probe(endpoint, timeout_s)) for name, probe in stages]
+
+
+def _check_alive(process: Watched | None, follower: Follower, stage: str, readiness: Readiness) -> None:
+    if process is None:
+        return
+    running = process.running  # asked first: what it printed before it ended is then all there
+    diagnosis = follower.fault(process.printed(), ended=not running)
+    if running and diagnosis is None:
+        return
+    state = "failed" if running else f"ended with status {process.exit_status}"
+    _fail(f"the engine {state} while waiting for {stage}", process, readiness, diagnosis)
+
+
+def _fail(message: str, process: Watched | None, readiness: Readiness, diagnosis: Diagnosis | None = None) -> None:
+    if diagnosis and (fault := diagnosis.primary):
+        message += f": {fault.message} ({fault.rule})" + (f"\nwhat to do: {fault.fix}" if fault.fix else "")
+    raise NotReady(message, process.tail() if process else [], readiness.stages, diagnosis)
+
+
+def _port(endpoint: Endpoint, _timeout_s: float) -> _Seen:
+    parts = urlsplit(endpoint.url)
+    port = parts.port or (443 if parts.scheme == "https" else 80)
+    try:
+        socket.create_connection((parts.hostname or "", port), timeout=2).close()
+    except OSError as error:
+        return _Seen(error.strerror or str(error), passed=False)
+    return _Seen(f"{parts.hostname}:{port} is open")
+
+
+def _health(endpoint: Endpoint, _timeout_s: float) -> _Seen:
+    try:
+        status = endpoint.get("/health", timeout_s=5).status_code
+    except SparkbookError as error:
+        return _Seen(str(error), passed=False)
+    return _Seen(f"/health says {status}", passed=status == 200)
+
+
+def _models(endpoint: Endpoint, _timeout_s: float) -> _Seen:
+    # A refused key or a wrong name does not mend itself: SparkbookError of a refused key passes through.
+    names = endpoint.served_models()
+    if endpoint.model and endpoint.model not in names:
+        return _Seen(f"the server serves {', '.join(names) or 'nothing'}, not {endpoint.model}", passed=False, final=True)
+    return _Seen(f"serves {', '.join(names)}")
+
+
+def _asks(question: str, **more: Any) -> Callable[[Endpoint, float], Any]:
+    """A chat request; greedy, so that a start is judged on the same text every time."""
+
+    def ask(endpoint: Endpoint, timeout_s: float) -> Any:
+        return endpoint.client(timeout_s).chat.completions.create(
+            model=endpoint.model, messages=[{"role": "user", "content": question}], temperature=0, **more
+        )
+
+    return ask
+
+
+def _completion(endpoint: Endpoint, timeout_s: float) -> _Seen:
+    import openai
+
+    try:
+        stream = _asks("Say hello.", max_tokens=8, stream=True, stream_options={"include_usage": True})(endpoint, timeout_s)
+        text, usage = "", None
+        for chunk in stream:
+            usage = chunk.usage or usage
+            for choice in chunk.choices:
+                text += choice.delta.content or getattr(choice.delta, "reasoning", None) or ""
+    except openai.OpenAIError as error:
+        return _Seen(f"the completion failed: {error}", passed=False, final=not isinstance(error, openai.APIConnectionError))
+    tokens = usage.completion_tokens if usage else None
+    if not tokens:
+        return _Seen("the completion came back empty", passed=False, final=True)
+    return _Seen(f"{tokens} tokens streamed: {text.strip()[:40]!r}")
+
+
+def _reply(ask: Callable[[Endpoint, float], Any], judge: Callable[[Any], str | None], claim: str) -> Callable[[Endpoint, float], _Seen]:
+    """A probe that sends one request and lets `judge` say what it saw, or None when the claim is not kept."""
+
+    def probe(endpoint: Endpoint, timeout_s: float) -> _Seen:
+        import openai
+
+        try:
+            message = ask(endpoint, timeout_s).choices[0].message
+        except openai.OpenAIError as error:
+            return _Seen(f"the request failed: {error}", passed=False, final=True)
+        seen = judge(message)
+        return (
+            _Seen(seen)
+            if seen
+            else _Seen(f"the recipe claims {claim}, but the reply has none: {message.content!r}", passed=False, final=True)
+        )
+
+    return probe
+
+
+def _called(message: Any) -> str | None:
+    calls = message.tool_calls or []
+    return f"calls {calls[0].function.name}({calls[0].function.arguments})" if calls else None
+
+
+def _reasoned(message: Any) -> str | None:
+    # vLLM names the field `reasoning`; releases before 0.12 and other servers say `reasoning_content`.
+    text = getattr(message, "reasoning", None) or getattr(message, "reasoning_content", None)
+    return f"reasons: {text.strip()[:40]!r}" if text else None
+
+
+def _follows_schema(message: Any) -> str | None:
+    try:
+        value = json.loads(message.content or "")
+    except ValueError:
+        return None
+    return f"answers {json.dumps(value)}" if isinstance(value, dict) and value.get("answer") in ("yes", "no") else None
+
+
+_QUIETLY = {"chat_template_kwargs": {"enable_thinking": False}}
+_ANSWER_FORMAT = {"type": "json_schema", "json_schema": {"name": "answer", "schema": _ANSWER_SCHEMA}}
+
+_tool_call = _reply(
+    _asks("What is the weather in Paris?", max_tokens=128, tools=[WEATHER_TOOL], extra_body=_QUIETLY), _called, "tool calls"
+)
+_reasoning = _reply(_asks("12*17", max_tokens=256), _reasoned, "reasoning")
+_json_schema = _reply(
+    _asks("Is Paris in France? Answer as JSON.", max_tokens=48, response_format=_ANSWER_FORMAT, extra_body=_QUIETLY),
+    _follows_schema,
+    "structured output",
+)

@@ -1,0 +1,150 @@
+"""What a chapter talks to: a server it attached to, one it started, or, in a plan, none at all."""
+
+from __future__ import annotations
+
+import atexit
+import html
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Literal, get_args
+
+from sparkbook import recipes
+from sparkbook.errors import SparkbookError
+from sparkbook.formats import shell
+from sparkbook.recipes import Recipe
+from sparkbook.serve import embedded
+from sparkbook.serve.endpoint import ADDRESS_VARIABLE, Endpoint
+from sparkbook.serve.process import ProcessEngine
+
+if TYPE_CHECKING:
+    import openai
+
+Target = Literal["auto", "process", "attach", "plan"]
+
+
+class PlanOnly(SparkbookError):
+    """Something needs a running server, and the target is `plan`: nothing was started."""
+
+    def _render_traceback_(self) -> list[str]:
+        # IPython prints these lines instead of a traceback: stopping here is what a plan means, not a fault.
+        return [f"PlanOnly: {self}"]
+
+
+class Server:
+    """A server and the recipe it was started from.
+
+    Attributes:
+        recipe: the recipe.
+        endpoint: where it answers; None in a plan.
+        started: whether this object started the engine.
+    """
+
+    def __init__(self, recipe: Recipe, endpoint: Endpoint | None, engine: ProcessEngine | None = None):
+        self.recipe, self._endpoint, self._engine = recipe, endpoint, engine
+
+    @property
+    def started(self) -> bool:
+        """Whether this object started the engine."""
+        return self._engine is not None
+
+    @property
+    def engine(self) -> ProcessEngine:
+        """The engine that this object started: its log, its processes, the stages of its start.
+
+        Raises:
+            PlanOnly: nothing was started.
+            SparkbookError: the server was attached to.
+        """
+        if self._engine is None:
+            where = self.endpoint.url
+            raise SparkbookError(
+                f"the server at {where} was attached to, not started here, so its log is not at hand: choose target 'process'"
+            )
+        return self._engine
+
+    @property
+    def planned(self) -> bool:
+        """Whether this is a plan: nothing was started and nothing answers."""
+        return self._endpoint is None
+
+    @property
+    def endpoint(self) -> Endpoint:
+        """Where it answers.
+
+        Raises:
+            PlanOnly: nothing was started.
+        """
+        if self._endpoint is None:
+            raise PlanOnly("the target is 'plan', so nothing was started; choose target 'auto' to run this")
+        return self._endpoint
+
+    @property
+    def client(self) -> openai.OpenAI:
+        """An `openai` client for it."""
+        return self.endpoint.client()
+
+    @property
+    def model(self) -> str:
+        """The served model's name."""
+        return self.endpoint.model
+
+    def stop(self) -> None:
+        """Stop the engine, if this object started it; a server that was attached to is left alone."""
+        if self._engine:
+            self._engine.stop()
+
+    def __enter__(self) -> Server:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def __repr__(self) -> str:
+        return f"<Server {self._state()}>"
+
+    def _state(self) -> str:
+        if self._endpoint is None:
+            return f"plan for {self.recipe.id}: nothing was started"
+        return f"{'started here' if self._engine else 'attached'}: {self._endpoint.model} at {self._endpoint.url}"
+
+    def _repr_html_(self) -> str:
+        if self._endpoint is not None:
+            how = "started here" if self._engine else "attached"
+            return f"<p><strong>{html.escape(self._endpoint.model)}</strong> at <code>{html.escape(self._endpoint.url)}</code>, {how}.</p>"
+        line = html.escape(shell.write(self.recipe.launch))
+        return f"<p><strong>Plan only: nothing was run.</strong> {html.escape(self.recipe.id)} would be started by:</p><pre>{line}</pre>"
+
+
+def connect(
+    recipe_id: str = embedded.DEFAULT, target: str = "auto", *, requests: bool = True, progress: Callable[[str], None] | None = None
+) -> Server:
+    """A server for a chapter.
+
+    Args:
+        recipe_id: the recipe to serve.
+        target: `auto` attaches to the server named by `SPARKBOOK_ENDPOINT` and, where none is named, starts the recipe in the embedded
+            engine; `process` always starts one; `attach` only attaches; `plan` starts nothing.
+        requests: False leaves a started engine without a request, so that the first one is still to come.
+        progress: called with a line for each stage of a start.
+
+    Raises:
+        SparkbookError: an unknown target, nothing to attach to, or a recipe that the embedded engine can't serve.
+        EngineError, NotReady: the start failed.
+    """
+    if target not in get_args(Target):
+        raise SparkbookError(f"'{target}' is not a target; choose one of {', '.join(get_args(Target))}")
+    recipe = recipes.load(recipe_id)
+    if target == "plan":
+        return Server(recipe, None)
+    if target in ("auto", "attach"):
+        if endpoint := Endpoint.from_environment():
+            return Server(recipe, endpoint)
+        if target == "attach":
+            raise SparkbookError(f"nothing to attach to: set {ADDRESS_VARIABLE} to the server's address, such as http://127.0.0.1:8000")
+    if recipe.image is not None:
+        raise SparkbookError(
+            f"{recipe.id} runs in a container: start it with the line of 'sparkbook recipes show {recipe.id} --as docker', "
+            f"then set {ADDRESS_VARIABLE}=http://127.0.0.1:{recipe.launch.port} and choose target 'attach'"
+        )
+    engine = embedded.start(recipe, requests=requests, progress=progress)
+    atexit.register(engine.stop)
+    return Server(recipe, engine.endpoint, engine)

@@ -1,0 +1,73 @@
+"""A stand-in for `vllm serve` in tests of what surrounds an engine: starts in a moment, answers the few paths that readiness asks.
+
+STAND_IN_MODE chooses how it misbehaves: `dies` (ends with status 3 after a log line), `hangs` (never opens its port), `ignores-term`,
+`fatal-line` (prints a fatal line and lingers), `forks` (starts a child that leaves the process group), `no-tools`.
+"""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+MODE = os.environ.get("STAND_IN_MODE", "")
+ARGUMENTS = sys.argv[1:]
+NAME = ARGUMENTS[ARGUMENTS.index("--served-model-name") + 1]
+PORT = int(ARGUMENTS[ARGUMENTS.index("--port") + 1])
+
+
+class Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+
+    def log_message(self, *_):
+        pass
+
+    def reply(self, value, status=200, kind="application/json"):
+        body = value if isinstance(value, bytes) else json.dumps(value).encode()
+        self.send_response(status)
+        self.send_header("Content-Type", kind)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def do_GET(self):
+        if self.path == "/health":
+            return self.reply(b"")
+        if self.headers.get("Authorization") != f"Bearer {os.environ['VLLM_API_KEY']}":
+            return self.reply({"error": "Unauthorized"}, 401)
+        return self.reply({"data": [{"id": NAME}]})
+
+    def do_POST(self):
+        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        base = {"id": "x", "model": NAME, "created": 0}
+        if body.get("stream"):
+            chunks = [{"choices": [{"index": 0, "delta": {"content": word}}]} for word in ("Hello", " there")]
+            chunks.append({"choices": [], "usage": {"prompt_tokens": 3, "completion_tokens": 2, "total_tokens": 5}})
+            lines = [json.dumps({**base, "object": "chat.completion.chunk", **chunk}) for chunk in chunks]
+            return self.reply("".join(f"data: {line}\n\n" for line in [*lines, "[DONE]"]).encode(), kind="text/event-stream")
+        message = {"role": "assistant", "content": "Hello there"}
+        if body.get("tools") and MODE != "no-tools":
+            message["tool_calls"] = [{"id": "c", "type": "function", "function": {"name": "get_weather", "arguments": '{"city": "Paris"}'}}]
+        if body.get("response_format"):
+            message["content"] = '{"answer": "yes"}'
+        if "12*17" in body["messages"][0]["content"]:
+            message["reasoning"] = "I multiply."
+        return self.reply({**base, "object": "chat.completion", "choices": [{"index": 0, "finish_reason": "stop", "message": message}]})
+
+
+print("INFO stand-in", *ARGUMENTS, flush=True)
+if MODE == "dies":
+    print("ValueError: the model can't be loaded", flush=True)
+    sys.exit(3)
+if MODE == "fatal-line":
+    print("OSError: [Errno 98] Address already in use", flush=True)
+if MODE in ("hangs", "fatal-line"):
+    time.sleep(600)
+if MODE == "ignores-term":
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+if MODE == "forks":
+    child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], start_new_session=True)
+    print(f"child {child.pid}", flush=True)
+ThreadingHTTPServer(("127.0.0.1", PORT), Handler).serve_forever()

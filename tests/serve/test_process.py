@@ -1,0 +1,181 @@
+"""The process engine around a stand-in: ports, keys, logs, and above all that nothing is left behind."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+
+import psutil
+import pytest
+from sparkbook.recipes.schema import Capabilities
+from sparkbook.serve.endpoint import Endpoint
+from sparkbook.serve.process import EngineError, ProcessEngine, free_port, port_is_free
+from sparkbook.serve.ready import NotReady
+
+
+def descendants(engine):
+    return psutil.Process(engine._guard.pid).children(recursive=True)
+
+
+def gone(processes, within_s=5):
+    _, alive = psutil.wait_procs(processes, timeout=within_s)
+    return not [process for process in alive if process.status() != psutil.STATUS_ZOMBIE]
+
+
+def test_starts_answers_and_leaves_nothing(stand_in, launch):
+    with ProcessEngine(launch, stand_in, name="small") as engine:
+        readiness = engine.wait_ready(Capabilities(tools=True, reasoning=True))
+        assert [stage.name for stage in readiness.stages] == ["port", "health", "models", "completion", "tools", "reasoning", "json schema"]
+        assert engine.running
+        processes = descendants(engine)
+        assert processes
+    assert gone(processes)
+    assert port_is_free(engine.port)
+    assert not engine.key_file.exists()
+
+
+def test_key_is_private_and_in_no_command_line(stand_in, launch):
+    with ProcessEngine(launch, stand_in, name="small") as engine:
+        assert engine.key_file.stat().st_mode & 0o777 == 0o600
+        key = engine.key_file.read_text()
+        assert len(key) == 32
+        assert key not in repr(engine.endpoint) + repr(engine)
+        engine.wait_ready(Capabilities(structured_output=False))
+        assert not [p for p in [psutil.Process(engine._guard.pid), *descendants(engine)] if key in " ".join(p.cmdline())]
+        assert key not in engine.log_file.read_text()
+
+
+def test_other_processes_attach_through_the_environment(stand_in, launch, monkeypatch):
+    with ProcessEngine(launch, stand_in, name="small") as engine:
+        engine.wait_ready(Capabilities(structured_output=False))
+        for name, value in engine.environment().items():
+            monkeypatch.setenv(name, value)
+        assert Endpoint.from_environment() == engine.endpoint
+
+
+def test_taken_port_is_refused_before_anything_starts(stand_in, launch):
+    with socket.socket() as holder:
+        holder.bind(("127.0.0.1", 0))
+        holder.listen()
+        port = holder.getsockname()[1]
+        with pytest.raises(EngineError, match=rf"port {port} is taken on 127.0.0.1.*ss -ltnp"):
+            ProcessEngine(launch, stand_in, name="small", port=port)
+
+
+def test_second_start_on_the_same_port_is_refused_and_the_first_goes_on(stand_in, launch):
+    port = free_port()
+    with ProcessEngine(launch, stand_in, name="small", port=port) as first:
+        first.wait_ready(Capabilities(structured_output=False))
+        with pytest.raises(EngineError, match="is taken"):
+            ProcessEngine(launch, stand_in, name="small", port=port)
+        assert first.endpoint.served_models() == ["small"]
+
+
+def test_missing_model_folder(stand_in, launch):
+    with pytest.raises(EngineError, match=r"no model in .*nowhere: it has no config\.json"):
+        ProcessEngine(launch, stand_in / "nowhere", name="small")
+
+
+def test_missing_engine_environment(stand_in, launch, monkeypatch):
+    monkeypatch.setenv("SPARKBOOK_ENGINE_PYTHON", str(stand_in / "python"))
+    with pytest.raises(Exception, match="SPARKBOOK_ENGINE_PYTHON names"):
+        ProcessEngine(launch, stand_in, name="small")
+
+
+@pytest.mark.parametrize(
+    ("mode", "message"),
+    [
+        ("dies", r"ended with status 3 while waiting for port(?s:.*)the model can't be loaded"),
+        ("fatal-line", r"failed while waiting for port: .*(?i:port)(?s:.*)what to do: "),
+    ],
+)
+def test_failed_start_ends_the_wait_at_once_with_the_log(stand_in, launch, monkeypatch, mode, message):
+    monkeypatch.setenv("STAND_IN_MODE", mode)
+    engine = ProcessEngine(launch, stand_in, name="small", grace_s=1)
+    begin = time.monotonic()
+    with pytest.raises(NotReady, match=message):
+        engine.wait_ready(deadline_s=60)
+    assert time.monotonic() - begin < 20
+    assert not engine.running
+
+
+def test_deadline(stand_in, launch, monkeypatch):
+    monkeypatch.setenv("STAND_IN_MODE", "hangs")
+    engine = ProcessEngine(launch, stand_in, name="small", grace_s=1)
+    processes = descendants(engine)
+    with pytest.raises(NotReady, match=r"not ready after .*: still waiting for port"):
+        engine.wait_ready(deadline_s=1)
+    assert gone(processes)
+
+
+def test_claim_that_is_not_kept(stand_in, launch, monkeypatch):
+    monkeypatch.setenv("STAND_IN_MODE", "no-tools")
+    with (
+        ProcessEngine(launch, stand_in, name="small") as engine,
+        pytest.raises(NotReady, match="claims tool calls, but the reply has none"),
+    ):
+        engine.wait_ready(Capabilities(tools=True))
+
+
+@pytest.mark.parametrize("mode", ["ignores-term", "forks"])
+def test_stubborn_and_escaped_processes_are_killed(stand_in, launch, monkeypatch, mode):
+    monkeypatch.setenv("STAND_IN_MODE", mode)
+    engine = ProcessEngine(launch, stand_in, name="small", grace_s=0.5)
+    engine.wait_ready(Capabilities(structured_output=False))
+    processes = descendants(engine)
+    if mode == "forks":
+        processes.append(psutil.Process(int(engine.log_file.read_text().split("child ")[1].split()[0])))
+    engine.stop()
+    assert gone(processes)
+    engine.stop()  # again: nothing to do
+
+
+def test_engine_killed_from_outside_is_noticed(stand_in, launch):
+    with ProcessEngine(launch, stand_in, name="small") as engine:
+        engine.wait_ready(Capabilities(structured_output=False))
+        for process in descendants(engine):
+            process.kill()
+        assert engine._guard.wait(10) == 128 + signal.SIGKILL
+        assert "ended with status 137" in repr(engine)
+
+
+STARTER = """
+import sys, time
+from pathlib import Path
+from sparkbook.recipes import Launch, Serve
+from sparkbook.serve.process import ProcessEngine
+engine = ProcessEngine(Launch(serve=Serve(args={"served-model-name": "small"})), Path(sys.argv[1]), name="small", grace_s=1)
+engine.wait_ready()
+print(engine._guard.pid, flush=True)
+time.sleep(600)
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
+def test_engine_does_not_outlive_a_starter_that_dies(stand_in, number):
+    starter = subprocess.Popen([sys.executable, "-c", STARTER, stand_in], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    guard = psutil.Process(int(starter.stdout.readline()))
+    processes = [guard, *guard.children(recursive=True)]
+    assert len(processes) >= 2
+    starter.send_signal(number)
+    starter.wait(10)
+    starter.stdout.close()
+    assert gone(processes)
+
+
+def test_command_dies_with_a_killed_guard(stand_in, launch):
+    engine = ProcessEngine(launch, stand_in, name="small")
+    engine.wait_ready(Capabilities(structured_output=False))
+    processes = descendants(engine)
+    os.kill(engine._guard.pid, signal.SIGKILL)
+    assert gone(processes)
+    engine.stop()
+
+
+def test_secrets_that_the_recipe_does_not_name_are_not_passed_on(stand_in, launch, monkeypatch):
+    monkeypatch.setenv("HF_TOKEN", "secret-of-the-test")
+    with ProcessEngine(launch, stand_in, name="small") as engine:
+        engine.wait_ready(Capabilities(structured_output=False))
+        assert all("HF_TOKEN" not in process.environ() for process in descendants(engine))
