@@ -1,0 +1,184 @@
+"""The linter: what cannot work, works by luck, or has expired, judged against the vLLM release that the image holds.
+
+    >>> from sparkbook import lint
+    >>> report = lint.lint("vllm serve openai/gpt-oss-20b --speculative-disable-by-batch-size 32", release="0.32.0")
+    >>> report.findings[0].rule
+    'FLAG102'
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from sparkbook.errors import SparkbookError
+from sparkbook.findings import Findings
+from sparkbook.lint.case import Case
+from sparkbook.lint.reading import Line, from_launch, given, read
+from sparkbook.lint.rule import FAMILIES, RULES, Edit, Rule
+from sparkbook.lint.rules import load
+from sparkbook.recipes.launch import Launch
+
+if TYPE_CHECKING:
+    from sparkbook.recipes.schema import Recipe
+
+load()
+
+EXAMPLES = Path(__file__).parent / "examples"
+"""Recipes that fail a rule which judges a recipe's facts."""
+
+_NOQA = re.compile(r"#\s*lint:\s*ignore\s+([A-Z]+\d{3}(?:\s*,\s*[A-Z]+\d{3})*)[ \t]*(.*)")
+
+
+@dataclass(frozen=True, repr=False)
+class Report:
+    """What the linter says about one line.
+
+    Attributes:
+        findings: errors first.
+        release: the vLLM release judged against.
+        assumed: why that release was assumed; None where it is known.
+        suppressed: rule and reason of each finding that the input asks to be silent about.
+        text: the input's text; empty for a recipe.
+        edits: the mechanical repairs of the findings that have one, in the text's order.
+    """
+
+    findings: Findings
+    release: str
+    assumed: str | None = None
+    suppressed: tuple[tuple[str, str], ...] = ()
+    text: str = ""
+    edits: tuple[Edit, ...] = ()
+
+    def fixed(self) -> str:
+        """The text with every mechanical repair made; repairs that overlap an earlier one are left for the next run."""
+        parts, at = [], 0
+        for edit in self.edits:
+            if edit.start >= at:
+                parts += [self.text[at : edit.start], edit.text]
+                at = edit.end
+        return "".join(parts) + self.text[at:]
+
+    def to_dict(self) -> dict[str, Any]:
+        """The shape every `--json` answer has."""
+        return self.findings.to_dict(release=self.release, assumed=self.assumed, suppressed=[list(item) for item in self.suppressed])
+
+    def __repr__(self) -> str:
+        counts = ", ".join(f"{count} {severity}" for severity, count in self.findings.summary.items())
+        return f"<Report vLLM {self.release}: {counts}>"
+
+    def _repr_html_(self) -> str:
+        told = f" ({self.assumed})" if self.assumed else ""
+        return f"<p>Judged as vLLM {self.release}{told}.</p>{self.findings._repr_html_()}"
+
+
+def suppressions(text: str) -> dict[str, str]:
+    """Rules that a text asks to be silent about, each with its reason: `# lint: ignore RUN103 the recipe has run for a month`.
+
+    Raises:
+        SparkbookError: one without a reason, or of a rule that does not exist.
+    """
+    found: dict[str, str] = {}
+    for match in _NOQA.finditer(text):
+        for code in re.split(r"\s*,\s*", match[1]):
+            if not match[2].strip():
+                raise SparkbookError(f"'{match[0].strip()}' gives no reason: write why after the code")
+            found[_known(code)] = match[2].strip()
+    return found
+
+
+def _known(code: str) -> str:
+    if code not in RULES:
+        raise SparkbookError(f"there is no rule {code}; families are {', '.join(FAMILIES)}")
+    return code
+
+
+def lint(source: str | Launch | Recipe | Line, release: str | None = None, ignore: Iterable[str] = ()) -> Report:
+    """Judges a recipe or a launch line.
+
+    Args:
+        source: a launch, a recipe, or what a user names: a recipe's id, a file, `-`, or the text of a line.
+        release: vLLM release to judge against; left out, the one that the image holds.
+        ignore: codes of rules not to ask.
+
+    Raises:
+        SparkbookError: the input cannot be used, a code is not known, or the release is not in the table.
+    """
+    silent = {_known(code): "ignored on the command line" for code in ignore}
+    if isinstance(source, str):
+        line, text = given(source)
+        silent = {**suppressions(text), **silent}
+    elif isinstance(source, Line):
+        line = source
+    elif isinstance(source, Launch):
+        line = from_launch(source)
+    else:
+        line = from_launch(source.launch, source)
+    case_ = Case(line, release)
+    kept, edits, suppressed = [], [], []
+    for rule in RULES.values():
+        for finding, repair in rule.findings(case_):
+            if rule.code in silent:
+                suppressed.append((rule.code, silent[rule.code]))
+            else:
+                kept.append(finding)
+                edits += repair
+    unique = sorted(set(edits), key=lambda edit: (edit.start, edit.end))
+    return Report(Findings(kept), case_.version, case_.assumed, tuple(suppressed), line.text, tuple(unique))
+
+
+def repair(report: Report, release: str | None = None, ignore: Iterable[str] = ()) -> tuple[str, Report]:
+    """Makes every mechanical repair, again until nothing more is to be repaired, and gives the text and what is then left to say."""
+    for _ in range(10):
+        text = report.fixed()
+        if text == report.text:
+            break
+        silent = {**suppressions(text), **dict.fromkeys(ignore, "")}
+        report = lint(read(text), release, silent)
+    return report.text, report
+
+
+def difference(before: str, after: str, name: str) -> str:
+    """What a repair changed, as a unified diff; empty where nothing did."""
+    lines = [text.splitlines(keepends=True) for text in (before, after)]
+    return "".join(f"{line.rstrip()}\n" for line in difflib.unified_diff(*lines, f"{name} (before)", f"{name} (after)"))
+
+
+def example(text: str) -> str:
+    """What an example of a rule names: the path of an example recipe for `EXAMPLE:NAME`, else the text itself."""
+    return str(EXAMPLES / f"{text.removeprefix('EXAMPLE:')}.yaml") if text.startswith("EXAMPLE:") else text
+
+
+def pages() -> Iterator[tuple[str, str, str]]:
+    """A page for every rule: its address in the site, title, Markdown."""
+    for rule in RULES.values():
+        yield rule.address, f"{rule.code}: {rule.name}", page(rule)
+
+
+def page(rule: Rule) -> str:
+    """The page of one rule: what it catches and why, a failing and a passing example, its releases and its source."""
+    span = f"{rule.since or 'the first known release'} to {rule.until or 'the newest known release'}"
+    parts = [f"# {rule.code}: {rule.name}", f"*{FAMILIES[rule.family]} · {rule.severity} · vLLM {span}*", rule.text]
+    for title, shown in (("Fails", rule.bad), ("Passes", rule.good)):
+        report = lint(example(shown), release=rule.release)
+        mine = [finding for finding in report.findings if finding.rule == rule.code]
+        told = [f"- **{f.severity}**: {f.message.rstrip('.')}." + (f" Fix: {f.fix}" if f.fix else "") for f in mine]
+        if shown.startswith("EXAMPLE:"):
+            fence = f"```yaml\n{Path(example(shown)).read_text('utf-8').strip()}\n```"
+        else:
+            fence = f"```bash\n{shown.strip()}\n```" if re.search(r"\s", shown) else f"The recipe `{shown}`."
+        parts += [f"## {title}", fence, *(["\n".join(told)] if told else [])]
+    parts += ["## Source", rule.source]
+    if rule.kind:
+        parts.append(f"Kind: `{rule.kind}`.")
+    return "\n\n".join(parts) + "\n"
+
+
+__all__ = [
+    "FAMILIES", "RULES", "Case", "Edit", "Line", "Report", "Rule", "difference", "example", "lint", "page", "pages", "read", "repair",
+    "suppressions",
+]  # fmt: skip

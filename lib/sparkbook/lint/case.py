@@ -1,0 +1,270 @@
+"""What the rules look at: one line, judged against one release, with the questions that many rules ask."""
+
+from __future__ import annotations
+
+import functools
+import json
+import re
+from collections.abc import Iterator
+from typing import Any
+
+from packaging.specifiers import SpecifierSet
+
+from sparkbook import releases
+from sparkbook.lint.arguments import Arguments, Given, parse
+from sparkbook.lint.models import Family, family_of
+from sparkbook.lint.reading import Line
+from sparkbook.lint.rule import Edit
+from sparkbook.releases import Release, images
+from sparkbook.releases.images import ImageInfo
+
+ENGINE_RELEASE = "0.32.0"
+"""The release of the embedded engine, which recipes without an image run on."""
+USABLE_GIB, TOTAL_GIB = 101.5, 121.6
+"""Memory that a clean headless Spark has available, and that vLLM's fraction is a part of (GiB)."""
+REACHABLE = 0.83
+"""The largest fraction that a clean headless Spark can meet: 101.5 of 121.6 GiB, rounded down."""
+
+
+class Case:
+    """A line and the release it is judged against.
+
+    Args:
+        line: what was read.
+        release: a release to judge against; None takes the one that the image holds.
+
+    Attributes:
+        version: the release judged against.
+        assumed: why that release was assumed; None where it is known.
+    """
+
+    def __init__(self, line: Line, release: str | None = None) -> None:
+        self.line = line
+        self.recipe = line.recipe
+        self.image, self.tag, self.digest = images.split(line.image) if line.image else (None, None, None)
+        self.info: ImageInfo | None = images.find(line.image) if line.image else None
+        version, self.assumed = self._version(release)
+        self.release: Release = releases.get(version)
+        self.version = version
+        self.args: Arguments = parse(line.serve, self.release) if line.serve is not None else Arguments()
+        self.serves = line.serve is not None
+
+    def _version(self, given: str | None) -> tuple[str, str | None]:
+        """The release, and why it was assumed."""
+        if given is not None:
+            return releases.get(given).version, None
+        declared = self.recipe.image.vllm if self.recipe and self.recipe.image else None
+        if declared and declared.startswith("=="):
+            return self._near(declared.removeprefix("=="))
+        if self.info and self.info.vllm:
+            return self._near(self.info.vllm)
+        if self.line.image is None:
+            if self.recipe is not None:
+                return ENGINE_RELEASE, None
+            return releases.newest(), "the newest known, as no image says"
+        allowed = declared or (self.info.vllm_range if self.info else None)
+        if allowed:
+            fitting = [version for version in releases.known() if version in SpecifierSet(allowed)]
+            if fitting:
+                return fitting[-1], f"the newest known that {self.shown_image} can hold ({allowed})"
+        return releases.newest(), f"the newest known, as nothing says what {self.shown_image} holds"
+
+    def _near(self, version: str) -> tuple[str, str | None]:
+        if releases.normal(version) == version and version in releases.known():
+            return version, None
+        near = releases.nearest(version)
+        return near, f"the nearest known to {version}, which {self.shown_image} holds"
+
+    @property
+    def shown_image(self) -> str:
+        """Image and tag, without a digest."""
+        return f"{self.image}:{self.tag}" if self.tag else str(self.image)
+
+    # ---- options
+
+    @functools.cached_property
+    def options(self) -> dict[str, Given]:
+        """Options that the release knows, by long name, the last use of each."""
+        return {given.option.name: given for given in self.args.options if given.option is not None and not given.key}
+
+    def on(self, name: str) -> bool:
+        """Whether an option is given, and not in its `no-` form."""
+        return name in self.options and not self.options[name].negated
+
+    def off(self, name: str) -> bool:
+        """Whether an option is given in its `no-` form."""
+        return name in self.options and self.options[name].negated
+
+    def value(self, name: str) -> str | None:
+        """The value given for an option, where it is known."""
+        return self.options[name].value if name in self.options else None
+
+    def number(self, name: str) -> float | None:
+        """The value as a number; `64k` and `1M` are read as vLLM reads them."""
+        text = (self.value(name) or "").strip()
+        if match := re.fullmatch(r"(\d+(?:\.\d+)?)([kKmMgG]?)", text):
+            scale = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "K": 2**10, "M": 2**20, "G": 2**30}[match[2]]
+            return float(match[1]) * scale
+        return float(text) if re.fullmatch(r"\d*\.\d+", text) else None
+
+    def json(self, name: str) -> dict[str, Any] | None:
+        """A JSON option with its dotted keys merged in; None where it is not given, or is no object."""
+        result: dict[str, Any] | None = None
+        for given in self.args.options:
+            if given.option is None or given.option.name != name or not given.values:
+                continue
+            if given.key:
+                result = result or {}
+                text = given.values[0].text
+                try:
+                    result[given.key] = json.loads(text)
+                except ValueError:
+                    result[given.key] = text
+            else:
+                try:
+                    loaded = json.loads(given.values[0].text)
+                except ValueError:
+                    return None
+                if not isinstance(loaded, dict):
+                    return None
+                result = {**(result or {}), **loaded}
+        return result
+
+    @functools.cached_property
+    def spec(self) -> dict[str, Any] | None:
+        """The speculative config, the short options included; None where there is none, or it cannot be read."""
+        found = self.json("speculative-config")
+        for name, key in (("spec-method", "method"), ("spec-model", "model"), ("spec-tokens", "num_speculative_tokens")):
+            if (text := self.value(name)) is not None:
+                found = {**(found or {}), key: int(text) if text.isdigit() else text}
+        return found
+
+    @property
+    def method(self) -> str:
+        """The speculative method; empty where none is named."""
+        return str((self.spec or {}).get("method") or "")
+
+    @property
+    def draft_tokens(self) -> int | None:
+        """K, the draft tokens of a step."""
+        tokens = (self.spec or {}).get("num_speculative_tokens")
+        return tokens if isinstance(tokens, int) and not isinstance(tokens, bool) else None
+
+    @property
+    def mtp(self) -> bool:
+        """Whether the draft is the model's own multi-token prediction."""
+        return self.method == "mtp" or self.method.endswith("_mtp")
+
+    def shown(self, name: str) -> str:
+        """An option as it stood; its bare name where it was not given."""
+        return self.options[name].shown if name in self.options else f"--{name}"
+
+    # ---- the model
+
+    @property
+    def model(self) -> str:
+        """Handle or path of the model; empty where the line names none. A path of the container counts by its last folder too."""
+        word = self.args.model
+        named = word.shown if word else ""
+        return named or (self.recipe.model.repo if self.recipe else self.line.env.get("MODEL") or "")
+
+    @property
+    def known_names(self) -> str:
+        """Everything that may name the model, lower case: handle, path, served name, the recipe's repository."""
+        names = [self.model, self.value("served-model-name") or "", self.recipe.model.repo if self.recipe else ""]
+        return " ".join(names).lower()
+
+    @functools.cached_property
+    def family(self) -> Family | None:
+        """The model's family, recognized by name."""
+        return family_of(self.known_names)
+
+    @property
+    def nvfp4(self) -> bool:
+        """Whether the weights are NVFP4, as the recipe or the name says."""
+        return (self.recipe.model.quantization.format == "nvfp4") if self.recipe else "nvfp4" in self.known_names
+
+    @property
+    def producer(self) -> str | None:
+        """Whose checkpoint format it is, where the recipe says, or the publisher's custom is known."""
+        if self.recipe:
+            return self.recipe.model.quantization.producer
+        if re.search(r"(^|[ /])nvidia/\S*-(nvfp4|fp4|fp8)", self.known_names):
+            return "modelopt"
+        return "compressed-tensors" if re.search(r"(^|[ /])(redhatai|neuralmagic)/\S*(nvfp4|fp8|w4a16|w8a8)", self.known_names) else None
+
+    @property
+    def weights_gib(self) -> float | None:
+        """Size of the weights in GiB, where the recipe says."""
+        return self.recipe.model.weights_gib if self.recipe else None
+
+    # ---- where it runs
+
+    @property
+    def spark(self) -> bool:
+        """Whether it is meant for a Spark: anything but the embedded engine's recipes."""
+        return not (self.recipe and self.recipe.family == "embedded")
+
+    @property
+    def contained(self) -> bool:
+        """Whether it runs in a container."""
+        return self.line.image is not None
+
+    @property
+    def nodes(self) -> int:
+        """Machines it is spread over, as far as the line says."""
+        stated = int(self.number("nnodes") or 1)
+        return max(stated, self.recipe.topology.nodes if self.recipe else 1)
+
+    @property
+    def ray(self) -> bool:
+        """Whether Ray spreads it."""
+        return self.value("distributed-executor-backend") == "ray" or self.value("data-parallel-backend") == "ray"
+
+    def holds(self, distribution: str) -> bool | None:
+        """Whether the image holds a Python distribution: what is known of it, else what its vLLM requires; None where nothing says.
+
+        The official images install vLLM's own requirements and little else.
+        """
+        if self.info and distribution in self.info.contents:
+            return self.info.contents[distribution] is not False
+        if self.image == "vllm/vllm-openai" and not self.assumed:
+            return distribution in self.release.requires
+        return True if distribution in self.release.requires else None
+
+    def fraction_gib(self) -> float | None:
+        """Memory that the given fraction asks for (GiB), of the 121.6 GiB that a Spark shows."""
+        fraction = self.number("gpu-memory-utilization")
+        return None if fraction is None else fraction * TOTAL_GIB
+
+    # ---- repairs
+
+    def drop(self, given: Given) -> tuple[Edit, ...]:
+        """Takes an option with its values out of the text, and the blanks or the continued line before it."""
+        first, last = given.words[0], given.words[-1]
+        if first.start < 0 or last.end < 0:
+            return ()
+        return (Edit(self._blank_before(first.start), last.end, ""),)
+
+    def _blank_before(self, start: int) -> int:
+        match = re.search(r"[\s\\]*\Z", self.line.text[:start])
+        return match.start() if match else start
+
+    def rename(self, given: Given, name: str) -> tuple[Edit, ...]:
+        """Gives an option another name, its value as it is."""
+        word = given.word
+        if word.start < 0:
+            return ()
+        length = len(self.line.text[word.start : word.end].partition("=")[0])
+        return (Edit(word.start, word.start + length, f"--{name}"),)
+
+    def append(self, text: str) -> tuple[Edit, ...]:
+        """Puts words at the end of the line."""
+        words = [word for word in self.line.serve or [] if word.end >= 0]
+        return (Edit(words[-1].end, words[-1].end, f" {text}"),) if words else ()
+
+    def env_named(self, *patterns: str) -> Iterator[tuple[str, str | None]]:
+        """Variables whose name matches one of the patterns."""
+        for name, value in self.line.env.items():
+            if any(re.fullmatch(pattern, name) for pattern in patterns):
+                yield name, value

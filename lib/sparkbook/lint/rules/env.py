@@ -1,0 +1,198 @@
+"""ENV: environment variables."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Iterator
+
+from sparkbook import releases
+from sparkbook.lint.case import Case
+from sparkbook.lint.rule import Hit, rule
+from sparkbook.recipes.launch import is_secret
+
+ENVS = "vLLM's envs.py, read out of each release"
+SUCCESSORS = {
+    "VLLM_ATTENTION_BACKEND": "--attention-backend",
+    "VLLM_USE_FLASHINFER_MOE_FP4": "--moe-backend",
+    "VLLM_USE_FLASHINFER_MOE_FP8": "--moe-backend",
+    "VLLM_USE_FLASHINFER_MOE_FP16": "--moe-backend",
+    "VLLM_FLASHINFER_MOE_BACKEND": "--moe-backend",
+    "VLLM_FP8_MOE_BACKEND": "--moe-backend",
+    "VLLM_MXFP4_BACKEND": "--moe-backend, or the image that was built with it",
+    "VLLM_NVFP4_GEMM_BACKEND": "--linear-backend",
+    "VLLM_TEST_FORCE_FP8_MARLIN": "--linear-backend marlin and --moe-backend marlin",
+    "VLLM_USE_V1": "nothing: there is one engine",
+    "VLLM_FLASH_ATTN_VERSION": "--attention-config.flash_attn_version",
+}
+"""Variables that guides still teach, and what does their work."""
+
+_FOREIGN = {
+    r"SGLANG_\w+|SGL_\w+": "SGLang",
+    r"TRTLLM_\w+|TLLM_\w+": "TensorRT-LLM",
+    r"LLAMA_ARG_\w+|GGML_\w+": "llama.cpp",
+    r"OLLAMA_\w+": "Ollama",
+    r"LMDEPLOY_\w+": "LMDeploy",
+}
+
+
+def strangers(case: Case) -> Iterator[str]:
+    """Variables that look like vLLM's and that this release does not know; an image with a script of its own has its own."""
+    if case.line.runs == "wrapper" and case.line.serve is None:
+        return
+    for name, _ in case.env_named(r"VLLM_\w+"):
+        if not case.release.has("envs", name):
+            yield name
+
+
+@rule(
+    "ENV101",
+    "unknown-variable",
+    "warning",
+    source=ENVS,
+    release="0.32.0",
+    versioned=True,
+    bad="VLLM_LOGGING_LEVL=DEBUG vllm serve ORG/MODEL",
+    good="VLLM_LOGGING_LEVEL=DEBUG vllm serve ORG/MODEL",
+)
+def unknown_variable(case: Case) -> Iterator[Hit]:
+    """A `VLLM_` variable that no release has. vLLM starts, says "Unknown vLLM environment variable detected", and ignores it."""
+    for name in strangers(case):
+        if name not in SUCCESSORS and not releases.presence("envs", name):
+            close = difflib.get_close_matches(name, list(case.release.envs), n=1, cutoff=0.85)
+            fork = f", unless {case.info.fork} reads it" if case.info and case.info.fork else ""
+            yield Hit(
+                f"{name} is no variable of vLLM's{fork}: it has no effect", name, f"did you mean {close[0]}?" if close else "take it out"
+            )
+
+
+@rule(
+    "ENV102",
+    "removed-variable",
+    "warning",
+    kind="removed-env",
+    source="vLLM issue 50292, https://github.com/vllm-project/vllm/issues/50292, and envs.py of each release",
+    release="0.32.0",
+    versioned=True,
+    bad="VLLM_ATTENTION_BACKEND=FLASHINFER vllm serve ORG/MODEL",
+    good="vllm serve ORG/MODEL --attention-backend FLASHINFER",
+)
+def removed_variable(case: Case) -> Iterator[Hit]:
+    """A variable that older releases read, or that another build reads, and that this release ignores. The start goes on with a warning
+    that is easily missed, and what was asked for does not happen."""
+    for name in strangers(case):
+        spans = releases.presence("envs", name)
+        older = [until for _, until in spans if until and not releases.at_least(until, case.version)]
+        if older or (name in SUCCESSORS and not spans):
+            when = f"went away after {older[-1]}" if older else f"is in no release from {releases.known()[0]} on"
+            fix = f"use {SUCCESSORS[name]}" if name in SUCCESSORS else "take it out"
+            yield Hit(f"{name} {when}, so it has no effect", f"{name}={case.line.env[name] or ''}".rstrip("="), fix)
+
+
+@rule(
+    "ENV103",
+    "variable-too-new",
+    "warning",
+    kind="image-too-old",
+    source=ENVS,
+    release="0.17.0",
+    versioned=True,
+    bad="VLLM_MEMORY_PROFILER_ESTIMATE_CUDAGRAPHS=0 vllm serve ORG/MODEL",
+    good="VLLM_USE_DEEP_GEMM=0 vllm serve ORG/MODEL",
+)
+def variable_too_new(case: Case) -> Iterator[Hit]:
+    """A variable that only later releases read; in this one it has no effect."""
+    for name in strangers(case):
+        later = [since for since, _ in releases.presence("envs", name) if not releases.at_least(case.version, since)]
+        if later:
+            yield Hit(f"{name} came with {later[0]}, so it has no effect", name, f"take an image with vLLM {later[0]} or later")
+
+
+@rule(
+    "ENV104",
+    "secret-on-the-line",
+    "warning",
+    source="Docker: environment variables are shown by docker inspect",
+    bad="docker run --gpus all -e HF_TOKEN=hf_abc vllm/vllm-openai:v0.28.0 ORG/MODEL",
+    good="docker run --gpus all -e HF_TOKEN vllm/vllm-openai:v0.28.0 ORG/MODEL",
+)
+def secret(case: Case) -> Iterator[Hit]:
+    """A token, key or password written out. It ends up in the shell's history, in `docker inspect` and in every copy of the line.
+
+    `-e NAME` alone passes the caller's own value on. The value is never shown here.
+    """
+    for name, value in case.line.env.items():
+        if is_secret(name) and value and "$" not in value:
+            yield Hit(f"{name} is written out on the line", f"{name}=…", f"export {name} first, and write -e {name} without a value")
+    if "api-key" in case.options and (case.value("api-key") or case.options["api-key"].values) and case.options["api-key"].value:
+        yield Hit("the API key is written out on the line", "--api-key …", "export VLLM_API_KEY and pass it on")
+
+
+@rule(
+    "ENV105",
+    "variable-of-another-framework",
+    "info",
+    source="the frameworks' own documentation",
+    bad="SGLANG_ENABLE_JIT=1 vllm serve ORG/MODEL",
+    good="HF_HOME=/models vllm serve ORG/MODEL",
+)
+def foreign_variable(case: Case) -> Iterator[Hit]:
+    """A variable that another server reads and vLLM does not: the line was probably carried over, and its setting is lost."""
+    for name in case.line.env:
+        for pattern, whose in _FOREIGN.items():
+            if re.fullmatch(pattern, name):
+                yield Hit(f"{name} is read by {whose}, not by vLLM", name, "take it out")
+
+
+@rule(
+    "ENV106",
+    "variables-are-checked",
+    "error",
+    source=ENVS,
+    release="0.32.0",
+    versioned=True,
+    bad="VLLM_FP8_MOE_BACKEND=marlin vllm serve ORG/MODEL --fail-on-environ-validation",
+    good="VLLM_USE_DEEP_GEMM=0 vllm serve ORG/MODEL --fail-on-environ-validation",
+)
+def checked(case: Case) -> Iterator[Hit]:
+    """With `--fail-on-environ-validation` an unknown `VLLM_` variable is no longer a warning: the server refuses to start."""
+    if case.on("fail-on-environ-validation"):
+        for name in strangers(case):
+            yield Hit(f"--fail-on-environ-validation refuses {name}, which this release does not know", name, f"take {name} out")
+
+
+@rule(
+    "ENV107",
+    "harmony-offline",
+    "warning",
+    kind="offline-assets",
+    source="dgx-spark-playbooks issue 17, https://github.com/NVIDIA/dgx-spark-playbooks/issues/17",
+    bad="HF_HUB_OFFLINE=1 vllm serve openai/gpt-oss-20b",
+    good="HF_HUB_OFFLINE=1 TIKTOKEN_ENCODINGS_BASE=/models/tiktoken vllm serve openai/gpt-oss-20b",
+)
+def harmony_offline(case: Case) -> Iterator[Hit]:
+    """gpt-oss needs the Harmony vocabulary, which its library downloads at run time and not through Hugging Face. Offline, the first
+    request fails although the weights are there. Fetch o200k_base.tiktoken beforehand and say where it lies."""
+    offline = case.line.env.get("HF_HUB_OFFLINE") or case.line.env.get("TRANSFORMERS_OFFLINE")
+    staged = case.line.env.keys() & {"TIKTOKEN_ENCODINGS_BASE", "TIKTOKEN_RS_CACHE_DIR"}
+    if offline in ("1", "true", "True") and case.family and case.family.name == "gpt-oss" and not staged:
+        yield Hit(
+            "gpt-oss downloads its Harmony vocabulary at run time, which offline it cannot",
+            "HF_HUB_OFFLINE=1",
+            "fetch o200k_base.tiktoken first and set TIKTOKEN_ENCODINGS_BASE to its folder",
+        )
+
+
+@rule(
+    "ENV108",
+    "devices-that-are-not-there",
+    "warning",
+    source="a DGX Spark has one GPU, number 0",
+    bad="CUDA_VISIBLE_DEVICES=0,1 vllm serve ORG/MODEL",
+    good="CUDA_VISIBLE_DEVICES=0 vllm serve ORG/MODEL",
+)
+def devices(case: Case) -> Iterator[Hit]:
+    """A Spark has one GPU. A second number in CUDA_VISIBLE_DEVICES, or none at all, hides it or names what is not there."""
+    value = case.line.env.get("CUDA_VISIBLE_DEVICES")
+    if case.spark and value is not None and re.fullmatch(r"[\d,]+|-1", value) and value != "0":
+        yield Hit(f"CUDA_VISIBLE_DEVICES={value} names a GPU that a Spark does not have", f"CUDA_VISIBLE_DEVICES={value}", "leave it out")

@@ -1,0 +1,504 @@
+"""FLAG: options of `vllm serve`."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterator
+
+from sparkbook import releases
+from sparkbook.lint.arguments import Given, problem
+from sparkbook.lint.case import Case
+from sparkbook.lint.rule import Hit, rule
+
+TABLE = "vLLM's own argument parser, read out of each release"
+
+SUCCESSORS = {
+    "speculative-disable-by-batch-size": "the key num_speculative_tokens_per_batch_size of --speculative-config (0.24 and later), or fewer "
+    "draft tokens",
+    "num-scheduler-steps": "nothing: the engine schedules by itself",
+    "swap-space": "nothing: requests are recomputed, not swapped",
+    "speculative-model": "--speculative-config '{\"model\": …}'",
+    "num-speculative-tokens": "--speculative-config '{\"num_speculative_tokens\": …}'",
+    "guided-decoding-backend": "--structured-outputs-config '{\"backend\": …}'",
+    "enable-reasoning": "nothing: --reasoning-parser alone switches it on",
+    "rope-scaling": "--hf-overrides '{\"rope_parameters\": …}'",
+    "rope-theta": "--hf-overrides '{\"rope_theta\": …}'",
+    "cuda-graph-sizes": "--cudagraph-capture-sizes",
+    "use-v2-block-manager": "nothing: there is one block manager",
+    "task": "--runner and --convert",
+    "disable-log-requests": "nothing: requests are not logged unless --enable-log-requests is given",
+    "override-pooler-config": "--pooler-config",
+    "preemption-mode": "nothing: requests are recomputed",
+    "enable-prompt-adapter": "nothing",
+    "device": "nothing: the platform is found by itself",
+    "max-seq-len-to-capture": "--max-cudagraph-capture-size",
+    "worker-use-ray": "--distributed-executor-backend ray",
+    "engine-use-ray": "--distributed-executor-backend ray",
+    "num-lookahead-slots": "nothing",
+    "lora-extra-vocab-size": "nothing",
+}
+"""Options that releases had once, the oldest before the table begins, and what takes their place."""
+
+FOREIGN = {
+    **dict.fromkeys(
+        (
+            "gpus",
+            "ipc",
+            "shm-size",
+            "runtime",
+            "ulimit",
+            "network",
+            "restart",
+            "volume",
+            "publish",
+            "env",
+            "name",
+            "privileged",
+            "entrypoint",
+            "detach",
+            "rm",
+        ),
+        "docker, and belongs before the image",
+    ),
+    **dict.fromkeys(("cache-type-k", "cache-type-v", "n-gpu-layers", "ctx-size", "flash-attn", "no-mmap", "jinja"), "llama.cpp"),
+    **dict.fromkeys(("mem-fraction-static", "context-length", "model-path", "tp-size", "chunked-prefill-size"), "SGLang"),
+    **dict.fromkeys(("solo", "tf5", "download-model", "setup", "launch-script"), "the scripts of spark-vllm-docker"),
+    **dict.fromkeys(("local-dir", "repo-type", "include"), "the hf command"),
+}
+"""Options of other programs that are found after `vllm serve`, and whose they are."""
+
+
+def unknown(case: Case) -> Iterator[Given]:
+    """Options that the release does not know."""
+    return (given for given in case.args.options if given.option is None)
+
+
+def _ambiguous(case: Case, name: str) -> list[str]:
+    return [option for option in case.release.options if option.startswith(name)]
+
+
+@rule(
+    "FLAG101",
+    "unknown-option",
+    "error",
+    source=TABLE,
+    release="0.32.0",
+    versioned=True,
+    bad="vllm serve ORG/MODEL --max-model-length 65536",
+    good="vllm serve ORG/MODEL --max_model_len 65536",
+)
+def unknown_option(case: Case) -> Iterator[Hit]:
+    """An option that no release of vLLM has: `vllm serve` prints `unrecognized arguments` and ends before it loads anything.
+
+    Underscores are not a mistake: vLLM takes them for dashes. A beginning of a name that only one option has is accepted too.
+    """
+    for given in unknown(case):
+        if given.name in FOREIGN or given.name in SUCCESSORS or releases.presence("options", given.name):
+            continue
+        if len(given.name) < 2 or _ambiguous(case, given.name):
+            continue
+        spellings = [*case.release.options, *(f"no-{o.name}" for o in case.release.options.values() if o.negatable)]
+        close = difflib.get_close_matches(given.name, spellings, n=1, cutoff=0.75)
+        hint = f"did you mean --{close[0]}?" if close else "take it out"
+        edits = case.rename(given, close[0]) if close and not given.key else ()
+        yield Hit(f"--{given.name} is no option of vllm serve", given.shown, hint, edits=edits)
+
+
+@rule(
+    "FLAG102",
+    "removed-option",
+    "error",
+    kind="removed-flag",
+    source="vLLM pull request 35060, https://github.com/vllm-project/vllm/pull/35060, and the parser of each release",
+    release="0.32.0",
+    versioned=True,
+    bad="vllm serve ORG/MODEL --speculative-disable-by-batch-size 32",
+    good="vllm serve ORG/MODEL --max-num-seqs 4",
+)
+def removed_option(case: Case) -> Iterator[Hit]:
+    """An option that older releases had, or that guides still teach, and that this release no longer knows: the start ends with
+    `unrecognized arguments`.
+
+    The best known one switched speculation off above a batch size. Nothing has read it since 0.10; its successor is a key of
+    `--speculative-config` that maps ranges of the batch size to a number of draft tokens.
+    """
+    for given in unknown(case):
+        spans = releases.presence("options", given.name)
+        older = [until for _, until in spans if until and not releases.at_least(until, case.version)]
+        if given.name in SUCCESSORS and not spans:
+            when = f"is in no release from {releases.known()[0]} on"
+        elif older:
+            when = f"went away after {older[-1]}"
+        else:
+            continue
+        successor = SUCCESSORS.get(given.name, "see what the release offers: sparkbook releases show")
+        yield Hit(f"--{given.name} {when}", given.shown, f"take it out; in its place: {successor}", edits=case.drop(given))
+
+
+@rule(
+    "FLAG103",
+    "option-too-new",
+    "error",
+    kind="image-too-old",
+    source=TABLE,
+    release="0.19.0",
+    versioned=True,
+    bad="vllm serve ORG/MODEL --spec-method mtp",
+    good="vllm serve ORG/MODEL --max-num-seqs 4",
+)
+def option_too_new(case: Case) -> Iterator[Hit]:
+    """An option that only later releases have: the image is too old for the line."""
+    for given in unknown(case):
+        later = [since for since, _ in releases.presence("options", given.name) if not releases.at_least(case.version, since)]
+        if later:
+            yield Hit(f"--{given.name} came with {later[0]}", given.shown, f"take an image with vLLM {later[0]} or later, or leave it out")
+
+
+@rule(
+    "FLAG104",
+    "wrong-choice",
+    "error",
+    source=TABLE,
+    release="0.32.0",
+    versioned=True,
+    bad="vllm serve ORG/MODEL --kv-cache-dtype fp7",
+    good="vllm serve ORG/MODEL --kv-cache-dtype fp8",
+)
+def wrong_choice(case: Case) -> Iterator[Hit]:
+    """A value that is not among those that this release accepts: the parser refuses it at once.
+
+    Values come and go: KV-cache dtypes, MoE and linear backends grew with almost every release.
+    """
+    for given in case.args.options:
+        if given.option and (wrong := problem(given, given.option)) and wrong[0] == "choice":
+            text = given.values[0].shown
+            close = difflib.get_close_matches(text, [str(c) for c in given.option.choices or ()], n=1)
+            since = [life.since for life in releases.lives("options", given.option.name) if text in (life.value.get("choices") or [])]
+            hint = f"{text} came with {since[0]}" if since and not releases.at_least(case.version, since[0]) else None
+            hint = hint or (f"did you mean {close[0]}?" if close else "choose one of them")
+            yield Hit(wrong[1], given.shown, hint)
+
+
+@rule(
+    "FLAG105",
+    "wrong-type",
+    "error",
+    source=TABLE,
+    release="0.32.0",
+    versioned=True,
+    bad="vllm serve ORG/MODEL --max-num-seqs four",
+    good="vllm serve ORG/MODEL --max-model-len 64k",
+)
+def wrong_type(case: Case) -> Iterator[Hit]:
+    """A value that cannot be read: a word where a number belongs, or JSON that is broken (often because the shell took its quotes)."""
+    for given in case.args.options:
+        if given.option and (wrong := problem(given, given.option)) and wrong[0] == "type":
+            json = given.option.type.startswith(("json", "object"))
+            yield Hit(wrong[1], given.shown, "put the JSON in single quotes, its names in double ones" if json else "write the number")
+
+
+@rule(
+    "FLAG106",
+    "value-missing-or-needless",
+    "error",
+    source=TABLE,
+    release="0.32.0",
+    versioned=True,
+    bad="vllm serve ORG/MODEL --max-model-len --port 8000",
+    good="vllm serve ORG/MODEL --enable-prefix-caching --port 8000",
+)
+def value_count(case: Case) -> Iterator[Hit]:
+    """An option without the value that it needs, or a switch with one (`--enable-prefix-caching=true`)."""
+    for given in case.args.options:
+        if given.option and (wrong := problem(given, given.option)) and wrong[0] == "count":
+            yield Hit(wrong[1], given.shown, "give it alone; --no-NAME switches it off" if given.values else "write the value after it")
+
+
+@rule(
+    "FLAG107",
+    "given-twice",
+    "warning",
+    source=TABLE,
+    bad="vllm serve ORG/MODEL --max-num-seqs 4 --max-num-seqs 8",
+    good="vllm serve ORG/MODEL --max-num-seqs 8",
+)
+def given_twice(case: Case) -> Iterator[Hit]:
+    """An option given twice. The last one counts, without an error, so an edit of the first changes nothing."""
+    seen: dict[str, Given] = {}
+    for given in case.args.options:
+        if given.option is None or given.key or given.option.repeated:
+            continue
+        name = given.option.name
+        if name in seen and seen[name].negated == given.negated:
+            yield Hit(
+                f"--{name} is given twice; the last one counts",
+                f"{seen[name].shown} … {given.shown}",
+                f"keep one: {given.shown}",
+                edits=case.drop(seen[name]),
+            )
+        seen[name] = given
+
+
+@rule(
+    "FLAG108",
+    "deprecated-option",
+    "warning",
+    source=TABLE,
+    release="0.32.0",
+    versioned=True,
+    bad="vllm serve ORG/MODEL --disable-cascade-attn",
+    good="vllm serve ORG/MODEL --enforce-eager",
+)
+def deprecated_option(case: Case) -> Iterator[Hit]:
+    """An option that vLLM itself calls deprecated in this release: it still parses, and a later image will refuse it."""
+    for given in case.args.options:
+        if given.option and given.option.deprecated:
+            yield Hit(f"--{given.option.name} is deprecated: {given.option.deprecated}", given.shown, "leave it out")
+
+
+@rule(
+    "FLAG109",
+    "equals-default",
+    "info",
+    source=TABLE,
+    release="0.32.0",
+    versioned=True,
+    bad="vllm serve ORG/MODEL --port 8000",
+    good="vllm serve ORG/MODEL --port 8080",
+)
+def equals_default(case: Case) -> Iterator[Hit]:
+    """A value that is the default of this release anyway. It does no harm, and pins the value against a later default."""
+    for given in case.args.options:
+        if given.option is None or given.key or given.option.default is None or given.option.name == "model":
+            continue
+        text = None if given.option.type == "bool" else given.value
+        same = (not given.negated) is given.option.default if given.option.type == "bool" else text == _text(given.option.default)
+        if same:
+            yield Hit(f"{given.shown} is the default", given.shown, "leave it out, unless it is meant to outlive a new default")
+
+
+def _text(value: object) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+@rule(
+    "FLAG110",
+    "chunked-prefill-is-on",
+    "info",
+    kind="default-changed",
+    source="vLLM on DGX Spark, https://vlaicu.io/posts/dgx-vllm/, and vLLM's engine arguments",
+    bad="vllm serve ORG/MODEL --enable-chunked-prefill",
+    good="vllm serve ORG/MODEL --no-enable-chunked-prefill",
+)
+def chunked_prefill(case: Case) -> Iterator[Hit]:
+    """`--enable-chunked-prefill` says nothing new: chunked prefill is on by default, so leaving the option out does not switch it off.
+
+    A guide reports mixture-of-experts models with state-space layers to be nine times slower with it; that has one source, and NVIDIA's
+    later recipes for such models keep it on. Whoever wants it off writes `--no-enable-chunked-prefill` and measures both.
+    """
+    if case.on("enable-chunked-prefill"):
+        yield Hit(
+            "chunked prefill is on by default; leaving --enable-chunked-prefill out would not switch it off",
+            case.shown("enable-chunked-prefill"),
+            "to switch it off write --no-enable-chunked-prefill, and measure both",
+        )
+
+
+@rule(
+    "FLAG111",
+    "extra-words",
+    "error",
+    source=TABLE,
+    bad="vllm serve ORG/MODEL and more --port 8080",
+    good="vllm serve ORG/MODEL --port 8080",
+)
+def extra_words(case: Case) -> Iterator[Hit]:
+    """Words that belong to no option: `vllm serve` takes one model and refuses the rest."""
+    if case.args.extra:
+        words = " ".join(word.shown for word in case.args.extra)
+        yield Hit(f"'{words}' belongs to no option", words, "take it out, or quote a value that holds blanks")
+
+
+@rule(
+    "FLAG112",
+    "on-and-off",
+    "warning",
+    kind="flag-conflict",
+    source=TABLE,
+    bad="vllm serve ORG/MODEL --enable-prefix-caching --no-enable-prefix-caching",
+    good="vllm serve ORG/MODEL --no-enable-prefix-caching",
+)
+def on_and_off(case: Case) -> Iterator[Hit]:
+    """A switch and its `--no-` form on one line. The last one counts."""
+    seen: dict[str, Given] = {}
+    for given in case.args.options:
+        if given.option and given.option.negatable:
+            other = seen.get(given.option.name)
+            if other and other.negated != given.negated:
+                yield Hit(
+                    f"{other.shown} and {given.shown} contradict each other; the last one counts",
+                    f"{other.shown} … {given.shown}",
+                    f"keep {given.shown}",
+                    edits=case.drop(other),
+                )
+            seen[given.option.name] = given
+
+
+@rule(
+    "FLAG113",
+    "mamba-block-size-without-prefix-cache",
+    "error",
+    kind="flag-conflict",
+    source="AEON-7 issue 12, https://github.com/AEON-7/Qwen3.6-27B-AEON-Ultimate-Uncensored-DFlash/issues/12",
+    bad="vllm serve ORG/MODEL --no-enable-prefix-caching --mamba-block-size 256",
+    good="vllm serve ORG/MODEL --mamba-block-size 256",
+)
+def mamba_block_size(case: Case) -> Iterator[Hit]:
+    """`--mamba-block-size` only works with prefix caching; with it switched off the engine refuses to start."""
+    if "mamba-block-size" in case.options and case.off("enable-prefix-caching"):
+        yield Hit(
+            "--mamba-block-size needs prefix caching, which --no-enable-prefix-caching switches off",
+            case.shown("mamba-block-size"),
+            "drop one of the two",
+            edits=case.drop(case.options["mamba-block-size"]),
+        )
+
+
+@rule(
+    "FLAG114",
+    "option-of-another-program",
+    "error",
+    kind="launcher-quoting",
+    source=TABLE,
+    bad="docker run vllm/vllm-openai:v0.28.0 ORG/MODEL --gpus all",
+    good="docker run --gpus all vllm/vllm-openai:v0.28.0 ORG/MODEL",
+)
+def foreign_option(case: Case) -> Iterator[Hit]:
+    """An option of docker, llama.cpp, SGLang or a launcher's script among the arguments of `vllm serve`, which refuses it."""
+    for given in unknown(case):
+        if given.name in FOREIGN and not releases.presence("options", given.name):
+            yield Hit(f"--{given.name} is an option of {FOREIGN[given.name]}", given.shown, "move it, or take it out")
+
+
+@rule(
+    "FLAG115",
+    "ambiguous-or-short",
+    "error",
+    source=TABLE,
+    release="0.32.0",
+    versioned=True,
+    bad="vllm serve ORG/MODEL --max 4",
+    good="vllm serve ORG/MODEL -tp 1",
+)
+def ambiguous_option(case: Case) -> Iterator[Hit]:
+    """A beginning that several options have in common, or a short option that does not exist: the parser refuses both."""
+    for given in unknown(case):
+        many = _ambiguous(case, given.name)
+        if not given.word.text.startswith("--"):
+            yield Hit(f"{given.word.shown} is no short option of vllm serve", given.shown, "write the long name")
+        elif (
+            given.name
+            and many
+            and given.name not in FOREIGN
+            and given.name not in SUCCESSORS
+            and not releases.presence("options", given.name)
+        ):
+            yield Hit(f"--{given.name} could be {', '.join(f'--{name}' for name in many[:3])}", given.shown, "write the whole name")
+
+
+@rule(
+    "FLAG116",
+    "no-model",
+    "warning",
+    source="vLLM's model config: the default is Qwen/Qwen3-0.6B",
+    bad="vllm serve --port 8080",
+    good="vllm serve ORG/MODEL --port 8080",
+)
+def no_model(case: Case) -> Iterator[Hit]:
+    """No model is named. vLLM then serves its default, a small Qwen3, without a word."""
+    if case.serves and case.args.model is None and "config" not in case.options:
+        yield Hit("the line names no model, so vLLM serves Qwen/Qwen3-0.6B", None, "write the model after vllm serve")
+
+
+@rule(
+    "FLAG117",
+    "abbreviated",
+    "info",
+    source=TABLE,
+    release="0.32.0",
+    versioned=True,
+    bad="vllm serve ORG/MODEL --gpu-memory-util 0.8",
+    good="vllm serve ORG/MODEL --gpu-memory-utilization 0.8",
+)
+def abbreviated(case: Case) -> Iterator[Hit]:
+    """The beginning of an option's name is accepted as long as no other option begins with it; a later release may add one that does."""
+    for given in case.args.options:
+        if given.option is None or not given.word.text.startswith("--"):
+            continue
+        whole = {given.option.name, *(alias[2:] for alias in given.option.aliases)}
+        if given.name.removeprefix("no-") not in whole and given.name not in whole:
+            name = f"no-{given.option.name}" if given.negated else given.option.name
+            edits = () if given.key else case.rename(given, name)
+            yield Hit(f"--{given.name} is short for --{name}", given.shown, f"write --{name}", edits=edits)
+
+
+@rule(
+    "FLAG118",
+    "eager-with-graphs",
+    "warning",
+    kind="flag-conflict",
+    source="vLLM's compilation config",
+    bad="vllm serve ORG/MODEL --enforce-eager --max-cudagraph-capture-size 512",
+    good="vllm serve ORG/MODEL --enforce-eager",
+)
+def eager_with_graphs(case: Case) -> Iterator[Hit]:
+    """`--enforce-eager` switches CUDA graphs off, so what the line says about graphs has no effect."""
+    for name in ("max-cudagraph-capture-size", "cudagraph-capture-sizes"):
+        if case.on("enforce-eager") and name in case.options:
+            yield Hit(
+                f"--enforce-eager switches CUDA graphs off, so --{name} has no effect",
+                case.shown(name),
+                "drop one of the two",
+                edits=case.drop(case.options[name]),
+            )
+
+
+@rule(
+    "FLAG119",
+    "refused-together",
+    "error",
+    kind="flag-conflict",
+    source="vLLM's checks of the serve arguments",
+    release="0.32.0",
+    bad="vllm serve ORG/MODEL --enable-log-outputs",
+    good="vllm serve ORG/MODEL --enable-log-outputs --enable-log-requests",
+)
+def refused_together(case: Case) -> Iterator[Hit]:
+    """Options that the server checks against each other before it loads anything: outputs are only logged where requests are, metrics of
+    each request need the engine's statistics, and the keep-alive interval cannot be negative."""
+    if case.on("enable-log-outputs") and not case.on("enable-log-requests"):
+        shown = case.shown("enable-log-outputs")
+        yield Hit("--enable-log-outputs needs --enable-log-requests", shown, "add it", edits=case.append("--enable-log-requests"))
+    if case.on("enable-per-request-metrics") and case.on("disable-log-stats"):
+        shown = case.shown("enable-per-request-metrics")
+        yield Hit("--enable-per-request-metrics needs the statistics that --disable-log-stats switches off", shown, "drop one of the two")
+    if (case.value("sse-keep-alive-interval") or "").startswith("-"):
+        yield Hit("--sse-keep-alive-interval cannot be negative", case.shown("sse-keep-alive-interval"), "0 switches it off")
+
+
+@rule(
+    "FLAG120",
+    "served-name-without-model",
+    "error",
+    source="vLLM's argument parser",
+    bad="vllm serve --served-model-name chat ORG/MODEL",
+    good="vllm serve ORG/MODEL --served-model-name chat",
+)
+def served_name_first(case: Case) -> Iterator[Hit]:
+    """Where `--served-model-name` is given, the model has to be the first word: the option takes several names, and vLLM refuses to guess
+    where they end."""
+    words = case.line.serve or []
+    first = words[0].text if words else ""
+    named = any(given.name in ("model", "config") for given in case.args.options)
+    if first.startswith("-") and "served-model-name" in case.options and not named:
+        yield Hit("with --served-model-name the model has to come first", first, "write vllm serve MODEL --served-model-name NAME")

@@ -1,0 +1,86 @@
+"""Whole lines with known right answers, and with what must not be said about them."""
+
+import pytest
+from sparkbook import lint
+
+LINE = """\
+docker run -d --name chat --gpus all --ipc=host --restart unless-stopped \\
+  -p 8000:8000 -v /home/USER/hf:/root/.cache/huggingface \\
+  -e VLLM_ATTENTION_BACKEND=FLASHINFER \\
+  IMAGE \\
+  vllm serve ORG/MODEL-35B-A3B-NVFP4 \\
+    --max_model_len 131072 --max_num_seqs 8 \\
+    --enable-auto-tool-choice --port 8080
+"""
+
+
+def judged(image, release=None):
+    return lint.lint(LINE.replace("IMAGE", image), release=release).findings
+
+
+def test_a_line_with_seven_mistakes():
+    findings = judged("vllm/vllm-openai:nightly")
+    errors = [(f.rule, f.kind) for f in findings if f.severity == "error"]
+    assert errors[0] == ("IMG104", "entrypoint")
+    assert set(errors) == {("IMG104", "entrypoint"), ("MODEL104", "tool-parser"), ("RUN101", None)}
+    warnings = {f.kind for f in findings if f.severity == "warning"}
+    assert {"removed-env", "oom-startup-check", "restart-loop", "version-drift"} <= warnings
+    by_rule = {f.rule: f for f in findings}
+    assert "--attention-backend" in by_rule["ENV102"].fix
+    assert "0.92" in by_rule["MEM101"].message
+    assert "8080" in by_rule["RUN101"].message and "8000" in by_rule["RUN101"].message
+
+
+def test_what_must_not_be_said_about_it():
+    findings = judged("vllm/vllm-openai:nightly")
+    assert not {"RUN102", "FLAG101", "FLAG117"} & {f.rule for f in findings}
+    said = " ".join(f"{f.message} {f.fix}" for f in findings)
+    assert "underscore" not in said and "--shm-size" not in said and "--quantization" not in said
+
+
+def test_the_twin_with_nvidias_image_loses_exactly_the_entry_point():
+    """Judged against one release, so that only the image differs."""
+    official = [f.rule for f in judged("vllm/vllm-openai:nightly", "0.29.0")]
+    ngc = [f.rule for f in judged("nvcr.io/nvidia/vllm:26.09-py3", "0.29.0")]
+    about_the_tag = {"IMG101", "IMG102", "IMG107"}
+    assert [rule for rule in official if rule not in about_the_tag and rule not in ngc] == ["IMG104"]
+    assert [rule for rule in ngc if rule not in about_the_tag and rule not in official] == []
+
+
+def test_a_healthy_line_with_one_variable_that_has_gone():
+    """The line whose log is healthy: one variable has no effect any more, and nothing else is wrong with it."""
+    line = (
+        "docker run -d --gpus all --ipc=host -p 127.0.0.1:8000:8000 -v ~/vllm:/models:ro -e VLLM_FLASHINFER_MOE_BACKEND=latency "
+        "vllm/vllm-openai:v0.28.0@sha256:" + "1" * 64 + " /models/Qwen3.6-35B-A3B-NVFP4 --load-format fastsafetensors "
+        "--gpu-memory-utilization 0.8 --max-num-seqs 4 --reasoning-parser qwen3 --kv-cache-dtype fp8 "
+        """--speculative-config '{"method":"mtp","num_speculative_tokens":3}'"""
+    )
+    findings = lint.lint(line).findings
+    assert [(f.rule, f.kind) for f in findings if f.severity != "info"] == [("ENV102", "removed-env")]
+    assert "--moe-backend" in findings[0].fix
+    said = " ".join(f.message for f in findings)
+    assert "FP4" not in said.replace("NVFP4", "") and "not supported" not in said and "loader" not in said
+
+
+@pytest.mark.parametrize("image", ["vllm/vllm-openai:nightly", "example.org/mine:1"])
+def test_where_the_release_is_not_known_the_finding_says_what_was_assumed(image):
+    report = lint.lint(f"docker run --gpus all --ipc=host {image} ORG/MODEL --nonsense 1")
+    assert report.assumed and report.release in ("0.33.0",)
+    finding = next(f for f in report.findings if f.rule == "FLAG101")
+    assert f"judged as vLLM {report.release}" in finding.message and finding.confidence == "medium"
+
+
+def test_every_recipe_of_the_embedded_engine_is_clean():
+    from sparkbook import recipes
+
+    for name in recipes.ids():
+        if name.startswith("embedded/"):
+            assert lint.lint(name).findings.worst in (None, "info"), name
+
+
+def test_no_recipe_of_the_catalogue_has_an_error():
+    """They are started as they are; what cannot work has no place there."""
+    from sparkbook import recipes
+
+    for name in recipes.ids():
+        assert lint.lint(name).findings.worst != "error", name

@@ -1,0 +1,109 @@
+"""`sparkbook lint`: exit codes, JSON, suppressions, and repairs."""
+
+import json
+
+import pytest
+from sparkbook import lint
+from sparkbook.cli import app
+from sparkbook.errors import SparkbookError
+from typer.testing import CliRunner
+
+BAD = "docker run --gpus all --ipc=host --restart always vllm/vllm-openai:v0.28.0 vllm serve a/b --swap-space 4 --max-num-seqs 4\n"
+GOOD = "vllm serve a/b --gpu-memory-utilization 0.8 --max-num-seqs 4\n"
+
+
+def run(*words, text=None):
+    return CliRunner().invoke(app, ["lint", *words], input=text)
+
+
+@pytest.mark.parametrize(("text", "code"), [(BAD, 1), (GOOD, 0)])
+def test_the_exit_code_is_the_verdict(text, code, tmp_path):
+    file = tmp_path / "line.sh"
+    file.write_text(text, "utf-8")
+    assert run(str(file)).exit_code == run("-", text=text).exit_code == code
+
+
+@pytest.mark.parametrize("words", [["no-such-recipe"], ["gpt-oss-20b", "--release", "0.1"], ["gpt-oss-20b", "--ignore", "FLAG999"]])
+def test_what_cannot_be_used_is_an_error_of_its_own(words):
+    assert isinstance(run(*words).exception, SparkbookError)
+
+
+def test_json_has_the_shape_of_every_judgement():
+    answer = json.loads(run("-", "--json", text=BAD).output)
+    assert set(answer["findings"][0]) == {
+        "rule", "kind", "severity", "message", "evidence", "fix", "why", "source", "since", "until", "confidence"
+    }  # fmt: skip
+    assert answer["findings"][0]["kind"] == "entrypoint"
+    assert answer["summary"]["error"] == 2 and answer["summary"]["release"] == "0.28.0" and answer["summary"]["assumed"] is None
+
+
+def test_rules_are_ignored_by_code():
+    shown = run("-", "--ignore", "img104,FLAG102", text=BAD)
+    assert shown.exit_code == 0 and "ignored IMG104: ignored on the command line" in shown.output
+
+
+def test_a_suppression_in_the_text_gives_its_reason():
+    report = lint.lint(BAD + "# lint: ignore RUN103, RUN106 the unit has run like this since March\n")
+    assert ("RUN103", "the unit has run like this since March") in report.suppressed
+    assert not {"RUN103", "RUN106"} & {finding.rule for finding in report.findings}
+
+
+@pytest.mark.parametrize("comment", ["# lint: ignore RUN103", "# lint: ignore RUN999 because"])
+def test_a_suppression_without_a_reason_or_a_rule_is_refused(comment):
+    with pytest.raises(SparkbookError):
+        lint.lint(BAD + comment + "\n")
+
+
+def test_a_suppression_in_a_recipe_file(tmp_path):
+    file = tmp_path / "mine.yaml"
+    file.write_text("extends: gpt-oss-20b\nid: mine\n# lint: ignore RUN103 proven\n", "utf-8")
+    assert ("RUN103", "proven") in lint.lint(str(file)).suppressed
+
+
+def test_fix_repairs_the_file_and_shows_the_difference(tmp_path):
+    file = tmp_path / "line.sh"
+    file.write_text("# kept\n" + BAD.replace(" --max", " \\\n  --max"), "utf-8")
+    shown = run(str(file), "--fix")
+    assert shown.exit_code == 0
+    assert "-docker run --gpus all" in shown.output and "+docker run --gpus all" in shown.output
+    assert file.read_text("utf-8") == (
+        "# kept\ndocker run --gpus all --ipc=host --restart on-failure:3 vllm/vllm-openai:v0.28.0 a/b \\\n"
+        "  --max-num-seqs 4 --gpu-memory-utilization 0.80\n"
+    )
+    assert "-docker" not in run(str(file), "--fix").output, "a second run has nothing to do"
+
+
+def test_standard_input_is_only_shown():
+    assert "+vllm serve a/b --max-model-len 5" in run("-", "--fix", text="vllm serve a/b --max-model-length 5\n").output
+
+
+def test_a_recipe_is_not_rewritten():
+    assert isinstance(run("gpt-oss-20b", "--fix").exception, SparkbookError)
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("vllm serve a/b --port 1 --port 2", "vllm serve a/b --port 2"),
+        ("vllm serve a/b --gpu-memory-util=0.8", "vllm serve a/b --gpu-memory-utilization=0.8"),
+        ("vllm serve RedHatAI/x-NVFP4 \\\n  --quantization modelopt \\\n  --port 2", "vllm serve RedHatAI/x-NVFP4 \\\n  --port 2"),
+        ("vllm serve google/gemma-4-31B-it --tool-call-parser gemma4", "vllm serve google/gemma-4-31B-it --tool-call-parser gemma4 "
+         "--enable-auto-tool-choice"),
+    ],
+)  # fmt: skip
+def test_mechanical_repairs(before, after):
+    """The rules about memory are left out here, whose repairs add to every line."""
+    memory = ["MEM101", "MEM105"]
+    fixed, report = lint.repair(lint.lint(before, ignore=memory), ignore=memory)
+    assert fixed == after
+    assert lint.lint(fixed, ignore=memory).findings == report.findings
+
+
+@pytest.mark.parametrize("rule", [rule for rule in lint.RULES.values() if " " in rule.bad], ids=lambda rule: rule.code)
+def test_a_repair_leaves_a_line_that_can_be_read_and_is_no_worse(rule):
+    report = lint.lint(rule.bad, release=rule.release)
+    fixed, after = lint.repair(report, rule.release)
+    if fixed != report.text:
+        lint.read(fixed)
+        assert after.findings.summary["error"] <= report.findings.summary["error"]
+        assert {f.rule for f in after.findings if f.severity == "error"} <= {f.rule for f in report.findings}

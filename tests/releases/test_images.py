@@ -1,0 +1,63 @@
+"""What is known about images, and how a reference is matched to it."""
+
+import pytest
+from sparkbook import recipes, releases
+from sparkbook.recipes.launch import entrypoint_of
+from sparkbook.releases import images
+
+
+@pytest.mark.parametrize(
+    ("ref", "vllm", "entrypoint"),
+    [
+        ("nvcr.io/nvidia/vllm:26.04-py3", "0.19.0", "command"),
+        ("nvcr.io/nvidia/vllm:26.09-py3@sha256:" + "a" * 64, "0.29.0", "command"),
+        ("vllm/vllm-openai:v0.28.0", "0.28.0", "vllm-serve"),
+        ("docker.io/vllm/vllm-openai:v0.31.0-aarch64", "0.31.0", "vllm-serve"),
+        ("vllm/vllm-openai:v0.19.0-cu130", "0.19.0", "vllm-serve"),
+        ("vllm/vllm-openai:nightly", None, "vllm-serve"),
+        ("vllm/vllm-openai", None, "vllm-serve"),
+        ("avarok/dgx-vllm-nvfp4-kernel:v22", "0.16.0rc2", "wrapper"),
+        ("vllm-node-tf5", None, "command"),
+    ],
+)
+def test_an_image_is_found(ref, vllm, entrypoint):
+    found = images.find(ref)
+    assert (found.vllm, found.entrypoint) == (vllm, entrypoint)
+
+
+@pytest.mark.parametrize("ref", ["example.org/mine:1", "vllm/vllm-openai:something-else", "nvcr.io/nvidia/vllm:whatever"])
+def test_what_is_not_known_is_none(ref):
+    assert images.find(ref) is None
+
+
+@pytest.mark.parametrize(
+    ("ref", "parts"),
+    [
+        ("registry:5000/a/b", ("registry:5000/a/b", None, None)),
+        ("registry:5000/a/b:t", ("registry:5000/a/b", "t", None)),
+        ("docker.io/library/vllm-node:x@sha256:12", ("vllm-node", "x", "sha256:12")),
+    ],
+)
+def test_a_reference_is_taken_apart(ref, parts):
+    assert images.split(ref) == parts
+
+
+def test_the_images_agree_with_what_launches_take_for_their_entry_point():
+    for entry in images.all():
+        tag = entry.tags[0] if isinstance(entry.tags, list) else "v0.32.0"
+        assert entrypoint_of(f"{entry.image}:{tag}") == entry.entrypoint or entry.contents.get("vllm") is False, entry.image
+
+
+def test_every_image_of_the_catalogue_is_known_and_agrees_with_it():
+    for recipe in recipes.all():
+        if recipe.image:
+            found = images.find(recipe.image.ref)
+            assert found is not None, recipe.image.ref
+            if recipe.image.vllm and recipe.image.vllm.startswith("==") and found.vllm:
+                assert recipe.image.vllm.removeprefix("==") == found.vllm
+
+
+def test_every_release_named_is_one_that_was_read_or_lies_between_two():
+    for entry in images.all():
+        if entry.vllm and "rc" not in entry.vllm:
+            assert entry.vllm in releases.known(), entry
