@@ -1,0 +1,109 @@
+"""Every signature: whole, of the taxonomy, found in its failing example and not in its passing one."""
+
+import re
+from pathlib import Path
+
+import pytest
+import yaml
+from sparkbook import logs
+from sparkbook.errors import SparkbookError
+from sparkbook.logs.figures import FIGURES
+from sparkbook.logs.pages import pages, symptoms
+from sparkbook.logs.signatures import load
+
+DATA = Path(__file__).parents[1] / "data" / "logs"
+ALL = logs.signatures()
+KINDS = set(yaml.safe_load((DATA / "kinds.yaml").read_text()))
+
+
+@pytest.mark.parametrize("signature", ALL, ids=lambda s: s.name)
+def test_examples(signature):
+    failing = logs.diagnose(signature.example)
+    rules = [finding.rule for finding in failing.findings]
+    assert signature.id in rules
+    if signature.severity == "error" and signature.role == "cause":
+        assert failing.primary.rule == signature.id and failing.primary.kind in KINDS
+    passing = logs.diagnose(signature.passing)
+    assert signature.id not in [finding.rule for finding in passing.findings]
+    assert passing.healthy, passing.primary
+
+
+@pytest.mark.parametrize("signature", ALL, ids=lambda s: s.name)
+def test_what_is_said_is_whole(signature):
+    finding = next(f for f in logs.diagnose(signature.example).findings if f.rule == signature.id)
+    for text in (finding.message, finding.fix):
+        assert "?:" not in text and not re.search(r"\{[a-z_]+\}", text), text
+        assert " ? " not in text, text
+    assert finding.evidence.startswith("line ") and finding.source and finding.fix
+
+
+@pytest.mark.parametrize("signature", ALL, ids=lambda s: s.name)
+def test_fields(signature):
+    assert signature.kind in KINDS or (signature.kind is None and signature.role == "consequence")
+    assert signature.figures is None or signature.figures in FIGURES
+    assert signature.source.startswith("https://")
+    # A pattern holds on to a mechanism: it is never a whole example.
+    for pattern in signature.pattern:
+        assert pattern.lower() != re.escape(signature.example).lower()
+
+
+def test_figures_are_all_used():
+    assert {s.figures for s in ALL if s.figures} == set(FIGURES)
+
+
+def test_most_kinds_have_a_signature():
+    """Kinds that no log line can tell are for the linter, the planner, the host check and the metrics."""
+    given_by_figures = {"multi-tenant", "oom-runtime", "spec-decode-oom", "hang-health-ok"}
+    assert KINDS - {s.kind for s in ALL} - given_by_figures == {
+        "config-drift",
+        "metrics-interpretation",
+        "not-a-bug",
+        "restart-policy",
+        "silent-config",
+    }
+
+
+def test_the_words_never_hide_a_match():
+    """A line that a signature's pattern fits has one of its words, for every line of every example and report."""
+    lines = [s.example for s in ALL] + [r["signature"] for r in yaml.safe_load((DATA / "reports.yaml").read_text())]
+    for line in lines:
+        words = set(re.findall("[a-z]+", line.lower()))
+        for signature in ALL:
+            if signature.search(line):
+                assert words & set(signature.words), (signature.name, line)
+
+
+def test_a_wrong_file_is_refused(tmp_path):
+    file = tmp_path / "signatures.yaml"
+    file.write_text("- id: LOG1\n")
+    with pytest.raises(SparkbookError, match=r"signatures\.yaml"):
+        load(file)
+    entry = ALL[0].model_dump(exclude_none=True, mode="json")
+    file.write_text(yaml.safe_dump([entry, entry]))
+    with pytest.raises(SparkbookError, match="comes twice"):
+        load(file)
+    file.write_text(yaml.safe_dump([{**entry, "pattern": "("}]))
+    with pytest.raises(SparkbookError):
+        load(file)
+
+
+def test_asking_for_one():
+    assert ALL["port-taken"].id == ALL["LOG404"].id
+    with pytest.raises(SparkbookError, match="no signature"):
+        ALL["nothing"]
+
+
+def test_pages():
+    found = list(pages())
+    assert len(found) == len(ALL) and len({slug for slug, _, _ in found}) == len(ALL)
+    for slug, title, markdown in found:
+        signature = ALL[slug]
+        assert markdown.startswith(f"# {title}\n") and signature.source in markdown
+        assert signature.example.replace("\r", "\n") in markdown and signature.passing.replace("\r", "\n") in markdown
+
+
+def test_the_table_of_symptoms():
+    table = symptoms()
+    assert len(table.rows) == len(ALL)
+    assert {row[4] for row in table.search("ADDRESS ALREADY").rows} == {"LOG404"}
+    assert table._repr_html_().count("<tr>") == len(ALL) + 1

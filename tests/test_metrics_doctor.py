@@ -1,0 +1,146 @@
+"""Two scrapes and what they say; the case of a healthy draft on a machine stuck at low power, and its twins."""
+
+from pathlib import Path
+
+import pytest
+from sparkbook.errors import SparkbookError
+from sparkbook.metrics import Metrics
+from sparkbook.metrics_doctor import Telemetry, deltas, diagnose_metrics
+
+DATA = Path(__file__).parent / "data" / "metrics"
+
+
+def scrape(drafts, drafted, accepted, positions, tokens, running=1, preemptions=0, kv=0.41, waiting=0):
+    per = "\n".join(f'vllm:spec_decode_num_accepted_tokens_per_pos_total{{position="{i}"}} {n}' for i, n in enumerate(positions))
+    counters = {
+        "spec_decode_num_drafts": drafts,
+        "spec_decode_num_draft_tokens": drafted,
+        "spec_decode_num_accepted_tokens": accepted,
+        "generation_tokens": tokens,
+        "num_preemptions": preemptions,
+    }
+    text = "".join(f"# TYPE vllm:{name}_total counter\nvllm:{name}_total {value}\n" for name, value in counters.items())
+    text += f"# TYPE vllm:spec_decode_num_accepted_tokens_per_pos_total counter\n{per}\n"
+    for name, value in (("num_requests_running", running), ("num_requests_waiting", waiting), ("kv_cache_usage_perc", kv)):
+        text += f"# TYPE vllm:{name} gauge\nvllm:{name} {value}\n"
+    return Metrics.parse(text)
+
+
+BEFORE = scrape(10000, 30000, 17000, (8400, 5600, 3000), 50000)
+AFTER = scrape(11200, 33600, 19124, (9420, 6308, 3396), 53324)
+SLOW = Telemetry(power_w=20, clock_mhz=799, utilization=0.96, performance_state="P0", throttled=False)
+
+
+def said(findings):
+    return "\n".join(f"{f.message} {f.evidence} {f.fix}" for f in findings)
+
+
+def test_the_case():
+    change, findings = diagnose_metrics(BEFORE, AFTER, 60, SLOW, queries=("vllm:gpu_cache_usage_perc",))
+    assert (change.drafts, change.drafted, change.accepted) == (1200, 3600, 2124)
+    assert change.acceptance == pytest.approx(0.59) and change.mean_length == pytest.approx(2.77)
+    assert change.per_position == pytest.approx((0.85, 0.59, 0.33))
+    assert sum(change.per_position) * change.drafts == pytest.approx(change.accepted)
+    text = said(findings)
+    assert findings[0].kind == "power-throttle" and "AC plug" in findings[0].fix and "invalid" in findings[0].fix
+    assert "acceptance 59.0%, 2.77 tokens a step, by position 0.85 / 0.59 / 0.33" in text
+    assert "measure 2 against 3" in text
+    assert "41% full" in text
+    assert any(f.kind == "metrics-renamed" and "kv_cache_usage_perc" in f.fix for f in findings)
+    for never in ("deadlock", "leak", "63.8", "56.9"):
+        assert never not in text
+
+
+def test_twin_deadlock():
+    still = scrape(11200, 33600, 19124, (9420, 6308, 3396), 53324)
+    _, findings = diagnose_metrics(AFTER, still, 120, Telemetry(power_w=21, clock_mhz=2580, utilization=0.96, throttled=False))
+    assert findings[0].rule == "MET101" and findings[0].kind == "hang-health-ok" and findings[0].confidence == "high"
+    assert "Restart the engine" in findings[0].fix and "AC plug" not in said(findings)
+
+
+def test_twin_broken_pair():
+    after = scrape(11200, 33600, 17012, (8412, 5600, 3000), 53324)
+    _, findings = diagnose_metrics(BEFORE, after, 60)
+    assert findings[0].kind == "spec-decode-acceptance" and "not a matter of tuning" in findings[0].fix
+
+
+def test_healthy_is_an_answer():
+    _, findings = diagnose_metrics(BEFORE, AFTER, 60, Telemetry(power_w=70, clock_mhz=2500, utilization=0.96, throttled=False))
+    assert findings.worst == "info"
+
+
+def test_a_short_silence_is_not_a_deadlock():
+    _, findings = diagnose_metrics(AFTER, AFTER, 10)
+    assert findings[0].rule == "MET103" and findings.worst == "info"
+
+
+def test_idle_is_not_a_deadlock():
+    idle = scrape(11200, 33600, 19124, (9420, 6308, 3396), 53324, running=0)
+    _, findings = diagnose_metrics(AFTER, idle, 600)
+    assert findings.worst == "info"
+
+
+def test_preemptions_and_a_queue():
+    crowded = scrape(11200, 33600, 19124, (9420, 6308, 3396), 53324, running=4, waiting=9, preemptions=7, kv=0.99)
+    _, findings = diagnose_metrics(BEFORE, crowded, 60)
+    assert {"MET301", "MET303"} <= {f.rule for f in findings}
+
+
+def test_a_recorded_engine():
+    before, after = (Metrics.parse((DATA / f"h100-0.24.0-ngram-{when}.txt").read_text()) for when in ("before", "after"))
+    change, findings = diagnose_metrics(before, after, 9)
+    assert (change.drafts, change.drafted, change.accepted) == (19, 76, 45)
+    assert [round(p * 19) for p in change.per_position] == [15, 13, 9, 8]
+    assert findings.worst == "info" and "Few drafts" in said(findings)
+
+
+def test_what_cannot_be_judged():
+    with pytest.raises(SparkbookError, match="started anew"):
+        deltas(AFTER, BEFORE, 60)
+    with pytest.raises(SparkbookError, match="more than 0"):
+        deltas(BEFORE, AFTER, 0)
+
+
+def test_the_verb():
+    import json
+
+    from sparkbook.cli import app
+    from typer.testing import CliRunner
+
+    files = [str(DATA / f"h100-0.24.0-ngram-{when}.txt") for when in ("before", "after")]
+    result = CliRunner().invoke(app, ["metrics", *files, "--seconds", "9", "--json", "--query", "vllm:gpu_cache_usage_perc"])
+    answer = json.loads(result.output)
+    assert result.exit_code == 0 and answer["summary"]["acceptance"] == pytest.approx(45 / 76)
+    assert answer["findings"][0]["rule"] == "MET401"
+    alone = CliRunner().invoke(app, ["metrics", files[0]])
+    assert isinstance(alone.exception, SparkbookError)
+
+
+def test_the_verb_on_a_server():
+    import http.server
+    import json
+    import threading
+
+    from sparkbook.cli import app
+    from typer.testing import CliRunner
+
+    pages = iter([(DATA / f"h100-0.24.0-ngram-{when}.txt").read_bytes() for when in ("before", "after")])
+
+    class Server(http.server.BaseHTTPRequestHandler):
+        def do_GET(self):
+            body = next(pages, None) if self.path == "/metrics" else None
+            self.send_response(200 if body else 404)
+            self.end_headers()
+            self.wfile.write(body or b"")
+
+        def log_message(self, *_):
+            pass
+
+    with http.server.HTTPServer(("127.0.0.1", 0), Server) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        address = f"http://127.0.0.1:{server.server_port}/metrics"
+        answer = json.loads(CliRunner().invoke(app, ["metrics", address, "--seconds", "0.2", "--json"]).output)
+        assert answer["summary"]["deltas"]["drafts"] == 19
+        gone = CliRunner().invoke(app, ["metrics", address, "--seconds", "0.2"])
+        assert isinstance(gone.exception, SparkbookError) and "404" in str(gone.exception)
+        server.shutdown()
