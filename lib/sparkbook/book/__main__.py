@@ -1,0 +1,71 @@
+"""Command line of the book's builder; `make` is the way to call it."""
+
+from __future__ import annotations
+
+import argparse
+import signal
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from types import FrameType
+
+from sparkbook.book import build as builder
+from sparkbook.book.project import Project, here
+from sparkbook.errors import SparkbookError
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Exit code: 0 good, 1 a page failed or the site has a fault, 2 nothing could be done, 130 interrupted."""
+    parser = argparse.ArgumentParser(prog="python -m sparkbook.book", description="Run the chapters and publish the site.")
+    parser.add_argument("--root", type=Path, help="the checkout (default: the one this library is part of)")
+    verbs = parser.add_subparsers(dest="verb", required=True)
+    build = verbs.add_parser("build", help="run what changed and publish the site")
+    build.add_argument("--target", choices=["auto", "plan"], default="auto", help="plan: start no engine")
+    build.add_argument("--only", metavar="NAME", help="one chapter (06_launch) or one recipe's page (gpt-oss-120b)")
+    refresh = verbs.add_parser("refresh", help="run the committed notebooks again, in place")
+    refresh.add_argument("--only", metavar="NAME", help="one notebook")
+    verbs.add_parser("check", help="look for broken links, missing pages and outside loads in the built site")
+    args = parser.parse_args(argv)
+    signal.signal(signal.SIGTERM, _interrupt)
+    try:
+        project = Project(args.root.resolve()) if args.root else here()
+        if args.verb == "check":
+            return _check(project)
+        if args.verb == "refresh":
+            return _summary(builder.refresh(project, args.only))
+        return _summary(builder.build(project, args.target, args.only))
+    except SparkbookError as error:
+        print(f"error: {error}", file=sys.stderr)  # noqa: T201
+        return 2
+    except KeyboardInterrupt:
+        print("interrupted: nothing is left running, and what was half done has been put away", file=sys.stderr)  # noqa: T201
+        return 130
+
+
+def _interrupt(_signal: int, _frame: FrameType | None) -> None:
+    raise KeyboardInterrupt
+
+
+def _check(project: Project) -> int:
+    from sparkbook.book.check import check
+
+    if not project.html.is_dir():
+        raise SparkbookError("there is no site yet: run 'make book'")
+    problems = check(project.html)
+    for problem in problems:
+        print(problem)  # noqa: T201
+    print(f"{len(problems)} problems in the site" if problems else "the site is in order")  # noqa: T201
+    return 1 if problems else 0
+
+
+def _summary(outcome: builder.Outcome) -> int:
+    for name, failure in outcome.failures.items():
+        print(f"FAILED {name}: {failure}", file=sys.stderr)  # noqa: T201
+    for problem in outcome.problems:
+        print(f"SITE {problem}", file=sys.stderr)  # noqa: T201
+    print(f"{outcome.ran} run, {outcome.fresh} unchanged, {len(outcome.failures)} failed")  # noqa: T201
+    return 0 if outcome.ok else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,148 @@
+"""What there is to run: each chapter once, and the model template once per recipe."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from sparkbook.book import notebooks
+from sparkbook.book.fingerprint import Fingerprints
+from sparkbook.book.project import Project
+from sparkbook.errors import SparkbookError
+
+Target = Literal["auto", "plan"]
+"""`auto`: chapters run against an engine; `plan`: no engine is started, and pages say what was not run."""
+
+
+@dataclass(frozen=True)
+class Page:
+    """One notebook to run.
+
+    Attributes:
+        name: `06_launch`, or `models/<recipe>` for a generated page.
+        source: the committed notebook.
+        out: where the executed one goes.
+        values: parameters that differ from the defaults.
+        engine: what it needs.
+        fingerprint: hash of all it is made from.
+        title: for a generated page, its heading and its entry in the table of contents.
+    """
+
+    name: str
+    source: Path
+    out: Path
+    values: dict[str, Any]
+    engine: notebooks.Engine
+    fingerprint: str
+    title: str | None = None
+
+    @property
+    def record(self) -> Path:
+        """The file that says what the executed notebook was made from."""
+        return self.out.with_suffix(".json")
+
+    def is_fresh(self) -> bool:
+        """Whether the executed notebook is there, ran to its end, and was made from what there is now."""
+        try:
+            made = json.loads(self.record.read_text("utf-8"))
+        except (OSError, ValueError):
+            return False
+        return self.out.is_file() and made.get("fingerprint") == self.fingerprint
+
+    def forget(self) -> None:
+        """From now on the executed notebook counts as stale, whatever happens."""
+        self.record.unlink(missing_ok=True)
+
+    def remember(self) -> None:
+        """The executed notebook is what the fingerprint stands for."""
+        self.record.write_text(json.dumps({"fingerprint": self.fingerprint}) + "\n", "utf-8")
+
+
+def pages(project: Project, target: Target) -> list[Page]:
+    """Every page that is a notebook: the chapters in reading order, then the recipes' pages.
+
+    Raises:
+        SparkbookError: a chapter is missing or breaks the rules for its parameters cell, or a recipe is not valid.
+    """
+    prints = Fingerprints(project)
+    return [*(_chapter(project, path, target, prints) for path in project.chapters()), *_models(project, target, prints)]
+
+
+def _chapter(project: Project, source: Path, target: Target, prints: Fingerprints) -> Page:
+    # A chapter's own default says how it gets its engine; only a plan overrides it.
+    values = {"target": target} if target == "plan" and "target" in notebooks.parameters(source) else {}
+    out = project.executed / target / source.relative_to(project.root)
+    engine = notebooks.engine_of(source)
+    # What was measured on one server is not fresh for another.
+    server = os.environ.get("SPARKBOOK_ENDPOINT", "") if engine == "attach" and target != "plan" else ""
+    return Page(source.stem, source, out, values, engine, prints.chapter(source, values, f"{target} {server}".strip()))
+
+
+def _models(project: Project, target: Target, prints: Fingerprints) -> list[Page]:
+    from sparkbook import recipes
+
+    found = []
+    for recipe in (recipes.load(name) for name in project.recipe_ids()):
+        values = {"recipe_id": recipe.id} | ({"target": target} if target != "auto" else {})
+        out = project.executed / target / "models" / f"{recipe.slug}.ipynb"
+        fingerprint = prints.model_page(recipe, values, target)
+        found.append(Page(f"models/{recipe.slug}", project.template, out, values, "none", fingerprint, recipe.title))
+    return found
+
+
+def select(all_pages: list[Page], only: str | None) -> list[Page]:
+    """The pages with this name; all of them where none is given. A recipe's page also answers to the recipe's own name.
+
+    Raises:
+        SparkbookError: no page is called so.
+    """
+    if only is None:
+        return all_pages
+    wanted = only.replace("/", "-")
+    found = [page for page in all_pages if only == page.name or wanted == page.name.removeprefix("models/")]
+    if not found:
+        raise SparkbookError(f"no chapter and no recipe's page is called '{only}'; there are {', '.join(page.name for page in all_pages)}")
+    return found
+
+
+def as_published(page: Page) -> dict[str, Any]:
+    """The executed notebook as Sphinx gets it.
+
+    A generated page gets its own heading in place of the template's, and shows the parameters that it was run with, not those that they
+    replaced. A picture gets its alternative text: the one its output carries, else the sentence above the cell.
+    """
+    notebook = notebooks.read(page.out)
+    above = ""
+    for cell in notebook["cells"]:
+        if cell["cell_type"] == "markdown":
+            above = cell["source"].strip() or above
+        else:
+            _describe_pictures(cell, above)
+    if page.title is not None:
+        _retitle(notebook, page.title)
+    return notebook
+
+
+def _describe_pictures(cell: dict[str, Any], above: str) -> None:
+    pictures = [output for output in cell["outputs"] if any(kind.startswith("image/") for kind in output.get("data", {}))]
+    if not pictures or cell["metadata"].get("mystnb", {}).get("image", {}).get("alt"):
+        return
+    given = [output["metadata"].get("image/png", {}).get("alt") for output in pictures]
+    # The last line: the sentence right above the cell. A line break or a quote would end the attribute.
+    text = " ".join(alt for alt in given if alt) or next(iter(above.splitlines()[-1:]), "Figure")
+    settings = cell["metadata"].setdefault("mystnb", {})
+    settings["image"] = {**settings.get("image", {}), "alt": " ".join(text.replace("`", "").replace("*", "").split())}
+
+
+def _retitle(notebook: dict[str, Any], title: str) -> None:
+    for cell in notebook["cells"]:
+        if cell["cell_type"] == "markdown" and cell["source"].startswith("# "):
+            cell["source"] = "\n".join([f"# {title}", *cell["source"].splitlines()[1:]])
+            break
+    if any("injected-parameters" in notebooks.tags(cell) for cell in notebook["cells"]):
+        for cell in notebook["cells"]:
+            if "parameters" in notebooks.tags(cell):
+                cell["metadata"]["tags"] = ["parameters", "remove-cell"]

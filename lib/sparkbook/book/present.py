@@ -1,0 +1,360 @@
+"""Recipes as pieces of a page: tables, tabs, remarks.
+
+What a function returns shows itself: in JupyterLab as HTML, on the site as what Sphinx makes of it (real tabs, code with a copy button).
+Every text that comes from a recipe is escaped; `code` in backticks becomes code, and nothing else is markup.
+"""
+
+from __future__ import annotations
+
+import html
+import json
+import re
+from collections.abc import Callable, Iterable, Sequence
+
+from sparkbook.plots.published import best_single
+from sparkbook.recipes import Recipe
+from sparkbook.recipes.schema import Accuracy, PrepareStep, RequestDefaults
+
+UNKNOWN = "not stated"
+_ENTRY_POINTS = {"command": "the command it is given", "vllm-serve": "<code>vllm serve</code> by itself", "wrapper": "a script of its own"}
+_LEVELS = {"note": ("note", "Note"), "warning": ("warning", "Warning"), "caution": ("caution", "Caution")}
+
+
+class Html:
+    """A piece of HTML with a name."""
+
+    def __init__(self, name: str, content: str) -> None:
+        self._name, self.html = name, content
+
+    def __repr__(self) -> str:
+        return f"<{self._name}>"
+
+    def _repr_html_(self) -> str:
+        return self.html
+
+
+class Tabs:
+    """Pieces of code side by side: tabs on the site, foldable blocks in JupyterLab."""
+
+    def __init__(self, name: str, tabs: Sequence[tuple[str, str, str]]) -> None:
+        """`tabs`: title, language of the code, code."""
+        self._name, self.tabs = name, list(tabs)
+
+    def __repr__(self) -> str:
+        return f"<{self._name}: {', '.join(title for title, _, _ in self.tabs)}>"
+
+    def _repr_markdown_(self) -> str:
+        items = []
+        for title, language, code in self.tabs:
+            fence = "`" * max(3, 1 + max((len(run) for run in re.findall("`+", code)), default=0))
+            items.append(f":::{{tab-item}} {title}\n{fence}{language}\n{code.rstrip()}\n{fence}\n:::")
+        return "::::{tab-set}\n" + "\n\n".join(items) + "\n::::"
+
+    def _repr_html_(self) -> str:
+        blocks = (f"<details{' open' * (not i)}><summary>{_text(title)}</summary><pre>{html.escape(code)}</pre></details>"
+                  for i, (title, _, code) in enumerate(self.tabs))  # fmt: skip
+        return "".join(blocks)
+
+
+def summary(recipe: Recipe, target: str) -> Html:
+    """The recipe in a sentence, and that its page starts nothing, whatever the book's target."""
+    started = f"Shown, not started: this page runs no engine (target <code>{html.escape(target)}</code>)."
+    line = f"<p><strong>{_text(recipe.summary)}</strong></p><p>{started}</p>"
+    return Html(f"Summary: {recipe.id}", line)
+
+
+def facts(recipe: Recipe) -> Html:
+    """What is known about the model and what it runs in. What no source states is said to be so."""
+    model, image, draft = recipe.model, recipe.image, recipe.draft
+    link = f"https://huggingface.co/{model.repo}" if recipe.family != "embedded" else None
+    quantization = f"{model.quantization.format.upper()} ({model.quantization.producer or UNKNOWN})"
+    rows: list[tuple[str, str | None]] = [
+        ("Model", _link(model.repo, link) + (f" by {_text(model.publisher)}" if model.publisher else "")),
+        ("Revision", _code(model.revision)),
+        ("Architecture", _join(_code(model.architecture), _text(model.design))),
+        ("Parameters", _parameters(recipe)),
+        ("Quantization", _join(_text(quantization), _text(model.quantization.note))),
+        ("Weights", model.weights_gb and f"{model.weights_gb:g} GB ({model.weights_gib:.1f} GiB)"),
+        ("Context", _context(recipe)),
+        ("Input", ", ".join(model.modalities)),
+        (
+            "Licence",
+            _join(_text(model.licence), {True: "gated: accept it before the download", False: "not gated", None: None}[model.gated]),
+        ),
+        ("Served as", _code(recipe.served_name)),
+        ("Can do", ", ".join(name.replace("_", " ") for name, able in recipe.capabilities if able) or "text only"),
+    ]
+    if draft:
+        size = f"{draft.params_b:g} B parameters" if draft.params_b else None
+        rows.append(("Speculation", _join(_text(f"{draft.method}, {draft.tokens} tokens"), _code(draft.model), size, _text(draft.note))))
+    if image:
+        rows += [
+            ("Image", _join(_code(image.ref), "the tag moves: pin a digest" if image.moving else None)),
+            ("Digest", _code(image.digest)),
+            ("vLLM", _code(image.vllm)),
+            ("Runs", _ENTRY_POINTS[recipe.launch.entrypoint]),
+        ]
+    else:
+        rows.append(("Runs", "as a process, without a container"))
+    topology = recipe.topology
+    rows.append(
+        ("Machines", f"{topology.nodes}, tensor parallel {topology.tensor_parallel}, pipeline parallel {topology.pipeline_parallel}")
+    )
+    rows.append(("Status", _text(recipe.status)))
+    body = "".join(f'<tr><th scope="row">{name}</th><td>{value or _unknown()}</td></tr>' for name, value in rows)
+    return Html(f"Facts: {recipe.id}", f'<div class="sb-scroll"><table class="table sb-facts"><tbody>{body}</tbody></table></div>')
+
+
+def _parameters(recipe: Recipe) -> str | None:
+    total, active = recipe.model.total_params_b, recipe.model.active_params_b
+    if total is None:
+        return None
+    return f"{total:.4g} B" + (f", {active:.4g} B active" if active else "")
+
+
+def _context(recipe: Recipe) -> str | None:
+    native, extended = recipe.model.context.native, recipe.model.context.extended
+    served = recipe.serve.args.get("max-model-len")
+    parts = [
+        native and f"{native:,} tokens",
+        extended and f"{extended:,} with a rope extension",
+        served and f"this recipe serves {_number(served)}",
+    ]
+    return _join(*parts) or None
+
+
+def forms(recipe: Recipe) -> list[str]:
+    """The formats that its launch can be written in: docker and compose need an image, a bare line needs to know what it runs."""
+    if recipe.image is None:
+        return ["shell"]
+    own_script = recipe.launch.entrypoint == "wrapper" or recipe.serve.command is not None
+    return ["docker", "compose"] if own_script else ["docker", "compose", "shell"]
+
+
+def launch_tabs(recipe: Recipe) -> Tabs:
+    """The launch line in each form that the recipe has."""
+    from sparkbook.formats import FORMATS
+
+    shown = [("yaml" if name == "compose" else "bash", FORMATS[name]) for name in forms(recipe)]
+    return Tabs(f"Launch: {recipe.id}", [(form.title, language, form.write(recipe.launch)) for language, form in shown])
+
+
+def prepare(recipe: Recipe) -> Html | Tabs:
+    """What to do once on the host before the first start."""
+    if recipe.image is None:
+        return Html(
+            "Prepare",
+            f"<p>Nothing to prepare: the library starts it, <code>embedded.start(&quot;{recipe.id}&quot;)</code> of "
+            "<code>sparkbook.serve</code>, and puts the model's folder in place of its name in the line below.</p>",
+        )
+    if not recipe.prepare:
+        return Html("Prepare", "<p>Nothing to prepare: the first start fetches what it needs.</p>")
+    return Tabs(
+        f"Prepare: {recipe.id}", [(f"{i}. {_prepare_title(step)}", "bash", _prepare_code(step)) for i, step in enumerate(recipe.prepare, 1)]
+    )
+
+
+def _prepare_title(step: PrepareStep) -> str:
+    return {"download": "download the weights", "fetch": "fetch a file", "run": "run a command"}[step.do]
+
+
+def _prepare_code(step: PrepareStep) -> str:
+    import shlex
+
+    why = "".join(f"# {line}\n" for line in step.why.splitlines())
+    if step.size_gb:
+        why += f"# size: {step.size_gb:g} GB\n"
+    match step.do:
+        case "download":
+            target = f" --local-dir {_shell_path(step.to)}" if step.to else ""
+            return f"{why}hf download {shlex.quote(step.repo or '')}{target}"
+        case "fetch":
+            line = f"{why}curl -fL --create-dirs -o {_shell_path(step.to or '')} {shlex.quote(step.url or '')}"
+            if step.sha256 and step.sha256 != "unknown":
+                return f"{line}\necho '{step.sha256}  '{_shell_path(step.to or '')} | sha256sum --check"
+            return f"{line}\n# no source states its sha256: read the file before you use it"
+        case _:
+            return f"{why}{step.command}"
+
+
+def _shell_path(path: str) -> str:
+    """A path quoted for the shell, with a leading ~ left for the shell to open."""
+    import shlex
+
+    return f"~/{shlex.quote(path[2:])}" if path.startswith("~/") else shlex.quote(path)
+
+
+def remarks(recipe: Recipe) -> Html:
+    """What to know before using it, each with its source; the grave ones first."""
+    order = {"caution": 0, "warning": 1, "note": 2}
+    items = sorted(recipe.remarks, key=lambda remark: order[remark.level])
+    boxes = (
+        f'<div class="admonition {_LEVELS[item.level][0]}"><p class="admonition-title">{_LEVELS[item.level][1]}</p>'
+        f"<p>{_text(item.text)} {_cite(item.source)}</p></div>"
+        for item in items
+    )
+    return Html(f"Remarks: {recipe.id}", "".join(boxes) or "<p>The sources have no remarks on this recipe.</p>")
+
+
+def corrections(recipe: Recipe) -> Html:
+    """Claims of a source that turned out wrong or have expired: the claim, what holds now, and the evidence."""
+    if not recipe.corrections:
+        return Html("Corrections", "<p>None known.</p>")
+    rows = [[_text(item.claim), _text(item.now), item.date.isoformat(), _cite(item.source)] for item in recipe.corrections]
+    return Html(f"Corrections: {recipe.id}", _table(["Claim", "What holds", "Checked", "Evidence"], rows))
+
+
+def accuracy_table(table: Accuracy) -> Html:
+    """Published scores; with two series also their difference."""
+    two = len(table.series) == 2
+    rows = []
+    for row in table.rows:
+        cells = [_text(row.label), *(_number(value) for value in row.values)]
+        if two:
+            known = row.values[0] is not None and row.values[1] is not None
+            cells.append(f"{row.values[1] - row.values[0]:+.2f}" if known else _unknown())  # type: ignore[operator]
+        rows.append(cells)
+    head = [f"{_text(table.title)} ({_text(table.unit)})", *map(_text, table.series), *(["difference"] if two else [])]
+    note = f"<p>Published{f', measured on {_text(table.machine)}' if table.machine else ''} {_cite(table.source)}.</p>"
+    return Html(f"Accuracy: {table.title}", _table(head, rows, numeric=True) + note)
+
+
+def speed_table(recipe: Recipe) -> Html:
+    """Published speeds. A column that no source fills is left out."""
+    figures = recipe.benchmarks.speed
+    if not figures:
+        return Html("Speed", "<p>No source gives a speed for this recipe.</p>")
+    columns: list[tuple[str, Callable[..., str]]] = [
+        ("Configuration", lambda f: _text(f.configuration or "as the recipe")),
+        ("Prompts", lambda f: _text(f.prompt_class)),
+        ("Requests at once", lambda f: _number(f.concurrency)),
+        ("Context, tokens", lambda f: _number(f.context_tokens)),
+        ("Input, tokens", lambda f: _number(f.prompt_tokens)),
+        ("Output, tokens", lambda f: _number(f.output_tokens)),
+        ("Decode, tok/s", lambda f: "–".join(f"{rate:g}" for rate in dict.fromkeys((f.decode_tok_s, f.decode_tok_s_max)) if rate)),
+        ("All requests, tok/s", lambda f: _number(f.aggregate_tok_s)),
+        ("Prefill, tok/s", lambda f: _number(f.prefill_tok_s)),
+        ("TTFT, ms", lambda f: _number(f.ttft_ms)),
+        ("TPOT, ms", lambda f: _number(f.tpot_ms)),
+        ("Acceptance", lambda f: f"{f.acceptance:.0%}" if f.acceptance is not None else ""),
+        ("Tokens a step", lambda f: _number(f.acceptance_length)),
+        ("Machine", lambda f: _text(f.machine)),
+        ("Note", lambda f: f'<span class="sb-note">{_text(f.note)}</span>' if f.note else ""),
+        ("Source", lambda f: _cite(f.source)),
+    ]
+    filled = [(name, [show(figure) for figure in figures]) for name, show in columns]
+    kept = [(name, cells) for name, cells in filled if any(cells)]
+    rows = [[cells[i] or "–" for _, cells in kept] for i in range(len(figures))]
+    return Html(f"Speed: {recipe.id}", _table([name for name, _ in kept], rows))
+
+
+def claims(recipe: Recipe) -> Html:
+    """What vendors say about it in words, as they say it."""
+    items = "".join(f"<li>{_text(claim.text)} {_cite(claim.source)}</li>" for claim in recipe.benchmarks.claims)
+    return Html(f"Claims: {recipe.id}", f"<ul>{items}</ul>" if items else "<p>No further claims.</p>")
+
+
+def request_tabs(recipe: Recipe) -> Html | Tabs:
+    """What a request should carry, ready to paste: as a JSON body, and as arguments of the `openai` client."""
+    if not recipe.request:
+        return Html("Requests", "<p>No source recommends settings for requests: the model's own defaults apply.</p>")
+    tabs = []
+    for defaults in recipe.request:
+        tabs.append((f"{defaults.use}: JSON", "json", _request_json(recipe, defaults)))
+        tabs.append((f"{defaults.use}: Python", "python", _request_python(recipe, defaults)))
+    return Tabs(f"Requests: {recipe.id}", tabs)
+
+
+def _messages(defaults: RequestDefaults) -> list[dict[str, str]]:
+    system = [{"role": "system", "content": defaults.system_prompt}] if defaults.system_prompt else []
+    return [*system, {"role": "user", "content": "…"}]
+
+
+def _request_json(recipe: Recipe, defaults: RequestDefaults) -> str:
+    return json.dumps({"model": recipe.served_name, "messages": _messages(defaults), **defaults.body()}, indent=2, ensure_ascii=False)
+
+
+def _request_python(recipe: Recipe, defaults: RequestDefaults) -> str:
+    """vLLM's own fields travel in `extra_body`: the client's methods do not know them."""
+    body = defaults.body()
+    extra = {name: body.pop(name) for name in ("top_k", "chat_template_kwargs") if name in body}
+    lines = [
+        f"model={recipe.served_name!r},",
+        f"messages={_messages(defaults)!r},",
+        *(f"{name}={value!r}," for name, value in body.items()),
+    ]
+    if extra:
+        lines.append(f"extra_body={extra!r},")
+    return "client.chat.completions.create(\n" + "".join(f"    {line}\n" for line in lines) + ")"
+
+
+def sources(recipe: Recipe) -> Html:
+    """Where the facts of this page come from."""
+    items = "".join(
+        f'<li id="source-{source.id}"><code>{source.id}</code>: {_link(source.title, source.url)}'
+        f"{f', {source.date.isoformat()}' if source.date else ''}</li>"
+        for source in recipe.sources
+    )
+    return Html(f"Sources: {recipe.id}", f"<ul>{items}</ul>")
+
+
+def overview(recipes: Sequence[Recipe]) -> Html:
+    """All recipes in one table. The site's script makes it sortable and gives it a filter; without it, it is a plain table."""
+    head = ["Model", "Family", "Total, B", "Active, B", "Quantization", "Weights, GB", "Best tok/s", "Context", "Status", "Image"]
+    rows = []
+    for recipe in recipes:
+        model = recipe.model
+        rows.append([
+            f'<a href="../models/{recipe.slug}.html">{_text(recipe.title)}</a>',
+            _text(recipe.family),
+            _number(model.total_params_b and round(model.total_params_b, 4)),
+            _number(model.active_params_b and round(model.active_params_b, 4)),
+            model.quantization.format.upper(),
+            _number(model.weights_gb),
+            _number(best_single(recipe)),
+            _number(model.context.native),
+            _text(recipe.status),
+            f"<code>{html.escape(recipe.image.ref)}</code>" if recipe.image else "none",
+        ])  # fmt: skip
+    return Html(f"Overview of {len(rows)} recipes", _table(head, [[cell or "–" for cell in row] for row in rows], kind="sb-overview"))
+
+
+def _table(head: Sequence[str], rows: Iterable[Sequence[str]], *, kind: str = "", numeric: bool = False) -> str:
+    top = "".join(f'<th scope="col">{name}</th>' for name in head)
+    body = "".join("<tr>" + "".join(f"<td>{cell}</td>" for cell in row) + "</tr>" for row in rows)
+    names = " ".join(name for name in ("table", "sb-table", kind, "sb-numeric" if numeric else "") if name)
+    return f'<div class="sb-scroll"><table class="{names}"><thead><tr>{top}</tr></thead><tbody>{body}</tbody></table></div>'
+
+
+def _text(text: str | None) -> str:
+    """Escaped, with `code` between backticks as code."""
+    return re.sub(r"`([^`]+)`", r"<code>\1</code>", html.escape(text)) if text else ""
+
+
+def _code(text: str | None) -> str:
+    return f"<code>{html.escape(text)}</code>" if text else ""
+
+
+def _link(text: str, url: str | None) -> str:
+    return f'<a href="{html.escape(url)}">{_text(text)}</a>' if url else _text(text)
+
+
+def _cite(source: str) -> str:
+    return f'<a class="sb-cite" href="#source-{source}">[{source}]</a>'
+
+
+def _join(*parts: str | None) -> str:
+    return ", ".join(part for part in parts if part)
+
+
+def _number(value: object) -> str:
+    """A number for people; nothing where there is none."""
+    if value is None:
+        return ""
+    if isinstance(value, int) and not isinstance(value, bool):
+        return f"{value:,}"
+    return f"{value:.4g}" if isinstance(value, float) else html.escape(str(value))
+
+
+def _unknown() -> str:
+    return f'<span class="sb-unknown">{UNKNOWN}</span>'

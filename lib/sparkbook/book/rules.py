@@ -1,0 +1,53 @@
+"""The pages of the rules: one a family, in which every rule and every log signature has its own section and address."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+LOG_FAMILIES = {
+    "1": "memory",
+    "2": "architecture, tool chain and libraries",
+    "3": "options, models and downloads",
+    "4": "container engine and host",
+    "5": "several processes, several nodes, hangs",
+    "6": "what a running engine says, and what only looks bad",
+}
+"""Hundreds of the log signatures' codes."""
+
+
+def rule_pages() -> Iterator[tuple[str, str]]:
+    """Name (without ending) and Markdown of each page, in the order of the table of contents."""
+    from sparkbook import lint
+    from sparkbook.logs.pages import page as signature_page
+    from sparkbook.logs.signatures import signatures
+
+    for family, title in lint.FAMILIES.items():
+        mine = [(rule.code, lint.page(rule)) for rule in lint.RULES.values() if rule.family == family]
+        intro = "What `sparkbook lint` looks for. Each example was judged when this page was built; what is shown is what the linter said."
+        yield family.lower(), _page(f"{family}: {_lower(title)}", intro, mine)
+    for hundred, title in LOG_FAMILIES.items():
+        mine = [(signature.id, signature_page(signature)) for signature in signatures() if signature.id.startswith(f"LOG{hundred}")]
+        intro = "What `sparkbook diagnose` recognizes in a log. A test holds each signature to the two examples shown."
+        yield f"log{hundred}", _page(f"LOG{hundred}xx: {title}", intro, mine)
+
+
+def _page(title: str, intro: str, rules: Iterable[tuple[str, str]]) -> str:
+    sections = [f"({code.lower()})=\n{_section(text)}" for code, text in rules]
+    return "\n\n".join([f"# {title}", intro, *sections]) + "\n"
+
+
+def _section(markdown: str) -> str:
+    """A rule's page as a section: its title one level deeper, its own headings as bold words; code blocks are left alone."""
+    lines, fenced = [], False
+    for line in markdown.strip().splitlines():
+        fenced ^= line.startswith("```")
+        if not fenced and line.startswith("## "):
+            line = f"**{line[3:]}**"
+        elif not fenced and line.startswith("# "):
+            line = f"#{line}"
+        lines.append(line)
+    return "\n".join(lines)
+
+
+def _lower(text: str) -> str:
+    return text[:1].lower() + text[1:] if text[1:2].islower() else text

@@ -1,0 +1,122 @@
+"""Published figures of recipes as pictures. The values are printed beside the marks; nothing is shown that is not in the data."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from matplotlib.axes import Axes
+
+from sparkbook.bandwidth import GB10_BANDWIDTH_GB_S
+from sparkbook.plots.style import COLOURS, GRID, INK, Chart, axes
+from sparkbook.recipes import Recipe
+from sparkbook.recipes.schema import Accuracy, Speed
+
+
+def accuracy(table: Accuracy) -> Chart:
+    """Scores as horizontal bars, one group a benchmark, one colour a series."""
+    rows, series = table.rows, table.series
+    figure, axis = axes(0.7 + len(rows) * (0.16 + 0.24 * len(series)))
+    thick = 0.8 / len(series)
+    top = max((value for row in rows for value in row.values if value is not None), default=1.0)
+    for number, name in enumerate(series):
+        places = [index + (number - (len(series) - 1) / 2) * thick for index in range(len(rows))]
+        known = [(place, row.values[number]) for place, row in zip(places, rows, strict=True) if row.values[number] is not None]
+        axis.barh(
+            [place for place, _ in known], [value for _, value in known], thick * 0.9, label=name, color=COLOURS[number % len(COLOURS)]
+        )
+        for place, value in known:
+            axis.text(value + top * 0.01, place, f"{value:g}", va="center", fontsize=8, color=INK)
+    axis.set_yticks(range(len(rows)), [row.label for row in rows])
+    axis.invert_yaxis()
+    axis.set_xlim(0, top * 1.1)
+    axis.set_xlabel(table.unit, fontsize=9, color=INK)
+    axis.set_title(table.title, fontsize=10, loc="left", color=INK)
+    if len(series) > 1:
+        figure.legend(loc="outside lower center", ncols=len(series), frameon=False, fontsize=9)
+    return Chart(
+        figure, f"Bar chart: {table.title}, {' and '.join(series)}, for {len(rows)} benchmarks; the table below has the same figures."
+    )
+
+
+def speed(figures: Sequence[Speed]) -> Chart | None:
+    """Published decode rates of single requests as bars, a range as a line to its upper end; None where no source gives one."""
+    shown = [(figure, rate) for figure in figures if (rate := figure.decode_tok_s or figure.decode_tok_s_max) is not None]
+    if not shown:
+        return None
+    picture, axis = axes(0.9 + 0.42 * len(shown))
+    top = max(figure.decode_tok_s_max or rate for figure, rate in shown)
+    for place, (figure, rate) in enumerate(shown):
+        axis.barh(place, rate, 0.62, color=COLOURS[0])
+        end = figure.decode_tok_s_max
+        if end and figure.decode_tok_s and end > rate:
+            axis.plot([rate, end], [place, place], color=COLOURS[1], linewidth=3, solid_capstyle="butt")
+        text = f"{rate:g}–{end:g}" if end and end > rate else f"{rate:g}"
+        axis.text(max(rate, end or 0) + top * 0.01, place, text, va="center", fontsize=8, color=INK)
+    axis.set_yticks(range(len(shown)), [_speed_label(figure) for figure, _ in shown])
+    axis.invert_yaxis()
+    axis.set_xlim(0, top * 1.16)
+    axis.set_xlabel("decode, tokens per second and request", fontsize=9, color=INK)
+    axis.set_title("Published decode rates", fontsize=10, loc="left", color=INK)
+    return Chart(picture, f"Bar chart: {len(shown)} published decode rates in tokens per second; the table has the same figures.")
+
+
+def _speed_label(figure: Speed) -> str:
+    parts = [figure.configuration, figure.prompt_class, f"{figure.concurrency} requests" if figure.concurrency > 1 else None]
+    parts.append(None if figure.on_spark else figure.machine)
+    text = ", ".join(part for part in parts if part) or "as the recipe"
+    return text if len(text) <= 42 else f"{text[:41]}…"
+
+
+def best_single(recipe: Recipe) -> float | None:
+    """The highest decode rate published for one request at a time on a Spark, in tok/s; of a range its upper end; None where there is none.
+
+    Figures of other machines stand on the recipe's page, each with its machine; beside a Spark's they would mislead.
+    """
+    figures = [figure for figure in recipe.benchmarks.speed if figure.concurrency == 1 and figure.on_spark]
+    rates = [figure.decode_tok_s_max or figure.decode_tok_s for figure in figures]
+    return max((rate for rate in rates if rate is not None), default=None)
+
+
+def weights_and_speed(recipes: Sequence[Recipe], bandwidth_gb_s: float = GB10_BANDWIDTH_GB_S) -> Chart:
+    """Size of the weights against the best published decode rate of one request.
+
+    The line is the ceiling for a model that reads all its weights for each token: bandwidth / weights. A point above it reads less (a
+    mixture of experts reads only the active ones) or gets more than one token from a pass (speculative decoding).
+    """
+    points = [
+        (recipe, recipe.model.weights_gb, rate)
+        for recipe in recipes
+        if recipe.model.weights_gb and (rate := best_single(recipe)) is not None
+    ]
+    picture, axis = axes(4.6)
+    for expert, colour, marker, name in ((True, COLOURS[0], "o", "mixture of experts"), (False, COLOURS[1], "s", "dense")):
+        chosen = [(gb, rate) for recipe, gb, rate in points if bool(recipe.model.mixture_of_experts) is expert]
+        axis.scatter([gb for gb, _ in chosen], [rate for _, rate in chosen], s=34, c=colour, marker=marker, label=name, zorder=3)
+    sizes = [gb for _, gb, _ in points] or [1.0, 100.0]
+    low, high = min(sizes) * 0.8, max(sizes) * 1.25
+    axis.plot([low, high], [bandwidth_gb_s / low, bandwidth_gb_s / high], color=COLOURS[5], linewidth=1.4, linestyle="--",
+              label=f"all weights read for each token at {bandwidth_gb_s:g} GB/s")  # fmt: skip
+    axis.set_xscale("log")
+    axis.set_yscale("log")
+    for bound in (axis.xaxis, axis.yaxis):
+        bound.set_major_formatter(lambda value, _: f"{value:g}")
+        bound.set_minor_formatter(lambda value, _: f"{value:g}" if str(f"{value:g}")[0] in "25" else "")
+    axis.tick_params(which="minor", labelsize=8, colors=INK)
+    axis.grid(visible=True, color=GRID, linewidth=0.5)
+    _label_points(axis, points)
+    axis.set_xlabel("weights, GB", fontsize=9, color=INK)
+    axis.set_ylabel("best published decode, tok/s (one request)", fontsize=9, color=INK)
+    axis.legend(frameon=False, fontsize=8, loc="upper right")
+    return Chart(
+        picture,
+        f"Scatter plot of {len(points)} recipes: weights in GB against published decode rate, with the {bandwidth_gb_s:g} GB/s ceiling.",
+    )
+
+
+def _label_points(axis: Axes, points: Sequence[tuple[Recipe, float, float]]) -> None:
+    """A name beside each point; where several stand at one place, the names go one under the other."""
+    placed: list[tuple[float, float]] = []
+    for recipe, gb, rate in sorted(points, key=lambda point: (-point[2], point[1])):
+        near = sum(1 for x, y in placed if 0.8 < gb / x < 1.25 and 0.85 < rate / y < 1.18)
+        placed.append((gb, rate))
+        axis.annotate(recipe.id, (gb, rate), xytext=(5, 3 - 8 * near), textcoords="offset points", fontsize=6, color=INK)

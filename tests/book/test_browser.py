@@ -1,0 +1,130 @@
+"""The site in a real browser: light and dark, narrow and wide, and the table's script."""
+
+from __future__ import annotations
+
+import functools
+import http.server
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from chromium import Tab, browser, find
+
+pytestmark = [pytest.mark.browser, pytest.mark.skipif(find() is None, reason="no Chromium on this machine")]
+
+PAGES = [
+    "book/intro",
+    "book/reference/building",
+    "notebooks/01_small",
+    "notebooks/07_models",
+    "models/gemma-4-31b-it-nvfp4",
+    "models/gpt-oss-120b",
+]
+
+
+class Quiet(http.server.SimpleHTTPRequestHandler):
+    def log_message(self, *_: object) -> None:
+        """Say nothing."""
+
+
+@pytest.fixture(scope="module")
+def address(small_site: Path) -> Iterator[str]:
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(Quiet, directory=str(small_site))) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_address[1]}"
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+@pytest.fixture(scope="module")
+def tab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tab]:
+    with browser(tmp_path_factory.mktemp("profile")) as opened:
+        yield opened
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [390, 1400])
+@pytest.mark.parametrize("page", PAGES)
+def test_a_page_reads_well(tab: Tab, address: str, page: str, width: int, scheme: str) -> None:
+    tab.open(f"{address}/{page}.html", width, scheme)
+    assert tab.complaints() == []
+    assert [url for url in tab.asked_for() if not url.startswith((address, "data:", "blob:"))] == [], "nothing is loaded from elsewhere"
+    wide = tab.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
+    assert wide <= 0, f"the page is {wide} px wider than the window"
+    assert tab.evaluate("document.documentElement.dataset.theme") == scheme
+    assert tab.evaluate(CONTRAST) >= 4.5
+
+
+CONTRAST = """(() => {
+  const numbers = (colour) => colour.match(/[\\d.]+/g).map(Number);
+  const light = (colour) => {
+    const [r, g, b] = numbers(colour).slice(0, 3).map((value) => value / 255)
+      .map((value) => (value <= 0.03928 ? value / 12.92 : ((value + 0.055) / 1.055) ** 2.4));
+    return 0.2126 * r + 0.7152 * g + 0.0722 * b;
+  };
+  const ground = (element) => {
+    const colour = getComputedStyle(element).backgroundColor;
+    const alpha = numbers(colour)[3] ?? 1;
+    return alpha > 0.5 || !element.parentElement ? colour : ground(element.parentElement);
+  };
+  const contrast = (element) => {
+    const [text, behind] = [light(getComputedStyle(element).color), light(ground(element))];
+    return (Math.max(text, behind) + 0.05) / (Math.min(text, behind) + 0.05);
+  };
+  const texts = [...document.querySelectorAll("article p, article td, article th, article li")];
+  const shown = texts.filter((element) => element.offsetParent && !element.closest("svg, foreignObject") && element.textContent.trim());
+  return Math.min(...shown.map(contrast));
+})()"""
+"""The lowest contrast of any running text on the page with what is behind it, as WCAG 2 computes it (4.5 is its level AA)."""
+
+
+def test_the_diagram_and_the_formula_are_drawn(tab: Tab, address: str) -> None:
+    tab.open(f"{address}/book/intro.html", 1000, "light")
+    waits = "new Promise(done => { const look = (n) => ({}) ? done(true) : n ? setTimeout(look, 200, n - 1) : done(false); look(50); })"
+    assert tab.evaluate(waits.replace("({})", "document.querySelector('.mermaid svg')"))
+    assert tab.evaluate(waits.replace("({})", "document.querySelector('mjx-container')"))
+
+
+def test_a_widget_is_shown(tab: Tab, address: str) -> None:
+    tab.open(f"{address}/notebooks/01_small.html", 1000, "light")
+    assert tab.evaluate(
+        "new Promise(done => { const look = (n) => document.querySelector('.widget-slider') ? done(true) : n ? setTimeout(look, 200, n - 1)"
+        " : done(false); look(50); })"
+    )
+
+
+COLUMN = (
+    "[...document.querySelectorAll('table.sb-overview tbody tr')].filter(row => !row.hidden).map(row => row.cells[%d].textContent.trim())"
+)
+HEAD = "document.querySelectorAll('table.sb-overview th button')[%d].click()"
+
+
+def test_the_table_sorts_numbers_and_words_and_keeps_unknown_last(tab: Tab, address: str) -> None:
+    tab.open(f"{address}/notebooks/07_models.html", 1400, "light")
+    tab.evaluate(HEAD % 5)
+    sizes = tab.evaluate(COLUMN % 5)
+    assert sorted(sizes, key=lambda size: (size == "–", float(size) if size != "–" else 0)) == sizes
+    tab.evaluate(HEAD % 5)
+    assert [size for size in tab.evaluate(COLUMN % 5) if size != "–"] == [size for size in sizes if size != "–"][::-1]
+    tab.evaluate(HEAD % 0)
+    names = tab.evaluate(COLUMN % 0)
+    assert names == sorted(names, key=str.lower)
+    assert tab.evaluate("document.querySelector('table.sb-overview th').getAttribute('aria-sort')") == "ascending"
+
+
+def test_the_filter_shows_what_matches(tab: Tab, address: str) -> None:
+    tab.open(f"{address}/notebooks/07_models.html", 1400, "light")
+    typed = "const box = document.querySelector('.sb-filter input'); box.value = 'GEMMA nvfp4'; box.dispatchEvent(new Event('input'))"
+    tab.evaluate(f"(() => {{ {typed} }})()")
+    assert [name for name in tab.evaluate(COLUMN % 0) if "Gemma" not in name] == []
+    assert tab.evaluate("document.querySelector('.sb-filter output').textContent") == "1 of 3"
+
+
+def test_without_scripts_the_table_is_all_there(small_site: Path) -> None:
+    text = (small_site / "notebooks/07_models.html").read_text("utf-8")
+    assert text.count('href="../models/') >= 3
+    assert "<thead><tr><th" in text

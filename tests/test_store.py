@@ -1,0 +1,80 @@
+"""What recipes put on disk, and the layout of the cache that Hugging Face's own library reads."""
+
+from __future__ import annotations
+
+import huggingface_hub
+import pytest
+from sparkbook import recipes
+from sparkbook.recipes.schema import Recipe
+from sparkbook.store import Disk, disk_needed, download_lines, write_cache
+
+
+def _recipe(repo="org/name", fmt="nvfp4", producer=None, weights=None, params=10.0, draft=None, **more):
+    return Recipe.model_validate({
+        "id": "test", "title": "T", "summary": "S", "family": "qwen", "sources": [{"id": "s", "title": "S"}], "draft": draft,
+        "model": {
+            "repo": repo, "total_params_b": params, "weights_gb": weights, "quantization": {"format": fmt, "producer": producer},
+            "revision": more.pop("revision", None),
+        },
+        **more,
+    })  # fmt: skip
+
+
+def test_a_stated_size_is_taken_and_a_missing_one_worked_out():
+    assert disk_needed([_recipe(weights=7.0)]) == [Disk("org/name", 7.0, False, None)]
+    assert disk_needed([_recipe()]) == [Disk("org/name", 10 * 4.5 / 8, True, None)]
+
+
+def test_what_is_quantized_while_loading_lies_on_disk_in_bf16():
+    assert disk_needed([_recipe(fmt="fp8", producer="vllm")])[0].weights_gb == 20
+
+
+def test_what_is_not_known_is_left_out():
+    assert disk_needed([_recipe(params=None)]) == []
+
+
+def test_a_checkpoint_that_two_recipes_serve_counts_once_with_its_draft():
+    draft = {"method": "dflash", "model": "org/draft", "tokens": 4, "size_gb": 3.0}
+    plain, drafted = _recipe(weights=7.0), _recipe(weights=7.0, draft=draft)
+    for order in ([plain, drafted], [drafted, plain]):
+        (disk,) = disk_needed(order)
+        assert (disk.draft_gb, disk.total_gb) == (3.0, 10.0)
+
+
+def test_a_draft_inside_the_repository_is_not_added():
+    bundled = {"method": "mtp", "model": "/model/assistant", "tokens": 3, "size_gb": 0.85}
+    assert disk_needed([_recipe(weights=8.0, draft=bundled)])[0].total_gb == 8.0
+
+
+@pytest.mark.parametrize(
+    ("recipe", "lines"),
+    [
+        (_recipe(), ["hf download org/name"]),
+        (_recipe(revision="abc"), ["hf download org/name --revision abc"]),
+        (_recipe(draft={"method": "dflash", "model": "org/draft", "tokens": 4}), ["hf download org/name", "hf download org/draft"]),
+        (_recipe(draft={"method": "mtp", "model": "/model/assistant", "tokens": 4}), ["hf download org/name"]),
+        (_recipe(prepare=[{"do": "download", "why": "w", "repo": "org/n", "to": "~/vllm/x"}]), ["hf download org/n --local-dir ~/vllm/x"]),
+        (_recipe(repo="tiny-dense"), []),
+    ],
+)
+def test_download_lines(recipe, lines):
+    assert download_lines(recipe) == lines
+
+
+def test_every_recipe_that_is_not_embedded_can_be_downloaded():
+    for recipe in recipes.all():
+        assert bool(download_lines(recipe)) == (recipe.family != "embedded")
+
+
+def test_hugging_face_reads_the_layout_and_sees_shared_files_once(tmp_path):
+    first, second, weights = "a" * 40, "b" * 40, b"w" * 1000
+    revisions = {first: {"model.safetensors": weights}, second: {"model.safetensors": weights, "new.json": b"{}"}}
+    write_cache(tmp_path, "org/name", revisions, second)
+    cache = huggingface_hub.scan_cache_dir(tmp_path)
+    assert not cache.warnings
+    (repo,) = cache.repos
+    assert repo.repo_id == "org/name"
+    assert repo.size_on_disk == 1002
+    assert repo.refs["main"].commit_hash == second
+    found = huggingface_hub.try_to_load_from_cache("org/name", "new.json", cache_dir=tmp_path)
+    assert found == str(tmp_path / "models--org--name" / "snapshots" / second / "new.json")
