@@ -375,7 +375,7 @@ def _judge(found: Found, context: Context) -> _Judged | None:
         message=f"{_short(title, 300)}{repeats}: {cause}",
         evidence=_evidence(found.event),
         fix=fix,
-        why=f"rules/{signature.id[:4].lower()}.html#{signature.id.lower()}",
+        why=signature.address,
         source=signature.source,
         since=signature.since,
         until=signature.until,
@@ -389,7 +389,7 @@ def _judge(found: Found, context: Context) -> _Judged | None:
             confidence="low",
             message=f"The same line fits {_ALTERNATIVE[kind]}",
             fix=_ALTERNATIVE_FIX[kind],
-            why=f"rules/{signature.id[:4].lower()}.html#{signature.id.lower()}",
+            why=signature.address,
             source=signature.source,
         )
         for kind in changes.get("alternatives", ())

@@ -27,7 +27,7 @@ class Signature(BaseModel):
 
     Attributes:
         id: code of the rule, `LOG` and three digits.
-        name: short name, also the address of its page.
+        name: short name.
         kind: the problem's name in the project's taxonomy.
         role: `cause` (ends or spoils a run by itself), `consequence` (an echo: the cause is elsewhere), `state` (said of a run that
             works), `noise` (looks bad, means nothing).
@@ -63,6 +63,11 @@ class Signature(BaseModel):
     confidence: Literal["high", "medium", "low"] = "high"
     example: str
     passing: str
+
+    @property
+    def address(self) -> str:
+        """Where its section stands in the site."""
+        return f"rules/{self.id[:4].lower()}.html#{self.id.lower()}"
 
     @field_validator("words", "pattern", "also", "unless", "collect", mode="before")
     @classmethod

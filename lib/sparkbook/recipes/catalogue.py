@@ -102,7 +102,7 @@ def _build(path: Path) -> Recipe:
     try:
         return Recipe.model_validate(data)
     except ValidationError as error:
-        problems = "\n".join(f"  {line}" for line in _explain(error, data))
+        problems = "\n".join(f"  {line}" for line in _explain(error))
         raise RecipeError(f"{_show(path)} is not a valid recipe:\n{problems}") from None
 
 
@@ -172,7 +172,7 @@ def merge(base: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
     return result
 
 
-def _explain(error: ValidationError, data: dict[str, Any]) -> Iterator[str]:
+def _explain(error: ValidationError) -> Iterator[str]:
     """Pydantic's complaints in the recipe's own terms: the key, what is wrong, and what is allowed."""
     for problem in error.errors():
         key = ".".join(str(part) for part in problem["loc"] if part not in ("bool", "int", "float", "str")) or "recipe"
