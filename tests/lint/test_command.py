@@ -1,6 +1,9 @@
 """`sparkbook lint`: exit codes, JSON, suppressions, and repairs."""
 
 import json
+import os
+import subprocess
+import sys
 
 import pytest
 from sparkbook import lint
@@ -71,6 +74,17 @@ def test_fix_repairs_the_file_and_shows_the_difference(tmp_path):
         "  --max-num-seqs 4 --gpu-memory-utilization 0.80\n"
     )
     assert "-docker" not in run(str(file), "--fix").output, "a second run has nothing to do"
+
+
+def test_repairs_at_one_place_come_in_the_same_order_in_every_process():
+    code = "from sparkbook import lint; print(lint.repair(lint.lint('vllm serve nvidia/Qwen3.6-35B-A3B-NVFP4 --max-num-seqs 8'))[0])"
+    seen = {
+        subprocess.run(
+            [sys.executable, "-c", code], env={**os.environ, "PYTHONHASHSEED": seed}, capture_output=True, text=True, check=True, timeout=60
+        ).stdout
+        for seed in "0123"
+    }
+    assert len(seen) == 1 and seen.pop().count("--") == 3
 
 
 def test_standard_input_is_only_shown():
