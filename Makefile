@@ -15,6 +15,13 @@ export PYTHON
 # A stamp lies in the environment it stands for, so that removing the environment removes the stamp.
 BOOK := .venv/.stamp-book
 ENGINE := .venv-engine/.stamp-engine
+# An environment keeps the Python it was made with: naming another one later is said to have no effect.
+ifneq ($(filter command environment,$(firstword $(origin PYTHON))),)
+MADE_WITH := $(shell test ! -x $(PY) || test "$$($(PY) -V)" = "$$($(PYTHON) -V 2>&1)" || $(PY) -V)
+ifneq ($(MADE_WITH),)
+$(warning .venv was made with $(MADE_WITH) and keeps it; to change to '$(PYTHON)': rm -r .venv .venv-engine)
+endif
+endif
 ifeq ($(filter auto plan,$(TARGET)),)
 $(error TARGET is auto or plan, not '$(TARGET)')
 endif
@@ -51,10 +58,8 @@ engine: $(ENGINE)  ## only make the engine's environment
 lab: $(NEEDED)  ## open JupyterLab on the chapters
 	@.venv/bin/jupyter lab --ip 127.0.0.1 --notebook-dir notebooks
 
-serve-site:  ## serve the built site on this machine's loopback address
-	@test -f _build/html/index.html || { echo "There is no site yet: run 'make book'." >&2; exit 1; }
-	@echo "http://127.0.0.1:$(PORT)/ (Ctrl-C ends it)"
-	@$(if $(wildcard $(PY)),$(PY),$(PYTHON)) -m http.server --bind 127.0.0.1 --directory _build/html $(PORT)
+serve-site: $(BOOK)  ## show the built site on this machine's loopback address
+	@$(PY) -m sparkbook.book serve --port $(PORT)
 
 refresh: $(BOOK) $(ENGINE)  ## run the committed notebooks again, in place, after a change
 	@$(PY) -m sparkbook.book refresh $(if $(ONLY),--only $(ONLY))

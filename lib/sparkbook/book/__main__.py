@@ -6,11 +6,14 @@ import argparse
 import signal
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from types import FrameType
 
 from sparkbook.book import build as builder
-from sparkbook.book.project import Project, here
+from sparkbook.book.project import Project, at, here
 from sparkbook.errors import SparkbookError
 
 
@@ -25,10 +28,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     refresh = verbs.add_parser("refresh", help="run the committed notebooks again, in place")
     refresh.add_argument("--only", metavar="NAME", help="one notebook")
     verbs.add_parser("check", help="look for broken links, missing pages and outside loads in the built site")
+    serve = verbs.add_parser("serve", help="show the built site on this machine's loopback address")
+    serve.add_argument("--port", type=int, default=8080)
     args = parser.parse_args(argv)
     signal.signal(signal.SIGTERM, _interrupt)
     try:
-        project = Project(args.root.resolve()) if args.root else here()
+        project = at(args.root.resolve()) if args.root else here()
+        if args.verb == "serve":
+            return _serve(project, args.port)
         if args.verb == "check":
             return _check(project)
         if args.verb == "refresh":
@@ -56,6 +63,20 @@ def _check(project: Project) -> int:
         print(problem)  # noqa: T201
     print(f"{len(problems)} problems in the site" if problems else "the site is in order")  # noqa: T201
     return 1 if problems else 0
+
+
+def _serve(project: Project, port: int) -> int:
+    if not project.html.is_dir():
+        raise SparkbookError("there is no site yet: run 'make book'")
+    try:
+        server = ThreadingHTTPServer(("127.0.0.1", port), partial(SimpleHTTPRequestHandler, directory=str(project.html)))
+    except (OSError, OverflowError) as error:
+        raise SparkbookError(f"port {port} of 127.0.0.1 cannot be used ({error}); choose another: make serve-site PORT=8081") from None
+    with server:
+        print(f"http://127.0.0.1:{server.server_port}/ (Ctrl-C ends it)", flush=True)  # noqa: T201
+        with suppress(KeyboardInterrupt):
+            server.serve_forever()
+    return 0
 
 
 def _summary(outcome: builder.Outcome) -> int:

@@ -98,6 +98,17 @@ def toc_files(node: Any) -> Iterator[str]:
             yield from toc_files(item)
 
 
+def at(root: Path) -> Project:
+    """The checkout in a folder.
+
+    Raises:
+        SparkbookError: there is no table of contents in it.
+    """
+    if not (root / "_toc.yml").is_file():
+        raise SparkbookError(f"{root} is no checkout of the book: it has no _toc.yml")
+    return Project(root)
+
+
 def here() -> Project:
     """The checkout that this library is part of.
 
