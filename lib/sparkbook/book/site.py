@@ -76,7 +76,7 @@ def assemble(project: Project, pages: list[Page]) -> None:
     for name in _COPIED:
         shutil.copyfile(project.root / name, fresh / name)
     shutil.copytree(project.root / "book", fresh / "book", ignore=shutil.ignore_patterns(".*", "__pycache__"))
-    (fresh / "_vendor").symlink_to("../vendor")
+    (fresh / "_vendor").symlink_to("../vendor/site")
     for page in pages:
         folder = fresh / ("notebooks" if page.title is None else "models")
         folder.mkdir(exist_ok=True)

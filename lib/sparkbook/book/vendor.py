@@ -11,14 +11,15 @@ from pathlib import Path
 from sparkbook.book.project import Project
 from sparkbook.errors import SparkbookError
 
-# What of which package, and where it goes. Mermaid's chunks are the parts it loads by itself when a page needs them; MathJax finds its
-# fonts and extensions beside its own script.
+# What of which package, and where it goes: below `site` what the pages load, below `tests` what only the browser tests do. Mermaid's chunks
+# are the parts it loads by itself when a page needs them; MathJax finds its fonts and extensions beside its own script.
 _WANTED = {
-    "mermaid/dist": ("mermaid", ["mermaid.esm.min.mjs", "chunks/mermaid.esm.min/*.mjs"]),
-    "@jupyter-widgets/html-manager/dist": ("widgets", ["embed-amd.js"]),
-    "requirejs": ("widgets", ["require.js"]),
+    "axe-core": ("tests", ["axe.min.js"]),
+    "mermaid/dist": ("site/mermaid", ["mermaid.esm.min.mjs", "chunks/mermaid.esm.min/*.mjs"]),
+    "@jupyter-widgets/html-manager/dist": ("site/widgets", ["embed-amd.js"]),
+    "requirejs": ("site/widgets", ["require.js"]),
     "mathjax/es5": (
-        "mathjax",
+        "site/mathjax",
         ["tex-chtml.js", "output/chtml/fonts/woff-v2/*.woff", "input/tex/extensions/*.js", "ui/*.js", "a11y/*.js", "sre/**/*"],
     ),
 }

@@ -1,0 +1,23 @@
+// What the theme's pages lack for a screen reader, by axe-core's rules; the browser test names each fault that would be left.
+(() => {
+  "use strict";
+  // A name given beside a visible text must not differ from it: the text alone is the name.
+  const named = ".search-button-field, .theme-switch-button, details.admonition > summary";
+  for (const element of document.querySelectorAll(named)) element.removeAttribute("aria-label");
+  for (const summary of document.querySelectorAll("nav summary")) {
+    const over = summary.closest("li")?.querySelector("a")?.textContent.trim();
+    if (!summary.textContent.trim()) summary.setAttribute("aria-label", over ? `Pages below ${over}` : "Pages below");
+  }
+  const home = document.querySelector(".sidebar-primary-items__start .navbar-brand")?.parentElement;
+  home?.setAttribute("role", "navigation");
+  home?.setAttribute("aria-label", "Start page");
+  // What scrolls sideways on a narrow screen can be reached by the keyboard.
+  for (const wide of document.querySelectorAll(".sb-scroll, .cell_output pre, .highlight pre")) wide.tabIndex = 0;
+  // Widgets are drawn later than the page; a slider's handle is named by the label before it.
+  const name = () => {
+    for (const handle of document.querySelectorAll(".noUi-handle:not([aria-label])"))
+      handle.setAttribute("aria-label", handle.closest(".widget-slider")?.querySelector(".widget-label")?.textContent.trim() || "Value");
+  };
+  if (document.querySelector('script[type^="application/vnd.jupyter.widget"]'))
+    new MutationObserver(name).observe(document.body, { childList: true, subtree: true });
+})();
