@@ -28,7 +28,7 @@ endif
 # With TARGET=plan no engine is needed. Chapters that are about a start always start their own, also where a server is named.
 NEEDED := $(BOOK) $(if $(filter plan,$(TARGET)),,$(ENGINE))
 
-.PHONY: help book test quick engine lab serve-site refresh clean
+.PHONY: help book test quick engine lab serve-site refresh check-drift clean
 
 help:  ## this list
 	@echo "make TARGET, where TARGET is one of"
@@ -63,6 +63,9 @@ serve-site: $(BOOK)  ## show the built site on this machine's loopback address
 
 refresh: $(BOOK) $(ENGINE)  ## run the committed notebooks again, in place, after a change
 	@$(PY) -m sparkbook.book refresh $(if $(ONLY),--only $(ONLY))
+
+check-drift: $(BOOK) $(ENGINE)  ## ask what moved since: new vLLM releases, recipes under them, links, notebooks' outputs
+	@$(PY) tools/check_drift.py
 
 clean:  ## remove everything built; the environments and the converted model stay
 	@rm -rf _build .pytest_cache .ruff_cache .hypothesis

@@ -315,7 +315,7 @@ def _route_calls(node: ast.AST) -> Iterator[tuple[str, list[str]]]:
 
 def fetch(release: str, cache: Path) -> Path:
     """The Python files of a release as a zip in the cache, downloaded if they are not there yet."""
-    distribution = RELEASES[release]
+    distribution = RELEASES.get(release, "vllm")
     kept = cache / f"{distribution.replace('-', '_')}-{release}.py.zip"
     if kept.exists():
         return kept
@@ -361,19 +361,24 @@ def pip(*words: str) -> None:
 
 def merge(slices: dict[str, dict[str, Any]], requires: dict[str, dict[str, str]]) -> dict[str, Any]:
     """The table: for each symbol its lives, `[first, last, value]` with indices into `releases`."""
-    releases = list(slices)
-    table: dict[str, Any] = {"format": 1, "releases": releases, "requires": [requires[r] for r in releases]}
+    table: dict[str, Any] = {"format": 1, "releases": [], "requires": [], **{category: {} for category in CATEGORIES}}
+    for release, found in slices.items():
+        append(table, release, found, requires[release])
+    return {key: dict(sorted(value.items())) if isinstance(value, dict) else value for key, value in table.items()}
+
+
+def append(table: dict[str, Any], release: str, found: dict[str, Any], needs: dict[str, str]) -> None:
+    """Add a release to a table, as its newest."""
+    index = len(table["releases"])
+    table["releases"].append(release)
+    table["requires"].append(needs)
     for category in CATEGORIES:
-        symbols: dict[str, list[list[Any]]] = {}
-        for index, release in enumerate(releases):
-            for name, value in slices[release][category].items():
-                lives = symbols.setdefault(name, [])
-                if lives and lives[-1][1] == index - 1 and lives[-1][2] == value:
-                    lives[-1][1] = index
-                else:
-                    lives.append([index, index, value])
-        table[category] = dict(sorted(symbols.items()))
-    return table
+        for name, value in found[category].items():
+            lives = table[category].setdefault(name, [])
+            if lives and lives[-1][1] == index - 1 and lives[-1][2] == value:
+                lives[-1][1] = index
+            else:
+                lives.append([index, index, value])
 
 
 def dump(table: dict[str, Any]) -> str:
