@@ -171,3 +171,13 @@ def test_a_reader_that_leaves_early_is_no_error() -> None:
         ["bash", "-c", f'"{COMMAND}" recipes schema | true'], capture_output=True, text=True, timeout=60, check=True, env=ENV
     )
     assert result.stderr == ""
+
+
+def test_show_as_text_and_as_json_is_refused() -> None:
+    assert "leave one of them out" in run("recipes", "show", "gpt-oss-120b", "--as", "docker", "--json", check=2).stderr
+
+
+@pytest.mark.parametrize("columns", ["0", "-3"])
+def test_no_columns_is_no_width(monkeypatch: pytest.MonkeyPatch, columns: str) -> None:
+    monkeypatch.setitem(ENV, "COLUMNS", columns)
+    assert "gpt-oss-120b" in in_terminal(80, "recipes", "list")[1]

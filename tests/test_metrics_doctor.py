@@ -144,3 +144,38 @@ def test_the_verb_on_a_server():
         gone = CliRunner().invoke(app, ["metrics", address, "--seconds", "0.2"])
         assert isinstance(gone.exception, SparkbookError) and "404" in str(gone.exception)
         server.shutdown()
+
+
+@pytest.mark.parametrize(
+    ("query", "said"),
+    [
+        ("vllm:gpu_cache_usage_perc", "0.11.0 to 0.11.2"),
+        ("rate(vllm:time_per_output_token_seconds_bucket[1m])", "0.11.0 to 0.14.1"),
+        ("vllm:num_requests_swapped", "in no release from 0.11.0 on"),
+        ("vllm:num_preemtions_total", "in no release"),
+        ("vllm:external_prefix_cache_hits_total", "since 0.11.1"),
+    ],
+)
+def test_the_life_of_a_name_comes_from_the_releases_table(query, said):
+    finding = next(f for f in diagnose_metrics(BEFORE, AFTER, 60, queries=(query,))[1] if f.rule == "MET401")
+    assert said in finding.message and finding.fix
+    if "preemtions" in query:
+        assert "num_preemptions" in finding.fix
+
+
+def test_successors_are_names_of_the_newest_release():
+    import re
+
+    from sparkbook import releases
+    from sparkbook.metrics_doctor import SUCCESSORS
+
+    now = set(releases.get(releases.newest()).metrics)
+    for name, instead in SUCCESSORS.items():
+        assert name not in now
+        if not instead.startswith("nothing"):
+            assert {word.removesuffix("_total") for word in re.findall(r"[a-z_]{8,}", instead)} <= now
+
+
+def test_a_name_that_is_served_is_not_complained_of():
+    query = "rate(vllm:generation_tokens_total[1m]) / vllm:num_requests_running"
+    assert "MET401" not in [f.rule for f in diagnose_metrics(BEFORE, AFTER, 60, queries=(query,))[1]]

@@ -67,3 +67,15 @@ def test_rounding_never_shows_a_unit_too_small(seconds: float, text: str) -> Non
 @pytest.mark.parametrize(("size", "text"), [(2**20 - 1, "1.00 MiB"), (2**30 - 1, "1.00 GiB")])
 def test_rounding_never_shows_1024_of_a_unit(size: int, text: str) -> None:
     assert format_bytes(size) == text
+
+
+@pytest.mark.parametrize("text", ["1" * 400, "9" * 31 + "GB", f"{'1' * 5000}.5g"])
+def test_a_size_without_end_is_refused_in_few_words(text: str) -> None:
+    with pytest.raises(SparkbookError) as caught:
+        parse_size(text)
+    assert len(str(caught.value)) < 200
+
+
+def test_what_is_no_number_is_unknown() -> None:
+    assert format_seconds(float("nan")) == "unknown" and format_seconds(float("inf")) == "for ever"
+    assert format_bytes(float("nan")) == format_bytes(float("inf")) == "unknown"

@@ -65,7 +65,8 @@ def _console() -> Console:
     from rich.console import Console
 
     console = Console(highlight=False)
-    return console if console.is_terminal else Console(highlight=False, width=1000)
+    # COLUMNS=0 and the like would leave room for nothing.
+    return Console(highlight=False, width=max(console.width, 20)) if console.is_terminal else Console(highlight=False, width=1000)
 
 
 def _print_json(value: Any) -> None:
@@ -158,6 +159,8 @@ def recipes_show(
     """Show one recipe: what is known about it, or its launch line in another form."""
     from sparkbook import recipes
 
+    if as_json and as_ not in (As.facts, As.json):
+        raise SparkbookError(f"--as {as_.value} gives text to paste and --json gives the recipe as JSON: leave one of them out")
     recipe = recipes.load(name)
     if as_json or as_ is As.json:
         _print_json(recipe.model_dump(mode="json"))

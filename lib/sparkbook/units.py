@@ -6,12 +6,14 @@ GiB (2^30 bytes). Numbers in this library are bytes or GiB; a name that ends in 
 
 from __future__ import annotations
 
+import math
 import re
 
 from sparkbook.errors import SparkbookError
 
 KIB, MIB, GIB, TIB = 2**10, 2**20, 2**30, 2**40
 GB = 10**9
+_MOST_DIGITS = 30
 
 _FACTORS = {
     "": 1, "b": 1,
@@ -36,12 +38,16 @@ def parse_size(text: str | int) -> int:
     """
     match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([a-zA-Z]*)\s*", str(text))
     if not match or match[2].lower() not in _FACTORS:
-        raise SparkbookError(f"'{text}' is not a size: write a number and a unit, such as 64M, 16GiB or 19 GB")
+        raise SparkbookError(f"'{str(text)[:40]}' is not a size: write a number and a unit, such as 64M, 16GiB or 19 GB")
+    if len(match[1]) > _MOST_DIGITS:
+        raise SparkbookError(f"'{match[1][:12]}…' is no size: it has {len(match[1])} digits, more than any memory or disk needs")
     return round(float(match[1]) * _FACTORS[match[2].lower()])
 
 
 def format_bytes(size: float) -> str:
-    """Bytes for people, in the largest binary unit that leaves a number of at least one: `1.50 GiB`."""
+    """Bytes for people, in the largest binary unit that leaves at least one: `1.50 GiB`; `unknown` for what is no finite number."""
+    if not math.isfinite(size):
+        return "unknown"
     for factor, name in ((TIB, "TiB"), (GIB, "GiB"), (MIB, "MiB"), (KIB, "KiB")):
         # Asked after rounding in the next smaller unit, so that 1024.00 MiB is never shown.
         if round(abs(size) / (factor / 1024), 2) >= 1024:
@@ -50,7 +56,9 @@ def format_bytes(size: float) -> str:
 
 
 def format_seconds(seconds: float) -> str:
-    """Seconds for people: `850 ms`, `12.3 s`, `3 min 05 s`."""
+    """Seconds for people: `850 ms`, `12.3 s`, `3 min 05 s`; `unknown` for what is no number, and `for ever` without end."""
+    if not math.isfinite(seconds):
+        return "unknown" if math.isnan(seconds) else "for ever"
     if round(seconds * 1000) < 1000:
         return f"{seconds * 1000:.0f} ms"
     if round(seconds, 1) < 100:

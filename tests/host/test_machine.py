@@ -6,19 +6,9 @@ from dataclasses import replace
 
 import pytest
 from sparkbook.host import EXAMPLES, Machine, judge, look, parse_meminfo
-from sparkbook.host.machine import Ran, run
+from sparkbook.host.machine import Ran, example_spark, run
 
-SPARK = Machine(
-    architecture="aarch64",
-    kernel="6.17.0-1031-nvidia",
-    memory=parse_meminfo(EXAMPLES["headless"].text),
-    gpus=("NVIDIA GB10",),
-    driver="580.173.02",
-    docker_client="28.2.2",
-    docker_server="28.2.2",
-    docker_runtimes=("io.containerd.runc.v2", "nvidia", "runc"),
-    user="spark",
-)
+SPARK = example_spark()
 DENIED = "permission denied while trying to connect to the Docker daemon socket at unix:///var/run/docker.sock"
 
 

@@ -82,3 +82,46 @@ def test_every_kind_of_the_linters_reports_is_among_them():
         dependency multi-node-docker entrypoint removed-flag removed-env false-positive flag-conflict default-changed config-drift
         spec-decode-load reasoning-parser tool-parser offline-assets loader-hang ray-oom-killer host-freeze quant-flag template-missing"""
     assert set(theirs.split()) <= {kind for _, kind, _ in REPORTS}
+
+
+UNSEEN_D = "docker run --rm -it --gpus all --ipc=host -p 127.0.0.1:9000:8000 -v /srv/models:/models "
+UNSEEN = [
+    ("entrypoint", UNSEEN_D + "vllm/vllm-openai:v0.31.0-aarch64 vllm serve mistralai/Mistral-Small-4 --max-model-len 32k"),
+    ("entrypoint", "docker run --gpus all nvcr.io/nvidia/vllm:26.06-py3 --model Qwen/Qwen3-8B"),
+    ("removed-flag", "vllm serve Qwen/Qwen3-8B --swap-space 8 --num-scheduler-steps 4"),
+    ("removed-flag", UNSEEN_D + "vllm/vllm-openai:v0.33.0 openai/gpt-oss-20b --speculative_disable_by_batch_size=16"),
+    ("removed-env", UNSEEN_D + "-e VLLM_NVFP4_GEMM_BACKEND=cutlass vllm/vllm-openai:v0.32.0 nvidia/Qwen3-32B-NVFP4"),
+    ("removed-env", UNSEEN_D + "--env VLLM_USE_V1=0 vllm/vllm-openai:v0.30.0 Qwen/Qwen3-8B"),
+    ("oom-startup-check", UNSEEN_D + "vllm/vllm-openai:v0.32.0 Qwen/Qwen3-8B --gpu_memory_utilization=0.95"),
+    (
+        "restart-loop",
+        UNSEEN_D.replace("--rm -it", "-d --restart always") + "vllm/vllm-openai:v0.32.0 Qwen/Qwen3-8B --gpu-memory-utilization .7",
+    ),
+    ("version-drift", UNSEEN_D + "vllm/vllm-openai:latest Qwen/Qwen3-8B"),
+    ("arch-image", UNSEEN_D + "--platform linux/amd64 vllm/vllm-openai:v0.32.0 Qwen/Qwen3-8B"),
+    ("reasoning-parser", "vllm serve nvidia/NVIDIA-Nemotron-3-Nano-30B-A3B-NVFP4 --reasoning-parser nano_v3"),
+    ("reasoning-parser", "vllm serve google/gemma-4-12b-it --reasoning-parser deepseek_r1"),
+    ("tool-parser", "vllm serve Qwen/Qwen3.6-27B --enable-auto-tool-choice"),
+    ("tool-parser", "vllm serve openai/gpt-oss-20b --enable-auto-tool-choice --tool-call-parser hermes"),
+    (
+        "spec-decode-oom",
+        UNSEEN_D
+        + 'vllm/vllm-openai:v0.32.0 Qwen/Qwen3.5-27B -sc \'{"method":"dflash","model":"x/y","num_speculative_tokens":9}\'',
+    ),
+    ("quant-flag", UNSEEN_D + "vllm/vllm-openai:v0.32.0 RedHatAI/Qwen3-32B-NVFP4 --quantization modelopt_fp4"),
+    ("ray-missing", UNSEEN_D + "nvcr.io/nvidia/vllm:26.04-py3 vllm serve Qwen/Qwen3-235B -tp 2 --distributed-executor-backend=ray"),
+    ("hard-reset", "docker run --gpus all --shm-size=96g vllm/vllm-openai:v0.32.0 Qwen/Qwen3-8B"),
+    ("host-ipc", "docker run --gpus all vllm/vllm-openai:v0.32.0 Qwen/Qwen3-8B -tp 2"),
+    ("default-changed", "vllm serve Qwen/Qwen3-8B --enable-chunked-prefill"),
+    ("launcher-quoting", 'vllm serve Qwen/Qwen3-8B --speculative-config {"method":"ngram","num_speculative_tokens":3}'),
+    (
+        "spec-decode-acceptance",
+        "vllm serve Qwen/Qwen3.6-27B --spec-method eagle3 --spec-model RedHatAI/gemma-4-31B-it-speculator.eagle3 --spec-tokens 3",
+    ),
+]
+"""The same kinds in other words: kind, and a line that has the mistake."""
+
+
+@pytest.mark.parametrize(("kind", "line"), UNSEEN, ids=[f"{kind}: {line[-40:]}" for kind, line in UNSEEN])
+def test_other_words(kind, line):
+    assert kind in {finding.kind for finding in lint.lint(line).findings}

@@ -67,3 +67,13 @@ def test_the_healthy_log_is_healthy(healthy_lines):
     diagnosis = logs.diagnose("\n".join(healthy_lines))
     assert diagnosis.healthy
     assert not [finding for finding in diagnosis.findings if finding.severity == "error"]
+
+
+UNSEEN = yaml.safe_load((DATA / "unseen.yaml").read_text())
+"""The same kinds in other words."""
+
+
+@pytest.mark.parametrize("report", UNSEEN, ids=lambda report: f"{report['kind']}: {report['line'][:40]}")
+def test_other_words(report, haystack):
+    assert kind_of(alone(report["line"]), report["kind"]) == report["kind"]
+    assert kind_of(buried(haystack, report["line"], 0.4), report["kind"]) == report["kind"]

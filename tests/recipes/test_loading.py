@@ -152,3 +152,40 @@ def test_not_utf8(tmp_path: Path) -> None:
     path = tmp_path / "x.yaml"
     path.write_bytes(b"title: \xff\xfe")
     assert "is not UTF-8" in complaint(path)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "complaint"),
+    [
+        ("weights_gb: 65", "weights_gb: .nan", "NaN or infinite"),
+        ("weights_gb: 65", "weights_gb: .inf", "NaN or infinite"),
+        ("gpu-memory-utilization: 0.85", "gpu-memory-utilization: .nan", "NaN or infinite"),
+        ("port: 8000", "port: 99999", "1 to 65535"),
+        ("port: 8000", "port: eight", "1 to 65535"),
+        ("container: {name: gptoss}", "container: {ports: ['0:8000']}", "1 to 65535"),
+        ("container: {name: gptoss}", "container: {ports: ['127.0.0.1:8000:70000']}", "1 to 65535"),
+        ("container: {name: gptoss}", "container: {ports: ['٣:8000']}", "not a published port"),
+        ("modalities: [text]", "modalities: !!set {text}", "tag"),
+        ("title: gpt-oss-120b", "title: !!binary Z3B0", "tag"),
+        ("title: gpt-oss-120b", 'title: "gpt\\e[2J"', r"control character U\+001B"),
+        ("title: gpt-oss-120b", 'title: "gpt\\u202e"', r"control character U\+202E"),
+    ],
+)
+def test_what_no_recipe_should_hold_is_refused(tmp_path, old, new, complaint):
+    text = (CATALOGUE / "gpt-oss-120b.yaml").read_text("utf-8")
+    assert old in text
+    file = tmp_path / "recipe.yaml"
+    file.write_text(text.replace(old, new), "utf-8")
+    with pytest.raises(RecipeError, match=complaint):
+        recipes.load(file)
+
+
+def test_a_variant_is_the_recipe_with_what_differs():
+    clean = recipes.load("gpt-oss-120b@lint-clean")
+    assert clean.id == "gpt-oss-120b@lint-clean" and clean.serve.args["gpu-memory-utilization"] == 0.8 and not clean.variants
+    assert recipes.load("gpt-oss-120b@as-published").container.ports == ["8000:8000"]
+    assert "gpt-oss-120b@lint-clean" not in recipes.ids()
+    with pytest.raises(RecipeError, match="has no variant 'fast'; it has"):
+        recipes.load("gpt-oss-120b@fast")
+    with pytest.raises(RecipeError, match="has no variant"):
+        recipes.load("qwen3.5-27b-dflash@lint-clean")

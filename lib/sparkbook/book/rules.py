@@ -1,8 +1,18 @@
-"""The pages of the rules: one a family, in which every rule and every log signature has its own section and address."""
+"""The pages of the rules: one a family, in which every rule, log signature and check has its own section and address."""
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Iterable, Iterator
+
+from sparkbook.checks import Family
+
+CODE_FAMILIES = (
+    "sparkbook.host.machine:HOST",
+    "sparkbook.logs.states:STATES",
+    "sparkbook.metrics_doctor:MET",
+)
+"""Families of findings that are made in code, each as the module and the name in it (see `sparkbook.checks`), in the order of the site."""
 
 LOG_FAMILIES = {
     "1": "memory",
@@ -13,6 +23,13 @@ LOG_FAMILIES = {
     "6": "what a running engine says, and what only looks bad",
 }
 """Hundreds of the log signatures' codes."""
+
+
+def code_families() -> Iterator[Family]:
+    """The families of `CODE_FAMILIES`."""
+    for place in CODE_FAMILIES:
+        module, name = place.split(":")
+        yield getattr(importlib.import_module(module), name)
 
 
 def rule_pages() -> Iterator[tuple[str, str]]:
@@ -29,6 +46,12 @@ def rule_pages() -> Iterator[tuple[str, str]]:
         mine = [(signature.id, signature_page(signature)) for signature in signatures() if signature.id.startswith(f"LOG{hundred}")]
         intro = "What `sparkbook diagnose` recognizes in a log. A test holds each signature to the two examples shown."
         yield f"log{hundred}", _page(f"LOG{hundred}xx: {title}", intro, mine)
+    for checks in code_families():
+        mine = [(check.code, checks.page(check)) for check in checks.checks.values()]
+        yield (
+            checks.prefix.lower(),
+            _page(f"{checks.prefix}{'xx' if checks.prefix[-1].isdigit() else ''}: {_lower(checks.title)}", checks.intro, mine),
+        )
 
 
 def _page(title: str, intro: str, rules: Iterable[tuple[str, str]]) -> str:

@@ -13,12 +13,13 @@ import platform
 import re
 import subprocess
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+from sparkbook.checks import Family, Hit
 from sparkbook.errors import SparkbookError
-from sparkbook.findings import Finding, Findings
+from sparkbook.findings import Findings
 from sparkbook.host.memory import Memory, parse_meminfo
 from sparkbook.units import GIB
 
@@ -137,66 +138,164 @@ def _last_line(text: str) -> str:
     return next(reversed(text.splitlines()), "it gave no reason")
 
 
+def example_spark(**changes: Any) -> Machine:
+    """A Spark as it should be, with what is to be different about it: for the examples of the checks."""
+    from sparkbook.host.examples import EXAMPLES
+
+    sound = Machine(
+        architecture="aarch64",
+        kernel="6.17.0-1031-nvidia",
+        memory=parse_meminfo(EXAMPLES["headless"].text),
+        gpus=("NVIDIA GB10",),
+        driver="580.173.02",
+        docker_client="28.2.2",
+        docker_server="28.2.2",
+        docker_runtimes=("io.containerd.runc.v2", "nvidia", "runc"),
+        user="spark",
+    )
+    return replace(sound, **changes)
+
+
+def describe(machine: Machine) -> str:
+    """A machine as lines of text; what is unknown is said to be."""
+    rows = {item.name: getattr(machine, item.name) for item in fields(machine) if item.name != "memory"}
+    if machine.memory:
+        rows["memory_free_gib"] = f"{machine.memory.free / GIB:.1f}"
+        rows["memory_available_gib"] = f"{machine.memory.available / GIB:.1f}"
+    return "\n".join(f"{name}: {', '.join(value) if isinstance(value, tuple) else value or 'none'}" for name, value in rows.items())
+
+
 def judge(machine: Machine) -> Findings:
     """What stands in the way of serving on this machine, and what to do about it.
 
     A machine that is no Spark is no fault: one note says so, and the book's own engine runs there.
     """
+    return Findings(not_a_spark.findings(machine)) or HOST.judge(machine)
+
+
+HOST = Family("HOST", "The machine", "What `sparkbook check` looks for on a Spark.", describe, judge)
+
+
+@HOST.check(
+    "HOST001", "not-a-spark", "info", source="https://docs.nvidia.com/dgx/dgx-spark/hardware.html",
+    bad=lambda: example_spark(architecture="x86_64", gpus=()), good=example_spark,
+)  # fmt: skip
+def not_a_spark(machine: Machine) -> Iterator[Hit]:
+    """A machine without a GB10 is no fault: the book's own small engine runs there. Nothing else about it is judged, as every other check
+    speaks of a Spark."""
     if not machine.is_spark:
         gpu = f"its GPU is {', '.join(machine.gpus)}" if machine.gpus else "no NVIDIA GPU answers"
-        return Findings([
-            Finding(
-                rule="HOST001", severity="info", message=f"This machine is not a Spark: it is {machine.architecture}, and {gpu}.",
-                fix="Nothing to do: chapters that need an engine use the small one that comes with the book.",
-            )
-        ])  # fmt: skip
-    return Findings([*_driver(machine), *_docker(machine), *_memory_findings(machine)])
+        yield Hit(
+            f"This machine is not a Spark: it is {machine.architecture}, and {gpu}.",
+            fix="Nothing to do: chapters that need an engine use the small one that comes with the book.",
+        )
 
 
-def _driver(machine: Machine) -> Iterator[Finding]:
-    branch = int(machine.driver.split(".")[0]) if machine.driver and machine.driver.split(".")[0].isdigit() else None
-    if branch is None:
-        return
-    if branch < MINIMUM_DRIVER:
-        yield Finding(
-            rule="HOST002", kind="driver", severity="error", message=f"The NVIDIA driver {machine.driver} is too old for CUDA 13 images.",
+def _branch(machine: Machine) -> int | None:
+    """Branch of the NVIDIA driver: 580 of 580.173.02; None where it is not known."""
+    first = (machine.driver or "").split(".")[0]
+    return int(first) if first.isdigit() else None
+
+
+@HOST.check(
+    "HOST002", "driver-too-old", "error", kind="driver", source="https://docs.nvidia.com/dgx/dgx-spark/release-notes.html",
+    bad=lambda: example_spark(driver="570.86.10"), good=example_spark,
+)  # fmt: skip
+def driver_too_old(machine: Machine) -> Iterator[Hit]:
+    """Images with CUDA 13 need a driver of the branch that DGX OS ships, or a later one. With an older one the container does not start, or
+    CUDA answers that the driver is insufficient."""
+    branch = _branch(machine)
+    if branch is not None and branch < MINIMUM_DRIVER:
+        yield Hit(
+            f"The NVIDIA driver {machine.driver} is too old for CUDA 13 images.",
             evidence=f"branch {branch}, needed {MINIMUM_DRIVER}", fix="Update DGX OS (Dashboard, or sudo apt full-upgrade) and restart.",
-            source="https://docs.nvidia.com/dgx/dgx-spark/release-notes.html",
         )  # fmt: skip
-    elif branch in DOUBTFUL_DRIVERS:
-        yield Finding(
-            rule="HOST003", kind="driver", severity="warning", confidence="medium",
-            message=f"The NVIDIA driver {machine.driver} is of a branch that was seen to hang while CUDA graphs are captured.",
+
+
+@HOST.check(
+    "HOST003", "driver-in-doubt", "warning", kind="driver", confidence="medium", source=DOUBTFUL_DRIVERS[590],
+    bad=lambda: example_spark(driver="590.44.01"), good=example_spark,
+)  # fmt: skip
+def driver_in_doubt(machine: Machine) -> Iterator[Hit]:
+    """A branch against which there is a public report: with 590, capturing CUDA graphs was seen to hang. One report is no proof; a machine
+    that works need not be changed."""
+    branch = _branch(machine)
+    if branch in DOUBTFUL_DRIVERS:
+        yield Hit(
+            f"The NVIDIA driver {machine.driver} is of a branch that was seen to hang while CUDA graphs are captured.",
             fix=f"Stay on the {MINIMUM_DRIVER} branch that DGX OS ships.", source=DOUBTFUL_DRIVERS[branch],
         )  # fmt: skip
 
 
-def _docker(machine: Machine) -> Iterator[Finding]:
+@HOST.check(
+    "HOST004", "no-docker", "error", source="https://docs.nvidia.com/dgx/dgx-spark/nvidia-container-runtime-for-docker.html",
+    bad=lambda: example_spark(docker_client=None, docker_server=None, docker_runtimes=()), good=example_spark,
+)  # fmt: skip
+def no_docker(machine: Machine) -> Iterator[Hit]:
+    """The recipes start containers, and DGX OS ships with Docker. Without the command none of their lines can be run."""
     if machine.docker_client is None:
-        yield Finding(rule="HOST004", severity="error", message="There is no docker command.", fix="Install Docker; DGX OS brings it.")
-    elif machine.docker_server is None and "permission denied" in (machine.docker_error or ""):
-        yield Finding(
-            rule="HOST005", kind="docker-permission", severity="error", message=f"{machine.user} may not talk to the Docker engine.",
-            evidence=machine.docker_error,
+        yield Hit("There is no docker command.", fix="Install Docker; DGX OS brings it.")
+
+
+def _denied(machine: Machine) -> bool:
+    return "permission denied" in (machine.docker_error or "")
+
+
+@HOST.check(
+    "HOST005", "docker-permission", "error", kind="docker-permission",
+    source="https://docs.docker.com/engine/install/linux-postinstall/",
+    bad=lambda: example_spark(docker_server=None, docker_error="permission denied … unix:///var/run/docker.sock"), good=example_spark,
+)  # fmt: skip
+def docker_permission(machine: Machine) -> Iterator[Hit]:
+    """The engine's socket belongs to the group docker. A user joins it once; shells and notebooks that were open before keep their old
+    groups until they are started anew."""
+    if machine.docker_client is not None and machine.docker_server is None and _denied(machine):
+        yield Hit(
+            f"{machine.user} may not talk to the Docker engine.", evidence=machine.docker_error,
             fix=f"sudo usermod -aG docker {machine.user}, then log in again; a notebook needs Jupyter restarted too",
         )  # fmt: skip
-    elif machine.docker_server is None:
-        yield Finding(
-            rule="HOST006", severity="error", message="The Docker engine does not answer.", evidence=machine.docker_error,
-            fix="sudo systemctl start docker",
-        )  # fmt: skip
-    elif "nvidia" not in machine.docker_runtimes:
-        yield Finding(
-            rule="HOST007", kind="nvidia-runtime", severity="warning", message="Docker does not list the runtime nvidia.",
-            evidence=f"runtimes: {', '.join(machine.docker_runtimes) or 'none'}", fix=_TOOLKIT,
+
+
+@HOST.check(
+    "HOST006", "docker-silent", "error", source="https://docs.docker.com/engine/daemon/troubleshoot/",
+    bad=lambda: example_spark(docker_server=None, docker_error="Cannot connect to the Docker daemon"), good=example_spark,
+)  # fmt: skip
+def docker_silent(machine: Machine) -> Iterator[Hit]:
+    """The command is there, and no engine answers it: it is not started, or has ended."""
+    if machine.docker_client is not None and machine.docker_server is None and not _denied(machine):
+        yield Hit("The Docker engine does not answer.", evidence=machine.docker_error, fix="sudo systemctl start docker")
+
+
+@HOST.check(
+    "HOST007", "no-nvidia-runtime", "warning", kind="nvidia-runtime",
+    source="https://docs.nvidia.com/datacenter/cloud-native/container-toolkit/latest/install-guide.html",
+    bad=lambda: example_spark(docker_runtimes=("runc",)), good=example_spark,
+)  # fmt: skip
+def no_nvidia_runtime(machine: Machine) -> Iterator[Hit]:
+    """`docker info` lists the runtimes that are configured; without `nvidia` among them `--gpus all` may have nothing to hand a GPU in.
+    A warning, as the engine can find the GPU by another way (CDI)."""
+    if machine.docker_server is not None and "nvidia" not in machine.docker_runtimes:
+        yield Hit(
+            "Docker does not list the runtime nvidia.", evidence=f"runtimes: {', '.join(machine.docker_runtimes) or 'none'}", fix=_TOOLKIT,
         )  # fmt: skip
 
 
-def _memory_findings(machine: Machine) -> Iterator[Finding]:
+def _after_download() -> Machine:
+    from sparkbook.host.examples import EXAMPLES
+
+    return example_spark(memory=parse_meminfo(EXAMPLES["after-download"].text))
+
+
+@HOST.check(
+    "HOST008", "page-cache-full", "warning", kind="page-cache", source="https://docs.nvidia.com/dgx/dgx-spark/known-issues.html",
+    bad=_after_download, good=example_spark,
+)  # fmt: skip
+def page_cache_full(machine: Machine) -> Iterator[Hit]:
+    """GPU and CPU share one memory. Pages of files that were read lie in it until somebody needs the room, and CUDA does not always make
+    the kernel give them back in time: a start right after a large download then fails with memory to spare."""
     if machine.memory and machine.memory.free < machine.memory.reclaimable:
-        yield Finding(
-            rule="HOST008", kind="page-cache", severity="warning", message="The page cache holds more memory than is free.",
+        yield Hit(
+            "The page cache holds more memory than is free.",
             evidence=f"{machine.memory.reclaimable / GIB:.1f} GiB reclaimable, {machine.memory.free / GIB:.1f} GiB free",
             fix="sync; echo 3 | sudo tee /proc/sys/vm/drop_caches, right before the launch",
-            source="https://docs.nvidia.com/dgx/dgx-spark/known-issues.html",
         )  # fmt: skip

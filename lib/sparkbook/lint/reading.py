@@ -114,6 +114,8 @@ def from_launch(launch: Launch, recipe: Recipe | None = None) -> Line:
     line.before = list(launch.serve.before)
     if launch.serve.command is None and launch.entrypoint != "wrapper":
         line.serve = [Word(show(word.replace(HOME, "~"))) for group in serve_groups(launch.serve) for word in group]
+        if launch.image and launch.entrypoint == "command" and not container.entrypoint and entrypoint_of(launch.image) == "vllm-serve":
+            line.doubled = (Word("vllm"), Word("serve"))
     return line
 
 
@@ -379,5 +381,5 @@ def _recipe(source: str) -> tuple[Line, str]:
     from sparkbook.recipes.catalogue import CATALOGUE
 
     recipe = recipes.load(source)
-    path = Path(source) if source.endswith((".yaml", ".yml")) else CATALOGUE / f"{source}.yaml"
+    path = Path(source) if source.endswith((".yaml", ".yml")) else CATALOGUE / f"{source.partition('@')[0]}.yaml"
     return from_launch(recipe.launch, recipe), path.read_text("utf-8")

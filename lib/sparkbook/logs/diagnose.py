@@ -19,6 +19,7 @@ from sparkbook.logs.facts import Facts
 from sparkbook.logs.figures import Context, Found
 from sparkbook.logs.reader import Event, Line, Reader, parse_line
 from sparkbook.logs.signatures import Signature, Signatures, signatures
+from sparkbook.logs.states import of_story, unknown_fault
 from sparkbook.logs.story import Story, Teller
 
 Verdict = Literal["healthy", "fault", "unknown fault", "starting", "empty"]
@@ -70,10 +71,8 @@ _EVIDENCE = 320
 _MAX_UNKNOWN = 50
 _MAX_PIECE = 8_000
 
-UNKNOWN = "LOG900"
+UNKNOWN = unknown_fault.code
 """The code of a finding that quotes what no signature knows."""
-HANG = "LOG901"
-CLAMPED = "LOG902"
 
 
 @dataclass
@@ -256,7 +255,7 @@ class Doctor:
         causes.sort(key=lambda j: (j.rank, j.time_s if timed else 0.0, j.order))
         if not causes and echoes:
             causes, echoes = _promote(echoes)
-        states = _states(story)
+        states = of_story(story)
         primary = causes[0] if causes else None
         consequences = [*causes[1:], *sorted(echoes, key=lambda j: j.order)]
         findings: list[Finding] = []
@@ -303,16 +302,7 @@ class Doctor:
         said = (event.exceptions[-1] if event.exceptions else event.text.split("\n", 1)[0]).strip()
         where = f" (in {event.frames[-1]})" if event.frames else ""
         process = f"{event.line.process}: " if event.line.process else ""
-        finding = Finding(
-            rule=UNKNOWN,
-            severity="error",
-            confidence="low",
-            evidence=_evidence(event),
-            message=f"A fault that no signature knows: {process}{_short(said, 240)}{where}",
-            fix="Read this message first; it is the earliest fault in the log. Collect next: the 50 lines before it, the launch line, the "
-            "release, and search the project's issues for its words without numbers and paths.",
-            source="this log",
-        )
+        (finding,) = unknown_fault.findings(f"{process}{_short(said, 240)}{where}", _evidence(event))
         return _Judged(finding, "cause", event.number, 1, [], ("the 50 lines before it", "the launch line", "the release"), event.time_s)
 
 
@@ -423,49 +413,6 @@ def _promote(echoes: list[_Judged]) -> tuple[list[_Judged], list[_Judged]]:
 
 def _as_consequence(finding: Finding) -> Finding:
     return finding.model_copy(update={"severity": "info", "message": f"Consequence: {finding.message}"})
-
-
-def _states(story: Story) -> list[Finding]:
-    """Findings about the running engine that no single line holds."""
-    found = []
-    stuck = 0
-    for point in story.throughput:
-        stuck = stuck + 1 if point.running > 0 and point.generation_tok_s == 0 and point.prompt_tok_s == 0 else 0
-    if stuck >= 6:
-        found.append(
-            Finding(
-                rule=HANG,
-                kind="hang-health-ok",
-                severity="warning",
-                confidence="medium",
-                source="https://github.com/eugr/spark-vllm-docker/issues/260",
-                message=f"The engine's last {stuck} reports show running requests and not one token: it hangs, though /health "
-                f"may still say 200",
-                evidence=f"Running: {story.throughput[-1].running}, generation 0.0 tokens/s, {stuck} reports in a row",
-                fix="Compare generation_tokens_total over a minute and look at the GPU's power; restart the engine if "
-                "tokens stand still. Stop-gap: "
-                '--compilation-config \'{"cudagraph_mode":"PIECEWISE"}\'.',
-            )
-        )
-    sequences, tokens = story.args.get("max_num_seqs"), story.draft_tokens
-    if story.graph_sizes and isinstance(sequences, int) and tokens:
-        needed, largest = sequences * (tokens + 1), max(story.graph_sizes)
-        if needed > largest:
-            found.append(
-                Finding(
-                    rule=CLAMPED,
-                    kind="silent-slow",
-                    severity="info",
-                    source="https://github.com/Blackwellboy/model-serving-minefield/blob/main/traps/runtime/130-cudagraph-clamp-runs-top-shape-eager.md",
-                    message=f"A full batch is decoded without a CUDA graph: {sequences} requests x ({tokens} + 1) tokens = "
-                    f"{needed}, captured up to {largest}",
-                    evidence=f"cudagraph_capture_sizes up to {largest}",
-                    fix=f"Choose max-num-seqs and draft tokens so that their product fits ({largest // (tokens + 1)} "
-                    f"requests here), or raise "
-                    "--max-cudagraph-capture-size.",
-                )
-            )
-    return found
 
 
 def _is_fatal(event: Event) -> bool:

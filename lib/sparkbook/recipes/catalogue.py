@@ -1,6 +1,8 @@
 """Reading recipes: from the catalogue beside this file, or from a file of the user's own.
 
 A recipe may say `extends: ID` and then only what differs: mappings merge key by key, anything else replaces, and null takes a key out.
+Its `variants` say in the same way what differs in the line as it was published, and in one that is clean for a current release; these are
+`ID@as-published` and `ID@lint-clean`. `ids` does not list them: they are views of one recipe.
 A file whose name begins with an underscore is a base to extend and not a recipe by itself.
 """
 
@@ -19,7 +21,7 @@ import yaml
 from pydantic import ValidationError
 
 from sparkbook.errors import SparkbookError
-from sparkbook.recipes.schema import Recipe
+from sparkbook.recipes.schema import VARIANTS, Recipe
 
 CATALOGUE = Path(__file__).parent / "catalogue"
 SCHEMA_FILE = Path(__file__).parent / "recipe.schema.json"
@@ -34,7 +36,7 @@ _SafeLoader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # libyaml wher
 
 
 class _Loader(_SafeLoader):
-    """YAML without tags, and with an error where a key is given twice (YAML itself would silently keep the last)."""
+    """YAML without explicit tags, and with an error where a key is given twice (YAML itself would silently keep the last)."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         seen: set[Any] = set()
@@ -74,17 +76,18 @@ def load(name: str | Path) -> Recipe:
         if not path.is_file():
             raise RecipeError(f"there is no recipe file {path}")
         return _build(path)
+    name, _, variant = name.partition("@")
     path = _path_of(name)
     if path is None or path.name.startswith("_"):
         close = difflib.get_close_matches(name, ids(), n=3, cutoff=0.4)
         hint = f"did you mean {', '.join(close)}?" if close else "'sparkbook recipes list' shows them all"
         raise RecipeError(f"there is no recipe '{name}'; {hint}")
-    return _cached(path, path.stat().st_mtime_ns).model_copy(deep=True)
+    return _cached(path, path.stat().st_mtime_ns, variant).model_copy(deep=True)
 
 
 @functools.lru_cache(maxsize=256)
-def _cached(path: Path, _changed_ns: int) -> Recipe:
-    return _build(path)
+def _cached(path: Path, _changed_ns: int, variant: str) -> Recipe:
+    return _build(path, variant)
 
 
 def _id_of(path: Path) -> str:
@@ -97,13 +100,24 @@ def _path_of(name: str) -> Path | None:
     return path if inside and path.is_file() else None
 
 
-def _build(path: Path) -> Recipe:
+def _build(path: Path, variant: str = "") -> Recipe:
     data = _merged(path, ())
+    if variant:
+        data = _varied(data, variant)
     try:
         return Recipe.model_validate(data)
     except ValidationError as error:
         problems = "\n".join(f"  {line}" for line in _explain(error))
         raise RecipeError(f"{_show(path)} is not a valid recipe:\n{problems}") from None
+
+
+def _varied(data: dict[str, Any], variant: str) -> dict[str, Any]:
+    """A variant's data."""
+    known = [name for name, patch in data.get("variants", {}).items() if patch is not None]
+    if variant not in known:
+        raise RecipeError(f"{data['id']} has no variant '{variant}'; it has {', '.join(known) or 'none'}")
+    patch = data.pop("variants")[variant]
+    return merge(data, patch) | {"id": f"{data['id']}@{variant}", "title": f"{data['title']}, {VARIANTS[variant]}"}
 
 
 def _show(path: Path) -> str:
@@ -125,7 +139,11 @@ def _merged(path: Path, chain: tuple[Path, ...]) -> dict[str, Any]:
         base_path = sibling if sibling.is_file() else None
     if base_path is None:
         raise RecipeError(f"{_show(path)}: extends: there is no recipe '{base_name}'")
-    return merge(_merged(base_path, (*chain, path)), data)
+    base = _merged(base_path, (*chain, path))
+    if not base_path.name.startswith("_"):
+        # How another recipe was published says nothing about this one.
+        base.get("variants", {}).pop("as-published", None)
+    return merge(base, data)
 
 
 def _read(path: Path) -> dict[str, Any]:
@@ -135,6 +153,8 @@ def _read(path: Path) -> dict[str, Any]:
         text = path.read_text("utf-8")
         if "&" in text and any(isinstance(event, yaml.AliasEvent) for event in yaml.parse(text, _Loader)):
             raise RecipeError(f"{_show(path)}: YAML aliases are not read; use extends")
+        if "!" in text and (tagged := _tagged(text)):
+            raise RecipeError(f"{_show(path)} is not valid YAML for a recipe: the tag {tagged} is not read; write the value as it is")
         data = yaml.load(text, _Loader)
     except UnicodeDecodeError:
         raise RecipeError(f"{_show(path)} is not UTF-8 text") from None
@@ -148,6 +168,12 @@ def _read(path: Path) -> dict[str, Any]:
     if not isinstance(data, dict):
         raise RecipeError(f"{_show(path)} holds {type(data).__name__}, not a mapping of recipe keys")
     return data
+
+
+def _tagged(text: str) -> str | None:
+    """The first value's explicit tag."""
+    nodes = (event for event in yaml.parse(text, _Loader) if isinstance(event, yaml.ScalarEvent | yaml.CollectionStartEvent))
+    return next((event.tag for event in nodes if event.tag and not (isinstance(event, yaml.ScalarEvent) and event.tag == "!")), None)
 
 
 def _one_line(error: yaml.YAMLError) -> str:

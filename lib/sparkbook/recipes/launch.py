@@ -7,6 +7,7 @@ Everything else in a recipe (facts, figures, warnings) is about the model, not a
 from __future__ import annotations
 
 import json
+import math
 import re
 from typing import Annotated, Any, Literal
 
@@ -21,6 +22,27 @@ class Strict(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
+
+def check_plain(value: Any, printable: bool = False) -> None:
+    """A `ValueError` for a number that is none anywhere in a value, and where it has to be `printable`, for a text with control characters.
+
+    Line breaks and tabs are text; other control characters, and the marks that turn the direction of writing, may move a cursor or hide
+    letters.
+    """
+    if isinstance(value, dict):
+        for pair in value.items():
+            check_plain(pair, printable)
+    elif isinstance(value, list | tuple):
+        for item in value:
+            check_plain(item, printable)
+    elif isinstance(value, float) and not math.isfinite(value):
+        raise ValueError("a number is NaN or infinite")
+    elif printable and isinstance(value, str) and (found := _CONTROL.search(value)):
+        raise ValueError(f"a text holds the control character U+{ord(found[0]):04X}")
+
+
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
+"""Control characters but tab and line feed, and the marks that turn the direction of writing."""
 
 Value = bool | int | float | str | list[Any] | dict[str, Any]
 """Value of a serve argument: `true` for a bare flag, a mapping for JSON, a list for several words."""
@@ -97,8 +119,11 @@ class Container(Strict):
     @classmethod
     def _ports(cls, ports: list[str]) -> list[str]:
         for port in ports:
-            if not re.fullmatch(r"((\d+\.){3}\d+:|\[[0-9a-f:]+\]:)?\d+:\d+(/(tcp|udp))?", port):
+            if not re.fullmatch(r"((\d+\.){3}\d+:|\[[0-9a-f:]+\]:)?\d{1,9}:\d{1,9}(/(tcp|udp))?", port, re.ASCII):
                 raise ValueError(f"'{port}' is not a published port: write ADDRESS:HOST:CONTAINER, such as 127.0.0.1:8000:8000")
+            numbers = port.partition("/")[0].rsplit("]:", 1)[-1].split(":")[-2:]
+            if not all(1 <= int(number) <= 65535 for number in numbers):
+                raise ValueError(f"'{port[:60]}' is not a published port: a port is a number from 1 to 65535")
         return ports
 
     @field_validator("volumes")
@@ -167,6 +192,8 @@ class Serve(Strict):
             result[name] = canonical(value) if value != [] else ""
             if result[name] == "":
                 raise ValueError(f"{name}: an option needs a value, or true for a bare flag")
+            if name == "port" and not (isinstance(result[name], int) and 1 <= result[name] <= 65535):  # type: ignore[operator]
+                raise ValueError(f"port: {str(value)[:40]} is not a port: write a number from 1 to 65535")
             if name == "api-key":
                 raise ValueError("api-key is a secret and stands in no recipe: leave it out, and write VLLM_API_KEY: null under env")
         return result

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
-from sparkbook.recipes.launch import Container, EntryPoint, Env, Launch, Serve, Strict, entrypoint_of
+from sparkbook.recipes.launch import Container, EntryPoint, Env, Launch, Serve, Strict, check_plain, entrypoint_of
 from sparkbook.units import gb_to_gib
 
 Status = Literal["published", "lint-clean", "run"]
@@ -277,11 +277,18 @@ class Topology(Strict):
     pipeline_parallel: int = Field(1, gt=0)
 
 
+VARIANTS = {
+    "as-published": "as its source published it",
+    "lint-clean": "without an error or a warning of the linter",
+}
+"""Variants that a recipe may have besides itself, loaded as `ID@NAME`, and what each is."""
+
+
 class Recipe(Strict):
     """One way to serve one model."""
 
     schema_version: Literal[1] = 1
-    id: str = Field(pattern=r"^[a-z0-9][a-z0-9.-]*(/[a-z0-9][a-z0-9.-]*)?$")
+    id: str = Field(pattern=r"^[a-z0-9][a-z0-9.-]*(/[a-z0-9][a-z0-9.-]*)?(@[a-z-]+)?$")
     title: str
     summary: str
     family: Family
@@ -299,8 +306,20 @@ class Recipe(Strict):
     corrections: Annotated[list[Correction], BeforeValidator(_entries)] = Field(default_factory=list, json_schema_extra=_or_mapping)
     benchmarks: Benchmarks = Field(default_factory=Benchmarks)
     topology: Topology = Field(default_factory=Topology)
+    variants: dict[Literal["as-published", "lint-clean"], dict[str, Any] | None] = Field(
+        default_factory=dict, description="what differs in each variant, merged as `extends` merges; null: there is none"
+    )
     guide_section: str | None = Field(None, description="section of the guide that it comes from, such as 7.1.1")
     sources: Annotated[list[Source], BeforeValidator(_sources)] = Field(min_length=1, json_schema_extra=_or_source_mapping)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _printable(cls, data: Any) -> Any:
+        # What is started may hold any character, and is quoted by whoever writes it; everything else is shown as it is.
+        if isinstance(data, dict):
+            check_plain(data)
+            check_plain({key: value for key, value in data.items() if key not in ("serve", "container", "env")}, printable=True)
+        return data
 
     @model_validator(mode="after")
     def _sources_exist(self) -> Recipe:

@@ -194,7 +194,8 @@ def wrong_type(case: Case) -> Iterator[Hit]:
     for given in case.args.options:
         if given.option and (wrong := problem(given, given.option)) and wrong[0] == "type":
             json = given.option.type.startswith(("json", "object"))
-            yield Hit(wrong[1], given.shown, "put the JSON in single quotes, its names in double ones" if json else "write the number")
+            fix = "put the JSON in single quotes, its names in double ones" if json else "write the number"
+            yield Hit(wrong[1], given.shown, fix, kind="launcher-quoting" if json else None)
 
 
 @rule(
