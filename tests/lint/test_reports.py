@@ -105,8 +105,7 @@ UNSEEN = [
     ("tool-parser", "vllm serve openai/gpt-oss-20b --enable-auto-tool-choice --tool-call-parser hermes"),
     (
         "spec-decode-oom",
-        UNSEEN_D
-        + 'vllm/vllm-openai:v0.32.0 Qwen/Qwen3.5-27B -sc \'{"method":"dflash","model":"x/y","num_speculative_tokens":9}\'',
+        UNSEEN_D + 'vllm/vllm-openai:v0.32.0 Qwen/Qwen3.5-27B -sc \'{"method":"dflash","model":"x/y","num_speculative_tokens":9}\'',
     ),
     ("quant-flag", UNSEEN_D + "vllm/vllm-openai:v0.32.0 RedHatAI/Qwen3-32B-NVFP4 --quantization modelopt_fp4"),
     ("ray-missing", UNSEEN_D + "nvcr.io/nvidia/vllm:26.04-py3 vllm serve Qwen/Qwen3-235B -tp 2 --distributed-executor-backend=ray"),

@@ -45,13 +45,12 @@ def test_there_are_at_least_sixty_rules_in_nine_families():
     assert len({rule.name for rule in RULES.values()}) == len(RULES)
 
 
-def test_every_rule_has_a_page_with_both_examples():
-    pages = list(lint.pages())
-    assert len({address for address, _, _ in pages}) == len(pages) == len(RULES)
-    for _, title, text in pages:
-        assert text.startswith(f"# {title}") and "## Fails" in text and "## Passes" in text and "## Source" in text
-        failing = text.split("## Fails")[1].split("## Passes")[0]
-        assert re.search(r"- \*\*(error|warning|info)\*\*", failing), "the page shows what the linter says, not what is written about it"
+@RULE
+def test_every_rule_has_a_page_with_both_examples(rule):
+    text = lint.page(rule)
+    assert text.startswith(f"# {rule.code}: {rule.name}") and "## Fails" in text and "## Passes" in text and "## Source" in text
+    failing = text.split("## Fails")[1].split("## Passes")[0]
+    assert re.search(r"- \*\*(error|warning|info)\*\*", failing), "the page shows what the linter says, not what is written about it"
 
 
 @pytest.mark.parametrize("code", ["QUANT104", "SPEC105", "MODEL107", "SPARK105", "SPARK107"])

@@ -8,7 +8,7 @@ import yaml
 from sparkbook import logs
 from sparkbook.errors import SparkbookError
 from sparkbook.logs.figures import FIGURES
-from sparkbook.logs.pages import pages, symptoms
+from sparkbook.logs.pages import page, symptoms
 from sparkbook.logs.signatures import load
 
 DATA = Path(__file__).parents[1] / "data" / "logs"
@@ -93,13 +93,11 @@ def test_asking_for_one():
         ALL["nothing"]
 
 
-def test_pages():
-    found = list(pages())
-    assert len(found) == len(ALL) and len({slug for slug, _, _ in found}) == len(ALL)
-    for slug, title, markdown in found:
-        signature = ALL[slug]
-        assert markdown.startswith(f"# {title}\n") and signature.source in markdown
-        assert signature.example.replace("\r", "\n") in markdown and signature.passing.replace("\r", "\n") in markdown
+@pytest.mark.parametrize("signature", ALL, ids=lambda s: s.name)
+def test_page(signature):
+    markdown = page(signature)
+    assert markdown.startswith(f"# {signature.id}: ") and signature.source in markdown
+    assert signature.example.replace("\r", "\n") in markdown and signature.passing.replace("\r", "\n") in markdown
 
 
 def test_the_table_of_symptoms():

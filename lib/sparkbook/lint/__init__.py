@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -154,12 +154,6 @@ def example(text: str) -> str:
     return str(EXAMPLES / f"{text.removeprefix('EXAMPLE:')}.yaml") if text.startswith("EXAMPLE:") else text
 
 
-def pages() -> Iterator[tuple[str, str, str]]:
-    """A page for every rule: its address in the site, title, Markdown."""
-    for rule in RULES.values():
-        yield rule.address, f"{rule.code}: {rule.name}", page(rule)
-
-
 def page(rule: Rule) -> str:
     """The page of one rule: what it catches and why, a failing and a passing example, its releases and its source."""
     span = f"{rule.since or 'the first known release'} to {rule.until or 'the newest known release'}"
@@ -180,6 +174,6 @@ def page(rule: Rule) -> str:
 
 
 __all__ = [
-    "FAMILIES", "RULES", "Case", "Edit", "Line", "Report", "Rule", "difference", "example", "lint", "page", "pages", "read", "repair",
+    "FAMILIES", "RULES", "Case", "Edit", "Line", "Report", "Rule", "difference", "example", "lint", "page", "read", "repair",
     "suppressions",
 ]  # fmt: skip

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import html
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -67,12 +66,6 @@ and not here:
 ```
 :::
 """
-
-
-def pages() -> Iterator[tuple[str, str, str]]:
-    """Slug, title and Markdown of every signature's page."""
-    for signature in signatures():
-        yield signature.name, f"{signature.id}: {_plain(signature.title)}", page(signature)
 
 
 @dataclass(frozen=True)

@@ -267,3 +267,25 @@ def transformers(case: Case) -> Iterator[Hit]:
             case.line.image,
             "the image built with --tf5: vllm-node-tf5",
         )
+
+
+@rule(
+    "IMG113",
+    "arguments-hidden",
+    "info",
+    source="the images' own entry scripts, as their projects describe them",
+    bad="qwen3-next-80b-a3b-nvfp4-mtp",
+    good="gpt-oss-20b",
+)
+def hidden(case: Case) -> Iterator[Hit]:
+    """The image's own script makes the arguments of vLLM out of variables, so they stand nowhere in the line. Image, container and
+    variables are judged; options, parsers, memory and speculation are not, and no finding about them means nothing. The engine's log
+    shows what was made of it: `non-default args`."""
+    scripted = case.line.runs == "wrapper" and case.line.entry is None
+    # A recipe serves in any case, also where it starts the script by a command of its own.
+    if case.contained and case.line.serve is None and (scripted or case.recipe):
+        yield Hit(
+            f"{case.shown_image} makes vLLM's arguments by a script of its own: options, parsers, memory and speculation are not judged",
+            ", ".join(sorted(name for name in case.line.env if not name.startswith(("HF_", "VLLM_API")))[:8]) or None,
+            "read `non-default args` in the engine's log, and lint that as a vllm serve line",
+        )

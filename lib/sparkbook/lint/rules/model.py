@@ -321,7 +321,8 @@ def not_mounted(case: Case) -> Iterator[Hit]:
 )
 def other_draft(case: Case) -> Iterator[Hit]:
     """A draft model proposes what its own target would say. One of another family, or of another size, is hardly ever right: acceptance
-    near zero makes the server slower than without it."""
+    near zero makes the server slower than without it. A line holds names and no weights, so family, architecture and size are taken from
+    the names; MODEL115 says so where they tell nothing."""
     draft = str((case.spec or {}).get("model") or "")
     if not draft or not case.family or case.method in ("ngram", "suffix"):
         return
@@ -330,12 +331,45 @@ def other_draft(case: Case) -> Iterator[Hit]:
     other = family_of(draft)
     sizes = [re.findall(r"(?<![\w.])(\d+(?:\.\d+)?)b(?![a-z])", re.sub(r"[-_/.]", " ", name.lower())) for name in (case.model, draft)]
     if other and other.name.split()[0] != case.family.name.split()[0]:
+        basis = "by their names"
+        if other.architecture and case.family.architecture and other.architecture != case.family.architecture:
+            basis = f"by their names, which stand for {other.architecture} and {case.family.architecture}"
         yield Hit(
-            f"the draft {draft} is of {other.name}, the model of {case.family.name}", draft, "take the draft that is made for the model"
-        )
-    elif case.method in ("dflash", "dspark", "eagle3") and sizes[0] and sizes[1] and sizes[0][0] != sizes[1][0]:
-        yield Hit(
-            f"the draft {draft} is made for a model of {sizes[1][0]}B, not {sizes[0][0]}B",
+            f"the draft {draft} is of {other.name}, the model of {case.family.name} (judged {basis})",
             draft,
             "take the draft that is made for the model",
         )
+    elif case.method in ("dflash", "dspark", "eagle3") and sizes[0] and sizes[1] and sizes[0][0] != sizes[1][0]:
+        yield Hit(
+            f"the draft {draft} is made for a model of {sizes[1][0]}B, not {sizes[0][0]}B (judged by the names)",
+            draft,
+            "take the draft that is made for the model",
+        )
+
+
+@rule(
+    "MODEL115",
+    "draft-not-judged",
+    "info",
+    source="the drafts' model cards: a draft is trained for one target",
+    confidence="low",
+    bad="vllm serve my-lab/finetune-27b --spec-method dflash --spec-model my-lab/draft --spec-tokens 7",
+    good="vllm serve google/gemma-4-31B-it --spec-method dflash --spec-model RedHatAI/gemma-4-31B-it-speculator.dflash --spec-tokens 7",
+)
+def draft_not_judged(case: Case) -> Iterator[Hit]:
+    """The names of target and draft do not both tell a family, so whether they belong together is not judged: no finding of MODEL114 means
+    nothing here. A recipe that names the same draft among its facts, with a source, counts as known."""
+    draft = str((case.spec or {}).get("model") or "")
+    if not draft or case.method in ("ngram", "suffix"):
+        return
+    from sparkbook.lint.models import family_of
+
+    stated = case.recipe.draft.model if case.recipe and case.recipe.draft else None
+    if draft == stated or draft == case.model or (case.family and family_of(draft)):
+        return
+    unknown = " and ".join(name for name, known in ((case.model or "the model", case.family), (draft, family_of(draft))) if not known)
+    yield Hit(
+        f"whether the draft {draft} belongs to the model cannot be told: the linter does not know {unknown}",
+        draft,
+        "look at the draft's card for its target; after the start, an acceptance below 5 % means that they do not belong together",
+    )
