@@ -10,7 +10,7 @@ from sparkbook import lint, releases
 from sparkbook.lint.reading import Line, Word
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "releases"))
-from conftest import RealParser
+from asked_parser import RealParser
 
 pytestmark = pytest.mark.engine
 RELEASE = releases.get("0.32.0")
