@@ -118,7 +118,7 @@ def test_facts_of_every_recipe() -> None:
 
 @pytest.mark.parametrize("form", FORMATS)
 def test_a_launch_line_is_printed_alone(form: str) -> None:
-    assert run("recipes", "show", "gpt-oss-120b", "--as", form).stdout == FORMATS[form].write(recipes.load("gpt-oss-120b").launch)
+    assert run("recipes", "show", "gpt-oss-120b", "--as", form).stdout == FORMATS[form].write(recipes.load("gpt-oss-120b"))
 
 
 def test_a_recipe_as_json() -> None:

@@ -86,6 +86,14 @@ class As(enum.StrEnum):
     docker = "docker"
     compose = "compose"
     shell = "shell"
+    recipe = "recipe"
+    eugr = "eugr"
+    sparkrun = "sparkrun"
+    spark_pulse = "spark-pulse"
+    nvidia = "nvidia"
+    vllm_recipes = "vllm-recipes"
+    vllm_recipes_json = "vllm-recipes-json"
+    kubernetes = "kubernetes"
     json = "json"
 
 
@@ -169,7 +177,7 @@ def recipes_show(
     else:
         from sparkbook.formats import FORMATS
 
-        typer.echo(FORMATS[as_.value].write(recipe.launch), nl=False)
+        typer.echo(FORMATS[as_.value].write(recipe), nl=False)
 
 
 def _print_facts(console: Console, recipe: Recipe) -> None:
@@ -373,9 +381,7 @@ def releases_diff(
 
 @app.command("lint")
 def lint(
-    source: Annotated[
-        str, typer.Argument(metavar="INPUT", help="A recipe's id, a recipe, compose or text file, or - for standard input.")
-    ],
+    source: Annotated[str, typer.Argument(metavar="INPUT", help="A recipe's id, a recipe, compose or text file, or - for standard input.")],
     release: Annotated[str | None, typer.Option(help="vLLM release to judge against, if not the one in the image.")] = None,
     ignore: Annotated[list[str] | None, typer.Option(help="Codes of rules to be silent about, with commas.")] = None,
     fix: Annotated[bool, typer.Option("--fix", help="Repair what can be repaired mechanically, and print the difference.")] = False,
@@ -415,6 +421,47 @@ def _fix(source: str, report: Any, release: str | None, codes: list[str]) -> Any
     if fixed != report.text and source != "-" and not any(char.isspace() for char in source) and path.is_file():
         path.write_text(fixed, "utf-8")
     return again
+
+
+# ---- convert
+
+
+@app.command("convert")
+def convert(
+    source: Annotated[
+        str, typer.Argument(metavar="INPUT", help="A recipe's id, a file in any known format, a launch line, or - for standard input.")
+    ],
+    to: Annotated[str, typer.Option("--to", metavar="FORMAT", help="The format to write; 'list' names them all.")],
+    env_file: Annotated[str | None, typer.Option("--env-file", metavar="FILE", help="The .env file of a compose file.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Write a recipe in another format. The text goes to standard output, the report of what was lost to standard error."""
+    from sparkbook import formats
+    from sparkbook.findings import Findings
+    from sparkbook.formats import compose
+
+    if to == "list":
+        for format_ in formats.FORMATS.values():
+            typer.echo(f"{format_.name:<18} {format_.title}")
+        return
+    if to not in formats.FORMATS:
+        raise SparkbookError(f"there is no format '{to}'; there are {', '.join(formats.FORMATS)}")
+    env = compose.read_env(formats.file_text(env_file)) if env_file else None
+    read = formats.resolve(source, env)
+    written = formats.write(read.recipe, to)
+    if as_json:
+        summary = {"from": read.format, "to": to, "read": len(read.findings), "written": len(written.findings)}
+        _print_json({"text": written.text, **Findings([*read.findings, *written.findings]).to_dict(**summary)})
+        return
+    typer.echo(written.text, nl=False)
+    from rich.console import Console
+
+    console = Console(stderr=True, highlight=False, width=None if sys.stderr.isatty() else 1000)
+    for title, findings in ((f"Read as {formats.FORMATS[read.format].title}:", read.findings),
+                            (f"Written as {formats.FORMATS[to].title}:", written.findings)):  # fmt: skip
+        if findings:
+            console.print(title, style="bold")
+            console.print(findings)
 
 
 # ---- diagnose

@@ -35,6 +35,7 @@ def code_families() -> Iterator[Family]:
 def rule_pages() -> Iterator[tuple[str, str]]:
     """Name (without ending) and Markdown of each page, in the order of the table of contents."""
     from sparkbook import lint
+    from sparkbook.formats import conversion
     from sparkbook.logs.pages import page as signature_page
     from sparkbook.logs.signatures import signatures
 
@@ -52,6 +53,8 @@ def rule_pages() -> Iterator[tuple[str, str]]:
             checks.prefix.lower(),
             _page(f"{checks.prefix}{'xx' if checks.prefix[-1].isdigit() else ''}: {_lower(checks.title)}", checks.intro, mine),
         )
+    mine = [(code.code, conversion.page(code)) for code in conversion.CODES.values()]
+    yield "conv", _page("CONV: what a conversion says", conversion.INTRO, mine)
 
 
 def _page(title: str, intro: str, rules: Iterable[tuple[str, str]]) -> str:

@@ -1,44 +1,284 @@
-"""Writers and readers of launches: one module a format, each with `write(launch) -> str` and `read(text) -> Launch`.
+"""Every format that a start of vLLM is written down in: read into a recipe, and written from one, with a report of what was lost.
 
-    >>> from sparkbook import formats, recipes
-    >>> launch = recipes.load("gpt-oss-120b").launch
-    >>> formats.FORMATS["docker"].read(formats.FORMATS["docker"].write(launch)) == launch
+    >>> from sparkbook import formats
+    >>> read = formats.read_any("docker run --gpus all vllm/vllm-openai:v0.19.0 openai/gpt-oss-20b --max-model-len 8192")
+    >>> read.format, read.recipe.model.repo, read.recipe.serve.args
+    ('docker', 'openai/gpt-oss-20b', {'max-model-len': 8192})
+    >>> written = formats.write(read.recipe, "compose")
+    >>> formats.read(written.text, "compose").launch == read.launch
     True
+
+`resolve` is what every verb of the command asks that takes an INPUT: a recipe's id, a file in any format, the text itself, or `-`.
+Which format a text has is told from the text and never from a file's name. Nothing is executed while reading, and nothing is fetched or
+included; a text is at most 1 MB.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+import importlib
+import os
+import re
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from sparkbook.formats import compose, docker_run, shell
+from sparkbook.errors import SparkbookError
+from sparkbook.findings import Findings
+from sparkbook.formats.conversion import CODES, Conversion, Notes, Written, build, finding, report
+from sparkbook.formats.documents import MAX_BYTES, check_text, parse_all
 from sparkbook.recipes.launch import Launch
+
+if TYPE_CHECKING:
+    from sparkbook.recipes.schema import Recipe
+
+Reader = Callable[[str, Notes], tuple[Launch, dict[str, Any]]]
+"""Reads a text into a launch and the fields of a recipe that the text states."""
 
 
 @dataclass(frozen=True)
 class Format:
-    """One way to write a launch down.
+    """One way to write a start down.
 
     Attributes:
         name: what `--as` and `--to` call it.
         title: what it is, for people.
-        write: the text; a `SparkbookError` where the format cannot say what the launch asks for.
-        read: the launch; a `SparkbookError` where the text is not one, or holds what a launch cannot keep.
+        language: of a fenced block that shows it.
+        detect: whether a text is of this format, given the text and the YAML document that it is: a list of several, None where it is none.
+        reader: reads it.
+        writer: writes a recipe; a `SparkbookError` where the format can't say what the recipe asks for.
     """
 
     name: str
     title: str
-    write: Callable[[Launch], str]
-    read: Callable[[str], Launch]
+    language: str
+    detect: Callable[[str, Any], bool]
+    reader: Reader | None
+    writer: Callable[[Recipe], str]
 
+    def read(self, text: str) -> Conversion:
+        """The recipe that a text of this format describes, with the loss report.
+
+        Raises:
+            SparkbookError: the text isn't of this format, or makes no recipe.
+        """
+        check_text(text)
+        try:
+            if self.reader is None:
+                return _of("own", "read")(text)
+            notes = Notes()
+            launch, facts = self.reader(text, notes)
+            return build(self.name, self.title, text, launch, notes, facts)
+        except SparkbookError as error:
+            raise _short(error) from None
+
+    def write(self, recipe: Recipe | Launch) -> str:
+        """A recipe, or for the formats of a bare launch a launch, in this format.
+
+        Raises:
+            SparkbookError: the format can't say what is asked for.
+        """
+        return self.writer(recipe)  # type: ignore[arg-type]
+
+
+def _short(error: SparkbookError) -> SparkbookError:
+    """An error whose message shows no more than a screen of what was read."""
+    text = str(error)
+    return error if len(text) <= 1000 else SparkbookError(f"{text[:700]} … {text[-200:]}")
+
+
+def _of(module: str, function: str) -> Callable[..., Any]:
+    """A function of one of this package's modules, which is imported when it is first called: a command that reads one line needs one."""
+
+    def call(*args: Any) -> Any:
+        return getattr(importlib.import_module(f"sparkbook.formats.{module}"), function)(*args)
+
+    return call
+
+
+def _line(name: str, module: str, title: str, language: str, detect: Callable[[str, Any], bool], keeps: bool = True) -> Format:
+    """A format that holds a launch and nothing else."""
+
+    def writer(recipe: Recipe | Launch) -> str:
+        launch = recipe if isinstance(recipe, Launch) else recipe.launch
+        foreign = {} if isinstance(recipe, Launch) else dict(recipe.foreign.get(name) or {})
+        return _of(module, "write")(launch, foreign) if keeps else _of(module, "write")(launch)
+
+    return Format(name, title, language, detect, lambda text, notes: (_of(module, "read")(text, notes), {}), writer)
+
+
+def _document(name: str, module: str, title: str, suffix: str = "", language: str = "yaml") -> Format:
+    """A format that holds facts as well."""
+    return Format(name, title, language, _of(module, f"detect{suffix}"), _of(module, f"read{suffix}"), _of(module, f"write{suffix}"))
+
+
+_SERVES = re.compile(r"\bvllm\s+serve\b|\bvllm\.entrypoints\.(openai\.api_server|cli\.main)\b")
+_STARTS = re.compile(r"\b(docker|podman|nerdctl)\s+(container\s+)?(run|create)\b")
 
 FORMATS: dict[str, Format] = {
     format.name: format
     for format in (
-        Format("docker", "docker run line", docker_run.write, docker_run.read),
-        Format("compose", "compose file", compose.write, compose.read),
-        Format("shell", "vllm serve line, without a container", shell.write, shell.read),
+        _line("docker", "docker_run", "docker run line", "bash",
+              lambda text, document: not isinstance(document, dict) and _STARTS.search(text) is not None),
+        _line("compose", "compose", "compose file", "yaml", lambda text, document: isinstance(document, dict) and "services" in document),
+        _line("shell", "shell", "vllm serve line, without a container", "bash",
+              lambda text, document: not isinstance(document, dict) and _SERVES.search(text) is not None, keeps=False),
+        Format("recipe", "recipe of this playbook", "yaml",
+               lambda text, document: isinstance(document, dict) and ("extends" in document or {"family", "sources"} <= set(document)),
+               None, _of("own", "write")),
+        _document("eugr", "eugr", "eugr recipe, version 1"),
+        _document("sparkrun", "sparkrun", "sparkrun recipe, version 2"),
+        _document("spark-pulse", "spark_pulse", "spark-pulse recipe, version 2"),
+        _document("nvidia", "nvidia", "NVIDIA local AI recipe"),
+        _document("vllm-recipes", "vllm_recipes", "vLLM recipe, YAML of a model"),
+        _document("vllm-recipes-json", "vllm_recipes", "vLLM recipe, JSON for one hardware", "_json", "json"),
+        _document("kubernetes", "kubernetes", "Kubernetes Deployment"),
     )
-}
+}  # fmt: skip
+"""Every format by its name."""
 
-__all__ = ["FORMATS", "Format"]
+
+def detect(text: str) -> str:
+    """The name of a text's format, told from what it holds.
+
+    Raises:
+        SparkbookError: it is of no known format, or out of bounds.
+    """
+    check_text(text)
+    document, problem = None, None
+    try:
+        documents = parse_all(text)
+        document = documents[0] if len(documents) == 1 else documents
+    except SparkbookError as error:
+        problem = error
+    for format_ in FORMATS.values():
+        if format_.detect(text, document):
+            return format_.name
+    if isinstance(document, dict) and "profiles" in document and "schema_version" in document:
+        raise SparkbookError("this is a performance.yaml: it holds measurements and no start; give the recipe.yaml beside it")
+    if problem is not None and re.search(r"^\s*[\w-]+:(\s|$)|^\s*[{\[]", text, re.MULTILINE):
+        raise problem
+    keys = f" (its keys are {', '.join(map(str, list(document)[:6]))})" if isinstance(document, dict) else ""
+    raise SparkbookError(f"this text is of no format that is known{keys}: expected one of {', '.join(FORMATS)}")
+
+
+def read(text: str, format: str | None = None, env: Mapping[str, str] | None = None) -> Conversion:
+    """The recipe that a text describes.
+
+    Args:
+        text: the text.
+        format: the name of its format; left out, it is detected.
+        env: for a compose file, the variables of its `.env` file (`compose.read_env`).
+
+    Raises:
+        SparkbookError: it is of no known format, can't be read, or makes no recipe.
+    """
+    name = format or detect(text)
+    if name not in FORMATS:
+        raise SparkbookError(f"there is no format '{name}'; there are {', '.join(FORMATS)}")
+    if name == "compose" and env:
+        notes = Notes()
+        return build(name, FORMATS[name].title, text, _of("compose", "read")(text, notes, env), notes)
+    return FORMATS[name].read(text)
+
+
+def text_of(source: str) -> tuple[str | None, str | None]:
+    """What a user named: the id of a recipe, or a text.
+
+    Returns:
+        The id or the path of an own recipe that is to be loaded by `recipes.load`, else None; and the text, None for a catalogue recipe.
+
+    Raises:
+        SparkbookError: a file that can't be read, or is too long.
+    """
+    if source == "-":
+        return None, _bounded(sys.stdin.buffer.read(MAX_BYTES * 4 + 1), "standard input")
+    if re.search(r"\s", source.strip()) or source.strip().startswith("{"):
+        return None, source
+    name = source.strip()
+    path = Path(os.path.expanduser(name))  # noqa: PTH111 (leaves alone what it can't expand, where Path would raise)
+    try:
+        found = path.is_file()
+    except (OSError, ValueError):
+        found = False  # a name that no file can have
+    if not found:
+        # What is longer than a file's name can be is no name of anything.
+        return (name, None) if len(name) <= 255 else (None, source)
+    text = file_text(name)
+    return (name if own_file(text) and path.suffix in (".yaml", ".yml") else None), text
+
+
+def file_text(path: str) -> str:
+    """The text of a file, within the bounds.
+
+    Raises:
+        SparkbookError: it can't be read, or is too long.
+    """
+    try:
+        with Path(os.path.expanduser(path)).open("rb") as file:  # noqa: PTH111 (leaves alone what it can't expand)
+            return _bounded(file.read(MAX_BYTES + 1), path)
+    except (OSError, ValueError) as error:
+        raise SparkbookError(f"{path} can't be read: {getattr(error, 'strerror', None) or error}") from None
+
+
+def own_file(text: str) -> bool:
+    """Whether a text is a recipe of this playbook."""
+    return re.search(r"^(extends|family):", text, re.MULTILINE) is not None and re.search(r"^services:", text, re.MULTILINE) is None
+
+
+def _bounded(data: bytes, name: str) -> str:
+    if len(data) > MAX_BYTES:
+        raise SparkbookError(f"{name} has more than {MAX_BYTES // 1000} kB, which no recipe and no launch line has")
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        raise SparkbookError(f"{name} is not UTF-8 text") from None
+
+
+def resolve(source: str, env: Mapping[str, str] | None = None) -> Conversion:
+    """The recipe that a user names: a recipe's id, a file of any format, a text, or `-` for standard input.
+
+    A recipe of the catalogue has an empty report. An own recipe file may extend its neighbours; nothing else is read from the disk.
+
+    Raises:
+        SparkbookError: there is no such recipe, or what was given can't be read. The message says what to do.
+    """
+    name, text = text_of(source)
+    if name is None:
+        assert text is not None
+        return read(text, env=env)
+    from sparkbook import recipes
+
+    return Conversion("recipe", recipes.load(Path(name) if text is not None else name), Findings(), text or "")
+
+
+read_any = resolve
+
+
+def write(recipe: Recipe, to: str) -> Written:
+    """A recipe in another format, with a report of what the written form does not give back.
+
+    Raises:
+        SparkbookError: there is no such format, or it can't say what the recipe asks for.
+    """
+    if to not in FORMATS:
+        raise SparkbookError(f"there is no format '{to}'; there are {', '.join(FORMATS)}")
+    text = FORMATS[to].write(recipe)
+    written = report(to, FORMATS[to].title, text, recipe, FORMATS[to].read(text))
+    if to not in ("docker", "compose", "shell", "recipe") and (at := _home_inside(recipe.launch)):
+        told = finding(
+            "CONV102", f"{at} begins with your home folder, which is another one inside the container", fix="write the whole path"
+        )
+        return replace(written, findings=Findings([told, *written.findings]))
+    return written
+
+
+def _home_inside(launch: Launch) -> str | None:
+    """A place of the launch that names the caller's home folder to a program in the container."""
+    places = {"serve.model": launch.serve.model, **{f"serve.args.{name}": value for name, value in launch.serve.args.items()}, **{
+        f"env.{name}": value for name, value in launch.env.items()}}  # fmt: skip
+    return next((place for place, value in places.items() if isinstance(value, str) and (value == "~" or value.startswith("~/"))), None)
+
+
+__all__ = ["CODES", "FORMATS", "Conversion", "Format", "Notes", "Written", "detect", "read", "read_any", "resolve", "text_of", "write"]

@@ -9,15 +9,18 @@ from __future__ import annotations
 
 import re
 import shlex
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from sparkbook.errors import SparkbookError
 
+_SURROGATE = re.compile("[\ud800-\udfff]")
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 # No shell word can hold a NUL character, so between two of them stands what the shell would fill in: its spelling, or HOME.
 _MARK = "\0"
 HOME = f"{_MARK}$HOME{_MARK}"
-_OPERATORS = ("&&", "||", ";;", ">>", "<<", "|&", ";", "&", "|", ">", "<", "(", ")", "\n")
+_OPERATORS = ("&&", "||", ";;", ">>", "<<<", "<<", "|&", ";", "&", "|", ">", "<", "(", ")", "\n")
+_HEREDOC = re.compile(r"""<<(-?)[ \t]*(?:'([^'\n]*)'|"([^"\n]*)"|\\?([^\s;&|<>()'"`$\\]+))""")
+_ASSIGNED = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=")
 
 
 @dataclass(frozen=True)
@@ -28,12 +31,14 @@ class Token:
         text: the word without its quotes; expansions stand between NUL characters. An operator as it is.
         start, end: where it stands in the text.
         operator: whether it is an operator such as `&&` or the end of a line.
+        body: the lines of a here-document, with its `<<` and its delimiter as one operator.
     """
 
     text: str
     start: int
     end: int
     operator: bool = False
+    body: str | None = None
 
 
 def line_of(text: str, position: int) -> int:
@@ -64,14 +69,38 @@ class _Lexer:
 
     def tokens(self) -> list[Token]:
         found: list[Token] = []
+        pending: list[tuple[int, bool, str]] = []
         while (self._skip_blanks(), self.at < len(self.text))[1]:
             start = self.at
-            if operator := next((op for op in _OPERATORS if self.text.startswith(op, start)), None):
+            if self.text.startswith("<<", start) and not self.text.startswith("<<<", start) and (match := _HEREDOC.match(self.text, start)):
+                self.at = match.end()
+                pending.append((len(found), bool(match[1]), match[2] or match[3] or match[4] or ""))
+                found.append(Token(match[0], start, self.at, operator=True, body=""))
+            elif self.text[start] == "\n" and pending:
+                found.append(Token("\n", start, start + 1, operator=True))
+                self.at += 1
+                for index, indented, delimiter in pending:
+                    found[index] = replace(found[index], body=self._heredoc(indented, delimiter))
+                pending = []
+            elif operator := next((op for op in _OPERATORS if self.text.startswith(op, start)), None):
                 self.at += len(operator)
                 found.append(Token(operator, start, self.at, operator=True))
             else:
                 found.append(Token(self._word(), start, self.at))
         return found
+
+    def _heredoc(self, indented: bool, delimiter: str) -> str:
+        """The lines up to the one that is the delimiter; as in bash, the end of the text ends it as well."""
+        lines: list[str] = []
+        while self.at < len(self.text):
+            end = self.text.find("\n", self.at)
+            end = len(self.text) if end < 0 else end
+            line = self.text[self.at : end]
+            self.at = min(end + 1, len(self.text))
+            if (line.lstrip("\t") if indented else line) == delimiter:
+                break
+            lines.append(line.lstrip("\t") if indented else line)
+        return "\n".join(lines)
 
     def _skip_blanks(self) -> None:
         while self.at < len(self.text):
@@ -88,6 +117,7 @@ class _Lexer:
 
     def _word(self) -> str:
         start, parts = self.at, []
+        assigns = _ASSIGNED.match(self.text, start)
         if tilde := self._tilde():
             parts.append(tilde)
         while self.at < len(self.text) and self.text[self.at] not in " \t\r\n;&|<>()":
@@ -101,19 +131,23 @@ class _Lexer:
             elif char in "$`" and self.expand:
                 parts.append(self._expansion())
             elif char == _MARK:
-                end = self.text.index(_MARK, self.at + 1)
+                end = self.text.find(_MARK, self.at + 1)
+                if end < 0:
+                    raise SparkbookError(f"line {line_of(self.text, self.at)} holds a NUL character: take it out")
                 parts.append(self.text[self.at : end + 1])
                 self.at = end + 1
             else:
                 parts.append(char)
                 self.at += 1
                 # In a word that looks like an assignment bash expands a tilde after the first = and after every colon.
-                if char in "=:" and re.match(r"[A-Za-z_]\w*=", self.text[start : self.at], re.ASCII) and (tilde := self._tilde("/:")):
+                if char in "=:" and assigns and self.at >= assigns.end() and (tilde := self._tilde("/:")):
                     parts.append(tilde)
         return "".join(parts)
 
     def _tilde(self, ends: str = "/") -> str | None:
         """A tilde that bash expands: up to the next slash, blank or operator there is nothing quoted."""
+        if self.text[self.at : self.at + 1] != "~":
+            return None
         match = re.compile(rf"~([^\s/:'\"\\$`;&|<>()]*)(?=[{ends}\s;&|<>()]|$)").match(self.text, self.at)
         if not match or not self.expand:
             return None
@@ -133,7 +167,7 @@ class _Lexer:
 
     def _escaped(self) -> str:
         following = self.text[self.at + 1 : self.at + 2]
-        if following in (" ", "\t") and re.match(r"[ \t\r]*(\n|$)", self.text[self.at + 1 :]):
+        if following in (" ", "\t") and re.compile(r"[ \t\r]*(\n|$)").match(self.text, self.at + 1):
             raise SparkbookError(
                 f"line {line_of(self.text, self.at)} ends in a backslash and blanks, so it does not continue: delete the blanks"
             )
@@ -224,8 +258,10 @@ def check_writable(text: str) -> None:
     """Refuses what no command line can hold.
 
     Raises:
-        SparkbookError: the text holds a NUL character.
+        SparkbookError: the text holds a NUL character, or half of a UTF-16 pair.
     """
+    if _SURROGATE.search(text):
+        raise SparkbookError(f"{text!r} holds half of a UTF-16 pair, which is no text: save the file as UTF-8")
     if "\0" in text:
         raise SparkbookError(f"{text!r} holds a NUL character, which no command line can hold: take it out")
 

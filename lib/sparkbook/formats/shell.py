@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from sparkbook.errors import SparkbookError
-from sparkbook.formats.lexer import check_writable, mark_home, quote
+from sparkbook.formats.conversion import Notes
+from sparkbook.formats.documents import check_text
+from sparkbook.formats.lexer import mark_home, quote
 from sparkbook.formats.words import Reading, before_commands, read_script, render, serve_groups
 from sparkbook.recipes.launch import Launch
 
@@ -27,13 +29,13 @@ def write(launch: Launch) -> str:
     return "".join(f"{command} &&\n" for command in before_commands(launch.serve)) + " \\\n".join(lines) + "\n"
 
 
-def read(text: str) -> Launch:
-    """The launch that a `vllm serve` line describes, with commands before it joined by `&&`. Nothing is executed or expanded.
+def read(text: str, notes: Notes | None = None) -> Launch:
+    """The launch that a `vllm serve` or `python -m` line describes, with the commands before it. Nothing is executed.
 
     Raises:
-        SparkbookError: the text does not end in `vllm serve`, or holds something that only a shell can fill in.
+        SparkbookError: nothing in the text serves, or it holds something that only a shell can fill in.
     """
-    check_writable(text)
-    reading = Reading()
+    check_text(text)
+    reading = Reading(notes if notes is not None else Notes())
     read_script(reading, text, outer=True)
     return reading.launch()

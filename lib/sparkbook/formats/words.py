@@ -13,8 +13,9 @@ from typing import Any
 from pydantic import ValidationError
 
 from sparkbook.errors import SparkbookError
+from sparkbook.formats.conversion import Notes
 from sparkbook.formats.lexer import HOME, Token, check_writable, lex, line_of, literal, mark_home, passed_on, quote, show
-from sparkbook.recipes.launch import SHORT_FLAGS, EntryPoint, Launch, Serve, Value, entrypoint_of, is_secret, option_name
+from sparkbook.recipes.launch import SHORT_FLAGS, Container, EntryPoint, Launch, Serve, Value, entrypoint_of, is_secret, option_name
 
 # Words that belong together and should stay on one line: an option and its value.
 Group = list[str]
@@ -187,8 +188,9 @@ def render(groups: list[Group], quoted: Callable[[str], str] = quote, indent: st
 
 @dataclass
 class Reading:
-    """What has been found on a line so far; `launch()` makes the value of it."""
+    """What has been found on a line so far; `launch()` makes the value of it, and `notes` holds what it could not keep."""
 
+    notes: Notes = field(default_factory=Notes)
     image: str | None = None
     entrypoint: EntryPoint = "command"
     container: dict[str, Any] = field(default_factory=dict)
@@ -201,6 +203,7 @@ class Reading:
         Raises:
             SparkbookError: a value is not one that a launch can hold; the message never shows a variable's value.
         """
+        self._drop_what_is_no_value()
         data = {"image": self.image, "entrypoint": self.entrypoint, "container": self.container, "env": self.env, "serve": self.serve}
         try:
             return Launch.model_validate(data)
@@ -208,14 +211,45 @@ class Reading:
             problems = [f"{'.'.join(str(part) for part in e['loc'])}: {e['msg'].removeprefix('Value error, ')}" for e in error.errors()]
             raise SparkbookError("this is not a launch line that can be used: " + "; ".join(problems)) from None
 
+    def _drop_what_is_no_value(self) -> None:
+        """Takes out of the container what a recipe can't hold, and tells of it."""
+        for name in list(self.container):
+            value = self.container[name]
+            if problem := _problem({name: value}):
+                good: Any = None
+                if isinstance(value, list):
+                    good = [item for item in value if not _problem({name: [item]})]
+                elif isinstance(value, dict):
+                    good = {key: item for key, item in value.items() if not _problem({name: {key: item}})}
+                self.container.pop(name)
+                if good:
+                    self.container[name] = good
+                self.notes.add("CONV210", f"container.{name}: {problem}", "left out")
+        if self.container.get("network") == "host" and self.container.get("ports"):
+            ports = self.container.pop("ports")
+            self.notes.add("CONV210", "container.ports: docker publishes no port of a container on the host's network", ", ".join(ports))
+        for name in list(self.env):
+            if not re.fullmatch(r"[A-Za-z_]\w*", name, re.ASCII):
+                self.env.pop(name)
+                self.notes.add("CONV210", f"'{name}' is not the name of an environment variable", "left out")
+
+
+def _problem(container: dict[str, Any]) -> str | None:
+    try:
+        Container.model_validate(container)
+    except ValidationError as error:
+        return error.errors()[0]["msg"].removeprefix("Value error, ")
+    return None
+
 
 def set_env(reading: Reading, text: str) -> None:
     """Takes `NAME=VALUE` or `NAME`; `NAME=$NAME` passes the caller's own value on, as `NAME` alone does."""
     name, equals, value = text.partition("=")
     if not equals or passed_on(value) == name:
         reading.env[literal(name)] = None
-    elif is_secret(name) and show(value) != value:
-        raise SparkbookError(f"{name} is filled in by your shell from elsewhere: export {name} first, and give {name} no value here")
+    elif is_secret(literal(name)):
+        reading.env[name] = None
+        reading.notes.add("CONV206", f"{name} is a secret and was left out of the recipe", fix=f"export {name} before you start the server")
     else:
         reading.env[literal(name)] = literal(value)
 
@@ -234,6 +268,8 @@ def read_words(reading: Reading, words: list[str], entry: str | None) -> None:
     name = PurePosixPath(entry).name if entry else entry
     if reading.entrypoint == "wrapper":
         reading.serve = {"command": [literal(word) for word in words]}
+    elif name in _SHELLS and not words:
+        reading.serve = {"command": []}  # a shell that waits for somebody to type
     elif name in _SHELLS:
         read_shell(reading, words)
         if reading.entrypoint == "vllm-serve" and entry == "bash" and reading.serve.get("before"):
@@ -300,31 +336,208 @@ def read_script(reading: Reading, script: str, outer: bool) -> None:
     Raises:
         SparkbookError: the script does not end in a command that serves.
     """
-    *before, (served, _) = _commands(lex(script, outer)) or [([], "")]
-    if bad := next((token for token in served if token.operator), None):
-        raise SparkbookError(stray(script, bad))
+    commands = _commands(filled(lex(script, outer), script, reading.notes)) or [([], "")]
+    at = next((i for i, (tokens, _) in enumerate(commands) if _serves(tokens)), len(commands) - 1)
+    before, (served, _), after = commands[:at], commands[at], commands[at + 1 :]
+    served, rest = cut(served, script)
+    for left in [rest, *(tokens for tokens, _ in after)]:
+        if left and left[0].text.startswith("-"):
+            raise SparkbookError(f"line {line_of(script, left[0].start) - 1} ends the command and more follows: end it with a backslash")
+        if left:
+            told = show(" ".join(token.text for token in left if token.text != "\n"))[:60]
+            reading.notes.add("CONV209", "what follows the server is left out", told)
     chained: list[str] = []
+    assigned: list[str] = []
     joined = True
     for tokens, separator in before:
         words = [token.text for token in tokens]
-        if words[0] == "export" and all(re.match(r"[A-Za-z_]\w*=", word, re.ASCII) for word in words[1:]):
+        if words[0] == "export" and all(_ASSIGNMENT.match(word) for word in words[1:]):
             for word in words[1:]:
                 set_env(reading, word)
             continue
         command = script[tokens[0].start : tokens[-1].end]
+        if all(_ASSIGNMENT.match(word) for word in words) and not any(token.operator for token in tokens):
+            assigned.append(command)
+            continue
         if HOME in command:
             raise SparkbookError(f"'{show(command)}' holds the home folder of your own shell: a command in the container cannot be told it")
+        if any(token.body is not None for token in tokens):
+            reading.notes.add("CONV209", "a file written from a here-document is left out", show(command)[:60])
+            continue
         chained[len(chained) - (not joined) :] = [command if joined else f"{chained[-1]}; {command}"]
         joined = separator == "&&"
-    if not joined:
+    if not joined and chained:
         # After ; or a new line the server starts whether or not that command worked; `true` keeps this meaning in a chain of &&.
         chained[-1] += "; true"
     words = [token.text for token in served]
-    while words and re.match(r"[A-Za-z_]\w*=", words[0], re.ASCII):
+    while words and _ASSIGNMENT.match(words[0]):
         set_env(reading, words.pop(0))
     read_command(reading, words)
     if chained:
+        # Their variables may be the script's own.
+        reading.notes.guessed.setdefault("serve.before", "")
+        names = {command.split("=")[0] for command in assigned}
+        used = [
+            command for command in assigned if any(re.search(rf"\$\{{?{re.escape(command.split('=')[0])}\b", other) for other in chained)
+        ]
+        if names and used:
+            chained = [*(command for command in used if not re.search(r"[\n&|;<>()]", command)), *chained]
+    if chained:
         reading.serve["before"] = chained
+
+
+_ASSIGNMENT = re.compile(r"[A-Za-z_]\w*=", re.ASCII)
+_REDIRECTS = (">", ">>")
+_DEFAULT = re.compile(r"\$\{([A-Za-z_]\w*)(:?[-=])(.*)\}", re.DOTALL | re.ASCII)
+_PLAIN = re.compile(r"\$(?:([A-Za-z_]\w*)|\{([A-Za-z_]\w*)(?:\[[@*]\])?\})", re.ASCII)
+_DECLARE = {"export", "readonly", "local", "declare", "typeset"}
+
+
+def filled(tokens: list[Token], text: str, notes: Notes, variables: dict[str, list[str]] | None = None) -> list[Token]:
+    """A script's tokens with the variables filled in that the script itself sets, or gives a default. Nothing is run.
+
+    A value is known where it is written out: `NAME=value`, an array, or a default in `${NAME:-default}`. What comes from a command or
+    from the caller stays marked. An assignment inside a branch or a loop counts as made.
+
+    Args:
+        tokens: of the script, from `lex`.
+        text: the script.
+        notes: where it is told what was filled in.
+        variables: values that are known before, each the words it stands for; added to.
+    """
+    known: dict[str, list[str]] = {} if variables is None else variables
+    result: list[Token] = []
+    at, fresh = 0, True
+    while at < len(tokens):
+        token = tokens[at]
+        at += 1
+        if token.operator:
+            fresh = token.text not in ("<", ">", ">>", "<<<")
+            result.append(token)
+            continue
+        words = _expand(token, text, known, notes)
+        if fresh and len(words) == 1 and (match := _ASSIGNMENT.match(words[0])):
+            name = match[0][:-1]
+            if (
+                words[0] == match[0]
+                and at < len(tokens)
+                and tokens[at].operator
+                and tokens[at].text == "("
+                and tokens[at].start == token.end
+            ):
+                values: list[str] = []
+                at += 1
+                while at < len(tokens) and not (tokens[at].operator and tokens[at].text == ")"):
+                    if not tokens[at].operator:
+                        values += _expand(tokens[at], text, known, notes)
+                    at += 1
+                at += 1
+                known[name] = values
+                end = tokens[min(at, len(tokens)) - 1].end
+                result.append(Token(words[0], token.start, end))
+                continue
+            if passed_on(words[0][len(match[0]) :]) != name:
+                known[name] = [words[0][len(match[0]) :]]
+        elif token.text not in _DECLARE:
+            fresh = False
+        result += [Token(word, token.start, token.end) for word in words]
+    return result
+
+
+def _expand(token: Token, text: str, known: dict[str, list[str]], notes: Notes) -> list[str]:
+    """The words that a token becomes. Unquoted, a value is split at its blanks, as a shell splits it."""
+    parts = token.text.split("\0")
+    if len(parts) == 1:
+        return [token.text]
+    spelled = text[token.start : token.end]
+    alone = len(parts) == 3 and not parts[0] and not parts[2]
+    quoted = '"' in spelled
+    result = ""
+    for index, part in enumerate(parts):
+        if index % 2 == 0:
+            result += part
+            continue
+        value = _value_of(part, known, notes)
+        if value is not None and "[" not in part:
+            value = value[:1] or [""]
+        if len(result) + sum(map(len, value or ())) > 100_000:
+            raise SparkbookError(f"line {line_of(text, token.start)} grows beyond 100 kB when its variables are filled in")
+        if value is None:
+            result += f"\0{part}\0"
+        elif alone and "[" in part:
+            return value
+        elif alone and not quoted and re.search(r"\s", value[0]):
+            return value[0].split() or [""]
+        else:
+            result += " ".join(value)
+    return [result]
+
+
+def _value_of(spelled: str, known: dict[str, list[str]], notes: Notes) -> list[str] | None:
+    """The words that an expansion stands for, or None where only a shell knows."""
+    if spelled == "$HOME":
+        return None
+    if (match := _PLAIN.fullmatch(spelled)) and (name := match[1] or match[2]) in known:
+        notes.add("CONV208", f"${name} was filled in from a line before")
+        return known[name]
+    if match := _DEFAULT.fullmatch(spelled):
+        name, kind, default = match.groups()
+        if name in known and (known[name] != [""] or ":" not in kind):
+            notes.add("CONV208", f"${name} was filled in from a line before")
+            return known[name]
+        if not default or is_secret(name):
+            return None
+        try:
+            words = [token.text for token in lex(default) if not token.operator]
+        except SparkbookError:
+            return None
+        value = " ".join(words)
+        if "\0" in value.replace(HOME, ""):
+            return None
+        notes.add("CONV208", f"${name} was given its default", default)
+        if "=" in kind:
+            known[name] = [value]
+        return [value]
+    return None
+
+
+def cut(tokens: list[Token], text: str) -> tuple[list[Token], list[Token]]:
+    """One command's words without redirections, and what follows an operator that ends it.
+
+    Raises:
+        SparkbookError: a `<`, which most often is a placeholder.
+    """
+    words: list[Token] = []
+    at = 0
+    while at < len(tokens):
+        token = tokens[at]
+        if not token.operator:
+            words.append(token)
+        elif token.text in _REDIRECTS:
+            if words and words[-1].text.isdigit() and words[-1].end == token.start:
+                words.pop()
+            if at + 1 < len(tokens) and tokens[at + 1].operator and tokens[at + 1].text == "&":
+                at += 1
+            at += 1
+        elif token.text in ("<", "<<<"):
+            raise SparkbookError(stray(text, token))
+        elif token.body is None:
+            return words, tokens[at:]
+        at += 1
+    return words, []
+
+
+def _serves(tokens: list[Token]) -> bool:
+    """Whether a command starts a server, or a shell or a program that may."""
+    words = [token.text for token in tokens if not token.operator]
+    while words and (words[0] in ("exec", "env") or _ASSIGNMENT.match(words[0])):
+        words.pop(0)
+    program = PurePosixPath(words[0]).name if words else ""
+    return (
+        (program == "vllm" and words[1:2] == ["serve"])
+        or (program.startswith("python") and words[1:2] == ["-m"] and words[2:3] != [] and words[2] in _API_SERVER)
+        or (program in _SHELLS and any("vllm" in word for word in words[1:]))
+    )
 
 
 def _commands(tokens: list[Token]) -> list[tuple[list[Token], str]]:
@@ -373,17 +586,26 @@ def read_arguments(reading: Reading, words: list[str]) -> None:
         if model is None and values and inline is None and _SWITCH.fullmatch(name) and len(values) == 1:
             model = values.pop()
         if name == "model":
-            if model is not None or len(values) != 1:
-                raise SparkbookError("--model takes one model, given once")
+            if len(values) != 1:
+                raise SparkbookError("--model takes one model")
+            if model is not None:
+                reading.notes.add("CONV207", "the model is given twice: --model was taken, as vLLM takes it")
             model, reading.serve["model_option"] = values[0], True
-        elif name == "api-key" and len(values) == 1 and passed_on(values[0]) == "VLLM_API_KEY":
+        elif name == "api-key" and values:
             reading.env["VLLM_API_KEY"] = None
+            if passed_on(values[0]) != "VLLM_API_KEY":
+                reading.notes.add("CONV206", "--api-key is a secret and was left out of the recipe", fix="export VLLM_API_KEY instead")
+        elif inline == "":
+            reading.notes.add("CONV210", f"--{name}= has no value", "left out")
         else:
             value = [_value(text) for text in values] if values else True
+            if value == [""]:
+                reading.notes.add("CONV210", f"--{name} is given an empty value", "left out")
+                continue
             if name in args and name in _REPEATED:
                 value = [*_as_list(args[name]), *_as_list(value)]
             elif name in args:
-                raise SparkbookError(f"--{name} is given twice: keep the one that is meant (vLLM takes the last)")
+                reading.notes.add("CONV207", f"--{name} is given twice: the last was taken, as vLLM takes it")
             args[name] = value
     if model is not None:
         reading.serve["model"] = literal(model)

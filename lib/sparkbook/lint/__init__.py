@@ -1,9 +1,9 @@
 """The linter: what cannot work, works by luck, or has expired, judged against the vLLM release that the image holds.
 
-    >>> from sparkbook import lint
-    >>> report = lint.lint("vllm serve openai/gpt-oss-20b --speculative-disable-by-batch-size 32", release="0.32.0")
-    >>> report.findings[0].rule
-    'FLAG102'
+>>> from sparkbook import lint
+>>> report = lint.lint("vllm serve openai/gpt-oss-20b --speculative-disable-by-batch-size 32", release="0.32.0")
+>>> report.findings[0].rule
+'FLAG102'
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from sparkbook.errors import SparkbookError
 from sparkbook.findings import Findings
+from sparkbook.formats.conversion import CODES
 from sparkbook.lint.case import Case
 from sparkbook.lint.reading import Line, from_launch, given, read
 from sparkbook.lint.rule import FAMILIES, RULES, Edit, Rule
@@ -92,7 +93,7 @@ def suppressions(text: str) -> dict[str, str]:
 
 
 def _known(code: str) -> str:
-    if code not in RULES:
+    if code not in RULES and code not in CODES:
         raise SparkbookError(f"there is no rule {code}; families are {', '.join(FAMILIES)}")
     return code
 
@@ -127,6 +128,11 @@ def lint(source: str | Launch | Recipe | Line, release: str | None = None, ignor
             else:
                 kept.append(finding)
                 edits += repair
+    for finding in line.told:
+        if finding.rule in silent:
+            suppressed.append((finding.rule, silent[finding.rule]))
+        else:
+            kept.append(finding)
     # Once each, and at one place in the order of the rules: a set's order would differ from one process to the next.
     unique = sorted(dict.fromkeys(edits), key=lambda edit: (edit.start, edit.end))
     return Report(Findings(kept), case_.version, case_.assumed, tuple(suppressed), line.text, tuple(unique))

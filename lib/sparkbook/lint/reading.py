@@ -6,17 +6,16 @@ words are taken apart by the same lexer. Nothing is executed or expanded; what a
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
-import yaml
-
 from sparkbook.errors import SparkbookError
-from sparkbook.formats.lexer import HOME, Token, check_writable, lex, passed_on, show
+from sparkbook.findings import Finding
+from sparkbook.formats import documents
+from sparkbook.formats.lexer import HOME, Token, lex, passed_on, show
 from sparkbook.formats.words import serve_groups
 from sparkbook.recipes.launch import Launch, entrypoint_of
 from sparkbook.releases import images
@@ -70,6 +69,7 @@ class Line:
         recipe: the recipe, where the input is one.
         text: what the words' positions refer to.
         others: further launch lines of the same text.
+        told: what the reader of another format has to say.
     """
 
     image: str | None = None
@@ -85,6 +85,7 @@ class Line:
     recipe: Recipe | None = None
     text: str = ""
     others: list[Line] = field(default_factory=list)
+    told: list[Finding] = field(default_factory=list)
 
     @property
     def starts(self) -> bool:
@@ -125,10 +126,15 @@ def read(text: str) -> Line:
     Raises:
         SparkbookError: there is none in it, or a quote is not closed.
     """
-    check_writable(text)
+    documents.check_text(text)
     if re.search(r"^services:", text, re.MULTILINE):
         return _compose(text)
-    found = [line for command in _commands(lex(text)) if (line := _command(command, text))]
+    tokens = lex(text)
+    found = [line for command in _commands(tokens) if (line := _command(command, text))]
+    for token in tokens if not found else ():
+        # A launcher that a script writes down in a here-document and runs from there.
+        if token.body and (line := next((line for command in _commands(lex(token.body)) if (line := _command(command, ""))), None)):
+            found.append(line)
     if not found:
         raise SparkbookError("there is no launch line in this text: expected docker run …, a compose file, or vllm serve …")
     # A script often tries something else in the image first, such as nvidia-smi: what serves is what is meant.
@@ -232,8 +238,12 @@ def _container(line: Line, rest: list[Word]) -> None:
             line.doubled = (rest[0], rest[0])
         else:
             line.serve = rest
-    elif name is None and images.find(line.image) is None and rest and (rest[0].text.startswith("--") or "/" in rest[0].text[1:]) and not (
-        rest[0].text.startswith("/")
+    elif (
+        name is None
+        and images.find(line.image) is None
+        and rest
+        and (rest[0].text.startswith("--") or "/" in rest[0].text[1:])
+        and not (rest[0].text.startswith("/"))
     ):
         # Not an image that is known, but the words are a model and options: it starts vllm serve by itself.
         line.runs, line.serve = "vllm-serve", rest
@@ -292,10 +302,7 @@ _SERVICE = {"container_name": "name", "runtime": "runtime", "ipc": "ipc", "shm_s
 
 
 def _compose(text: str) -> Line:
-    try:
-        document = yaml.safe_load(text)
-    except (yaml.YAMLError, ValueError) as error:
-        raise SparkbookError(f"this is not YAML: {str(error).splitlines()[0]}") from None
+    document = documents.parse(text)
     found = document.get("services") if isinstance(document, dict) else None
     if not isinstance(found, dict):
         raise SparkbookError("this is not a compose file: its services are no mapping")
@@ -348,7 +355,10 @@ def _listed(value: Any) -> list[Word]:
 
 
 def given(source: str) -> tuple[Line, str]:
-    """What a user names: a recipe's id, a recipe file, a compose file, a text file, `-` for standard input, or the text itself.
+    """What a user names: a recipe's id, a file in any format that `sparkbook.formats` knows, `-` for standard input, or the text itself.
+
+    A launch line and a compose file are read here, mistakes and all; any other format becomes a recipe first, and what its reader has to
+    say of it joins the findings.
 
     Returns:
         The line, and the text that suppressions are looked for in.
@@ -356,24 +366,24 @@ def given(source: str) -> tuple[Line, str]:
     Raises:
         SparkbookError: it is none of these, or cannot be read.
     """
-    if source == "-":
-        import sys
+    from sparkbook import formats
 
-        text = sys.stdin.read()
+    name, text = formats.text_of(source)
+    if name is not None:
+        return _recipe(name)
+    assert text is not None
+    if not _IS_DOCUMENT.search(text) or re.search(r"^services:", text, re.MULTILINE):
         return read(text), text
-    if re.search(r"\s", source.strip()):
-        return read(source), source
-    source = source.strip()
-    path = Path(os.path.expanduser(source))  # noqa: PTH111 - which leaves alone what it cannot expand
-    if path.is_file():
-        try:
-            text = path.read_text("utf-8")
-        except (OSError, UnicodeDecodeError) as error:
-            raise SparkbookError(f"{source} cannot be read: {error}") from None
-        if path.suffix in (".yaml", ".yml") and not re.search(r"^services:", text, re.MULTILINE):
-            return _recipe(source)
+    format_ = formats.detect(text)
+    if format_ in ("docker", "shell", "compose"):
         return read(text), text
-    return _recipe(source)
+    found = formats.read(text, format_)
+    line = from_launch(found.launch)
+    line.told = [finding for finding in found.findings if finding.severity != "info"]
+    return line, text
+
+
+_IS_DOCUMENT = re.compile(r"^(\s*[{\[]|[\w-]+:(\s|$))", re.MULTILINE)
 
 
 def _recipe(source: str) -> tuple[Line, str]:

@@ -105,19 +105,22 @@ class Rule:
         for hit in self.judge(case):
             assumed = case.assumed if self.versioned or self.since or self.until else None
             message = f"{hit.message} (judged as vLLM {case.version}: {assumed})" if assumed else hit.message
-            yield Finding(
-                rule=self.code,
-                kind=hit.kind or self.kind,
-                severity=hit.severity or self.severity,
-                message=message,
-                evidence=hit.evidence,
-                fix=hit.fix,
-                why=self.address,
-                source=self.source,
-                since=self.since,
-                until=self.until,
-                confidence="medium" if assumed and self.confidence == "high" else self.confidence,
-            ), hit.edits
+            yield (
+                Finding(
+                    rule=self.code,
+                    kind=hit.kind or self.kind,
+                    severity=hit.severity or self.severity,
+                    message=message,
+                    evidence=hit.evidence,
+                    fix=hit.fix,
+                    why=self.address,
+                    source=self.source,
+                    since=self.since,
+                    until=self.until,
+                    confidence="medium" if assumed and self.confidence == "high" else self.confidence,
+                ),
+                hit.edits,
+            )
 
 
 RULES: dict[str, Rule] = {}

@@ -1,8 +1,8 @@
 """Recipes: what is known about serving each model, and what is started.
 
-    >>> from sparkbook import recipes
-    >>> recipes.load("gpt-oss-120b").model.repo
-    'openai/gpt-oss-120b'
+>>> from sparkbook import recipes
+>>> recipes.load("gpt-oss-120b").model.repo
+'openai/gpt-oss-120b'
 """
 
 from __future__ import annotations

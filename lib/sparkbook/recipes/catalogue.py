@@ -95,6 +95,8 @@ def _id_of(path: Path) -> str:
 
 
 def _path_of(name: str) -> Path | None:
+    if "\0" in name or len(name) > 200:
+        return None
     path = CATALOGUE / f"{name}.yaml"
     inside = path.resolve().is_relative_to(CATALOGUE.resolve())
     return path if inside and path.is_file() else None
@@ -102,13 +104,34 @@ def _path_of(name: str) -> Path | None:
 
 def _build(path: Path, variant: str = "") -> Recipe:
     data = _merged(path, ())
-    if variant:
-        data = _varied(data, variant)
+    return _valid(_varied(data, variant) if variant else data, _show(path))
+
+
+def validate(data: dict[str, Any], name: str) -> Recipe:
+    """The recipe that these keys make; `extends` names a recipe of the catalogue.
+
+    Args:
+        data: the keys of a recipe file.
+        name: what to call it in messages.
+
+    Raises:
+        RecipeError: they make no valid recipe, or extend one that there is not.
+    """
+    data = dict(data)
+    if (base := data.pop("extends", None)) is not None:
+        path = _path_of(str(base))
+        if path is None:
+            raise RecipeError(f"{name}: extends: there is no recipe '{base}'")
+        data = merge(_merged(path, ()), data)
+    return _valid(data, name)
+
+
+def _valid(data: dict[str, Any], name: str) -> Recipe:
     try:
         return Recipe.model_validate(data)
     except ValidationError as error:
         problems = "\n".join(f"  {line}" for line in _explain(error))
-        raise RecipeError(f"{_show(path)} is not a valid recipe:\n{problems}") from None
+        raise RecipeError(f"{name} is not a valid recipe:\n{problems}") from None
 
 
 def _varied(data: dict[str, Any], variant: str) -> dict[str, Any]:
@@ -224,9 +247,14 @@ def _short(value: object) -> str:
     return text if len(text) <= 60 else f"{text[:57]}..."
 
 
+@functools.lru_cache(maxsize=1)
+def _model_schema() -> dict[str, Any]:
+    return Recipe.model_json_schema()
+
+
 def _allowed_keys(location: tuple[int | str, ...]) -> list[str]:
     """The keys that the schema has at a place, read out of the published JSON Schema."""
-    schema = Recipe.model_json_schema()
+    schema = _model_schema()
     node: dict[str, Any] = schema
     for part in location:
         node = _resolve(node, schema)

@@ -23,6 +23,10 @@ class Strict(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
 
+def _may_be_port(value: Any) -> bool:
+    return (isinstance(value, int) and 1 <= value <= 65535) or (isinstance(value, str) and re.search(r"[{$]", value) is not None)
+
+
 def check_plain(value: Any, printable: bool = False) -> None:
     """A `ValueError` for a number that is none anywhere in a value, and where it has to be `printable`, for a text with control characters.
 
@@ -192,7 +196,8 @@ class Serve(Strict):
             result[name] = canonical(value) if value != [] else ""
             if result[name] == "":
                 raise ValueError(f"{name}: an option needs a value, or true for a bare flag")
-            if name == "port" and not (isinstance(result[name], int) and 1 <= result[name] <= 65535):  # type: ignore[operator]
+            # A placeholder that nobody has filled in yet is the linter's matter.
+            if name == "port" and not _may_be_port(result[name]):
                 raise ValueError(f"port: {str(value)[:40]} is not a port: write a number from 1 to 65535")
             if name == "api-key":
                 raise ValueError("api-key is a secret and stands in no recipe: leave it out, and write VLLM_API_KEY: null under env")
@@ -230,13 +235,20 @@ class Launch(Strict):
 
     @property
     def port(self) -> int:
-        """The port a client on the host talks to (vLLM's own default: 8000)."""
+        """The port a client on the host talks to (vLLM's own default: 8000).
+
+        Raises:
+            SparkbookError: what is given as the port is no number, such as a placeholder that nothing filled in.
+        """
         if self.container.ports:
             return int(self.container.ports[0].split("/")[0].split(":")[-2])
-        return int(self.serve.args.get("port", self.env.get("PORT") or 8000))  # type: ignore[arg-type]
+        port = self.serve.args.get("port", self.env.get("PORT") or 8000)
+        if isinstance(port, bool) or not re.fullmatch(r"\d{1,5}", str(port), re.ASCII):
+            raise SparkbookError(f"'{port}' is not a port: write a number up to 65535")
+        return int(str(port))
 
     def on_host(self) -> Launch:
-        """The same start without a container: paths through the volumes, bound to loopback, nothing of docker left.
+        """The same start without a container: paths through the volumes, the port that was published, bound to loopback.
 
         A process inherits its caller's environment, so variables that a container has to be handed (null) need no mention.
         """
@@ -244,6 +256,8 @@ class Launch(Strict):
                 for name, value in self.serve.args.items()}  # fmt: skip
         if args.get("host", "0.0.0.0") in ("0.0.0.0", "::"):
             args["host"] = "127.0.0.1"
+        if self.container.ports and self.port != int(self.container.ports[0].split("/")[0].split(":")[-1]):
+            args["port"] = self.port
         model = self.serve.model and self.container.on_host(self.serve.model)
         env = {name: self.container.on_host(value) for name, value in self.env.items() if value is not None}
         return Launch(env=env, serve=self.serve.model_copy(update={"args": args, "model": model, "before": list(self.serve.before)}))

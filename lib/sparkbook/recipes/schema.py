@@ -18,7 +18,7 @@ from sparkbook.units import gb_to_gib
 Status = Literal["published", "lint-clean", "run"]
 """`published`: taken over from its sources; `lint-clean`: judged against the release it names; `run`: executed by this project."""
 
-Family = Literal["qwen", "gemma", "nvidia", "mistral", "openai", "meta", "microsoft", "poolside", "embedded"]
+Family = Literal["qwen", "gemma", "nvidia", "mistral", "openai", "meta", "microsoft", "poolside", "embedded", "other"]
 SourceId = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9.-]*$", description="id of one of the recipe's sources")]
 
 
@@ -34,7 +34,7 @@ class Source(Strict):
 class Quantization(Strict):
     """How the weights are stored."""
 
-    format: Literal["nvfp4", "mxfp4", "fp8", "bf16", "awq", "gptq", "fp32"]
+    format: Literal["nvfp4", "mxfp4", "fp8", "bf16", "awq", "gptq", "fp32", "unknown"]
     producer: Literal["modelopt", "compressed-tensors", "openai", "none", "vllm"] | None = Field(
         None, description="whose checkpoint format it is; `vllm`: quantized while loading"
     )
@@ -308,6 +308,10 @@ class Recipe(Strict):
     topology: Topology = Field(default_factory=Topology)
     variants: dict[Literal["as-published", "lint-clean"], dict[str, Any] | None] = Field(
         default_factory=dict, description="what differs in each variant, merged as `extends` merges; null: there is none"
+    )
+    foreign: dict[str, dict[str, Any]] = Field(
+        default_factory=dict,
+        description="of a recipe read from another format: by the format's name, what has no field here; without effect",
     )
     guide_section: str | None = Field(None, description="section of the guide that it comes from, such as 7.1.1")
     sources: Annotated[list[Source], BeforeValidator(_sources)] = Field(min_length=1, json_schema_extra=_or_source_mapping)

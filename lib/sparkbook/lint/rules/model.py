@@ -30,12 +30,7 @@ def architecture(case: Case) -> Iterator[Hit]:
     supported". The architecture is the recipe's, or that of the family which the name tells."""
     name = case.recipe.model.architecture if case.recipe else None
     name = name or (case.family.architecture if case.family else None)
-    if (
-        not name
-        or (case.info and case.info.fork)
-        or case.release.has("architectures", name)
-
-    ):
+    if not name or (case.info and case.info.fork) or case.release.has("architectures", name):
         return
     spans = releases.presence("architectures", name)
     if spans:
