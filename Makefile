@@ -51,7 +51,7 @@ test: $(BOOK) $(ENGINE)  ## run the tests and compare every notebook's outputs w
 	@$(PY) -m pytest --nbval tests notebooks
 
 quick: $(BOOK)  ## run the fast tests only: no engine, no kernel, no browser
-	@$(PY) -m pytest -q -n 2 --dist loadfile -m "not engine and not kernel and not site and not browser" tests
+	@$(PY) -m pytest -q -n 2 --dist loadfile -m "not engine and not kernel and not site and not browser and not docker" tests
 
 engine: $(ENGINE)  ## only make the engine's environment
 

@@ -6,7 +6,7 @@ import huggingface_hub
 import pytest
 from sparkbook import recipes
 from sparkbook.recipes.schema import Recipe
-from sparkbook.store import Disk, disk_needed, download_lines, write_cache
+from sparkbook.store import Disk, disk_needed, download_lines, model_store, mounts, snapshot, torn, write_cache
 
 
 def _recipe(repo="org/name", fmt="nvfp4", producer=None, weights=None, params=10.0, draft=None, **more):
@@ -78,3 +78,46 @@ def test_hugging_face_reads_the_layout_and_sees_shared_files_once(tmp_path):
     assert repo.refs["main"].commit_hash == second
     found = huggingface_hub.try_to_load_from_cache("org/name", "new.json", cache_dir=tmp_path)
     assert found == str(tmp_path / "models--org--name" / "snapshots" / second / "new.json")
+
+
+def test_mounts_say_what_to_do_before_the_start(tmp_path):
+    one = recipes.load("qwen3.6-35b-a3b-nvfp4")
+    (before,) = mounts(one, tmp_path)
+    assert (before.host, before.inside, before.exists, before.todo) == ("~/vllm", "/models", False, "mkdir -p ~/vllm")
+    (tmp_path / "vllm").mkdir()
+    (after,) = mounts(one, tmp_path)
+    assert (after.exists, after.yours, after.writable, after.todo) == (True, True, True, None)
+
+
+def test_a_mount_that_belongs_to_somebody_else(tmp_path, monkeypatch):
+    (tmp_path / "vllm").mkdir()
+    monkeypatch.setattr("sparkbook.store.os.getuid", lambda: 12345)
+    (foreign,) = mounts(recipes.load("qwen3.6-35b-a3b-nvfp4"), tmp_path)
+    assert (foreign.yours, foreign.todo) == (False, 'sudo chown -R "$USER" ~/vllm')
+
+
+def test_the_model_store_follows_hf_home(tmp_path):
+    assert model_store({}, tmp_path) == tmp_path / "vllm"
+    assert model_store({"HF_HOME": "~/elsewhere"}, tmp_path) == tmp_path / "elsewhere"
+    assert model_store({"HF_HOME": "/data/hf"}, tmp_path).as_posix() == "/data/hf"
+
+
+def test_a_snapshot_by_branch_and_by_commit(tmp_path):
+    commit = "a" * 40
+    write_cache(tmp_path / "hub", "org/name", {commit: {"config.json": b"{}"}}, commit)
+    assert (
+        snapshot(tmp_path, "org/name") == snapshot(tmp_path, "org/name", commit) == tmp_path / f"hub/models--org--name/snapshots/{commit}"
+    )
+    assert snapshot(tmp_path, "org/name", "b" * 40) is None
+    assert snapshot(tmp_path, "org/other") is None
+
+
+def test_a_header_tells_where_its_file_ends(tmp_path):
+    file = tmp_path / "model.safetensors"
+    header = b'{"a": {"dtype": "U8", "shape": [4], "data_offsets": [0, 4]}}'
+    whole = len(header).to_bytes(8, "little") + header + b"1234"
+    for contents, word in ((whole, None), (whole[:-1], "speaks of"), (whole + b"5", "speaks of"), (b"short", "long"), (b"", "long"),
+                           ((2).to_bytes(8, "little") + b"[]", "can't be read"), (b"\xff" * 16, "long")):  # fmt: skip
+        file.write_bytes(contents)
+        reason = torn(file)
+        assert reason is None if word is None else word in (reason or ""), contents

@@ -13,6 +13,7 @@ import sys
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+import typer.core
 
 from sparkbook.errors import SparkbookError
 
@@ -572,4 +573,404 @@ def metrics(
     else:
         _console().print(findings)
     if findings.worst == "error":
+        raise typer.Exit(1)
+
+
+# ---- check
+
+
+@app.command("check")
+def check(
+    recipe: Annotated[
+        str | None, typer.Argument(metavar="[RECIPE]", help="Id of the recipe that this host is to serve, or a file.")
+    ] = None,
+    run: Annotated[bool, typer.Option("--run", help="Also start a container on the GPU from its image, with 5 s of load.")] = False,
+    probes: Annotated[
+        list[str] | None, typer.Option(help="Judge what 'check --json' read elsewhere; given several times: nodes that work together.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Say whether this host is ready to serve, and what to do. Exit 0 ready, 1 slow, 2 blocked."""
+    from pathlib import Path
+
+    from sparkbook import host, recipes
+
+    if probes and (recipe or run):
+        raise SparkbookError("--probes judges what was read before: leave out RECIPE and --run")
+    try:
+        machines = [host.read_machine(Path(file).read_text("utf-8", errors="replace"), file) for file in probes or []]
+    except OSError as error:
+        raise SparkbookError(f"{error.filename} can't be read: {error.strerror}") from None
+    if len(machines) > 1:
+        report = host.check_nodes(machines)
+    else:
+        report = host.check(machines[0] if machines else host.look(recipes.load(recipe) if recipe else None, run=run))
+    if as_json:
+        _print_json(report.to_dict())
+    else:
+        _print_check(_console(), report)
+    if report.exit_code:
+        raise typer.Exit(report.exit_code)
+
+
+_VERDICT_STYLE = {"ready": "green", "slow": "yellow", "blocked": "bold red", "not judged": "dim"}
+
+
+def _print_check(console: Console, report: Any) -> None:
+    """A line for each check, then what was found, then the verdict."""
+    from rich.text import Text
+
+    for result in report.results:
+        seconds = "" if result.seconds is None else f"{result.seconds:.2f} s"
+        node = f"{result.node}  " if result.node else ""
+        line = Text.assemble(
+            (f"{result.verdict:<10}", _VERDICT_STYLE[result.verdict]), f"  {seconds:>7}  {node}{result.name:<22}  ", (result.saw, "dim")
+        )
+        console.print(line, overflow="fold")
+    for finding in report.findings:
+        console.print()
+        console.print(finding)
+    console.print()
+    console.print(Text(report.verdict, _VERDICT_STYLE[report.verdict]))
+
+
+# ---- weights
+
+weights_app = typer.Typer(help="Weights in the model store: fetch, verify, prune.", no_args_is_help=True)
+app.add_typer(weights_app, name="weights")
+
+RecipeId = Annotated[str, typer.Argument(metavar="ID", help="Id of a recipe, or a YAML file.")]
+Store = Annotated[str | None, typer.Option(metavar="FOLDER", help="The model store, if not what HF_HOME names, or ~/vllm.")]
+
+
+def _folder(store: str | None) -> Any:
+    from pathlib import Path
+
+    return None if store is None else Path(store).expanduser()
+
+
+@weights_app.command("fetch")
+def weights_fetch(
+    name: RecipeId,
+    store: Store = None,
+    workers: Annotated[int, typer.Option(min=1, max=64, help="Files at once.")] = 8,
+    unpinned: Annotated[bool, typer.Option("--unpinned", help="Also fetch code that no source gives a checksum of; note it.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Download what a recipe reads. Goes on with what was begun. Exit 0 all there, 1 refused or failed, 2 unusable."""
+    from sparkbook import recipes, weights
+    from sparkbook.units import format_bytes, format_seconds
+
+    recipe = recipes.load(name)
+    try:
+        fetched = weights.fetch(recipe, _folder(store), workers=workers, unpinned=unpinned, progress=not as_json and sys.stderr.isatty())
+    except weights.WeightsError as error:
+        _weights_failed(error, as_json)
+    except KeyboardInterrupt:
+        typer.echo("sparkbook: stopped; the next fetch goes on from here", err=True)
+        raise typer.Exit(130) from None
+    if as_json:
+        staged = [
+            {
+                "repo": one.repo,
+                "commit": one.commit,
+                "folder": str(one.folder),
+                "files": one.files,
+                "bytes": one.bytes,
+                "downloaded": one.downloaded,
+            }
+            for one in fetched.staged
+        ]
+        _print_json(fetched.findings.to_dict(seconds=fetched.seconds, staged=staged, prepared=[str(path) for path in fetched.prepared]))
+    else:
+        for one in fetched.staged:
+            size = f"{format_bytes(one.bytes)} in {one.files} files, {format_bytes(one.downloaded)} of them now"
+            typer.echo(f"{one.repo} at {one.commit[:12]}: {size}")
+            typer.echo(f"  {one.folder}")
+        for path in fetched.prepared:
+            typer.echo(f"{path}")
+        typer.echo(f"done in {format_seconds(fetched.seconds)}")
+        if fetched.findings:
+            _console().print(fetched.findings)
+    if fetched.findings:
+        raise typer.Exit(1)
+
+
+def _weights_failed(error: Any, as_json: bool) -> None:
+    from sparkbook.findings import Findings
+
+    findings = Findings([error.finding])
+    if as_json:
+        _print_json(findings.to_dict())
+    else:
+        _console().print(findings)
+    raise typer.Exit(1) from None
+
+
+@weights_app.command("verify")
+def weights_verify(name: RecipeId, store: Store = None, as_json: Json = False) -> None:
+    """Hash every file of a recipe's weights; needs no network. Exit 0 whole, 1 damaged or missing."""
+    from sparkbook import recipes, weights
+    from sparkbook.units import format_bytes, format_seconds
+
+    try:
+        seen = weights.verify(recipes.load(name), _folder(store), progress=not as_json and sys.stderr.isatty())
+    except KeyboardInterrupt:
+        raise typer.Exit(130) from None
+    if as_json:
+        _print_json(seen.findings.to_dict(files=seen.files, bytes=seen.bytes, unknown=list(seen.unknown), seconds=seen.seconds))
+    else:
+        typer.echo(f"{seen.files} files, {format_bytes(seen.bytes)}, in {format_seconds(seen.seconds)}")
+        if seen.unknown:
+            typer.echo(f"no hash is known of {', '.join(seen.unknown)}")
+        _console().print(seen.findings)
+    if seen.findings.worst == "error":
+        raise typer.Exit(1)
+
+
+@weights_app.command("prune")
+def weights_prune(
+    store: Store = None,
+    yes: Annotated[bool, typer.Option("--yes", help="Remove them; without it they are only listed.")] = False,
+    as_json: Json = False,
+) -> None:
+    """List what the store does not need: beginnings of downloads, and commits that were left behind."""
+    from sparkbook import recipes, weights
+    from sparkbook.units import format_bytes
+
+    found = weights.prune(recipes.all(), _folder(store))
+    if as_json:
+        _print_json({"paths": [{"path": str(path), "why": why} for path, why in found.paths], "bytes": found.bytes, "removed": yes})
+    else:
+        for path, why in found.paths:
+            typer.echo(f"{path}: {why}")
+        typer.echo(f"{format_bytes(found.bytes)} {'freed' if yes else 'would be freed: give --yes'}" if found.paths else "nothing to prune")
+    if yes:
+        try:
+            found.remove()
+        except weights.WeightsError as error:
+            _weights_failed(error, as_json)
+
+
+# ---- serve: the life of a server
+
+
+@app.command("serve")
+def serve_(
+    source: Annotated[str | None, typer.Argument(metavar="ID|INPUT", help="A recipe's id, or the file or text of a launch line.")] = None,
+    target: Annotated[str, typer.Option(help="auto, docker or process.")] = "auto",
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what would be sent to Docker, or run; start nothing.")] = False,
+    locked: Annotated[str | None, typer.Option(metavar="FILE", help="Serve what a stack lock says, with its digest.")] = None,
+    name: Annotated[str | None, typer.Option(help="Name of the container.")] = None,
+    port: Annotated[int | None, typer.Option(min=1, max=65535, help="Port on the host.")] = None,
+    host: Annotated[str | None, typer.Option(help="Docker engine elsewhere, such as ssh://user@spark-2.")] = None,
+    expose: Annotated[bool, typer.Option("--expose", help="Keep the launch line's address instead of loopback.")] = False,
+    offline: Annotated[bool, typer.Option("--offline", help="Mount the model store read-only; download nothing.")] = False,
+    replace: Annotated[bool, typer.Option("--replace", help="Take down what holds name or port, if it was started here.")] = False,
+    restart_always: Annotated[bool, typer.Option("--restart-always", help="Once it answers: start again always, also at boot.")] = False,
+    watchdog: Annotated[bool | None, typer.Option(help="Guard the start; without the option: until this stack has answered once.")] = None,
+    watch: Annotated[bool, typer.Option("--watch", help="Stay and guard it; Ctrl-C ends the watch, not the server.")] = False,
+    floor: Annotated[str | None, typer.Option(help="Memory that the watchdog keeps free, such as 8GiB.")] = None,
+    deadline: Annotated[float, typer.Option(help="Seconds to wait until it answers.")] = 1800.0,
+    as_json: Json = False,
+) -> None:
+    """Start a server and wait until it has answered a real request. A process stays in the foreground; a container runs on."""
+    from sparkbook.serve import launcher
+
+    wish = launcher.Wish(
+        source=source, locked=locked, target=target, name=name, host=host, port=port, expose=expose, offline=offline,
+        restart_always=restart_always, replace=replace, watchdog=watchdog, watch=watch, floor=floor, deadline_s=deadline,
+    )  # fmt: skip
+    if dry_run:
+        plan = launcher.plan(wish)
+        if as_json:
+            _print_json(plan.to_dict())
+        else:
+            typer.echo(plan.text)
+            _console().print(plan.notes)
+        return
+    _ended(lambda: launcher.serve(wish, say=lambda line: typer.echo(line, err=True), show=_shown(as_json)))
+
+
+def _shown(as_json: bool) -> Any:
+    """Prints a server that is ready."""
+
+    def show(answer: dict[str, Any]) -> None:
+        if as_json:
+            _print_json(answer)
+        else:
+            typer.echo("\n".join(f"{label:<8} {text}" for label, text in answer.items() if text is not None))
+
+    return show
+
+
+def _ended(act: Any) -> None:
+    """Runs what starts or ends a server: exit code 1 where the server failed, 130 after Ctrl-C, which leaves nothing behind."""
+    from sparkbook.serve.engine import EngineError
+    from sparkbook.serve.faults import DockerFault
+    from sparkbook.serve.ready import NotReady
+
+    try:
+        act()
+    except (EngineError, NotReady, DockerFault) as error:
+        typer.echo(f"sparkbook: {error}", err=True)
+        raise typer.Exit(1) from None
+    except KeyboardInterrupt:
+        typer.echo("sparkbook: interrupted", err=True)
+        raise typer.Exit(130) from None
+
+
+@app.command("status")
+def status(
+    host: Annotated[str | None, typer.Option(help="Docker engine elsewhere, such as ssh://user@spark-2.")] = None,
+    as_json: Json = False,
+) -> None:
+    """List the servers that were started here. Exit 0 all are ready, 1 one is not, 2 Docker can't be asked."""
+    from rich.text import Text
+
+    from sparkbook.serve import running
+
+    with running.engines(host) as (docker, notes):
+        servers = running.status(docker)
+    if as_json:
+        _print_json({"servers": [server.to_dict() for server in servers], **notes.to_dict(servers=len(servers))})
+    else:
+        console = _console()
+        if not servers:
+            console.print("No server was started here.")
+        for server in servers:
+            style = "green" if server.state == "ready" else "bold red"
+            about = f"  {server.name}  {server.served} at {server.url}  ({', '.join(filter(None, [server.target, server.recipe]))})"
+            console.print(Text.assemble((f"{server.state:<10}", style), about), soft_wrap=True)
+            if server.end:
+                console.print(server.end)
+        if notes.worst == "error":
+            console.print(notes)
+    if notes.worst == "error":
+        raise typer.Exit(2)
+    if any(server.state != "ready" for server in servers):
+        raise typer.Exit(1)
+
+
+@app.command("logs")
+def logs_(
+    name: Annotated[str, typer.Argument(metavar="NAME|ID", help="A server's name, or its recipe's id.")],
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until it ends.")] = False,
+    diagnosis: Annotated[bool, typer.Option("--diagnose", help="Say what the log tells; exit 1 where it tells of a fault.")] = False,
+    host: Annotated[str | None, typer.Option(help="Docker engine elsewhere, such as ssh://user@spark-2.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Print what a server printed, or what it means."""
+    from sparkbook import logs
+    from sparkbook.serve import running
+
+    if (follow and diagnosis) or (as_json and not diagnosis):
+        raise SparkbookError("--diagnose judges the log as it is, without --follow; --json goes with --diagnose")
+    with running.engines(host) as (docker, _):
+        pieces = running.logs(docker, name, follow=follow)
+        if not diagnosis:
+            try:
+                for piece in pieces:
+                    sys.stdout.buffer.write(piece)
+                    sys.stdout.buffer.flush()
+            except KeyboardInterrupt:
+                raise typer.Exit(130) from None
+            return
+        told = logs.diagnose(b"".join(pieces).decode("utf-8", "replace"))
+    if as_json:
+        _print_json(told.to_dict())
+    else:
+        _print_diagnosis(_console(), told)
+    if not told.healthy:
+        raise typer.Exit(1)
+
+
+@app.command("stop")
+def stop(
+    name: Annotated[str, typer.Argument(metavar="NAME|ID", help="A server's name, or its recipe's id.")],
+    host: Annotated[str | None, typer.Option(help="Docker engine elsewhere, such as ssh://user@spark-2.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Take a server down: its processes end, its container is removed. Weights and logs of processes stay."""
+    from sparkbook.serve import running
+
+    with running.engines(host) as (docker, _):
+        stopped = running.stop(docker, name)
+    if as_json:
+        _print_json({"stopped": stopped})
+    else:
+        typer.echo(f"{stopped} is stopped")
+
+
+# ---- lock
+
+
+class _Lock(typer.core.TyperGroup):
+    """`lock ID` is `lock make ID`."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        return super().resolve_command(ctx, args if args[0] in self.commands else ["make", *args])
+
+
+lock_app = typer.Typer(
+    help="The stack lock: what decided how a server runs, to review, compare and serve again. 'lock ID' makes one.", no_args_is_help=True
+)
+app.add_typer(lock_app, name="lock", cls=_Lock)
+
+
+@lock_app.command("make")
+def lock_make(
+    source: Annotated[str, typer.Argument(metavar="ID|INPUT", help="A recipe's id, or a launch line.")],
+    output: Annotated[str | None, typer.Option("--output", "-o", metavar="FILE", help="File to write; else it is printed.")] = None,
+    name: Annotated[str | None, typer.Option(help="Name of the running server, where it is not the recipe's.")] = None,
+    deep: Annotated[bool, typer.Option("--deep", help="Hash every weight file, also those named by their hash.")] = False,
+) -> None:
+    """Lock a stack as it runs now; what a server that is down can't tell is null."""
+    from pathlib import Path
+
+    from sparkbook import lock
+    from sparkbook.serve import launcher
+
+    text = lock.dumps(launcher.lock_of(source, name=name, deep=deep))
+    if output:
+        Path(output).expanduser().write_text(text, "utf-8")
+    else:
+        typer.echo(text, nl=False)
+
+
+@lock_app.command("verify")
+def lock_verify(
+    file: Annotated[str, typer.Argument(metavar="FILE", help="The lock.")],
+    name: Annotated[str | None, typer.Option(help="Name of the running server, where it is not the recipe's.")] = None,
+    deep: Annotated[bool, typer.Option("--deep", help="Hash every weight file, also those named by their hash.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Say what has moved since a lock was made. Exit 0 nothing, 1 something, 2 unusable."""
+    from sparkbook.serve import launcher
+
+    _print_moved(*launcher.verify(file, name=name, deep=deep), as_json)
+
+
+@lock_app.command("diff")
+def lock_diff(
+    before: Annotated[str, typer.Argument(metavar="A", help="A lock.")],
+    after: Annotated[str, typer.Argument(metavar="B", help="Another lock.")],
+    as_json: Json = False,
+) -> None:
+    """Say how two locks differ. Exit 0 not at all, 1 they do, 2 unusable."""
+    from sparkbook import lock
+
+    changes = lock.diff(lock.read(before), lock.read(after))
+    _print_moved(changes, lock.judge(changes), as_json)
+
+
+def _print_moved(changes: Any, findings: Any, as_json: bool) -> None:
+    if as_json:
+        moved = [{"path": change.path, "before": change.before, "after": change.after} for change in changes]
+        _print_json({"changes": moved, **findings.to_dict()})
+    else:
+        for change in changes:
+            typer.echo(str(change))
+        _console().print(findings)
+    if findings:
         raise typer.Exit(1)

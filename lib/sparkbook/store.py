@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+import json
+import os
 import shlex
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -66,22 +68,106 @@ def _weights_gb(model: Model) -> float | None:
     return bytes_per_token(model.total_params_b, on_disk) / GB
 
 
-def download_lines(recipe: Recipe) -> list[str]:
-    """The `hf download` lines that stage a recipe's weights on the host; none for a model that ships with this package.
+@dataclass(frozen=True)
+class Checkpoint:
+    """A repository that a recipe reads, and where its files lie.
+
+    Attributes:
+        repo: Hugging Face handle.
+        revision: the commit or branch that the recipe pins; None: `main`, whatever that is today.
+        folder: a folder of its own, as the recipe writes it (`~/vllm/NAME`); None: in the cache of the model store.
+    """
+
+    repo: str
+    revision: str | None = None
+    folder: str | None = None
+
+
+def checkpoints(recipe: Recipe) -> list[Checkpoint]:
+    """What a recipe loads from Hugging Face; nothing for a model that ships with this package.
 
     A recipe that reads its weights from a folder of its own names it; all others are found in the cache under HF_HOME.
     """
+    model = recipe.model
     steps = [step for step in recipe.prepare if step.do == "download" and step.repo]
     if steps:
-        # A tilde stays bare, so that the shell expands it.
-        return [f"hf download {step.repo}" + (f" --local-dir {step.to}" if step.to else "") for step in steps]
-    if "/" not in recipe.model.repo:
+        return [Checkpoint(step.repo or "", model.revision if step.repo == model.repo else None, step.to) for step in steps]
+    if "/" not in model.repo:
         return []
-    revision = f" --revision {shlex.quote(recipe.model.revision)}" if recipe.model.revision else ""
-    lines = [f"hf download {recipe.model.repo}{revision}"]
+    found = [Checkpoint(model.repo, model.revision)]
     if recipe.draft and recipe.draft.model and not recipe.draft.model.startswith("/"):
-        lines.append(f"hf download {recipe.draft.model}")
+        found.append(Checkpoint(recipe.draft.model))
+    return found
+
+
+def download_lines(recipe: Recipe) -> list[str]:
+    """The `hf download` lines that stage a recipe's weights on the host; none for a model that ships with this package."""
+    lines = []
+    for one in checkpoints(recipe):
+        revision = f" --revision {shlex.quote(one.revision)}" if one.revision else ""
+        # A tilde stays bare, so that the shell expands it.
+        lines.append(f"hf download {one.repo}{revision}" + (f" --local-dir {one.folder}" if one.folder else ""))
     return lines
+
+
+def model_store(environ: Mapping[str, str], home: Path | None = None) -> Path:
+    """The folder that holds all models on this host: what HF_HOME names, else `~/vllm`."""
+    home = home or Path.home()
+    chosen = environ.get("HF_HOME") or "~/vllm"
+    return home / chosen[2:] if chosen.startswith("~/") else home if chosen == "~" else Path(chosen)
+
+
+def snapshot(store: Path, repo: str, revision: str | None = None) -> Path | None:
+    """The folder of a staged commit in the cache; None where it is not there.
+
+    Args:
+        store: the model store; its cache lies in `hub`.
+        revision: commit or branch; None: what `main` stood at when it was last asked for.
+    """
+    folder = store / "hub" / ("models--" + repo.replace("/", "--"))
+    revision = revision or "main"
+    reference = folder / "refs" / revision
+    try:
+        commit = reference.read_text("utf-8").strip() if reference.is_file() else revision
+        found = folder / "snapshots" / commit
+        return found if found.is_dir() else None
+    except OSError:
+        return None
+
+
+def local_folder(folder: str, home: Path | None = None) -> Path:
+    """A recipe's own folder on this host; its tilde is the user's home."""
+    return (home or Path.home()) / folder[2:] if folder.startswith("~/") else Path(folder)
+
+
+def local_commit(folder: Path) -> str:
+    """The commit that a folder of its own was downloaded from, as Hugging Face's library noted it; `unknown` where it did not."""
+    for note in sorted((folder / ".cache" / "huggingface" / "download").rglob("*.metadata")):
+        try:
+            return note.read_text("utf-8").split()[0]
+        except (OSError, ValueError, IndexError):
+            continue
+    return "unknown"
+
+
+def torn(file: Path) -> str | None:
+    """Why a safetensors file cannot be whole, judged by its header alone; None: nothing speaks against it.
+
+    The first 8 bytes are the header's length, then JSON with the offsets of every tensor: the largest end is where the file has to end
+    (https://github.com/huggingface/safetensors, "Format"). This reads kilobytes of gigabytes; a changed byte needs a hash to be seen.
+    """
+    try:
+        size = file.stat().st_size
+        with file.open("rb") as stream:
+            length = int.from_bytes(stream.read(8), "little")
+            if size < 8 or length > min(size - 8, 100_000_000):
+                return f"its header would be {length} bytes long, the file has {size}"
+            header = json.loads(stream.read(length))
+        ends = [entry["data_offsets"][1] for name, entry in header.items() if name != "__metadata__"]
+        whole = 8 + length + max(ends, default=0)
+    except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
+        return f"its header can't be read: {type(error).__name__}"
+    return None if whole == size else f"its header speaks of {whole} bytes, the file has {size}"
 
 
 def write_cache(hub: Path, repo: str, revisions: Mapping[str, Mapping[str, bytes]], main: str) -> Path:
@@ -110,3 +196,41 @@ def write_cache(hub: Path, repo: str, revisions: Mapping[str, Mapping[str, bytes
             blob.write_bytes(contents)
             (snapshot / name).symlink_to(Path("../../blobs") / blob.name)
     return folder
+
+
+@dataclass(frozen=True)
+class Mount:
+    """The host's side of a volume, before a container is started.
+
+    Attributes:
+        host: as the recipe writes it.
+        inside: the path in the container.
+        exists: where it does not, `docker run -v` makes an empty folder that belongs to root.
+        yours: whether it belongs to this user; None where it does not exist.
+        writable: whether this user may write to it; None where it does not exist.
+    """
+
+    host: str
+    inside: str
+    exists: bool
+    yours: bool | None
+    writable: bool | None
+
+    @property
+    def todo(self) -> str | None:
+        """What to type before the start; None: nothing."""
+        if not self.exists:
+            return f"mkdir -p {self.host}"
+        return None if self.yours else f'sudo chown -R "$USER" {self.host}'
+
+
+def mounts(recipe: Recipe, home: Path | None = None) -> list[Mount]:
+    """What a recipe mounts, as it stands on this host."""
+    found = []
+    for volume in recipe.container.volumes:
+        host, inside = volume.split(":")[:2]
+        path = local_folder(host, home)
+        exists = path.exists()
+        yours = path.stat().st_uid == os.getuid() if exists else None
+        found.append(Mount(host, inside, exists, yours, os.access(path, os.W_OK) if exists else None))
+    return found

@@ -31,7 +31,7 @@ def test_a_check_is_complete(family, check):
 
 
 def test_codes_and_names_are_given_once():
-    assert len({check.code for _, check in ALL}) == len({check.name for _, check in ALL}) == len(ALL)
+    assert len({check.code for _, check in ALL}) == len({(family.prefix, check.name) for family, check in ALL}) == len(ALL)
 
 
 def test_every_check_has_its_section():

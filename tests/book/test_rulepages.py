@@ -5,8 +5,7 @@ from __future__ import annotations
 import re
 
 from sparkbook import lint
-from sparkbook.book.rules import code_families, rule_pages
-from sparkbook.formats.conversion import CODES
+from sparkbook.book.rules import code_families, code_tables, rule_pages
 from sparkbook.logs.signatures import signatures
 
 
@@ -14,7 +13,7 @@ def test_every_rule_and_signature_stands_once_at_its_address() -> None:
     pages = dict(rule_pages())
     found = [f"rules/{name}.html#{label}" for name, text in pages.items() for label in re.findall(r"^\((\w+)\)=$", text, re.MULTILINE)]
     expected = [rule.address for rule in lint.RULES.values()]
-    expected += [code.address for code in CODES.values()]
+    expected += [code.address for _, codes, _ in code_tables().values() for code in codes.values()]
     expected += [f"rules/{signature.id[:4].lower()}.html#{signature.id.lower()}" for signature in signatures()]
     expected += [check.address for family in code_families() for check in family.checks.values()]
     assert sorted(found) == sorted(expected)

@@ -15,6 +15,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 MODE = os.environ.get("STAND_IN_MODE", "")
 ARGUMENTS = sys.argv[1:]
 NAME = ARGUMENTS[ARGUMENTS.index("--served-model-name") + 1]
+HOST = ARGUMENTS[ARGUMENTS.index("--host") + 1]
 PORT = int(ARGUMENTS[ARGUMENTS.index("--port") + 1])
 
 
@@ -57,6 +58,7 @@ class Handler(BaseHTTPRequestHandler):
         return self.reply({**base, "object": "chat.completion", "choices": [{"index": 0, "finish_reason": "stop", "message": message}]})
 
 
+signal.signal(signal.SIGTERM, lambda *_: os._exit(0))  # a container's first process has no default for it
 print("INFO stand-in", *ARGUMENTS, flush=True)
 if MODE == "dies":
     print("ValueError: the model can't be loaded", flush=True)
@@ -70,4 +72,4 @@ if MODE == "ignores-term":
 if MODE == "forks":
     child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], start_new_session=True)
     print(f"child {child.pid}", flush=True)
-ThreadingHTTPServer(("127.0.0.1", PORT), Handler).serve_forever()
+ThreadingHTTPServer((HOST, PORT), Handler).serve_forever()

@@ -11,7 +11,8 @@ import psutil
 import pytest
 from sparkbook.recipes.schema import Capabilities
 from sparkbook.serve.endpoint import Endpoint
-from sparkbook.serve.process import EngineError, ProcessEngine, free_port, port_is_free
+from sparkbook.serve.engine import EngineError
+from sparkbook.serve.process import ProcessEngine, free_port, port_is_free
 from sparkbook.serve.ready import NotReady
 
 

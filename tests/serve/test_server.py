@@ -27,9 +27,9 @@ def test_plan_starts_nothing_and_says_so():
 @pytest.mark.parametrize(
     ("recipe", "target", "message"),
     [
-        ("embedded/tiny-dense", "gpu", "'gpu' is not a target; choose one of auto, process, attach, plan"),
+        ("embedded/tiny-dense", "gpu", "'gpu' is not a target; choose one of auto, docker, process, attach, plan"),
         ("embedded/tiny-dense", "attach", "set SPARKBOOK_ENDPOINT"),
-        ("gpt-oss-120b", "auto", "gpt-oss-120b runs in a container.*--as docker.*target 'attach'"),
+        ("gpt-oss-120b", "auto", "gpt-oss-120b runs in a container.*target 'docker'.*target 'attach'"),
         ("embedded/nothing", "auto", "there is no recipe"),
     ],
 )

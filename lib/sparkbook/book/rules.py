@@ -4,15 +4,22 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Iterable, Iterator
-
-from sparkbook.checks import Family
+from typing import Any
 
 CODE_FAMILIES = (
-    "sparkbook.host.machine:HOST",
+    "sparkbook.host.pages:HOST",
+    "sparkbook.serve.pages:DOCK",
     "sparkbook.logs.states:STATES",
     "sparkbook.metrics_doctor:MET",
 )
 """Families of findings that are made in code, each as the module and the name in it (see `sparkbook.checks`), in the order of the site."""
+
+CODE_TABLES = {
+    "conv": ("sparkbook.formats.conversion:CODES", "what a conversion says"),
+    "hub": ("sparkbook.weights:RULES", "weights"),
+}
+"""Families whose codes stand in a table: name of the page, the table, the page's title. Beside a table its module has `INTRO`, and `page`,
+which gives the section of one code."""
 
 LOG_FAMILIES = {
     "1": "memory",
@@ -25,7 +32,7 @@ LOG_FAMILIES = {
 """Hundreds of the log signatures' codes."""
 
 
-def code_families() -> Iterator[Family]:
+def code_families() -> Iterator[Any]:
     """The families of `CODE_FAMILIES`."""
     for place in CODE_FAMILIES:
         module, name = place.split(":")
@@ -35,7 +42,6 @@ def code_families() -> Iterator[Family]:
 def rule_pages() -> Iterator[tuple[str, str]]:
     """Name (without ending) and Markdown of each page, in the order of the table of contents."""
     from sparkbook import lint
-    from sparkbook.formats import conversion
     from sparkbook.logs.pages import page as signature_page
     from sparkbook.logs.signatures import signatures
 
@@ -53,8 +59,18 @@ def rule_pages() -> Iterator[tuple[str, str]]:
             checks.prefix.lower(),
             _page(f"{checks.prefix}{'xx' if checks.prefix[-1].isdigit() else ''}: {_lower(checks.title)}", checks.intro, mine),
         )
-    mine = [(code.code, conversion.page(code)) for code in conversion.CODES.values()]
-    yield "conv", _page("CONV: what a conversion says", conversion.INTRO, mine)
+    for name, (module, codes, title) in code_tables().items():
+        yield name, _page(f"{name.upper()}: {title}", module.INTRO, [(code.code, module.page(code)) for code in codes.values()])
+
+
+def code_tables() -> dict[str, tuple[Any, dict[str, Any], str]]:
+    """The tables of `CODE_TABLES`: name of the page to its module, codes and title."""
+    found = {}
+    for page, (place, title) in CODE_TABLES.items():
+        module, name = place.split(":")
+        loaded = importlib.import_module(module)
+        found[page] = (loaded, getattr(loaded, name), title)
+    return found
 
 
 def _page(title: str, intro: str, rules: Iterable[tuple[str, str]]) -> str:

@@ -1,15 +1,42 @@
-"""The machine: what it is and what memory it has.
+"""The machine: what it is, what memory it has, and whether it is ready to serve.
+
+`look` reads a machine and changes nothing; `check` judges what was read. What was read is a value that can be kept and judged elsewhere.
 
     >>> from sparkbook import host
-    >>> host.parse_meminfo("MemTotal: 8388608 kB\\nMemFree: 1048576 kB\\nMemAvailable: 4194304 kB").available
-    4294967296
+    >>> host.check(host.recorded("healthy")).verdict
+    'ready'
 """
 
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
 from sparkbook.host.examples import EXAMPLES, REPORTED, MeminfoExample, ReportedHost
-from sparkbook.host.machine import Machine, judge, look
 from sparkbook.host.memory import Memory, StartCheck, parse_meminfo, start_check
 
+if TYPE_CHECKING:
+    from sparkbook.host.checks import Report, Result, check, check_nodes, judge
+    from sparkbook.host.machine import Machine, Wanted, read_machine, recorded
+    from sparkbook.host.probes import look, wanted
+    from sparkbook.host.rules import RULES
+
+# Imported when first asked for: the memory's arithmetic is used by commands that have to start at once.
+_LATER = {
+    "checks": ("Report", "Result", "check", "check_nodes", "judge"),
+    "machine": ("Machine", "Wanted", "read_machine", "recorded"),
+    "probes": ("look", "wanted"),
+    "rules": ("RULES",),
+}
+
 __all__ = [
-    "EXAMPLES", "REPORTED", "Machine", "MeminfoExample", "Memory", "ReportedHost", "StartCheck", "judge", "look", "parse_meminfo",
-    "start_check",
+    "EXAMPLES", "REPORTED", "RULES", "Machine", "MeminfoExample", "Memory", "Report", "ReportedHost", "Result", "StartCheck", "Wanted",
+    "check", "check_nodes", "judge", "look", "parse_meminfo", "read_machine", "recorded", "start_check", "wanted",
 ]  # fmt: skip
+
+
+def __getattr__(name: str) -> Any:
+    for module, names in _LATER.items():
+        if name in names:
+            return getattr(importlib.import_module(f"sparkbook.host.{module}"), name)
+    raise AttributeError(f"module 'sparkbook.host' has no attribute '{name}'")

@@ -1,301 +1,406 @@
-"""What machine this is, and whether it is ready to serve.
+"""The machine: everything that the probes read, as one value.
 
-`look` asks the machine and changes nothing; `judge` is pure. What cannot be found out is None: unknown is not zero,
-and no error either.
+A `Machine` is what the checks judge. It is made by `sparkbook.host.probes.look` on the machine itself, or read back from a file: the
+probes of any machine can be kept, sent and judged elsewhere. What could not be found out is None: unknown is neither zero nor a fault.
+Nothing in here is a secret: of a token only where it was found and whether it was accepted.
 """
 
 from __future__ import annotations
 
-import getpass
-import json
-import os
-import platform
-import re
-import subprocess
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, fields, replace
+import copy
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-from sparkbook.checks import Family, Hit
+import yaml
+from pydantic import ConfigDict, Field, ValidationError
+
 from sparkbook.errors import SparkbookError
-from sparkbook.findings import Findings
 from sparkbook.host.memory import Memory, parse_meminfo
-from sparkbook.units import GIB
+from sparkbook.recipes.launch import Strict
 
-MINIMUM_DRIVER = 580
-"""Branch of the NVIDIA driver that DGX OS ships for CUDA 13 (https://docs.nvidia.com/dgx/dgx-spark/release-notes.html)."""
-
-DOUBTFUL_DRIVERS = {590: "https://conselara.dev/notes/vllm-dgx-spark-sm121-gotchas/"}
-"""Branches with a public report against them: 590 was seen to hang while CUDA graphs are captured."""
-
-_TIMEOUT_S = 20
-_TOOLKIT = "sudo apt install nvidia-container-toolkit; sudo nvidia-ctk runtime configure --runtime=docker; sudo systemctl restart docker"
+RECORDED = Path(__file__).with_name("recorded.yaml")
 
 
-class Ran(NamedTuple):
-    """How a command ended; code 127 where there is no such command, 124 where it did not end in time."""
+class Section(Strict):
+    """One probe's answer."""
 
-    code: int
-    out: str
-    err: str
+    model_config = ConfigDict(frozen=True, extra="forbid")
 
 
-Runner = Callable[[Sequence[str]], Ran]
-
-
-def run(command: Sequence[str]) -> Ran:
-    """Run a command that only asks, and wait for it."""
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=_TIMEOUT_S, check=False, stdin=subprocess.DEVNULL)
-    except (FileNotFoundError, PermissionError):
-        return Ran(127, "", f"{command[0]}: not found")
-    except subprocess.TimeoutExpired:
-        return Ran(124, "", f"{command[0]} gave no answer in {_TIMEOUT_S} s")
-    return Ran(done.returncode, done.stdout.strip(), done.stderr.strip())
-
-
-@dataclass(frozen=True)
-class Machine:
-    """What was found.
+class Wanted(Section):
+    """What the machine is asked to do, taken from a recipe; without a recipe only the defaults are known.
 
     Attributes:
-        architecture: as `uname -m` says: `aarch64` on a Spark.
-        kernel: release of the kernel.
-        memory: from /proc/meminfo; None where there is none.
-        gpus: names of the NVIDIA GPUs that the driver shows.
-        driver: version of the NVIDIA driver.
-        docker_client: version of the `docker` command; None where there is none.
-        docker_server: version of the engine that it talks to; None where none answers.
-        docker_error: why none answers.
-        docker_runtimes: names of the runtimes that the engine knows.
-        user: who would run docker.
+        utilization: `--gpu-memory-utilization`.
+        repos: the repositories that it loads, with a revision or null for `main`.
+        folders: those that lie in a folder of their own instead of in the cache.
+        weights_gb: their size on disk in GB (10^9 bytes), as far as a source states it.
+        nodes: Sparks that it is spread over.
+    """
+
+    recipe: str | None = None
+    image: str | None = None
+    digest: str | None = None
+    port: int = 8000
+    utilization: float | None = None
+    repos: dict[str, str | None] = Field(default_factory=dict)
+    folders: dict[str, str] = Field(default_factory=dict)
+    gated: bool | None = None
+    weights_gb: float | None = None
+    shm_size: str | None = None
+    ipc_host: bool = False
+    runtime: str | None = None
+    memlock: bool = False
+    nodes: int = 1
+
+
+class System(Section):
+    """Architecture, operating system, user.
+
+    Attributes:
+        kernel_messages: lines of the kernel's log that speak of the GPU's driver; None where it may not be read.
     """
 
     architecture: str
     kernel: str
-    memory: Memory | None = None
-    gpus: tuple[str, ...] = ()
-    driver: str | None = None
-    docker_client: str | None = None
-    docker_server: str | None = None
-    docker_error: str | None = None
-    docker_runtimes: tuple[str, ...] = ()
+    os: str | None = None
     user: str = "$USER"
+    uid: int | None = None
+    groups: list[str] = Field(default_factory=list)
+    kernel_messages: list[str] | None = None
+
+
+class Gpu(Section):
+    """What the NVIDIA driver says. `memory` is the text that nvidia-smi shows for the memory; `cuda` is the newest CUDA it can run."""
+
+    names: list[str] = Field(default_factory=list)
+    capability: str | None = None
+    driver: str | None = None
+    cuda: str | None = None
+    memory: str | None = None
+    temperature_c: float | None = None
+    error: str | None = None
+
+
+class Load(Section):
+    """The GPU while something runs on it; the largest of the samples.
+
+    Attributes:
+        by: what made it work: `a short load`, or the engine that was running.
+        seconds: how long it was watched.
+    """
+
+    by: str
+    seconds: float
+    utilization: float
+    clock_mhz: float | None = None
+    power_w: float | None = None
+    temperature_c: float | None = None
+
+
+class MemorySeen(Section):
+    """`/proc/meminfo` as text, and two settings beside it.
+
+    Attributes:
+        min_free_kbytes: `vm.min_free_kbytes`.
+        blocks_2mib: free blocks of 2 MiB and more, from `/proc/buddyinfo`.
+    """
+
+    meminfo: str
+    min_free_kbytes: int | None = None
+    blocks_2mib: int | None = None
+
+    @property
+    def memory(self) -> Memory:
+        """The text, read."""
+        return parse_meminfo(self.meminfo)
+
+
+class Process(Section):
+    """A process that holds GPU memory, or one of vLLM's.
+
+    Attributes:
+        parent: pid of its parent; 1 where that has ended.
+        parent_name: its parent's name.
+        gpu_mib: what it holds, in MiB; None where the driver does not say.
+    """
+
+    pid: int
+    name: str
+    parent: int | None = None
+    parent_name: str | None = None
+    gpu_mib: float | None = None
+
+
+class Container(Section):
+    """A container that looks like a model server. `state` and `restart` are Docker's words."""
+
+    name: str
+    image: str
+    state: str
+    restart: str = "no"
+    restarts: int = 0
+    exit_code: int = 0
+    error: str = ""
+    stopped_s: float | None = None
+
+
+class Docker(Section):
+    """The Docker engine. `error` is why it does not answer; `api` and `api_min` the versions of its API that it speaks."""
+
+    client: str | None = None
+    version: str | None = None
+    error: str | None = None
+    api: str | None = None
+    api_min: str | None = None
+    architecture: str | None = None
+    runtimes: list[str] = Field(default_factory=list)
+    cdi: list[str] = Field(default_factory=list)
+    root: str | None = None
+    containers: list[Container] = Field(default_factory=list)
+
+
+class Image(Section):
+    """The recipe's image as the engine has it. `cuda` is the CUDA version that the image was built with."""
+
+    present: bool
+    architecture: str | None = None
+    digests: list[str] = Field(default_factory=list)
+    cuda: str | None = None
+
+
+class Smoke(Section):
+    """A container that was started on the GPU from the recipe's image.
+
+    Attributes:
+        ok: whether it ended well.
+        output: the last lines that it or Docker wrote.
+        ptxas: version of the `ptxas` that Triton finds in it.
+        torch_cuda: CUDA that its torch was built with.
+        archs: GPU targets that its torch holds code for, such as `sm_120`.
+    """
+
+    ok: bool
+    output: str = ""
+    ptxas: str | None = None
+    torch_cuda: str | None = None
+    archs: list[str] = Field(default_factory=list)
+
+
+class Registry(Section):
+    """Registries that Docker's own configuration holds a login for. Names only."""
+
+    logins: list[str] = Field(default_factory=list)
+    store: bool = False
+
+
+class Hub(Section):
+    """Hugging Face's hub.
+
+    Attributes:
+        token: where a token was found; None where there is none.
+        valid: whether the hub knows it.
+        access: HTTP status that each repository answers with.
+        offline: why the hub was not asked.
+        skew_s: how far this clock is ahead of the hub's, in seconds.
+    """
+
+    token: str | None = None
+    valid: bool | None = None
+    access: dict[str, int] = Field(default_factory=dict)
+    offline: str | None = None
+    skew_s: float | None = None
+
+
+class Store(Section):
+    """The model store: the folder that HF_HOME names, or ~/vllm.
+
+    Attributes:
+        foreign: how many of its files belong to somebody else, with one of them as an example.
+        staged_gb: what of the recipe's weights is there already, in GB.
+        broken: files whose size contradicts their own header, or whose hash is not what it should be.
+        revisions: repository → commit that is staged.
+        digest: hash over names and sizes of the recipe's files, to compare nodes with.
+    """
+
+    path: str
+    exists: bool
+    writable: bool | None = None
+    free_bytes: int | None = None
+    foreign: int = 0
+    example: str | None = None
+    staged_gb: float = 0
+    unfinished: int = 0
+    broken: list[str] = Field(default_factory=list)
+    revisions: dict[str, str] = Field(default_factory=dict)
+    digest: str | None = None
+    docker_free_bytes: int | None = None
+
+
+class Port(Section):
+    """Who listens on the recipe's port; None: nobody."""
+
+    number: int
+    owner: str | None = None
+
+
+class Limits(Section):
+    """Limits of this user. Sizes in bytes; -1 is unlimited.
+
+    Attributes:
+        shm_bytes, shm_free_bytes: `/dev/shm`.
+        memlock_bytes, nofile: hard limits.
+        remove_ipc: logind's RemoveIPC, which is on unless it is switched off.
+        linger: whether the user's services outlive the session.
+        earlyoom: its arguments; None where it does not run.
+    """
+
+    shm_bytes: int | None = None
+    shm_free_bytes: int | None = None
+    memlock_bytes: int | None = None
+    nofile: int | None = None
+    remove_ipc: bool | None = None
+    linger: bool | None = None
+    earlyoom: str | None = None
+
+
+class Time(Section):
+    """Whether the clock is kept by a time server."""
+
+    synchronized: bool | None = None
+
+
+class Python(Section):
+    """vLLM installed on the host itself, without a container. `packages` are those that matter, with their versions."""
+
+    vllm: str | None = None
+    packages: dict[str, str] = Field(default_factory=dict)
+    nvcc: str | None = None
+    import_error: str | None = None
+
+
+class Link(Section):
+    """A network interface. `speed` is in Mbit/s."""
+
+    name: str
+    up: bool
+    speed: int | None = None
+    mtu: int | None = None
+    addresses: list[str] = Field(default_factory=list)
+
+
+class Rdma(Section):
+    """A port of an RDMA adapter.
+
+    Attributes:
+        link: the network interface it belongs to, as `ibdev2netdev` shows it.
+        gids: index → its type and address, `RoCE v2 192.168.100.1`; empty ones left out.
+    """
+
+    name: str
+    active: bool
+    link: str | None = None
+    mtu: int | None = None
+    gids: dict[int, str] = Field(default_factory=dict)
+
+
+class Network(Section):
+    """Interfaces, RDMA ports, and the variables by which NCCL, Gloo, Ray and vLLM choose among them."""
+
+    links: list[Link] = Field(default_factory=list)
+    rdma: list[Rdma] = Field(default_factory=list)
+    default: str | None = None
+    env: dict[str, str] = Field(default_factory=dict)
+
+
+class Machine(Section):
+    """One machine.
+
+    Attributes:
+        name: host name, to tell nodes apart.
+        seconds: how long each probe took.
+        unread: probes that could not be made, and why.
+    """
+
+    name: str = "this machine"
+    system: System
+    wanted: Wanted = Field(default_factory=Wanted)
+    gpu: Gpu = Field(default_factory=Gpu)
+    load: Load | None = None
+    memory: MemorySeen | None = None
+    processes: list[Process] = Field(default_factory=list)
+    docker: Docker = Field(default_factory=Docker)
+    image: Image | None = None
+    smoke: Smoke | None = None
+    registry: Registry | None = None
+    hub: Hub | None = None
+    store: Store | None = None
+    port: Port | None = None
+    limits: Limits | None = None
+    time: Time | None = None
+    python: Python | None = None
+    network: Network | None = None
+    seconds: dict[str, float] = Field(default_factory=dict)
+    unread: dict[str, str] = Field(default_factory=dict)
 
     @property
     def is_spark(self) -> bool:
         """Whether a GB10 is in it."""
-        return any("GB10" in gpu for gpu in self.gpus)
+        return any("GB10" in name for name in self.gpu.names)
+
+    def changed(self, change: dict[str, Any]) -> Machine:
+        """This machine with some of its values replaced; null puts a value back to its default, which is mostly "not known".
+
+        Raises:
+            SparkbookError: the change names something that no probe reads.
+        """
+        return _validated(merged(self.model_dump(), change), "the change")
 
 
-def look(runner: Runner = run, meminfo: Path = Path("/proc/meminfo")) -> Machine:
-    """Ask this machine what it is. Nothing is started, changed or sent anywhere."""
-    gpus, driver = _gpus(runner(["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"]))
-    client = runner(["docker", "--version"])
-    docker_client = _version(client.out) if client.code == 0 else None
-    server = runner(["docker", "version", "--format", "{{.Server.Version}}"]) if docker_client else None
-    answered = server is not None and server.code == 0 and bool(server.out)
-    return Machine(
-        architecture=platform.machine(),
-        kernel=platform.release(),
-        memory=_memory(meminfo),
-        gpus=gpus,
-        driver=driver,
-        docker_client=docker_client,
-        docker_server=server.out if server and answered else None,
-        docker_error=_last_line(server.err) if server and not answered else None,
-        docker_runtimes=_runtimes(runner(["docker", "info", "--format", "{{json .Runtimes}}"])) if answered else (),
-        user=os.environ.get("USER") or getpass.getuser(),
-    )
+def merged(base: Any, change: Any) -> Any:
+    """A mapping with another laid over it, level by level; null takes an entry away, everything else is replaced."""
+    if not isinstance(change, dict):
+        return copy.deepcopy(change)
+    kept = dict(base) if isinstance(base, dict) else {}
+    for key, value in change.items():
+        if value is None:
+            kept.pop(key, None)
+        else:
+            kept[key] = merged(kept.get(key), value)
+    return kept
 
 
-def _memory(meminfo: Path) -> Memory | None:
-    try:
-        return parse_meminfo(meminfo.read_text("utf-8"))
-    except (OSError, SparkbookError):
-        return None
+def read_machine(text: str, where: str) -> Machine:
+    """A machine out of YAML or JSON: the probes alone, or the answer of `sparkbook check --json`.
 
-
-def _gpus(asked: Ran) -> tuple[tuple[str, ...], str | None]:
-    rows = [line.rsplit(",", 1) for line in asked.out.splitlines() if "," in line] if asked.code == 0 else []
-    return tuple(name.strip() for name, _ in rows), rows[0][1].strip() if rows else None
-
-
-def _version(text: str) -> str | None:
-    found = re.search(r"\d+(\.\d+)+", text)
-    return found[0] if found else None
-
-
-def _runtimes(asked: Ran) -> tuple[str, ...]:
-    try:
-        return tuple(sorted(json.loads(asked.out))) if asked.code == 0 else ()
-    except (ValueError, TypeError):
-        return ()
-
-
-def _last_line(text: str) -> str:
-    return next(reversed(text.splitlines()), "it gave no reason")
-
-
-def example_spark(**changes: Any) -> Machine:
-    """A Spark as it should be, with what is to be different about it: for the examples of the checks."""
-    from sparkbook.host.examples import EXAMPLES
-
-    sound = Machine(
-        architecture="aarch64",
-        kernel="6.17.0-1031-nvidia",
-        memory=parse_meminfo(EXAMPLES["headless"].text),
-        gpus=("NVIDIA GB10",),
-        driver="580.173.02",
-        docker_client="28.2.2",
-        docker_server="28.2.2",
-        docker_runtimes=("io.containerd.runc.v2", "nvidia", "runc"),
-        user="spark",
-    )
-    return replace(sound, **changes)
-
-
-def describe(machine: Machine) -> str:
-    """A machine as lines of text; what is unknown is said to be."""
-    rows = {item.name: getattr(machine, item.name) for item in fields(machine) if item.name != "memory"}
-    if machine.memory:
-        rows["memory_free_gib"] = f"{machine.memory.free / GIB:.1f}"
-        rows["memory_available_gib"] = f"{machine.memory.available / GIB:.1f}"
-    return "\n".join(f"{name}: {', '.join(value) if isinstance(value, tuple) else value or 'none'}" for name, value in rows.items())
-
-
-def judge(machine: Machine) -> Findings:
-    """What stands in the way of serving on this machine, and what to do about it.
-
-    A machine that is no Spark is no fault: one note says so, and the book's own engine runs there.
+    Raises:
+        SparkbookError: the text holds no machine.
     """
-    return Findings(not_a_spark.findings(machine)) or HOST.judge(machine)
+    try:
+        value = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise SparkbookError(f"{where} is neither JSON nor YAML: {str(error).splitlines()[0]}") from None
+    if isinstance(value, dict) and "probes" in value:
+        value = value["probes"]
+    return _validated(value, where)
 
 
-HOST = Family("HOST", "The machine", "What `sparkbook check` looks for on a Spark.", describe, judge)
+def _validated(value: Any, where: str) -> Machine:
+    try:
+        return Machine.model_validate(value)
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = ".".join(map(str, first["loc"])) or "it"
+        raise SparkbookError(f"{where} is not what the probes of a machine look like: {place}: {first['msg']}") from None
 
 
-@HOST.check(
-    "HOST001", "not-a-spark", "info", source="https://docs.nvidia.com/dgx/dgx-spark/hardware.html",
-    bad=lambda: example_spark(architecture="x86_64", gpus=()), good=example_spark,
-)  # fmt: skip
-def not_a_spark(machine: Machine) -> Iterator[Hit]:
-    """A machine without a GB10 is no fault: the book's own small engine runs there. Nothing else about it is judged, as every other check
-    speaks of a Spark."""
-    if not machine.is_spark:
-        gpu = f"its GPU is {', '.join(machine.gpus)}" if machine.gpus else "no NVIDIA GPU answers"
-        yield Hit(
-            f"This machine is not a Spark: it is {machine.architecture}, and {gpu}.",
-            fix="Nothing to do: chapters that need an engine use the small one that comes with the book.",
-        )
+def recorded(name: str = "healthy") -> Machine:
+    """A machine from public reports, to judge before one has a Spark: see `recorded.yaml`.
 
-
-def _branch(machine: Machine) -> int | None:
-    """Branch of the NVIDIA driver: 580 of 580.173.02; None where it is not known."""
-    first = (machine.driver or "").split(".")[0]
-    return int(first) if first.isdigit() else None
-
-
-@HOST.check(
-    "HOST002", "driver-too-old", "error", kind="driver", source="https://docs.nvidia.com/dgx/dgx-spark/release-notes.html",
-    bad=lambda: example_spark(driver="570.86.10"), good=example_spark,
-)  # fmt: skip
-def driver_too_old(machine: Machine) -> Iterator[Hit]:
-    """Images with CUDA 13 need a driver of the branch that DGX OS ships, or a later one. With an older one the container does not start, or
-    CUDA answers that the driver is insufficient."""
-    branch = _branch(machine)
-    if branch is not None and branch < MINIMUM_DRIVER:
-        yield Hit(
-            f"The NVIDIA driver {machine.driver} is too old for CUDA 13 images.",
-            evidence=f"branch {branch}, needed {MINIMUM_DRIVER}", fix="Update DGX OS (Dashboard, or sudo apt full-upgrade) and restart.",
-        )  # fmt: skip
-
-
-@HOST.check(
-    "HOST003", "driver-in-doubt", "warning", kind="driver", confidence="medium", source=DOUBTFUL_DRIVERS[590],
-    bad=lambda: example_spark(driver="590.44.01"), good=example_spark,
-)  # fmt: skip
-def driver_in_doubt(machine: Machine) -> Iterator[Hit]:
-    """A branch against which there is a public report: with 590, capturing CUDA graphs was seen to hang. One report is no proof; a machine
-    that works need not be changed."""
-    branch = _branch(machine)
-    if branch in DOUBTFUL_DRIVERS:
-        yield Hit(
-            f"The NVIDIA driver {machine.driver} is of a branch that was seen to hang while CUDA graphs are captured.",
-            fix=f"Stay on the {MINIMUM_DRIVER} branch that DGX OS ships.", source=DOUBTFUL_DRIVERS[branch],
-        )  # fmt: skip
-
-
-@HOST.check(
-    "HOST004", "no-docker", "error", source="https://docs.nvidia.com/dgx/dgx-spark/nvidia-container-runtime-for-docker.html",
-    bad=lambda: example_spark(docker_client=None, docker_server=None, docker_runtimes=()), good=example_spark,
-)  # fmt: skip
-def no_docker(machine: Machine) -> Iterator[Hit]:
-    """The recipes start containers, and DGX OS ships with Docker. Without the command none of their lines can be run."""
-    if machine.docker_client is None:
-        yield Hit("There is no docker command.", fix="Install Docker; DGX OS brings it.")
-
-
-def _denied(machine: Machine) -> bool:
-    return "permission denied" in (machine.docker_error or "")
-
-
-@HOST.check(
-    "HOST005", "docker-permission", "error", kind="docker-permission",
-    source="https://docs.docker.com/engine/install/linux-postinstall/",
-    bad=lambda: example_spark(docker_server=None, docker_error="permission denied … unix:///var/run/docker.sock"), good=example_spark,
-)  # fmt: skip
-def docker_permission(machine: Machine) -> Iterator[Hit]:
-    """The engine's socket belongs to the group docker. A user joins it once; shells and notebooks that were open before keep their old
-    groups until they are started anew."""
-    if machine.docker_client is not None and machine.docker_server is None and _denied(machine):
-        yield Hit(
-            f"{machine.user} may not talk to the Docker engine.", evidence=machine.docker_error,
-            fix=f"sudo usermod -aG docker {machine.user}, then log in again; a notebook needs Jupyter restarted too",
-        )  # fmt: skip
-
-
-@HOST.check(
-    "HOST006", "docker-silent", "error", source="https://docs.docker.com/engine/daemon/troubleshoot/",
-    bad=lambda: example_spark(docker_server=None, docker_error="Cannot connect to the Docker daemon"), good=example_spark,
-)  # fmt: skip
-def docker_silent(machine: Machine) -> Iterator[Hit]:
-    """The command is there, and no engine answers it: it is not started, or has ended."""
-    if machine.docker_client is not None and machine.docker_server is None and not _denied(machine):
-        yield Hit("The Docker engine does not answer.", evidence=machine.docker_error, fix="sudo systemctl start docker")
-
-
-@HOST.check(
-    "HOST007", "no-nvidia-runtime", "warning", kind="nvidia-runtime",
-    source="https://docs.nvidia.com/datacenter/cloud-native/container-toolkit/latest/install-guide.html",
-    bad=lambda: example_spark(docker_runtimes=("runc",)), good=example_spark,
-)  # fmt: skip
-def no_nvidia_runtime(machine: Machine) -> Iterator[Hit]:
-    """`docker info` lists the runtimes that are configured; without `nvidia` among them `--gpus all` may have nothing to hand a GPU in.
-    A warning, as the engine can find the GPU by another way (CDI)."""
-    if machine.docker_server is not None and "nvidia" not in machine.docker_runtimes:
-        yield Hit(
-            "Docker does not list the runtime nvidia.", evidence=f"runtimes: {', '.join(machine.docker_runtimes) or 'none'}", fix=_TOOLKIT,
-        )  # fmt: skip
-
-
-def _after_download() -> Machine:
-    from sparkbook.host.examples import EXAMPLES
-
-    return example_spark(memory=parse_meminfo(EXAMPLES["after-download"].text))
-
-
-@HOST.check(
-    "HOST008", "page-cache-full", "warning", kind="page-cache", source="https://docs.nvidia.com/dgx/dgx-spark/known-issues.html",
-    bad=_after_download, good=example_spark,
-)  # fmt: skip
-def page_cache_full(machine: Machine) -> Iterator[Hit]:
-    """GPU and CPU share one memory. Pages of files that were read lie in it until somebody needs the room, and CUDA does not always make
-    the kernel give them back in time: a start right after a large download then fails with memory to spare."""
-    if machine.memory and machine.memory.free < machine.memory.reclaimable:
-        yield Hit(
-            "The page cache holds more memory than is free.",
-            evidence=f"{machine.memory.reclaimable / GIB:.1f} GiB reclaimable, {machine.memory.free / GIB:.1f} GiB free",
-            fix="sync; echo 3 | sudo tee /proc/sys/vm/drop_caches, right before the launch",
-        )  # fmt: skip
+    Raises:
+        SparkbookError: there is none of this name.
+    """
+    machines = yaml.safe_load(RECORDED.read_text("utf-8"))
+    if name not in machines:
+        raise SparkbookError(f"no machine '{name}' is recorded; there are {', '.join(sorted(machines))}")
+    return _validated(machines[name], f"the recorded machine '{name}'")

@@ -30,7 +30,8 @@ class Memory:
         available: the kernel's estimate of what a program could get without swapping: free memory plus most of the page cache, less a
             reserve (`MemAvailable`, Linux Documentation/filesystems/proc.rst).
         page_cache: file contents kept in memory (`Cached` + `Buffers`, without `Shmem`, which cannot be dropped).
-        swap_total, swap_free: swap space. These three are None where the text does not say.
+        swap_total, swap_free: swap space.
+        cma_total, cma_free: memory kept together for devices (`CMA`). All from `page_cache` on are None where the text does not say.
     """
 
     total: int
@@ -39,6 +40,8 @@ class Memory:
     page_cache: int | None = None
     swap_total: int | None = None
     swap_free: int | None = None
+    cma_total: int | None = None
+    cma_free: int | None = None
 
     @property
     def reclaimable(self) -> int:
@@ -70,6 +73,8 @@ def parse_meminfo(text: str) -> Memory:
         page_cache=cache,
         swap_total=found.get("SwapTotal"),
         swap_free=found.get("SwapFree"),
+        cma_total=found.get("CmaTotal"),
+        cma_free=found.get("CmaFree"),
     )
 
 

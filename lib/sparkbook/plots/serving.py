@@ -9,7 +9,8 @@ from sparkbook.metrics import Histogram
 from sparkbook.plots.style import COLOURS, INK, Chart, axes
 from sparkbook.serve.ready import Readiness
 from sparkbook.serve.warmup import WarmUp
-from sparkbook.units import format_seconds
+from sparkbook.serve.watchdog import Limits, Sample
+from sparkbook.units import GIB, format_seconds
 
 
 def stages(readiness: Readiness) -> Chart:
@@ -49,6 +50,31 @@ def time_to_first_token(warm_ups: Sequence[WarmUp]) -> Chart:
     return Chart(
         figure, "Line chart: time to first token, request by request, one line a kind of request; " + "; ".join(map(str, warm_ups)) + "."
     )
+
+
+def memory_guard(samples: Sequence[Sample], limits: Limits, acts: int) -> Chart:
+    """What a host has left over the time, the watchdog's floor, and the sample at which it acts. GiB over seconds."""
+    figure, axis = axes(2.6)
+    known = [(sample.at_s, sample.available / GIB) for sample in samples if sample.available is not None]
+    until = [point for point in known if point[0] <= samples[acts].at_s]
+    axis.plot(*zip(*known, strict=True), color=COLOURS[0], linewidth=1.2, linestyle=":")  # what would have come without it
+    axis.plot(*zip(*until, strict=True), color=COLOURS[0], linewidth=1.6)
+    floor = limits.floor / GIB
+    axis.axhline(floor, color=COLOURS[1], linewidth=1.2, linestyle="--")
+    axis.text(0, floor, f" floor, {floor:.1f} GiB", va="bottom", fontsize=8, color=COLOURS[1])
+    acted = samples[acts]
+    left = (acted.available or 0) / GIB
+    axis.plot([acted.at_s], [left], marker="o", markersize=8, color=COLOURS[5])
+    axis.annotate(f"stopped, {left:.1f} GiB left", (acted.at_s, left), xytext=(8, 16), textcoords="offset points", fontsize=8, color=INK)
+    axis.set_ylim(bottom=0)
+    axis.set_xlim(0, max(known)[0] * 1.1)
+    axis.set_xlabel("seconds after the weights were loaded", fontsize=9, color=INK)
+    axis.set_ylabel("MemAvailable, GiB", fontsize=9, color=INK)
+    alt = (
+        f"Line chart: memory left falls from {known[0][1]:.0f} GiB; below the floor of {floor:.1f} GiB, at {acted.at_s:g} s "
+        f"with {left:.1f} GiB left, the watchdog stops the server."
+    )
+    return Chart(figure, alt)
 
 
 def histogram(values: Histogram, title: str) -> Chart:

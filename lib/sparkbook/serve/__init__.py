@@ -5,7 +5,8 @@
 """
 
 from sparkbook.serve.endpoint import Endpoint
-from sparkbook.serve.process import EngineError, ProcessEngine
+from sparkbook.serve.engine import Engine, EngineError
+from sparkbook.serve.process import ProcessEngine
 from sparkbook.serve.ready import Readiness, wait_ready
 from sparkbook.serve.server import PlanOnly, Server, connect
 from sparkbook.serve.stream import Streamed, stream_chat
@@ -13,6 +14,7 @@ from sparkbook.serve.warmup import WarmUp, warm_up
 
 __all__ = [
     "Endpoint",
+    "Engine",
     "EngineError",
     "PlanOnly",
     "ProcessEngine",

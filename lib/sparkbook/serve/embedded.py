@@ -66,7 +66,9 @@ def start(
     speculative = launch.serve.args.get("speculative-config")
     if isinstance(speculative, dict) and "model" in speculative:
         speculative["model"] = str(model_folder(speculative["model"], progress))
-    engine = ProcessEngine(launch, model_folder(recipe.model.repo, progress), name=recipe.served_name, port=port, folder=folder)
+    engine = ProcessEngine(
+        launch, model_folder(recipe.model.repo, progress), name=recipe.served_name, port=port, folder=folder, recipe=recipe.id
+    )
     if ready:
         engine.wait_ready(recipe.capabilities, requests=requests, deadline_s=deadline_s, progress=progress)
     return engine

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import secrets
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
@@ -11,6 +12,7 @@ from urllib.parse import urlsplit
 import httpx
 
 from sparkbook.errors import SparkbookError
+from sparkbook.serve.paths import state_dir
 
 if TYPE_CHECKING:
     import openai
@@ -111,22 +113,54 @@ def _no_list(url: str, what: str) -> NoReturn:
     raise SparkbookError(f"{url}/v1/models answers with {what} instead of a list of models: is it the address of a vLLM server?")
 
 
+def own_key() -> tuple[str, Path]:
+    """The API key of the servers that this user starts with Docker, and the 0600 file it lies in.
+
+    `VLLM_API_KEY` where it is set, and then that is what the file holds; else it is made once and kept.
+
+    Raises:
+        SparkbookError: the file is open to others or can't be used.
+    """
+    file = state_dir() / "api-key"
+    if key := usable_key(os.environ.get("VLLM_API_KEY", ""), "VLLM_API_KEY"):
+        file = state_dir() / "api-key-from-environment"
+        write_private(file, key)
+        return key, file
+    if not file.exists():
+        write_private(file, secrets.token_hex(32))
+    return _key_in(file, str(file)), file
+
+
+def write_private(file: Path, text: str) -> None:
+    """Write a file that only its owner can read, from its first byte on."""
+    try:
+        file.unlink(missing_ok=True)
+        with os.fdopen(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as out:
+            out.write(text)
+    except OSError as error:
+        raise SparkbookError(f"the key file {file} can't be written: {error.strerror}") from None
+
+
 def _key_from_environment() -> str:
     name = os.environ.get(KEY_FILE_VARIABLE)
     if not name:
         return usable_key(os.environ.get("VLLM_API_KEY", ""), "VLLM_API_KEY")
+    return _key_in(Path(name), f"{name} ({KEY_FILE_VARIABLE})")
+
+
+def _key_in(name: Path, shown: str) -> str:
     try:
-        file = Path(name).expanduser()
+        file = name.expanduser()
         if file.stat().st_mode & 0o077:
             raise SparkbookError(f"the key file {file} can be read by others: chmod 600 {file}")
         key = usable_key(file.read_text("utf-8"), f"the key file {file}")
     except (OSError, RuntimeError) as error:
         told = getattr(error, "strerror", None) or error
-        raise SparkbookError(f"the key file {name} ({KEY_FILE_VARIABLE}) can't be read: {told}") from None
+        raise SparkbookError(f"the key file {shown} can't be read: {told}") from None
     except UnicodeDecodeError:
-        raise SparkbookError(f"the key file {name} ({KEY_FILE_VARIABLE}) is not text") from None
+        raise SparkbookError(f"the key file {shown} is not text") from None
     if not key:
-        raise SparkbookError(f"the key file {name} ({KEY_FILE_VARIABLE}) is empty")
+        raise SparkbookError(f"the key file {shown} is empty")
     return key
 
 

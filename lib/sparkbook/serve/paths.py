@@ -12,6 +12,21 @@ from sparkbook.errors import SparkbookError
 PACKAGE = Path(__file__).resolve().parents[1]
 
 
+def state_dir() -> Path:
+    """The folder for what must outlive a cache (the API key, which stacks have proven themselves): `SPARKBOOK_STATE`, else the user's.
+
+    Made when missing, for its owner alone.
+    """
+    chosen = os.environ.get("SPARKBOOK_STATE")
+    try:
+        folder = Path(chosen or f"{os.environ.get('XDG_STATE_HOME') or '~/.local/state'}/sparkbook").expanduser()
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    except (OSError, RuntimeError) as error:
+        told = getattr(error, "strerror", None) or error
+        raise SparkbookError(f"{chosen or 'the folder for state'} can't be used: {told}; name another with SPARKBOOK_STATE") from None
+    return folder.absolute()
+
+
 def cache_dir() -> Path:
     """The folder for converted models and engines' logs: `SPARKBOOK_CACHE`, else the user's cache directory. Made when missing."""
     chosen = os.environ.get("SPARKBOOK_CACHE")

@@ -7,25 +7,23 @@ The engine binds loopback, always asks for an API key, writes its log to a file,
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import secrets
 import shlex
 import shutil
+import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
-from types import TracebackType
 
-from sparkbook.errors import SparkbookError
 from sparkbook.formats.lexer import HOME
 from sparkbook.formats.words import serve_groups
 from sparkbook.recipes.launch import Launch, is_secret
-from sparkbook.recipes.schema import Capabilities
 from sparkbook.serve import paths
-from sparkbook.serve.endpoint import ADDRESS_VARIABLE, KEY_FILE_VARIABLE, Endpoint, usable_key
-from sparkbook.serve.ready import Readiness, wait_ready
+from sparkbook.serve.endpoint import Endpoint, usable_key, write_private
+from sparkbook.serve.engine import Engine, EngineError
 
 _GUARD = Path(__file__).with_name("_guard.py")
 _HOST = "127.0.0.1"
@@ -35,15 +33,8 @@ _NOT_INHERITED = {
     *("FORCE_COLOR", "CLICOLOR", "CLICOLOR_FORCE"),
 }
 _LOGS_KEPT = 20
-
-
-class EngineError(SparkbookError):
-    """The engine could not be started, or ended by itself. `log_tail` holds the last lines it printed."""
-
-    def __init__(self, message: str, log_tail: list[str] | None = None):
-        self.log_tail = log_tail or []
-        lines = "".join(f"\n    {line}" for line in self.log_tail)
-        super().__init__(message + (f"\nthe last lines of its log:{lines}" if lines else ""))
+RECORD, LOG_FILE, KEY_FILE, CONTAINER = "engine.json", "server.log", "api-key", "container"
+"""Files of an engine's folder: where it runs, while it does; what it printed; its key, while it runs; the container, where it is one."""
 
 
 def port_is_free(port: int, host: str = _HOST) -> bool:
@@ -64,7 +55,7 @@ def free_port(host: str = _HOST) -> int:
         return int(probe.getsockname()[1])
 
 
-class ProcessEngine:
+class ProcessEngine(Engine):
     """A running `vllm serve`. Use it as a context manager, or call `stop()`.
 
     Attributes:
@@ -76,7 +67,15 @@ class ProcessEngine:
     """
 
     def __init__(
-        self, launch: Launch, model: Path | str, *, name: str, port: int | None = None, folder: Path | None = None, grace_s: float = 10.0
+        self,
+        launch: Launch,
+        model: Path | str,
+        *,
+        name: str,
+        port: int | None = None,
+        folder: Path | None = None,
+        grace_s: float = 10.0,
+        recipe: str = "",
     ):
         """Start the engine and return at once; `wait_ready` waits until it answers.
 
@@ -87,12 +86,12 @@ class ProcessEngine:
             port: the port to use; a free one is chosen when None.
             folder: where log and key go; made under the cache directory when None.
             grace_s: seconds between asking the engine to end and killing it.
+            recipe: id of the recipe that it comes from, for `sparkbook status`.
 
         Raises:
             EngineError: the port is taken, the model's folder is missing, or the program can't be started.
             SparkbookError: the engine's environment is not installed.
         """
-        self.readiness: Readiness | None = None
         if isinstance(model, Path) and not (model / "config.json").is_file():
             raise EngineError(f"there is no model in {model}: it has no config.json")
         if port is not None and not port_is_free(port):
@@ -106,10 +105,11 @@ class ProcessEngine:
             self.folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise EngineError(f"the engine's folder {error.filename} can't be made: {error.strerror}") from None
-        self.log_file = self.folder / "server.log"
-        self.key_file = self.folder / "api-key"
+        self.name = self.folder.name
+        self.log_file = self.folder / LOG_FILE
+        self.key_file = self.folder / KEY_FILE
         key = usable_key(os.environ.get("VLLM_API_KEY", ""), "VLLM_API_KEY") or secrets.token_hex(16)
-        _write_private(self.key_file, key)
+        write_private(self.key_file, key)
         args = {n: v for n, v in launch.serve.args.items() if n not in ("host", "port")}
         args.setdefault("served-model-name", name)
         serve = launch.serve.model_copy(update={"model": str(model), "model_option": False, "args": {"host": _HOST, "port": port, **args}})
@@ -133,8 +133,8 @@ class ProcessEngine:
             raise EngineError(f"the engine can't be started: {error}") from None
         finally:
             os.close(reading)
-        self._read = 0  # how far `printed` has read the log
         self._grace_s = grace_s
+        _register(self, name, recipe)
 
     @property
     def running(self) -> bool:
@@ -145,47 +145,6 @@ class ProcessEngine:
     def exit_status(self) -> int | None:
         """Exit status once it has ended: above 128, a signal's number is added; None while it runs."""
         return self._guard.poll()
-
-    @property
-    def port(self) -> int:
-        """The port it listens on."""
-        return int(self.endpoint.url.rsplit(":", 1)[1])
-
-    def printed(self) -> bytes:
-        """What it printed since the last call."""
-        with contextlib.suppress(OSError), self.log_file.open("rb") as log:
-            log.seek(self._read)
-            new = log.read()
-            self._read += len(new)
-            return new
-        return b""
-
-    def tail(self, lines: int = 15) -> list[str]:
-        """The last lines of the log that say something."""
-        with contextlib.suppress(OSError):
-            text = self.log_file.read_bytes()[-64_000:].decode("utf-8", "replace").replace("\r", "\n")
-            return [line.rstrip() for line in text.splitlines() if line.strip()][-lines:]
-        return []
-
-    def wait_ready(
-        self,
-        claims: Capabilities | None = None,
-        *,
-        requests: bool = True,
-        deadline_s: float = 300.0,
-        progress: Callable[[str], None] | None = None,
-    ) -> Readiness:
-        """Wait until it answers a real request; see `sparkbook.serve.ready.wait_ready`. An engine that fails to get ready is stopped."""
-        try:
-            self.readiness = wait_ready(self.endpoint, claims, process=self, requests=requests, deadline_s=deadline_s, progress=progress)
-        except BaseException:
-            self.stop()
-            raise
-        return self.readiness
-
-    def environment(self) -> dict[str, str]:
-        """Variables that let another process, such as a notebook's kernel, attach to this engine."""
-        return {ADDRESS_VARIABLE: self.endpoint.url, KEY_FILE_VARIABLE: str(self.key_file)}
 
     def stop(self) -> None:
         """End all of its processes and wait until they are gone. Calling it again does nothing."""
@@ -198,12 +157,15 @@ class ProcessEngine:
             self._guard.kill()  # the kernel then kills the command (PR_SET_PDEATHSIG)
             self._guard.wait()
         self.key_file.unlink(missing_ok=True)
+        (self.folder / RECORD).unlink(missing_ok=True)
 
-    def __enter__(self) -> ProcessEngine:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self.stop()
+    def kill(self) -> None:
+        """End the command's whole group at once; the guard sees to what is left."""
+        with contextlib.suppress(OSError, ValueError):
+            children = Path(f"/proc/{self._guard.pid}/task/{self._guard.pid}/children").read_text("ascii")
+            for child in children.split():
+                with contextlib.suppress(ProcessLookupError, PermissionError):
+                    os.killpg(int(child), signal.SIGKILL)
 
     def __repr__(self) -> str:
         state = "running" if self.running else f"ended with status {self.exit_status}"
@@ -217,19 +179,37 @@ class ProcessEngine:
 
 
 def _new_folder(name: str) -> Path:
-    """A folder for an engine's log and key; those of the oldest engines make room."""
+    """A folder for an engine's log and key; those of the oldest engines that have ended make room."""
     folders = paths.cache_dir() / "engines"
     folders.mkdir(exist_ok=True)
     for old in sorted(folders.iterdir(), key=lambda folder: folder.stat().st_mtime)[:-_LOGS_KEPT]:
-        shutil.rmtree(old, ignore_errors=True)
+        if guard_of(old) is None and not (old / CONTAINER).exists():
+            shutil.rmtree(old, ignore_errors=True)
     return folders / name
 
 
-def _write_private(file: Path, text: str) -> None:
-    """Write a file that only its owner can read, from its first byte on."""
-    file.unlink(missing_ok=True)
-    with os.fdopen(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as out:
-        out.write(text)
+def _register(engine: ProcessEngine, name: str, recipe: str) -> None:
+    """Leave word of a running engine in its folder, for `sparkbook status` and `stop` of other processes."""
+    import psutil
+
+    with contextlib.suppress(psutil.Error, OSError):
+        began = psutil.Process(engine._guard.pid).create_time()
+        record = {"name": name, "recipe": recipe, "pid": engine._guard.pid, "began": began,
+                  "url": engine.endpoint.url, "served": engine.endpoint.model}  # fmt: skip
+        (engine.folder / RECORD).write_text(json.dumps(record), "utf-8")
+
+
+def guard_of(folder: Path) -> int | None:
+    """Process id of the guard of the engine that keeps its log in this folder; None once it has ended."""
+    import psutil
+
+    try:
+        record = json.loads((folder / RECORD).read_text("utf-8"))
+        process = psutil.Process(int(record["pid"]))
+        # A number is given out again: only the process that began at that very moment is meant.
+        return process.pid if abs(process.create_time() - record["began"]) < 1 and process.status() != psutil.STATUS_ZOMBIE else None
+    except (OSError, ValueError, KeyError, TypeError, psutil.Error):
+        return None
 
 
 def _environment(launch: Launch, key: str, python: Path) -> dict[str, str]:

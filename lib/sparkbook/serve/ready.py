@@ -22,6 +22,7 @@ from sparkbook.logs.diagnose import Diagnosis
 from sparkbook.logs.live import Follower
 from sparkbook.recipes.schema import Capabilities
 from sparkbook.serve.endpoint import Endpoint
+from sparkbook.serve.stream import StreamError, stream_chat
 from sparkbook.units import format_seconds
 
 WEATHER_TOOL = {
@@ -57,13 +58,14 @@ class NotReady(SparkbookError):
     """The engine did not get ready.
 
     Attributes:
+        message: what happened, without the log.
         log_tail: the last lines it printed.
         stages: what it passed before.
         diagnosis: the log doctor's judgement, where it found a fault.
     """
 
     def __init__(self, message: str, log_tail: list[str], stages: list[Stage], diagnosis: Diagnosis | None = None):
-        self.log_tail, self.stages, self.diagnosis = log_tail, stages, diagnosis
+        self.message, self.log_tail, self.stages, self.diagnosis = message, log_tail, stages, diagnosis
         lines = "".join(f"\n    {line}" for line in log_tail)
         super().__init__(message + (f"\nthe last lines of its log:{lines}" if lines else ""))
 
@@ -231,21 +233,13 @@ def _asks(question: str, **more: Any) -> Callable[[Endpoint, float], Any]:
 
 
 def _completion(endpoint: Endpoint, timeout_s: float) -> _Seen:
-    import openai
-
     try:
-        stream = _asks("Say hello.", max_tokens=8, stream=True, stream_options={"include_usage": True})(endpoint, timeout_s)
-        text, usage = "", None
-        for chunk in stream:
-            usage = chunk.usage or usage
-            for choice in chunk.choices:
-                text += choice.delta.content or getattr(choice.delta, "reasoning", None) or ""
-    except openai.OpenAIError as error:
-        return _Seen(f"the completion failed: {error}", passed=False, final=not isinstance(error, openai.APIConnectionError))
-    tokens = usage.completion_tokens if usage else None
-    if not tokens:
+        reply = stream_chat(endpoint, "Say hello.", max_tokens=8, timeout_s=timeout_s)
+    except StreamError as error:
+        return _Seen(f"the completion failed: {error.why}", passed=False, final=not error.connection)
+    if not reply.tokens:
         return _Seen("the completion came back empty", passed=False, final=True)
-    return _Seen(f"{tokens} tokens streamed: {text.strip()[:40]!r}")
+    return _Seen(f"{reply.tokens} tokens streamed: {reply.text.strip()[:40]!r}")
 
 
 def _reply(ask: Callable[[Endpoint, float], Any], judge: Callable[[Any], str | None], claim: str) -> Callable[[Endpoint, float], _Seen]:

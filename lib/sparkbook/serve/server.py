@@ -13,12 +13,12 @@ from sparkbook.formats import shell
 from sparkbook.recipes import Recipe
 from sparkbook.serve import embedded
 from sparkbook.serve.endpoint import ADDRESS_VARIABLE, Endpoint
-from sparkbook.serve.process import ProcessEngine
+from sparkbook.serve.engine import Engine
 
 if TYPE_CHECKING:
     import openai
 
-Target = Literal["auto", "process", "attach", "plan"]
+Target = Literal["auto", "docker", "process", "attach", "plan"]
 
 
 class PlanOnly(SparkbookError):
@@ -38,16 +38,16 @@ class Server:
         started: whether this object started the engine.
     """
 
-    def __init__(self, recipe: Recipe, endpoint: Endpoint | None, engine: ProcessEngine | None = None):
+    def __init__(self, recipe: Recipe, endpoint: Endpoint | None, engine: Engine | None = None):
         self.recipe, self._endpoint, self._engine = recipe, endpoint, engine
 
     @property
     def started(self) -> bool:
         """Whether this object started the engine."""
-        return self._engine is not None
+        return self._engine is not None and not self._engine.already
 
     @property
-    def engine(self) -> ProcessEngine:
+    def engine(self) -> Engine:
         """The engine that this object started: its log, its processes, the stages of its start.
 
         Raises:
@@ -89,7 +89,7 @@ class Server:
 
     def stop(self) -> None:
         """Stop the engine, if this object started it; a server that was attached to is left alone."""
-        if self._engine:
+        if self._engine and not self._engine.already:
             self._engine.stop()
 
     def __enter__(self) -> Server:
@@ -104,47 +104,71 @@ class Server:
     def _state(self) -> str:
         if self._endpoint is None:
             return f"plan for {self.recipe.id}: nothing was started"
-        return f"{'started here' if self._engine else 'attached'}: {self._endpoint.model} at {self._endpoint.url}"
+        return f"{'started here' if self.started else 'attached'}: {self._endpoint.model} at {self._endpoint.url}"
 
     def _repr_html_(self) -> str:
         if self._endpoint is not None:
-            how = "started here" if self._engine else "attached"
+            how = "started here" if self.started else "attached"
             return f"<p><strong>{html.escape(self._endpoint.model)}</strong> at <code>{html.escape(self._endpoint.url)}</code>, {how}.</p>"
         line = html.escape(shell.write(self.recipe.launch))
         return f"<p><strong>Plan only: nothing was run.</strong> {html.escape(self.recipe.id)} would be started by:</p><pre>{line}</pre>"
 
 
 def connect(
-    recipe_id: str = embedded.DEFAULT, target: str = "auto", *, requests: bool = True, progress: Callable[[str], None] | None = None
+    recipe_id: str = embedded.DEFAULT,
+    target: str = "auto",
+    *,
+    own: bool = False,
+    requests: bool = True,
+    progress: Callable[[str], None] | None = None,
 ) -> Server:
     """A server for a chapter.
 
     Args:
         recipe_id: the recipe to serve.
-        target: `auto` attaches to the server named by `SPARKBOOK_ENDPOINT` and, where none is named, starts the recipe in the embedded
-            engine; `process` always starts one; `attach` only attaches; `plan` starts nothing.
+        target: `auto` attaches to the server named by `SPARKBOOK_ENDPOINT` and, where none is named, starts the recipe: one with an image
+            in Docker on a Spark, one without in the embedded engine. `docker` and `process` always start one, but `docker` finds the same
+            stack where it is up already; `attach` only attaches; `plan` starts nothing.
+        own: with `auto`, start a server also where `SPARKBOOK_ENDPOINT` names one.
         requests: False leaves a started engine without a request, so that the first one is still to come.
         progress: called with a line for each stage of a start.
 
+    What is started here ends with this process at the latest.
+
     Raises:
-        SparkbookError: an unknown target, nothing to attach to, or a recipe that the embedded engine can't serve.
-        EngineError, NotReady: the start failed.
+        SparkbookError: an unknown target, nothing to attach to, or a recipe that the engine can't serve.
+        EngineError, NotReady, DockerFault: the start failed.
     """
     if target not in get_args(Target):
         raise SparkbookError(f"'{target}' is not a target; choose one of {', '.join(get_args(Target))}")
     recipe = recipes.load(recipe_id)
     if target == "plan":
         return Server(recipe, None)
-    if target in ("auto", "attach"):
+    if target == "attach" or (target == "auto" and not own):
         if endpoint := Endpoint.from_environment():
             return Server(recipe, endpoint)
         if target == "attach":
             raise SparkbookError(f"nothing to attach to: set {ADDRESS_VARIABLE} to the server's address, such as http://127.0.0.1:8000")
-    if recipe.image is not None:
+    engine: Engine
+    if target == "docker" or (target == "auto" and recipe.image is not None and on_spark()):
+        from sparkbook.serve import docker_engine, stack
+
+        engine = docker_engine.start(stack.given(recipe), requests=requests, progress=progress)
+    elif recipe.image is not None:
         raise SparkbookError(
-            f"{recipe.id} runs in a container: start it with the line of 'sparkbook recipes show {recipe.id} --as docker', "
-            f"then set {ADDRESS_VARIABLE}=http://127.0.0.1:{recipe.launch.port} and choose target 'attach'"
+            f"{recipe.id} runs in a container, on a Spark: choose target 'docker' there; elsewhere 'plan' shows how it would be started, "
+            f"and with {ADDRESS_VARIABLE}=http://HOST:{recipe.launch.port} target 'attach' uses one that runs"
         )
-    engine = embedded.start(recipe, requests=requests, progress=progress)
-    atexit.register(engine.stop)
+    else:
+        engine = embedded.start(recipe, requests=requests, progress=progress)
+    if not engine.already:
+        atexit.register(engine.stop)
     return Server(recipe, engine.endpoint, engine)
+
+
+def on_spark() -> bool:
+    """Whether this host's GPU is a GB10."""
+    from sparkbook.host.probes import run
+
+    asked = run(["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"])
+    return asked.code == 0 and "GB10" in asked.out

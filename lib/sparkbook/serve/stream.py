@@ -11,6 +11,19 @@ from sparkbook.errors import SparkbookError
 from sparkbook.serve.endpoint import Endpoint
 
 
+class StreamError(SparkbookError):
+    """A streamed request failed.
+
+    Attributes:
+        why: the client's words.
+        connection: whether the connection failed, and not the request.
+    """
+
+    def __init__(self, prompt: str, error: Exception, connection: bool):
+        self.why, self.connection = str(error), connection
+        super().__init__(f"the request {prompt!r} failed: {error}")
+
+
 @dataclass
 class Streamed:
     """A streamed reply. Times are seconds since the request was sent.
@@ -45,6 +58,7 @@ def stream_chat(
     max_tokens: int,
     request: dict[str, Any] | None = None,
     on_text: Callable[[str], None] | None = None,
+    timeout_s: float = 120.0,
     clock: Callable[[], float] = time.monotonic,
 ) -> Streamed:
     """Ask one question, greedily, and time the reply.
@@ -55,17 +69,18 @@ def stream_chat(
         max_tokens: at most so many tokens.
         request: further fields of the request's body.
         on_text: called with each piece of text as it arrives.
+        timeout_s: seconds without a sign of life after which it fails.
         clock: replaced in tests.
 
     Raises:
-        SparkbookError: the request fails.
+        StreamError: the request fails.
     """
     import openai
 
     reply = Streamed()
     begin = clock()
     try:
-        stream = endpoint.client().chat.completions.create(
+        stream = endpoint.client(timeout_s).chat.completions.create(
             model=endpoint.model,
             messages=[{"role": "user", "content": prompt}],
             max_tokens=max_tokens,
@@ -86,6 +101,6 @@ def stream_chat(
                     on_text(text)
             reply.tokens = chunk.usage.completion_tokens if chunk.usage else reply.tokens
     except openai.OpenAIError as error:
-        raise SparkbookError(f"the request {prompt!r} failed: {error}") from None
+        raise StreamError(prompt, error, isinstance(error, openai.APIConnectionError)) from None
     reply.total_s = clock() - begin
     return reply

@@ -1,0 +1,87 @@
+"""The rules of the host check as sections of the book: text, the two examples, and what the check says about the failing one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import yaml
+
+from sparkbook.findings import Finding, Severity
+from sparkbook.host.checks import check, check_nodes
+from sparkbook.host.machine import Machine, recorded
+from sparkbook.host.rules import RULES, Rule
+
+
+@dataclass(frozen=True)
+class Example:
+    """A Spark in good order with a change; of a rule that compares nodes, the second of two."""
+
+    change: dict[str, Any]
+    nodes: bool
+
+    @property
+    def machines(self) -> list[Machine]:
+        """The machines that are judged."""
+        healthy = recorded("healthy")
+        changed = healthy.changed(self.change)
+        return [healthy, changed.changed({"name": "spark-2"})] if self.nodes else [changed]
+
+
+@dataclass(frozen=True)
+class Section:
+    """What the book's pages ask of a rule."""
+
+    rule: Rule
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.rule, name)
+
+    @property
+    def bad(self) -> Callable[[], Example]:
+        """Makes the example that fails."""
+        return lambda: Example(self.rule.bad, self.rule.nodes)
+
+    @property
+    def good(self) -> Callable[[], Example]:
+        """Makes the example that passes."""
+        return lambda: Example(self.rule.good, self.rule.nodes)
+
+
+class Pages:
+    """The family of rules, for `sparkbook.book.rules`: one page, a section a rule."""
+
+    prefix = "HOST"
+    title = "The machine"
+    intro = (
+        "What `sparkbook check` looks for. Each example is a Spark in good order, put together from public reports, with what is changed "
+        "about it; it was judged when this page was built, and what is shown is what the check said."
+    )
+    checks: dict[str, Section] = {code: Section(rule) for code, rule in RULES.items()}  # noqa: RUF012
+
+    def show(self, example: Example) -> str:
+        """The change as YAML."""
+        if not example.change:
+            return "nothing changed"
+        return yaml.safe_dump(example.change, sort_keys=False, width=110, allow_unicode=True).strip()
+
+    def examined(self, example: Example) -> list[Finding]:
+        """All that the check finds in an example."""
+        machines = example.machines
+        return list((check_nodes(machines) if len(machines) > 1 else check(machines[0])).findings)
+
+    def page(self, section: Section) -> str:
+        """The section of one rule, in Markdown."""
+        words: dict[Severity, str] = {"error": "blocked", "warning": "slow", "info": "a note"}
+        parts = [f"# {section.code}: {section.name}", f"*{self.title} · {words[section.severity]}*", section.text]
+        for title, make in (("Fails", section.bad), ("Passes", section.good)):
+            example = make()
+            said = [finding for finding in self.examined(example) if finding.rule == section.code]
+            told = [f"- **{f.severity}**: {f.message}" + (f" Fix: {f.fix.rstrip('.')}." if f.fix else "") for f in said]
+            parts += [f"## {title}", f"```yaml\n{self.show(example)}\n```", *(["\n".join(told)] if told else [])]
+        return "\n\n".join([*parts, "## Source", f"<{section.source}>", *([f"Kind: `{section.kind}`."] if section.kind else [])]) + "\n"
+
+
+HOST = Pages()
+"""For the list of families in `sparkbook.book.rules`."""

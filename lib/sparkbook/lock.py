@@ -1,0 +1,297 @@
+"""The stack lock: everything that decided how a server ran, as JSON that can be reviewed, compared, verified and served again.
+
+A lock holds no time and no secret, and its keys come in one order: two locks of the same stack are the same text. What could not be found
+out is null.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from sparkbook import recipes, store
+from sparkbook.errors import SparkbookError
+from sparkbook.findings import Finding, Findings
+from sparkbook.host.probes import Ran, run
+from sparkbook.recipes import Recipe
+from sparkbook.recipes.launch import Launch, is_secret
+from sparkbook.units import format_bytes
+
+FORMAT = "sparkbook-lock/1"
+_ORDER = ("format", "recipe", "image", "models", "launch", "engine", "host", "plan", "bench")
+# Where a difference is found: the rule that names it, and how grave it is for whoever serves the lock again.
+_RULES: dict[str, tuple[str, str, str]] = {
+    "image": ("LOCK101", "error", "The image is another one"),
+    "models": ("LOCK102", "error", "The model's files changed"),
+    "launch": ("LOCK103", "error", "The server is started differently"),
+    "engine": ("LOCK104", "warning", "The software that serves is of another version"),
+    "host": ("LOCK105", "warning", "The host changed"),
+    "recipe": ("LOCK106", "info", "The recipe was edited"),
+    "plan": ("LOCK107", "info", "The memory plan is another one"),
+    "bench": ("LOCK108", "info", "The measurement is another one"),
+}
+_FIXES = {
+    "image": "serve --locked pulls the locked digest; or lock again after a look at the release notes.",
+    "models": "Fetch the locked revision; files that differ under the same revision are damaged.",
+    "launch": "serve --locked starts it as it was; or lock again.",
+    "engine": "Nothing, if the update was meant: measure again, then lock again.",
+    "host": "Nothing, if the update was meant: measure again, then lock again.",
+}
+
+
+@dataclass(frozen=True)
+class Served:
+    """What can be asked of a server and its engine; anything may be None.
+
+    Attributes:
+        digest: digest of the image in its registry.
+        image_id: the image's own id, which an image that was built here has too.
+        vllm: version that the server reports.
+        docker: version of the Docker engine.
+    """
+
+    digest: str | None = None
+    image_id: str | None = None
+    vllm: str | None = None
+    docker: str | None = None
+
+
+def make(
+    launch: Launch,
+    recipe: Recipe | None = None,
+    *,
+    served: Served | None = None,
+    folders: Mapping[str, Path] | None = None,
+    deep: bool = False,
+    runner: Callable[[Sequence[str]], Ran] = run,
+    plan: Mapping[str, Any] | None = None,
+    bench: Mapping[str, Any] | None = None,
+) -> dict[str, Any]:
+    """The lock of a stack as it is now.
+
+    Args:
+        launch: what is started.
+        recipe: the recipe it comes from.
+        served: what server and engine say of themselves.
+        folders: where the files of a model lie, by its name, in place of what the launch tells.
+        deep: hash every file, also those whose name in the cache is their hash already.
+        runner: asks the machine; replaced in tests.
+        plan, bench: summaries of the memory plan and of a measurement, where there are.
+    """
+    served = served or Served()
+    kernel, machine = runner(["uname", "-r"]), runner(["uname", "-m"])
+    return {
+        "format": FORMAT,
+        "recipe": {"id": recipe.id, "sha256": _digest(recipe.model_dump(mode="json"))} if recipe else None,
+        "image": _image(launch, served),
+        "models": {name: _files(folder, revision, deep) for name, (folder, revision) in _models(launch, recipe, folders or {}).items()},
+        "launch": _launch(launch),
+        "engine": {"vllm": served.vllm, "docker": served.docker},
+        "host": {
+            "architecture": machine.out if machine.code == 0 else None, "kernel": kernel.out if kernel.code == 0 else None,
+            **_gpu(runner(["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"])),
+        },
+        "plan": dict(plan) if plan else None,
+        "bench": dict(bench) if bench else None,
+    }  # fmt: skip
+
+
+def _image(launch: Launch, served: Served) -> dict[str, Any] | None:
+    if launch.image is None:
+        return None
+    name, _, pinned = launch.image.partition("@")
+    return {"ref": name, "digest": served.digest or pinned or None, "id": served.image_id}
+
+
+def _launch(launch: Launch) -> dict[str, Any]:
+    """The launch without its image; the values of secrets are null already, and this makes sure of it."""
+    data = launch.model_dump(mode="json", exclude={"image"})
+    data["env"] = {name: None if is_secret(name) else value for name, value in data["env"].items()}
+    return data
+
+
+def _gpu(asked: Ran) -> dict[str, Any]:
+    rows = [line.rsplit(",", 1) for line in asked.out.splitlines() if "," in line] if asked.code == 0 else []
+    return {"gpus": [name.strip() for name, _ in rows] or None, "driver": rows[0][1].strip() if rows else None}
+
+
+def _digest(value: Any) -> str:
+    return hashlib.sha256(json.dumps(value, sort_keys=True, ensure_ascii=False).encode()).hexdigest()
+
+
+def _models(launch: Launch, recipe: Recipe | None, given: Mapping[str, Path]) -> dict[str, tuple[Path | None, str | None]]:
+    """Each checkpoint, model and draft, with the folder of its files on this host (None: not found) and the commit it is of."""
+    if given:
+        return {name: (folder, _commit(folder)) for name, folder in given.items()}
+    found: dict[str, tuple[Path | None, str | None]] = {}
+    cache = store.local_folder(launch.container.on_host(launch.env.get("HF_HOME") or "~/.cache/huggingface"))
+    for one in store.checkpoints(recipe) if recipe else ():
+        folder = store.local_folder(one.folder) if one.folder else store.snapshot(cache, one.repo, one.revision)
+        found[one.repo] = (folder if folder and folder.is_dir() else None, one.revision if one.folder or not folder else folder.name)
+    if not found and (model := launch.serve.model):
+        folder = Path(launch.container.on_host(model)).expanduser()
+        staged = store.snapshot(cache, model) if re.fullmatch(r"[\w.-]+/[\w.-]+", model) else None
+        place = folder if folder.is_dir() else staged
+        found[model] = (place, staged.name if staged and place == staged else None)
+    return found
+
+
+def _commit(folder: Path) -> str | None:
+    return folder.name if re.fullmatch(r"[0-9a-f]{40}", folder.name) else None
+
+
+def _files(folder: Path | None, revision: str | None, deep: bool) -> dict[str, Any]:
+    """Revision, and size and SHA-256 of each file.
+
+    In Hugging Face's cache a large file lies under its SHA-256 as name: that is taken at its word, unless `deep`.
+    """
+    if folder is None:
+        return {"revision": revision, "files": None}
+    files = {}
+    for path in sorted(folder.rglob("*")):
+        name = path.relative_to(folder).as_posix()
+        if not path.is_file() or any(part.startswith(".") for part in path.relative_to(folder).parts):
+            continue
+        real = path.resolve()
+        told = real.name if path.is_symlink() and re.fullmatch(r"[0-9a-f]{64}", real.name) else None
+        try:
+            if told is None or deep:
+                with real.open("rb") as content:
+                    told = hashlib.file_digest(content, "sha256").hexdigest()
+            files[name] = {"bytes": real.stat().st_size, "sha256": told}
+        except OSError as error:
+            raise SparkbookError(f"{path} can't be read: {error.strerror}") from None
+    return {"revision": revision, "files": files}
+
+
+# ---- text
+
+
+def dumps(lock: Mapping[str, Any]) -> str:
+    """The lock as text: sections in their order, what is inside them sorted, so that it can be reviewed line by line."""
+    ordered = {name: _sorted(lock[name]) if name != "launch" else lock[name] for name in _ORDER if name in lock}
+    return json.dumps(ordered, indent=2, ensure_ascii=False) + "\n"
+
+
+def _sorted(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _sorted(value[key]) for key in sorted(value)}
+    return [_sorted(item) for item in value] if isinstance(value, list) else value
+
+
+def read(file: str | Path) -> dict[str, Any]:
+    """A lock from its file.
+
+    Raises:
+        SparkbookError: it can't be read, or is none.
+    """
+    path = Path(file).expanduser()
+    try:
+        lock = json.loads(path.read_text("utf-8"))
+    except OSError as error:
+        raise SparkbookError(f"the lock {path} can't be read: {error.strerror}") from None
+    except ValueError as error:
+        raise SparkbookError(f"the lock {path} is not JSON: {error}") from None
+    if not isinstance(lock, dict) or lock.get("format") != FORMAT:
+        raise SparkbookError(f'{path} is not a stack lock of this version: it should say "format": "{FORMAT}"')
+    if missing := [name for name in _ORDER if name not in lock]:
+        raise SparkbookError(f"the lock {path} lacks {', '.join(missing)}")
+    launch_of(lock)
+    return lock
+
+
+def launch_of(lock: Mapping[str, Any]) -> Launch:
+    """What a lock starts: the launch, with its image pinned to the locked digest.
+
+    Raises:
+        SparkbookError: it holds no launch that can be used.
+    """
+    image = lock["image"]
+    reference = None
+    try:
+        if image:
+            reference = f"{image['ref']}@{image['digest']}" if image["digest"] else image["ref"]
+        return Launch.model_validate({**lock["launch"], "image": reference})
+    except (ValidationError, TypeError, KeyError) as error:
+        what = (
+            "; ".join(f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors())
+            if isinstance(error, ValidationError)
+            else error
+        )
+        raise SparkbookError(f"the lock holds no launch that can be used: {what}") from None
+
+
+def recipe_of(lock: Mapping[str, Any]) -> Recipe | None:
+    """The recipe that a lock names, if it is still there: for what the server is said to be able to do."""
+    try:
+        return recipes.load(lock["recipe"]["id"]) if lock["recipe"] else None
+    except SparkbookError:
+        return None
+
+
+# ---- comparing
+
+
+@dataclass(frozen=True)
+class Change:
+    """One value that differs: where it stands, and what it was and is. A value that is not there is None, as one that is not known."""
+
+    path: str
+    before: Any
+    after: Any
+
+    def __str__(self) -> str:
+        return f"{self.path}: {_shown(self.path, self.before)} → {_shown(self.path, self.after)}"
+
+
+def _shown(path: str, value: Any) -> str:
+    if value is None:
+        return "nothing"
+    if path.endswith(".bytes"):
+        return format_bytes(value)
+    text = json.dumps(value, ensure_ascii=False) if not isinstance(value, str) else value
+    return text if len(text) <= 100 else f"{text[:97]}..."
+
+
+def diff(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[Change]:
+    """What differs between two locks, in their order."""
+    return [change for name in _ORDER if name != "format" for change in _changes(name, before.get(name), after.get(name))]
+
+
+def _changes(path: str, before: Any, after: Any) -> Iterator[Change]:
+    if isinstance(before, Mapping) and isinstance(after, Mapping):
+        for key in [*before, *(key for key in after if key not in before)]:
+            yield from _changes(f"{path}.{key}", before.get(key), after.get(key))
+    elif before != after:
+        yield Change(path, before, after)
+
+
+def judge(changes: Sequence[Change], *, unknown: bool = True) -> Findings:
+    """Findings for what moved, one a section.
+
+    Args:
+        changes: from the lock to what is there now.
+        unknown: whether a value that is not known now counts as moved; False leaves out what can't be asked, as of a server that is down.
+    """
+    by_section: dict[str, list[Change]] = {}
+    for change in changes:
+        if change.after is None and not unknown and change.path.split(".")[0] in ("image", "engine", "models", "plan", "bench"):
+            continue
+        by_section.setdefault(change.path.split(".")[0], []).append(change)
+    return Findings(
+        Finding(
+            rule=_RULES[section][0], kind="version-drift" if section in ("image", "engine", "host") else None,
+            severity=_RULES[section][1],  # type: ignore[arg-type]
+            message=f"{_RULES[section][2]} ({len(found)} {'value' if len(found) == 1 else 'values'}).",
+            evidence="; ".join(str(change) for change in found[:4]) + (f"; {len(found) - 4} more" if len(found) > 4 else ""),
+            fix=_FIXES.get(section),
+        )
+        for section, found in by_section.items()
+    )  # fmt: skip

@@ -1,0 +1,706 @@
+"""The docker engine: a recipe as a container, through Docker's API, on this host or on another one over SSH.
+
+A start that fails, or is interrupted, leaves no container behind. A start that succeeds leaves one that outlives whoever started it;
+`find`, `attach` and `remove` deal with it later. Containers are known by their labels (`sparkbook.*`), never by guesses.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import secrets
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from dataclasses import replace as replace_fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from sparkbook.findings import Finding
+from sparkbook.recipes.schema import Capabilities
+from sparkbook.serve import paths, watchdog
+from sparkbook.serve.endpoint import Endpoint, own_key
+from sparkbook.serve.engine import Engine
+from sparkbook.serve.faults import DockerFault, explain, faults, how_it_ended, told
+from sparkbook.serve.process import CONTAINER, LOG_FILE, port_is_free
+from sparkbook.serve.ready import NotReady, Readiness, wait_ready
+from sparkbook.serve.remote import Tunnel, open_tunnel
+from sparkbook.serve.stack import AS_WRITTEN, KEY, LABEL, Choices, Request, Stack, request
+from sparkbook.units import format_bytes
+
+if TYPE_CHECKING:
+    import docker
+
+_TIMEOUT_S = 120
+_STOP_S = 15
+"""Seconds between asking a server to end and killing it; vLLM needs 2 to 4."""
+_FAILED_STOP_S = 3
+"""The same for one that has failed, or was interrupted, before it was ready."""
+
+
+@contextlib.contextmanager
+def mapped(**figures: object) -> Iterator[None]:
+    """Turns what Docker's client raises into a `DockerFault`; `figures` name what the engine's words may not."""
+    import docker
+    import requests
+
+    try:
+        yield
+    except docker.errors.DockerException as error:
+        raise DockerFault(explain(str(getattr(error, "explanation", None) or error), **figures)) from None
+    except (requests.RequestException, OSError) as error:
+        raise DockerFault(explain(f"{type(error).__name__}: {error}", **figures)) from None
+
+
+@dataclass
+class Host:
+    """A Docker engine and where it is.
+
+    Attributes:
+        client: docker-py's client for it.
+        tunnel: the SSH tunnel to it; None for this host.
+        home: the home folder there, for `~` in volumes.
+    """
+
+    client: docker.DockerClient
+    tunnel: Tunnel | None
+    home: str
+
+    @property
+    def remote(self) -> bool:
+        """Whether it is another host."""
+        return self.tunnel is not None
+
+    def close(self) -> None:
+        """Close the connection, and the tunnel."""
+        self.client.close()
+        if self.tunnel:
+            self.tunnel.close()
+
+
+def reach(address: str | None = None) -> Host:
+    """Connect to a Docker engine.
+
+    Args:
+        address: `ssh://user@host`, `unix://…` or `tcp://…`; None asks `DOCKER_HOST`, then the usual socket.
+
+    Raises:
+        DockerFault: it does not answer, or may not be asked.
+    """
+    import docker
+
+    address = address or os.environ.get("DOCKER_HOST") or None
+    tunnel = open_tunnel(address) if address and address.startswith("ssh://") else None
+    try:
+        with mapped():
+            if tunnel:
+                client = docker.DockerClient(base_url=f"unix://{tunnel.socket}", timeout=_TIMEOUT_S)
+            else:
+                client = docker.from_env(timeout=_TIMEOUT_S, environment={**os.environ, **({"DOCKER_HOST": address} if address else {})})
+            client.ping()
+    except BaseException:
+        if tunnel:
+            tunnel.close()
+        raise
+    return Host(client, tunnel, tunnel.home if tunnel else str(Path.home()))
+
+
+def image_present(client: docker.DockerClient, image: str) -> dict[str, Any] | None:
+    """What the engine knows of an image it has; None where it has none of this name."""
+    import docker
+
+    with mapped():
+        try:
+            return client.api.inspect_image(image)
+        except docker.errors.ImageNotFound:
+            return None
+
+
+def pull(client: docker.DockerClient, image: str, progress: Callable[[str], None] | None = None, every_s: float = 2.0) -> str | None:
+    """Fetch an image, and say every few seconds how far it is.
+
+    Args:
+        client: the engine.
+        image: reference; with a digest, exactly that one is fetched.
+        progress: called with a line.
+        every_s: seconds between two lines.
+
+    Returns:
+        The digest, as the registry told it.
+
+    Raises:
+        DockerFault: it can't be fetched.
+    """
+    say = progress or (lambda _line: None)
+    name, at, digest = image.partition("@")
+    repository, tag = (name, digest) if at else _split_tag(name)
+    layers: dict[str, tuple[int, int, bool]] = {}
+    told_digest, said = digest or None, time.monotonic()
+    figures = {"platform": _platform(client), "registry": name.split("/")[0] if "." in name.split("/")[0] else "docker.io"}
+    say(f"pulling {image}")
+    with mapped(**figures):
+        events = client.api.pull(repository, tag=tag, stream=True, decode=True)
+        try:
+            for event in events:
+                if text := event.get("error"):
+                    raise DockerFault(explain(text, **figures))
+                status, layer = event.get("status", ""), event.get("id")
+                if status.startswith("Digest: "):
+                    told_digest = status.removeprefix("Digest: ")
+                if layer and re.fullmatch(r"[0-9a-f]{12}", layer):
+                    layers[layer] = _layer(layers.get(layer, (0, 0, False)), status, event.get("progressDetail") or {})
+                if time.monotonic() - said >= every_s:
+                    said = time.monotonic()
+                    say(_how_far(layers))
+        finally:
+            events.close()
+    say(f"{_how_far(layers)}, digest {told_digest}" if layers else f"it is here, digest {told_digest}")
+    return told_digest
+
+
+def _split_tag(name: str) -> tuple[str, str]:
+    head, colon, tag = name.rpartition(":")
+    return (head, tag) if colon and "/" not in tag else (name, "latest")
+
+
+def _layer(known: tuple[int, int, bool], status: str, detail: dict[str, int]) -> tuple[int, int, bool]:
+    """Bytes fetched, bytes in all, and whether it is done, after one event of a layer."""
+    current, total, done = known
+    if status == "Downloading":
+        return detail.get("current", current), detail.get("total", total), done
+    if status in ("Download complete", "Verifying Checksum", "Extracting"):
+        return total, total, done
+    return current, total, done or status in ("Pull complete", "Already exists")
+
+
+def _how_far(layers: dict[str, tuple[int, int, bool]]) -> str:
+    done = sum(finished for _, _, finished in layers.values())
+    fetched, total = (sum(layer[i] for layer in layers.values()) for i in (0, 1))
+    sizes = f", {format_bytes(fetched)} of {format_bytes(total)} known so far" if total else ""
+    return f"{done} of {len(layers)} layers{sizes}"
+
+
+def _platform(client: docker.DockerClient) -> str:
+    with mapped():
+        version = client.version()
+    return f"{version.get('Os', 'linux')}/{version.get('Arch', 'unknown')}"
+
+
+class DockerEngine(Engine):
+    """A container that serves. `stop()` takes it down and removes it; a context manager does so at its end.
+
+    Attributes:
+        name: the container's name.
+        host: the Docker engine.
+        request: what it was created from; None for one that was found running.
+        already: whether it was up before.
+        guard: the watchdog of its start, if it had one.
+    """
+
+    def __init__(self, host: Host, container: dict[str, Any], endpoint: Endpoint, key_file: Path, *, asked: Request | None, already: bool):
+        """Of a container that exists; `start` and `attach` make these.
+
+        Args:
+            host: the Docker engine.
+            container: what it says of the container (`GET /containers/ID/json`).
+            endpoint: where the server answers, seen from here.
+            key_file: file of the API key.
+            asked: what the container was created from.
+            already: whether it was up before.
+        """
+        self.host, self.endpoint, self.key_file, self.request, self.already = host, endpoint, key_file, asked, already
+        self.id, self.name = container["Id"], container["Name"].lstrip("/")
+        self.guard: watchdog.Watchdog | None = None
+        self._removed = False
+        mark = mark_of(self.name)
+        mark.parent.mkdir(parents=True, exist_ok=True)
+        mark.write_text(self.id, "utf-8")
+        self.log_file = mark.with_name(LOG_FILE)
+        self._log = _LogFollower(host.client, self.id, self.log_file)
+        self._log.start()
+
+    def inspect(self) -> dict[str, Any] | None:
+        """What the engine says of the container; None once it is gone.
+
+        Raises:
+            DockerFault: the engine does not answer.
+        """
+        import docker
+
+        with mapped(name=self.name):
+            try:
+                return self.host.client.api.inspect_container(self.id)
+            except docker.errors.NotFound:
+                return None
+
+    @property
+    def running(self) -> bool:
+        """Whether its first process is still there: a container that was started again has failed once already."""
+        seen = self.inspect()
+        alive = bool(seen and seen["State"]["Running"] and not seen["State"]["Restarting"] and (self.already or not seen["RestartCount"]))
+        if not alive:
+            self._log.settle()
+        return alive
+
+    @property
+    def exit_status(self) -> int | None:
+        """Exit status once it has ended; None while it runs, or when it is gone."""
+        seen = self.inspect()
+        return None if seen is None or seen["State"]["Running"] else int(seen["State"]["ExitCode"])
+
+    def ended(self) -> Finding | None:
+        """How the container ended, or that it was restarted; None while it runs as it should."""
+        seen = self.inspect()
+        return how_it_ended(seen["State"], self.name, seen["RestartCount"]) if seen else None
+
+    def wait_ready(
+        self,
+        claims: Capabilities | None = None,
+        *,
+        requests: bool = True,
+        deadline_s: float = 1800.0,
+        progress: Callable[[str], None] | None = None,
+    ) -> Readiness:
+        """Wait until it answers a real request. One that was started here and fails to get ready is removed; its log file stays.
+
+        Raises:
+            NotReady: it ended, failed, or was not ready in time.
+            DockerFault: the watchdog stopped it, or Docker itself stopped answering.
+        """
+        try:
+            self.readiness = wait_ready(self.endpoint, claims, process=self, requests=requests, deadline_s=deadline_s, progress=progress)
+        except NotReady as error:
+            if self.guard and self.guard.finding:
+                raise DockerFault(self.guard.finding) from None
+            end = None
+            with contextlib.suppress(DockerFault):
+                end = self.ended()
+            if end is None or (end.rule in ("DOCK305", "DOCK306") and error.diagnosis):
+                raise
+            raise NotReady(f"{error.message}\n{told(end)}", error.log_tail, error.stages, error.diagnosis) from None
+        return self.readiness
+
+    def prove(self) -> None:
+        """It has answered: remember that, and give it the restart policy for what comes now."""
+        if self.request:
+            (_proven_folder() / self.request.stack).touch()
+            with mapped(name=self.name):
+                self.host.client.api.update_container(self.id, restart_policy=self.request.restart)
+
+    def stop(self, grace_s: int = _STOP_S) -> None:
+        """Stop the server and remove its container; `grace_s` seconds after asking it is killed. Calling it again does nothing."""
+        if not self._removed:
+            remove(self.host, self.id, grace_s)
+            self._removed = True
+            self._log.stop()
+            mark_of(self.name).unlink(missing_ok=True)
+
+    def kill(self) -> None:
+        """End it at once. Docker does not start a container again that was killed by hand."""
+        import docker
+
+        with mapped(name=self.name), contextlib.suppress(docker.errors.NotFound):
+            self.host.client.api.kill(self.id, signal="SIGKILL")
+
+    def __repr__(self) -> str:
+        return f"<DockerEngine {self.name}: {self.endpoint.model} at {self.endpoint.url}>"
+
+
+def mark_of(name: str) -> Path:
+    """The file that says that a container of ours exists, beside the copy of its log: while it is there, the log is not tidied away."""
+    return paths.cache_dir() / "engines" / f"docker-{name}" / CONTAINER
+
+
+class _LogFollower:
+    """Copies a container's output into a file, in a thread, across restarts of the container."""
+
+    def __init__(self, client: docker.DockerClient, container: str, file: Path):
+        self._client, self._id, self._file = client, container, file
+        self._over = threading.Event()
+        self._idle = threading.Event()  # everything printed so far has been written
+        self._thread = threading.Thread(target=self._run, name="sparkbook log", daemon=True)
+        file.write_bytes(b"")
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._over.set()
+        self._thread.join(timeout=5)
+
+    def settle(self, timeout_s: float = 5.0) -> None:
+        """Wait until what a container that has ended printed is in the file."""
+        self._idle.wait(timeout_s)
+
+    def _run(self) -> None:
+        import docker
+        import requests
+
+        last = ""
+        while not self._over.is_set():
+            try:
+                last = self._copy(last)
+                self._idle.set()
+                if not self._client.api.inspect_container(self._id)["State"]["Running"]:
+                    self._over.wait(0.5)
+                else:
+                    self._idle.clear()
+            except docker.errors.NotFound:
+                break
+            except (docker.errors.DockerException, requests.RequestException, OSError, ValueError):
+                self._over.wait(1.0)  # the engine is away: it may come back
+        self._idle.set()
+
+    def _copy(self, after: str) -> str:
+        """Follow until the container ends; the latest time stamp, after which the next call goes on."""
+        since = {"since": int(_seconds(after))} if after else {}
+        stream = self._client.api.logs(self._id, stream=True, follow=True, timestamps=True, **since)
+        last = after
+        with self._file.open("ab", buffering=0) as out:
+            for frame in stream:
+                stamp, _, text = frame.partition(b" ")
+                time_of_line = stamp.decode("ascii", "replace")
+                # Standard output and error are two streams: their stamps may be out of order by a little, and are within one call.
+                if time_of_line > after:
+                    out.write(text)
+                    last = max(last, time_of_line)
+        return last
+
+
+def _seconds(stamp: str) -> float:
+    from datetime import datetime
+
+    return datetime.fromisoformat(stamp[:19] + "+00:00").timestamp()
+
+
+# ---- what is there
+
+
+@dataclass(frozen=True)
+class Found:
+    """A container of ours.
+
+    Attributes:
+        id, name: the container's.
+        recipe: id of the recipe; empty for a launch line of one's own.
+        stack: fingerprint of what it was started with.
+        served: the served model's name.
+        url: where it answers on its host.
+        state: Docker's word: running, restarting, exited, created, …
+        image: the reference it was created from.
+    """
+
+    id: str
+    name: str
+    recipe: str
+    stack: str
+    served: str
+    url: str
+    state: str
+    image: str
+
+    @property
+    def port(self) -> int:
+        """The port on its host."""
+        return int(self.url.rsplit(":", 1)[1])
+
+
+def find(host: Host, name: str | None = None) -> list[Found]:
+    """Our containers on a host, by name; `name` is a container's name or a recipe's id.
+
+    Raises:
+        DockerFault: the engine does not answer.
+    """
+    with mapped():
+        listed = host.client.api.containers(all=True, filters={"label": f"{LABEL}.stack"})
+    found = []
+    for entry in listed:
+        labels = {key.removeprefix(f"{LABEL}."): value for key, value in entry["Labels"].items()}
+        ours = Found(
+            entry["Id"], entry["Names"][0].lstrip("/") if entry["Names"] else entry["Id"][:12], labels.get("recipe", ""), labels["stack"],
+            labels.get("served", ""), labels.get("url", ""), entry["State"], entry["Image"],
+        )  # fmt: skip
+        if name is None or name in (ours.name, ours.recipe):
+            found.append(ours)
+    return sorted(found, key=lambda one: one.name)
+
+
+def remove(host: Host, container: str, grace_s: int = _STOP_S) -> None:
+    """Stop a container and remove it; one that is gone already is no error. Ctrl-C waits until it is done.
+
+    Raises:
+        DockerFault: the engine does not answer.
+    """
+    import docker
+
+    with _uninterrupted(), mapped(name=container[:12]), contextlib.suppress(docker.errors.NotFound):
+        with contextlib.suppress(docker.errors.APIError):
+            host.client.api.stop(container, timeout=grace_s)
+        try:
+            host.client.api.remove_container(container, force=True, v=True)
+        except docker.errors.APIError as error:
+            if "already in progress" not in str(error.explanation):
+                raise
+            host.client.api.wait(container, condition="removed", timeout=_TIMEOUT_S)
+
+
+@contextlib.contextmanager
+def _uninterrupted() -> Iterator[None]:
+    """Clean-up that a second Ctrl-C must not cut short. Only the main thread can hold it back, and only there does it arrive."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def attach(host: Host, found: Found) -> DockerEngine:
+    """The engine object of a container that runs already.
+
+    Raises:
+        DockerFault: the engine does not answer.
+    """
+    with mapped(name=found.name):
+        container = host.client.api.inspect_container(found.id)
+    key, file = own_key()
+    return DockerEngine(host, container, endpoint_of(host, found, key), file, asked=None, already=True)
+
+
+def endpoint_of(host: Host, found: Found, key: str) -> Endpoint:
+    """Where a container of ours answers, seen from here."""
+    return _endpoint(host, found.url, found.served, key)
+
+
+def _endpoint(host: Host, url: str, served: str, key: str) -> Endpoint:
+    """The endpoint as it is reached from here: over SSH through a tunnel of its own."""
+    return Endpoint(host.tunnel.forward(int(url.rsplit(":", 1)[1])) if host.tunnel else url, served, key)
+
+
+# ---- a start
+
+
+def prepare(stack: Stack, host_home: str | None = None, choices: Choices = AS_WRITTEN, key: str | None = None) -> Request:
+    """What would be sent to start a stack; nothing is sent, and no engine is needed.
+
+    Args:
+        stack: what to serve.
+        host_home: home folder on the engine's host; None means this user's.
+        choices: what differs from the recipe.
+        key: the API key; None takes this user's own, which is made if there is none yet.
+
+    Raises:
+        SparkbookError: Docker can't be told what the launch asks for.
+    """
+    environment = {**os.environ, KEY: key or own_key()[0]}
+    return request(stack, environment, home=host_home or str(Path.home()), choices=choices)
+
+
+def start(
+    stack: Stack,
+    *,
+    host: Host | None = None,
+    choices: Choices = AS_WRITTEN,
+    replace: bool = False,
+    watch: bool | None = None,
+    floor: int | None = None,
+    ready: bool = True,
+    requests: bool = True,
+    deadline_s: float = 1800.0,
+    progress: Callable[[str], None] | None = None,
+) -> DockerEngine:
+    """Serve a stack with Docker, and wait until it has answered. The same stack that is up already is found, not started again.
+
+    Args:
+        stack: what to serve.
+        host: the Docker engine; None connects to the usual one.
+        choices: what differs from the recipe.
+        replace: take down what holds the name or the port, if it is one of ours.
+        watch: whether a watchdog guards the start; None: only until this stack has been ready once.
+        floor: the watchdog's floor in bytes of MemAvailable.
+        ready: wait until it has answered.
+        requests: False waits without sending a request, so that the first one is still to come.
+        deadline_s: seconds for the wait.
+        progress: called with a line for each step.
+
+    Raises:
+        DockerFault: Docker can't do it, something else holds name or port, or the watchdog stepped in.
+        NotReady: the server ended, or was not ready in time.
+        SparkbookError: the launch can't be used.
+    """
+    say = progress or (lambda _line: None)
+    key, key_file = own_key()
+    own = host is None
+    host = host or reach()
+    try:
+        asked = prepare(stack, host.home, replace_fields(choices, watched=ready), key)
+        for note in asked.notes:
+            say(f"{note.severity}: {note.message} ({note.rule})")
+        engine = _already(host, asked, stack, key, key_file, replace, say) or _launch(host, asked, stack, key, key_file, watch, floor, say)
+        try:
+            if ready:
+                with engine.guard or contextlib.nullcontext():
+                    engine.wait_ready(stack.claims, requests=requests, deadline_s=deadline_s, progress=progress)
+                engine.prove()
+        except BaseException:
+            if not engine.already:
+                _clean(engine)
+            raise
+    except BaseException:
+        if own:
+            host.close()
+        raise
+    return engine
+
+
+def _clean(engine: DockerEngine) -> None:
+    """Remove what a failed start left; where Docker itself is away, say what is left to do."""
+    try:
+        engine.stop(grace_s=_FAILED_STOP_S)
+    except DockerFault as fault:
+        raise DockerFault(
+            fault.finding.model_copy(
+                update={"fix": f"{fault.finding.fix} The container {engine.name} is still there: sparkbook stop {engine.name}."}
+            )
+        ) from None
+
+
+def _proven_folder() -> Path:
+    folder = paths.state_dir() / "proven"
+    folder.mkdir(exist_ok=True)
+    return folder
+
+
+def _already(
+    host: Host, asked: Request, stack: Stack, key: str, key_file: Path, replace: bool, say: Callable[[str], None]
+) -> DockerEngine | None:
+    """The engine, if the same stack is up. What stands in its way is named, or, with `replace`, removed if it is ours."""
+    for other in find(host):
+        same_port = other.state in ("running", "restarting") and other.port == asked.port
+        if other.name != asked.name and not same_port:
+            continue
+        if other.name == asked.name and other.stack == asked.body["Labels"][f"{LABEL}.stack"] and other.state == "running":
+            say(f"{asked.name} is up already, with this very configuration: {other.url}")
+            with mapped(name=asked.name):
+                container = host.client.api.inspect_container(other.id)
+            return DockerEngine(host, container, _endpoint(host, other.url, other.served, key), key_file, asked=asked, already=True)
+        if other.state in ("running", "restarting") and not replace:
+            what = f"{other.name} (recipe {other.recipe})" if other.recipe else other.name
+            how = "with another configuration" if other.name == asked.name else f"on port {other.port}"
+            finding = faults()["DOCK104" if same_port else "DOCK105"].finding(
+                f"{what} is up {how}: {other.url}", port=other.port, name=other.name
+            )
+            fix = f"sparkbook stop {other.name}, or --replace to do so now" + ("" if other.name == asked.name else ", or another --port")
+            raise DockerFault(finding.model_copy(update={"fix": fix}))
+        say(f"removing {other.name}, {other.state}")
+        remove(host, other.id)
+    _check_strangers(host, asked)
+    return None
+
+
+def _check_strangers(host: Host, asked: Request) -> None:
+    """Refuse a port or a name that somebody else holds, before anything is pulled or made."""
+    with mapped():
+        listed = host.client.api.containers(all=True)
+    for entry in listed:
+        name = entry["Names"][0].lstrip("/") if entry["Names"] else entry["Id"][:12]
+        if name == asked.name:
+            raise DockerFault(faults()["DOCK105"].finding(f"{entry['Image']}, {entry['Status']}; not started by this launcher", name=name))
+        if any(port.get("PublicPort") == asked.port for port in entry.get("Ports") or []):
+            raise DockerFault(faults()["DOCK104"].finding(f"the container {name} publishes it ({entry['Image']})", port=asked.port))
+    if not host.remote and not port_is_free(asked.port, asked.host if asked.host != "::" else "0.0.0.0"):
+        raise DockerFault(faults()["DOCK104"].finding(f"something on this host listens on {asked.host}:{asked.port}", port=asked.port))
+
+
+def _launch(
+    host: Host, asked: Request, stack: Stack, key: str, key_file: Path, watch: bool | None, floor: int | None, say: Callable[[str], None]
+) -> DockerEngine:
+    """Pull, create, start. Whatever goes wrong, and whenever Ctrl-C comes, no container is left."""
+    if not host.remote:
+        for mount in asked.body["HostConfig"].get("Mounts", ()):
+            if mount["Type"] == "bind" and not Path(mount["Source"]).exists():
+                raise DockerFault(faults()["DOCK111"].finding(f"mounted at {mount['Target']}", path=mount["Source"]))
+    guard = None
+    if watch or (watch is None and not (_proven_folder() / asked.stack).exists()):
+        if host.remote:
+            say("no watchdog: it reads this host's memory, and the server runs on another")
+        else:
+            # Asked before anything is pulled: a host without memory is not to be started on. It gets to act once there is an engine.
+            guard = watchdog.guard(lambda: engine.kill(), Endpoint(asked.body["Labels"][f"{LABEL}.url"], stack.served, key), floor)
+    image = image_present(host.client, asked.image)
+    if image is None:
+        pull(host.client, asked.image, say)
+        image = image_present(host.client, asked.image)
+    platform = _platform(host.client)
+    if image and (built := f"{image.get('Os', 'linux')}/{image.get('Architecture', '')}") != platform:
+        raise DockerFault(faults()["DOCK109"].finding(f"the image is {built}, the host {platform}", platform=platform))
+    mark = secrets.token_hex(8)
+    body = {**asked.body, "Labels": {**asked.body["Labels"], f"{LABEL}.start": mark}}
+    try:
+        with mapped(port=asked.port, name=asked.name, platform=platform):
+            created = host.client.api.create_container_from_config(body, asked.name)
+            say(f"starting {asked.name} from {asked.image}")
+            host.client.api.start(created["Id"])
+            container = host.client.api.inspect_container(created["Id"])
+        endpoint = _endpoint(host, asked.body["Labels"][f"{LABEL}.url"], stack.served, key)
+        engine = DockerEngine(host, container, endpoint, key_file, asked=asked, already=False)
+    except BaseException:
+        _remove_marked(host, mark)
+        raise
+    engine.guard = guard
+    return engine
+
+
+def _remove_marked(host: Host, mark: str) -> None:
+    """Remove the container of a start that failed, known by its mark: the answer with its id may never have arrived."""
+    with contextlib.suppress(DockerFault), _uninterrupted():
+        for _ in range(3):
+            with mapped():
+                left = host.client.api.containers(all=True, filters={"label": f"{LABEL}.start={mark}"})
+            for entry in left:
+                remove(host, entry["Id"], grace_s=2)
+            if left:
+                return
+            time.sleep(0.2)  # an interrupted request may still be under way inside the engine
+
+
+def logs(host: Host, found: Found, *, follow: bool = False) -> Iterator[bytes]:
+    """What a container of ours printed; with `follow`, until it ends.
+
+    Raises:
+        DockerFault: the engine does not answer.
+    """
+    with mapped(name=found.name):
+        if follow:
+            yield from host.client.api.logs(found.id, stream=True, follow=True)
+        else:
+            yield host.client.api.logs(found.id)
+
+
+def version_of(host: Host) -> str:
+    """Version of the Docker engine.
+
+    Raises:
+        DockerFault: it does not answer.
+    """
+    with mapped():
+        return str(host.client.version().get("Version", "unknown"))
+
+
+def digest_of(host: Host, found: Found) -> tuple[str | None, str]:
+    """Digest of the image that a container runs, in its registry's terms (None for one built here), and the image's own id.
+
+    Raises:
+        SparkbookError: the engine does not answer, or the image is gone.
+    """
+    with mapped(name=found.name):
+        image = host.client.api.inspect_image(host.client.api.inspect_container(found.id)["Image"])
+    name = _split_tag(found.image.partition("@")[0])[0]
+    digests = sorted(entry.partition("@") for entry in image.get("RepoDigests") or [])
+    own = [digest for repository, _, digest in digests if repository.removeprefix("docker.io/") == name.removeprefix("docker.io/")]
+    return (own[0] if own else None), image["Id"]

@@ -1,0 +1,289 @@
+"""What `sparkbook serve` and `sparkbook lock` do: from a wish to a server that answers, on either engine."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from sparkbook import lock
+from sparkbook.errors import SparkbookError
+from sparkbook.findings import Findings
+from sparkbook.formats import shell
+from sparkbook.serve import docker_engine, embedded, running, stack, watchdog
+from sparkbook.serve.engine import Engine, EngineError
+from sparkbook.serve.faults import DockerFault, told
+from sparkbook.serve.process import ProcessEngine
+from sparkbook.serve.stack import Choices, Stack
+from sparkbook.units import parse_size
+
+_TARGETS = ("auto", "docker", "process")
+
+
+@dataclass(frozen=True)
+class Wish:
+    """What the user asked for; the fields are the options of `sparkbook serve`."""
+
+    source: str | None = None
+    locked: str | None = None
+    target: str = "auto"
+    name: str | None = None
+    host: str | None = None
+    port: int | None = None
+    expose: bool = False
+    offline: bool = False
+    restart_always: bool = False
+    replace: bool = False
+    watchdog: bool | None = None
+    watch: bool = False
+    floor: str | None = None
+    deadline_s: float = 1800.0
+
+    @property
+    def choices(self) -> Choices:
+        """What differs from the recipe."""
+        return Choices(port=self.port, expose=self.expose, offline=self.offline, restart_always=self.restart_always)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What would be done.
+
+    Attributes:
+        target: the engine.
+        calls: what would be sent to Docker, in order; of a process, the command.
+        notes: what to know of it.
+    """
+
+    target: str
+    calls: list[tuple[str, Any]]
+    notes: Findings
+
+    @property
+    def text(self) -> str:
+        """For people."""
+        return "\n".join(call if body is None else f"{call}\n{json.dumps(body, indent=2, ensure_ascii=False)}" for call, body in self.calls)
+
+    def to_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        return {"target": self.target, "calls": [{"call": call, "body": body} for call, body in self.calls], **self.notes.to_dict()}
+
+
+def wanted(wish: Wish) -> tuple[Stack, str]:
+    """What is to be served, and with which engine.
+
+    Raises:
+        SparkbookError: it can't be read, or the engine can't serve it.
+    """
+    if wish.target not in _TARGETS:
+        raise SparkbookError(f"'{wish.target}' is not a target; choose one of {', '.join(_TARGETS)}")
+    if (wish.source is None) == (wish.locked is None):
+        raise SparkbookError("name either something to serve (a recipe's id or a launch line) or a lock with --locked")
+    if wish.locked is not None:
+        locked = lock.read(wish.locked)
+        launch, recipe = lock.launch_of(locked), lock.recipe_of(locked)
+        asked = stack.given(launch, wish.name or launch.container.name or (recipe.slug if recipe else None))
+        asked = Stack(asked.name, launch, recipe)
+    else:
+        asked = stack.given(wish.source or "", wish.name)
+    target = wish.target if wish.target != "auto" else "docker" if asked.launch.image else "process"
+    if target == "docker" and asked.launch.image is None:
+        raise SparkbookError(f"{asked.name} has no image: it runs as a process (--target process)")
+    if target == "process" and asked.launch.image is not None:
+        raise SparkbookError(f"{asked.name} runs in the container {asked.launch.image}: --target docker")
+    if target == "process" and (wish.host or wish.restart_always or wish.expose or wish.offline):
+        raise SparkbookError("--host, --expose, --offline and --restart-always are about containers")
+    return asked, target
+
+
+def plan(wish: Wish) -> Plan:
+    """What `serve` would do; nothing is started, and no Docker engine is needed.
+
+    Raises:
+        SparkbookError: it can't be done.
+    """
+    asked, target = wanted(wish)
+    if target == "process":
+        return Plan(target, [(shell.write(asked.launch).rstrip("\n"), None)], Findings())
+    # The key is not made for a dry run: what stands here is hidden anyway.
+    request = docker_engine.prepare(asked, None, wish.choices, key="hidden")
+    return Plan(target, list(request.calls()), request.notes)
+
+
+def serve(wish: Wish, *, say: Callable[[str], None], show: Callable[[dict[str, Any]], None]) -> None:
+    """Start what was asked for and wait until it answers. Returns with a container running on; a process is kept until it ends.
+
+    Args:
+        wish: what was asked for.
+        say: called with a line for each step.
+        show: called once, with what to know of the server that is ready.
+
+    Raises:
+        SparkbookError: it can't be used.
+        EngineError, NotReady, DockerFault: it failed; nothing is left of it.
+    """
+    asked, target = wanted(wish)
+    if wish.locked:
+        _check_files(wish, say)
+    floor = parse_size(wish.floor) if wish.floor else None
+    if target == "docker":
+        host = docker_engine.reach(wish.host)
+        try:
+            engine = docker_engine.start(
+                asked, host=host, choices=wish.choices, replace=wish.replace, watch=wish.watchdog, floor=floor, deadline_s=wish.deadline_s,
+                progress=say,
+            )  # fmt: skip
+            try:
+                show(_answer(asked, engine, target) | {"stop": f"sparkbook stop {engine.name}"})
+                if wish.watch:
+                    # Its memory is another host's: here only its end can be seen.
+                    _watch(engine, floor, say, guard=not host.remote)
+            except KeyboardInterrupt:
+                say(f"{engine.name} runs on: sparkbook stop {engine.name} takes it down")
+        finally:
+            host.close()
+        return
+    engine = _process(asked, wish, floor, say)
+    with engine:
+        try:
+            show(_answer(asked, engine, target) | {"stop": "Ctrl-C"})
+            _watch(engine, floor, say, guard=wish.watch)
+        except KeyboardInterrupt:
+            say("stopping")
+
+
+def _answer(asked: Stack, engine: Engine, target: str) -> dict[str, Any]:
+    return {
+        "name": asked.name, "target": target, "recipe": asked.recipe.id if asked.recipe else None, "url": f"{engine.endpoint.url}/v1",
+        "model": engine.endpoint.model, "key": str(engine.key_file), "log": str(engine.log_file),
+        "already": "it was up before" if engine.already else None,
+    }  # fmt: skip
+
+
+def _process(asked: Stack, wish: Wish, floor: int | None, say: Callable[[str], None]) -> ProcessEngine:
+    if asked.recipe and asked.recipe.image is None:
+        # The launch is the stack's: a lock's may differ from what the recipe says by now.
+        recipe = asked.recipe.model_copy(update={"serve": asked.launch.serve, "env": asked.launch.env})
+        engine = embedded.start(recipe, port=wish.port, ready=False, progress=say)
+    else:
+        model = asked.launch.serve.model or ""
+        place = Path(model).expanduser()
+        engine = ProcessEngine(asked.launch.on_host(), place if place.is_dir() else model, name=asked.served, port=wish.port)
+    guard = None
+    try:
+        guard = watchdog.guard(engine.kill, engine.endpoint, floor) if wish.watchdog is not False else None
+        if guard:
+            guard.start()
+        engine.wait_ready(asked.claims, deadline_s=wish.deadline_s, progress=say)
+    except SparkbookError:
+        if guard and guard.finding:
+            raise DockerFault(guard.finding) from None
+        raise
+    finally:
+        if guard:
+            guard.stop()
+        if engine.readiness is None:
+            engine.stop()
+    return engine
+
+
+def _watch(engine: Engine, floor: int | None, say: Callable[[str], None], *, guard: bool = True) -> None:
+    """Stay with a server until it ends, with or without a watchdog. Ctrl-C is the caller's.
+
+    Raises:
+        DockerFault: the watchdog stopped it.
+        EngineError: it ended by itself.
+    """
+    dog = watchdog.guard(engine.kill, engine.endpoint, floor) if guard else None
+    with dog or contextlib.nullcontext():
+        if dog:
+            say(f"watching {engine.endpoint.url}, Ctrl-C ends the watch")
+        while engine.running:
+            time.sleep(0.5)
+    if dog and dog.finding:
+        raise DockerFault(dog.finding)
+    raise EngineError(f"the server ended with status {engine.exit_status}", engine.tail())
+
+
+def _check_files(wish: Wish, say: Callable[[str], None]) -> None:
+    """Refuse to serve a lock whose model files have changed."""
+    assert wish.locked is not None
+    locked = lock.read(wish.locked)
+    now = lock.make(lock.launch_of(locked), lock.recipe_of(locked), folders=_folders(locked))
+    changed = [change for change in lock.diff(locked, now) if change.path.startswith("models.")]
+    # A file that is not here yet is fetched by the server; one that is another than locked is not to be served.
+    if moved := [change for change in changed if change.before is not None and change.after is not None]:
+        raise SparkbookError("not started, the lock is about other files:\n" + told(lock.judge(moved)[0]))
+    if changed:
+        say(f"{len(changed)} locked values about the model's files can't be checked here, such as {changed[0].path}")
+
+
+def _folders(locked: dict[str, Any]) -> dict[str, Path] | None:
+    """Where the files of a lock's models lie, if they ship with this project."""
+    recipe = lock.recipe_of(locked)
+    if recipe is None or recipe.image is not None:
+        return None
+    names = [recipe.model.repo, *([recipe.draft.model] if recipe.draft and recipe.draft.model else [])]
+    return {name: embedded.model_folder(name) for name in names}
+
+
+def lock_of(
+    source: str, *, name: str | None = None, deep: bool = False, plan: dict | None = None, bench: dict | None = None
+) -> dict[str, Any]:
+    """The lock of a stack, with what its running server tells.
+
+    Args:
+        source: a recipe's id, or a launch line.
+        name: name of the running server; None takes the stack's.
+        deep: hash every weight file.
+        plan, bench: summaries, where there are.
+
+    Raises:
+        SparkbookError: it can't be read.
+    """
+    return _now(stack.given(source), name, deep, plan, bench)
+
+
+def _now(asked: Stack, name: str | None, deep: bool, plan: dict | None = None, bench: dict | None = None) -> dict[str, Any]:
+    served = lock.Served()
+    with running.engines() as (host, _):
+        found = docker_engine.find(host, name or asked.name) if host and asked.launch.image else []
+        digest, image_id = docker_engine.digest_of(host, found[0]) if host and found else (None, None)
+        docker = docker_engine.version_of(host) if host and asked.launch.image else None
+        served = lock.Served(digest, image_id, _version(host, name, asked), docker)
+    folders = None
+    if asked.recipe and asked.recipe.image is None:
+        names = [asked.recipe.model.repo, *([asked.recipe.draft.model] if asked.recipe.draft and asked.recipe.draft.model else [])]
+        folders = {one: embedded.model_folder(one) for one in names}
+    return lock.make(asked.launch, asked.recipe, served=served, folders=folders, deep=deep, plan=plan, bench=bench)
+
+
+def _version(host: docker_engine.Host | None, name: str | None, asked: Stack) -> str | None:
+    """The vLLM version that the running server reports; None where none answers."""
+    for known in [name] if name else [asked.name, asked.recipe.id if asked.recipe else None]:
+        if known is None:
+            continue
+        try:
+            return str(running.endpoint(host, known).get("/version").json()["version"])
+        except (SparkbookError, ValueError, KeyError, TypeError):
+            continue
+    return None
+
+
+def verify(file: str, *, name: str | None = None, deep: bool = False) -> tuple[list[lock.Change], Findings]:
+    """What has moved since a lock was made: the changes, and what they mean.
+
+    Raises:
+        SparkbookError: the lock can't be used.
+    """
+    locked = lock.read(file)
+    recipe = lock.recipe_of(locked)
+    launch = recipe.launch if recipe else lock.launch_of(locked)
+    container = launch.container.name or (recipe.slug if recipe else None)
+    now = _now(Stack(stack.given(launch, container).name, launch, recipe), name, deep, locked["plan"], locked["bench"])
+    changes = lock.diff(locked, now)
+    return changes, lock.judge(changes, unknown=False)

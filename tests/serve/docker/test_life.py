@@ -1,0 +1,385 @@
+"""The life of a server in a container, from our launcher, in a real Docker engine."""
+
+import json
+import stat
+import subprocess
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+
+import httpx
+import psutil
+import pytest
+from sparkbook import lock, logs, recipes
+from sparkbook.recipes.schema import Image
+from sparkbook.serve import docker_engine, embedded, launcher, paths, running
+from sparkbook.serve.docker_engine import start
+from sparkbook.serve.faults import DockerFault
+from sparkbook.serve.stack import UNGUARDED, Choices, given
+from sparkbook.serve.watchdog import Limits, Sample, Watchdog
+
+pytestmark = pytest.mark.docker
+COMMAND = Path(sys.executable).with_name("sparkbook")
+
+
+@pytest.fixture
+def real(borrowed_volumes):
+    """The recipe of tiny-dense in a container: the real vLLM, out of the engine's environment on this host."""
+    recipe = recipes.load("embedded/tiny-dense")
+    python, model = paths.engine_python(), embedded.model_folder("tiny-dense")
+    environment = python.parents[1].resolve()
+    container = recipe.container.model_copy(
+        update={
+            "name": "tiny", "ports": ["127.0.0.1:8000:8000"], "restart": "unless-stopped", "ipc": "host",
+            "volumes": [*borrowed_volumes, f"{environment}:{environment}:ro", f"{model}:/models/tiny-dense:ro"],
+        }
+    )  # fmt: skip
+    serve = recipe.serve.model_copy(update={"model": "/models/tiny-dense", "args": {**recipe.serve.args, "host": "0.0.0.0", "port": 8000}})
+    env = {**recipe.env, "PATH": f"{environment}/bin:/usr/bin:/bin", "HOME": "/root", "HF_TOKEN": None}
+    if (openmp := environment / "lib" / "libiomp5.so").exists():
+        env["LD_PRELOAD"] = str(openmp)
+    return recipe.model_copy(update={"image": Image(ref="test/host:1"), "container": container, "serve": serve, "env": env})
+
+
+def test_the_whole_life_of_a_real_server(engine, host, real, monkeypatch, tmp_path):
+    canary = "canary-of-the-life-test-3141592653"
+    monkeypatch.setenv("HF_TOKEN", canary)
+    said = []
+    server = start(given(real), host=host, progress=said.append, deadline_s=240)
+    key = server.endpoint.api_key
+
+    # Ready means: real requests were answered, and what the recipe claims was tried.
+    assert [stage.name for stage in server.readiness.stages] == [
+        "port",
+        "health",
+        "models",
+        "completion",
+        "tools",
+        "reasoning",
+        "json schema",
+    ]
+    assert any(line.startswith("starting tiny from test/host:1") for line in said)
+    assert any("DOCK206" in line for line in said)
+
+    # Safe by default: loopback, a private key, no privileges, the restarts of a stack that is new.
+    seen = server.inspect()
+    assert seen["HostConfig"]["PortBindings"] == {"8000/tcp": [{"HostIp": "127.0.0.1", "HostPort": "8000"}]}
+    assert not seen["HostConfig"]["Privileged"]
+    assert seen["HostConfig"]["RestartPolicy"] == {"Name": "on-failure", "MaximumRetryCount": 3}
+    assert all(not mount["RW"] for mount in seen["Mounts"])
+    assert stat.S_IMODE(server.key_file.stat().st_mode) == 0o600
+    assert len(key) == 64
+    command_lines = [" ".join(process.info["cmdline"] or []) for process in psutil.process_iter(["cmdline"])]
+    assert any("vllm serve /models/tiny-dense" in line for line in command_lines)
+    assert not [line for line in command_lines if key in line or canary in line]
+    assert f"HF_TOKEN={canary}" in seen["Config"]["Env"]  # it did arrive
+
+    # The routes that the key does not cover are those that the notes name.
+    assert httpx.get(f"{server.endpoint.url}/v1/models").status_code == 401
+    status = {route: httpx.get(f"{server.endpoint.url}{route}").status_code for route in UNGUARDED}
+    open_here = [route for route, code in status.items() if code not in (401, 403)]
+    assert open_here == list(UNGUARDED), status
+    body = {"model": server.endpoint.model, "messages": [{"role": "user", "content": "ping"}], "max_tokens": 4}
+    assert httpx.post(f"{server.endpoint.url}/invocations", json=body, timeout=60).status_code == 200
+
+    # The same again is found, not started again.
+    again = start(given(real), host=host, progress=said.append)
+    assert again.already and again.id == server.id and "up already" in "".join(said)
+
+    # status, logs, lock: what others see of it.
+    (listed,) = running.status(host)
+    assert (listed.name, listed.state, listed.recipe, listed.target) == ("tiny", "ready", "embedded/tiny-dense", "docker")
+    log = b"".join(running.logs(host, "tiny"))
+    time.sleep(0.5)
+    assert not Counter(log.splitlines()) - Counter(server.log_file.read_bytes().splitlines())  # standard error may come in between
+    assert logs.diagnose(log.decode()).healthy
+    monkeypatch.setattr(recipes, "load", lambda _name: real)
+    locked = lock.make(real.launch, real, served=lock.Served(*docker_engine.digest_of(host, docker_engine.find(host)[0]), "0.32.0", "x"))
+    assert locked["image"]["id"].startswith("sha256:")
+    assert launcher._now(given(real), None, False)["engine"]["vllm"] == "0.32.0"  # as the server reports
+
+    # The canary and the key are nowhere in what was said, printed, or kept.
+    kept = "".join([*said, log.decode(), lock.dumps(locked), json.dumps(listed.to_dict()), repr(server), str(server.request)])
+    kept += "".join(path.read_text(errors="replace") for path in tmp_path.rglob("*") if path.is_file() and path != server.key_file)
+    assert canary not in kept and key not in kept
+
+    server.stop()
+    server.stop()
+    assert docker_engine.find(host) == []
+    assert not running.status(host)
+
+
+def test_another_stack_on_the_port_is_named_and_can_be_replaced(host, answering):
+    first = start(given(answering(), "first"), host=host, watch=False)
+    with pytest.raises(DockerFault, match=r"DOCK104(?s:.*)first is up on port 8000(?s:.*)--replace"):
+        start(given(answering(), "second"), host=host, watch=False)
+    with pytest.raises(DockerFault, match=r"DOCK10\d(?s:.*)another configuration"):
+        start(given(answering("no-tools"), "first"), host=host, watch=False)
+    second = start(given(answering(), "second"), host=host, watch=False, replace=True)
+    assert [found.name for found in docker_engine.find(host)] == ["second"]
+    assert not first.running
+    other_port = start(given(answering(), "third"), host=host, watch=False, choices=Choices(port=8001))
+    assert other_port.endpoint.url == "http://127.0.0.1:8001"
+    assert other_port.endpoint.served_models() == ["small"]
+    for server in (second, other_port):
+        server.stop()
+
+
+def test_a_proven_stack_may_be_kept_for_ever(host, answering):
+    server = start(given(answering(), "kept"), host=host, watch=False, choices=Choices(restart_always=True))
+    assert server.inspect()["HostConfig"]["RestartPolicy"]["Name"] == "unless-stopped"
+    server.stop()
+
+
+def test_the_log_goes_on_over_a_restart(host, shell):
+    launch = shell("echo one; sleep 0.3; exit 1")
+    server = start(given(launch, "again"), host=host, watch=False, ready=False)
+    deadline = time.monotonic() + 15
+    while server.log_file.read_text().count("one") < 4 and time.monotonic() < deadline:
+        time.sleep(0.1)
+    while docker_engine.find(host)[0].state != "exited" and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert server.log_file.read_text() == "one\n" * 4  # on-failure:3
+    assert server.ended().rule == "DOCK306" and "3 restarts" in server.ended().evidence
+    assert running.status(host)[0].state == "stopped"
+    server.stop()
+
+
+def test_watchdog_stops_a_start_that_eats_the_host(host, answering, monkeypatch):
+    samples = iter([Sample(0, 9 << 30), Sample(1, 5 << 30), *(Sample(2 + i, 1 << 30) for i in range(9))])
+    made = lambda act, endpoint, floor: Watchdog(act, lambda: next(samples), Limits(6 << 30), every_s=0.05)  # noqa: E731
+    monkeypatch.setattr(docker_engine.watchdog, "guard", made)
+    with pytest.raises(DockerFault) as told:
+        start(given(answering("hangs"), "greedy"), host=host)
+    assert told.value.finding.rule == "DOCK401" and told.value.finding.kind == "host-freeze"
+    assert docker_engine.find(host) == []
+
+
+def test_nothing_is_started_on_a_full_host(host, answering):
+    with pytest.raises(DockerFault, match="DOCK403"):
+        start(given(answering(), "late"), host=host, floor=1 << 60)
+
+
+# ---- a registry
+
+
+@pytest.fixture
+def registry(engine, tmp_path):
+    """Debian's docker-registry on the engine's loopback, with one image of 40 MB that is not here."""
+    import io
+    import os
+    import shutil
+    import tarfile
+
+    from sparkbook.serve.process import free_port
+
+    port = free_port()
+    (tmp_path / "registry.yml").write_text(
+        f"version: 0.1\nlog: {{level: error}}\nstorage: {{filesystem: {{rootdirectory: {tmp_path}/registry}}}}\n"
+        f"http: {{addr: 127.0.0.1:{port}}}\n"
+    )
+    process = subprocess.Popen(
+        ["docker-registry", "serve", tmp_path / "registry.yml"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
+    try:
+        address = f"127.0.0.1:{port}"
+        while True:
+            try:
+                httpx.get(f"http://{address}/v2/").raise_for_status()
+                break
+            except httpx.HTTPError:
+                time.sleep(0.05)
+        content = io.BytesIO()
+        with tarfile.open(fileobj=content, mode="w") as tar:
+            tar.add(shutil.which("busybox"), "bin/sh")
+            info = tarfile.TarInfo("weights")
+            info.size = 40_000_000
+            tar.addfile(info, io.BytesIO(os.urandom(info.size)))
+        name = f"{address}/test/big"
+        engine.client.api.import_image_from_data(content.getvalue(), repository=name, tag="1")
+        told = [json.loads(line) for line in engine.client.api.push(name, tag="1").splitlines()]
+        digest = next(line["aux"]["Digest"] for line in told if "aux" in line)
+        engine.client.images.remove(f"{name}:1")
+        yield name, digest
+        for image in engine.client.images.list(name=name):
+            engine.client.images.remove(image.id, force=True)
+    finally:
+        process.terminate()
+        process.wait(10)
+
+
+def test_pull_with_progress_by_digest(host, registry):
+    name, digest = registry
+    said = []
+    assert docker_engine.pull(host.client, f"{name}@{digest}", said.append, every_s=0) == digest
+    assert said[0] == f"pulling {name}@{digest}"
+    assert any("0 of 1 layers" in line and " MiB of 39.17 MiB" in line for line in said)
+    assert said[-1].startswith("1 of 1 layers") and said[-1].endswith(digest)
+    assert docker_engine.image_present(host.client, f"{name}@{digest}")
+    with pytest.raises(DockerFault, match="DOCK106"):
+        docker_engine.pull(host.client, f"{name}:nope")
+    with pytest.raises(DockerFault, match="DOCK106"):
+        docker_engine.pull(host.client, f"{name}@sha256:{'0' * 64}")
+
+
+def test_digest_of_what_was_pulled_goes_into_the_lock(host, registry, shell, tmp_path):
+    name, digest = registry
+    launch = shell("sleep 60").model_copy(update={"image": f"{name}:1"})
+    server = start(given(launch, "pulled"), host=host, watch=False, ready=False)
+    assert docker_engine.digest_of(host, docker_engine.find(host)[0]) == (digest, server.inspect()["Image"])
+    locked = launcher._now(given(launch, "pulled"), None, False)
+    server.stop(grace_s=1)
+    assert lock.launch_of(locked).image == f"{name}:1@{digest}"
+    # Served from the lock: that digest, whatever the tag means by now.
+    (tmp_path / "lock.json").write_text(lock.dumps(locked))
+    asked, _ = launcher.wanted(launcher.Wish(locked=str(tmp_path / "lock.json"), name="pulled"))
+    again = start(asked, host=host, watch=False, ready=False)
+    assert again.inspect()["Config"]["Image"] == f"{name}@{digest}"
+    assert not [note for note in again.request.notes if note.rule == "DOCK204"]
+    again.stop(grace_s=1)
+
+
+# ---- Ctrl-C
+
+
+def interrupted(launch_line: str, sign: str, *options: str) -> tuple[int, str]:
+    """Runs `sparkbook serve` in a process of its own and sends it Ctrl-C when a line with the sign appears; exit code and output."""
+    process = subprocess.Popen(
+        [COMMAND, "serve", launch_line, "--name", "victim", *options], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
+    seen = ""
+    for line in process.stdout:
+        seen += line
+        if sign in line:
+            process.send_signal(2)
+            break
+    rest, _ = process.communicate(timeout=60)
+    return process.returncode, seen + rest
+
+
+def test_ctrl_c_while_pulling(engine, host, registry):
+    name, digest = registry
+    code, output = interrupted(f"docker run -p 8000:8000 {name}@{digest} vllm serve tiny", "pulling")
+    assert code == 130 and "interrupted" in output and "Traceback" not in output, output
+    time.sleep(0.5)
+    assert engine.client.containers.list(all=True) == []
+    assert docker_engine.image_present(host.client, f"{name}@{digest}") is None
+
+
+@pytest.mark.parametrize("sign", ["starting victim", "port: ", "\nurl"])
+def test_ctrl_c_while_starting(engine, host, answering, sign, tmp_path):
+    from sparkbook.formats import docker_run
+
+    ready = sign == "\nurl"
+    file = tmp_path / "launch.sh"
+    file.write_text(docker_run.write(answering("" if ready else "hangs")))
+    begin = time.monotonic()
+    code, output = interrupted(str(file), sign.strip("\n"), *(["--watch"] if ready else []))
+    assert "Traceback" not in output, output
+    if ready:  # the watch ends, the server stays
+        assert code == 0, output
+        assert running.stop(host, "victim") == "victim"
+    else:
+        assert code == 130 and "interrupted" in output, output
+    assert engine.client.containers.list(all=True) == []
+    assert time.monotonic() - begin < 45
+
+
+# ---- GPU, with a stand-in for NVIDIA's hook: dockerd grants --gpus when it finds one on its PATH
+
+
+@pytest.fixture
+def hook(dockerd):
+    """Puts a script in the hook's place and restarts the engine."""
+
+    def place(script: str) -> None:
+        path = dockerd.stubs / "nvidia-container-runtime-hook"
+        path.write_text(f"#!/bin/sh\n{script}\n")
+        path.chmod(0o755)
+
+    place("exit 0")
+    dockerd.stop_daemon()
+    dockerd.start_daemon()
+    yield place
+    (dockerd.stubs / "nvidia-container-runtime-hook").unlink()
+    dockerd.stop_daemon()
+    dockerd.start_daemon()
+
+
+def test_gpus_are_handed_over(engine, host, answering, hook):
+    for asked, given_to_it in (("all", "all"), ("device=0,2", "0,2")):
+        server = start(given(answering(gpus=asked), "gpu"), host=host, watch=False)
+        _, environment = engine.client.containers.get("gpu").exec_run(["cat", "/proc/1/environ"])
+        assert f"NVIDIA_VISIBLE_DEVICES={given_to_it}".encode() in environment.split(b"\0")
+        server.stop()
+    hook("echo no driver answers >&2; exit 1")
+    with pytest.raises(DockerFault, match=r"DOCK115(?s:.*)no driver answers"):
+        start(given(answering(gpus="all"), "gpu"), host=host, watch=False)
+
+
+# ---- another host, over SSH: a real sshd on the engine's loopback stands for it
+
+
+@pytest.fixture
+def other_host(engine, tmp_path, monkeypatch):
+    """Address of a host that can be reached by key, whose DOCKER_HOST is the engine; sshd's log."""
+    import os
+    import shutil
+
+    from sparkbook.serve.process import free_port
+
+    monkeypatch.delenv("DOCKER_HOST")
+    port = free_port()
+    for name in ("host", "user"):
+        subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", tmp_path / name], check=True)
+    Path("/run/sshd").mkdir(exist_ok=True)  # where sshd locks its unprivileged half in
+    (tmp_path / "sshd_config").write_text(
+        f"Port {port}\nListenAddress 127.0.0.1\nHostKey {tmp_path}/host\nAuthorizedKeysFile {tmp_path}/user.pub\nStrictModes no\n"
+        f"PermitRootLogin prohibit-password\nPasswordAuthentication no\nUsePAM no\nPidFile none\nSetEnv DOCKER_HOST={engine.address}\n"
+    )
+    options = f"-F /dev/null -i {tmp_path}/user -o StrictHostKeyChecking=no -o UserKnownHostsFile=/dev/null -o LogLevel=ERROR"
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "ssh").write_text(f'#!/bin/sh\nexec {shutil.which("ssh")} {options} "$@"\n')
+    (tmp_path / "bin" / "ssh").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}/bin{os.pathsep}{os.environ['PATH']}")
+    sshd = subprocess.Popen(["/usr/sbin/sshd", "-D", "-e", "-f", tmp_path / "sshd_config"], stderr=subprocess.DEVNULL)
+    try:
+        yield f"ssh://root@127.0.0.1:{port}"
+    finally:
+        for process in [*psutil.Process(sshd.pid).children(recursive=True), psutil.Process(sshd.pid)]:
+            process.terminate()
+        sshd.wait(10)
+
+
+def test_a_server_on_another_host(other_host, answering):
+    deadline = time.monotonic() + 10
+    while True:
+        try:
+            host = docker_engine.reach(other_host)
+            break
+        except DockerFault:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.1)
+    said = []
+    server = start(given(answering(), "far"), host=host, progress=said.append)
+    assert host.remote and host.home == "/root"
+    assert any("no watchdog" in line for line in said)
+    assert server.endpoint.url != "http://127.0.0.1:8000"  # the near end of a tunnel
+    assert server.endpoint.served_models() == ["small"]
+    assert running.status(host)[0].state == "ready"
+    server.stop()
+    folder = host.tunnel.socket.parent
+    host.close()
+    assert not folder.exists()
+
+
+def test_a_host_that_can_not_be_reached(other_host):
+    port = other_host.rsplit(":", 1)[1]
+    with pytest.raises(DockerFault, match="DOCK117"):
+        docker_engine.reach(f"ssh://nobody@127.0.0.1:{port}")  # the key is root's
+    with pytest.raises(DockerFault, match="DOCK117"):
+        docker_engine.reach("ssh://127.0.0.1:1")
+    with pytest.raises(DockerFault, match="is not ssh://"):
+        docker_engine.reach("ssh://-oProxyCommand=x")

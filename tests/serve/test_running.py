@@ -1,0 +1,229 @@
+"""Process engines as other processes see them: status, logs, stop; and the command's foreground server."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from types import SimpleNamespace
+
+import psutil
+import pytest
+from sparkbook import cli
+from sparkbook.errors import SparkbookError
+from sparkbook.recipes.schema import Capabilities
+from sparkbook.serve import launcher, running
+from sparkbook.serve import process as process_module
+from sparkbook.serve.endpoint import own_key
+from sparkbook.serve.launcher import Wish
+from sparkbook.serve.process import ProcessEngine
+
+COMMAND = Path(sys.executable).with_name("sparkbook")
+
+
+@pytest.fixture(autouse=True)
+def _no_docker(monkeypatch, tmp_path):
+    monkeypatch.setenv("SPARKBOOK_STATE", str(tmp_path / "state"))
+    monkeypatch.delenv("DOCKER_HOST", raising=False)
+
+
+def test_status_logs_and_stop(stand_in, launch):
+    engine = ProcessEngine(launch, stand_in, name="small", recipe="embedded/small")
+    assert [server.state for server in running.status(None)] in (["starting"], ["ready"])
+    engine.wait_ready(Capabilities(structured_output=False))
+    (server,) = running.status(None)
+    assert (server.name, server.state, server.recipe, server.target) == (engine.folder.name, "ready", "embedded/small", "process")
+    assert json.dumps(server.to_dict()) and engine.endpoint.api_key not in str(server)
+    assert running.endpoint(None, "small") == engine.endpoint
+    assert b"".join(running.logs(None, "embedded/small")) == engine.log_file.read_bytes()
+    assert running.stop(None, "small") == engine.folder.name
+    assert not engine.running and not engine.key_file.exists()
+    assert running.status(None) == []
+    # The log of one that has ended is still there, under its whole name.
+    assert b"".join(running.logs(None, engine.folder.name)) == engine.log_file.read_bytes()
+    with pytest.raises(SparkbookError, match="no server called 'small'"):
+        list(running.logs(None, "small"))
+    engine.stop()
+
+
+def test_two_of_one_name_are_told_apart(stand_in, launch):
+    with ProcessEngine(launch, stand_in, name="small") as one, ProcessEngine(launch, stand_in, name="small") as two:
+        with pytest.raises(SparkbookError, match="means several servers"):
+            running.stop(None, "small")
+        assert running.stop(None, one.folder.name) == one.folder.name
+        assert two.running and not one.running
+
+
+def test_a_dead_guard_is_not_mistaken_for_a_new_process(stand_in, launch):
+    with ProcessEngine(launch, stand_in, name="small") as engine:
+        record = json.loads((engine.folder / "engine.json").read_text())
+        (engine.folder / "engine.json").write_text(json.dumps({**record, "pid": os.getpid()}))
+        assert running.status(None) == []
+
+
+def test_logs_of_running_engines_are_kept(stand_in, launch, monkeypatch):
+    monkeypatch.setattr(process_module, "_LOGS_KEPT", 1)
+    with ProcessEngine(launch, stand_in, name="oldest") as oldest:
+        for number in range(3):
+            ProcessEngine(launch, stand_in, name=f"short-{number}").stop()
+        assert oldest.log_file.exists()
+        folders = sorted(folder.name.rsplit("-", 1)[0] for folder in oldest.folder.parent.iterdir())
+        assert folders == ["oldest", "short-1", "short-2"]
+
+
+def test_kill_ends_the_whole_group_at_once(stand_in, launch, monkeypatch):
+    monkeypatch.setenv("STAND_IN_MODE", "forks")
+    engine = ProcessEngine(launch, stand_in, name="small", grace_s=30)
+    engine.wait_ready(Capabilities(structured_output=False))
+    processes = psutil.Process(engine._guard.pid).children(recursive=True)
+    begin = time.monotonic()
+    engine.kill()
+    _, alive = psutil.wait_procs(processes, timeout=5)
+    assert not alive and time.monotonic() - begin < 5
+    engine.stop()
+
+
+def test_own_key_is_made_once_and_private(monkeypatch):
+    monkeypatch.delenv("VLLM_API_KEY", raising=False)
+    key, file = own_key()
+    assert own_key() == (key, file) and len(key) == 64 and file.stat().st_mode & 0o777 == 0o600
+    monkeypatch.setenv("VLLM_API_KEY", "chosen")
+    chosen, other = own_key()
+    assert chosen == other.read_text() == "chosen" and file.read_text() == key
+    file.chmod(0o644)
+    monkeypatch.delenv("VLLM_API_KEY")
+    with pytest.raises(SparkbookError, match="can be read by others"):
+        own_key()
+
+
+@pytest.mark.parametrize(
+    ("wish", "message"),
+    [
+        (Wish(), "name either"),
+        (Wish("gpt-oss-20b", locked="x"), "name either"),
+        (Wish("gpt-oss-20b", target="gpu"), "is not a target"),
+        (Wish("gpt-oss-20b", target="process"), "--target docker"),
+        (Wish("embedded/tiny-dense", target="docker"), "has no image"),
+        (Wish("embedded/tiny-dense", expose=True), "about containers"),
+    ],
+)
+def test_wishes_that_can_not_be_met(wish, message):
+    with pytest.raises(SparkbookError, match=message):
+        launcher.wanted(wish)
+
+
+@pytest.fixture
+def run(capfd, monkeypatch):
+    """Runs the command as `sparkbook` does, in this process; the exit code must be as expected."""
+
+    def command(*arguments, check=0):
+        capfd.readouterr()
+        monkeypatch.setattr(sys, "argv", ["sparkbook", *arguments])
+        with pytest.raises(SystemExit) as end:
+            cli.main()
+        out, err = capfd.readouterr()
+        assert (end.value.code or 0) == check, out + err
+        return SimpleNamespace(stdout=out, stderr=err)
+
+    return command
+
+
+def test_dry_run_sends_nothing_and_shows_no_secret(run, monkeypatch, tmp_path):
+    canary = "canary-of-the-dry-run"
+    monkeypatch.setenv("HF_TOKEN", canary)
+    monkeypatch.setenv("VLLM_API_KEY", canary)
+    told = json.loads(run("serve", "gpt-oss-20b", "--dry-run", "--json").stdout)
+    create = next(call for call in told["calls"] if "/containers/create" in call["call"])
+    assert {"HF_TOKEN=***", "VLLM_API_KEY=***"} <= set(create["body"]["Env"])
+    assert create["body"]["HostConfig"]["PortBindings"]["8000/tcp"][0]["HostIp"] == "127.0.0.1"
+    text = run("serve", "gpt-oss-20b", "--dry-run")
+    assert canary not in json.dumps(told) + text.stdout + text.stderr
+    assert not (tmp_path / "state").exists()
+
+
+def test_without_docker_one_line_says_what_to_do(run, monkeypatch):
+    monkeypatch.setenv("DOCKER_HOST", "unix:///nowhere/docker.sock")
+    assert "DOCK101" in run("serve", "gpt-oss-20b", check=1).stderr
+    assert "DOCK101" in run("status", check=2).stdout
+    monkeypatch.delenv("DOCKER_HOST")
+
+
+def test_a_server_in_the_foreground(run, stand_in):
+    """serve, status, logs, stop by the command, around the stand-in; another one ends by Ctrl-C."""
+    line = f"vllm serve {stand_in} --served-model-name small"
+    for end in ("stop", "interrupt"):
+        server = subprocess.Popen([COMMAND, "serve", line, "--json"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        told = ""
+        while not told.rstrip().endswith("}"):
+            told += server.stdout.readline()
+        answer = json.loads(told)
+        key = Path(answer["key"]).read_text()
+        listed = json.loads(run("status", "--json").stdout)["servers"]
+        assert [(one["served"], one["state"]) for one in listed] == [("small", "ready")]
+        assert "INFO stand-in" in run("logs", "small").stdout
+        assert key not in told + json.dumps(listed)
+        if end == "stop":
+            assert "is stopped" in run("stop", "small").stdout
+            assert server.wait(20) == 1  # it was ended by somebody else
+        else:
+            server.send_signal(signal.SIGINT)
+            assert server.wait(20) == 0
+        assert "Traceback" not in server.stderr.read()
+        server.stdout.close()
+        server.stderr.close()
+        assert "No server was started here." in run("status").stdout
+
+
+def test_ctrl_c_while_it_starts_leaves_nothing(stand_in, monkeypatch):
+    monkeypatch.setenv("STAND_IN_MODE", "hangs")
+    server = subprocess.Popen([COMMAND, "serve", f"vllm serve {stand_in}", "--no-watchdog"], stderr=subprocess.PIPE, text=True)
+    deadline = time.monotonic() + 20
+    while not running.status(None) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    processes = psutil.Process(server.pid).children(recursive=True)
+    server.send_signal(signal.SIGINT)
+    assert server.wait(30) == 130
+    assert "Traceback" not in server.stderr.read()
+    server.stderr.close()
+    assert processes and not psutil.wait_procs(processes, timeout=10)[1]
+
+
+def test_lock_by_the_command(run, tmp_path):
+    one, two = tmp_path / "one.json", tmp_path / "two.json"
+    run("lock", "embedded/tiny-dense", "-o", str(one))
+    assert run("lock", "make", "embedded/tiny-dense").stdout == one.read_text()
+    run("lock", "verify", str(one))
+    run("lock", "embedded/tiny-dense-ngram", "-o", str(two))
+    run("lock", "diff", str(one), str(one))
+    told = json.loads(run("lock", "diff", str(one), str(two), "--json", check=1).stdout)
+    assert "launch.serve.args.speculative-config" in [change["path"] for change in told["changes"]]
+    assert told["findings"][0]["rule"] == "LOCK103"
+    run("lock", "verify", str(tmp_path / "none.json"), check=2)
+
+
+def test_a_lock_of_other_files_is_not_served(run, tmp_path):
+    file = tmp_path / "one.json"
+    locked = launcher.lock_of("embedded/tiny-dense")
+    locked["models"]["tiny-dense"]["files"]["model.safetensors"]["sha256"] = "0" * 64
+    file.write_text(json.dumps(locked))
+    assert "not started, the lock is about other files" in run("serve", "--locked", str(file), check=2).stderr
+
+
+def test_a_lock_is_served_as_it_was_not_as_the_recipe_is_now(tmp_path, monkeypatch):
+    file = tmp_path / "one.json"
+    locked = launcher.lock_of("embedded/tiny-dense")
+    locked["launch"]["serve"]["args"]["max-num-seqs"] = 3
+    file.write_text(json.dumps(locked))
+    started = []
+
+    def start(recipe, **_):
+        started.append(recipe)
+        raise SparkbookError("far enough")
+
+    monkeypatch.setattr(launcher.embedded, "start", start)
+    with pytest.raises(SparkbookError, match="far enough"):
+        launcher.serve(Wish(locked=str(file)), say=print, show=print)
+    assert started[0].launch.serve.args["max-num-seqs"] == 3
+    assert "--max-num-seqs 3" in launcher.plan(Wish(locked=str(file))).text
