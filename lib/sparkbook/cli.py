@@ -465,6 +465,84 @@ def convert(
             console.print(findings)
 
 
+# ---- plan
+
+
+@app.command("plan")
+def plan(
+    source: Annotated[
+        str, typer.Argument(metavar="INPUT", help="A recipe's id, a recipe, compose or text file, a launch line, or - for standard input.")
+    ],
+    context: Annotated[int | None, typer.Option(min=1, help="Tokens of one sequence, instead of the line's --max-model-len.")] = None,
+    seqs: Annotated[int | None, typer.Option(min=1, help="Sequences at once, instead of --max-num-seqs.")] = None,
+    kv_dtype: Annotated[str | None, typer.Option(help="Type of the KV cache, such as fp8.")] = None,
+    fraction: Annotated[float | None, typer.Option(help="Instead of the line's --gpu-memory-utilization.")] = None,
+    memory_gib: Annotated[float | None, typer.Option(help="Memory that vLLM sees, GiB; left out, a Spark's 121.63.")] = None,
+    available_gib: Annotated[float | None, typer.Option(help="MemAvailable before the start, GiB.")] = None,
+    meminfo: Annotated[str | None, typer.Option(metavar="FILE", help="The host's /proc/meminfo, instead of the two sizes.")] = None,
+    cotenant: Annotated[list[str] | None, typer.Option(help="What else runs: a fraction or a size, [NAME=]0.42 or [NAME=]32GiB.")] = None,
+    release: Annotated[str | None, typer.Option(help="vLLM release, if not the one in the image.")] = None,
+    hub: Annotated[bool, typer.Option("--hub", help="Read the checkpoint's headers from the Hugging Face hub; no weights.")] = False,
+    log: Annotated[str | None, typer.Option(metavar="FILE", help="An engine's log to compare with the plan.")] = None,
+    calibration: Annotated[str | None, typer.Option(metavar="FILE", help="This machine's figures: used, and with --log updated.")] = None,
+    explain: Annotated[bool, typer.Option("--explain", help="Show the working.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Say before the download whether it fits and for which context. Exit 0 fits or may fit, 1 does not, 2 unusable input."""
+    from pathlib import Path
+
+    from sparkbook.plan import memory, reconcile, request
+
+    kept = Path(calibration) if calibration else None
+    known = reconcile.load_calibration(kept) if kept else None
+    override = request.Override(context, seqs, kv_dtype, fraction, release, hub)
+    setup, host = request.read(source, override), request.host(memory_gib, available_gib, tuple(cotenant or ()), _text(meminfo))
+    found = memory.plan(setup, host, known)
+    compared = None
+    if log is not None:
+        from sparkbook import logs
+
+        try:
+            compared = reconcile.reconcile(found, logs.diagnose(Path(log)).story)
+            if kept:
+                reconcile.save_calibration(kept, compared.calibration)
+        except OSError as error:
+            raise SparkbookError(f"{error.filename}: {error.strerror}") from None
+    if as_json:
+        answer = found.to_dict()
+        if compared:
+            answer["reconciled"] = compared.to_dict()
+        _print_json(answer)
+    else:
+        _print_plan(_console(), found, compared, explain)
+    if not found.fits:
+        raise typer.Exit(1)
+
+
+def _text(file: str | None) -> str | None:
+    from pathlib import Path
+
+    try:
+        return Path(file).read_text("utf-8", errors="replace") if file else None
+    except OSError as error:
+        raise SparkbookError(f"{file} can't be read: {error.strerror}") from None
+
+
+def _print_plan(console: Console, found: Any, compared: Any, explain: bool) -> None:
+    from sparkbook.plan import text
+
+    for line in text.lines(found, explain):
+        console.print(line, soft_wrap=True)
+    for finding in found.findings:
+        console.print()
+        console.print(finding)
+    if compared:
+        console.print("\nBeside the log", style="bold")
+        for line in text.reconciled(compared):
+            console.print(line, soft_wrap=True)
+        console.print(compared.findings)
+
+
 # ---- diagnose
 
 

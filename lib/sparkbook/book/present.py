@@ -248,6 +248,55 @@ def speed_table(recipe: Recipe) -> Html:
     return Html(f"Speed: {recipe.id}", _table([name for name, _ in kept], rows))
 
 
+ESTIMATE_CONTEXT = 4096
+"""Tokens behind each request in the estimates of a recipe's page."""
+
+
+def fit(recipe: Recipe) -> Html:
+    """Whether the recipe's launch line fits a Spark, in a word, and what is to be said of it."""
+    from sparkbook import plan
+
+    if recipe.family == "embedded":
+        return Html("Fit", "<p>Made for this book's own engine: not planned for a Spark.</p>")
+    found = plan.of(recipe.id)
+    said = "".join(f"<li>{_text(finding.message)}</li>" for finding in found.findings)
+    context = f"{found.setup.context:,} tokens at {found.setup.fraction:g} of the memory"
+    return Html(f"Fit: {recipe.id}", f"<p><strong>{found.verdict.capitalize()}</strong>, with {context} (estimate).</p><ul>{said}</ul>")
+
+
+def expected(recipe: Recipe) -> Html:
+    """What the decode model says for this recipe: an estimate with its interval for each number of requests, and the first token's time."""
+    from sparkbook.plan.evidence import served
+    from sparkbook.plan.prefill import first_token
+
+    known = served(recipe)
+    if known is None:
+        why = "it is made for this book's own engine" if recipe.family == "embedded" else "no source gives all that a step reads"
+        return Html("Expected", f"<p>No estimate for a Spark: {why}.</p>")
+    rows = []
+    for speed in known.speeds(ESTIMATE_CONTEXT):
+        _, one, _ = speed.per_request
+        slowest = sorted(speed.step.parts.items(), key=lambda part: -part[1])[:2]
+        spent = ", ".join(f"{name} {1000 * seconds:.0f} ms" for name, seconds in slowest)
+        rows.append([f"{speed.concurrency}", f"{speed.tok_s:.3g}", f"{speed.low:.3g} to {speed.high:.3g}", f"{one:.3g}", spent])
+    head = ["Requests at once", "Estimate, tok/s together", "Interval", "Estimate, tok/s each", "Most of a step"]
+    likely = known.reads[1]
+    cold, warm = first_token(likely, 100_000), first_token(likely, 100_000, cached=99_000)
+    first = (
+        f"<p>First token of an agent's 100,000 tokens, estimate: <strong>{cold.seconds:.0f} s</strong> "
+        f"({cold.low_s:.0f} to {cold.high_s:.0f}) without a prefix cache, <strong>{warm.seconds:.1f} s</strong> "
+        f"({warm.low_s:.1f} to {warm.high_s:.1f}) with 99,000 of them in it.</p>"
+    )
+    draft = ""
+    if known.draft:
+        low, length, high = known.draft.length
+        draft = (
+            f"<p>With {known.draft.tokens} drafted tokens and {length:.1f} tokens a step, as expected for mixed text "
+            f"({low:.1f} to {high:.1f}). Acceptance depends on what is written: measure yours.</p>"
+        )
+    return Html(f"Expected: {recipe.id}", _table(head, rows) + draft + first)
+
+
 def claims(recipe: Recipe) -> Html:
     """What vendors say about it in words, as they say it."""
     items = "".join(f"<li>{_text(claim.text)} {_cite(claim.source)}</li>" for claim in recipe.benchmarks.claims)

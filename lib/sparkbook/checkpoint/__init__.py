@@ -1,0 +1,71 @@
+"""Facts about a checkpoint, without loading or downloading its weights: bytes by class of tensors, formats, and what a sequence keeps.
+
+    >>> from sparkbook import checkpoint
+    >>> checkpoint.load("openai/gpt-oss-120b").geometry.active_experts
+    4
+
+`load` takes what is written down (`known.yaml`), a folder, or with `hub=True` the hub's config files and safetensors headers.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from sparkbook.checkpoint.known import names, unwritten
+from sparkbook.checkpoint.values import UNKNOWN, Cache, Checkpoint, Geometry, Quantization, Range, TokenReads, Weights
+from sparkbook.errors import SparkbookError
+
+if TYPE_CHECKING:
+    from sparkbook.recipes.schema import Recipe
+
+
+def load(name: str, *, hub: bool = False, revision: str | None = None, card_gb: float | None = None) -> Checkpoint:
+    """The facts about a checkpoint.
+
+    Args:
+        name: handle of a written-down checkpoint, or a folder.
+        hub: read the handle's headers from the Hugging Face hub.
+        revision: branch, tag or commit, for the hub.
+        card_gb: size that the card states, in GB (10^9 bytes), for a written-down one.
+
+    Raises:
+        SparkbookError: it cannot be read; the message says what to do.
+    """
+    path = Path(os.path.expanduser(name))  # noqa: PTH111 (leaves alone what it can't expand)
+    if hub:
+        from sparkbook.checkpoint import hub as hub_
+
+        return hub_.read(name, revision)
+    if path.is_dir():
+        from sparkbook.checkpoint import local
+
+        return local.read(path)
+    if name.startswith(("/", "./", "../", "~")):
+        raise SparkbookError(f"there is no folder {name}")
+    from sparkbook.checkpoint import known
+
+    return known.load(name, card_gb)
+
+
+def of_recipe(recipe: Recipe) -> Checkpoint:
+    """The checkpoint that a recipe serves: a folder that ships with the package, what is written down, or the card's figures alone."""
+    model = recipe.model
+    if model.publisher is None or recipe.family == "embedded":
+        shipped = Path(__file__).parent.parent / "serve" / "models" / model.repo
+        if shipped.is_dir():
+            from sparkbook.checkpoint import local
+
+            return local.read(shipped)
+    # A size stated for a checkpoint that is quantized while loading is that of other files.
+    card = None if model.quantization.producer == "vllm" else model.weights_gb
+    if model.repo in names():
+        return load(model.repo, card_gb=card)
+    return unwritten(model.repo, card, model.total_params_b, model.quantization.format)
+
+
+__all__ = [
+    "UNKNOWN", "Cache", "Checkpoint", "Geometry", "Quantization", "Range", "TokenReads", "Weights", "load", "names", "of_recipe",
+    "unwritten",
+]  # fmt: skip

@@ -1,0 +1,218 @@
+"""From what a user names (a recipe's id, a file, a launch line) to what is to be planned. The line is read as the linter reads it."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from sparkbook import checkpoint as checkpoints
+from sparkbook.checkpoint.values import ZERO, Cache, Checkpoint, Range
+from sparkbook.errors import SparkbookError
+from sparkbook.plan.memory import CoTenant, Host, Setup
+from sparkbook.units import GIB, parse_size
+
+if TYPE_CHECKING:
+    from sparkbook.lint.case import Case
+
+BATCHED = 8192
+"""Default of `--max-num-batched-tokens` of a server on a GPU of 70 GiB or more (vLLM 0.32.0, `get_batch_defaults`)."""
+SEQUENCES = 1024
+"""Default of `--max-num-seqs` there."""
+
+_VARIABLES = {
+    "MAX_MODEL_LEN": "max-model-len", "MAX_NUM_SEQS": "max-num-seqs", "MAX_NUM_BATCHED_TOKENS": "max-num-batched-tokens",
+    "GPU_MEMORY_UTILIZATION": "gpu-memory-utilization", "GPU_MEMORY_UTIL": "gpu-memory-utilization",
+}  # fmt: skip
+"""Variables by which the catalogue's wrapper images take vLLM's options."""
+
+_DRAFT_GUESS = (Cache("full", 5, 8, 128, 128), Cache("full", 8, 8, 128, 128))
+"""What a draft of unknown shape may keep: nothing beside what is known, or up to eight layers of 8 KV heads."""
+
+
+@dataclass(frozen=True)
+class Override:
+    """What the command line says instead of the input; None: what the input says."""
+
+    context: int | None = None
+    sequences: int | None = None
+    kv_dtype: str | None = None
+    fraction: float | None = None
+    release: str | None = None
+    hub: bool = False
+
+
+def tenant(text: str) -> CoTenant:
+    """A co-tenant as it is written on the command line: `0.42`, `engine=0.42`, `32GiB`, `embedder=32GiB`.
+
+    Raises:
+        SparkbookError: it is neither a fraction nor a size.
+    """
+    name, _, value = text.rpartition("=")
+    name, value = name.strip() or "co-tenant", value.strip()
+    if re.fullmatch(r"0?\.\d+|1(\.0+)?|0", value):
+        return CoTenant(name, fraction=float(value))
+    if re.fullmatch(r"\d+(\.\d+)?", value):
+        raise SparkbookError(f"co-tenant '{text}': write a fraction below 1, such as 0.42, or a size with a unit, such as 32GiB")
+    return CoTenant(name, size=parse_size(value))
+
+
+def host(
+    memory_gib: float | None = None, available_gib: float | None = None, cotenants: tuple[str, ...] = (), meminfo: str | None = None
+) -> Host:
+    """The machine as the command line describes it; a Spark where it says nothing.
+
+    Args:
+        memory_gib: total, GiB.
+        available_gib: available before the start, GiB.
+        cotenants: what else will run, as `tenant` reads it; what runs already is off what is available, so it is not named again.
+        meminfo: text of /proc/meminfo, instead of the two sizes.
+
+    Raises:
+        SparkbookError: sizes that cannot be.
+    """
+    tenants = tuple(tenant(text) for text in cotenants)
+    total = round((memory_gib or Host().total / GIB) * GIB)
+    if memory_gib is not None and memory_gib <= 0:
+        raise SparkbookError(f"a machine has some memory: {memory_gib:g} GiB is none")
+    if available_gib is not None and not 0 <= available_gib <= total / GIB:
+        raise SparkbookError(f"{available_gib:g} GiB available of {total / GIB:g}: what is available is a part of the total")
+    if meminfo is not None:
+        from sparkbook.host import parse_meminfo
+
+        memory = parse_meminfo(meminfo)
+        return Host(memory.total, Range.of(memory.available), tenants, memory.free)
+    if available_gib is not None:
+        return Host(total, Range.of(available_gib * GIB), tenants)
+    if memory_gib is not None:
+        # Said of another machine than a Spark: what its system takes is in the same bounds, but never all of it.
+        return Host(total, Range(max(total - 20.4 * GIB, 0.5 * total), max(total - 2 * GIB, 0.5 * total)), tenants)
+    return Host(total, None, tenants)
+
+
+def read(source: str, override: Override | None = None) -> Setup:
+    """What is to be planned.
+
+    Args:
+        source: a recipe's id, a recipe, compose or text file, `-`, or a launch line.
+        override: what to take instead of what the input says.
+
+    Raises:
+        SparkbookError: the input cannot be used, or names a checkpoint of which nothing is known.
+    """
+    from sparkbook.lint.case import Case
+    from sparkbook.lint.reading import given
+
+    line, _ = given(source)
+    return of_case(Case(line, override.release if override else None), override or Override())
+
+
+def of_case(case: Case, override: Override) -> Setup:
+    """What is to be planned, from a launch line that has been read against its release."""
+    said, assumed = _options(case), list[str]()
+    checkpoint = _checkpoint(case, override.hub)
+    geometry = checkpoint.geometry
+    native = geometry.context if geometry else None
+    recipe_native = case.recipe.model.context.native if case.recipe else None
+    context = override.context or said.get("max-model-len") or recipe_native or native
+    if context is None:
+        raise SparkbookError("neither the line nor what is known of the model says how long a context may be: give --context")
+    if not (override.context or said.get("max-model-len")):
+        assumed.append(f"no --max-model-len on the line: the model's own {int(context):,} tokens count")
+    sequences = override.sequences or said.get("max-num-seqs") or SEQUENCES
+    batched = said.get("max-num-batched-tokens")
+    fraction = override.fraction or said.get("gpu-memory-utilization")
+    if fraction is None:
+        default = case.release.option("gpu-memory-utilization").default
+        fraction = float(default) if isinstance(default, int | float) else 0.9
+    kv_bytes = said.get("kv-cache-memory-bytes") if override.fraction is None else None
+    method, drafted, draft_bytes, caches, missing = _draft(case)
+    assumed += missing
+    embedded = bool(case.recipe and case.recipe.family == "embedded")
+    return Setup(
+        checkpoint=checkpoint,
+        context=int(context),
+        sequences=int(sequences),
+        fraction=float(fraction),
+        kv_bytes=int(kv_bytes) if kv_bytes else None,
+        kv_dtype=override.kv_dtype or case.value("kv-cache-dtype") or said.get("kv-cache-dtype") or "auto",
+        release=case.version,
+        batched=int(batched or (4096 if embedded else BATCHED)),
+        method=method,
+        drafted=drafted,
+        draft_bytes=draft_bytes,
+        draft_caches=caches,
+        eager=case.on("enforce-eager"),
+        prefix_caching=not case.off("enable-prefix-caching"),
+        load_format="fp8" if case.value("quantization") == "fp8" and checkpoint.quantization.format == "none" else None,
+        shards=int(case.number("tensor-parallel-size") or (case.recipe.topology.tensor_parallel if case.recipe else 1)),
+        block=128 if embedded else int(case.number("block-size") or 0) or None,
+        assumed=tuple(assumed),
+    )
+
+
+def _options(case: Case) -> dict[str, Any]:
+    """The options that matter, from the line and from the variables that wrapper images read."""
+    found: dict[str, Any] = {}
+    for name in ("max-model-len", "max-num-seqs", "max-num-batched-tokens", "gpu-memory-utilization"):
+        if (value := case.number(name)) is not None and value > 0:
+            found[name] = value
+    if (text := case.value("kv-cache-memory-bytes")) is not None:
+        found["kv-cache-memory-bytes"] = parse_size(text)
+    for variable, name in _VARIABLES.items():
+        value = case.line.env.get(variable)
+        if name not in found and value and re.fullmatch(r"\d*\.?\d+", value):
+            found[name] = float(value)
+    extra = case.line.env.get("VLLM_EXTRA_ARGS") or ""
+    if match := re.search(r"--kv-cache-dtype[ =](\S+)", extra):
+        found["kv-cache-dtype"] = match[1]
+    return found
+
+
+def _checkpoint(case: Case, hub: bool) -> Checkpoint:
+    name = case.model
+    if case.recipe is not None:
+        if hub:
+            return checkpoints.load(case.recipe.model.repo, hub=True, revision=case.recipe.model.revision)
+        return checkpoints.of_recipe(case.recipe)
+    if not name:
+        raise SparkbookError("the line names no model, so there is nothing to plan for")
+    if hub:
+        return checkpoints.load(name, hub=True, revision=case.value("revision"))
+    if name in checkpoints.names() or Path(name).is_dir():
+        return checkpoints.load(name)
+    from sparkbook import recipes
+
+    for recipe in recipes.all():
+        if recipe.model.repo == name:
+            return checkpoints.of_recipe(recipe)
+    raise SparkbookError(f"nothing is written down of the checkpoint '{name}': add --hub to read its headers, or give a local folder")
+
+
+def _draft(case: Case) -> tuple[str | None, int, Range, tuple[tuple[Cache, ...], ...], list[str]]:
+    """Method, drafted tokens, bytes of a draft of its own, what its layers may keep, and what is not known of it."""
+    recipe, spec = case.recipe, case.spec
+    draft = recipe.draft if recipe else None
+    method = case.method or (draft.method if draft else None)
+    tokens = case.draft_tokens or (draft.tokens if draft else 0)
+    if (spec is None and draft is None) or not method or not tokens:
+        return None, 0, ZERO, ((),), []
+    if method in ("ngram", "suffix"):
+        return method, tokens, ZERO, ((),), []
+    model = str((spec or {}).get("model") or (draft.model if draft else None) or "")
+    if (method == "mtp" or method.endswith("_mtp")) and not model:
+        return "mtp", tokens, ZERO, ((),), []
+    shipped = Path(checkpoints.__file__).parent.parent / "serve" / "models" / model if model else None
+    if shipped is not None and shipped.is_dir():
+        own = checkpoints.load(str(shipped))
+        return method, tokens, own.bytes, (own.geometry.caches if own.geometry else (),), []
+    from sparkbook.checkpoint.known import facts
+
+    entry = facts()["drafts"].get(model, {})
+    size = draft.size_gb if draft and draft.size_gb else entry.get("size_gb")
+    missing = [f"{fact} {model}" for fact in entry.get("unknown", ["size and shape of the draft"])]
+    # Published block and assistant drafts have 0.8 to 4.3 GB.
+    bytes_ = Range(0.5e9, 5e9) if size is None else Range(size * 0.95e9, size * 1.05e9)
+    possible: tuple[tuple[Cache, ...], ...] = ((), (_DRAFT_GUESS[0 if entry.get("layers") == 5 else 1],))
+    return method, tokens, bytes_, possible, missing

@@ -1,0 +1,123 @@
+"""A plan for a terminal: the memory bar, the table, the working. Pure text, with rich's styles; the same at any width of 80 or more."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+from rich.text import Text
+
+from sparkbook.checkpoint.values import Range
+from sparkbook.plan.memory import COUNTS, Plan
+from sparkbook.plan.reconcile import Reconciliation
+from sparkbook.units import GIB
+
+WIDTH = 60
+_COLOURS = {"weights": "blue", "draft": "cyan", "working memory": "yellow", "CUDA graphs": "magenta", "KV cache": "green"}
+_MARKS = {"weights": "█", "draft": "▓", "working memory": "▒", "CUDA graphs": "░", "KV cache": "■"}
+_STYLES = {"fits": "bold green", "may fit": "bold yellow", "not known": "bold yellow"}
+
+
+def gib(size: Range, digits: int = 1) -> str:
+    """Bytes in GiB."""
+    return f"{size * (1 / GIB):.{digits}f}"
+
+
+def bar(plan: Plan) -> Text:
+    """The memory bar, one mark for a sixtieth of the machine; ranges are drawn at their middle."""
+    text, total = Text("["), plan.host.total
+    at = 0.0
+    drawn = 0
+    for name, size in plan.parts:
+        at += size.middle
+        upto = min(round(at / total * WIDTH), WIDTH)
+        if upto > drawn:
+            text.append(_MARKS.get(name, "□") * (upto - drawn), _COLOURS.get(name, "red"))
+            drawn = upto
+    text.append("·" * (WIDTH - drawn), "dim")
+    return text.append(f"] {total / GIB:.2f} GiB")
+
+
+def lines(plan: Plan, explain: bool = False) -> Iterator[Text]:
+    """The answer, line by line."""
+    setup = plan.setup
+    yield Text.assemble(
+        (setup.checkpoint.name, "bold"), (f", vLLM {setup.release}: ", "dim"), (plan.verdict, _STYLES.get(plan.verdict, "bold red"))
+    )
+    yield Text()
+    yield bar(plan)
+    for name, size in plan.parts:
+        yield Text.assemble(("  " + _MARKS.get(name, "□") + " ", _COLOURS.get(name, "red")), f"{name:<22}{gib(size):>18} GiB")
+    yield Text(f"  · {'left to the system':<22}{gib(_left(plan)):>18} GiB")
+    yield Text()
+    tokens, concurrency, needed = plan.tokens, plan.concurrency, plan.needed
+    if tokens is None or concurrency is None or needed is None:
+        yield Text("The KV cache of this model is not known, so its context can't be planned.", "yellow")
+    else:
+        yield Text(f"  one sequence of {setup.context:,} tokens takes {gib(needed, 2)} GiB of {gib(plan.kv, 2)} GiB of KV cache")
+        yield Text(f"  KV cache size {tokens:,.0f} tokens, maximum concurrency {concurrency:.2f}x")
+        yield Text()
+        yield Text(f"  {'sequences at once':<20}{'longest context, tokens':>28}", "bold")
+        for count in COUNTS:
+            longest = plan.longest(count)
+            assert longest is not None
+            shown = "none" if longest.high < 1 else f"{longest:,.0f}"
+            yield Text(f"  {count:<20}{shown:>28}")
+        yield Text()
+        yield from _ask(plan)
+    yield from _speed(plan)
+    if explain:
+        yield Text()
+        yield Text("The working", "bold")
+        yield from (Text(f"  {line}") for line in plan.working_out())
+
+
+def _speed(plan: Plan) -> Iterator[Text]:
+    """Estimated speed, with its interval."""
+    if not plan.decode:
+        return
+    yield Text()
+    yield Text(f"  {'requests at once':<20}{'decode, tok/s together (estimate)':>36}", "bold")
+    for speed in plan.decode:
+        yield Text(f"  {speed.concurrency:<20}{f'{speed.tok_s:.3g}, from {speed.low:.3g} to {speed.high:.3g}':>36}")
+    yield Text(f"  with {plan.decode[0].context:,} tokens behind each request", "dim")
+    for first in plan.first_token or ():
+        cached = f" of which {first.cached:,} are in the prefix cache" if first.cached else ""
+        yield Text(f"  first token of {first.prompt:,} tokens{cached}: {first}")
+
+
+def _left(plan: Plan) -> Range:
+    return Range.of(plan.host.total) - plan.host.held - plan.engine
+
+
+def _ask(plan: Plan) -> Iterator[Text]:
+    """What to type."""
+    smallest, largest = plan.fraction_for(), plan.largest_fraction
+    wanted = min(plan.setup.sequences, 16)
+    each = plan.fraction_for(wanted)
+    if smallest is None:
+        yield Text("  no --gpu-memory-utilization surely holds one sequence of this length")
+    elif smallest > largest:
+        yield Text(f"  one sequence surely fits from --gpu-memory-utilization {smallest:.2f}, and the host surely gives {largest:.2f}")
+    else:
+        yield Text(f"  --gpu-memory-utilization from {smallest:.2f} (one sequence surely fits) to {largest:.2f} (the host surely gives it)")
+        if each is not None and each <= largest and wanted > 1:
+            yield Text(f"  {wanted} such sequences at once: {each:.2f} or more")
+    room = plan.host.free_for_engine.low - (plan.weights + plan.draft + plan.working + plan.graphs).high
+    sizes = {count: plan.kv_bytes_for(count) for count in range(1, wanted + 1)}
+    if fitting := [(count, size) for count, size in sizes.items() if size is not None and size <= room]:
+        count, size = fitting[-1]
+        yield Text(f"  or --kv-cache-memory-bytes {math.ceil(size / 2**20)}M for {count} such sequence{'s' * (count > 1)}")
+
+
+def reconciled(found: Reconciliation) -> Iterator[Text]:
+    """Predicted and logged, line by line."""
+    yield Text(f"  {'':<22}{'predicted':>26}{'logged':>14}", "bold")
+    for row in found.rows:
+        digits = 0 if row.unit == "tokens" else 2
+        predicted = "not known" if row.predicted is None else f"{row.predicted:,.{digits}f}"
+        logged = "not said" if row.logged is None else f"{row.logged:,.{digits}f}"
+        mark, style = {True: ("in range", "green"), False: ("outside", "yellow"), None: ("", "")}[row.inside]
+        yield Text.assemble(f"  {row.name:<22}{predicted:>26}{logged:>14} {row.unit:<7}", (mark, style))
+    if found.working is not None:
+        yield Text(f"  context and activations, by the log: {found.working / GIB:.2f} GiB")

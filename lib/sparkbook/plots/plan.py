@@ -1,0 +1,267 @@
+"""Pictures of a plan: where the memory goes, how far decode is from its ceiling, and what context costs. In the book's style.
+
+The functions take plain values, so that a plan, a log or a hand-made example can be drawn alike. Estimates are drawn with their interval.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+from matplotlib.axes import Axes
+from matplotlib.patches import Patch
+from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
+
+from sparkbook.bandwidth import GB10_BANDWIDTH_GB_S
+from sparkbook.plan import evidence
+from sparkbook.plan.decode import SPARK, Speed, speed
+from sparkbook.plots import style
+from sparkbook.plots.style import COLOURS, GRID, INK, Chart
+from sparkbook.recipes import Recipe
+from sparkbook.units import GB, GIB
+
+if TYPE_CHECKING:
+    from sparkbook.plan.memory import Plan
+
+BLUE, ORANGE, GREEN, PURPLE, GREY, RED = COLOURS
+_HATCHES = ("", "//", "", "\\\\", "", "xx", "..")
+"""Beside colour, so that neighbours can be told apart without it."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """A piece of a memory bar, in GiB: what is likely, and the bounds where it is not known exactly."""
+
+    name: str
+    gib: float
+    low: float | None = None
+    high: float | None = None
+
+
+def memory_bar(bars: Mapping[str, Sequence[Part]], total_gib: float, marks: Mapping[str, float] | None = None) -> Chart:
+    """Where memory goes: one stacked bar a row, against the machine's total.
+
+    Args:
+        bars: for each row its parts, from the left; the row's name. Several rows: engines side by side, or one engine in several settings.
+        total_gib: what the machine shows as its total; what is beyond it does not fit and is crossed out in red.
+        marks: further limits, such as what is available or what a fraction asks for, in GiB.
+    """
+    figure, axis = style.axes(1.35 + 0.62 * len(bars))
+    names = list(dict.fromkeys(part.name for parts in bars.values() for part in parts))
+    looks = {name: (COLOURS[i % len(COLOURS)], _HATCHES[i % len(_HATCHES)]) for i, name in enumerate(names)}
+    for row, parts in enumerate(bars.values()):
+        left = 0.0
+        for part in parts:
+            colour, hatch = looks[part.name]
+            axis.barh(row, part.gib, left=left, height=0.6, color=colour, hatch=hatch, edgecolor="white", linewidth=0.6)
+            if part.gib >= 0.055 * total_gib:
+                box = {"boxstyle": "round,pad=0.15", "facecolor": colour, "edgecolor": "none"}
+                axis.text(left + part.gib / 2, row, f"{part.gib:.1f}", ha="center", va="center", fontsize=8, color="white", bbox=box)
+            left += part.gib
+        low = left - sum(part.gib - part.low for part in parts if part.low is not None)
+        high = left + sum(part.high - part.gib for part in parts if part.high is not None)
+        if high > low:
+            axis.plot([low, high], [row - 0.38] * 2, "-", marker="|", color=INK, markersize=6, linewidth=1.6)
+        if left > total_gib:
+            axis.barh(row, left - total_gib, left=total_gib, height=0.6, color="none", edgecolor=RED, hatch="xxx", linewidth=1.2)
+        axis.text(max(left, high) + total_gib * 0.008, row, f"{left:.1f}", va="center", fontsize=8, color=INK)
+    axis.axvline(total_gib, color=INK, linewidth=1.4)
+    axis.annotate(f"total {total_gib:.1f}", (total_gib, 1), xycoords=("data", "axes fraction"), xytext=(-3, 2), textcoords="offset points",
+                  fontsize=8, color=INK, ha="right", va="bottom")  # fmt: skip
+    for name, gib in (marks or {}).items():
+        axis.axvline(gib, color=RED, linewidth=1.2, linestyle="--")
+        axis.annotate(f"{name} {gib:.1f}", (gib, 1), xycoords=("data", "axes fraction"), xytext=(-3, 13), textcoords="offset points",
+                      fontsize=8, color=RED, ha="right", va="bottom")  # fmt: skip
+    axis.set_yticks(range(len(bars)), list(bars))
+    axis.invert_yaxis()
+    longest = max((sum(part.gib for part in parts) for parts in bars.values()), default=0.0)
+    axis.set_xlim(0, max(total_gib, longest) * 1.08)
+    axis.set_xlabel("GiB", fontsize=9, color=INK)
+    handles = [Patch(facecolor=colour, hatch=hatch, edgecolor="white", label=name) for name, (colour, hatch) in looks.items()]
+    figure.legend(handles=handles, loc="outside lower center", ncols=min(4, len(names)), frameon=False, fontsize=8, labelcolor=INK)
+    told = "; ".join(
+        f"{name}: " + ", ".join(f"{part.name} {part.gib:.1f}" for part in parts) + f", together {sum(part.gib for part in parts):.1f}"
+        for name, parts in bars.items()
+    )
+    return Chart(figure, f"Stacked bars of memory in GiB against a total of {total_gib:.1f}: {told}.")
+
+
+def plan_bar(plans: Mapping[str, Plan]) -> Chart:
+    """The memory of plans, one a row: what is only known in bounds at its middle, for the engine's share as a whole is exact."""
+    bars = {name: [Part(part, size.middle / GIB) for part, size in found.parts] for name, found in plans.items()}
+    return memory_bar(bars, max(found.host.total for found in plans.values()) / GIB)
+
+
+@dataclass(frozen=True)
+class Dot:
+    """A speed on the roofline: gigabytes (10^9 bytes) that one step reads, and steps a second."""
+
+    label: str
+    gigabytes: float
+    steps_s: float
+    kind: Literal["measured", "estimate"] = "measured"
+    low: float | None = None
+    high: float | None = None
+
+
+def roofline(dots: Sequence[Dot], title: str | None = None) -> Chart:
+    """Steps a second over the bytes that a step reads, under the lines of memory bandwidth; both logarithmic.
+
+    Published figures are dots. Estimates are diamonds with their interval. One step is one token for each request, or a few with a draft.
+    """
+    figure, axis = style.axes(4.2)
+    axis.grid(True, color=GRID, linewidth=0.6)
+    sizes = [dot.gigabytes for dot in dots]
+    ends = [min(sizes) * 0.45, max(sizes) * 1.45]
+    for gb_s, look, name in ((GB10_BANDWIDTH_GB_S, "--", "specified"), (SPARK.read_gb_s, "-", "reached by a probe")):
+        axis.plot(ends, [gb_s / end for end in ends], look, color=INK, linewidth=1.2, label=f"{gb_s:g} GB/s, {name}")
+    groups: tuple[tuple[str, str, str, int, str], ...] = (
+        ("measured", BLUE, "o", 26, "published"),
+        ("estimate", ORANGE, "D", 44, "estimate, with its interval"),
+    )
+    for kind, colour, marker, area, name in groups:
+        mine = [dot for dot in dots if dot.kind == kind]
+        if not mine:
+            continue
+        sizes, rates = [dot.gigabytes for dot in mine], [dot.steps_s for dot in mine]
+        axis.scatter(sizes, rates, s=area, c=colour, marker=marker, label=name, zorder=3, alpha=0.9)
+        for dot in mine:
+            if dot.low is not None and dot.high is not None:
+                axis.plot([dot.gigabytes] * 2, [dot.low, dot.high], color=colour, linewidth=2, solid_capstyle="butt", zorder=2)
+    axis.set_xscale("log")
+    axis.set_yscale("log")
+    _label_dots(axis, dots)
+    _plain_ticks(axis)
+    axis.set_xlim(*ends)
+    axis.set_xlabel("GB read in one step (one token of each request, without a draft)", fontsize=9, color=INK)
+    axis.set_ylabel("steps per second", fontsize=8, color=INK)
+    if title:
+        axis.set_title(title, fontsize=10, loc="left", color=INK)
+    axis.legend(frameon=False, fontsize=8, labelcolor=INK, loc="upper right")
+    measured = [dot for dot in dots if dot.kind == "measured"]
+    above = sum(dot.gigabytes * dot.steps_s > GB10_BANDWIDTH_GB_S for dot in measured)
+    told = f"{len(measured)} published speeds, {above} of them above the line of {GB10_BANDWIDTH_GB_S:g} GB/s"
+    estimates = "; ".join(
+        f"{dot.label}: {dot.gigabytes:.3g} GB, {dot.steps_s:.3g} a second" + (f" ({dot.low:.3g} to {dot.high:.3g})" if dot.low else "")
+        for dot in dots if dot.kind == "estimate"
+    )  # fmt: skip
+    return Chart(figure, f"Roofline: steps per second over GB read in a step; {told}{'; estimates: ' + estimates if estimates else ''}.")
+
+
+def recipe_bar(recipe: Recipe) -> Chart | None:
+    """The memory of a recipe's launch line on a Spark; None where its weights are not known, or it is made for the book's own engine."""
+    from sparkbook import plan
+
+    if recipe.family == "embedded":
+        return None
+    found = plan.of(recipe.id)
+    return plan_bar({"this recipe": found}) if found.weights.known else None
+
+
+def recipe_roofline(recipe: Recipe) -> Chart | None:
+    """A recipe's estimate without a draft on the roofline, among the published figures without one; None where its shape is not known."""
+    known = evidence.served(recipe)
+    if known is None:
+        return None
+    dots = [Dot("", o.gigabytes, o.row.tok_s) for o in evidence.outcomes() if o.plain]
+    likely = known.reads[1]
+    plain = speed(known.reads)
+    gigabytes = (likely.weights(1) + likely.kv(plain.context) + 2 * likely.state) / GB
+    return roofline([*dots, Dot(f"{recipe.id}, without a draft", gigabytes, plain.tok_s, "estimate", plain.low, plain.high)])
+
+
+def _label_dots(axis: Axes, dots: Sequence[Dot]) -> None:
+    """A name beside each group of dots: the first dot of a label carries it, and names that would meet go one under the other."""
+    placed: list[tuple[float, float]] = []
+    seen: set[str] = set()
+    for dot in sorted(dots, key=lambda dot: (dot.kind, -dot.steps_s, dot.gigabytes, dot.label)):
+        if dot.label in seen or not dot.label:
+            continue
+        seen.add(dot.label)
+        near = sum(0.72 < dot.gigabytes / x < 1.4 and 0.86 < dot.steps_s / y < 1.16 for x, y in placed)
+        placed.append((dot.gigabytes, dot.steps_s))
+        if dot.kind == "estimate":  # above its interval
+            axis.annotate(dot.label, (dot.gigabytes, dot.high or dot.steps_s), xytext=(0, 4), textcoords="offset points", fontsize=7,
+                          color=INK, ha="left", va="bottom")  # fmt: skip
+        else:  # on the left, away from the lines
+            axis.annotate(dot.label, (dot.gigabytes, dot.steps_s), xytext=(-6, -3 - 9 * near), textcoords="offset points", fontsize=7,
+                          color=INK, ha="right", va="center")  # fmt: skip
+
+
+def _plain_ticks(axis: Axes) -> None:
+    for bound in (axis.xaxis, axis.yaxis):
+        bound.set_major_locator(FixedLocator([1, 2, 5, 10, 20, 50, 100, 200, 500]))
+        bound.set_minor_locator(NullLocator())
+        bound.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+
+
+def context_tradeoff(contexts: Sequence[int], sequences: Sequence[float], speeds: Sequence[Speed]) -> Chart:
+    """What context costs: how many sequences of that length fit, and how fast one of them decodes.
+
+    Args:
+        contexts: tokens, rising.
+        sequences: for each, how many sequences of that length the KV cache holds; below 1: not even one.
+        speeds: for each, the estimate for one request at that context.
+    """
+    figure, upper = style.axes(4.4)
+    figure.clear()
+    upper, lower = figure.subplots(2, 1, sharex=True)
+    for axis in (upper, lower):
+        for side in ("top", "right"):
+            axis.spines[side].set_visible(False)
+        for side in ("left", "bottom"):
+            axis.spines[side].set_color(GRID)
+        axis.grid(True, color=GRID, linewidth=0.6)
+        axis.tick_params(colors=INK, labelsize=9)
+        axis.set_axisbelow(True)
+    upper.plot(contexts, sequences, marker="o", markersize=4, color=BLUE)
+    upper.axhline(1, color=RED, linewidth=1.2, linestyle="--")
+    upper.annotate("one sequence", (contexts[0], 1), xytext=(0, 3), textcoords="offset points", fontsize=8, color=RED)
+    upper.set_xscale("log", base=2)
+    upper.set_yscale("log")
+    upper.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    upper.yaxis.set_minor_locator(NullLocator())
+    upper.set_ylabel("sequences that fit", fontsize=9, color=INK)
+    lower.fill_between(contexts, [s.low for s in speeds], [s.high for s in speeds], color=ORANGE, alpha=0.25, linewidth=0, label="interval")
+    lower.plot(contexts, [s.tok_s for s in speeds], marker="D", markersize=4, color=ORANGE, label="estimate")
+    lower.set_ylim(bottom=0)
+    lower.set_ylabel("tok/s of one request", fontsize=9, color=INK)
+    lower.set_xlabel("context, tokens", fontsize=9, color=INK)
+    lower.set_xticks(contexts, [_tokens(context) for context in contexts], fontsize=8)
+    lower.xaxis.set_minor_locator(NullLocator())
+    lower.legend(frameon=False, fontsize=8, labelcolor=INK, loc="lower left")
+    told = "; ".join(
+        f"{_tokens(context)}: {count:.3g} sequences, {found.tok_s:.3g} tok/s"
+        for context, count, found in zip(contexts, sequences, speeds, strict=True)
+    )
+    return Chart(figure, f"Two line charts over the context: sequences that fit, and estimated tokens a second of one request. {told}.")
+
+
+def _tokens(count: int) -> str:
+    return f"{count / 1024:g}k" if count % 1024 == 0 else f"{count:,}"
+
+
+def predicted(names: Sequence[str], measured: Sequence[float], estimates: Sequence[Speed]) -> Chart:
+    """Published figures (dots) beside the estimates (diamonds with their interval), one row each; tokens a second, logarithmic."""
+    figure, axis = style.axes(0.8 + 0.19 * len(names))
+    axis.grid(True, axis="x", color=GRID, linewidth=0.6)
+    rows = range(len(names))
+    for row, estimate in zip(rows, estimates, strict=True):
+        axis.plot([estimate.low, estimate.high], [row] * 2, color=ORANGE, linewidth=3, alpha=0.45, solid_capstyle="butt")
+    axis.scatter([e.tok_s for e in estimates], rows, s=20, c=ORANGE, marker="D", zorder=3, label="estimate and interval")
+    axis.scatter(measured, rows, s=20, c=BLUE, marker="o", zorder=4, label="published")
+    axis.set_yticks(list(rows), list(names), fontsize=7)
+    axis.invert_yaxis()
+    axis.margins(y=0.01)
+    axis.set_xscale("log")
+    axis.xaxis.set_major_locator(FixedLocator([2, 5, 10, 20, 50, 100, 200, 500]))
+    axis.xaxis.set_minor_locator(NullLocator())
+    axis.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axis.set_xlabel("tokens per second, all requests together", fontsize=9, color=INK)
+    figure.legend(loc="outside upper right", ncols=2, frameon=False, fontsize=8, labelcolor=INK)
+    inside = sum(estimate.holds(value) for estimate, value in zip(estimates, measured, strict=True))
+    return Chart(
+        figure,
+        f"{len(names)} published speeds beside their estimates; {inside} lie inside the interval. The table has the same figures.",
+    )

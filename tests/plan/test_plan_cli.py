@@ -1,0 +1,71 @@
+"""The command: its words, its exit codes, its JSON."""
+
+import json
+
+import pytest
+from sparkbook.cli import app
+from sparkbook.errors import SparkbookError
+from sparkbook.plan.memory import CODES
+from typer.testing import CliRunner
+
+
+def run(*arguments, code=0):
+    result = CliRunner().invoke(app, ["plan", *arguments])
+    assert result.exit_code == code, result.output or result.exception
+    return result.output
+
+
+def test_a_bar_a_table_and_the_working():
+    text = run("gpt-oss-120b", "--fraction", "0.8", "--explain")
+    assert "openai/gpt-oss-120b, vLLM" in text
+    assert "121.63 GiB" in text
+    assert "sequences at once" in text
+    assert "requested = total x fraction = 121.63 x 0.8 = 97.30 GiB" in text
+    assert text == run("gpt-oss-120b", "--fraction", "0.8", "--explain")
+
+
+def test_what_does_not_fit_exits_with_one():
+    text = run("vllm serve google/gemma-4-31B-it", "--fraction", "0.4", code=1)
+    assert "PLAN101" in text
+    assert "does not fit" in text
+
+
+def test_json_has_the_shape_of_every_answer():
+    answer = json.loads(run("qwen3.6-35b-a3b-nvfp4-2026-09", "--json", "--seqs", "2", "--context", "65536", "--kv-dtype", "fp8"))
+    assert answer["summary"]["sequences"] == 2
+    assert answer["summary"]["context"] == 65536
+    low, high = answer["summary"]["kv_tokens"]
+    assert 0 < low < high
+    assert {entry["rule"] for entry in answer["findings"]} <= set(CODES)
+
+
+def test_a_log_is_compared_and_kept(tmp_path):
+    log = tmp_path / "engine.log"
+    log.write_text(
+        "INFO Model loading took 60.1 GiB memory and 88.12 seconds\nINFO Estimated CUDA graph memory: 0.33 GiB total\n"
+        "INFO Available KV cache memory: 33.50 GiB\n"
+    )
+    kept = tmp_path / "machine.json"
+    text = run("gpt-oss-120b", "--fraction", "0.8", "--log", str(log), "--calibration", str(kept))
+    assert "Beside the log" in text
+    assert json.loads(kept.read_text())["samples"] == 1
+    assert "context and activations, by the log" in text
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["no-such-recipe"], "no recipe"),
+        (["vllm serve ORG/UNKNOWN"], "add --hub"),
+        (["gpt-oss-120b", "--cotenant", "42"], "write a fraction below 1"),
+        (["gpt-oss-120b", "--fraction", "2"], "fraction of all memory"),
+        (["gpt-oss-120b", "--memory-gib", "0"], "has some memory"),
+        (["gpt-oss-120b", "--kv-dtype", "fp9"], "fp9"),
+        (["gpt-oss-120b", "--log", "/no/such.log"], "No such file"),
+        (["gpt-oss-120b", "--meminfo", "/no/such"], "can't be read"),
+    ],
+)
+def test_what_cannot_be_used_is_told(arguments, message):
+    result = CliRunner().invoke(app, ["plan", *arguments])
+    assert isinstance(result.exception, SparkbookError)
+    assert message in str(result.exception)
