@@ -1052,3 +1052,67 @@ def _print_moved(changes: Any, findings: Any, as_json: bool) -> None:
         _console().print(findings)
     if findings:
         raise typer.Exit(1)
+
+
+# ---- kernels
+
+kernels_app = typer.Typer(help="The project's NVFP4 and FP8 CUDA kernels: build, check and time them.", no_args_is_help=True)
+app.add_typer(kernels_app, name="kernels")
+
+
+@kernels_app.command("build")
+def kernels_build(
+    target: Annotated[
+        list[str] | None, typer.Option("--target", help="sm_90, sm_120f or sm_121f; may be repeated. Without: this GPU's, or all.")
+    ] = None,
+    again: Annotated[bool, typer.Option("--again", help="Also where the library is there already.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Compile the kernels with nvcc from CUDA_HOME, PATH or PyPI's wheels. Exit 0 built, 2 no compiler or an error of it."""
+    from sparkbook.kernels import build, library
+
+    targets = list(target or [])
+    if not targets:
+        try:
+            targets = [library.target_for()]
+        except SparkbookError:
+            targets = list(build.TARGETS)
+    done = [build.build(name, again=again) for name in targets]
+    if as_json:
+        _print_json([b.to_dict() for b in done])
+        return
+    for b in done:
+        typer.echo(f"{b.target}: {b.kernels} kernels, {b.spills} bytes spilled, {'built' if b.fresh else 'was there'}: {b.path}")
+
+
+@kernels_app.command("test")
+def kernels_test(
+    quick: Annotated[bool, typer.Option("--quick", help="Leave out the long checks, as under compute-sanitizer.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Check the kernels on this machine's GPU against the numpy reference. Exit 0 all hold, 1 one does not, 2 no GPU or no torch."""
+    from sparkbook.kernels import check
+
+    done = check.run(quick=quick, say=lambda one: None if as_json else typer.echo(check.line(one)))
+    if as_json:
+        _print_json({"checks": [one.to_dict() for one in done], "summary": {"failed": sum(not one.ok for one in done)}})
+    if not all(one.ok for one in done):
+        raise typer.Exit(1)
+
+
+@kernels_app.command("bench")
+def kernels_bench(
+    quick: Annotated[bool, typer.Option("--quick", help="Only the ceilings and one product.")] = False,
+    out: Annotated[str | None, typer.Option(metavar="FILE", help="Write the report to a file too.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Time the kernels on this machine's GPU beside what else is there. Exit 0 measured, 2 no GPU or no torch."""
+    from pathlib import Path
+
+    from sparkbook.kernels import bench
+
+    report = bench.run(quick=quick, say=lambda line: None if as_json else typer.echo(line)).to_dict()
+    if out:
+        Path(out).write_text(json.dumps(report, indent=1) + "\n", "utf-8")
+    if as_json:
+        _print_json(report)

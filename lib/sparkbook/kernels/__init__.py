@@ -1,0 +1,8 @@
+"""NVFP4 and FP8 kernels for one to eight tokens: a numpy reference, and the CUDA sources in `kernels/`: built, loaded, checked, timed.
+
+- `reference`: what each kernel computes, in numpy; the CPU path, and what the GPU is checked against
+- `build`: finds nvcc, compiles a target, reads what came out
+- `library`: the built library, on arrays that are on the GPU already (torch, CuPy, whatever has `__cuda_array_interface__`)
+- `torch_ops`: the same as operators of torch, for `torch.compile` and CUDA graphs; on the CPU they are the reference
+- `check`, `bench`: what `sparkbook kernels test` and `sparkbook kernels bench` run
+"""

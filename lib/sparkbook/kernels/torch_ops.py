@@ -1,0 +1,174 @@
+"""The kernels as operators of torch: `torch.ops.sparkbook.fp4_gemv` and so on, defined when this module is imported.
+
+On CUDA tensors they launch on torch's current stream, allocate through torch and never synchronize, so that CUDA graphs capture them and
+`torch.compile` keeps them in its graph. On CPU tensors they compute the numpy reference.
+"""
+
+from __future__ import annotations
+
+import functools
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from sparkbook.kernels import reference
+from sparkbook.kernels.library import Library
+
+
+@functools.cache
+def _library(device: int) -> Library:
+    return Library.for_device(device)
+
+
+def _on(tensor: Tensor) -> tuple[Library, int]:
+    """The library and the stream for a tensor's GPU."""
+    return _library(tensor.device.index), torch.cuda.current_stream(tensor.device).cuda_stream
+
+
+def _numpy(tensor: Tensor) -> np.ndarray:
+    """A CPU tensor's values; one-byte types as their bits."""
+    tensor = tensor.detach()
+    if tensor.element_size() == 1:
+        return tensor.view(torch.uint8).numpy()
+    return tensor.float().numpy() if tensor.is_floating_point() else tensor.numpy()
+
+
+def _back(values: np.ndarray, like: Tensor) -> Tensor:
+    return torch.from_numpy(np.ascontiguousarray(values)).to(like.dtype)
+
+
+@torch.library.custom_op("sparkbook::fp4_gemv", mutates_args=(), device_types="cuda")
+def fp4_gemv(x: Tensor, codes: Tensor, scales: Tensor, alpha: Tensor) -> Tensor:
+    """x [M, K] (bf16 or f16, M 1 to 8) times NVFP4 weights [N, K] in the checkpoint's layout; the result is of x's type."""
+    y = x.new_empty(x.shape[0], codes.shape[0])
+    library, stream = _on(x)
+    library.fp4_gemv(x, codes, scales, alpha, y, stream=stream)
+    return y
+
+
+@fp4_gemv.register_kernel("cpu")
+def _(x: Tensor, codes: Tensor, scales: Tensor, alpha: Tensor) -> Tensor:
+    return _back(reference.fp4_gemv(_numpy(x), _numpy(codes), _numpy(scales), float(alpha)), x)
+
+
+@fp4_gemv.register_fake
+def _(x: Tensor, codes: Tensor, scales: Tensor, alpha: Tensor) -> Tensor:
+    return x.new_empty(x.shape[0], codes.shape[0])
+
+
+@torch.library.custom_op("sparkbook::fp8_gemv", mutates_args=(), device_types="cuda")
+def fp8_gemv(x: Tensor, weights: Tensor, scale: Tensor) -> Tensor:
+    """x [M, K] times E4M3 weights [N, K] with float32 scales [N] or [ceil(N / 128), ceil(K / 128)]."""
+    y = x.new_empty(x.shape[0], weights.shape[0])
+    library, stream = _on(x)
+    library.fp8_gemv(x, weights, scale, y, stream=stream)
+    return y
+
+
+@fp8_gemv.register_kernel("cpu")
+def _(x: Tensor, weights: Tensor, scale: Tensor) -> Tensor:
+    return _back(reference.fp8_gemv(_numpy(x), _numpy(weights), _numpy(scale)), x)
+
+
+@fp8_gemv.register_fake
+def _(x: Tensor, weights: Tensor, scale: Tensor) -> Tensor:
+    return x.new_empty(x.shape[0], weights.shape[0])
+
+
+@torch.library.custom_op("sparkbook::lm_head", mutates_args=(), device_types="cuda")
+def lm_head(x: Tensor, weights: Tensor, scale: Tensor) -> tuple[Tensor, Tensor]:
+    """E4M3 weights [N, K]: (logits [M, N] float32, the index of each token's largest [M] int64)."""
+    logits = x.new_empty(x.shape[0], weights.shape[0], dtype=torch.float32)
+    index = x.new_empty(x.shape[0], dtype=torch.int64)
+    library, stream = _on(x)
+    library.lm_head(x, weights, scale, logits, index, stream=stream)
+    return logits, index
+
+
+@lm_head.register_kernel("cpu")
+def _(x: Tensor, weights: Tensor, scale: Tensor) -> tuple[Tensor, Tensor]:
+    logits = torch.from_numpy(reference.fp8_gemv(_numpy(x), _numpy(weights), _numpy(scale))).float()
+    return logits, logits.argmax(-1)
+
+
+@lm_head.register_fake
+def _(x: Tensor, weights: Tensor, scale: Tensor) -> tuple[Tensor, Tensor]:
+    return x.new_empty(x.shape[0], weights.shape[0], dtype=torch.float32), x.new_empty(x.shape[0], dtype=torch.int64)
+
+
+@torch.library.custom_op("sparkbook::moe_decode", mutates_args=(), device_types="cuda")
+def moe_decode(
+    x: Tensor,
+    codes13: Tensor,
+    scales13: Tensor,
+    alpha13: Tensor,
+    codes2: Tensor,
+    scales2: Tensor,
+    alpha2: Tensor,
+    ids: Tensor,
+    weights: Tensor,
+) -> Tensor:
+    """The experts of a mixture-of-experts layer for a few tokens; shapes as `Library.moe_decode` has them."""
+    h = x.new_empty(x.shape[0], ids.shape[1], codes2.shape[2] * 2)
+    y = torch.empty_like(x)
+    library, stream = _on(x)
+    library.moe_decode(x, (codes13, scales13, alpha13), (codes2, scales2, alpha2), ids, weights, h, y, stream=stream)
+    return y
+
+
+@moe_decode.register_kernel("cpu")
+def _(
+    x: Tensor,
+    codes13: Tensor,
+    scales13: Tensor,
+    alpha13: Tensor,
+    codes2: Tensor,
+    scales2: Tensor,
+    alpha2: Tensor,
+    ids: Tensor,
+    weights: Tensor,
+) -> Tensor:
+    w13, w2 = (codes13, scales13, alpha13), (codes2, scales2, alpha2)
+    y = reference.moe_decode(_numpy(x), tuple(map(_numpy, w13)), tuple(map(_numpy, w2)), _numpy(ids), _numpy(weights))
+    return _back(y, x)
+
+
+@moe_decode.register_fake
+def _(
+    x: Tensor,
+    codes13: Tensor,
+    scales13: Tensor,
+    alpha13: Tensor,
+    codes2: Tensor,
+    scales2: Tensor,
+    alpha2: Tensor,
+    ids: Tensor,
+    weights: Tensor,
+) -> Tensor:
+    return torch.empty_like(x)
+
+
+@torch.library.custom_op("sparkbook::nvfp4_quantize", mutates_args=(), device_types="cuda")
+def nvfp4_quantize(x: Tensor, g: Tensor) -> tuple[Tensor, Tensor]:
+    """x [M, K] with the global scale g to (codes [M, 8 ceil(K / 16)], scales [M, ceil(K / 16)]), both as bytes."""
+    codes, scales = _room(x)
+    library, stream = _on(x)
+    library.quantize(x, g, codes, scales, stream=stream)
+    return codes, scales
+
+
+@nvfp4_quantize.register_kernel("cpu")
+def _(x: Tensor, g: Tensor) -> tuple[Tensor, Tensor]:
+    codes, scales, _ = reference.quantize(_numpy(x), float(g))
+    return torch.from_numpy(codes), torch.from_numpy(scales)
+
+
+@nvfp4_quantize.register_fake
+def _(x: Tensor, g: Tensor) -> tuple[Tensor, Tensor]:
+    return _room(x)
+
+
+def _room(x: Tensor) -> tuple[Tensor, Tensor]:
+    blocks = (x.shape[1] + 15) // 16
+    return x.new_empty(x.shape[0], 8 * blocks, dtype=torch.uint8), x.new_empty(x.shape[0], blocks, dtype=torch.uint8)
