@@ -668,10 +668,10 @@ def check(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Say whether this host is ready to serve, and what to do. Exit 0 ready, 1 slow, 2 blocked."""
+    """Say whether this host is ready to serve, and what to do. Exit 0 ready (slow counts as ready), 1 blocked, 2 unusable."""
     from pathlib import Path
 
-    from sparkbook import host, recipes
+    from sparkbook import formats, host
 
     if probes and (recipe or run):
         raise SparkbookError("--probes judges what was read before: leave out RECIPE and --run")
@@ -682,7 +682,7 @@ def check(
     if len(machines) > 1:
         report = host.check_nodes(machines)
     else:
-        report = host.check(machines[0] if machines else host.look(recipes.load(recipe) if recipe else None, run=run))
+        report = host.check(machines[0] if machines else host.look(formats.resolve(recipe).recipe if recipe else None, run=run))
     if as_json:
         _print_json(report.to_dict())
     else:

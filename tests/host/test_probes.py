@@ -479,7 +479,7 @@ def test_the_command_judges_probes_of_other_machines(tmp_path):
         files += ["--probes", str(file)]
     assert _sparkbook(*files[:2]).exit_code == 0
     both = _sparkbook(*files)
-    assert both.exit_code == 1
+    assert both.exit_code == 0, "slow is no reason not to start"
     assert "HOST092" in both.output
     assert "HOST010" in both.output
     answer = json.loads(_sparkbook(*files, "--json").output)
@@ -487,9 +487,9 @@ def test_the_command_judges_probes_of_other_machines(tmp_path):
     assert {"name", "verdict", "saw", "todo", "seconds"} <= set(answer["checks"][0])
 
 
-def test_the_command_blocks_with_2(tmp_path):
+def test_the_command_blocks_with_1(tmp_path):
     file = tmp_path / "m.yaml"
     file.write_text(host.recorded("healthy").changed({"port": {"owner": "python3 (pid 1)"}}).model_dump_json())
     answer = _sparkbook("--probes", str(file))
-    assert answer.exit_code == 2
+    assert answer.exit_code == 1
     assert "Port 8000 is taken by python3 (pid 1)." in answer.output

@@ -165,7 +165,7 @@ def test_what_can_be_given(tmp_path):
     assert given("vllm serve some/model --port 9").launch.port == 9
     assert given("gpt-oss-20b").recipe.id == "gpt-oss-20b"
     assert given("vllm serve a/b", "other").name == "other"
-    with pytest.raises(SparkbookError, match="neither a recipe's id nor a launch line"):
+    with pytest.raises(SparkbookError, match="of no format that is known"):
         given("rm -rf /")
     with pytest.raises(SparkbookError, match="there is no recipe"):
         given("nosuch")

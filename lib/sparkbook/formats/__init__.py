@@ -1,7 +1,7 @@
 """Every format that a start of vLLM is written down in: read into a recipe, and written from one, with a report of what was lost.
 
     >>> from sparkbook import formats
-    >>> read = formats.read_any("docker run --gpus all vllm/vllm-openai:v0.19.0 openai/gpt-oss-20b --max-model-len 8192")
+    >>> read = formats.resolve("docker run --gpus all vllm/vllm-openai:v0.19.0 openai/gpt-oss-20b --max-model-len 8192")
     >>> read.format, read.recipe.model.repo, read.recipe.serve.args
     ('docker', 'openai/gpt-oss-20b', {'max-model-len': 8192})
     >>> written = formats.write(read.recipe, "compose")
@@ -253,9 +253,6 @@ def resolve(source: str, env: Mapping[str, str] | None = None) -> Conversion:
     return Conversion("recipe", recipes.load(Path(name) if text is not None else name), Findings(), text or "")
 
 
-read_any = resolve
-
-
 def write(recipe: Recipe, to: str) -> Written:
     """A recipe in another format, with a report of what the written form does not give back.
 
@@ -281,4 +278,4 @@ def _home_inside(launch: Launch) -> str | None:
     return next((place for place, value in places.items() if isinstance(value, str) and (value == "~" or value.startswith("~/"))), None)
 
 
-__all__ = ["CODES", "FORMATS", "Conversion", "Format", "Notes", "Written", "detect", "read", "read_any", "resolve", "text_of", "write"]
+__all__ = ["CODES", "FORMATS", "Conversion", "Format", "Notes", "Written", "detect", "read", "resolve", "text_of", "write"]

@@ -105,8 +105,8 @@ class Report:
 
     @property
     def exit_code(self) -> int:
-        """0 ready, 1 slow, 2 blocked."""
-        return {"ready": 0, "slow": 1, "blocked": 2}[self.verdict]
+        """0 ready or slow, 1 blocked; 2 is for input that cannot be used, as with every verb."""
+        return 1 if self.verdict == "blocked" else 0
 
     def to_dict(self) -> dict[str, Any]:
         """The JSON answer. `facts` is what `diagnose --facts` reads; `probes` is what `sparkbook check --probes` judges again."""

@@ -11,10 +11,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from sparkbook import recipes
 from sparkbook.errors import SparkbookError
 from sparkbook.findings import Finding, Findings
-from sparkbook.formats import FORMATS
 from sparkbook.formats.lexer import HOME
 from sparkbook.formats.words import container_words
 from sparkbook.recipes import Recipe
@@ -61,7 +59,7 @@ class Stack:
 
 
 def given(source: str | Recipe | Launch, name: str | None = None) -> Stack:
-    """The stack for a recipe's id, a recipe file, or the file or text of a launch line.
+    """The stack for whatever `formats.resolve` takes: a recipe's id, a file in any known format, the text of a launch line.
 
     Raises:
         SparkbookError: it is none of these, or its name can't be a container's.
@@ -72,30 +70,10 @@ def given(source: str | Recipe | Launch, name: str | None = None) -> Stack:
         return Stack(name or source.container.name or _slug(source.serve.model or "vllm"), source)
     if isinstance(source, Recipe):
         return Stack(name or source.launch.container.name or source.slug, source.launch, source)
-    if not re.search(r"\s", source.strip()):
-        path = Path(source).expanduser()
-        if not path.is_file() or _is_recipe(path):
-            return given(recipes.load(path if path.is_file() else source), name)
-        source = path.read_text("utf-8", errors="replace")
-    failures = []
-    for kind in FORMATS.values():
-        try:
-            return given(kind.read(source), name)
-        except SparkbookError as error:
-            failures.append(f"  as {kind.title}: {error}")
-    raise SparkbookError("this is neither a recipe's id nor a launch line that can be read:\n" + "\n".join(failures))
+    from sparkbook import formats
 
-
-def _is_recipe(path: Path) -> bool:
-    import yaml
-
-    if path.suffix not in (".yaml", ".yml"):
-        return False
-    try:
-        data = yaml.safe_load(path.read_text("utf-8"))
-    except (OSError, yaml.YAMLError, UnicodeDecodeError):
-        return True  # the reader of recipes says what is wrong with it
-    return isinstance(data, dict) and "services" not in data
+    read = formats.resolve(source)
+    return given(read.recipe if read.format == "recipe" else read.launch, name)
 
 
 def _slug(text: str) -> str:
