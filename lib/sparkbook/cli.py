@@ -1116,3 +1116,100 @@ def kernels_bench(
         Path(out).write_text(json.dumps(report, indent=1) + "\n", "utf-8")
     if as_json:
         _print_json(report)
+
+
+# ---- bench
+
+
+@app.command("bench")
+def bench(
+    url: Annotated[str, typer.Argument(metavar="URL|FILE", help="A running server; or a result file, also another tool's.")],
+    classes: Annotated[str, typer.Option(help="Prompt classes: code, reasoning, dialogue, prose, json, random, long-4k, …")] = "code,prose",
+    concurrency: Annotated[str, typer.Option(help="Requests at a time, one row each.")] = "1,4,8,16",
+    rate: Annotated[str | None, typer.Option(help="Requests per second instead, at random moments (open loop).")] = None,
+    requests: Annotated[int | None, typer.Option(help="Requests of a row; if not given, four for each at a time, at least 16.")] = None,
+    seconds: Annotated[float | None, typer.Option(help="Begin no request of a row later than this.")] = None,
+    max_tokens: Annotated[int, typer.Option(help="Tokens of each reply.")] = 128,
+    seed: Annotated[int, typer.Option(help="Chooses the prompts.")] = 0,
+    caching: Annotated[bool, typer.Option("--caching", help="Measure the prefix cache: send prompts unsalted.")] = False,
+    model: Annotated[str | None, typer.Option(help="Served name; asked for if not given.")] = None,
+    label: Annotated[str | None, typer.Option(help="Name of this run, such as a mode.")] = None,
+    out: Annotated[str | None, typer.Option(metavar="FILE", help="Keep the whole result here.")] = None,
+    as_format: Annotated[str, typer.Option("--as", help="Form of FILE: sparkbook, vllm (one row) or llama-benchy.")] = "sparkbook",
+    require_valid: Annotated[bool, typer.Option("--require-valid", help="Exit with 1 unless every row passes the gate.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Measure a server, and say whether the numbers may be believed. Exit 0; 1 rejected (--require-valid); 2 unusable.
+
+    The API key is read from VLLM_API_KEY, or a 0600 file that SPARKBOOK_KEY_FILE names. Ctrl-C keeps what was measured.
+    """
+    from sparkbook.bench import commands
+
+    lists = {"classes": classes, "concurrency": concurrency, "rates": rate}
+    plan = {"requests": requests, "seconds": seconds, "max_tokens": max_tokens, "seed": seed, "caching": caching, "label": label}
+    report = commands.obtain(url, lists | plan, model=model, bar=not as_json and sys.stderr.isatty())
+    if out:
+        commands.keep(report, out, as_format)
+    if as_json:
+        _print_json(commands.to_dict(report))
+    else:
+        commands.show(report, _console())
+    if require_valid and report.verdict != "valid":
+        raise typer.Exit(1)
+
+
+@app.command("monitor")
+def monitor(
+    form: Annotated[str, typer.Argument(metavar="grafana | prometheus", help="A dashboard to import, or a scrape configuration.")],
+    server: Annotated[list[str] | None, typer.Option(help="For Prometheus: HOST:PORT of a server; may be given again.")] = None,
+) -> None:
+    """Write a Grafana dashboard or a Prometheus configuration for vLLM servers, from the panels that the book's live view draws."""
+    from sparkbook import live
+
+    if form == "grafana":
+        _print_json(live.grafana())
+    elif form == "prometheus":
+        typer.echo(live.prometheus(server or ["127.0.0.1:8000"]), nl=False)
+    else:
+        raise SparkbookError(f"there is no form '{form}'; there are grafana and prometheus")
+
+
+@app.command("advise")
+def advise(
+    sources: Annotated[
+        list[str],
+        typer.Argument(metavar="URL | FILE FILE…", help="A running server that speculates; or results of `bench` without and with it."),
+    ],
+    seconds: Annotated[float, typer.Option(help="Of a server: how long to watch.")] = 30.0,
+    draft_cost: Annotated[float, typer.Option(help="Of a server: making one draft, as a share of a step without.")] = 0.05,
+    verify_cost: Annotated[float, typer.Option(help="Of a server: checking one more token, likewise.")] = 0.02,
+    as_json: Json = False,
+) -> None:
+    """Say whether speculative decoding is worth it, with which K, up to which concurrency.
+
+    Of a server only the acceptance is known, so costs have to be assumed; measurements of both ways decide. Exit 0; 1 a measurement was
+    rejected by the gate or a K changes the output; 2 unusable.
+    """
+    from sparkbook.bench import commands
+
+    if len(sources) == 1 and sources[0].startswith(("http://", "https://")):
+        rows, basis = commands.advice_of_server(sources[0], seconds, draft_cost, verify_cost)
+        best = max(rows, key=lambda row: row[2])
+        if as_json:
+            named = [dict(zip(("k", "tokens_per_step", "speed_up"), row, strict=True)) for row in rows]
+            _print_json({"findings": [], "summary": {"basis": basis, "expected": named, "best": best[0]}})
+            return
+        _console().print(basis)
+        for k, tokens, gain in rows:
+            _console().print(f"  K = {k:<2}  {tokens:5.2f} tokens a step  {gain:5.2f} times as fast{'   <' if k == best[0] else ''}")
+        _console().print(f"expected, with {draft_cost:g} a draft and {verify_cost:g} a checked token; measure both ways to be sure")
+        return
+    advice = commands.advice_of_files(sources)
+    findings = advice.findings()
+    if as_json:
+        best = [{"class": name, "concurrency": c, "k": k} for (name, c), k in advice.best.items()]
+        _print_json(findings.to_dict(best=best, schedule=advice.schedule, release=advice.release))
+    else:
+        _console().print(findings)
+    if findings.worst == "error":
+        raise typer.Exit(1)

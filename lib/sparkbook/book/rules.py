@@ -11,6 +11,7 @@ CODE_FAMILIES = (
     "sparkbook.serve.pages:DOCK",
     "sparkbook.logs.states:STATES",
     "sparkbook.metrics_doctor:MET",
+    "sparkbook.bench.advise:ADV",
 )
 """Families of findings that are made in code, each as the module and the name in it (see `sparkbook.checks`), in the order of the site."""
 
@@ -53,6 +54,11 @@ def rule_pages() -> Iterator[tuple[str, str]]:
         mine = [(signature.id, signature_page(signature)) for signature in signatures() if signature.id.startswith(f"LOG{hundred}")]
         intro = "What `sparkbook diagnose` recognizes in a log. A test holds each signature to the two examples shown."
         yield f"log{hundred}", _page(f"LOG{hundred}xx: {title}", intro, mine)
+    from sparkbook.bench import gate
+
+    mine = [(rule.code, gate.page(rule)) for rule in gate.RULES.values()]
+    intro = "What `sparkbook bench` says of a measurement. A test holds each rule to a trace that trips it and to a twin that does not."
+    yield "bench", _page("BENCH: measurements that are not numbers", intro, mine)
     for checks in code_families():
         mine = [(check.code, checks.page(check)) for check in checks.checks.values()]
         yield (

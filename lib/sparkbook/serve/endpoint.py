@@ -102,7 +102,7 @@ class Endpoint:
             )
         if not usable:
             raise SparkbookError(f"{ADDRESS_VARIABLE} is '{url}'; write an address such as http://127.0.0.1:8000")
-        endpoint = cls(url, api_key=_key_from_environment())
+        endpoint = cls(url, api_key=key_from_environment())
         models = endpoint.served_models()
         if not models:
             raise SparkbookError(f"{url} serves no model")
@@ -141,7 +141,12 @@ def write_private(file: Path, text: str) -> None:
         raise SparkbookError(f"the key file {file} can't be written: {error.strerror}") from None
 
 
-def _key_from_environment() -> str:
+def key_from_environment() -> str:
+    """The API key from the file that `SPARKBOOK_KEY_FILE` names, else from `VLLM_API_KEY`; empty where neither is there.
+
+    Raises:
+        SparkbookError: the file can't be read, is open to others, or holds no key.
+    """
     name = os.environ.get(KEY_FILE_VARIABLE)
     if not name:
         return usable_key(os.environ.get("VLLM_API_KEY", ""), "VLLM_API_KEY")

@@ -1,0 +1,475 @@
+"""The measuring client: many streamed requests at once, and the time at which every piece of them arrived.
+
+It runs as a process of its own (`python client.py`, standard library only), so that no notebook, progress bar or garbage collector of
+the caller shares its interpreter. One job a line comes in on standard input; a line for each finished request and one with all records
+go out. While it measures it only stamps and keeps what it reads: framing, events and JSON are taken apart when the last stream has ended.
+
+A stamp is the clock (`time.monotonic`, seconds) at the moment when the bytes were read that completed a server-sent event.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import json
+import os
+import signal
+import socket
+import ssl
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+clock = time.monotonic
+_LAG_EVERY_S = 0.02
+
+
+class Reply:
+    """What one request was answered with: every read with its stamp, as it came."""
+
+    __slots__ = ("begin", "connection", "done", "error", "head", "index", "mode", "reads", "scheduled", "slot", "status")
+
+    def __init__(self, index: int, slot: int, scheduled: float | None):
+        self.index, self.slot, self.scheduled = index, slot, scheduled
+        self.begin = 0.0
+        self.reads: list[tuple[float, bytes]] = []
+        self.head = b""
+        self.status = 0
+        self.mode = ""  # how the end is told: chunked, length or close
+        self.error: str | None = None
+
+
+class Connection(asyncio.Protocol):
+    """One keep-alive connection. It carries one request at a time."""
+
+    def __init__(self) -> None:
+        self.transport: asyncio.Transport | None = None
+        self.reply: Reply | None = None
+        self.finished: asyncio.Future[None] | None = None
+        self.tail = b""
+        self.left = 0
+        self.reusable = True
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = transport  # type: ignore[assignment]
+        sock = transport.get_extra_info("socket")
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+
+    @property
+    def usable(self) -> bool:
+        return self.reusable and self.transport is not None and not self.transport.is_closing()
+
+    def send(self, request: bytes, reply: Reply) -> asyncio.Future[None]:
+        self.reply, self.tail = reply, b""
+        self.finished = asyncio.get_running_loop().create_future()
+        reply.begin = clock()
+        self.transport.write(request)  # type: ignore[union-attr]
+        return self.finished
+
+    def data_received(self, data: bytes) -> None:
+        now = clock()
+        reply = self.reply
+        if reply is None:
+            return
+        reply.reads.append((now, data))
+        if not reply.mode:
+            self._head(reply)
+        elif reply.mode == "chunked":
+            tail = data[-5:] if len(data) >= 5 else (self.tail + data)[-5:]
+            self.tail = tail
+            # The last chunk has no bytes. The same five bytes can stand inside a chunk that the network split, so unless the stream
+            # has just said that it is done, the framing decides.
+            if tail == b"0\r\n\r\n" and (b"[DONE]" in data[-32:] or self.complete()):
+                self._finish()
+        elif reply.mode == "length":
+            self.left -= len(data)
+            if self.left <= 0:
+                self._finish()
+
+    def _head(self, reply: Reply) -> None:
+        """Read the status line and how the body ends, once all of it is there."""
+        received = b"".join(data for _, data in reply.reads)
+        end = received.find(b"\r\n\r\n")
+        if end < 0:
+            return
+        lines = received[:end].decode("latin-1").split("\r\n")
+        headers = {name.strip().lower(): value.strip() for name, _, value in (line.partition(":") for line in lines[1:])}
+        body = received[end + 4 :]
+        words = lines[0].split(" ")
+        reply.status = int(words[1]) if len(words) > 1 and words[1].isdigit() else 0
+        reply.head = received[: end + 4]
+        self.reusable = headers.get("connection", "").lower() != "close" and lines[0].startswith("HTTP/1.1")
+        if "chunked" in headers.get("transfer-encoding", "").lower():
+            reply.mode = "chunked"
+            self.tail = body[-5:]
+            if self.tail == b"0\r\n\r\n" and self.complete():
+                self._finish()
+        elif "content-length" in headers:
+            reply.mode = "length"
+            self.left = int(headers["content-length"]) - len(body)
+            if self.left <= 0:
+                self._finish()
+        else:
+            reply.mode, self.reusable = "close", False
+
+    def complete(self) -> bool:
+        """Whether the chunked body has ended, by its framing."""
+        reply = self.reply
+        if reply is None or reply.mode != "chunked":
+            return False
+        decode = Dechunker()
+        for _, data in _bodies(reply):
+            decode.feed(data)
+        return decode.ended
+
+    def _finish(self) -> None:
+        self.reply = None
+        if self.finished is not None and not self.finished.done():
+            self.finished.set_result(None)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self.reusable = False
+        if self.reply is not None and self.finished is not None and not self.finished.done():
+            if self.reply.mode != "close" and not self.complete() and self.reply.error is None:
+                self.reply.error = f"the connection broke{f' ({error})' if error else ''}"
+            self._finish()
+
+    def close(self) -> None:
+        self.reusable = False
+        if self.transport is not None:
+            self.transport.abort()
+
+
+# ---- after the measurement: bytes to events, events to figures
+
+
+class Dechunker:
+    """Takes HTTP/1.1's chunked framing off, fed with whatever the network gave."""
+
+    def __init__(self) -> None:
+        self.buffer = b""
+        self.left = 0  # bytes of the current chunk still to come; -1: its line end
+        self.ended = False
+
+    def feed(self, data: bytes) -> bytes:
+        buffer = self.buffer + data if self.buffer else data
+        out, at, size = [], 0, len(buffer)
+        while at < size and not self.ended:
+            if self.left > 0:
+                part = buffer[at : at + self.left]
+                out.append(part)
+                at += len(part)
+                self.left -= len(part)
+                if self.left == 0:
+                    self.left = -1
+            elif self.left == -1:
+                if size - at < 2:
+                    break
+                at += 2
+                self.left = 0
+            else:
+                end = buffer.find(b"\r\n", at)
+                if end < 0:
+                    break
+                length = int(buffer[at:end].split(b";")[0] or b"0", 16)
+                if length == 0:
+                    # Behind it come trailers, if any, and an empty line.
+                    if buffer[end : end + 4] == b"\r\n\r\n" or buffer.find(b"\r\n\r\n", end) >= 0:
+                        self.ended, at = True, size
+                    break
+                at, self.left = end + 2, length
+        self.buffer = buffer[at:]
+        return b"".join(out)
+
+
+def _bodies(reply: Reply) -> Iterator[tuple[float, bytes]]:
+    """The reads without the response's head."""
+    skip = len(reply.head)
+    for stamp, data in reply.reads:
+        if skip >= len(data):
+            skip -= len(data)
+        else:
+            yield stamp, data[skip:]
+            skip = 0
+
+
+def events(bodies: Iterable[tuple[float, bytes]], chunked: bool) -> Iterator[tuple[float, bytes]]:
+    """Server-sent events: the stamp of the read that completed it, and its data. Comments (`: ping`) are not events.
+
+    Line ends may be CRLF, LF or CR, and bytes may be split anywhere (https://html.spec.whatwg.org/multipage/server-sent-events.html).
+    """
+    framing = Dechunker() if chunked else None
+    rest, carriage, data = b"", False, []
+    for stamp, raw in bodies:
+        text = framing.feed(raw) if framing else raw
+        if not text:
+            continue
+        if carriage and text.startswith(b"\n"):
+            text = text[1:]  # the second half of a CRLF that the network split
+            carriage = False
+            if not text:
+                continue
+        carriage = text.endswith(b"\r")
+        if b"\r" in text:
+            text = text.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
+        if rest:
+            text = rest + text
+        lines = text.split(b"\n")
+        rest = lines.pop()
+        for line in lines:
+            if line.startswith(b"data:"):
+                data.append(line[6:] if line[5:6] == b" " else line[5:])
+            elif not line and data:
+                yield stamp, data[0] if len(data) == 1 else b"\n".join(data)
+                data = []
+    # A stream that ends with its last event's line but without the empty one after it was cut off: it is not an event.
+
+
+def record(reply: Reply, keep_text: bool = True) -> dict[str, Any]:
+    """One request as plain values. Times are seconds since the request was written; None is unknown.
+
+    Keys: index, slot, begin (clock), scheduled (clock), status, error, ttfr, ttft, ttfo, end, stamps (one a step), tokens (of each
+    step, where token ids came), usage, finish, text, events.
+    """
+    begin = reply.begin
+    result: dict[str, Any] = {
+        "index": reply.index, "slot": reply.slot, "begin": begin, "scheduled": reply.scheduled, "status": reply.status,
+        "error": reply.error, "ttfr": None, "ttft": None, "ttfo": None, "end": None, "stamps": [], "tokens": None, "usage": None,
+        "finish": None, "text": "", "events": 0,
+    }  # fmt: skip
+    if reply.reads:
+        result["end"] = round(reply.reads[-1][0] - begin, 6)
+    if reply.status != 200:
+        result["error"] = reply.error or f"status {reply.status}: {_told(reply)}"
+        return result
+    stamps: list[float] = []
+    tokens: list[int] = []
+    texts: list[str] = []
+    pending, with_ids, done, seen = 0, False, False, 0
+    for stamp, data in events(_bodies(reply), reply.mode == "chunked"):
+        if data == b"[DONE]":
+            done = True
+            continue
+        seen += 1
+        try:
+            value = json.loads(data)
+        except ValueError:
+            result["error"] = f"an event is not JSON: {data[:120].decode('utf-8', 'replace')}"
+            continue
+        if not isinstance(value, dict) or "error" in value or value.get("object") == "error":
+            result["error"] = f"the stream says: {_message(value)}"
+            continue
+        if value.get("usage"):
+            result["usage"] = value["usage"]
+        choices = value.get("choices")
+        if not choices:
+            continue
+        since = stamp - begin
+        if result["ttfr"] is None:
+            result["ttfr"] = round(since, 6)
+        choice = choices[0]
+        delta = choice.get("delta") or {}
+        answer = delta.get("content") or choice.get("text")
+        thought = delta.get("reasoning") or delta.get("reasoning_content")
+        calls = delta.get("tool_calls")
+        ids = choice.get("token_ids")
+        if ids is not None:
+            with_ids = True
+            pending += len(ids)
+        if choice.get("finish_reason"):
+            result["finish"] = choice["finish_reason"]
+        if not (answer or thought or calls):
+            # A token that shows nothing: half a character, or the end of the text. Its step counts where ids tell of it.
+            if ids and choice.get("finish_reason"):
+                stamps.append(round(since, 6))
+                tokens.append(pending)
+                pending = 0
+            continue
+        if result["ttft"] is None:
+            result["ttft"] = round(since, 6)
+        if result["ttfo"] is None and (answer or calls):
+            result["ttfo"] = round(since, 6)
+        stamps.append(round(since, 6))
+        tokens.append(pending)
+        pending = 0
+        if keep_text:
+            texts.extend(part for part in (thought, answer) if part)
+    if result["error"] is None and not done and result["finish"] is None:
+        result["error"] = "the stream ended in the middle"
+    result["stamps"], result["tokens"], result["events"] = stamps, tokens if with_ids else None, seen
+    result["text"] = "".join(texts)
+    return result
+
+
+def _told(reply: Reply) -> str:
+    """What an error's body says."""
+    body = b"".join(data for _, data in _bodies(reply))
+    if reply.mode == "chunked":
+        body = Dechunker().feed(body)
+    try:
+        return _message(json.loads(body))
+    except ValueError:
+        return body[:300].decode("utf-8", "replace").strip() or "no reply"
+
+
+def _message(value: Any) -> str:
+    error = value.get("error", value) if isinstance(value, dict) else value
+    return str(error.get("message", error) if isinstance(error, dict) else error)[:300]
+
+
+# ---- the load
+
+
+async def run(job: dict[str, Any], finished: Callable[[int], None] = lambda count: None) -> dict[str, Any]:
+    """Send the requests of a job and collect their records.
+
+    A job's keys: `host`, `port`, `tls`, `path`, `headers`, `bodies` (JSON texts, sent in order), `slots` (so many at a time, released
+    together), `arrivals_s` (open loop instead: when each is sent, seconds from the start), `seconds` (none is begun later), `timeout_s`
+    (silence after which a request is given up), `keep_text`.
+
+    Returns:
+        `records`, and about the client itself: `begin` (clock), `cpu_s` while it measured, `parse_cpu_s` afterwards, `reads`,
+        `lag_p99_s` (how late the loop was), `interrupted`.
+    """
+    loop = asyncio.get_running_loop()
+    context = ssl.create_default_context() if job.get("tls") else None
+    timeout = float(job.get("timeout_s") or 300)
+    lines = [f"POST {job['path']} HTTP/1.1", f"Host: {job['host']}:{job['port']}", "Content-Type: application/json"]
+    lines += [f"{name}: {value}" for name, value in job.get("headers", {}).items()]
+    prefix = "\r\n".join([*lines, "Content-Length: "]).encode()
+    requests = [prefix + str(len(body)).encode() + b"\r\n\r\n" + body for body in (text.encode() for text in job["bodies"])]
+    replies: list[Reply] = []
+    active: dict[Connection, Reply] = {}
+    opened_ever: list[Connection] = []
+    stop = asyncio.Event()
+    if job.get("stoppable"):
+        loop.add_signal_handler(signal.SIGUSR1, stop.set)
+
+    async def connect() -> Connection:
+        _, connection = await asyncio.wait_for(
+            loop.create_connection(Connection, job["host"], job["port"], ssl=context, server_hostname=job["host"] if context else None),
+            30,
+        )
+        opened_ever.append(connection)
+        return connection
+
+    async def ask(connection: Connection, index: int, slot: int, scheduled: float | None = None) -> Connection:
+        reply = Reply(index, slot, scheduled)
+        for last in (False, True):
+            if not connection.usable:
+                try:
+                    connection = await connect()
+                except (OSError, TimeoutError) as error:
+                    reply.begin, reply.error = clock(), f"no connection: {error or type(error).__name__}"
+                    break
+            active[connection] = reply
+            await connection.send(requests[index], reply)
+            active.pop(connection, None)
+            # A server may close an idle connection in the moment in which it is used again: that is no failure of the request.
+            if last or reply.error is None or reply.reads:
+                break
+            reply.error = None
+        if not (stop.is_set() and reply.error):
+            replies.append(reply)
+            finished(len(replies))
+        return connection
+
+    pool = await asyncio.gather(*(connect() for _ in range(job["slots"])))
+    gc.collect()
+    gc.freeze()
+    gc.disable()
+    lags: list[float] = []
+    begin_cpu, begin = time.process_time(), clock()
+    until = begin + job["seconds"] if job.get("seconds") else None
+    following = iter(range(len(requests)))
+
+    async def closed(slot: int, connection: Connection) -> None:
+        for index in following:
+            if stop.is_set() or (until is not None and clock() >= until):
+                return
+            connection = await ask(connection, index, slot)
+
+    async def opened() -> None:
+        free = list(pool)
+        tasks = []
+
+        async def one(index: int, at: float) -> None:
+            connection = free.pop() if free else Connection()
+            free.append(await ask(connection, index, 0, at))
+
+        for index, offset in zip(following, job["arrivals_s"], strict=False):
+            at = begin + offset
+            if (wait := at - clock()) > 0:
+                await asyncio.wait([stopped], timeout=wait)
+            if stop.is_set() or (until is not None and at >= until):
+                break
+            tasks.append(asyncio.ensure_future(one(index, at)))
+        await asyncio.gather(*tasks)
+
+    async def watch() -> None:
+        parent = os.getppid()
+        last_look = clock()
+        while True:
+            due = clock() + _LAG_EVERY_S
+            await asyncio.sleep(_LAG_EVERY_S)
+            now = clock()
+            lags.append(now - due)
+            if stop.is_set():
+                for connection in list(active):
+                    connection.close()
+            if now - last_look > min(1, timeout / 2):
+                last_look = now
+                if os.getppid() != parent:
+                    os._exit(1)
+                for connection, reply in list(active.items()):
+                    silent = now - (reply.reads[-1][0] if reply.reads else reply.begin)
+                    if silent > min(1, timeout / 2) and connection.complete():
+                        connection._finish()
+                    elif silent > timeout:
+                        reply.error = f"silent for {timeout:g} s"
+                        connection.close()
+
+    stopped = asyncio.ensure_future(stop.wait())
+    watcher = asyncio.ensure_future(watch())
+    try:
+        await (opened() if job.get("arrivals_s") is not None else asyncio.gather(*(closed(n, c) for n, c in enumerate(pool))))
+    finally:
+        watcher.cancel()
+        stopped.cancel()
+    cpu = time.process_time() - begin_cpu
+    for connection in opened_ever:
+        connection.close()
+    await asyncio.sleep(0)
+    begin_parse = time.process_time()
+    records = [record(reply, job.get("keep_text", True)) for reply in replies]
+    lags.sort()
+    outcome = {
+        "records": records, "begin": begin, "cpu_s": round(cpu, 6), "parse_cpu_s": round(time.process_time() - begin_parse, 6),
+        "reads": sum(len(reply.reads) for reply in replies), "events": sum(r["events"] for r in records),
+        "lag_p99_s": round(lags[min(len(lags) - 1, int(0.99 * len(lags)))], 6) if lags else None, "interrupted": stop.is_set(),
+    }  # fmt: skip
+    gc.enable()
+    return outcome
+
+
+def main() -> None:
+    """Read jobs, one JSON a line, until standard input ends."""
+    signal.signal(signal.SIGUSR1, signal.SIG_IGN)
+    for line in sys.stdin:
+        job = json.loads(line)
+        job["stoppable"] = True
+
+        def finished(count: int) -> None:
+            os.write(1, b'{"finished": %d}\n' % count)
+
+        try:
+            answer = asyncio.run(run(job, finished))
+        except (OSError, ValueError, TimeoutError) as error:
+            answer = {"failed": f"{type(error).__name__}: {error}"}
+        sys.stdout.write(json.dumps(answer) + "\n")
+        sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    main()

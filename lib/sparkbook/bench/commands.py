@@ -1,0 +1,200 @@
+"""What `sparkbook bench` does between its options and the library: read lists, draw the bar, print the tables."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from sparkbook.bench import exchange, load, tables
+from sparkbook.bench.results import Report
+from sparkbook.errors import SparkbookError
+from sparkbook.findings import Findings
+from sparkbook.serve.endpoint import Endpoint, key_from_environment
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from sparkbook.bench.advise import Advice
+
+
+def obtain(source: str, options: dict[str, Any], *, model: str | None = None, bar: bool = False) -> Report:
+    """Measure a server at an address, or read a file of an earlier measurement.
+
+    Args:
+        source: an address, or a file of ours, of `vllm bench serve` or of llama-benchy.
+        options: fields of `load.Plan`; lists as words with commas.
+        model: the served name; the first that the server lists where it is not given.
+        bar: draw a progress bar on standard error.
+
+    Raises:
+        SparkbookError: an option can't be used, or nothing answers.
+    """
+    if not source.startswith(("http://", "https://")):
+        if not Path(source).is_file():
+            raise SparkbookError(f"'{source}' is neither an address such as http://127.0.0.1:8000 nor a result file")
+        return exchange.read(source)
+    plan = load.Plan(
+        **{
+            **options,
+            "classes": _words(options["classes"], str, "classes"),
+            "concurrency": _words(options["concurrency"], int, "concurrency"),
+            "rates": _words(options["rates"] or "", float, "rate"),
+        }
+    )
+    endpoint = Endpoint(source.rstrip("/").removesuffix("/v1"), model or "", key_from_environment())
+    if not endpoint.model:
+        names = endpoint.served_models()
+        if not names:
+            raise SparkbookError(f"{endpoint.url} serves no model")
+        endpoint = Endpoint(endpoint.url, names[0], endpoint.api_key)
+    with _bar(bar) as progress:
+        return load.measure(endpoint, plan, progress=progress)
+
+
+def _words(text: str, kind: type, name: str) -> list[Any]:
+    try:
+        return [kind(word.strip()) for word in text.split(",") if word.strip()]
+    except ValueError:
+        raise SparkbookError(f"--{name} is '{text}'; write numbers with commas, such as 1,4,8") from None
+
+
+@contextlib.contextmanager
+def _bar(wanted: bool) -> Iterator[load.Progress | None]:
+    """A progress bar, one task a row. It draws in this process; the measuring client is another one."""
+    if not wanted:
+        yield None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as drawing:
+        tasks: dict[str, Any] = {}
+
+        def progress(text: str, done: int, total: int | None) -> None:
+            if text not in tasks:
+                tasks[text] = drawing.add_task(text, total=total)
+            drawing.update(tasks[text], completed=done)
+
+        yield progress
+
+
+def keep(report: Report, file: str, form: str) -> None:
+    """Write a report: `sparkbook` (all of it), `vllm` (a report of one row) or `llama-benchy`.
+
+    Raises:
+        SparkbookError: the form is unknown, does not fit, or the file can't be written.
+    """
+    if form == "sparkbook":
+        report.write(file)
+        return
+    if form == "vllm":
+        if len(report.cells) != 1:
+            raise SparkbookError(f"vLLM's file holds one row and this measurement has {len(report.cells)}: choose one class and one load")
+        value = exchange.to_vllm(report, report.cells[0])
+    elif form == "llama-benchy":
+        value = exchange.to_llama_benchy(report)
+    else:
+        raise SparkbookError(f"there is no form '{form}'; there are sparkbook, vllm and llama-benchy")
+    try:
+        Path(file).write_text(json.dumps(value, ensure_ascii=False) + "\n", encoding="utf-8")
+    except OSError as error:
+        raise SparkbookError(f"{file} can't be written: {error.strerror}") from None
+
+
+def to_dict(report: Report) -> dict[str, Any]:
+    """The answer of `--json`: findings as every verb gives them, and the report without its single requests."""
+    findings = Findings(f for cell in report.cells for f in cell.findings)
+    rest = report.model_dump(
+        mode="json", by_alias=True, exclude_none=True, exclude={"cells": {"__all__": {"requests", "findings"}}, "cold": {"text"}}
+    )
+    return {**findings.to_dict(verdict=report.verdict, rows=len(report.cells)), "report": rest}
+
+
+def show(report: Report, console: Console) -> None:
+    """Print the tables of a report and, under them, why rows did not pass."""
+    from rich.table import Table
+    from rich.text import Text
+
+    about = ", ".join(filter(None, [report.model, report.engine, report.machine, report.date]))
+    console.print(Text(about, "bold"))
+    if report.cold:
+        first = report.cold.ttft_s
+        console.print(Text(f"first request: {first:.2f} s to the first token, in no figure below" if first else "", "dim"))
+    styles = {"valid": "green", "suspect": "yellow", "invalid": "bold red"}
+    for header, rows in (tables.by_concurrency(report), tables.by_context(report)):
+        if not rows:
+            continue
+        grid = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
+        for place, name in enumerate(header):
+            grid.add_column(name, justify="left" if isinstance(rows[0][place], str) else "right")
+        for row in rows:
+            cells = [Text("–" if v is None else f"{v:,.1f}" if isinstance(v, float) else str(v)) for v in row[:-1]]
+            grid.add_row(*cells, Text(row[-1], styles[row[-1]]))
+        console.print(grid)
+        console.print()
+    rows_of: dict[tuple[str, str], list[str]] = {}
+    found = Findings(finding for cell in report.cells for finding in cell.findings)
+    for cell in report.cells:
+        for finding in cell.findings:
+            rows_of.setdefault((finding.rule, finding.message), []).append(f"{cell.prompt_class} {cell.load}")
+    for finding in found:
+        if rows := rows_of.pop((finding.rule, finding.message), None):  # the same of several rows is said once
+            console.print(finding)
+            console.print(Text(f"        {'rows':<8} {', '.join(rows)}", "dim"))
+    for note in report.notes:
+        console.print(Text(note, "dim"))
+    state = "stopped early; " if report.interrupted else ""
+    console.print(Text(f"{state}{report.verdict}", styles[report.verdict]))
+
+
+def advice_of_files(files: Sequence[str]) -> Advice:
+    """Advice from result files: some without speculation, some with.
+
+    Raises:
+        SparkbookError: a file can't be read, or nothing can be compared.
+    """
+    from sparkbook.bench import advise
+
+    return advise.advise(*advise.sort([Report.read(file) for file in files]))
+
+
+def advice_of_server(url: str, seconds: float, draft_cost: float, verify_cost: float) -> tuple[list[tuple[int, float, float]], str]:
+    """What acceptance alone lets expect: rows of K, tokens per step and speed-up, and what they rest on.
+
+    Args:
+        url: a running server that speculates. If it makes no draft within the time, its counters since the start are taken.
+        seconds: between two scrapes.
+        draft_cost, verify_cost: of one draft token, as shares of a step without speculation.
+
+    Raises:
+        SparkbookError: nothing answers, or the server does not speculate.
+    """
+    import time
+
+    import httpx
+
+    from sparkbook.bench import advise
+    from sparkbook.metrics import Metrics
+    from sparkbook.metrics_doctor import deltas
+
+    endpoint = Endpoint(url.rstrip("/").removesuffix("/v1"), "", key_from_environment())
+    try:
+        before = Metrics.parse(endpoint.metrics_text())
+        time.sleep(max(seconds, 0.1))
+        after = Metrics.parse(endpoint.metrics_text())
+    except httpx.HTTPStatusError as error:
+        raise SparkbookError(f"{url}/metrics answers {error.response.status_code}: is this a vLLM server?") from None
+    change = deltas(before, after, seconds)
+    since = f"in the last {seconds:g} s"
+    if not change.drafts:
+        change, since = deltas(Metrics.parse(""), after, seconds), "since its start, other prompts included"
+    if not change.drafts:
+        raise SparkbookError(f"{url} made no drafts: it runs without speculation, or nobody asked it anything yet")
+    costs = advise.Costs(draft=draft_cost, verify=verify_cost)
+    rows = advise.expected(change.per_position, costs, max(len(change.per_position), 8))
+    positions = ", ".join(f"{share:.0%}" for share in change.per_position)
+    return rows, f"{change.drafts:,.0f} drafts {since}; acceptance by position {positions}"

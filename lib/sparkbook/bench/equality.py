@@ -1,0 +1,214 @@
+"""Does an option that claims to change nothing change nothing? Greedy output, token by token, with and without it.
+
+Byte equality alone is the wrong gate. An engine that checks five tokens at once multiplies matrices of another shape than one that makes
+one token, and rounds otherwise; where two tokens are almost equally likely, either may win. So a first difference is looked at: within
+`NEAR_TIE` of log-probability it is a near-tie, else it is real. And the same server asked twice is the control: what it does to itself says
+nothing about the option.
+Sources: https://github.com/sgl-project/sglang/issues/34734, https://github.com/vllm-project/vllm/issues/54506.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from sparkbook.bench.prompts import Prompt
+from sparkbook.errors import SparkbookError
+from sparkbook.serve.endpoint import Endpoint
+
+NEAR_TIE = 0.05
+"""Difference of log-probability (nats) up to which two tokens count as equally likely: one is at most 5 % more probable."""
+
+_TOP = 5
+
+State = Literal["identical", "near-tie", "real"]
+
+
+@dataclass(frozen=True)
+class Answer:
+    """One greedy reply.
+
+    Attributes:
+        prompt: id of its prompt.
+        tokens: token ids as the server writes them.
+        tops: for each token the log-probabilities (nats) of the most likely ones, its own among them.
+        text: the reply.
+    """
+
+    prompt: str
+    tokens: tuple[str, ...]
+    tops: tuple[dict[str, float], ...]
+    text: str = ""
+
+
+@dataclass(frozen=True)
+class Difference:
+    """Two replies to one prompt.
+
+    Attributes:
+        at: index of the first token that differs; None where none does.
+        margin: by how much (nats) the first server preferred its own token there; `at_least`: it is no less than this, since the other
+            token was not among the most likely ones; None where one reply just ended.
+    """
+
+    prompt: str
+    state: State
+    at: int | None = None
+    margin: float | None = None
+    at_least: bool = False
+
+
+@dataclass(frozen=True)
+class Equality:
+    """The replies of two servers, or of one server asked twice.
+
+    Attributes:
+        differences: one a prompt. control: the first server against itself.
+    """
+
+    differences: tuple[Difference, ...]
+    control: Equality | None = None
+
+    def count(self, state: State) -> int:
+        """Prompts in this state."""
+        return sum(d.state == state for d in self.differences)
+
+    @property
+    def identical(self) -> tuple[float, float, float]:
+        """Share of identical replies with its 95 % interval (Wilson's score interval, JASA 22, 1927)."""
+        return wilson(self.count("identical"), len(self.differences))
+
+    @property
+    def passed(self) -> bool:
+        """Whether there is no more real difference than the first server has with itself."""
+        return self.count("real") <= (self.control.count("real") if self.control else 0)
+
+    def __str__(self) -> str:
+        share, low, high = self.identical
+        text = f"{self.count('identical')} of {len(self.differences)} identical ({share:.0%}, 95 %: {low:.0%} to {high:.0%})"
+        text += f", {self.count('near-tie')} near-ties, {self.count('real')} real differences"
+        if self.control:
+            text += f"; the same server asked twice: {self.control.count('identical')} identical, {self.control.count('real')} real"
+        return text
+
+
+def wilson(hits: int, n: int) -> tuple[float, float, float]:
+    """A share and its 95 % interval. 0 of 0 is anything: (nan, 0, 1)."""
+    if not n:
+        return math.nan, 0.0, 1.0
+    z = 1.959964
+    share, divisor = hits / n, 1 + z * z / n
+    centre = (share + z * z / (2 * n)) / divisor
+    half = z / divisor * math.sqrt(share * (1 - share) / n + z * z / (4 * n * n))
+    return share, max(0.0, centre - half), min(1.0, centre + half)
+
+
+def ask(
+    endpoint: Endpoint, prompts: Sequence[Prompt], *, max_tokens: int = 64, progress: Callable[[int], None] | None = None
+) -> list[Answer]:
+    """Ask a server, one request at a time, greedily, with the log-probabilities of each token.
+
+    Raises:
+        SparkbookError: the server does not answer, or gives no log-probabilities.
+    """
+    import openai
+
+    client, answers = endpoint.client(), []
+    for number, prompt in enumerate(prompts, 1):
+        try:
+            choice = client.chat.completions.create(
+                model=endpoint.model, messages=[{"role": "user", "content": prompt.text}], max_tokens=max_tokens, temperature=0, seed=0,
+                logprobs=True, top_logprobs=_TOP, extra_body={"return_tokens_as_token_ids": True},
+            ).choices[0]  # fmt: skip
+        except openai.OpenAIError as error:
+            raise SparkbookError(f"{endpoint.url} does not answer {prompt.id}: {error}") from None
+        steps = choice.logprobs.content if choice.logprobs and choice.logprobs.content else None
+        if not steps:
+            raise SparkbookError(f"{endpoint.url} gives no log-probabilities, so a near-tie can't be told from a real difference")
+        tops = tuple({top.token: top.logprob for top in step.top_logprobs} | {step.token: step.logprob} for step in steps)
+        answers.append(Answer(prompt.id, tuple(step.token for step in steps), tops, choice.message.content or ""))
+        if progress:
+            progress(number)
+    return answers
+
+
+def difference(a: Answer, b: Answer) -> Difference:
+    """The first place where two replies part."""
+    for at, (mine, other) in enumerate(zip(a.tokens, b.tokens, strict=False)):
+        if mine == other:
+            continue
+        top = a.tops[at]
+        at_least = other not in top
+        margin = top[mine] - (min(top.values()) if at_least else top[other])
+        # A token that is not even listed may be as likely as the last one that is; then only a wide list makes the difference real.
+        state: State = "near-tie" if abs(margin) < NEAR_TIE and not at_least else "real"
+        return Difference(a.prompt, state, at, margin, at_least)
+    if len(a.tokens) != len(b.tokens):
+        return Difference(a.prompt, "real", min(len(a.tokens), len(b.tokens)))
+    return Difference(a.prompt, "identical")
+
+
+def compare(a: Sequence[Answer], b: Sequence[Answer], again: Sequence[Answer] | None = None) -> Equality:
+    """Compare the replies of two servers.
+
+    Args:
+        a, b: without and with the option, to the same prompts.
+        again: the first server asked a second time: the control.
+
+    Raises:
+        SparkbookError: they share no prompt.
+    """
+    others = {answer.prompt: answer for answer in b}
+    found = tuple(difference(answer, others[answer.prompt]) for answer in a if answer.prompt in others)
+    if not found:
+        raise SparkbookError("the two servers were not asked the same prompts")
+    return Equality(found, compare(a, again) if again is not None else None)
+
+
+@dataclass(frozen=True)
+class Task:
+    """A small question with an answer that a program can check: `pattern` is searched in the reply."""
+
+    prompt: Prompt
+    pattern: str
+
+
+def tasks() -> list[Task]:
+    """Forty small questions: sums, orders and spellings. They tell a broken model from a whole one; they rank none."""
+    made = [
+        (f"What is {a} + {b}? Answer with the number only.", rf"\b{a + b}\b")
+        for a, b in zip(range(3, 33, 2), range(41, 4, -2), strict=False)
+    ]
+    made += [
+        (f"Which is larger, {a} or {b}? Answer with the number only.", rf"\A\W*{max(a, b)}\b")
+        for a, b in zip(range(10, 100, 9), range(97, 7, -9), strict=True)
+    ]
+    words = (
+        "river",
+        "stone",
+        "cloud",
+        "candle",
+        "window",
+        "garden",
+        "harbour",
+        "mirror",
+        "silver",
+        "winter",
+        "bridge",
+        "forest",
+        "engine",
+        "letter",
+        "island",
+    )
+    made += [(f"Repeat this word exactly and write nothing else: {word}", rf"(?i)\b{word}\b") for word in words]
+    return [Task(Prompt(f"task-{number:03}", text), pattern) for number, (text, pattern) in enumerate(made)]
+
+
+def score(answers: Sequence[Answer]) -> tuple[int, int]:
+    """Right answers, and how many of `tasks` were asked."""
+    patterns = {task.prompt.id: task.pattern for task in tasks()}
+    asked = [answer for answer in answers if answer.prompt in patterns]
+    return sum(bool(re.search(patterns[answer.prompt], answer.text)) for answer in asked), len(asked)

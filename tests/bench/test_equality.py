@@ -1,0 +1,60 @@
+"""Is the output the same? Invented replies whose first difference is known."""
+
+import pytest
+from sparkbook.bench import equality
+from sparkbook.bench.equality import Answer, compare, difference, score, tasks, wilson
+from sparkbook.errors import SparkbookError
+
+
+def answer(tokens, tops=None, prompt="p", text=""):
+    return Answer(prompt, tuple(tokens), tuple(tops or [{t: -0.1} for t in tokens]), text)
+
+
+@pytest.mark.parametrize(
+    ("b", "tops", "state", "at", "margin"),
+    [
+        ("abc", None, "identical", None, None),
+        ("abd", [{"a": -0.1}, {"b": -0.1}, {"c": -0.70, "d": -0.72}], "near-tie", 2, 0.02),
+        ("abd", [{"a": -0.1}, {"b": -0.1}, {"c": -0.10, "d": -2.40}], "real", 2, 2.3),
+        ("xbc", [{"a": -0.1, "q": -1.1}, {"b": -0.1}, {"c": -0.1}], "real", 0, 1.0),
+        ("ab", None, "real", 2, None),
+    ],
+)
+def test_the_first_difference(b, tops, state, at, margin):
+    found = difference(answer("abc", tops), answer(b))
+    assert (found.state, found.at) == (state, at)
+    assert found.margin == (None if margin is None else pytest.approx(margin))
+    assert found.at_least == (b == "xbc")
+
+
+def replies(count, real):
+    tops = [{"a": -0.1, "z": -3.0}]
+    return [answer("z" if i < real else "a", tops, f"p{i}") for i in range(count)]
+
+
+def test_real_differences_beyond_the_control_fail():
+    off = replies(20, 0)
+    assert compare(off, replies(20, 0), replies(20, 0)).passed
+    assert not compare(off, replies(20, 1), replies(20, 0)).passed
+    assert compare(off, replies(20, 1), replies(20, 1)).passed, "the server itself is no better"
+    assert "the same server asked twice: 20 identical, 0 real" in str(compare(off, replies(20, 2), off))
+
+
+def test_other_prompts_cannot_be_compared():
+    with pytest.raises(SparkbookError):
+        compare([answer("a", prompt="p")], [answer("a", prompt="q")])
+
+
+def test_wilsons_interval():
+    # The example of Newcombe, Statistics in Medicine 17 (1998), table I: 81 of 263.
+    assert wilson(81, 263) == pytest.approx((0.3080, 0.2553, 0.3662), abs=1e-4)
+    assert wilson(0, 10)[1] == pytest.approx(0) and wilson(10, 10)[2] == pytest.approx(1)
+
+
+def test_small_tasks_are_scored():
+    right = {t.prompt.id: t for t in tasks()}
+    assert len(right) == len(tasks()) == 40
+    good = [answer("a", prompt="task-000", text="The answer is 44."), answer("a", prompt="task-015", text="97")]
+    assert score(good) == (2, 2)
+    assert score([answer("a", prompt="task-000", text="144"), answer("a", prompt="other", text="44")]) == (0, 1)
+    assert "44" in right["task-000"].pattern and equality.NEAR_TIE < 0.1

@@ -1,0 +1,190 @@
+"""Other tools' files, out and in; the tables; the pictures; the schema."""
+
+import json
+from pathlib import Path
+
+import pytest
+from sparkbook import bench
+from sparkbook.bench import exchange, tables
+from sparkbook.bench.results import Cell, Engine, Report, Request, WarmUp, figures
+from sparkbook.errors import SparkbookError
+from sparkbook.plots import bench as plots
+
+DATA = Path(__file__).parents[1] / "data" / "bench"
+
+
+def request(n, step=0.02, ttft=0.1, chunks=(1, 2, 3, 2)):
+    stamps = [ttft + step * i for i in range(len(chunks))]
+    return Request(
+        prompt=f"code-{n:03}", slot=0, start_s=float(n), ttfr_s=ttft, ttft_s=ttft, ttfo_s=ttft, latency_s=stamps[-1], stamps_s=stamps,
+        chunk_tokens=list(chunks), prompt_tokens=50, output_tokens=sum(chunks), id_tokens=sum(chunks), count_from="usage", text="abc",
+    )  # fmt: skip
+
+
+def report(label=None, speed=1.0, verdict="valid"):
+    cells = []
+    drafts = Engine(drafts=24, drafted=96, accepted=32, acceptance=1 / 3, mean_length=7 / 3)
+    for name, c in (("code", 1), ("code", 4), ("prose", 1), ("prose", 4)):
+        requests = [request(n, step=(0.02 + 0.001 * n) / speed) for n in range(8)]
+        cell = Cell(
+            prompt_class=name, concurrency=c, max_tokens=8, figures=figures(requests, c), requests=requests, verdict=verdict,
+            warm_up=WarmUp(ttfts_s=[1.0, 0.1, 0.1], settled=True), engine=drafts,
+        )  # fmt: skip
+        cells.append(cell)
+    return Report(date="2026-11-28T01:02:03Z", tool="sparkbook", model="tiny", label=label, cells=cells)
+
+
+def test_definitions_of_the_figures():
+    """One request by hand: events at 0.10, 0.12, 0.14, 0.16 s with 1, 2, 3 and 2 tokens."""
+    one = request(0)
+    assert one.tpot_s == pytest.approx(0.06 / 7)
+    assert one.step_gaps_s == pytest.approx([0.02] * 3)
+    assert one.itl_tok_s == pytest.approx([0.01] * 2 + [0.02 / 3] * 3 + [0.01] * 2)
+    assert one.tok_per_step == pytest.approx(7 / 3)
+    assert one.req_tok_s == pytest.approx(8 / 0.16)
+    bundled = one.model_copy(update={"chunk_tokens": [3, 2, 3], "stamps_s": [0.1, 0.12, 0.14]})
+    assert bundled.tpot_s == pytest.approx(0.04 / 5)  # the first event's tokens came with the first token
+    two = figures([one, one.model_copy(update={"slot": 1, "start_s": 0.05})], 2)
+    assert two.out_tok_s == pytest.approx(16 / 0.21)
+    # Both decode from 0.15 s on, and the first one is done at 0.16: one event of 2 tokens inside, and one of the second's.
+    assert two.steady_s == pytest.approx(0.01) and two.steady_tok_s == pytest.approx(2 / 0.01)
+
+
+def test_p99_needs_a_hundred_and_intervals_count_prompts():
+    few = figures([request(n) for n in range(99)]).ttft_s
+    many = figures([request(n) for n in range(100)]).ttft_s
+    assert few.p99 is None and many.p99 == pytest.approx(0.1)
+    # The same two prompts ten times are two, not twenty.
+    repeated = figures([request(n % 2, step=0.02 + 0.001 * (n % 2)) for n in range(20)]).tpot_s
+    assert repeated.n == 20 and repeated.median_ci is None
+    half = (repeated.mean_ci[1] - repeated.mean_ci[0]) / 2
+    assert half == pytest.approx(12.7062 * (0.003 / 7 / 2))
+
+
+def test_our_file_is_read_back_and_fits_its_schema(tmp_path):
+    import jsonschema
+
+    kept = report()
+    kept.write(tmp_path / "r.json")
+    assert Report.read(tmp_path / "r.json") == kept == exchange.read(tmp_path / "r.json")
+    published = Path(bench.__file__).with_name("results.schema.json").read_text()
+    assert published == bench.json_schema()
+    jsonschema.validate(json.loads((tmp_path / "r.json").read_text()), json.loads(published))
+
+
+def test_vllms_file_goes_out_and_comes_back():
+    out = exchange.to_vllm(report(), report().cells[0])
+    assert out["mean_tpot_ms"] == pytest.approx(1000 * sum((0.02 + 0.001 * n) * 3 / 7 for n in range(8)) / 8)
+    assert out["spec_decode_acceptance_length"] == pytest.approx(7 / 3)
+    (cell,) = exchange.from_vllm(json.loads(json.dumps(out))).cells
+    first = report().cells[0].figures
+    assert cell.figures.out_tok_s == pytest.approx(first.out_tok_s)
+    assert cell.figures.ttft_s.median == pytest.approx(first.ttft_s.median)
+    assert cell.figures.latency_s.median == pytest.approx(first.latency_s.median)
+    assert cell.engine.mean_length == pytest.approx(7 / 3)
+    assert cell.verdict == "invalid" or "BENCH301" in {f.rule for f in cell.findings}  # its warm-up is unknown
+
+
+@pytest.mark.parametrize("name", ["cpu-0.32.0-vllm-bench.json", "cpu-0.32.0-vllm-bench-mtp.json"])
+def test_real_files_of_vllm_bench_are_read(name):
+    value = json.loads((DATA / name).read_text())
+    (cell,) = exchange.read(DATA / name).cells
+    f = cell.figures
+    assert (f.completed, f.output_tokens, f.duration_s, f.out_tok_s) == (16, 1024, value["duration"], value["output_throughput"])
+    assert f.ttft_s.mean == pytest.approx(value["mean_ttft_ms"] / 1000, rel=1e-6)
+    assert f.tpot_s.mean == pytest.approx(value["mean_tpot_ms"] / 1000, rel=0.02)
+    assert cell.verdict != "valid"
+
+
+def test_llama_benchys_file_goes_out_and_comes_back():
+    out = exchange.to_llama_benchy(report())
+    assert {
+        "version",
+        "timestamp",
+        "latency_mode",
+        "latency_ms",
+        "model",
+        "prefix_caching_enabled",
+        "max_concurrency",
+        "benchmarks",
+    } == set(out)
+    back = exchange.from_llama_benchy(json.loads(json.dumps(out)))
+    for mine, theirs in zip(report().cells, back.cells, strict=True):
+        assert theirs.figures.decode_tok_s.median == pytest.approx(mine.figures.decode_tok_s.median)
+        assert theirs.figures.ttft_s.median == pytest.approx(mine.figures.ttft_s.median)
+        assert theirs.figures.out_tok_s is None  # it has no such quantity
+
+
+def test_a_real_llama_benchy_file_is_read():
+    value = json.loads((DATA / "llama-benchy-0.4.json").read_text())
+    cells = exchange.read(DATA / "llama-benchy-0.4.json").cells
+    assert [c.concurrency for c in cells] == [run["concurrency"] for run in value["benchmarks"]]
+    for cell, run in zip(cells, value["benchmarks"], strict=True):
+        assert cell.figures.steady_tok_s == pytest.approx(run["tg_throughput"]["mean"])
+        assert cell.figures.ttft_s.mean == pytest.approx(run["e2e_ttft"]["mean"] / 1000)
+
+
+@pytest.mark.parametrize(
+    "content", ["{}", "[]", "no json", '{"output_throughput": 1}', '{"benchmarks": [{}]}', '{"schema": "sparkbench/1"}']
+)
+def test_other_files_are_refused_in_one_line(tmp_path, content):
+    (tmp_path / "x.json").write_text(content)
+    with pytest.raises(SparkbookError) as error:
+        exchange.read(tmp_path / "x.json")
+    assert "\n" not in str(error.value)
+
+
+def test_performance_yaml_takes_valid_rows_alone():
+    value = exchange.to_performance(report(), report().cells[0], {"recipe_sha256": "f0" * 32, "system": {"label": "NVIDIA DGX Spark"}})
+    (profile,) = value["profiles"]
+    assert profile["workload"] == {
+        "input_tokens": 50, "dataset": "sparkbook code", "input_tokens_min": 50, "input_tokens_max": 50, "input_tokens_total": 400,
+        "output_tokens": 8, "concurrency": 1, "requests": 8, "warmup_requests": 3,
+    }  # fmt: skip
+    assert set(profile["results"]) == {"prefill_tokens_per_second_mean", "decode_tokens_per_second_mean", "e2e_latency_ms_mean"}
+    assert value["measured_at"] == "2026-11-28"
+    bad = report(verdict="suspect")
+    with pytest.raises(SparkbookError, match="suspect"):
+        exchange.to_performance(bad, bad.cells[0], {})
+
+
+def test_vllm_bench_is_run_and_its_result_imported(tmp_path):
+    """A stand-in for the command writes a real result where it is told to."""
+    from sparkbook.serve.endpoint import Endpoint
+
+    script = tmp_path / "vllm"
+    script.write_text(
+        "#!/bin/sh\nwhile [ $# -gt 0 ]; do case $1 in --result-dir) dir=$2;; --tokenizer) name=$2;; esac; shift; done\n"
+        "[ $name = bad ] && { echo no tokenizer >&2; exit 1; }\n"
+        f"cp {DATA / 'cpu-0.32.0-vllm-bench.json'} $dir/result.json\n"
+    )
+    script.chmod(0o755)
+    endpoint = Endpoint("http://127.0.0.1:1", "tiny", "key")
+    assert exchange.run_vllm_bench(endpoint, command=[str(script)], tokenizer="ok").cells[0].figures.completed == 16
+    with pytest.raises(SparkbookError, match="no tokenizer"):
+        exchange.run_vllm_bench(endpoint, command=[str(script)], tokenizer="bad")
+
+
+def test_tables_have_the_published_form():
+    header, rows = tables.by_class(report())
+    assert [row[0] for row in rows] == ["code", "prose"] and len(rows[0]) == len(header)
+    header, rows = tables.by_concurrency(report(), "code")
+    assert [row[1] for row in rows] == ["c=1", "c=4"] and all(len(row) == len(header) for row in rows)
+    header, rows = tables.modes([report("off"), report("capture_only", 0.98), report("hybrid", 0.97)])
+    assert header[2:5] == ["off, tok/s", "capture_only, tok/s", "hybrid, tok/s"]
+    assert rows[0][-2] == pytest.approx(-3.0) and rows[0][-1] == "valid"
+    long = report()
+    long.cells[0].context = 4000
+    header, rows = tables.by_context(long)
+    assert len(rows) == 1 and rows[0][0] == 50 and len(rows[0]) == len(header)
+
+
+@pytest.mark.parametrize("draw", [plots.by_class, plots.by_concurrency])
+def test_what_did_not_pass_is_hatched(draw):
+    mixed = report()
+    mixed.cells[0].verdict, mixed.cells[2].verdict = "suspect", "invalid"
+    chart = draw(mixed)
+    hatches = [patch.get_hatch() for patch in chart.figure.axes[0].patches]
+    expected = {plots.by_class: ["//", "xx"], plots.by_concurrency: ["//", "", "xx", ""]}[draw]
+    assert [hatch or "" for hatch in hatches] == expected
+    assert "(suspect)" in chart.alt and chart._repr_png_()[0].startswith(b"\x89PNG")
