@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 
 from sparkbook import lint
-from sparkbook.bench import gate
 from sparkbook.book.rules import code_families, code_tables, rule_pages
 from sparkbook.logs.signatures import signatures
 
@@ -16,7 +15,6 @@ def test_every_rule_and_signature_stands_once_at_its_address() -> None:
     expected = [rule.address for rule in lint.RULES.values()]
     expected += [code.address for _, codes, _ in code_tables().values() for code in codes.values()]
     expected += [f"rules/{signature.id[:4].lower()}.html#{signature.id.lower()}" for signature in signatures()]
-    expected += [rule.address for rule in gate.RULES.values()]
     expected += [check.address for family in code_families() for check in family.checks.values()]
     assert sorted(found) == sorted(expected)
 

@@ -59,6 +59,9 @@ class Rule:
         return f"rules/bench.html#{self.code.lower()}"
 
 
+INTRO = "What `sparkbook bench` says of a measurement. A test holds each rule to a trace that trips it and to a twin that does not."
+
+
 def page(rule: Rule) -> str:
     """The section of one rule, in Markdown."""
     return f"# {rule.code}: {rule.name}\n\n{rule.text.strip()}\n\n## Says\n\n```text\n{rule.example}\n```\n"

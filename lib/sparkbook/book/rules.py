@@ -18,6 +18,8 @@ CODE_FAMILIES = (
 CODE_TABLES = {
     "conv": ("sparkbook.formats.conversion:CODES", "what a conversion says"),
     "hub": ("sparkbook.weights:RULES", "weights"),
+    "plan": ("sparkbook.plan.pages:SECTIONS", "will it fit"),
+    "bench": ("sparkbook.bench.gate:RULES", "measurements that are not numbers"),
 }
 """Families whose codes stand in a table: name of the page, the table, the page's title. Beside a table its module has `INTRO`, and `page`,
 which gives the section of one code."""
@@ -54,11 +56,6 @@ def rule_pages() -> Iterator[tuple[str, str]]:
         mine = [(signature.id, signature_page(signature)) for signature in signatures() if signature.id.startswith(f"LOG{hundred}")]
         intro = "What `sparkbook diagnose` recognizes in a log. A test holds each signature to the two examples shown."
         yield f"log{hundred}", _page(f"LOG{hundred}xx: {title}", intro, mine)
-    from sparkbook.bench import gate
-
-    mine = [(rule.code, gate.page(rule)) for rule in gate.RULES.values()]
-    intro = "What `sparkbook bench` says of a measurement. A test holds each rule to a trace that trips it and to a twin that does not."
-    yield "bench", _page("BENCH: measurements that are not numbers", intro, mine)
     for checks in code_families():
         mine = [(check.code, checks.page(check)) for check in checks.checks.values()]
         yield (

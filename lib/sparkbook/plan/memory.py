@@ -136,12 +136,18 @@ CODES: dict[str, Code] = {
 """Findings of a plan, by code."""
 
 
+def address(code: str) -> str:
+    """Where a finding's section stands in the site."""
+    return f"rules/plan.html#{code.lower()}"
+
+
 def finding(code: str, message: str, evidence: str | None = None, fix: str | None = None, **more: Any) -> Finding:
     """A finding of the family PLAN."""
     entry = CODES[code]
     return Finding(
-        rule=code, severity=more.pop("severity", entry.severity), kind=entry.kind, message=message, evidence=evidence, fix=fix, **more
-    )
+        rule=code, severity=more.pop("severity", entry.severity), kind=entry.kind, message=message, evidence=evidence, fix=fix,
+        why=address(code), **more,
+    )  # fmt: skip
 
 
 @dataclass(frozen=True)
