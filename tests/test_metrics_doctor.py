@@ -179,3 +179,35 @@ def test_successors_are_names_of_the_newest_release():
 def test_a_name_that_is_served_is_not_complained_of():
     query = "rate(vllm:generation_tokens_total[1m]) / vllm:num_requests_running"
     assert "MET401" not in [f.rule for f in diagnose_metrics(BEFORE, AFTER, 60, queries=(query,))[1]]
+
+
+def test_a_running_server_says_which_release_it_is():
+    import http.server
+    import json
+    import threading
+
+    from sparkbook import releases
+    from sparkbook.cli import app
+    from typer.testing import CliRunner
+
+    spans = {name: releases.presence("metrics", name) for name in releases.get("0.32.0").metrics}
+    young = next(name for name, lives in spans.items() if lives[0][0] > "0.20" and lives[-1][1] is None)
+
+    class Old(http.server.BaseHTTPRequestHandler):
+        def do_GET(self):  # noqa: N802
+            text = json.dumps({"version": "0.13.0"}) if self.path == "/version" else 'vllm:num_requests_running{model_name="m"} 0.0\n'
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(text.encode())
+
+        def log_message(self, *_):
+            pass
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Old) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        words = [f"http://127.0.0.1:{server.server_port}", "--seconds", "0.1", "--query", young]
+        own = CliRunner().invoke(app, ["metrics", *words]).output
+        newer = CliRunner().invoke(app, ["metrics", *words, "--release", "0.32.0"]).output
+        server.shutdown()
+    assert "only when what it counts is in use" in newer
+    assert "only when what it counts is in use" not in own, "0.13.0 does not have it at all"

@@ -612,6 +612,7 @@ def metrics(
     power: Annotated[float | None, typer.Option(help="The GPU's power in that time, W.")] = None,
     clock: Annotated[float | None, typer.Option(help="The GPU's SM clock in that time, MHz.")] = None,
     query: Annotated[list[str] | None, typer.Option(help="A metric that a dashboard asks for in vain; may be repeated.")] = None,
+    release: Annotated[str | None, typer.Option(help="The engine's vLLM release; of a running server, what it says itself.")] = None,
     as_json: Json = False,
 ) -> None:
     """Judge an engine by two scrapes of its metrics. Exit 0 healthy, 1 a fault found, 2 unusable."""
@@ -622,12 +623,13 @@ def metrics(
     from sparkbook.metrics import Metrics
     from sparkbook.metrics_doctor import Telemetry, diagnose_metrics
 
+    address = source.rstrip("/").removesuffix("/metrics")
+
     def scrape() -> Metrics:
         import httpx
 
         from sparkbook.serve.endpoint import Endpoint
 
-        address = source.rstrip("/").removesuffix("/metrics")
         try:
             return Metrics.parse(Endpoint(address, api_key=os.environ.get("VLLM_API_KEY", "")).metrics_text())
         except httpx.HTTPStatusError as error:
@@ -637,6 +639,7 @@ def metrics(
         earlier = scrape()
         time.sleep(max(seconds, 0.1))
         later = scrape()
+        release = release or _served_release(address)
     elif after is None:
         raise SparkbookError("one file is one scrape: give a second file, or the URL of a running server")
     else:
@@ -644,7 +647,7 @@ def metrics(
             earlier, later = (Metrics.parse(Path(file).read_text(encoding="utf-8", errors="replace")) for file in (source, after))
         except OSError as error:
             raise SparkbookError(f"{error.filename} can't be read: {error.strerror}") from None
-    change, findings = diagnose_metrics(earlier, later, seconds, Telemetry(power_w=power, clock_mhz=clock), tuple(query or ()))
+    change, findings = diagnose_metrics(earlier, later, seconds, Telemetry(power_w=power, clock_mhz=clock), tuple(query or ()), release)
     if as_json:
         figures = dataclasses.asdict(change)
         _print_json(findings.to_dict(deltas=figures, acceptance=change.acceptance, mean_length=change.mean_length))
@@ -652,6 +655,18 @@ def metrics(
         _console().print(findings)
     if findings.worst == "error":
         raise typer.Exit(1)
+
+
+def _served_release(address: str) -> str | None:
+    """The vLLM release that a server says it is, where the table knows it."""
+    import contextlib
+
+    from sparkbook import releases
+    from sparkbook.serve.endpoint import Endpoint
+
+    with contextlib.suppress(SparkbookError, ValueError, AttributeError):
+        return releases.get(str(Endpoint(address).get("/version").json()["version"])).version
+    return None
 
 
 # ---- check
