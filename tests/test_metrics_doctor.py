@@ -194,7 +194,7 @@ def test_a_running_server_says_which_release_it_is():
     young = next(name for name, lives in spans.items() if lives[0][0] > "0.20" and lives[-1][1] is None)
 
     class Old(http.server.BaseHTTPRequestHandler):
-        def do_GET(self):  # noqa: N802
+        def do_GET(self):
             text = json.dumps({"version": "0.13.0"}) if self.path == "/version" else 'vllm:num_requests_running{model_name="m"} 0.0\n'
             self.send_response(200)
             self.end_headers()
