@@ -87,7 +87,7 @@ def test_times_and_rates_agree_with_the_truth(truth, slots):
 AWKWARD = {
     "early role": {"role": "early"},
     "no role": {"role": "none"},
-    "reasoning first": {"reasoning": 8},
+    "reasoning first": {"reasoning": 8, "step": 0.006},
     "tool calls": {"tools": True},
     "comments": {"ping": True},
     "crlf": {"crlf": True, "ping": True},
@@ -108,7 +108,7 @@ def test_awkward_streams_are_read_right(truth, truth_options):
         assert request.text.count("wörd") == 12 or options.get("tools")
         assert options["ttft"] <= request.ttft_s < options["ttft"] + 0.1
         assert (request.ttfr_s < 0.02) == (options.get("role") == "early" or not options["ttft"])
-        assert (request.ttfo_s > request.ttft_s + 0.012) == bool(options.get("reasoning"))
+        assert (request.ttfo_s > request.ttft_s) == bool(options.get("reasoning"))
         if options.get("ids", True):
             assert request.id_tokens == 12
 
