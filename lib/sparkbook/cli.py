@@ -1017,18 +1017,35 @@ def lock_make(
     output: Annotated[str | None, typer.Option("--output", "-o", metavar="FILE", help="File to write; else it is printed.")] = None,
     name: Annotated[str | None, typer.Option(help="Name of the running server, where it is not the recipe's.")] = None,
     deep: Annotated[bool, typer.Option("--deep", help="Hash every weight file, also those named by their hash.")] = False,
+    bench: Annotated[str | None, typer.Option(metavar="FILE", help="A result of `sparkbook bench` to write down with it.")] = None,
 ) -> None:
-    """Lock a stack as it runs now; what a server that is down can't tell is null."""
+    """Lock a stack as it runs now, with its memory plan; what a server that is down can't tell is null."""
     from pathlib import Path
 
     from sparkbook import lock
     from sparkbook.serve import launcher
 
-    text = lock.dumps(launcher.lock_of(source, name=name, deep=deep))
+    measured = None
+    if bench:
+        from sparkbook.bench.results import Report
+
+        measured = Report.read(bench).summary()
+    text = lock.dumps(launcher.lock_of(source, name=name, deep=deep, plan=_planned(source), bench=measured))
     if output:
         Path(output).expanduser().write_text(text, "utf-8")
     else:
         typer.echo(text, nl=False)
+
+
+def _planned(source: str) -> dict[str, Any] | None:
+    """The plan in the few figures that a lock keeps; None where nothing is known of the checkpoint."""
+    from sparkbook import plan
+
+    try:
+        summary = plan.of(source).to_dict()["summary"]
+    except SparkbookError:
+        return None
+    return {key: summary[key] for key in ("verdict", "release", "context", "sequences", "fraction", "kv_dtype", "kv_gib", "kv_tokens")}
 
 
 @lock_app.command("verify")

@@ -18,7 +18,7 @@ from pydantic import ValidationError
 
 from sparkbook import recipes, store
 from sparkbook.errors import SparkbookError
-from sparkbook.findings import Finding, Findings
+from sparkbook.findings import Finding, Findings, Severity
 from sparkbook.host.probes import Ran, run
 from sparkbook.recipes import Recipe
 from sparkbook.recipes.launch import Launch, is_secret
@@ -26,24 +26,70 @@ from sparkbook.units import format_bytes
 
 FORMAT = "sparkbook-lock/1"
 _ORDER = ("format", "recipe", "image", "models", "launch", "engine", "host", "plan", "bench")
-# Where a difference is found: the rule that names it, and how grave it is for whoever serves the lock again.
-_RULES: dict[str, tuple[str, str, str]] = {
-    "image": ("LOCK101", "error", "The image is another one"),
-    "models": ("LOCK102", "error", "The model's files changed"),
-    "launch": ("LOCK103", "error", "The server is started differently"),
-    "engine": ("LOCK104", "warning", "The software that serves is of another version"),
-    "host": ("LOCK105", "warning", "The host changed"),
-    "recipe": ("LOCK106", "info", "The recipe was edited"),
-    "plan": ("LOCK107", "info", "The memory plan is another one"),
-    "bench": ("LOCK108", "info", "The measurement is another one"),
-}
-_FIXES = {
-    "image": "serve --locked pulls the locked digest; or lock again after a look at the release notes.",
-    "models": "Fetch the locked revision; files that differ under the same revision are damaged.",
-    "launch": "serve --locked starts it as it was; or lock again.",
-    "engine": "Nothing, if the update was meant: measure again, then lock again.",
-    "host": "Nothing, if the update was meant: measure again, then lock again.",
-}
+
+
+@dataclass(frozen=True)
+class Rule:
+    """What a difference in one section of a lock means.
+
+    Attributes:
+        code, name, severity: of the finding.
+        message: what moved, in words.
+        text: why it matters to whoever serves the lock again.
+        fix: what to do; None where nothing needs doing.
+    """
+
+    code: str
+    name: str
+    severity: Severity
+    message: str
+    text: str
+    fix: str | None = None
+
+    @property
+    def address(self) -> str:
+        """Where its section stands in the site."""
+        return f"rules/lock.html#{self.code.lower()}"
+
+
+_MEANT = "Nothing, if the update was meant: measure again, then lock again."
+RULES = {
+    "image": Rule(
+        "LOCK101", "image", "error", "The image is another one",
+        "Another digest is another vLLM, another CUDA, other kernels, also under the same tag.",
+        "serve --locked pulls the locked digest; or lock again after a look at the release notes.",
+    ),
+    "models": Rule(
+        "LOCK102", "models", "error", "The model's files changed", "Another revision, or files of the same revision with other bytes.",
+        "Fetch the locked revision; files that differ under the same revision are damaged.",
+    ),
+    "launch": Rule(
+        "LOCK103", "launch", "error", "The server is started differently",
+        "An argument, a variable or a mount is another one, so speed, memory or output may be.",
+        "serve --locked starts it as it was; or lock again.",
+    ),
+    "engine": Rule(
+        "LOCK104", "engine", "warning", "The software that serves is of another version",
+        "The vLLM version that the server itself reports, or Docker's.", _MEANT,
+    ),
+    "host": Rule(
+        "LOCK105", "host", "warning", "The host changed", "Driver, kernel or GPU: the usual cause of a speed that moved by itself.", _MEANT,
+    ),
+    "recipe": Rule("LOCK106", "recipe", "info", "The recipe was edited", "The catalogue's text moved; what is started may be the same."),
+    "plan": Rule(
+        "LOCK107", "plan", "info", "The memory plan is another one", "The same start, planned otherwise: the library learned something.",
+    ),
+    "bench": Rule("LOCK108", "bench", "info", "The measurement is another one", "Look at both before you trust either."),
+}  # fmt: skip
+"""What a difference means, by the lock's section."""
+
+INTRO = "What `sparkbook lock verify` and `lock diff` say, one finding a section of the lock."
+
+
+def page(rule: Rule) -> str:
+    """A rule's section of the book, in Markdown."""
+    parts = [f"# {rule.code}: {rule.name}", f"*Stack lock · {rule.severity}*", f"{rule.message}. {rule.text}"]
+    return "\n\n".join([*parts, *([f"**What to do:** {rule.fix}"] if rule.fix else [])]) + "\n"
 
 
 @dataclass(frozen=True)
@@ -287,11 +333,10 @@ def judge(changes: Sequence[Change], *, unknown: bool = True) -> Findings:
         by_section.setdefault(change.path.split(".")[0], []).append(change)
     return Findings(
         Finding(
-            rule=_RULES[section][0], kind="version-drift" if section in ("image", "engine", "host") else None,
-            severity=_RULES[section][1],  # type: ignore[arg-type]
-            message=f"{_RULES[section][2]} ({len(found)} {'value' if len(found) == 1 else 'values'}).",
+            rule=(rule := RULES[section]).code, kind="version-drift" if section in ("image", "engine", "host") else None,
+            severity=rule.severity, message=f"{rule.message} ({len(found)} {'value' if len(found) == 1 else 'values'}).",
             evidence="; ".join(str(change) for change in found[:4]) + (f"; {len(found) - 4} more" if len(found) > 4 else ""),
-            fix=_FIXES.get(section),
+            fix=rule.fix, why=rule.address,
         )
         for section, found in by_section.items()
     )  # fmt: skip

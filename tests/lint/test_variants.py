@@ -2,6 +2,7 @@
 
 import pytest
 from sparkbook import lint, recipes
+from sparkbook.lint.defects import DEFECTS
 from sparkbook.lint.variants import held
 
 ALL = held()
@@ -51,37 +52,8 @@ def test_the_variables_that_do_nothing_are_found():
     assert "VLLM_USE_FLASHINFER_MOE_FP4" in said and "VLLM_FP8_MOE_BACKEND" in said
 
 
-GUIDE = "docker run --gpus all --ipc=host -p 127.0.0.1:8000:8000 -v ~/vllm:/models "
-DEFECTS = {
-    "vllm serve behind the vllm-openai image": ("IMG104", GUIDE + "vllm/vllm-openai:v0.32.0 vllm serve M", "qwen3.6-27b-nvfp4"),
-    "vllm --version behind the vllm-openai image": ("IMG104", "docker run --rm vllm/vllm-openai:v0.32.0 vllm --version", None),
-    "unless-stopped on an unproven recipe": (
-        "RUN103", GUIDE + "--restart unless-stopped vllm/vllm-openai:v0.32.0 M", "gpt-oss-120b",
-    ),
-    "the acceptance switch that no release has": (
-        "FLAG102", "vllm serve M --speculative-disable-by-batch-size 32", None,
-    ),
-    "its key in the JSON": (
-        "SPEC102", """vllm serve M --speculative-config '{"method":"mtp","num_speculative_tokens":2,"disable_by_batch_size":32}'""", None,
-    ),
-    "leaving chunked prefill out": ("FLAG110", "vllm serve M --enable-chunked-prefill", None),
-    "a floating tag": ("IMG101", GUIDE + "vllm/vllm-openai:nightly M", "qwen3.6-35b-a3b-nvfp4"),
-    "another floating tag": ("IMG101", GUIDE + "vllm/vllm-openai:cu130-nightly M", None),
-    "a floating tag of one model": ("IMG101", GUIDE + "vllm/vllm-openai:gemma4-cu130 M", "gemma-4-31b-it-nvfp4"),
-    **{
-        f"the variable {name} does nothing": ("ENV102", GUIDE + f"-e {name}=1 vllm/vllm-openai:v0.32.0 M", recipe)
-        for name, recipe in {
-            "VLLM_USE_FLASHINFER_MOE_FP4": "qwen3.6-35b-a3b-nvfp4", "VLLM_FP8_MOE_BACKEND": "qwen3.6-35b-a3b-nvfp4",
-            "VLLM_FLASHINFER_MOE_BACKEND": None, "VLLM_NVFP4_GEMM_BACKEND": None, "VLLM_TEST_FORCE_FP8_MARLIN": None,
-        }.items()
-    },
-}  # fmt: skip
-"""Every defect of the guide: the rule that finds it, a small input, and the recipe whose published line has it, where one has."""
-
-
-@pytest.mark.parametrize("defect", DEFECTS)
+@pytest.mark.parametrize("defect", DEFECTS, ids=lambda defect: defect.name)
 def test_every_defect_of_the_guide_is_found_by_its_rule(defect):
-    rule, line, recipe = DEFECTS[defect]
-    assert rule in [finding.rule for finding in lint.lint(line, release="0.32.0").findings]
-    if recipe:
-        assert rule in [finding.rule for finding in BY_ID[recipe].complaints]
+    assert defect.finding.rule == defect.rule
+    if defect.recipe:
+        assert defect.rule in [finding.rule for finding in BY_ID[defect.recipe].complaints]

@@ -203,6 +203,19 @@ def test_lock_by_the_command(run, tmp_path):
     run("lock", "verify", str(tmp_path / "none.json"), check=2)
 
 
+def test_a_lock_keeps_plan_and_measurement(run, tmp_path):
+    from sparkbook.bench.results import Cell, Figures, Report
+
+    cell = Cell(prompt_class="code", concurrency=4, figures=Figures(completed=16, out_tok_s=123.456))
+    Report(date="2026-11-28T00:00:00Z", tool="sparkbook", model="m", cells=[cell]).write(tmp_path / "bench.json")
+    locked = json.loads(run("lock", "gpt-oss-20b", "--bench", str(tmp_path / "bench.json")).stdout)
+    assert locked["plan"]["fraction"] == 0.85 and locked["plan"]["kv_gib"]
+    assert locked["bench"]["rows"] == [
+        {"class": "code", "load": "c=4", "verdict": "valid", "out_tok_s": 123.5, "ttft_s": None, "tpot_s": None}
+    ]
+    run("lock", "gpt-oss-20b", "--bench", str(tmp_path / "none.json"), check=2)
+
+
 def test_a_lock_of_other_files_is_not_served(run, tmp_path):
     file = tmp_path / "one.json"
     locked = launcher.lock_of("embedded/tiny-dense")

@@ -345,6 +345,18 @@ class Report(_Model):
         order: tuple[Verdict, ...] = ("valid", "suspect", "invalid")
         return max((cell.verdict for cell in self.cells), key=order.index, default="invalid")
 
+    def summary(self) -> dict[str, Any]:
+        """The few figures that tell one measurement from another: medians in seconds, rates in tokens per second."""
+        rows = []
+        for cell in self.cells:
+            ttft, tpot = cell.figures.ttft_s, cell.figures.tpot_s
+            rows.append({
+                "class": cell.prompt_class, "load": cell.load, "verdict": cell.verdict, "out_tok_s": _short(cell.figures.out_tok_s),
+                "ttft_s": _short(ttft.median if ttft else None), "tpot_s": _short(tpot.median if tpot else None),
+            })  # fmt: skip
+        about = {"date": self.date, "model": self.model, "engine": self.engine, "machine": self.machine}
+        return {**about, "verdict": self.verdict, "rows": rows}
+
     @classmethod
     def read(cls, file: str | Path) -> Report:
         """Read a file that `write` wrote.
@@ -375,6 +387,11 @@ class Report(_Model):
     def to_dict(self) -> dict[str, Any]:
         """Plain values; what is not known is left out."""
         return self.model_dump(mode="json", by_alias=True, exclude_none=True)
+
+
+def _short(value: float | None) -> float | None:
+    """Four significant digits: what comes after them differs from run to run."""
+    return None if value is None else float(f"{value:.4g}")
 
 
 def json_schema() -> str:

@@ -19,6 +19,7 @@ CODE_TABLES = {
     "conv": ("sparkbook.formats.conversion:CODES", "what a conversion says"),
     "hub": ("sparkbook.weights:RULES", "weights"),
     "plan": ("sparkbook.plan.pages:SECTIONS", "will it fit"),
+    "lock": ("sparkbook.lock:RULES", "the stack lock"),
     "bench": ("sparkbook.bench.gate:RULES", "measurements that are not numbers"),
 }
 """Families whose codes stand in a table: name of the page, the table, the page's title. Beside a table its module has `INTRO`, and `page`,
