@@ -60,6 +60,8 @@ def test_a_log_is_compared_and_kept(tmp_path):
         (["gpt-oss-120b", "--cotenant", "42"], "write a fraction below 1"),
         (["gpt-oss-120b", "--fraction", "2"], "fraction of all memory"),
         (["gpt-oss-120b", "--memory-gib", "0"], "has some memory"),
+        (["gpt-oss-120b", "--memory-gib", "nan"], "nan is no size"),
+        (["gpt-oss-120b", "--available-gib", "inf"], "inf is no size"),
         (["gpt-oss-120b", "--kv-dtype", "fp9"], "fp9"),
         (["gpt-oss-120b", "--log", "/no/such.log"], "No such file"),
         (["gpt-oss-120b", "--meminfo", "/no/such"], "can't be read"),

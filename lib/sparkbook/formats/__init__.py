@@ -159,7 +159,7 @@ def detect(text: str) -> str:
         raise SparkbookError("this is a performance.yaml: it holds measurements and no start; give the recipe.yaml beside it")
     if problem is not None and re.search(r"^\s*[\w-]+:(\s|$)|^\s*[{\[]", text, re.MULTILINE):
         raise problem
-    keys = f" (its keys are {', '.join(map(str, list(document)[:6]))})" if isinstance(document, dict) else ""
+    keys = f" (its keys are {', '.join(map(str, list(document)[:6]))})" if isinstance(document, dict) and document else ""
     raise SparkbookError(f"this text is of no format that is known{keys}: expected one of {', '.join(FORMATS)}")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -72,6 +73,9 @@ def host(
     Raises:
         SparkbookError: sizes that cannot be.
     """
+    for size in (memory_gib, available_gib):
+        if size is not None and not math.isfinite(size):
+            raise SparkbookError(f"{size} is no size: write GiB as a number such as 121.6")
     tenants = tuple(tenant(text) for text in cotenants)
     total = round((memory_gib or Host().total / GIB) * GIB)
     if memory_gib is not None and memory_gib <= 0:
