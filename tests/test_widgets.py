@@ -50,13 +50,13 @@ def test_a_narrower_cache_needs_half_and_a_draft_more():
 
 def test_the_launch_line_says_what_was_chosen():
     found = answer(Choice(QWEN, context=65536, sequences=2, kv="fp8", fraction=0.5, drafted=2))
-    args = FORMATS["docker"].read(found.launch).serve.args
+    args = FORMATS["docker"].read(found.launch).launch.serve.args
     assert args["max-model-len"] == 65536
     assert args["max-num-seqs"] == 2
     assert args["gpu-memory-utilization"] == 0.5
     assert args["kv-cache-dtype"] == "fp8"
     assert args["speculative-config"]["num_speculative_tokens"] == 2
-    assert "speculative-config" not in FORMATS["docker"].read(answer(Choice(QWEN)).launch).serve.args
+    assert "speculative-config" not in FORMATS["docker"].read(answer(Choice(QWEN)).launch).launch.serve.args
 
 
 @pytest.mark.parametrize("name", widgets.models())

@@ -86,12 +86,12 @@ CODES: dict[str, Code] = {
     "PLAN104": Code(
         "context-too-long", "error",
         "Not one sequence of the asked length fits into the KV cache, and vLLM refuses to start.",
-        "vllm serve google/gemma-4-31B-it --gpu-memory-utilization 0.7 --max-model-len 262144", "kv-too-small",
+        "vllm serve google/gemma-4-31B-it --gpu-memory-utilization 0.6 --max-model-len 262144", "kv-too-small",
     ),
     "PLAN105": Code(
         "context-unsure", "warning",
         "Whether one sequence of the asked length fits depends on what is known in bounds only. The bounds are shown; a start tells.",
-        "vllm serve google/gemma-4-31B-it --gpu-memory-utilization 0.7 --max-model-len 131072", "kv-too-small",
+        "vllm serve google/gemma-4-31B-it --gpu-memory-utilization 0.7 --max-model-len 262144", "kv-too-small",
     ),
     "PLAN106": Code(
         "co-tenants-too-large", "error",

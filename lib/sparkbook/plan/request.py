@@ -17,10 +17,11 @@ from sparkbook.units import GIB, parse_size
 if TYPE_CHECKING:
     from sparkbook.lint.case import Case
 
-BATCHED = 8192
-"""Default of `--max-num-batched-tokens` of a server on a GPU of 70 GiB or more (vLLM 0.32.0, `get_batch_defaults`)."""
-SEQUENCES = 1024
-"""Default of `--max-num-seqs` there."""
+BATCHED = 2048
+"""Default of `--max-num-batched-tokens` of a server on a Spark (vLLM 0.32.0, `get_batch_defaults`). A GPU of 70 GiB or more gets 8,192, but
+vLLM asks NVML for the size, which on GB10 answers "Not Supported": so a Spark is taken for a small GPU."""
+SEQUENCES = 256
+"""Default of `--max-num-seqs` there; 1,024 on a large GPU that tells its size."""
 
 _VARIABLES = {
     "MAX_MODEL_LEN": "max-model-len", "MAX_NUM_SEQS": "max-num-seqs", "MAX_NUM_BATCHED_TOKENS": "max-num-batched-tokens",

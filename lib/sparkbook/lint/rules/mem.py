@@ -100,7 +100,7 @@ def context(case: Case) -> Iterator[Hit]:
     "MEM105",
     "no-limit-of-sequences",
     "warning",
-    source="vLLM's defaults on GB10: 256 sequences, 2048 batched tokens",
+    source="vLLM 0.32.0, get_batch_defaults: NVML does not tell the memory of GB10, so it gets the defaults of a small GPU",
     bad="docker run --gpus all vllm/vllm-openai:v0.28.0 ORG/MODEL",
     good="docker run --gpus all vllm/vllm-openai:v0.28.0 ORG/MODEL --max-num-seqs 4",
 )
