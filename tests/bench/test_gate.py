@@ -247,3 +247,9 @@ def test_a_recorded_trace_is_read_back(tmp_path):
     assert recorded.trace(1.5, 9.5) == trace()
     told = trace().summary()
     assert (told.samples, told.clock_mhz, told.power_w, told.swapped_mib, told.load_before) == (8, 2400.0, 60.0, 0.0, 0.02)
+
+
+def test_a_stream_that_comes_in_one_piece_is_no_measurement():
+    lumps = [request(n, stamps_s=[0.1] * 8, chunk_tokens=[8] * 8, output_tokens=64) for n in range(16)]
+    found = {f.rule: f for f in gate.judge(seen(lumps))}
+    assert found["BENCH304"].severity == "error" and "in one piece" in found["BENCH304"].message

@@ -344,6 +344,9 @@ def _spread(seen: Seen) -> Answer | None:
     if len(values) < 4:
         return None
     middle = stats.quantile(values, 0.5)
+    if not middle:
+        told = "something between the engine and the client collects the stream"
+        return "error", "The replies came in one piece, so no step could be timed", told
     share = (stats.quantile(values, 0.75) - stats.quantile(values, 0.25)) / middle
     if share <= _SPREAD:
         return None
