@@ -152,6 +152,10 @@ def parse_json(text: str) -> Any:
     except RecursionError:
         raise SparkbookError("this document is nested too deeply") from None
     _check_value(value, 0)
+    try:
+        json.dumps(value, ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        raise SparkbookError("this document spells half a character (a lone surrogate), which is no text") from None
     return value
 
 
