@@ -142,6 +142,8 @@ HOSTILE = {
     "anchor in itself": "services: &a [*a]",
     "surrogate": "vllm serve \ud800",
     "surrogate in yaml": "services: {a: {image: '\ud800'}}",
+    "surrogate by an escape in yaml": 'services: {a: {image: "\\ud800"}}',
+    "surrogate by an escape in json": '{"recommended_command": "vllm serve m", "hardware": "\\ud800"}',
     "nul": "docker run a\0b",
     "tag": "services: !!python/object/apply:os.system ['true']",
     "tag of compose": "services: {a: {image: x, ports: !reset []}}",

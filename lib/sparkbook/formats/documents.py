@@ -89,7 +89,7 @@ def parse_all(text: str) -> list[Any]:
     check_text(text)
     try:
         _measure(text)
-        return list(yaml.load_all(text, _Loader))
+        values = list(yaml.load_all(text, _Loader))
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         where = f" in line {mark.line + 1}" if mark else ""
@@ -98,6 +98,7 @@ def parse_all(text: str) -> list[Any]:
         raise SparkbookError(f"this is not YAML: {error}") from None
     except RecursionError:
         raise SparkbookError("this document is nested too deeply") from None
+    return _whole(values)
 
 
 def _measure(text: str) -> None:
@@ -152,8 +153,13 @@ def parse_json(text: str) -> Any:
     except RecursionError:
         raise SparkbookError("this document is nested too deeply") from None
     _check_value(value, 0)
+    return _whole(value)
+
+
+def _whole(value: Any) -> Any:
+    """The value, if all its texts are text: an escape such as `\\ud800` can spell half a character in YAML and JSON alike."""
     try:
-        json.dumps(value, ensure_ascii=False).encode()
+        json.dumps(value, ensure_ascii=False, default=str, skipkeys=True).encode()
     except UnicodeEncodeError:
         raise SparkbookError("this document spells half a character (a lone surrogate), which is no text") from None
     return value
