@@ -48,10 +48,10 @@ book: $(NEEDED)  ## run the chapters that changed and build the site
 	@test ! -f _build/html/index.html || echo "The site: _build/html/index.html (to look at it: make serve-site)"
 
 test: $(BOOK) $(ENGINE)  ## run the tests and compare every notebook's outputs with a fresh run
-	@$(PY) -m pytest --nbval tests notebooks
+	@$(PY) -m pytest --nbval -n 2 tests notebooks
 
 quick: $(BOOK)  ## run the fast tests only: no engine, no kernel, no browser, no docker, no nvcc
-	@$(PY) -m pytest -q -n 2 --dist loadfile -m "not engine and not kernel and not site and not browser and not docker and not nvcc" tests
+	@$(PY) -m pytest -q -n 2 -m "not engine and not kernel and not site and not browser and not docker and not nvcc" tests
 
 engine: $(ENGINE)  ## only make the engine's environment
 

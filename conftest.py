@@ -1,31 +1,59 @@
-"""For the whole run: one engine for the notebooks that attach to it, as `make book` has.
+"""For the whole run: what runs beside what, and one engine for the notebooks that attach to one, as `make book` has.
 
-nbval runs each notebook in a kernel of its own; they find the engine through the environment, which kernels inherit.
+nbval runs each notebook in a kernel of its own; kernels find the engine through the environment, which they inherit.
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 from pathlib import Path
 
 import pytest
+from xdist.remote import Producer
+from xdist.scheduler import LoadScopeScheduling
 
 _ENGINE = pytest.StashKey[contextlib.ExitStack]()
 
 
-def pytest_collection_finish(session: pytest.Session) -> None:
-    """Start the engine if a collected notebook attaches to one, and none is named already."""
-    if session.config.option.collectonly or os.environ.get("SPARKBOOK_ENDPOINT"):
-        return
-    paths = {item.path for item in session.items if item.path.suffix == ".ipynb"}
-    if any(_attaches(path) for path in paths):
-        from sparkbook.book.build import BOOK_ENGINE
-        from sparkbook.serve import embedded
+class _Rooms(LoadScopeScheduling):
+    """Shares the tests out by file among the processes of `-n 2`, and keeps in one process, one after the other, what must not run at once.
 
-        stack = session.config.stash[_ENGINE] = contextlib.ExitStack()
-        engine = stack.enter_context(embedded.start(BOOK_ENGINE))
-        os.environ.update(engine.environment())
+    That is everything that starts a vLLM (a core and gigabytes each), and everything that looks at the one built site.
+    """
+
+    def _split_scope(self, nodeid: str) -> str:
+        file = nodeid.partition("::")[0]
+        return _room(self.config.rootpath / file)
+
+
+@functools.cache
+def _room(file: Path) -> str:
+    if file.suffix == ".ipynb":
+        return "engine"
+    source = file.read_text("utf-8")
+    if "mark.engine" in source or "mark.cluster" in source:
+        return "engine"
+    return "site" if "small_book" in source or "small_site" in source else file.as_posix()
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer | None) -> _Rooms:
+    """(The group marks of xdist 3.8 do nothing under pytest 9.2, whose node ids can't be changed.)"""
+    return _Rooms(config, log)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Start the engine before the first cell of a notebook that attaches to one, unless one is named already."""
+    if item.path.suffix != ".ipynb" or os.environ.get("SPARKBOOK_ENDPOINT") or not _attaches(item.path):
+        return
+    from sparkbook.book.build import BOOK_ENGINE
+    from sparkbook.serve import embedded
+
+    stack = item.config.stash[_ENGINE] = contextlib.ExitStack()
+    engine = stack.enter_context(embedded.start(BOOK_ENGINE))
+    os.environ.update(engine.environment())
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
@@ -34,6 +62,7 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
         stack.close()
 
 
+@functools.cache
 def _attaches(path: Path) -> bool:
     from sparkbook.book import notebooks
 
