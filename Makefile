@@ -50,8 +50,8 @@ book: $(NEEDED)  ## run the chapters that changed and build the site
 test: $(BOOK) $(ENGINE)  ## run the tests and compare every notebook's outputs with a fresh run
 	@$(PY) -m pytest --nbval -n 2 tests notebooks
 
-quick: $(BOOK)  ## run the fast tests only: no engine, no kernel, no browser, no docker, no nvcc
-	@$(PY) -m pytest -q -n 2 -m "not engine and not kernel and not site and not browser and not docker and not nvcc" tests
+quick: $(BOOK)  ## run the fast tests only: no engine, no kernel, no browser, no docker, no cluster, no nvcc
+	@$(PY) -m pytest -q -n 2 -m "not engine and not kernel and not site and not browser and not docker and not cluster and not nvcc" tests
 
 engine: $(ENGINE)  ## only make the engine's environment
 

@@ -49,12 +49,31 @@ int launch(void (*kernel)(P...), dim3 grid, int threads, void* stream, int pdl, 
   return launch_shared(kernel, grid, threads, 0, stream, pdl, args...);
 }
 
+inline int attribute(cudaDeviceAttr which) {  // of the current GPU
+  int device = 0, value = 0;
+  cudaGetDevice(&device);
+  cudaDeviceGetAttribute(&value, which, device);
+  return value;
+}
+
 // ---- memory
 
 // Weights are read once: past L1, and first out of L2.
 __device__ __forceinline__ uint4 load_stream(const void* p) {
   uint4 v;
   asm volatile("ld.global.nc.L1::no_allocate.L2::128B.v4.u32 {%0,%1,%2,%3}, [%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "l"(p));
+  return v;
+}
+
+// What the kernel before may have written: no load by the read-only path, and none that the compiler moves in front of wait_for_previous.
+__device__ __forceinline__ uint4 load_after_wait(const void* p) {
+  uint4 v;
+  asm volatile("ld.global.v4.u32 {%0,%1,%2,%3}, [%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "l"(p));
+  return v;
+}
+__device__ __forceinline__ uint32_t load_after_wait32(const void* p) {
+  uint32_t v;
+  asm volatile("ld.global.u32 %0, [%1];" : "=r"(v) : "l"(p));
   return v;
 }
 
@@ -200,7 +219,7 @@ struct Acts {
   template <class T>
   __device__ __forceinline__ void load(const T* x, bool valid) {
 #pragma unroll
-    for (int i = 0; i < 2; ++i) v[i] = valid ? __ldg(reinterpret_cast<const uint4*>(x) + i) : make_uint4(0, 0, 0, 0);
+    for (int i = 0; i < 2; ++i) v[i] = valid ? load_after_wait(x + 8 * i) : make_uint4(0, 0, 0, 0);
   }
 };
 
@@ -231,34 +250,27 @@ __device__ __forceinline__ void zeros_behind(uint8_t* room) {
   if (threadIdx.x < 4) *reinterpret_cast<uint4*>(room + 16 * threadIdx.x) = make_uint4(0, 0, 0, 0);
 }
 
-// By `threads` threads (all of the block's, or 32: a warp): x's rows [tokens] of length k, from k0 on, `span` of them (a multiple of 128,
-// zeros beyond k).
-template <class T>
+// By `threads` threads (all of the block's, or 32: a warp), each with B loads in flight: x's rows [tokens] of length k, from k0 on, `span` of
+// them (a multiple of 128, zeros beyond k). A load and a store by turns would wait for memory each time.
+template <int B, class T>
 __device__ __forceinline__ void stage_acts(uint8_t* room, const T* x, int tokens, int k0, int span, int k, int threads) {
   const int pieces = span >> 3, total = tokens * pieces;
-  for (int first = threadIdx.x & threads - 1; first < total; first += 4 * threads) {
-    uint4 v[4];  // four loads in flight: a load and a store by turns would wait for memory each time
-    int at[4];
+  for (int first = threadIdx.x & threads - 1; first < total; first += B * threads) {
+    uint4 v[B];
+    int at[B];
 #pragma unroll
-    for (int b = 0; b < 4; ++b) {
+    for (int b = 0; b < B; ++b) {
       const int i = first + b * threads, token = tokens == 1 ? 0 : i / pieces, piece = i - token * pieces;
       at[b] = token * span * 2 + (piece >> 4) * 256 + acts_at(token, piece & 15);
       v[b] = make_uint4(0, 0, 0, 0);
-      if (i < total && k0 + 8 * piece < k) v[b] = __ldg(reinterpret_cast<const uint4*>(x + static_cast<size_t>(token) * k + k0) + piece);
+      if (i < total && k0 + 8 * piece < k) v[b] = load_after_wait(x + static_cast<size_t>(token) * k + k0 + 8 * piece);
     }
 #pragma unroll
-    for (int b = 0; b < 4; ++b)
+    for (int b = 0; b < B; ++b)
       if (first + b * threads < total)
         *reinterpret_cast<uint4*>(room + at[b]) = make_uint4(__byte_perm(v[b].x, v[b].z, 0x5410), __byte_perm(v[b].x, v[b].z, 0x7632),
                                                              __byte_perm(v[b].y, v[b].w, 0x5410), __byte_perm(v[b].y, v[b].w, 0x7632));
   }
-}
-
-// By all threads of a block, their number a power of two; with the zeros behind.
-template <class T>
-__device__ __forceinline__ void stage_acts(uint8_t* room, const T* x, int tokens, int k0, int span, int k) {
-  stage_acts(room, x, tokens, k0, span, k, blockDim.x);
-  zeros_behind(room + tokens * span * 2);
 }
 
 // A lane's place in them: two pieces each from `first` and `second` on; `stride` bytes to the next step, none for an absent token.
@@ -420,7 +432,8 @@ __device__ __forceinline__ void put(Partial<ROWS, WARPS>& p, const float (&acc)[
 template <int ROWS, int WARPS>
 __device__ __forceinline__ float take(const Partial<ROWS, WARPS>& p, int row, int token) {
   float sum = 0.0f;
-  for (int w = 0; w < (blockDim.x >> 5); ++w) sum += p.v[w][row][token];
+#pragma unroll
+  for (int w = 0; w < WARPS; ++w) sum += p.v[w][row][token];
   return sum;
 }
 

@@ -226,12 +226,13 @@ class Hub:
                     return
                 asked, headers = self.headers.get("range"), {"Accept-Ranges": "bytes", **(headers or {})}
                 if asked and hub.ranges:
-                    begin = int(asked.removeprefix("bytes=").split("-")[0])
+                    first, _, last = asked.removeprefix("bytes=").partition("-")
+                    begin, end = int(first), min(int(last) + 1 if last else len(contents), len(contents))
                     if begin >= len(contents):
                         self.send(416, b"", {"Content-Range": f"bytes */{len(contents)}"})
                         return
-                    headers["Content-Range"] = f"bytes {begin}-{len(contents) - 1}/{len(contents)}"
-                    self.send(206, contents[begin:], headers)
+                    headers["Content-Range"] = f"bytes {begin}-{end - 1}/{len(contents)}"
+                    self.send(206, contents[begin:end], headers)
                 else:
                     self.send(200, contents, headers)
 

@@ -1,4 +1,4 @@
-// Makes the overview sortable and gives it a filter. Without this script it is a plain table with everything in it.
+// Makes the overview, and the record's tables, sortable and gives each a filter. Without this script it is a plain table with everything in it.
 (() => {
   "use strict";
 
@@ -42,7 +42,7 @@
     const count = document.createElement("output");
     input.type = "search";
     input.id = "sb-filter-input";
-    input.placeholder = "qwen nvfp4";
+    input.placeholder = table.dataset.example || "qwen nvfp4";
     label.htmlFor = input.id;
     label.textContent = "Filter";
     const rows = [...table.tBodies[0].rows];
@@ -63,7 +63,7 @@
   }
 
   function start() {
-    for (const table of document.querySelectorAll("table.sb-overview")) {
+    for (const table of document.querySelectorAll("table.sb-overview, table.sb-record")) {
       addSorting(table);
       addFilter(table);
     }

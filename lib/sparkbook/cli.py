@@ -30,6 +30,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 
+Cluster = Annotated[str | None, typer.Option("--cluster", metavar="FILE", help="An inventory of several Sparks: on all its nodes.")]
 Json = Annotated[bool, typer.Option("--json", help="Answer in JSON.")]
 
 
@@ -486,6 +487,12 @@ def plan(
     log: Annotated[str | None, typer.Option(metavar="FILE", help="An engine's log to compare with the plan.")] = None,
     calibration: Annotated[str | None, typer.Option(metavar="FILE", help="This machine's figures: used, and with --log updated.")] = None,
     explain: Annotated[bool, typer.Option("--explain", help="Show the working.")] = False,
+    nodes: Annotated[
+        int | None, typer.Option(min=2, help="Also say what so many Sparks would give, and how to share the model out.")
+    ] = None,
+    fabric: Annotated[
+        str | None, typer.Option(metavar="FILE", help="With --nodes: the measured network, JSON; else a healthy one.")
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Say before the download whether it fits and for which context. Exit 0 fits or may fit, 1 does not, 2 unusable input."""
@@ -493,6 +500,10 @@ def plan(
 
     from sparkbook.plan import memory, reconcile, request
 
+    if fabric and not nodes:
+        raise SparkbookError("--fabric goes with --nodes, such as --nodes 2")
+    if nodes and (log or calibration or explain):
+        raise SparkbookError("--nodes answers by itself: leave out --log, --calibration and --explain")
     kept = Path(calibration) if calibration else None
     known = reconcile.load_calibration(kept) if kept else None
     override = request.Override(context, seqs, kv_dtype, fraction, release, hub)
@@ -508,6 +519,19 @@ def plan(
                 reconcile.save_calibration(kept, compared.calibration)
         except OSError as error:
             raise SparkbookError(f"{error.filename}: {error.strerror}") from None
+    if nodes:
+        from sparkbook.cluster import advice
+
+        link = advice.read_link(Path(fabric)) if fabric else advice.NOMINAL
+        advised = advice.advise(setup, link, nodes, host)
+        if as_json:
+            _print_json({**found.to_dict(), "cluster": advised.to_dict()})
+        else:
+            for line in advised.lines():
+                _console().print(line)
+        if not any(held.possible for held in advised.memory.values()):
+            raise typer.Exit(1)
+        return
     if as_json:
         answer = found.to_dict()
         if compared:
@@ -541,6 +565,43 @@ def _print_plan(console: Console, found: Any, compared: Any, explain: bool) -> N
         for line in text.reconciled(compared):
             console.print(line, soft_wrap=True)
         console.print(compared.findings)
+
+
+# ---- record
+
+
+@app.command("record")
+def record(
+    out: Annotated[str, typer.Argument(metavar="OUT", help="A folder or a .tar.gz that is not there yet.")],
+    log: Annotated[list[str] | None, typer.Option(metavar="FILE", help="An engine's log, or -; may be repeated.")] = None,
+    url: Annotated[str | None, typer.Option(help="A running server: its metrics and its release.")] = None,
+    metrics: Annotated[list[str] | None, typer.Option(metavar="FILE", help="A scrape of /metrics; may be repeated.")] = None,
+    host: Annotated[bool, typer.Option(help="Also what 'check' sees of this machine.")] = True,
+    also: Annotated[list[str] | None, typer.Option(metavar="WORD", help="A further word to take out; may be repeated.")] = None,
+) -> None:
+    """Bundle what this machine said, without secrets and names, to become test data. Look through it before you give it away."""
+    from pathlib import Path
+
+    from sparkbook import record as recorder
+
+    def read(path: str) -> str:
+        return (sys.stdin.buffer.read() if path == "-" else Path(path).read_bytes()).decode("utf-8", errors="replace")
+
+    def look() -> dict[str, Any]:
+        from sparkbook import host as machine
+
+        return machine.check(machine.look()).to_dict()
+
+    scraped, release = recorder.served(url) if url else ({}, None)
+    files = recorder.record(
+        Path(out),
+        logs=recorder.named(log or (), read),
+        metrics=recorder.named(metrics or (), read) | scraped,
+        host=look if host else None,
+        release=release,
+        scrubber=recorder.Scrubber.of_this_machine(also or ()),
+    )
+    typer.echo("\n".join([f"{out}:", *(f"  {name}" for name in files)]))
 
 
 # ---- diagnose
@@ -681,10 +742,16 @@ def check(
     probes: Annotated[
         list[str] | None, typer.Option(help="Judge what 'check --json' read elsewhere; given several times: nodes that work together.")
     ] = None,
+    cluster: Cluster = None,
     as_json: Json = False,
 ) -> None:
     """Say whether this host is ready to serve, and what to do. Exit 0 ready (slow counts as ready), 1 blocked, 2 unusable."""
     from pathlib import Path
+
+    if cluster:
+        if run or probes:
+            raise SparkbookError("--cluster looks at the nodes of an inventory: leave out --run and --probes")
+        return _check_cluster(cluster, recipe, as_json)
 
     from sparkbook import formats, host
 
@@ -702,6 +769,21 @@ def check(
         _print_json(report.to_dict())
     else:
         _print_check(_console(), report)
+    if report.exit_code:
+        raise typer.Exit(report.exit_code)
+
+
+def _check_cluster(file: str, recipe: str | None, as_json: bool) -> None:
+    """A line for each node and pair, what was found, and the verdict."""
+    from sparkbook.cluster import commands
+
+    report = commands.check(file, recipe)
+    if as_json:
+        _print_json(report.to_dict())
+    else:
+        typer.echo("\n".join(report.lines))
+        _console().print(report.findings)
+        typer.echo(report.verdict)
     if report.exit_code:
         raise typer.Exit(report.exit_code)
 
@@ -865,10 +947,23 @@ def serve_(
     watch: Annotated[bool, typer.Option("--watch", help="Stay and guard it; Ctrl-C ends the watch, not the server.")] = False,
     floor: Annotated[str | None, typer.Option(help="Memory that the watchdog keeps free, such as 8GiB.")] = None,
     deadline: Annotated[float, typer.Option(help="Seconds to wait until it answers.")] = 1800.0,
+    cluster: Cluster = None,
+    layout: Annotated[str | None, typer.Option(help="With --cluster, how the model is spread: tp=2, pp=2, dp=2.")] = None,
+    backend: Annotated[str, typer.Option(help="With --cluster: native (vLLM's own ranks) or ray.")] = "native",
+    stage: Annotated[bool, typer.Option("--stage", help="With --cluster: first put image and model files on every node.")] = False,
     as_json: Json = False,
 ) -> None:
     """Start a server and wait until it has answered a real request. A process stays in the foreground; a container runs on."""
     from sparkbook.serve import launcher
+
+    if cluster:
+        if source is None or locked or host or expose or offline or replace or restart_always or watch:
+            raise SparkbookError(
+                "--cluster takes what to serve, and of the options --name, --port, --layout, --backend, --stage, --deadline"
+            )
+        return _serve_cluster(cluster, source, name, layout, backend, port, stage, deadline, dry_run, as_json)
+    if layout or stage or backend != "native":
+        raise SparkbookError("--layout, --backend and --stage go with --cluster")
 
     wish = launcher.Wish(
         source=source, locked=locked, target=target, name=name, host=host, port=port, expose=expose, offline=offline,
@@ -883,6 +978,23 @@ def serve_(
             _console().print(plan.notes)
         return
     _ended(lambda: launcher.serve(wish, say=lambda line: typer.echo(line, err=True), show=_shown(as_json)))
+
+
+def _serve_cluster(
+    file: str, source: str, name: str | None, layout: str | None, backend: str, port: int | None, stage: bool, deadline: float,
+    dry_run: bool, as_json: bool,
+) -> None:  # fmt: skip
+    from sparkbook.cluster import commands, server
+
+    wish = commands.Wish(file, source, name, layout, backend, port, stage, deadline)
+    if not dry_run:
+        return _ended(lambda: commands.serve(wish, say=lambda line: typer.echo(line, err=True), show=_shown(as_json)))
+    planned, _, notes = commands.plan(wish)
+    if as_json:
+        _print_json({"layout": planned.layout.model_dump(), "backend": backend, "ranks": server.shown(planned), **notes.to_dict()})
+    else:
+        typer.echo(server.shown_text(planned))
+        _console().print(notes)
 
 
 def _shown(as_json: bool) -> Any:
@@ -905,7 +1017,7 @@ def _ended(act: Any) -> None:
 
     try:
         act()
-    except (EngineError, NotReady, DockerFault) as error:
+    except (EngineError, NotReady, DockerFault, *_cluster_faults()) as error:
         typer.echo(f"sparkbook: {error}", err=True)
         raise typer.Exit(1) from None
     except KeyboardInterrupt:
@@ -913,13 +1025,33 @@ def _ended(act: Any) -> None:
         raise typer.Exit(130) from None
 
 
+def _cluster_faults() -> tuple[type[Exception], ...]:
+    """The fault of a server over several nodes, where one was asked for: its module is not imported for anything else."""
+    loaded = sys.modules.get("sparkbook.cluster.server")
+    return (loaded.ClusterFault,) if loaded else ()
+
+
 @app.command("status")
 def status(
     host: Annotated[str | None, typer.Option(help="Docker engine elsewhere, such as ssh://user@spark-2.")] = None,
+    cluster: Cluster = None,
     as_json: Json = False,
 ) -> None:
     """List the servers that were started here. Exit 0 all are ready, 1 one is not, 2 Docker can't be asked."""
     from rich.text import Text
+
+    if cluster:
+        from sparkbook.cluster import commands
+
+        rows = commands.status(cluster)
+        if as_json:
+            _print_json({"ranks": rows})
+        else:
+            told = [f"{row['state']:<12} {row['host']:<12} " + "  ".join(row[k] for k in ("name", "url", "end") if row[k]) for row in rows]
+            typer.echo("\n".join(told) or "No rank runs on any node.")
+        if any(row["state"] not in ("ready", "running") for row in rows):
+            raise typer.Exit(1)
+        return
 
     from sparkbook.serve import running
 
@@ -951,12 +1083,15 @@ def logs_(
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until it ends.")] = False,
     diagnosis: Annotated[bool, typer.Option("--diagnose", help="Say what the log tells; exit 1 where it tells of a fault.")] = False,
     host: Annotated[str | None, typer.Option(help="Docker engine elsewhere, such as ssh://user@spark-2.")] = None,
+    cluster: Cluster = None,
     as_json: Json = False,
 ) -> None:
     """Print what a server printed, or what it means."""
     from sparkbook import logs
     from sparkbook.serve import running
 
+    if cluster:
+        return _cluster_logs(cluster, name, follow, diagnosis, as_json)
     if (follow and diagnosis) or (as_json and not diagnosis):
         raise SparkbookError("--diagnose judges the log as it is, without --follow; --json goes with --diagnose")
     with running.engines(host) as (docker, _):
@@ -978,14 +1113,52 @@ def logs_(
         raise typer.Exit(1)
 
 
+def _cluster_logs(file: str, name: str, follow: bool, diagnosis: bool, as_json: bool) -> None:
+    """What every rank printed, or which of them fell first."""
+    from sparkbook.cluster import commands
+
+    if follow or (as_json and not diagnosis):
+        raise SparkbookError("--cluster shows the logs as they are, without --follow; --json goes with --diagnose")
+    if not diagnosis:
+        for rank, text in commands.logs(file, name):
+            typer.echo(f"==> {rank} <==")
+            sys.stdout.buffer.write(text)
+            sys.stdout.buffer.flush()
+        return
+    found, tails = commands.diagnose(file, name)
+    if as_json:
+        _print_json(found.to_dict(tails=tails))
+    else:
+        _console().print(found)
+        for rank, lines in tails.items():
+            typer.echo("\n".join([f"==> {rank} <==", *lines]))
+    if found.worst == "error":
+        raise typer.Exit(1)
+
+
 @app.command("stop")
 def stop(
     name: Annotated[str, typer.Argument(metavar="NAME|ID", help="A server's name, or its recipe's id.")],
     host: Annotated[str | None, typer.Option(help="Docker engine elsewhere, such as ssh://user@spark-2.")] = None,
+    cluster: Cluster = None,
     as_json: Json = False,
 ) -> None:
     """Take a server down: its processes end, its container is removed. Weights and logs of processes stay."""
     from sparkbook.serve import running
+
+    if cluster:
+        from sparkbook.cluster import commands
+
+        names, left = commands.stop(cluster, name)
+        if as_json:
+            _print_json({"stopped": names, **left.to_dict()})
+        else:
+            typer.echo("\n".join(f"{one} is stopped" for one in names))
+            if left:
+                _console().print(left)
+        if left:
+            raise typer.Exit(1)
+        return
 
     with running.engines(host) as (docker, _):
         stopped = running.stop(docker, name)
@@ -1167,7 +1340,13 @@ def bench(
     model: Annotated[str | None, typer.Option(help="Served name; asked for if not given.")] = None,
     label: Annotated[str | None, typer.Option(help="Name of this run, such as a mode.")] = None,
     out: Annotated[str | None, typer.Option(metavar="FILE", help="Keep the whole result here.")] = None,
-    as_format: Annotated[str, typer.Option("--as", help="Form of FILE: sparkbook, vllm (one row) or llama-benchy.")] = "sparkbook",
+    as_format: Annotated[
+        str, typer.Option("--as", help="Form of FILE: sparkbook, llama-benchy; one row: vllm, performance.")
+    ] = "sparkbook",
+    tool: Annotated[
+        str, typer.Option("--with", help="Who measures: sparkbook, or vllm (`vllm bench serve`, random prompts).")
+    ] = "sparkbook",
+    tokenizer: Annotated[str | None, typer.Option(help="With vllm: the model's tokenizer, if the server does not name it.")] = None,
     require_valid: Annotated[bool, typer.Option("--require-valid", help="Exit with 1 unless every row passes the gate.")] = False,
     as_json: Json = False,
 ) -> None:
@@ -1179,7 +1358,12 @@ def bench(
 
     lists = {"classes": classes, "concurrency": concurrency, "rates": rate}
     plan = {"requests": requests, "seconds": seconds, "max_tokens": max_tokens, "seed": seed, "caching": caching, "label": label}
-    report = commands.obtain(url, lists | plan, model=model, bar=not as_json and sys.stderr.isatty())
+    if tool == "vllm":
+        report = commands.obtain_with_vllm(url, lists | plan, model=model, tokenizer=tokenizer)
+    elif tool == "sparkbook":
+        report = commands.obtain(url, lists | plan, model=model, bar=not as_json and sys.stderr.isatty())
+    else:
+        raise SparkbookError(f"nobody here measures with '{tool}'; --with takes sparkbook or vllm")
     if out:
         commands.keep(report, out, as_format)
     if as_json:
@@ -1187,6 +1371,32 @@ def bench(
     else:
         commands.show(report, _console())
     if require_valid and report.verdict != "valid":
+        raise typer.Exit(1)
+
+
+@app.command("equal")
+def equal(
+    a: Annotated[str, typer.Argument(metavar="URL_A", help="A running server without the option.")],
+    b: Annotated[str, typer.Argument(metavar="URL_B", help="One with it.")],
+    option: Annotated[str, typer.Option(help="Name of what was changed, for the answer.")] = "B",
+    each: Annotated[int, typer.Option(help="Free replies of each of the four kinds of text.", min=1, max=6)] = 4,
+    max_tokens: Annotated[int, typer.Option(help="Longest free reply.", min=1)] = 48,
+    as_json: Json = False,
+) -> None:
+    """Say whether an option changes what a server answers: greedy replies and small tasks, A against B, and A against itself.
+
+    For whatever claims to be lossless: speculation, KV cache dtype, MoE backend, CUDA graphs, prefix caching. Exit 0 the same, or but for
+    near-ties; 1 changed; 2 unusable. The API key of both is read as by `bench`.
+    """
+    from sparkbook.bench import commands
+
+    trial = commands.equal_servers(a, b, option, each=each, max_tokens=max_tokens, bar=not as_json and sys.stderr.isatty())
+    if as_json:
+        _print_json({"findings": [], "summary": {"verdict": trial.verdict}, "trial": trial.to_dict()})
+    else:
+        for line in (f"{option}: {trial.verdict}", f"replies: {trial.equality}", f"tasks:   {trial.scores}", f"moved:   {trial.moved}"):
+            _console().print(line, highlight=False, markup=False)
+    if trial.verdict == "changed":
         raise typer.Exit(1)
 
 
@@ -1244,4 +1454,46 @@ def advise(
     else:
         _console().print(findings)
     if findings.worst == "error":
+        raise typer.Exit(1)
+
+
+# ---- book
+
+
+@app.command("book")
+def book(
+    notebooks: Annotated[
+        list[str] | None, typer.Argument(metavar="[NOTEBOOK]...", help="Chapters such as 06_launch, or files; none: the whole book.")
+    ] = None,
+    parameter: Annotated[list[str] | None, typer.Option("--parameter", "-p", metavar="NAME=V1,V2", help="Every value in turn.")] = None,
+    matrix: Annotated[str | None, typer.Option(metavar="FILE", help="YAML: 'notebook' and 'parameters', each with its values.")] = None,
+    to: Annotated[str, typer.Option(metavar="FOLDER", help="Where results go. The same again: what is missing is run.")] = "_build/batch",
+    jobs: Annotated[int, typer.Option(min=1, help="Notebooks at a time on this machine.")] = 1,
+    ray: Annotated[str | None, typer.Option(metavar="ADDRESS", help="Ray cluster to run on, HOST:6379 or auto.")] = None,
+    target: Annotated[str, typer.Option(help="auto, or plan: start no engine.")] = "auto",
+    attempts: Annotated[int, typer.Option(min=1, help="How often a notebook is begun at most.")] = 3,
+    as_json: Json = False,
+) -> None:
+    """Run notebooks here or on the Sparks of a Ray cluster, and collect them. Exit 0 all done, 1 some are not, 2 unusable, 130 Ctrl-C."""
+    from pathlib import Path
+
+    from sparkbook.book import batch, batch_workers
+
+    if target not in ("auto", "plan"):
+        raise SparkbookError(f"--target is auto or plan, not '{target}'")
+    todo = batch.jobs(notebooks or [], batch.assignments(parameter or []), matrix_file=matrix, target=target)
+    try:
+        outcome = batch.run(
+            todo, Path(to), lambda: batch_workers.made(jobs, ray, lambda text: typer.echo(text, err=True)), attempts=attempts
+        )
+    except KeyboardInterrupt:
+        typer.echo(f"interrupted: nothing is left running, and what was collected is in {to}", err=True)
+        raise typer.Exit(130) from None
+    if as_json:
+        _print_json(outcome.to_dict())
+    else:
+        for name, why in outcome.failed.items():
+            typer.echo(f"FAILED {name}: {why}")
+        typer.echo(f"{len(outcome.done)} done, {outcome.kept} of them before, {len(outcome.failed)} not: {Path(to) / batch.MANIFEST}")
+    if not outcome.ok:
         raise typer.Exit(1)

@@ -16,7 +16,7 @@ from typing import Any
 from sparkbook.checks import Family, Hit
 from sparkbook.errors import SparkbookError
 from sparkbook.findings import Findings
-from sparkbook.metrics import Metrics
+from sparkbook.metrics import Histogram, Metrics
 
 SUCCESSORS = {
     "gpu_cache_usage_perc": "kv_cache_usage_perc",
@@ -68,6 +68,10 @@ class Deltas:
         prefix_hits: share of looked-up prompt tokens that were cached.
         drafts, drafted, accepted: speculation; `per_position` is the acceptance of each draft position.
         queue_s: mean seconds that requests waited before they ran.
+        steps: steps after the first token, summed over requests (observations of `inter_token_latency_seconds`): the engine counts them
+            where it makes them, so events that it merges later are told apart here.
+        first_tokens: requests that got their first token. ttft_s: mean seconds until then, from when the request was parsed.
+        decode_s: seconds from first to last token, summed over the requests that ended.
     """
 
     seconds: float
@@ -83,6 +87,10 @@ class Deltas:
     accepted: float | None = None
     per_position: tuple[float, ...] = ()
     queue_s: float | None = None
+    steps: float | None = None
+    first_tokens: float | None = None
+    ttft_s: float | None = None
+    decode_s: float | None = None
 
     @property
     def acceptance(self) -> float | None:
@@ -135,9 +143,19 @@ def deltas(before: Metrics, after: Metrics, seconds: float) -> Deltas:
     now, then = by_position(after), by_position(before)
     positions = [(now[p] - then.get(p, 0.0)) / drafts for p in sorted(filter(str.isdigit, now), key=int)] if drafts else []
     queries, hits = grown("prefix_cache_queries"), grown("prefix_cache_hits")
-    queue = None
-    with contextlib.suppress(SparkbookError):
-        queue = after.histogram("request_queue_time_seconds").minus(before.histogram("request_queue_time_seconds")).mean
+
+    def observed(*names: str) -> Histogram | None:
+        for name in names:
+            with contextlib.suppress(SparkbookError):
+                later = after.histogram(name)
+                try:
+                    return later.minus(before.histogram(name))
+                except SparkbookError:  # not there yet, or other buckets
+                    return None
+        return None
+
+    queue, decode = observed("request_queue_time_seconds"), observed("request_decode_time_seconds")
+    steps, ttft = observed("inter_token_latency_seconds", "time_per_output_token_seconds"), observed("time_to_first_token_seconds")
     return Deltas(
         seconds,
         grown("generation_tokens"),
@@ -151,7 +169,11 @@ def deltas(before: Metrics, after: Metrics, seconds: float) -> Deltas:
         grown("spec_decode_num_draft_tokens"),
         grown("spec_decode_num_accepted_tokens"),
         tuple(positions),
-        queue,
+        queue.mean if queue else None,
+        steps.count if steps else None,
+        ttft.count if ttft else None,
+        ttft.mean if ttft else None,
+        decode.total if decode else None,
     )
 
 

@@ -113,6 +113,14 @@ def test_awkward_streams_are_read_right(truth, truth_options):
             assert request.id_tokens == 12
 
 
+def test_a_step_that_shows_nothing_is_a_step_where_ids_tell_of_it(truth):
+    """A mark such as <think> in front, which the server's parser takes away: TTFT waits for text, step times and TPOT do not."""
+    (request,) = asked(truth, [body(13, hidden=1, ttft=0.03, step=0.02, pattern=SPECULATIVE)])
+    assert request.chunk_tokens == [1, 4, 2, 6] and len(request.stamps_s) == 4
+    assert request.stamps_s[0] < 0.05 <= request.ttft_s == request.stamps_s[1]
+    assert request.tok_per_step == 4 and request.tpot_s == pytest.approx(0.06 / 12, rel=0.2)
+
+
 def test_without_usage_the_ids_count_and_without_both_nobody_does(truth):
     assert [(r.output_tokens, r.count_from) for r in asked(truth, [body(12, usage=False, pattern=SPECULATIVE)])] == [(12, "token ids")]
     _, cell, _ = measured(truth, 1, 3, 12, {"usage": False, "ids": False, "pattern": SPECULATIVE})

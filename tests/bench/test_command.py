@@ -2,6 +2,7 @@
 
 import json
 
+from sparkbook.bench import telemetry
 from sparkbook.cli import app
 from typer.testing import CliRunner
 
@@ -13,6 +14,7 @@ def run(*arguments):
 def test_measure_keep_and_show_again(truth, tmp_path, monkeypatch):
     monkeypatch.setenv("VLLM_API_KEY", "sk-secret")
     monkeypatch.delenv("SPARKBOOK_KEY_FILE", raising=False)
+    monkeypatch.setattr(telemetry.Live.__init__, "__defaults__", (0.1,))  # ten looks a second: the command waits for some before and after
     out = tmp_path / "r.json"
     small = ("--classes", "code", "--concurrency", "2", "--requests", "5", "--max-tokens", "20")
     told = run(truth.url, *small, "--out", str(out), "--json")
@@ -38,6 +40,10 @@ def test_what_cannot_be_used_is_said_in_one_line():
         ("http://127.0.0.1:9",),
         ("http://127.0.0.1:9", "--concurrency", "x"),
         ("http://127.0.0.1:9", "--classes", "poetry"),
+        ("http://127.0.0.1:9", "--with", "vllm"),
+        ("http://127.0.0.1:9", "--with", "vllm", "--rate", "2"),
+        ("nothing", "--with", "vllm"),
+        ("http://127.0.0.1:9", "--with", "wrk"),
     ):
         told = run(*arguments)
         assert told.exit_code != 0 and str(told.exception).count("\n") == 0

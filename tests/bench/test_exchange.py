@@ -148,6 +148,28 @@ def test_performance_yaml_takes_valid_rows_alone():
         exchange.to_performance(bad, bad.cells[0], {})
 
 
+def test_forms_of_other_tools(tmp_path):
+    """One row goes out as each; NVIDIA's file takes a row that passed alone."""
+    import yaml
+    from sparkbook.cli import app
+    from typer.testing import CliRunner
+
+    def run(*arguments):
+        return CliRunner().invoke(app, ["bench", *arguments])
+
+    one = report()
+    one.cells = one.cells[:1]
+    one.write(tmp_path / "r.json")
+    for form in ("vllm", "llama-benchy"):
+        assert run(str(tmp_path / "r.json"), "--out", str(tmp_path / form), "--as", form).exit_code == 0
+        assert json.loads((tmp_path / form).read_text())
+    assert run(str(tmp_path / "r.json"), "--out", str(tmp_path / "p.yaml"), "--as", "performance").exit_code == 0
+    assert yaml.safe_load((tmp_path / "p.yaml").read_text())["profiles"][0]["workload"]["concurrency"] == 1
+    one.cells[0].verdict = "suspect"
+    one.write(tmp_path / "r.json")
+    assert "suspect" in str(run(str(tmp_path / "r.json"), "--out", str(tmp_path / "p.yaml"), "--as", "performance").exception)
+
+
 def test_vllm_bench_is_run_and_its_result_imported(tmp_path):
     """A stand-in for the command writes a real result where it is told to."""
     from sparkbook.serve.endpoint import Endpoint

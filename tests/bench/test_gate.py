@@ -6,125 +6,12 @@ import re
 from pathlib import Path
 
 import pytest
-from sparkbook.bench import gate, load, telemetry
+from sparkbook.bench import examples, gate, tables, telemetry
+from sparkbook.bench.examples import CASES, LOOP, TEXT, drafts, engine, request, seen, speculating, trace
 from sparkbook.bench.gate import RULES, Seen
-from sparkbook.bench.results import Cell, Client, Engine, Report, Request, Summary, WarmUp, figures
-from sparkbook.metrics import Metrics
+from sparkbook.bench.results import Report, Summary, agreement
 
 DATA = Path(__file__).parents[1] / "data"
-TEXT = "The gate opens at nine and the keeper writes down who comes, from where and with how many horses; " \
-       "then he looks at the sky, guesses the weather of the evening, and closes the book until somebody knocks again."  # fmt: skip
-
-
-def request(n=0, ttft=0.1, step=0.02, tokens=64, text=TEXT, **more):
-    values = {
-        "prompt": f"code-{n:03}", "slot": n % 4, "start_s": 1.4 * (n // 4), "ttfr_s": ttft, "ttft_s": ttft, "ttfo_s": ttft,
-        "latency_s": ttft + step * (tokens - 1), "stamps_s": [ttft + step * i for i in range(tokens)], "chunk_tokens": [1] * tokens,
-        "prompt_tokens": 60, "output_tokens": tokens, "id_tokens": tokens, "count_from": "usage", "finish": "length", "text": text,
-    }  # fmt: skip
-    return Request(**{**values, **more})
-
-
-def trace(during=None, before=None, after=None, all_=None):
-    """Two looks before, eight during, two after; what is given replaces fields, a function gets the number of the look."""
-    base = {
-        "clock_mhz": 2400.0, "clock_max_mhz": 3003.0, "power_w": 60.0, "temperature_c": 65.0, "gpu_busy": 0.95, "reasons": 0,
-        "available_gib": 30.0, "swapped_mib": 100.0, "cpu_busy": 0.3, "running": 4.0, "waiting": 0.0,
-    }  # fmt: skip
-    idle = {"clock_mhz": 208.0, "power_w": 5.0, "gpu_busy": 0.0, "cpu_busy": 0.02, "running": 0.0, "reasons": 1}
-    samples = []
-    for t in range(12):
-        phase = before if t < 2 else after if t > 9 else during
-        values = {**base, **({} if 2 <= t <= 9 else idle), **(all_ or {}), **(phase or {})}
-        samples.append(telemetry.Sample(float(t), **{k: v(t) if callable(v) else v for k, v in values.items()}))
-    return telemetry.Trace(tuple(samples), 1.5, 9.5)
-
-
-def seen(requests=None, trace_=None, cell=None, **more):
-    requests = requests if requests is not None else [request(n) for n in range(16)]
-    values = {
-        "prompt_class": "code", "concurrency": 4, "max_tokens": 64, "figures": figures(requests, 4), "requests": requests,
-        "warm_up": WarmUp(ttfts_s=[0.9, 0.1, 0.1], settled=True), "client": Client(events=1024, cpu_s=0.05, lag_p99_s=0.001),
-        "engine": Engine(generation_tokens=1024, prompt_tokens=960, preemptions=0, prefix_hits=0.02),
-    }  # fmt: skip
-    prompts = more.pop("prompts", tuple(f"prompt {n}" for n in range(16)))
-    return Seen(Cell(**{**values, **(cell or {})}), trace_ or trace(), prompts, **more)
-
-
-def engine(**changes):
-    values = {"generation_tokens": 1024, "prompt_tokens": 960, "preemptions": 0, "prefix_hits": 0.02}
-    return {"engine": Engine(**{**values, **changes})}
-
-
-def spread(factor):
-    return [request(n, step=0.02 * (factor if n % 2 else 1)) for n in range(16)]
-
-
-def speculating(tokens_a_chunk):
-    requests = []
-    for n in range(16):
-        chunks = [1] + [tokens_a_chunk] * 21
-        requests.append(
-            request(n, chunk_tokens=chunks, stamps_s=[0.1 + 0.05 * i for i in range(22)], output_tokens=sum(chunks), id_tokens=sum(chunks))
-        )
-    return requests
-
-
-def drafts(length):
-    return engine(drafts=336, drafted=1344, accepted=336 * (length - 1), mean_length=length, generation_tokens=16 * 64)
-
-
-LOOP = "and so on and " * 40
-CASES = {
-    "BENCH101": (seen(trace_=trace({"clock_mhz": 799.0, "power_w": 20.0})), seen(trace_=trace({"clock_mhz": 1600.0}))),
-    "BENCH102": (seen(trace_=trace({"reasons": lambda t: 0x40 if t > 6 else 0})), seen(trace_=trace({"reasons": 0x2}))),
-    "BENCH103": (seen(trace_=trace({"reasons": lambda t: 0x4 * (t % 2)})), seen(trace_=trace({"reasons": lambda t: 0x4 * (t == 3)}))),
-    "BENCH104": (
-        seen(trace_=trace({"clock_mhz": lambda t: 2400.0 if t < 6 else 2200.0})),
-        seen(trace_=trace({"clock_mhz": lambda t: 2400.0 if t < 6 else 2350.0})),
-    ),
-    "BENCH105": (seen(trace_=trace({"temperature_c": 88.0})), seen(trace_=trace({"temperature_c": 80.0}))),
-    "BENCH111": (seen(trace_=trace(before={"cpu_busy": 0.6})), seen(trace_=trace(before={"cpu_busy": 0.1}))),
-    "BENCH112": (seen(trace_=trace({"available_gib": 0.9})), seen(trace_=trace({"available_gib": 3.0}))),
-    "BENCH113": (
-        seen(trace_=trace(all_={"swapped_mib": lambda t: 100.0 + 64 * max(t - 4, 0)})),
-        seen(trace_=trace(all_={"swapped_mib": 5000.0})),
-    ),
-    "BENCH201": (seen(trace_=trace(before={"running": 3.0})), seen(trace_=trace({"running": 4.0}))),
-    "BENCH202": (
-        seen(trace_=trace({"waiting": 3.0, "running": 1.0})),
-        seen(trace_=trace({"waiting": lambda t: 1.0 * (t == 2), "running": 3.0})),
-    ),
-    "BENCH203": (seen(cell=engine(preemptions=4)), seen(cell=engine(preemptions=0))),
-    "BENCH204": (seen(cell=engine(prefix_hits=0.887)), seen(cell=engine(prefix_hits=0.25))),
-    "BENCH205": (seen(cell={"engine": None}, restarted=True), seen()),
-    "BENCH206": (seen(cell=engine(generation_tokens=1300)), seen(cell=engine(generation_tokens=1036))),
-    "BENCH207": (seen([request(n, id_tokens=60) for n in range(16)]), seen([request(n, id_tokens=63) for n in range(16)])),
-    "BENCH208": (
-        seen([request(n, output_tokens=None, id_tokens=None, chunk_tokens=None, count_from="unknown") for n in range(16)]),
-        seen([request(n, id_tokens=None, chunk_tokens=None) for n in range(16)]),
-    ),
-    "BENCH209": (seen(speculating(3), cell=drafts(3.2)), seen(speculating(3), cell=drafts(3.01))),
-    "BENCH210": (seen(cell={"engine": None}), seen()),
-    "BENCH211": (seen(trace_=trace(all_={"clock_mhz": None}, during={"clock_mhz": None})), seen()),
-    "BENCH301": (seen(cell={"warm_up": None}), seen()),
-    "BENCH302": (seen(cell={"warm_up": WarmUp(ttfts_s=[9.0, 5.0, 3.0])}), seen()),
-    "BENCH303": (seen([request(n, ttft=31.0 if n == 3 else 0.1) for n in range(16)]), seen([request(n, ttft=2.0) for n in range(16)])),
-    "BENCH304": (seen(spread(1.12)), seen(spread(1.03))),
-    "BENCH305": (seen([request(n) for n in range(7)]), seen([request(n) for n in range(8)])),
-    "BENCH306": (seen([request(n, tokens=7) for n in range(16)]), seen([request(n, tokens=20) for n in range(16)])),
-    "BENCH307": (seen(earlier=frozenset({"prompt 3"})), seen(earlier=frozenset({"prompt 99"}))),
-    "BENCH309": (
-        seen([request(n, error="the connection broke" if n == 0 else None) for n in range(16)]),
-        seen(),
-    ),
-    "BENCH310": (seen(cell={"client": Client(lag_p99_s=0.012)}), seen(cell={"client": Client(lag_p99_s=0.003)})),
-    "BENCH311": (
-        seen([request(n, text=LOOP if n < 10 else TEXT) for n in range(16)]),
-        seen([request(n, text=LOOP if n < 2 else TEXT) for n in range(16)]),
-    ),
-    "BENCH312": (seen(cell={"interrupted": True}), seen()),
-}  # fmt: skip
 
 
 def codes(found):
@@ -134,13 +21,16 @@ def codes(found):
 @pytest.mark.parametrize("code", CASES)
 def test_a_rule_trips_and_its_twin_does_not(code):
     tripping, twin = CASES[code]
-    assert code in codes(gate.judge(tripping))
-    assert code not in codes(gate.judge(twin))
+    assert code in codes(examples.findings(tripping))
+    assert code not in codes(examples.findings(twin))
 
 
-def test_every_rule_has_a_case_or_looks_at_rows():
-    assert sorted({*CASES, "BENCH308"}) == sorted(RULES)
-    assert [rule.code for rule in RULES.values() if rule.judge is None] == ["BENCH308"]
+def test_every_rule_has_a_case_and_a_page_that_shows_both():
+    assert list(CASES) == list(RULES)
+    for code, rule in RULES.items():
+        fails, passes = gate.page(rule).split("## Passes")
+        assert "\n- **" in fails and "\n- **" not in passes, code
+        assert examples.show(CASES[code][0]) != examples.show(CASES[code][1])
 
 
 def test_a_healthy_measurement_is_valid():
@@ -156,7 +46,7 @@ def test_the_gravest_finding_makes_the_verdict(code, expected):
 def test_examples_are_what_the_gate_says():
     """Figures aside, the example in the table is the message that the rule writes."""
     for code, (tripping, _) in CASES.items():
-        message = next(f.message for f in gate.judge(tripping) if f.rule == code)
+        message = next(f.message for f in examples.findings(tripping) if f.rule == code)
         assert re.sub(r"[\d.]+", "#", message) == re.sub(r"[\d.]+", "#", RULES[code].example)
 
 
@@ -178,24 +68,9 @@ def test_other_texts_are_not_taken_for_it(fine):
     assert not gate.loops(fine)
 
 
-def published_rows():
-    """The table that a careless script printed beside the H100 capture: no warm-up, prompts repeated, most of them cached."""
-    after = Metrics.parse((DATA / "bench" / "h100-0.24.0-moe-after.txt").read_text())
-    before = Metrics.parse("# TYPE vllm:generation_tokens counter\nvllm:generation_tokens_total 0\n")
-    account, restarted = load.engine_delta(before, after, 60.0)
-    assert not restarted and account.prefix_hits == pytest.approx(0.887, abs=0.0005)
-    cells = []
-    for line in (DATA / "bench" / "h100-0.24.0-moe.table").read_text().splitlines():
-        concurrency, total, _, _, each, *_ = line.split()
-        rates = figures([])
-        rates.completed, rates.out_tok_s = int(concurrency), float(total)
-        rates.decode_tok_s = Summary.of([float(each)])
-        cells.append(Cell(prompt_class="unknown", concurrency=int(concurrency), figures=rates, engine=account))
-    return Report(date="2026-11-27", tool="a script", model="moe", engine="vLLM 0.24.0", machine="NVIDIA H100 80GB", cells=cells)
-
-
 def test_the_careless_h100_table_does_not_pass():
-    report = published_rows()
+    report = examples.careless()
+    assert all(cell.engine.prefix_hits == pytest.approx(0.887, abs=0.0005) for cell in report.cells)
     assert [cell.figures.out_tok_s for cell in report.cells] == [118.9, 394.3, 725.3, 2623.2]
     sent: set[str] = set()
     for cell in report.cells:
@@ -206,14 +81,14 @@ def test_the_careless_h100_table_does_not_pass():
     assert {cell.verdict for cell in report.cells} == {"invalid"}
     assert {"BENCH204", "BENCH301", "BENCH305", "BENCH307", "BENCH308"} <= codes(report.cells[-1].findings)
     # And without the counters, by the figures alone: a 16-way request can't be faster than a single one.
-    bare = published_rows()
+    bare = examples.careless()
     gate.compare_rows(bare)
     assert [cell.verdict for cell in bare.cells] == ["invalid"] * 4
     assert codes(bare.cells[0].findings) == {"BENCH308"}
 
 
 def test_rows_that_slow_down_under_load_are_left_alone():
-    report = published_rows()
+    report = examples.careless()
     for cell, speed in zip(report.cells, (119.0, 99.0, 91.0, 60.0), strict=True):
         cell.figures.decode_tok_s = Summary.of([speed])
     gate.compare_rows(report)
@@ -222,7 +97,7 @@ def test_rows_that_slow_down_under_load_are_left_alone():
 
 def test_a_little_faster_under_load_is_suspect():
     """As a small model on an H100 was, whose steps wait for the host's CPU: 328 tok/s at c=4 and 418 at c=8."""
-    report = published_rows()
+    report = examples.careless()
     report.cells = report.cells[1:3]
     for cell, speed in zip(report.cells, (328.0, 418.0), strict=True):
         cell.figures.decode_tok_s = Summary.of([speed])
@@ -232,7 +107,7 @@ def test_a_little_faster_under_load_is_suspect():
 
 def test_speculation_that_accepts_more_is_not_a_faster_machine():
     """Two rows with other texts: 2 and 3 tokens a step, the step a little slower under load."""
-    report = published_rows()
+    report = examples.careless()
     report.cells = report.cells[:2]
     for cell, speed, length in zip(report.cells, (40.0, 57.0), (2.0, 3.0), strict=True):
         cell.figures.decode_tok_s, cell.figures.tok_per_step = Summary.of([speed]), length
@@ -247,6 +122,32 @@ def test_a_recorded_trace_is_read_back(tmp_path):
     assert recorded.trace(1.5, 9.5) == trace()
     told = trace().summary()
     assert (told.samples, told.clock_mhz, told.power_w, told.swapped_mib, told.load_before) == (8, 2400.0, 60.0, 0.0, 0.02)
+
+
+def test_merged_steps_are_told_from_wrong_acceptance():
+    """The engine's own count of steps decides: 336 steps in 336 events, or in 300 of them because the server sent some together."""
+    fine = gate.judge(seen(speculating(3), cell=drafts(3.05, steps=336.0, first_tokens=16.0)))
+    assert "BENCH209" not in codes(fine)
+    merged = next(f for f in gate.judge(seen(speculating(3), cell=drafts(2.8, steps=374.0, first_tokens=16.0))) if f.rule == "BENCH209")
+    assert "336 events against 374 steps" in merged.evidence
+    # In a reply's last step the engine accepts more than the reply takes: 16 replies and K = 4 allow for 64 tokens, not for 200.
+    assert "BENCH209" not in codes(gate.judge(seen(speculating(3), cell=drafts(3 + 60 / 336, steps=336.0, first_tokens=16.0))))
+    assert "BENCH209" in codes(gate.judge(seen(speculating(3), cell=drafts(3 + 200 / 336, steps=336.0, first_tokens=16.0))))
+
+
+def test_what_client_and_engine_agree_on():
+    """By hand: 16 replies of 64 tokens, events every 20 ms after 100 ms; the engine's sums of the same."""
+    told = engine(steps=16 * 63.0, first_tokens=16.0, ttft_s=0.097, decode_s=16 * 63 * 0.0199)
+    found = agreement(seen(cell=told).cell)
+    assert list(found) == ["tokens", "tokens a step", "tpot_s", "ttft_s"]
+    assert (found["tokens"].client, found["tokens"].apart, found["tokens a step"].apart) == (1024, 0, 0)
+    assert found["tpot_s"].client == pytest.approx(0.02) and found["tpot_s"].apart == pytest.approx(0.02 / 0.0199 - 1)
+    assert found["ttft_s"].client == pytest.approx(0.1) and found["ttft_s"].engine == 0.097
+    assert not agreement(seen(cell={**told, "interrupted": True}).cell) and not agreement(seen(cell={"engine": None}).cell)
+    thin = [r.model_copy(update={"stamps_s": [r.stamps_s[0], r.stamps_s[-1]], "chunk_tokens": [1]}) for r in seen().cell.requests]
+    assert list(agreement(seen(thin, cell=told).cell)) == ["tokens", "tpot_s", "ttft_s"]
+    header, rows = tables.agreements([Report(date="", tool="", model="", cells=[seen(cell=told).cell])])
+    assert len(rows[0]) == len(header) and rows[0][3:6] == ["1024 / 1024", "1.000 / 1.000", "+0.0%"]
 
 
 def test_a_stream_that_comes_in_one_piece_is_no_measurement():

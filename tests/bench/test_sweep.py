@@ -89,6 +89,28 @@ def test_the_other_arguments_stay():
     assert recipe.launch.serve.args["speculative-config"]["num_speculative_tokens"] == 3, "the original is as it was"
 
 
+def test_running_servers_are_measured_class_by_class(world):
+    """Off, each K and off again for one class, then for the next; the rows of an arm come together in one report."""
+    _log, _, measure = world
+    seen = []
+
+    def counting(endpoint, plan):
+        seen.append((plan.classes, int(endpoint.url.rsplit(":", 1)[1]) - 1))
+        report = measure(endpoint, plan)
+        report.cells[0].prompt_class = plan.classes[0]
+        return report
+
+    servers = {k: Endpoint(f"http://127.0.0.1:{k + 1}", "m") for k in (0, 1, 3)}
+    found = sweep.by_turns(servers, Plan(classes=["code", "prose"], concurrency=[1]), measure=counting)
+    assert seen == [((name,), k) for name in ("code", "prose") for k in (0, 1, 3, 0)]
+    assert found.advice().best == {("code", 1): 3, ("prose", 1): 3}
+    assert all([c.prompt_class for c in r.cells] == ["code", "prose"] for r in (*found.off, found.arms[1][0], found.arms[3][0]))
+    assert found.equality[3].passed and found.equality[3].control.count("identical") == 12
+    for k in (0, 1):
+        with pytest.raises(SparkbookError, match="without speculation"):
+            sweep.by_turns({k: servers[k]}, Plan(classes=["code"], concurrency=[1]), measure=counting)
+
+
 @pytest.fixture
 def files(tmp_path):
     off, on = _report(20), _report(40, 3, positions=[0.8, 0.6, 0.4])
@@ -120,7 +142,7 @@ def test_an_arm_is_missing(files):
         commands.advice_of_files([files[1]])
 
 
-@pytest.mark.parametrize("name", ["mtp", "draft", "ngram"])
+@pytest.mark.parametrize("name", ["mtp", "draft", "ngram", "smollm2-ngram"])
 def test_a_recorded_sweep_gives_the_same_advice_after_another_writing(name, tmp_path):
     found = sweep.recorded(name)
     found.write(tmp_path / "again.jsonl")

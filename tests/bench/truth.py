@@ -1,9 +1,10 @@
 """A server that streams on a known schedule, and tells what it did: the truth that a measuring client is held to.
 
 Its own process (`python truth.py PORT`), standard library only. The request's body says what to do, in `truth`:
-`ttft` and `step` (seconds), `pattern` (tokens of each chunk after the first, over and over), `role` (early, first, none), `reasoning`
-(so many tokens are thoughts), `tools`, `ping`, `crlf`, `split` (write in pieces of so many bytes), `usage`, `ids`, `die` (close after so
-many chunks), `status`, `length` (Content-Length instead of chunks), `late_usage`. GET /truth returns what was written and when.
+`ttft` and `step` (seconds), `pattern` (tokens of each chunk after the first, over and over), `role` (early, first, none), `hidden` (so many
+tokens show no text), `reasoning` (so many tokens are thoughts), `tools`, `ping`, `crlf`, `split` (write in pieces of so many bytes),
+`usage`, `ids`, `die` (close after so many chunks), `status`, `length` (Content-Length instead of chunks). GET /truth returns what was
+written and when.
 """
 
 import asyncio
@@ -76,7 +77,9 @@ async def stream(body, options, writer, begin):
     while made < count:
         k = min(1 if first else next(pattern), count - made)
         text = " ".join(WORDS[(made * 7 + j) % 1000] for j in range(k)) + " "
-        if made < options.get("reasoning", 0):
+        if made < options.get("hidden", 0):
+            delta = {}
+        elif made < options.get("reasoning", 0):
             delta = {"reasoning": text}
         elif options.get("tools"):
             delta = {"tool_calls": [{"index": 0, "function": {"arguments": text}}]}

@@ -49,7 +49,7 @@ class Tab:
                 return message["result"]
             self.events.append(message)
 
-    def open(self, url: str, width: int, scheme: str) -> None:
+    def open(self, url: str, width: int, scheme: str, rest_ms: int = 500) -> None:
         """Load a page at this width in this colour scheme, and wait until it is at rest."""
         self.events.clear()
         self.call("Emulation.setDeviceMetricsOverride", width=width, height=900, deviceScaleFactor=1, mobile=False)
@@ -59,7 +59,7 @@ class Tab:
         while not any(event["method"] == "Page.loadEventFired" for event in self.events):
             assert time.monotonic() < deadline, f"{url} did not load"
             self.events.append(json.loads(self._socket.recv()))
-        self.evaluate("new Promise(done => setTimeout(done, 500))")
+        self.evaluate(f"new Promise(done => setTimeout(done, {rest_ms}))")
 
     def evaluate(self, expression: str) -> Any:
         """The value of an expression in the page; a promise is waited for."""

@@ -67,6 +67,11 @@ A formula, $t = b / w$, a diagram, and {doc}`how-to-read`.
 flowchart LR
   a[Launch] --> b[Warm up]
 ```
+
+## Choose
+
+```{include} _chooser.md
+```
 """
 
 

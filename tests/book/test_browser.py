@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import http.server
+import re
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,7 +22,15 @@ PAGES = [
     "notebooks/07_models",
     "models/gemma-4-31b-it-nvfp4",
     "models/gpt-oss-120b",
+    "flags/index",
+    "flags/gpu-memory-utilization",
+    "rules/mem",
+    "rules/log1",
+    "search",
 ]
+
+MOST_BYTES = 300_000
+"""Of one page, without its pictures."""
 
 
 class Quiet(http.server.SimpleHTTPRequestHandler):
@@ -64,6 +73,72 @@ def test_a_page_reads_well(tab: Tab, address: str, axe: str, page: str, width: i
     assert tab.evaluate("document.documentElement.dataset.theme") == scheme
     tab.evaluate(f"{axe}; 0")
     assert tab.evaluate(AXE) == []
+
+
+def test_every_page_is_light_and_whole(tab: Tab, address: str, small_site: Path) -> None:
+    """No error in the console, no request to elsewhere, nothing wider than a telephone: on every page that there is."""
+    pages = sorted(path.relative_to(small_site).as_posix() for path in small_site.rglob("*.html") if "_static" not in path.parts)
+    assert {"flags/max-model-len.html", "rules/spec.html", "genindex.html"} <= set(pages)
+    for page in pages:
+        size = len((small_site / page).read_bytes())
+        assert size < MOST_BYTES, f"{page} has {size} bytes"
+        tab.open(f"{address}/{page}", 390, "dark", rest_ms=30)
+        assert tab.complaints() == [], page
+        assert [url for url in tab.asked_for() if not url.startswith((address, "data:", "blob:"))] == [], page
+        wide = tab.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
+        assert wide <= 0, f"{page} is {wide} px wider than the window"
+
+
+def test_a_tab_chosen_on_one_page_is_chosen_on_the_next(tab: Tab, address: str) -> None:
+    chosen = "[...document.querySelectorAll('.sd-tab-set input:checked')].map((i) => i.nextElementSibling.textContent.trim())"
+    tab.open(f"{address}/models/gpt-oss-120b.html", 1000, "light")
+    assert tab.evaluate(chosen)[0] == "docker"
+    tab.evaluate("[...document.querySelectorAll('.sd-tab-label')].find((l) => l.textContent.includes('sparkrun')).click()")
+    assert "sparkrun" in tab.evaluate(chosen)
+    tab.open(f"{address}/models/gemma-4-31b-it-nvfp4.html", 1000, "light")
+    assert "sparkrun" in tab.evaluate(chosen)
+    tab.evaluate("localStorage.clear()")
+
+
+def test_a_line_is_copied_as_it_stands(tab: Tab, address: str, small_site: Path) -> None:
+    tab.call("Browser.grantPermissions", origin=address, permissions=["clipboardReadWrite", "clipboardSanitizedWrite"])
+    for page, button, source in (
+        ("models/gpt-oss-120b", ".sd-tab-content button.copybtn", ".sd-tab-content pre"),
+        ("book/intro", ".sb-choose-copy", "#sb-choose-line"),
+    ):
+        tab.open(f"{address}/{page}.html", 1000, "light")
+        tab.evaluate(f"document.querySelector('{button}').click()")
+        copied = tab.evaluate("new Promise((done) => setTimeout(done, 200)).then(() => navigator.clipboard.readText())")
+        assert copied.strip() == tab.evaluate(f"document.querySelector('{source}').textContent").strip()
+        assert copied.startswith("docker run")
+
+
+def test_the_chooser_can_be_used_by_the_keyboard(tab: Tab, address: str) -> None:
+    tab.open(f"{address}/book/intro.html", 390, "dark")
+    answer = "document.getElementById('sb-choose-answer').textContent"
+    before = tab.evaluate(answer)
+    tab.evaluate("document.getElementById('sb-choose-model').focus()")
+    for kind in ("rawKeyDown", "keyUp"):
+        tab.call("Input.dispatchKeyEvent", type=kind, key="ArrowDown", code="ArrowDown", windowsVirtualKeyCode=40)
+    assert tab.evaluate(answer) != before
+    assert tab.evaluate("document.getElementById('sb-choose-answer').getAttribute('aria-live')") == "polite"
+
+
+def test_the_chapters_can_be_taken_along(small_site: Path) -> None:
+    for page in ("notebooks/01_small", "models/gpt-oss-120b"):
+        text = (small_site / f"{page}.html").read_text("utf-8")
+        assert "Run this on your Spark" in text
+        assert f'{page.rpartition("/")[2]}.ipynb"' in text
+    assert "-p recipe_id gpt-oss-120b" in re.sub(r"<[^>]+>", "", (small_site / "models/gpt-oss-120b.html").read_text("utf-8"))
+
+
+def test_on_paper_there_is_nothing_to_press(tab: Tab, address: str) -> None:
+    tab.open(f"{address}/book/intro.html", 800, "light")
+    tab.call("Emulation.setEmulatedMedia", media="print")
+    hidden = "getComputedStyle(document.querySelector('%s')).display"
+    assert [tab.evaluate(hidden % css) for css in (".bd-sidebar-primary", ".sb-choose", ".sb-choose-copy")] == ["none"] * 3
+    assert tab.evaluate("document.querySelector('#sb-choose-line').scrollHeight <= document.querySelector('#sb-choose-line').clientHeight")
+    tab.call("Emulation.setEmulatedMedia", media="")
 
 
 AXE = "axe.run(document, {resultTypes: ['violations']}).then((found) => found.violations.map((fault) => [fault.id, fault.nodes[0].html]))"
@@ -115,4 +190,6 @@ def test_the_filter_shows_what_matches(tab: Tab, address: str) -> None:
 def test_without_scripts_the_table_is_all_there(small_site: Path) -> None:
     text = (small_site / "notebooks/07_models.html").read_text("utf-8")
     assert text.count('href="../models/') >= 3
+    start = (small_site / "book/intro.html").read_text("utf-8")
+    assert start.partition('id="sb-chooser-table"')[2].count('<th scope="row"><a href="../models/') == 2, "those for a Spark"
     assert "<thead><tr><th" in text

@@ -35,7 +35,7 @@ def test_codes_and_names_are_given_once():
 
 
 def test_every_check_has_its_section():
-    pages = dict(rule_pages())
+    pages = dict(rule_pages({}, {}))
     for _, check in ALL:
         page, label = check.address.removeprefix("rules/").split(".html#")
         assert f"({label})=\n## {check.code}: {check.name}" in pages[page]

@@ -49,7 +49,7 @@ def test_a_fence_in_the_code_does_not_end_the_tab() -> None:
 
 def test_the_tabs_are_what_the_formats_write(recipe: Recipe) -> None:
     tabs = present.launch_tabs(recipe).tabs
-    assert [code for _, _, code in tabs] == [FORMATS[name].write(recipe.launch) for name in present.forms(recipe)]
+    assert [code for _, _, code in tabs] == [FORMATS[name].write(recipe) for name in present.forms(recipe)]
     assert ("docker" in present.forms(recipe)) is (recipe.image is not None)
 
 

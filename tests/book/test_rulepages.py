@@ -10,7 +10,7 @@ from sparkbook.logs.signatures import signatures
 
 
 def test_every_rule_and_signature_stands_once_at_its_address() -> None:
-    pages = dict(rule_pages())
+    pages = dict(rule_pages({}, {}))
     found = [f"rules/{name}.html#{label}" for name, text in pages.items() for label in re.findall(r"^\((\w+)\)=$", text, re.MULTILINE)]
     expected = [rule.address for rule in lint.RULES.values()]
     expected += [code.address for _, codes, _ in code_tables().values() for code in codes.values()]
@@ -20,7 +20,7 @@ def test_every_rule_and_signature_stands_once_at_its_address() -> None:
 
 
 def test_headings_in_code_blocks_are_left_alone() -> None:
-    text = "\n".join(text for _, text in rule_pages())
+    text = "\n".join(text for _, text in rule_pages({}, {}))
     outside = re.sub(r"```.*?```", "", text, flags=re.DOTALL)
     assert not re.findall(r"^#{3,} ", outside, re.MULTILINE)
     assert re.findall(r"^# ", outside, re.MULTILINE) and re.findall(r"^## ", outside, re.MULTILINE)

@@ -114,14 +114,14 @@ def test_commands_before_run_in_the_containers_shell(machine: Path) -> None:
     assert (machine / "argv").read_text().split("\0")[:-1] == ["serve", f"{where}/m n", "--x", f'{{"a":"{where}/it\'s"}}']
 
 
-@settings(deadline=None, derandomize=True, max_examples=20, database=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(deadline=None, derandomize=True, max_examples=12, database=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(launch=launches())
 def test_random_docker_lines(machine: Path, launch: Launch) -> None:
     argv, _ = run(machine, FORMATS["docker"].write(launch))
     assert argv == meant(machine, launch)
 
 
-@settings(deadline=None, derandomize=True, max_examples=20, database=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(deadline=None, derandomize=True, max_examples=12, database=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(launch=launches().filter(lambda launch: launch.entrypoint != "wrapper" and not launch.serve.before))
 def test_random_shell_lines(machine: Path, launch: Launch) -> None:
     env = {name: value for name, value in launch.env.items() if name not in ("PATH", "HOME", "OUT", "_")}

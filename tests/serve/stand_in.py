@@ -15,8 +15,9 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 MODE = os.environ.get("STAND_IN_MODE", "")
 ARGUMENTS = sys.argv[1:]
 NAME = ARGUMENTS[ARGUMENTS.index("--served-model-name") + 1]
-HOST = ARGUMENTS[ARGUMENTS.index("--host") + 1]
-PORT = int(ARGUMENTS[ARGUMENTS.index("--port") + 1])
+HEADLESS = "--headless" in ARGUMENTS
+HOST = "" if HEADLESS else ARGUMENTS[ARGUMENTS.index("--host") + 1]
+PORT = 0 if HEADLESS else int(ARGUMENTS[ARGUMENTS.index("--port") + 1])
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -65,7 +66,7 @@ if MODE == "dies":
     sys.exit(3)
 if MODE == "fatal-line":
     print("OSError: [Errno 98] Address already in use", flush=True)
-if MODE in ("hangs", "fatal-line"):
+if HEADLESS or MODE in ("hangs", "fatal-line"):
     time.sleep(600)
 if MODE == "ignores-term":
     signal.signal(signal.SIGTERM, signal.SIG_IGN)

@@ -246,7 +246,7 @@ def record(reply: Reply, keep_text: bool = True) -> dict[str, Any]:
     stamps: list[float] = []
     tokens: list[int] = []
     texts: list[str] = []
-    pending, with_ids, done, seen = 0, False, False, 0
+    done, seen = False, 0
     for stamp, data in events(_bodies(reply), reply.mode == "chunked"):
         if data == b"[DONE]":
             done = True
@@ -274,30 +274,29 @@ def record(reply: Reply, keep_text: bool = True) -> dict[str, Any]:
         thought = delta.get("reasoning") or delta.get("reasoning_content")
         calls = delta.get("tool_calls")
         ids = choice.get("token_ids")
-        if ids is not None:
-            with_ids = True
-            pending += len(ids)
         if choice.get("finish_reason"):
             result["finish"] = choice["finish_reason"]
-        if not (answer or thought or calls):
-            # A token that shows nothing: half a character, or the end of the text. Its step counts where ids tell of it.
-            if ids and choice.get("finish_reason"):
-                stamps.append(round(since, 6))
-                tokens.append(pending)
-                pending = 0
+        shown = bool(answer or thought or calls)
+        # Ids tell of a step that shows nothing: a mark such as <think> that the parser takes away, half a character, the end of the text.
+        if not (shown or ids):
             continue
-        if result["ttft"] is None:
+        stamps.append(round(since, 6))
+        tokens.append(len(ids or ()))
+        if shown and result["ttft"] is None:
             result["ttft"] = round(since, 6)
         if result["ttfo"] is None and (answer or calls):
             result["ttfo"] = round(since, 6)
-        stamps.append(round(since, 6))
-        tokens.append(pending)
-        pending = 0
         if keep_text:
             texts.extend(part for part in (thought, answer) if part)
     if result["error"] is None and not done and result["finish"] is None:
         result["error"] = "the stream ended in the middle"
-    result["stamps"], result["tokens"], result["events"] = stamps, tokens if with_ids else None, seen
+    if any(tokens):
+        # In such a stream an event without ids is no step: the rest of what an earlier one held, or a parser's last word.
+        steps = [(stamp, count) for stamp, count in zip(stamps, tokens, strict=True) if count]
+        result["stamps"], result["tokens"] = [stamp for stamp, _ in steps], [count for _, count in steps]
+    else:
+        result["stamps"] = stamps
+    result["events"] = seen
     result["text"] = "".join(texts)
     return result
 

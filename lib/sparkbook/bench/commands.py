@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sparkbook.bench import exchange, load, tables
+from sparkbook.bench import exchange, gate, load, tables
 from sparkbook.bench.results import Report
 from sparkbook.errors import SparkbookError
 from sparkbook.findings import Findings
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from sparkbook.bench.advise import Advice
+    from sparkbook.bench.lossless import Trial
 
 
 def obtain(source: str, options: dict[str, Any], *, model: str | None = None, bar: bool = False) -> Report:
@@ -44,14 +45,76 @@ def obtain(source: str, options: dict[str, Any], *, model: str | None = None, ba
             "rates": _words(options["rates"] or "", float, "rate"),
         }
     )
-    endpoint = Endpoint(source.rstrip("/").removesuffix("/v1"), model or "", key_from_environment())
-    if not endpoint.model:
-        names = endpoint.served_models()
-        if not names:
-            raise SparkbookError(f"{endpoint.url} serves no model")
-        endpoint = Endpoint(endpoint.url, names[0], endpoint.api_key)
+    endpoint = _server(source, model)
     with _bar(bar) as progress:
         return load.measure(endpoint, plan, progress=progress)
+
+
+def _server(url: str, model: str | None = None) -> Endpoint:
+    endpoint = Endpoint(url.rstrip("/").removesuffix("/v1"), model or "", key_from_environment())
+    if endpoint.model:
+        return endpoint
+    names = endpoint.served_models()
+    if not names:
+        raise SparkbookError(f"{endpoint.url} serves no model")
+    return Endpoint(endpoint.url, names[0], endpoint.api_key)
+
+
+def equal_servers(a: str, b: str, option: str, *, each: int, max_tokens: int, bar: bool = False) -> Trial:
+    """Compare what two servers answer; see `lossless.compare`.
+
+    Raises:
+        SparkbookError: an address is none, or a server does not answer or gives no log-probabilities.
+    """
+    from sparkbook.bench import lossless
+
+    if wrong := [url for url in (a, b) if not url.startswith(("http://", "https://"))]:
+        raise SparkbookError(f"'{wrong[0]}' is not an address: write one such as http://127.0.0.1:8000")
+    first, second = _server(a), _server(b)
+    total = 3 * (len(lossless.texts(each)) + len(lossless.tasks()))
+    with _bar(bar) as progress:
+        told = progress and (lambda done: progress("asking A, B and A again", done, total))
+        return lossless.compare(first, second, option=option, progress=told, each=each, max_tokens=max_tokens)
+
+
+def obtain_with_vllm(url: str, options: dict[str, Any], *, model: str | None = None, tokenizer: str | None = None) -> Report:
+    """Let `vllm bench serve` measure a server, a run for each number of requests at a time, and import its rows.
+
+    Args:
+        url: the server's address.
+        options: `concurrency` (words with commas), `requests` of a row and `max_tokens` of a reply. Its prompts are random tokens.
+        tokenizer: folder or name; what the server says of its model where it is not given.
+
+    Raises:
+        SparkbookError: an option can't be used, nothing answers, vLLM is not installed, or its benchmark fails.
+    """
+    from sparkbook.serve import paths
+
+    if not url.startswith(("http://", "https://")):
+        raise SparkbookError(f"'{url}' is no address such as http://127.0.0.1:8000: vllm bench serve measures a running server")
+    unused = [f"--{name}" for name, option in (("rate", "rates"), ("seconds", "seconds"), ("caching", "caching")) if options.get(option)]
+    if unused:
+        raise SparkbookError(f"{', '.join(unused)} can't be used with vllm bench serve: it runs so many requests, so many at a time")
+    endpoint = _server(url, model)
+    if tokenizer is None:
+        served = endpoint.get("/v1/models").json().get("data") or []
+        tokenizer = next((one.get("root") for one in served if one.get("id") == endpoint.model), None) or endpoint.model
+    if tokenizer.startswith("/") and not Path(tokenizer).is_dir():
+        raise SparkbookError(f"the server's model lies in {tokenizer}, which is not here: name its tokenizer with --tokenizer")
+    command = [str(paths.engine_python().with_name("vllm"))]
+    whole: Report | None = None
+    for slots in _words(options["concurrency"], int, "concurrency"):
+        count = options.get("requests") or max(4 * slots, 16)
+        found = exchange.run_vllm_bench(
+            endpoint, command=command, tokenizer=tokenizer, prompts=count, concurrency=slots, output_len=options["max_tokens"]
+        )
+        whole = found if whole is None else whole.model_copy(update={"cells": [*whole.cells, *found.cells]})
+    if whole is None:
+        raise SparkbookError("give at least one number of requests at a time, such as --concurrency 1,4")
+    whole.label = options.get("label")
+    whole.notes.append("Measured by vllm bench serve with random prompts: classes and seed were not used.")
+    gate.compare_rows(whole)
+    return whole
 
 
 def _words(text: str, kind: type, name: str) -> list[Any]:
@@ -83,7 +146,8 @@ def _bar(wanted: bool) -> Iterator[load.Progress | None]:
 
 
 def keep(report: Report, file: str, form: str) -> None:
-    """Write a report: `sparkbook` (all of it), `vllm` (a report of one row) or `llama-benchy`.
+    """Write a report: `sparkbook` (all of it), `vllm` (a report of one row), `llama-benchy`, or `performance` (NVIDIA's performance.yaml:
+    one row that passed the gate).
 
     Raises:
         SparkbookError: the form is unknown, does not fit, or the file can't be written.
@@ -97,10 +161,23 @@ def keep(report: Report, file: str, form: str) -> None:
         value = exchange.to_vllm(report, report.cells[0])
     elif form == "llama-benchy":
         value = exchange.to_llama_benchy(report)
+    elif form == "performance":
+        import yaml
+
+        if len(report.cells) != 1:
+            raise SparkbookError(
+                f"performance.yaml holds one row and this measurement has {len(report.cells)}: choose one class and one load"
+            )
+        value = exchange.to_performance(
+            report,
+            report.cells[0],
+            {"system": {"label": report.machine or "unknown"}, "software": {"engine": report.engine or "unknown"}},
+        )
     else:
-        raise SparkbookError(f"there is no form '{form}'; there are sparkbook, vllm and llama-benchy")
+        raise SparkbookError(f"there is no form '{form}'; there are sparkbook, vllm, llama-benchy and performance")
+    text = yaml.safe_dump(value, sort_keys=False) if form == "performance" else json.dumps(value, ensure_ascii=False) + "\n"
     try:
-        Path(file).write_text(json.dumps(value, ensure_ascii=False) + "\n", encoding="utf-8")
+        Path(file).write_text(text, encoding="utf-8")
     except OSError as error:
         raise SparkbookError(f"{file} can't be written: {error.strerror}") from None
 

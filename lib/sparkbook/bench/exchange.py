@@ -314,11 +314,12 @@ def run_vllm_bench(
     extra: Sequence[str] = (),
     run: Callable[..., subprocess.CompletedProcess[str]] = subprocess.run,
 ) -> Report:
-    """Run `vllm bench serve` with random prompts against a server and import what it measured.
+    """Run `vllm bench serve` with random prompts, greedy, against a server and import what it measured as one row of the class `random`.
 
     Args:
-        command: how vLLM is called, such as `[".venv-engine/bin/vllm"]`; it must be installed with what its benchmark needs.
-        tokenizer: folder or name of the model's tokenizer.
+        command: how vLLM is called, such as `[".venv-engine/bin/vllm"]`.
+        tokenizer: folder or name of the model's tokenizer: vLLM makes its prompts with it.
+        input_len, output_len: tokens of a prompt and of a reply.
         extra: further arguments, such as `--dataset-name`.
 
     Raises:
@@ -345,6 +346,9 @@ def run_vllm_bench(
             str(concurrency),
             "--num-warmups",
             str(concurrency),
+            "--temperature",
+            "0",
+            "--disable-tqdm",
             "--save-result",
             "--save-detailed",
             "--result-dir",
@@ -372,4 +376,7 @@ def run_vllm_bench(
         if done.returncode or not file.is_file():
             last = "\n".join((done.stderr or done.stdout).strip().splitlines()[-4:])
             raise SparkbookError(f"`vllm bench serve` ended with status {done.returncode}:\n{last}")
-        return from_vllm(json.loads(file.read_text(encoding="utf-8")))
+        report = from_vllm(json.loads(file.read_text(encoding="utf-8")))
+        for cell in report.cells:
+            cell.prompt_class, cell.max_tokens = "random", output_len
+        return report

@@ -323,7 +323,7 @@ def measure(
     plan = plan or Plan()
     report = Report(
         date=datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ"), tool="sparkbook", model=endpoint.model,
-        engine=_engine_name(endpoint), machine=_machine_name(endpoint), label=plan.label, seed=plan.seed,
+        engine=engine_name(endpoint), machine=machine_name(endpoint), label=plan.label, seed=plan.seed,
     )  # fmt: skip
     with source or telemetry.Live(endpoint) as looking, Worker() as worker:
         bench = Bench(endpoint, plan, worker, looking, progress)
@@ -393,17 +393,18 @@ def engine_account(change: Deltas) -> Engine:
         generation_tokens=change.generation_tokens, prompt_tokens=change.prompt_tokens, preemptions=change.preemptions,
         prefix_hits=change.prefix_hits, drafts=change.drafts, drafted=change.drafted, accepted=change.accepted,
         acceptance=change.acceptance, mean_length=change.mean_length, per_position=list(change.per_position), queue_s=change.queue_s,
+        steps=change.steps, first_tokens=change.first_tokens, ttft_s=change.ttft_s, decode_s=change.decode_s,
     )  # fmt: skip
 
 
-def _engine_name(endpoint: Endpoint) -> str | None:
+def engine_name(endpoint: Endpoint) -> str | None:
     with contextlib.suppress(SparkbookError, ValueError, AttributeError):
         version = endpoint.get("/version").json().get("version")
         return f"vLLM {version}" if version else None
     return None
 
 
-def _machine_name(endpoint: Endpoint) -> str | None:
+def machine_name(endpoint: Endpoint) -> str | None:
     """GPU or CPU of this machine; None where the engine is on another one."""
     if urlsplit(endpoint.url).hostname not in ("127.0.0.1", "localhost", "::1"):
         return None

@@ -112,6 +112,22 @@ def familiar() -> dict[str, list[str]]:
     return {"chat": list(_BY_HEART), "code": code}
 
 
+def edits(count: int = 16) -> list[str]:
+    """Functions to be copied with one name changed: replies that repeat their prompt, which is where drafts by n-grams pay."""
+    words = ("total", "count", "price", "score", "width", "depth", "speed", "power")
+    bodies = (
+        "def {w}_of(items):\n    {w} = 0\n    for item in items:\n        {w} = {w} + item.{w}\n    return {w}",
+        "def max_{w}(items):\n    best = None\n    for item in items:\n        if best is None or item.{w} > best.{w}:\n"
+        "            best = item\n    return best",
+    )
+    made = [
+        f"Copy this Python code exactly, but call the function {word}_b{number}:\n\n```python\n{body.format(w=word)}\n```"
+        for number, body in enumerate(bodies)
+        for word in words
+    ]
+    return made[:count]
+
+
 def context_tokens(name: str) -> int | None:
     """Tokens that a long class aims at; None for the others.
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -37,7 +38,8 @@ class Request(_Model):
         start_s: when it was sent, since the first one of its cell.
         late_s: open loop: sent so long after it was due.
         ttfr_s: first event with `choices`, be it an empty role.
-        ttft_s: first event with an answer, a thought or a tool call.
+        ttft_s: first event with an answer, a thought or a tool call: what a reader sees. Where the first token is a mark that the server's
+            parser takes away, such as `<think>`, it is later than the engine's first token, which is `stamps_s[0]`.
         ttfo_s: first event with an answer or a tool call.
         latency_s: the last byte.
         stamps_s: events that carry tokens, one an engine step as far as the client can tell.
@@ -252,7 +254,10 @@ class Client(_Model):
 
 
 class Engine(_Model):
-    """The engine's own account of a cell: what its counters grew by, and speculation's ratios."""
+    """The engine's own account of a cell: what its counters grew by, and speculation's ratios.
+
+    `steps`, `first_tokens`, `ttft_s` and `decode_s` as in `metrics_doctor.Deltas`.
+    """
 
     generation_tokens: float | None = None
     prompt_tokens: float | None = None
@@ -265,6 +270,10 @@ class Engine(_Model):
     mean_length: float | None = None
     per_position: list[float] = Field(default_factory=list)
     queue_s: float | None = None
+    steps: float | None = None
+    first_tokens: float | None = None
+    ttft_s: float | None = None
+    decode_s: float | None = None
 
 
 class Machine(_Model):
@@ -313,6 +322,59 @@ class Cell(_Model):
     def load(self) -> str:
         """`c=4`, or `2 req/s`."""
         return f"c={self.concurrency}" if self.rate is None else f"{self.rate:g} req/s"
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """One quantity of a cell as the client measured it and as the engine counted it.
+
+    Attributes:
+        name: `tokens`; `tokens a step`; `acceptance`, the tokens of a step once more, against 1 + accepted / steps; `tpot_s`; `ttft_s`.
+    """
+
+    name: str
+    client: float
+    engine: float
+
+    @property
+    def apart(self) -> float:
+        """By how much of the engine's value the client's is larger."""
+        return self.client / self.engine - 1 if self.engine else math.inf
+
+
+def agreement(cell: Cell) -> dict[str, Agreement]:
+    """The client's figures beside the engine's own, by name; only what both know, and nothing of a cell in which a request failed.
+
+    - `tokens`: by `usage`, against `generation_tokens`: the same number, the end-of-text token included in both.
+    - `tokens a step`: tokens after the first / events after the first, against the same over `inter_token_latency_seconds_count`. A server
+      that is late merges two steps into one event, so events can be fewer than steps and never more.
+    - `acceptance`: tokens by `usage` after the first / the engine's steps, against 1 + accepted / steps. In the last step of a reply the
+      engine counts drafts as accepted that lie behind the reply's end, so the engine's is higher by up to K / (tokens of a reply).
+    - `tpot_s`: time from the first event to the last / tokens after the first, both summed over requests, against
+      `request_decode_time_seconds_sum` / tokens. A merged event does not change it. (`tpot_s` of the figures weighs requests alike.)
+    - `ttft_s`: mean time to the first event that holds a token, against `time_to_first_token_seconds`. The engine's clock starts when the
+      request has been received and parsed and stops before the event is written, so the client's is longer by a few milliseconds of server.
+
+    (vLLM 0.32, `vllm/v1/metrics/stats.py`, https://github.com/vllm-project/vllm/blob/main/vllm/v1/metrics/stats.py)
+    """
+    engine, good = cell.engine, [r for r in cell.requests if r.error is None and r.stamps_s and r.output_tokens]
+    if engine is None or not good or len(good) < len(cell.requests) or cell.interrupted:
+        return {}
+    tokens = sum(r.output_tokens or 0 for r in good)
+    later = tokens - sum(r.first_tokens for r in good)
+    # A recorded sweep has kept only the first and the last stamp of a request, so its events are not known any more.
+    whole = all(not r.chunk_tokens or len(r.chunk_tokens) == len(r.stamps_s) for r in good)
+    events = sum(len(r.stamps_s) - 1 for r in good) if whole else 0
+    decode = math.fsum(r.stamps_s[-1] - r.stamps_s[0] for r in good)
+    made = tokens - (engine.first_tokens or 0)
+    pairs: dict[str, tuple[float | None, float | None]] = {
+        "tokens": (tokens, engine.generation_tokens),
+        "tokens a step": (later / events if events else None, made / engine.steps if engine.steps else None),
+        "acceptance": (made / engine.steps, 1 + engine.accepted / engine.steps) if engine.steps and engine.accepted else (None, None),
+        "tpot_s": (decode / later if later else None, engine.decode_s / made if engine.decode_s and made else None),
+        "ttft_s": (math.fsum(r.stamps_s[0] for r in good) / len(good), engine.ttft_s),
+    }
+    return {name: Agreement(name, a, b) for name, (a, b) in pairs.items() if a is not None and b is not None}
 
 
 class Report(_Model):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Iterable, Sequence
 
@@ -23,6 +24,7 @@ def quantile(values: Sequence[float], q: float) -> float:
     return ordered[low] + (ordered[high] - ordered[low]) * (place - low)
 
 
+@functools.lru_cache(maxsize=1024)  # one measurement asks for the same few over and over, 20 ms each
 def t_quantile(p: float, df: float) -> float:
     """The p-quantile of Student's t with df degrees of freedom, by bisection of its distribution function.
 

@@ -14,6 +14,7 @@ from typing import Any
 from sparkbook.bench import advise, equality, load
 from sparkbook.bench.advise import Advice
 from sparkbook.bench.equality import Answer, Equality
+from sparkbook.bench.prompts import Prompt
 from sparkbook.bench.results import Report
 from sparkbook.errors import SparkbookError
 from sparkbook.recipes import Recipe
@@ -103,7 +104,7 @@ def _thin(report: Report) -> Report:
 
 
 def recorded(name: str) -> Sweep:
-    """A sweep that was taken with `tools/record_speculation.py` and comes with the project: `mtp`, `draft` or `ngram`.
+    """A sweep that was taken with `tools/record_speculation.py` and comes with the project: `mtp`, `draft`, `ngram` or `smollm2-ngram`.
 
     Raises:
         SparkbookError: there is no such recording.
@@ -120,9 +121,13 @@ def with_k(recipe: Recipe, k: int) -> Recipe:
     config = recipe.serve.args.get("speculative-config")
     if not isinstance(config, dict):
         raise SparkbookError(f"{recipe.id} has no speculative-config, so there is no K to change: name the recipe with the draft")
-    args = {name: value for name, value in recipe.serve.args.items() if name != "speculative-config"}
-    if k:
-        args["speculative-config"] = {**config, "num_speculative_tokens": k}
+    return with_args(recipe, {"speculative-config": {**config, "num_speculative_tokens": k} if k else None})
+
+
+def with_args(recipe: Recipe, changed: Mapping[str, Any]) -> Recipe:
+    """The same recipe with other arguments of `vllm serve`; None takes one away."""
+    args = {name: value for name, value in recipe.serve.args.items() if name not in changed}
+    args |= {name: value for name, value in changed.items() if value is not None}
     return recipe.model_copy(update={"serve": recipe.serve.model_copy(update={"args": args})})
 
 
@@ -153,8 +158,7 @@ def sweep(
     """
     if not ks or min(ks) < 1:
         raise SparkbookError("give the numbers of drafts to try, 1 or more each, such as 1,2,3")
-    each = -(-compare // max(len(plan.classes), 1))
-    asked = [prompt for name in plan.classes for prompt in plan.prompts(name, each, salt=None)][:compare]
+    asked = _asked(plan, compare)
     off: list[Report] = []
     arms: dict[int, tuple[Report, ...]] = {}
     answers: dict[int, Sequence[Answer]] = {}
@@ -178,3 +182,51 @@ def sweep(
             raise KeyboardInterrupt
     equal = {k: equality.compare(answers[0], answers[k], again) for k in arms} if asked else {}
     return Sweep((off[0], off[1]), arms, answers, equal)
+
+
+def by_turns(
+    endpoints: Mapping[int, Endpoint],
+    plan: load.Plan,
+    *,
+    compare: int = 12,
+    compare_tokens: int = 48,
+    measure: Callable[[Endpoint, load.Plan], Report] = load.measure,
+    say: Callable[[str], None] = lambda line: None,
+) -> Sweep:
+    """The same over servers that run side by side, each idle while another is measured: class by class, without drafts, each K, and without
+    once more. A machine that changes over minutes changes all arms of a class alike.
+
+    Args:
+        endpoints: a running server for each K; 0 is the one without speculation.
+        plan, compare, compare_tokens, say: as for `sweep`; `say` is told each class.
+
+    Raises:
+        SparkbookError: there is no server without speculation, or none with; or a measurement fails.
+    """
+    ks = sorted(k for k in endpoints if k > 0)
+    if 0 not in endpoints or not ks:
+        raise SparkbookError("give a server without speculation, as K = 0, and at least one with")
+    turns = [0, *ks, 0]
+    reports: list[Report | None] = [None] * len(turns)
+    for name in plan.classes:
+        say(name)
+        for turn, k in enumerate(turns):
+            report = measure(endpoints[k], dataclasses.replace(plan, classes=(name,), label=f"K={k}"))
+            if report.interrupted:
+                raise KeyboardInterrupt
+            earlier = reports[turn]
+            reports[turn] = earlier.model_copy(update={"cells": [*earlier.cells, *report.cells]}) if earlier else report
+    first, *middle, last = (report.model_copy(update={"label": f"K={k}"}) for k, report in zip(turns, reports, strict=True) if report)
+    asked = _asked(plan, compare)
+    answers = {k: equality.ask(endpoints[k], asked, max_tokens=compare_tokens) for k in (0, *ks)} if asked else {}
+    equal = {}
+    if asked:
+        again = equality.ask(endpoints[0], asked, max_tokens=compare_tokens)
+        equal = {k: equality.compare(answers[0], answers[k], again) for k in ks}
+    return Sweep((first, last), {k: (report,) for k, report in zip(ks, middle, strict=True)}, answers, equal)
+
+
+def _asked(plan: load.Plan, count: int) -> list[Prompt]:
+    """Unsalted prompts of each class in turn, for the comparison of outputs."""
+    each = -(-count // max(len(plan.classes), 1))
+    return [prompt for name in plan.classes for prompt in plan.prompts(name, each, salt=None)][:count]

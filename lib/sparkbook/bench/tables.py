@@ -6,10 +6,15 @@ and one mode against another. tok/s and times carry their definition in the head
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from sparkbook.bench.results import Cell, Report, Summary
+from sparkbook.bench.results import Cell, Report, Summary, agreement
+
+if TYPE_CHECKING:
+    from sparkbook.bench.sweep import Sweep
+    from sparkbook.recipes.schema import Speed
 
 Table = tuple[list[str], list[list[Any]]]
 
@@ -86,6 +91,24 @@ def by_context(report: Report) -> Table:
     return header, rows
 
 
+def agreements(reports: Sequence[Report]) -> Table:
+    """What the client measured / what the engine counted of the same requests, and how far apart; `results.agreement` says what each is."""
+    header = ["Run", "Class", "Load", "tokens", "tokens a step", "apart", "TPOT, ms", "apart", "first token, ms", "apart, ms"]
+    rows = []
+    for report in reports:
+        for cell in report.cells:
+            found = agreement(cell)
+            if {"tokens", "tokens a step", "tpot_s", "ttft_s"} <= found.keys():
+                tokens, steps, tpot, ttft = (found[name] for name in ("tokens", "tokens a step", "tpot_s", "ttft_s"))
+                rows.append([
+                    report.label, cell.prompt_class, cell.load, f"{tokens.client:.0f} / {tokens.engine:.0f}",
+                    f"{steps.client:.3f} / {steps.engine:.3f}", f"{steps.apart:+.1%}",
+                    f"{1000 * tpot.client:.2f} / {1000 * tpot.engine:.2f}", f"{tpot.apart:+.1%}",
+                    f"{1000 * ttft.client:.1f} / {1000 * ttft.engine:.1f}", f"{1000 * (ttft.client - ttft.engine):+.1f}",
+                ])  # fmt: skip
+    return header, rows
+
+
 def modes(reports: Sequence[Report]) -> Table:
     """The same rows in several modes, such as TurboQuant off, capture_only and hybrid; the last against the first in percent.
 
@@ -104,6 +127,82 @@ def modes(reports: Sequence[Report]) -> Table:
             worst = Report(date="", tool="", model="", cells=found).verdict
             rows.append([cell.prompt_class, cell.load, *speeds, delta, worst])
     return header, rows
+
+
+def speculation(found: Sweep, concurrency: int = 1) -> Table:
+    """Prompt class × drafts a step: speed, what was accepted, and the gain over no speculation, paired, with its 95 % interval.
+
+    tok/s is 1/TPOT, medians over prompts. Acceptance is accepted / drafted; the length is 1 + accepted / drafts, over the steps that had
+    a draft; tokens a step are the client's, over all steps.
+    """
+    header = ["Class", "K", "tok/s", "TPOT, ms", "accepted, %", "length", "tokens a step", "times as fast (95 %)", "Verdict"]
+    rows: list[list[Any]] = []
+    advice = found.advice()
+    arms = [(0, found.off[0]), *((k, report) for k, reports in found.arms.items() for report in reports)]
+    for name in advice.classes:
+        for k, report in arms:
+            for cell in (c for c in report.cells if (c.prompt_class, c.concurrency) == (name, concurrency)):
+                f, engine = cell.figures, cell.engine
+                told: list[Any] = [None, None, None]
+                if k:
+                    gain = advice.case(k, name, concurrency).comparison
+                    low, high = gain.interval or (math.nan, math.nan)
+                    told = [100 * engine.acceptance if engine and engine.acceptance else None, engine and engine.mean_length,
+                            f"{gain.ratio:.2f} ({low:.2f} to {high:.2f})"]  # fmt: skip
+                length = told[1] and f"{told[1]:.2f}"
+                steps = f.tok_per_step and f"{f.tok_per_step:.2f}"
+                rows.append([
+                    name, k or "off", _median(f.decode_tok_s), _median(f.tpot_s, 1000), told[0], length, steps, told[2], cell.verdict,
+                ])  # fmt: skip
+    return header, rows
+
+
+def published(speeds: Sequence[Speed]) -> dict[str, Table]:
+    """The same four forms from figures that others published: `class`, `concurrency`, `context` and `modes`, those for which there are any.
+
+    Where several configurations are told, the first three forms are of the first one.
+    """
+    names = list(dict.fromkeys(s.configuration for s in speeds))
+    words = [(name or "as it comes").split("=")[-1] for name in names]
+    first = [s for s in speeds if s.configuration == names[0]] if names else []
+    loaded = [c for c in dict.fromkeys(s.prompt_class for s in first) if any(s.concurrency > 1 for s in first if s.prompt_class == c)]
+    made: dict[str, Table] = {
+        "class": (
+            ["Prompt class", "tok/s", "TPOT, ms", "TTFT, ms"],
+            [[s.prompt_class, s.decode_tok_s, s.tpot_ms, s.ttft_ms] for s in first if s.concurrency == 1 and not s.context_tokens],
+        ),
+        "concurrency": (
+            ["Class", "Requests at a time", "tok/s in all", "tok/s of one", "TTFT, ms", "TPOT, ms"],
+            [[s.prompt_class, s.concurrency, s.aggregate_tok_s or s.decode_tok_s, s.decode_tok_s, s.ttft_ms, s.tpot_ms]
+             for name in loaded for s in first if s.prompt_class == name],
+        ),
+        "context": (
+            ["Context, tokens", "decode tok/s", "TTFT, ms", "TPOT, ms"],
+            [[s.context_tokens, s.decode_tok_s, s.ttft_ms, s.tpot_ms] for s in first if s.context_tokens],
+        ),
+        "modes": (
+            ["Class", "Requests at a time", "Context, tokens", *(f"{word}, tok/s" for word in words),
+             f"Δ {words[-1]} vs {words[0]}, %" if words else "Δ"],
+            _mode_rows(speeds, names) if len(names) > 1 else [],
+        ),
+    }  # fmt: skip
+    return {name: _told(header, rows) for name, (header, rows) in made.items() if rows}
+
+
+def _told(header: list[str], rows: list[list[Any]]) -> Table:
+    """Without the columns of which nothing is known."""
+    kept = [i for i in range(len(header)) if any(row[i] is not None for row in rows)]
+    return [header[i] for i in kept], [[row[i] for i in kept] for row in rows]
+
+
+def _mode_rows(speeds: Sequence[Speed], names: Sequence[str | None]) -> list[list[Any]]:
+    rates = {(s.prompt_class, s.concurrency, s.context_tokens, s.configuration): s.aggregate_tok_s or s.decode_tok_s for s in speeds}
+    rows = []
+    for key in dict.fromkeys(key[:3] for key in rates):
+        values = [rates.get((*key, name)) for name in names]
+        first, last = values[0], values[-1]
+        rows.append([*key, *values, 100 * (last / first - 1) if first and last else None])
+    return rows
 
 
 def _same(report: Report, cell: Cell) -> Cell | None:

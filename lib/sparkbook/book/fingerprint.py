@@ -25,7 +25,9 @@ class Fingerprints:
 
     def chapter(self, source: Path, values: dict[str, Any], target: str) -> str:
         """Of a chapter: it may use anything in the library, the catalogue included."""
-        return _digest("chapter", self._source(source), values, target, self._code, self._catalogue, self._pins)
+        written = self._source(source)
+        claims = self._claims if "claims" in json.dumps(written) else ""
+        return _digest("chapter", written, values, target, self._code, self._catalogue, self._pins, claims)
 
     def model_page(self, recipe: Any, values: dict[str, Any], target: str) -> str:
         """Of a recipe's page: the template, the library's code, and this one recipe with everything it extends."""
@@ -44,6 +46,12 @@ class Fingerprints:
         skip = (self._library / "recipes" / "catalogue", self._library / "book")
         files = [path for path in _files(self._library) if not any(path.is_relative_to(folder) for folder in skip)]
         return _hash_files([*files, *(self._library / "book").glob("present.py")], self._library)
+
+    @cached_property
+    def _claims(self) -> str:
+        """The claims register, of those chapters that draw from it."""
+        folder = self._project.root / "book" / "claims"
+        return _digest(_hash_files(folder.glob("*.yaml"), folder), _hash_files((self._library / "book").glob("claims.py"), self._library))
 
     @cached_property
     def _catalogue(self) -> str:

@@ -189,6 +189,7 @@ def execute(
                 temporary,
                 values or {},
                 kernel_name="python3",
+                language="python",
                 progress_bar=progress,
                 execution_timeout=CELL_TIMEOUT_S,
                 **client,

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import datetime
 import json
 import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from sparkbook.book import notebooks
+from sparkbook.book import claims, notebooks, record
 from sparkbook.book.fingerprint import Fingerprints
 from sparkbook.book.project import Project
 from sparkbook.errors import SparkbookError
@@ -46,19 +47,23 @@ class Page:
 
     def is_fresh(self) -> bool:
         """Whether the executed notebook is there, ran to its end, and was made from what there is now."""
+        return self.out.is_file() and self.made().get("fingerprint") == self.fingerprint
+
+    def made(self) -> dict[str, str]:
+        """What was written down when it ran to its end; empty where it did not."""
         try:
-            made = json.loads(self.record.read_text("utf-8"))
+            return dict(json.loads(self.record.read_text("utf-8")))
         except (OSError, ValueError):
-            return False
-        return self.out.is_file() and made.get("fingerprint") == self.fingerprint
+            return {}
 
     def forget(self) -> None:
         """From now on the executed notebook counts as stale, whatever happens."""
         self.record.unlink(missing_ok=True)
 
     def remember(self) -> None:
-        """The executed notebook is what the fingerprint stands for."""
-        self.record.write_text(json.dumps({"fingerprint": self.fingerprint}) + "\n", "utf-8")
+        """The executed notebook is what the fingerprint stands for, and ran today."""
+        made = {"fingerprint": self.fingerprint, "date": datetime.date.today().isoformat()}
+        self.record.write_text(json.dumps(made) + "\n", "utf-8")
 
 
 def pages(project: Project, target: Target) -> list[Page]:
@@ -112,18 +117,32 @@ def as_published(page: Page) -> dict[str, Any]:
     """The executed notebook as Sphinx gets it.
 
     A generated page gets its own heading in place of the template's, and shows the parameters that it was run with, not those that they
-    replaced. A picture gets its alternative text: the one its output carries, else the sentence above the cell.
+    replaced. A picture gets its alternative text: the one its output carries, else the sentence above the cell. A figure drawn from
+    the claims register leads to the claim's row, and under the heading stands what the page's numbers were taken on.
     """
     notebook = notebooks.read(page.out)
     above = ""
     for cell in notebook["cells"]:
         if cell["cell_type"] == "markdown":
             above = cell["source"].strip() or above
+            cell["source"] = claims.on_site(cell["source"])
         else:
             _describe_pictures(cell, above)
+            for output in cell["outputs"]:
+                output.get("data", {}).pop(claims.MIME, None)  # a record for the build, nothing to show
     if page.title is not None:
         _retitle(notebook, page.title)
+    _badge(notebook, record.badges(page, notebook))
     return notebook
+
+
+def _badge(notebook: dict[str, Any], badges: str) -> None:
+    """Put the badges right under the page's heading."""
+    for cell in notebook["cells"]:
+        if cell["cell_type"] == "markdown" and cell["source"].startswith("# "):
+            heading, _, rest = cell["source"].partition("\n")
+            cell["source"] = f"{heading}\n\n{badges}\n{rest}"
+            return
 
 
 def _describe_pictures(cell: dict[str, Any], above: str) -> None:

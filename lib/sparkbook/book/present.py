@@ -36,9 +36,9 @@ class Html:
 class Tabs:
     """Pieces of code side by side: tabs on the site, foldable blocks in JupyterLab."""
 
-    def __init__(self, name: str, tabs: Sequence[tuple[str, str, str]]) -> None:
-        """`tabs`: title, language of the code, code."""
-        self._name, self.tabs = name, list(tabs)
+    def __init__(self, name: str, tabs: Sequence[tuple[str, str, str]], group: str | None = None) -> None:
+        """`tabs`: title, language of the code, code. Tabs of a `group` stay in step: one choice holds for the whole site."""
+        self._name, self.tabs, self._group = name, list(tabs), group
 
     def __repr__(self) -> str:
         return f"<{self._name}: {', '.join(title for title, _, _ in self.tabs)}>"
@@ -47,8 +47,10 @@ class Tabs:
         items = []
         for title, language, code in self.tabs:
             fence = "`" * max(3, 1 + max((len(run) for run in re.findall("`+", code)), default=0))
-            items.append(f":::{{tab-item}} {title}\n{fence}{language}\n{code.rstrip()}\n{fence}\n:::")
-        return "::::{tab-set}\n" + "\n\n".join(items) + "\n::::"
+            sync = f":sync: {title}\n\n" if self._group else ""
+            items.append(f":::{{tab-item}} {title}\n{sync}{fence}{language}\n{code.rstrip()}\n{fence}\n:::")
+        group = f":sync-group: {self._group}\n\n" if self._group else ""
+        return f"::::{{tab-set}}\n{group}" + "\n\n".join(items) + "\n::::"
 
     def _repr_html_(self) -> str:
         blocks = (f"<details{' open' * (not i)}><summary>{_text(title)}</summary><pre>{html.escape(code)}</pre></details>"
@@ -124,19 +126,19 @@ def _context(recipe: Recipe) -> str | None:
 
 
 def forms(recipe: Recipe) -> list[str]:
-    """The formats that its launch can be written in: docker and compose need an image, a bare line needs to know what it runs."""
+    """The formats shown for its launch: docker and compose need an image, a bare line and sparkrun need to know what it runs."""
     if recipe.image is None:
         return ["shell"]
     own_script = recipe.launch.entrypoint == "wrapper" or recipe.serve.command is not None
-    return ["docker", "compose"] if own_script else ["docker", "compose", "shell"]
+    return ["docker", "compose"] if own_script else ["docker", "compose", "shell", "sparkrun"]
 
 
 def launch_tabs(recipe: Recipe) -> Tabs:
     """The launch line in each form that the recipe has."""
     from sparkbook.formats import FORMATS
 
-    shown = [("yaml" if name == "compose" else "bash", FORMATS[name]) for name in forms(recipe)]
-    return Tabs(f"Launch: {recipe.id}", [(form.title, language, form.write(recipe.launch)) for language, form in shown])
+    shown = [FORMATS[name] for name in forms(recipe)]
+    return Tabs(f"Launch: {recipe.id}", [(form.name, form.language, form.write(recipe)) for form in shown], "launch")
 
 
 def prepare(recipe: Recipe) -> Html | Tabs:

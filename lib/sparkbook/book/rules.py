@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import html
 import importlib
-from collections.abc import Iterable, Iterator
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from sparkbook.book.flags import Flag
+    from sparkbook.recipes import Recipe
 
 CODE_FAMILIES = (
     "sparkbook.host.pages:HOST",
@@ -12,6 +17,7 @@ CODE_FAMILIES = (
     "sparkbook.logs.states:STATES",
     "sparkbook.metrics_doctor:MET",
     "sparkbook.bench.advise:ADV",
+    "sparkbook.cluster.checks:FAB",
 )
 """Families of findings that are made in code, each as the module and the name in it (see `sparkbook.checks`), in the order of the site."""
 
@@ -43,18 +49,25 @@ def code_families() -> Iterator[Any]:
         yield getattr(importlib.import_module(module), name)
 
 
-def rule_pages() -> Iterator[tuple[str, str]]:
-    """Name (without ending) and Markdown of each page, in the order of the table of contents."""
+def rule_pages(flags: Mapping[str, Flag], models: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    """Name (without ending) and Markdown of each page, in the order of the table of contents.
+
+    Args:
+        flags: the flags that have a page; a rule's section names those that it watches, a signature's those that it speaks of.
+        models: id and page of each recipe; a rule's section names those of which it complains.
+    """
     from sparkbook import lint
     from sparkbook.logs.pages import page as signature_page
     from sparkbook.logs.signatures import signatures
 
+    spoken_of = _spoken_of(models)
     for family, title in lint.FAMILIES.items():
-        mine = [(rule.code, lint.page(rule)) for rule in lint.RULES.values() if rule.family == family]
+        mine = [(r.code, lint.page(r) + _seen(r.code, flags) + _met(r.code, spoken_of)) for r in lint.RULES.values() if r.family == family]
         intro = "What `sparkbook lint` looks for. Each example was judged when this page was built; what is shown is what the linter said."
         yield family.lower(), _page(f"{family}: {_lower(title)}", intro, mine)
     for hundred, title in LOG_FAMILIES.items():
-        mine = [(signature.id, signature_page(signature)) for signature in signatures() if signature.id.startswith(f"LOG{hundred}")]
+        these = [signature for signature in signatures() if signature.id.startswith(f"LOG{hundred}")]
+        mine = [(signature.id, signature_page(signature) + _seen(signature.id, flags)) for signature in these]
         intro = "What `sparkbook diagnose` recognizes in a log. A test holds each signature to the two examples shown."
         yield f"log{hundred}", _page(f"LOG{hundred}xx: {title}", intro, mine)
     for checks in code_families():
@@ -65,6 +78,37 @@ def rule_pages() -> Iterator[tuple[str, str]]:
         )
     for name, (module, codes, title) in code_tables().items():
         yield name, _page(f"{name.upper()}: {title}", module.INTRO, [(code.code, module.page(code)) for code in codes.values()])
+
+
+def _seen(code: str, flags: Mapping[str, Flag]) -> str:
+    """The flags that a rule or a signature is about, for the end of its section."""
+    about = [f"`--{flag.name}`" for flag in flags.values() if code in flag.rules + flag.signatures]
+    return f"\nFlags: {', '.join(about)}.\n" if about else ""
+
+
+def speaking_of(recipe: Recipe) -> list[str]:
+    """The linter's rules that say something of a recipe: as the catalogue has it, or as its source published it."""
+    from sparkbook import lint
+    from sparkbook.lint.variants import variant
+
+    reports = [lint.lint(recipe), lint.lint(variant(recipe, "as-published") or recipe)]
+    return list(dict.fromkeys(finding.rule for report in reports for finding in report.findings))
+
+
+def _spoken_of(models: Mapping[str, str]) -> dict[str, list[str]]:
+    """Rule to the recipes of which it says something, as links."""
+    from sparkbook import recipes
+
+    found: dict[str, list[str]] = {}
+    for recipe, page in ((recipes.load(name), page) for name, page in models.items()):
+        for code in speaking_of(recipe):
+            found.setdefault(code, []).append(f'<a href="../models/{page}.html">{html.escape(recipe.title)}</a>')
+    return found
+
+
+def _met(code: str, spoken_of: dict[str, list[str]]) -> str:
+    met = spoken_of.get(code)
+    return f"\nRecipes of which it speaks, as they are or as they were published: {', '.join(met)}.\n" if met else ""
 
 
 def code_tables() -> dict[str, tuple[Any, dict[str, Any], str]]:

@@ -8,13 +8,13 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from sparkbook.book import fingerprint, vendor
+from sparkbook.book import fingerprint, record, vendor
 from sparkbook.book.pages import Page, as_published
 from sparkbook.book.project import Project
 from sparkbook.book.rules import rule_pages
@@ -22,12 +22,20 @@ from sparkbook.errors import SparkbookError
 
 if TYPE_CHECKING:
     from sparkbook.book.build import Outcome
+    from sparkbook.book.links import Linker
 
 OVERVIEW = "07_models"
 """The chapter under which the recipes' pages stand."""
 
 _COPIED = ("_config.yml", "conf.py")
 _TIMEOUT_S = 900
+_JUPYTER_BOOK = (
+    "import functools, jupyter_book.sphinx as book; "
+    f"book.build_sphinx = functools.partial(book.build_sphinx, jobs={os.cpu_count() or 1}); "
+    "from jupyter_book.cli.main import main; main()"
+)
+"""jupyter-book's own command has no option for Sphinx's `-j`."""
+
 _WARNING = re.compile(r"^.*(?:WARNING|ERROR|CRITICAL|SEVERE): .*")
 
 
@@ -54,6 +62,7 @@ def publish(project: Project, pages: list[Page], outcome: Outcome, say: Callable
     from sparkbook.book.check import check
 
     problems += check(fresh)
+    problems += record.unreported(project, pages)
     swap(fresh, project.html)
     outcome.problems += problems
     outcome.site = project.html
@@ -70,6 +79,9 @@ def site_fingerprint(project: Project) -> str:
 
 def assemble(project: Project, pages: list[Page]) -> None:
     """Write `_build/book`, the folder that Sphinx reads. Beside it the old one is gone only when the new one is complete."""
+    from sparkbook import recipes
+    from sparkbook.book import chooser, flags, links, search
+
     fresh = project.source_tree.with_name("book.new")
     shutil.rmtree(fresh, ignore_errors=True)
     fresh.mkdir(parents=True)
@@ -77,20 +89,73 @@ def assemble(project: Project, pages: list[Page]) -> None:
         shutil.copyfile(project.root / name, fresh / name)
     shutil.copytree(project.root / "book", fresh / "book", ignore=shutil.ignore_patterns(".*", "__pycache__"))
     (fresh / "_vendor").symlink_to("../vendor/site")
+    models = {page.values["recipe_id"]: page.out.stem for page in pages if page.title is not None}
+    known = flags.flags(models)
+    linker = links.Linker(links.addresses(known, models))
+    for prose in sorted((fresh / "book").rglob("*.md")):
+        at = prose.relative_to(fresh).with_suffix(".html").as_posix()
+        prose.write_text(linker.markdown(prose.read_text("utf-8"), at), "utf-8")
+    (fresh / "book" / "_chooser.md").write_text(chooser.page(chooser.data(models)), "utf-8")
+    (fresh / "book" / "_static").mkdir(exist_ok=True)
+    (fresh / "book" / "_static" / "signatures.js").write_text(search.script(known), "utf-8")
+    texts = []
     for page in pages:
         folder = fresh / ("notebooks" if page.title is None else "models")
         folder.mkdir(exist_ok=True)
-        text = json.dumps(as_published(page), indent=1, ensure_ascii=False, sort_keys=True)
+        notebook = as_published(page)
+        if page.title is None:
+            texts.append((f"notebooks/{page.out.stem}", *_title_and_text(notebook)))
+        notebook["cells"].insert(1, _prose("run-it", run_line(page)))
+        if page.title is not None and (named := flags.of_recipe(recipes.load(page.values["recipe_id"]), known)):
+            sources = [cell["source"] for cell in notebook["cells"]]
+            after_the_line = next((i for i, source in enumerate(sources) if source.startswith("## What to know")), len(sources))
+            notebook["cells"].insert(after_the_line, _prose("named", named))
+        linker.notebook(notebook, f"{folder.name}/{page.out.stem}.html")
+        text = json.dumps(notebook, indent=1, ensure_ascii=False, sort_keys=True)
         (folder / page.out.name).write_text(text + "\n", "utf-8")
-    (fresh / "rules").mkdir()
-    names = []
-    for name, markdown in rule_pages():
-        (fresh / "rules" / f"{name}.md").write_text(markdown, "utf-8")
-        names.append(name)
+    sections = list(_write_pages(fresh / "flags", flags.pages(known, texts), linker))
+    names = list(_write_pages(fresh / "rules", rule_pages(known, models), linker))
     toc = with_models(project.toc(), [page for page in pages if page.title is not None])
+    flag_pages = {"file": f"flags/{sections[0]}", "sections": [{"file": f"flags/{name}"} for name in sections[1:]]}
+    toc.setdefault("parts", []).append({"caption": "Flags", "chapters": [flag_pages]})
     toc.setdefault("parts", []).append({"caption": "Rules", "chapters": [{"file": f"rules/{name}"} for name in names]})
+    record.write(project, fresh, toc)
     (fresh / "_toc.yml").write_text(yaml.safe_dump(toc, sort_keys=False, allow_unicode=True), "utf-8")
     swap(fresh, project.source_tree)
+
+
+def _write_pages(folder: Path, written: Iterable[tuple[str, str]], linker: Linker) -> Iterator[str]:
+    """Write generated pages with their links; gives their names."""
+    folder.mkdir()
+    for name, markdown in written:
+        (folder / f"{name}.md").write_text(linker.markdown(markdown, f"{folder.name}/{name}.html"), "utf-8")
+        yield name
+
+
+def _prose(name: str, text: str) -> dict[str, Any]:
+    """A cell of text, to put into a notebook."""
+    return {"cell_type": "markdown", "id": name, "metadata": {}, "source": text}
+
+
+def run_line(page: Page) -> str:
+    """How a reader runs the page on a Spark, and the notebook to take along."""
+    from sparkbook.book import notebooks
+
+    values = " ".join(f"-p {name} {value}" for name, value in page.values.items() if name != "target")
+    known = notebooks.parameters(page.source)
+    attach = page.engine == "attach" and "target" in known
+    line = f".venv/bin/papermill notebooks/{page.source.name} out.ipynb --cwd notebooks {values}{' -p target attach' * attach}".rstrip()
+    before = "SPARKBOOK_ENDPOINT=http://127.0.0.1:8000 " * (page.engine == "attach")
+    text = f"in a checkout of the book, `make lab` and open `notebooks/{page.source.name}`; or without a browser:"
+    taken = f"{{download}}`The notebook as it was run here <{page.out.name}>`; or, {text}"
+    return f":::{{dropdown}} Run this on your Spark\n:class-container: sb-run\n\n{taken}\n\n```bash\n{before}{line}\n```\n:::"
+
+
+def _title_and_text(notebook: dict[str, Any]) -> tuple[str, str]:
+    """A chapter's heading, and everything that its author wrote."""
+    text = "\n".join(cell["source"] for cell in notebook["cells"])
+    heading = re.search(r"^# (.+)$", text, re.MULTILINE)
+    return (heading[1].replace("`", "") if heading else "Untitled"), text
 
 
 def with_models(toc: dict[str, Any], models: list[Page]) -> dict[str, Any]:
@@ -126,7 +191,7 @@ def sphinx(project: Project) -> tuple[Path, list[str]]:
     command = [
         sys.executable,
         "-c",
-        "from jupyter_book.cli.main import main; main()",
+        _JUPYTER_BOOK,
         "build",
         str(project.source_tree),
         "--path-output",

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import importlib.util
 import json
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sparkbook.checkpoint.local import build
 from sparkbook.checkpoint.values import Checkpoint
@@ -29,12 +31,58 @@ def read(name: str, revision: str | None = None, api: HfApi | None = None) -> Ch
     Raises:
         SparkbookError: no such repository or revision, no permission, no network, or no safetensors files; the message says what to do.
     """
-    from huggingface_hub import HfApi, errors
+    from huggingface_hub import HfApi
 
     api = api or HfApi()
+    with _told(api, name, revision):
+        return _read(api, name, revision)
+
+
+class Files(NamedTuple):
+    """A repository's checkpoint at one commit: its config files, and its safetensors files with their sizes in bytes."""
+
+    commit: str
+    config: dict[str, Any]
+    hf_quant: dict[str, Any] | None
+    sizes: dict[str, int]
+
+
+def files(api: HfApi, name: str, revision: str | None = None) -> Files:
+    """What a repository holds; its weights are not read. Raises SparkbookError as `read` does."""
+    with _told(api, name, revision):
+        return _files(api, name, revision)
+
+
+def read_range(api: HfApi, name: str, file: str, commit: str, begin: int, end: int) -> bytes:
+    """Bytes begin to end (exclusive) of a repository's file, and no others. Raises SparkbookError as `read` does."""
+    from huggingface_hub import hf_hub_url
+    from huggingface_hub.utils import get_session, hf_raise_for_status
+
+    if begin == end:
+        return b""
+    with _told(api, name, commit):
+        url = hf_hub_url(name, file, revision=commit, endpoint=api.endpoint)
+        headers = {**api._build_hf_headers(), "range": f"bytes={begin}-{end - 1}", "accept-encoding": "identity"}
+        with get_session().stream("GET", url, headers=headers, timeout=TIMEOUT_S, follow_redirects=True) as answer:
+            if answer.status_code >= 400:
+                answer.read()
+            hf_raise_for_status(answer)
+            if answer.status_code != 206:
+                raise SparkbookError(f"{api.endpoint} sends the whole of {file} instead of the part asked for: fetch {name} first")
+            data = answer.read()
+    if len(data) != end - begin:
+        raise SparkbookError(f"{name}: {file} is cut off: {len(data)} of {end - begin} bytes from {begin} on; try again")
+    return bytes(data)
+
+
+@contextlib.contextmanager
+def _told(api: HfApi, name: str, revision: str | None) -> Iterator[None]:
+    """What goes wrong with the hub, told in words."""
+    from huggingface_hub import errors
+
     where = f"{api.endpoint}/{name}"
     try:
-        return _read(api, name, revision)
+        yield
     except errors.GatedRepoError as error:
         status = getattr(error.response, "status_code", 403)
         if status == 401:
@@ -73,7 +121,7 @@ def _network_errors() -> tuple[type[Exception], ...]:
     return tuple(importlib.import_module(name).HTTPError for name in names)
 
 
-def _read(api: HfApi, name: str, revision: str | None) -> Checkpoint:
+def _files(api: HfApi, name: str, revision: str | None) -> Files:
     info = api.model_info(name, revision=revision, files_metadata=True, timeout=TIMEOUT_S)
     commit = info.sha
     sizes = {file.rfilename: file.size for file in info.siblings or []}
@@ -90,8 +138,13 @@ def _read(api: HfApi, name: str, revision: str | None) -> Checkpoint:
     if not names:
         raise SparkbookError(f"{name} holds no safetensors files; weights in other formats (.bin, GGUF) are not read")
     hf_quant = _json(api, name, "hf_quant_config.json", commit) if "hf_quant_config.json" in sizes else None
+    return Files(commit, config, hf_quant, {file: sizes[file] or 0 for file in names})
+
+
+def _read(api: HfApi, name: str, revision: str | None) -> Checkpoint:
+    commit, config, hf_quant, sizes = _files(api, name, revision)
     headers = []
-    for file in names:
+    for file in sizes:
         found = api.parse_safetensors_file_metadata(name, file, revision=commit)
         headers.append(
             {
@@ -100,7 +153,7 @@ def _read(api: HfApi, name: str, revision: str | None) -> Checkpoint:
             }
         )
     source = f"headers of the files at {api.endpoint}/{name}/tree/{commit}"
-    return build(name, config, hf_quant, headers, [(file, sizes[file] or 0) for file in names], commit, source)
+    return build(name, config, hf_quant, headers, list(sizes.items()), commit, source)
 
 
 def _json(api: HfApi, name: str, file: str, revision: str | None) -> dict[str, Any]:

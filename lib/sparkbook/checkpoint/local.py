@@ -20,30 +20,46 @@ def read(folder: Path) -> Checkpoint:
     Raises:
         SparkbookError: it is no checkpoint: no config.json, no safetensors files, or files that are cut off.
     """
+    config, found = files(folder)
+    sizes = [(path.name, path.stat().st_size) for path in found]
+    return build(str(folder), config, hf_quant(folder), list(found.values()), sizes)
+
+
+def hf_quant(folder: Path) -> dict[str, Any] | None:
+    """Model Optimizer's description of its formats, which its checkpoints carry beside or in place of the config's."""
+    return _json(folder / "hf_quant_config.json")
+
+
+def files(folder: Path) -> tuple[dict[str, Any], dict[Path, dict[str, Any]]]:
+    """The config of a checkpoint in a folder, and its safetensors files with their headers; every file is whole.
+
+    Raises:
+        SparkbookError: as `read`.
+    """
     if not folder.is_dir():
         raise SparkbookError(f"{folder} is no folder: give the folder that holds config.json")
     config = _json(folder / "config.json")
     if config is None:
         raise SparkbookError(f"{folder} holds no config.json, so it is no checkpoint in Hugging Face's layout")
-    files = sorted(path for path in folder.glob("*.safetensors") if path.is_file())
+    paths = sorted(path for path in folder.glob("*.safetensors") if path.is_file())
     index = _json(folder / "model.safetensors.index.json")
     if index and isinstance(index.get("weight_map"), Mapping):
         named = {str(name) for name in index["weight_map"].values()}
-        if missing := sorted(named - {path.name for path in files}):
+        if missing := sorted(named - {path.name for path in paths}):
             raise SparkbookError(f"{folder}: {len(missing)} of {len(named)} files are missing, such as {missing[0]}; fetch them again")
-        files = [path for path in files if path.name in named]
-    if not files:
+        paths = [path for path in paths if path.name in named]
+    if not paths:
         raise SparkbookError(f"{folder} holds no safetensors files; weights in other formats (.bin, GGUF) are not read")
-    headers = []
-    for path in files:
+    headers = {}
+    for path in paths:
         header = _header(path)
         need = max((int(entry["data_offsets"][1]) for entry in header.values()), default=0)
         with path.open("rb") as file:
             (length,) = struct.unpack("<Q", file.read(8))
         if path.stat().st_size < 8 + length + need:
             raise SparkbookError(f"{path} is cut off: {path.stat().st_size} of {8 + length + need} bytes; fetch it again")
-        headers.append(header)
-    return build(str(folder), config, _json(folder / "hf_quant_config.json"), headers, [(p.name, p.stat().st_size) for p in files])
+        headers[path] = header
+    return config, headers
 
 
 def build(

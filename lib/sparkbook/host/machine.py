@@ -8,6 +8,7 @@ Nothing in here is a secret: of a token only where it was found and whether it w
 from __future__ import annotations
 
 import copy
+import functools
 from pathlib import Path
 from typing import Any
 
@@ -394,13 +395,18 @@ def _validated(value: Any, where: str) -> Machine:
         raise SparkbookError(f"{where} is not what the probes of a machine look like: {place}: {first['msg']}") from None
 
 
+@functools.cache
+def _recorded() -> dict[str, Any]:
+    return yaml.safe_load(RECORDED.read_text("utf-8"))  # type: ignore[no-any-return]
+
+
 def recorded(name: str = "healthy") -> Machine:
     """A machine from public reports, to judge before one has a Spark: see `recorded.yaml`.
 
     Raises:
         SparkbookError: there is none of this name.
     """
-    machines = yaml.safe_load(RECORDED.read_text("utf-8"))
+    machines = _recorded()
     if name not in machines:
         raise SparkbookError(f"no machine '{name}' is recorded; there are {', '.join(sorted(machines))}")
     return _validated(machines[name], f"the recorded machine '{name}'")

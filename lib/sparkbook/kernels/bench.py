@@ -180,6 +180,23 @@ class _Bench:
         self.report.ceilings = {"copy": round(max(copies), 1), "read": round(max(reads), 1)}
         self.say(f"copy {self.report.ceilings['copy']} GB/s, read only {self.report.ceilings['read']} GB/s")
 
+    def reads(self, shapes: Sequence[tuple[int, int]]) -> None:
+        """The read-only probe on as many bytes as the NVFP4 weights of each shape: what a launch of that size can reach at all."""
+        sink = self.torch.zeros(1, dtype=self.torch.int32, device="cuda")
+        for n, k in shapes:
+            nbytes = n * k * 9 // 16
+            sets = [self.bytes_(nbytes) for _ in range(self.copies(nbytes))]
+            best = None
+            for per in (2, 4, 8):
+                blocks = self.properties.multi_processor_count * per
+                calls = [lambda v=v: self.lib.read_probe(v, sink, blocks, stream=self.stream.cuda_stream) for v in sets]  # noqa: B023
+                timed = self.time(calls)
+                best = min(best or timed, timed)
+            row = Row("read probe", f"{n}x{k}", 0, best[0], nbytes, best[1], "the bytes of that shape, nothing computed")
+            self.report.rows.append(row)
+            share = row.gb_s / self.report.ceilings["copy"]
+            self.say(f"{row.what:<34} {row.shape:>14}  M 0  {row.us:8.2f} us  {row.gb_s:7.0f} GB/s  {share:6.1%}  {row.note}")
+
     def fp4(self, shapes: Sequence[tuple[int, int]], tokens: Sequence[int], pdl: Sequence[bool] = (False,), **variant: int) -> None:
         for n, k in shapes:
             nbytes = n * k * 9 // 16
@@ -351,6 +368,7 @@ def run(*, quick: bool = False, say: Callable[[str], None] = lambda text: None) 
     if quick:
         bench.fp4([(8192, 8192)], (1,))
         return bench.report
+    bench.reads(SHAPES)
     bench.fp4(SHAPES, (1,), (False, True))
     bench.fp4(COMPARED, (2, 4, 8))
     bench.moe("Qwen3-Next-80B-A3B", 512, 10, 512, 2048, (1, 4))

@@ -20,7 +20,19 @@ from pathlib import Path
 from sparkbook.errors import SparkbookError
 
 TARGETS = ("sm_90", "sm_120f", "sm_121f")
-_FLAGS = ("-O3", "-std=c++17", "-shared", "-cudart", "static", "-Xcompiler", "-fPIC,-fvisibility=hidden,-O3", "-Xptxas", "-v")
+_FLAGS = (
+    "-O3",
+    "-std=c++17",
+    "-shared",
+    "-cudart",
+    "static",
+    "-Xcompiler",
+    "-fPIC,-fvisibility=hidden,-O3",
+    "-Xptxas",
+    "-v",
+    "--threads",
+    "0",
+)
 #: What the wheels are called; nvcc alone comes without the front end, the headers and the library that it needs.
 WHEELS = "nvidia-cuda-nvcc nvidia-cuda-crt nvidia-nvvm nvidia-cuda-runtime nvidia-cuda-cccl"
 

@@ -454,25 +454,46 @@ class _Checks:
         return "four products"
 
     def check_22_torch_operators(self) -> str:
-        """torch operators: opcheck, torch.compile in one graph, and its CUDA graphs give what the library gives."""
+        """torch operators: opcheck, torch.compile in one graph, and CUDA graphs, give what the library or the CPU's operator gives."""
         if self.quick:
             return "left out"
         torch = self.torch
         from sparkbook.kernels import torch_ops
 
-        codes, scales, alpha = self.weights(256, 512)
-        x, exact = self.x(2, 512, "bfloat16")
-        on = self.up(codes), self.up(scales), self.up(np.float32([alpha]))
-        torch.library.opcheck(torch_ops.fp4_gemv, (x, *on))
-        torch.library.opcheck(torch_ops.nvfp4_quantize, (x, on[2]))
-        plain = torch.ops.sparkbook.fp4_gemv(x, *on)
-        self.near("operator", plain, reference.fp4_gemv(exact, codes, scales, alpha), "bfloat16")
-        for mode in ("default", "reduce-overhead"):
-            compiled = torch.compile(lambda v: torch.ops.sparkbook.fp4_gemv(v, *on) + 1, mode=mode, fullgraph=True)
-            for _ in range(3):
-                y = compiled(x)
-            assert torch.equal(y, plain + 1), f"torch.compile, {mode}"
-        return "fp4_gemv and nvfp4_quantize"
+        operators = torch_ops_calls(torch, self.rng)
+        for name, arguments in operators.items():
+            on = tuple(a.cuda() if isinstance(a, torch.Tensor) else a for a in arguments)
+            operator = getattr(torch.ops.sparkbook, name)
+            torch.library.opcheck(getattr(torch_ops, name), on)
+            several = lambda y: y if isinstance(y, tuple) else (y,)  # noqa: E731
+            plain = several(operator(*on))
+            for got, want in zip(plain, several(operator(*arguments)), strict=True):
+                assert got.shape == want.shape and got.dtype == want.dtype, f"{name}: {got.shape} {got.dtype}"
+                if want.dtype in (torch.uint8, torch.int64):
+                    assert (got.cpu() != want).float().mean() < 1e-3, f"{name}: differs from the CPU's"
+                else:
+                    self.near(name, got, want.double().numpy(), str(want.dtype).removeprefix("torch."))
+            graph = torch.cuda.CUDAGraph()
+            operator(*on)
+            with torch.cuda.graph(graph):
+                captured = several(operator(*on))
+            for y in captured:
+                y.zero_()
+            graph.replay()
+            assert all(torch.equal(y, want) for y, want in zip(captured, plain, strict=True)), f"{name}: replay of a CUDA graph"
+            torch._dynamo.reset()  # the limit of recompilations counts by code, and the code is one
+            compiled = torch.compile(lambda *a, operator=operator: operator(*a), backend="aot_eager", fullgraph=True)
+            assert all(torch.equal(y, want) for y, want in zip(several(compiled(*on)), plain, strict=True)), f"{name}: torch.compile"
+        for name in ("fp4_gemv", "moe_decode"):
+            on = tuple(a.cuda() for a in operators[name])
+            operator = getattr(torch.ops.sparkbook, name)
+            for mode in ("default", "reduce-overhead"):
+                torch._dynamo.reset()
+                compiled = torch.compile(lambda x, *rest, operator=operator: operator(x, *rest) + 1, mode=mode, fullgraph=True)
+                for _ in range(3):
+                    y = compiled(*on)
+                assert torch.equal(y, operator(*on) + 1), f"{name}: torch.compile, {mode}"
+        return ", ".join(operators)
 
     def check_23_cupy(self) -> str:
         """Arrays of CuPy through __cuda_array_interface__, without a copy."""
@@ -489,6 +510,36 @@ class _Checks:
         error = float(np.linalg.norm(y.get() - want) / np.linalg.norm(want))
         assert error < TOLERANCE["float32"], f"error {error:.1e}"
         return f"error {error:.1e}"
+
+
+def torch_ops_calls(torch: Any, rng: np.random.Generator) -> dict[str, tuple[Any, ...]]:
+    """Arguments on the CPU for every operator of `torch_ops`, small enough for the numpy reference."""
+    up = lambda a: torch.from_numpy(np.ascontiguousarray(a))  # noqa: E731
+    normal = lambda *shape: rng.standard_normal(shape).astype(np.float32)  # noqa: E731
+    codes, scales, g = (up(a) for a in reference.quantize(normal(256, 512) * 0.02))
+    x, one = up(normal(2, 512)).bfloat16(), torch.ones(1)
+    w8 = up(reference.encode_e4m3(normal(80, 512)))
+    pruned = reference.to_sparse24(codes.numpy(), scales.numpy(), allow_lossy=True)
+    e, inter, hidden = 4, 64, 512
+    c13, s13, g13 = (up(a) for a in reference.quantize(normal(e * 2 * inter, hidden) * 0.05))
+    c2, s2, g2 = (up(a) for a in reference.quantize(normal(e * hidden, inter) * 0.05))
+    experts = (
+        c13.view(e, 2 * inter, -1), s13.view(e, 2 * inter, -1), g13 * torch.rand(e, 2),
+        c2.view(e, hidden, -1), s2.view(e, hidden, -1), g2 * torch.rand(e),
+    )  # fmt: skip
+    ids, weights = torch.tensor([[0, 3], [2, -1]], dtype=torch.int32), torch.rand(2, 2)
+    return {
+        "fp4_gemv": (x, codes, scales, g.view(1)),
+        "nvfp4_linear": (up(normal(20, 512)).bfloat16(), codes, scales, g.view(1)),
+        "fp8_gemv": (x, w8, torch.ones(80)),
+        "lm_head": (x, w8, torch.ones(80)),
+        "moe_decode": (x, *experts, ids, weights),
+        "sparse_gemv": (x, up(pruned.tiles), g.view(1), pruned.n),
+        "nvfp4_quantize": (x, one * 0.001),
+        "nvfp4_dequantize": (codes, scales, g.view(1), torch.bfloat16),
+        "rmsnorm_nvfp4_quantize": (x, up(normal(512)).bfloat16(), 1e-6, one * 0.001),
+        "silu_mul_nvfp4_quantize": (up(normal(3, 128)).bfloat16(), one * 0.001),
+    }
 
 
 def main() -> int:

@@ -106,13 +106,17 @@ def capability(device: int = 0) -> tuple[int, int]:
     return major.value, minor.value
 
 
+def target_of(capability: tuple[int, int]) -> str:
+    """The target for a compute capability. Raises SparkbookError for one that no target fits."""
+    targets = {(9, 0): "sm_90", (12, 0): "sm_120f", (12, 1): "sm_121f"}
+    if capability not in targets:
+        raise SparkbookError(f"there are kernels for compute capability 9.0, 12.0 and 12.1; this GPU has {capability[0]}.{capability[1]}")
+    return targets[capability]
+
+
 def target_for(device: int = 0) -> str:
     """The target to build for a GPU. Raises SparkbookError for one that no target fits."""
-    found = capability(device)
-    targets = {(9, 0): "sm_90", (12, 0): "sm_120f", (12, 1): "sm_121f"}
-    if found not in targets:
-        raise SparkbookError(f"there are kernels for compute capability 9.0, 12.0 and 12.1; this GPU has {found[0]}.{found[1]}")
-    return targets[found]
+    return target_of(capability(device))
 
 
 class Library:

@@ -1,4 +1,5 @@
-"""The kernels as operators of torch: `torch.ops.sparkbook.fp4_gemv` and so on, defined when this module is imported.
+"""The kernels as operators of torch, defined when this module is imported: `torch.ops.sparkbook.fp4_gemv`, `fp8_gemv`, `lm_head`,
+`moe_decode`, `sparse_gemv`, `nvfp4_linear`, `nvfp4_quantize`, `nvfp4_dequantize`, `rmsnorm_nvfp4_quantize` and `silu_mul_nvfp4_quantize`.
 
 On CUDA tensors they launch on torch's current stream, allocate through torch and never synchronize, so that CUDA graphs capture them and
 `torch.compile` keeps them in its graph. On CPU tensors they compute the numpy reference.
@@ -13,7 +14,7 @@ import torch
 from torch import Tensor
 
 from sparkbook.kernels import reference
-from sparkbook.kernels.library import Library
+from sparkbook.kernels.library import MAX_TOKENS, Library
 
 
 @functools.cache
@@ -53,6 +54,22 @@ def _(x: Tensor, codes: Tensor, scales: Tensor, alpha: Tensor) -> Tensor:
 
 
 @fp4_gemv.register_fake
+def _(x: Tensor, codes: Tensor, scales: Tensor, alpha: Tensor) -> Tensor:
+    return x.new_empty(x.shape[0], codes.shape[0])
+
+
+@torch.library.custom_op("sparkbook::nvfp4_linear", mutates_args=(), device_types=("cuda", "cpu"))
+def nvfp4_linear(x: Tensor, codes: Tensor, scales: Tensor, alpha: Tensor) -> Tensor:
+    """`fp4_gemv` for any number of rows: beyond eight the weights are dequantized for the call and multiplied by torch.
+
+    One operator, so that a graph compiled for any number of tokens does not have to branch on it.
+    """
+    if 1 <= x.shape[0] <= MAX_TOKENS and x.shape[1] % 64 == 0:
+        return torch.ops.sparkbook.fp4_gemv(x.contiguous(), codes, scales, alpha)
+    return x @ torch.ops.sparkbook.nvfp4_dequantize(codes, scales, alpha, x.dtype).T
+
+
+@nvfp4_linear.register_fake
 def _(x: Tensor, codes: Tensor, scales: Tensor, alpha: Tensor) -> Tensor:
     return x.new_empty(x.shape[0], codes.shape[0])
 
@@ -169,6 +186,86 @@ def _(x: Tensor, g: Tensor) -> tuple[Tensor, Tensor]:
     return _room(x)
 
 
-def _room(x: Tensor) -> tuple[Tensor, Tensor]:
-    blocks = (x.shape[1] + 15) // 16
+@torch.library.custom_op("sparkbook::rmsnorm_nvfp4_quantize", mutates_args=(), device_types="cuda")
+def rmsnorm_nvfp4_quantize(x: Tensor, weight: Tensor, eps: float, g: Tensor) -> tuple[Tensor, Tensor]:
+    """x [M, K] / sqrt(mean(x^2) + eps) * weight [K], quantized as `nvfp4_quantize` does; K is a multiple of 16."""
+    codes, scales = _room(x)
+    library, stream = _on(x)
+    library.rmsnorm_quantize(x, weight, eps, g, codes, scales, stream=stream)
+    return codes, scales
+
+
+@rmsnorm_nvfp4_quantize.register_kernel("cpu")
+def _(x: Tensor, weight: Tensor, eps: float, g: Tensor) -> tuple[Tensor, Tensor]:
+    codes, scales, _ = reference.rmsnorm_quantize(_numpy(x), _numpy(weight), eps, float(g))
+    return torch.from_numpy(codes), torch.from_numpy(scales)
+
+
+@rmsnorm_nvfp4_quantize.register_fake
+def _(x: Tensor, weight: Tensor, eps: float, g: Tensor) -> tuple[Tensor, Tensor]:
+    return _room(x)
+
+
+@torch.library.custom_op("sparkbook::silu_mul_nvfp4_quantize", mutates_args=(), device_types="cuda")
+def silu_mul_nvfp4_quantize(x: Tensor, g: Tensor) -> tuple[Tensor, Tensor]:
+    """x [M, 2 K], gate then up: silu(gate) * up, quantized; K is a multiple of 16."""
+    codes, scales = _room(x, x.shape[1] // 2)
+    library, stream = _on(x)
+    library.silu_mul_quantize(x, g, codes, scales, stream=stream)
+    return codes, scales
+
+
+@silu_mul_nvfp4_quantize.register_kernel("cpu")
+def _(x: Tensor, g: Tensor) -> tuple[Tensor, Tensor]:
+    codes, scales, _ = reference.silu_mul_quantize(_numpy(x), float(g))
+    return torch.from_numpy(codes), torch.from_numpy(scales)
+
+
+@silu_mul_nvfp4_quantize.register_fake
+def _(x: Tensor, g: Tensor) -> tuple[Tensor, Tensor]:
+    return _room(x, x.shape[1] // 2)
+
+
+@torch.library.custom_op("sparkbook::nvfp4_dequantize", mutates_args=(), device_types="cuda")
+def nvfp4_dequantize(codes: Tensor, scales: Tensor, g: Tensor, dtype: torch.dtype) -> Tensor:
+    """codes [M, K / 2] and scales [M, K / 16] to (code * scale) * g, [M, K] of float32, bfloat16 or float16."""
+    y = codes.new_empty(codes.shape[0], 2 * codes.shape[1], dtype=dtype)
+    library, stream = _on(codes)
+    library.dequantize(codes, scales, g, y, stream=stream)
+    return y
+
+
+@nvfp4_dequantize.register_kernel("cpu")
+def _(codes: Tensor, scales: Tensor, g: Tensor, dtype: torch.dtype) -> Tensor:
+    return torch.from_numpy(reference.dequantize(_numpy(codes), _numpy(scales), float(g))).to(dtype)
+
+
+@nvfp4_dequantize.register_fake
+def _(codes: Tensor, scales: Tensor, g: Tensor, dtype: torch.dtype) -> Tensor:
+    return codes.new_empty(codes.shape[0], 2 * codes.shape[1], dtype=dtype)
+
+
+@torch.library.custom_op("sparkbook::sparse_gemv", mutates_args=(), device_types="cuda")
+def sparse_gemv(x: Tensor, tiles: Tensor, alpha: Tensor, n: int) -> Tensor:
+    """x [M, K] times 2:4 weights of n rows in the tiles of `reference.to_sparse24`."""
+    y = x.new_empty(x.shape[0], n)
+    library, stream = _on(x)
+    library.sparse_gemv(x, tiles, alpha, y, stream=stream)
+    return y
+
+
+@sparse_gemv.register_kernel("cpu")
+def _(x: Tensor, tiles: Tensor, alpha: Tensor, n: int) -> Tensor:
+    codes, scales = reference.from_sparse24(reference.Sparse24(_numpy(tiles), n, x.shape[1], 0.0, 0.0))
+    return _back(reference.fp4_gemv(_numpy(x), codes, scales, float(alpha)), x)
+
+
+@sparse_gemv.register_fake
+def _(x: Tensor, tiles: Tensor, alpha: Tensor, n: int) -> Tensor:
+    return x.new_empty(x.shape[0], n)
+
+
+def _room(x: Tensor, k: int | None = None) -> tuple[Tensor, Tensor]:
+    """Codes and scales for x's rows of length k."""
+    blocks = ((x.shape[1] if k is None else k) + 15) // 16
     return x.new_empty(x.shape[0], 8 * blocks, dtype=torch.uint8), x.new_empty(x.shape[0], blocks, dtype=torch.uint8)

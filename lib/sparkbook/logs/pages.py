@@ -44,7 +44,7 @@ def page(signature: Signature) -> str:
 
 **What to do.** {_upper(_plain(signature.fix))}
 {f"{chr(10)}**Collect next.**{chr(10)}{collect}{chr(10)}" if collect else ""}
-| | |
+| what | value |
 |---|---|
 {table}
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from matplotlib.patches import Patch
 
+from sparkbook.bench.lossless import Trial
 from sparkbook.bench.results import Cell, Report, Summary
 from sparkbook.errors import SparkbookError
 from sparkbook.plots.style import COLOURS, GRID, INK, Chart, axes
@@ -71,6 +72,53 @@ def by_concurrency(report: Report) -> Chart:
     _key(figure, cells, colours)
     said = "; ".join(f"{c.prompt_class} at {c.concurrency}: {c.figures.out_tok_s:.0f} ({c.verdict})" for c in cells)
     return Chart(figure, f"Bar chart: tokens per second over all requests by concurrency: {said}.")
+
+
+def lossless(trials: Sequence[Trial], title: str) -> Chart:
+    """What each option did to greedy replies (left: share identical, near-tie, really different) and to small tasks (right, in points, with
+    95 % intervals); on top the control, the server without the option asked twice.
+
+    Raises:
+        SparkbookError: there is no trial.
+    """
+    if not trials:
+        raise SparkbookError("no option was compared")
+    figure, axis = axes(1.3 + 0.36 * (len(trials) + 1))
+    figure.clear()
+    axis, beside = figure.subplots(1, 2, sharey=True, width_ratios=(1.7, 1))
+    rows = [("nothing: asked twice", trials[0].equality.control, None), *((t.option, t.equality, t) for t in trials)]
+    states, names, said = ("identical", "near-tie", "real"), ("identical", "near-tie", "really different"), []
+    for place, (name, equal, trial) in enumerate(rows):
+        counts = [equal.count(state) for state in states] if equal else [0, 0, 0]  # type: ignore[arg-type]
+        total, begin = sum(counts) or 1, 0.0
+        for count, colour in zip(counts, (COLOURS[0], COLOURS[1], COLOURS[5]), strict=True):
+            axis.barh(place, count / total, 0.62, left=begin, color=colour)
+            if count / total > 0.07:
+                axis.text(begin + count / total / 2, place, str(count), va="center", ha="center", fontsize=8, color="white")
+            begin += count / total
+        text = f"{name}: {', '.join(f'{count} {word}' for count, word in zip(counts, names, strict=True))}"
+        if trial:
+            share, low, high = (100 * x for x in trial.scores.difference)
+            beside.plot((low, high), (place, place), color=INK, linewidth=1.2)
+            beside.plot(share, place, "o", markersize=5, color=COLOURS[0] if low <= 0 <= high else COLOURS[5])
+            text += f", tasks {share:+.0f} points"
+        said.append(text)
+    for one, label in ((axis, "share of replies"), (beside, "tasks solved, change in points")):
+        one.spines[["top", "right"]].set_visible(False)
+        one.spines[["left", "bottom"]].set_color(GRID)
+        one.tick_params(colors=INK, labelsize=9)
+        one.set_xlabel(label, fontsize=9, color=INK)
+    beside.axvline(0, color=GRID, linewidth=1, zorder=0)
+    beside.tick_params(left=False)
+    axis.set_xlim(0, 1)
+    axis.set_xticks((0, 0.25, 0.5, 0.75))
+    axis.xaxis.set_major_formatter(lambda value, _: f"{value:.0%}")
+    axis.set_yticks(range(len(rows)), [name for name, _, _ in rows])
+    axis.invert_yaxis()
+    figure.suptitle(title, fontsize=10, x=0.01, ha="left", color=INK)
+    patches = [Patch(facecolor=c, label=name) for c, name in zip((COLOURS[0], COLOURS[1], COLOURS[5]), names, strict=True)]
+    figure.legend(handles=patches, loc="outside lower center", ncols=3, frameon=False, fontsize=9)
+    return Chart(figure, f"Bar chart: {title}: {'; '.join(said)}.")
 
 
 def _fill(cell: Cell, colour: str) -> dict[str, Any]:

@@ -68,7 +68,7 @@ def speed_ups(advice: Advice, title: str, concurrency: int = 1) -> Chart:
     axis.set_xlabel("K, drafts a step", fontsize=9, color=INK)
     axis.set_ylabel("times as fast as without", fontsize=9, color=INK)
     axis.set_title(title, fontsize=10, loc="left", color=INK)
-    axis.legend(frameon=False, fontsize=9)
+    figure.legend(loc="outside lower center", ncols=number, frameon=False, fontsize=9)
     return Chart(figure, f"Line chart: {title}, speed-up by K: {'; '.join(said)}.")
 
 

@@ -541,7 +541,7 @@ def start(
         asked = prepare(stack, host.home, replace_fields(choices, watched=ready), key)
         for note in asked.notes:
             say(f"{note.severity}: {note.message} ({note.rule})")
-        engine = _already(host, asked, stack, key, key_file, replace, say) or _launch(host, asked, stack, key, key_file, watch, floor, say)
+        engine = _already(host, asked, stack, key, key_file, replace, say) or launch(host, asked, stack, key, key_file, watch, floor, say)
         try:
             if ready:
                 with engine.guard or contextlib.nullcontext():
@@ -617,10 +617,10 @@ def _check_strangers(host: Host, asked: Request) -> None:
         raise DockerFault(faults()["DOCK104"].finding(f"something on this host listens on {asked.host}:{asked.port}", port=asked.port))
 
 
-def _launch(
+def launch(
     host: Host, asked: Request, stack: Stack, key: str, key_file: Path, watch: bool | None, floor: int | None, say: Callable[[str], None]
 ) -> DockerEngine:
-    """Pull, create, start. Whatever goes wrong, and whenever Ctrl-C comes, no container is left."""
+    """Pull, create, start what was asked for. Whatever goes wrong, and whenever Ctrl-C comes, no container is left."""
     if not host.remote:
         for mount in asked.body["HostConfig"].get("Mounts", ()):
             if mount["Type"] == "bind" and not Path(mount["Source"]).exists():

@@ -16,6 +16,7 @@ import signal
 import socket
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from sparkbook.formats.lexer import HOME
@@ -76,6 +77,8 @@ class ProcessEngine(Engine):
         folder: Path | None = None,
         grace_s: float = 10.0,
         recipe: str = "",
+        via: Sequence[str] = (),
+        instead: Sequence[str] | None = None,
     ):
         """Start the engine and return at once; `wait_ready` waits until it answers.
 
@@ -87,6 +90,10 @@ class ProcessEngine(Engine):
             folder: where log and key go; made under the cache directory when None.
             grace_s: seconds between asking the engine to end and killing it.
             recipe: id of the recipe that it comes from, for `sparkbook status`.
+            via: words before the command, such as those that enter another network namespace.
+            instead: program of the engine's environment and its words, run in place of `vllm serve`: Ray's daemon on a node of a cluster.
+
+        With `headless` among the arguments it is a rank of a server that answers elsewhere, and gets no host and port.
 
         Raises:
             EngineError: the port is taken, the model's folder is missing, or the program can't be started.
@@ -112,11 +119,13 @@ class ProcessEngine(Engine):
         write_private(self.key_file, key)
         args = {n: v for n, v in launch.serve.args.items() if n not in ("host", "port")}
         args.setdefault("served-model-name", name)
-        serve = launch.serve.model_copy(update={"model": str(model), "model_option": False, "args": {"host": _HOST, "port": port, **args}})
-        if not (program := python.with_name("vllm")).is_file():
-            raise EngineError(f"there is no vllm beside {python}: 'make engine' makes an environment that has it")
+        args = args if args.get("headless") else {"host": _HOST, "port": port, **args}
+        serve = launch.serve.model_copy(update={"model": str(model), "model_option": False, "args": args})
+        name_of_program = instead[0] if instead else "vllm"
+        if not (program := python.with_name(name_of_program)).is_file():
+            raise EngineError(f"there is no {name_of_program} beside {python}: 'make engine' makes an environment that has vllm")
         words = [word.replace(HOME, str(Path.home())) for group in serve_groups(serve) for word in group]
-        self.command = [str(program), "serve", *words]
+        self.command = [*via, str(program), *(instead[1:] if instead else ["serve", *words])]
         served = args["served-model-name"]
         self.endpoint = Endpoint(f"http://{_HOST}:{port}", str(served[0] if isinstance(served, list) else served), key)
         # The lifeline: only this process holds the writing end, and children don't inherit it.

@@ -1,0 +1,191 @@
+"""The start page's chooser: for each recipe, use and memory the launch line, whether it fits, the speed to expect and what is to be said.
+
+All answers are worked out when the site is assembled, by what the command asks as well: `formats`, `plan` and `lint`. The page holds them
+as one block of JSON, which `_static/chooser.js` shows; without scripts the page is a table of all recipes.
+"""
+
+from __future__ import annotations
+
+import html
+import json
+from collections.abc import Callable, Hashable, Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from sparkbook.recipes import Recipe
+
+
+@dataclass(frozen=True)
+class Use:
+    """What a server is for: None leaves what the recipe says.
+
+    Attributes:
+        key, title: its name in the data, and for people.
+        context: tokens of one conversation.
+        sequences: conversations at once.
+    """
+
+    key: str
+    title: str
+    context: int | None = None
+    sequences: int | None = None
+
+    @property
+    def options(self) -> str:
+        """The same for `sparkbook plan`."""
+        return f" --context {self.context} --seqs {self.sequences}" if self.context else ""
+
+
+@dataclass(frozen=True)
+class Memory:
+    """What of a Spark's memory is available before the start, GiB; None: nothing else runs."""
+
+    key: str
+    title: str
+    available_gib: int | None = None
+
+    @property
+    def options(self) -> str:
+        """The same for `sparkbook plan`."""
+        return f" --available-gib {self.available_gib}" if self.available_gib else ""
+
+
+USES = (
+    Use("recipe", "As the recipe is set"),
+    Use("chat", "One person, chats of 16,384 tokens", 16_384, 1),
+    Use("agent", "One coding agent, 131,072 tokens", 131_072, 1),
+    Use("team", "Eight at once, 32,768 tokens each", 32_768, 8),
+)
+MEMORIES = (
+    Memory("all", "A Spark on which nothing else runs"),
+    Memory("96", "96 GiB available: a desktop and its programs", 96),
+    Memory("64", "64 GiB available: another server runs", 64),
+)
+FIRST = "qwen3.6-35b-a3b-nvfp4-2026-09"
+"""The recipe that is shown before anything is chosen."""
+
+_VARIABLES = {"max-model-len": "MAX_MODEL_LEN", "max-num-seqs": "MAX_NUM_SEQS"}
+"""What images with a script of their own call these options."""
+
+
+def chosen(ids: Iterable[str]) -> list[Recipe]:
+    """The recipes to choose from: those for a Spark, not those of the book's own engine."""
+    from sparkbook import recipes
+
+    return [recipe for recipe in map(recipes.load, ids) if recipe.image is not None]
+
+
+def adjustable(recipe: Recipe) -> bool:
+    """Whether the line itself can ask for a context and a number of sequences; not where a script in the image sets them."""
+    return recipe.launch.entrypoint != "wrapper" or all(name in recipe.launch.env for name in _VARIABLES.values())
+
+
+def for_use(recipe: Recipe, use: Use) -> Recipe:
+    """The recipe with the context and the number of sequences of a use, as options, or as the variables of an image that takes those.
+
+    A recipe that is not `adjustable` stays as it is.
+    """
+    if use.context is None or use.sequences is None or not adjustable(recipe):
+        return recipe
+    wanted = {"max-model-len": use.context, "max-num-seqs": use.sequences}
+    if recipe.launch.entrypoint == "wrapper":
+        changed = {_VARIABLES[name]: str(value) for name, value in wanted.items()}
+        return recipe.model_copy(update={"env": {**recipe.env, **changed}})
+    return recipe.model_copy(update={"serve": recipe.serve.model_copy(update={"args": {**recipe.serve.args, **wanted}})})
+
+
+class _Table:
+    """Values that come more than once are kept once, and named by their number."""
+
+    def __init__(self) -> None:
+        self.values: list[Any] = []
+        self._numbers: dict[Hashable, int] = {}
+
+    def number(self, value: Any) -> int:
+        key = json.dumps(value)
+        if key not in self._numbers:
+            self._numbers[key] = len(self.values)
+            self.values.append(value)
+        return self._numbers[key]
+
+
+def data(ids: Iterable[str]) -> dict[str, Any]:
+    """Everything that the chooser knows.
+
+    `recipes[i].lines` and `.lint` have one entry a use, `.plans` one a use and, within it, one a memory. Lines and findings are numbers of
+    the tables `lines` and `findings`; a finding is severity, message, fix, rule and the address of the rule's section. A plan has the
+    verdict, context, sequences, the KV cache's tokens, its findings, and the number of its speeds: requests, then low, middle, high tok/s.
+    """
+    from sparkbook import lint
+    from sparkbook.formats import FORMATS
+    from sparkbook.plan import memory, request
+
+    lines, findings, speeds = _Table(), _Table(), _Table()
+
+    def said(found: Any) -> list[int]:
+        return [findings.number([f.severity, f.message, f.fix, f.rule, f.why]) for f in found]
+
+    hosts = [request.host(None, memory_.available_gib) for memory_ in MEMORIES]
+    entries = []
+    for recipe in chosen(ids):
+        launches, judged, plans = [], [], []
+        for use in USES:
+            changed = for_use(recipe, use)
+            launches.append([lines.number(line) for line in FORMATS["docker"].write(changed).splitlines()])
+            judged.append(said(lint.lint(changed).findings))
+            setup = request.read(recipe.id, request.Override(use.context, use.sequences))
+            plans.append([_plan(memory.plan(setup, host).to_dict(), said, speeds) for host in hosts])
+        entry = {"id": recipe.id, "title": recipe.title, "summary": recipe.summary, "family": recipe.family, "page": recipe.slug}
+        entry |= {"nodes": recipe.topology.nodes, "adjustable": adjustable(recipe)}
+        entries.append({**entry, "lines": launches, "lint": judged, "plans": plans})
+    choices = {
+        name: [{"key": choice.key, "title": choice.title, "options": choice.options} for choice in table]
+        for name, table in (("uses", USES), ("memories", MEMORIES))
+    }
+    return {**choices, "lines": lines.values, "findings": findings.values, "speeds": speeds.values, "recipes": entries}
+
+
+def _plan(answer: dict[str, Any], said: Callable[[Any], list[int]], speeds: _Table) -> dict[str, Any]:
+    from types import SimpleNamespace
+
+    summary = answer["summary"]
+    rates = [[speed["requests"], *speed["tok_s"]] for speed in summary["decode"] or ()]
+    return {
+        "verdict": summary["verdict"],
+        "context": summary["context"],
+        "sequences": summary["sequences"],
+        "kv": summary["kv_tokens"],
+        "said": said(SimpleNamespace(**finding) for finding in answer["findings"]),
+        "speed": speeds.number(rates),
+    }
+
+
+def page(known: dict[str, Any]) -> str:
+    """The chooser as Markdown to include: the table that is there without scripts, and the data from which the script makes the chooser.
+
+    `known` is what `data` gave.
+    """
+    text = json.dumps(known, ensure_ascii=False, separators=(",", ":")).replace("<", "\\u003c")
+    block = f'<script type="application/json" id="sb-chooser-data">{text}</script>'
+    return f'```{{raw}} html\n<div id="sb-chooser" data-first="{FIRST}"></div>\n{_plain_table(known)}\n{block}\n```\n'
+
+
+def _plain_table(known: dict[str, Any]) -> str:
+    rows = []
+    for recipe in known["recipes"]:
+        plan = recipe["plans"][0][0]
+        rates = known["speeds"][plan["speed"]]
+        speed = f"{rates[0][2]:.0f} ({rates[0][1]:.0f} to {rates[0][3]:.0f})" if rates else "–"
+        grave = sum(known["findings"][number][0] != "info" for number in dict.fromkeys(plan["said"] + recipe["lint"][0]))
+        name = f'<a href="../models/{recipe["page"]}.html">{html.escape(recipe["title"])}</a>'
+        cells = [f"{plan['context']:,}", str(plan["sequences"]), plan["verdict"], speed, str(grave or "none")]
+        rows.append(f'<tr><th scope="row">{name}</th>' + "".join(f"<td>{cell}</td>" for cell in cells) + "</tr>")
+    head = "".join(
+        f'<th scope="col">{title}</th>'
+        for title in ("Recipe", "Context, tokens", "Requests at once", "On a Spark", "Decode of one, tok/s", "Warnings")
+    )
+    return (
+        '<div class="sb-scroll" id="sb-chooser-table"><table class="table sb-table"><caption>As each recipe is set; fit and speed are '
+        f"estimates.</caption><thead><tr>{head}</tr></thead><tbody>{''.join(rows)}</tbody></table></div>"
+    )

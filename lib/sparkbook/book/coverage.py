@@ -1,0 +1,178 @@
+"""Coverage: every section, model, table row, option, variable and fault of the five source documents has a home in this book, or a reason.
+
+`book/outline.yaml` lists what there is, made by `tools/extract_outline.py`; `book/coverage.yaml` says where each has its home. Names (of
+models, options, variables) have to stand on the page that is called their home.
+"""
+
+from __future__ import annotations
+
+import functools
+import html
+from collections.abc import Iterator
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import yaml
+from pydantic import BaseModel, ConfigDict, model_validator
+
+if TYPE_CHECKING:
+    from sparkbook.book.project import Project
+
+FILE = "book/coverage.yaml"
+OUTLINE = "book/outline.yaml"
+TITLES = {
+    "guide": "vLLM on DGX Spark (F. Vlaicu)",
+    "dflash": "AEON-7/vllm-dflash: README",
+    "gemma4": "davistroy/spark: notes on Gemma 4",
+    "nvfp4": "Avarok dgx-vllm: README",
+    "thread": "NVIDIA forum: state of FP4 and NVFP4 support",
+}
+KINDS = {
+    "section": "sections",
+    "model": "models",
+    "row": "table rows",
+    "option": "options",
+    "variable": "environment variables",
+    "fault": "faults",
+}
+NAMED = ("model", "option", "variable")
+"""Kinds whose name has to stand on the page."""
+
+
+class Entry(BaseModel):
+    """Where some items have their home.
+
+    Attributes:
+        items: patterns `DOCUMENT/KIND/…` (`*` stands for anything); the first entry that matches counts.
+        home: page of the site, without ending, with an anchor if need be.
+        reason: why there is none. Beside a home: what holds as long as that page is not part of the book.
+    """
+
+    model_config = ConfigDict(extra="forbid")
+
+    items: list[str]
+    home: str | None = None
+    reason: str | None = None
+
+    @model_validator(mode="after")
+    def _somewhere(self) -> Entry:
+        if not self.home and not self.reason:
+            raise ValueError(f"{self.items[0]}: neither a home nor a reason")
+        return self
+
+
+@dataclass(frozen=True)
+class Item:
+    """One thing of a document: `guide/option/--max-num-seqs`."""
+
+    document: str
+    kind: str
+    name: str
+
+    @property
+    def key(self) -> str:
+        """As `coverage.yaml` writes it."""
+        return f"{self.document}/{self.kind}/{self.name}"
+
+
+def outline(root: Path) -> list[Item]:
+    """Every item of the committed list."""
+    listed: dict[str, list[str]] = yaml.safe_load((root / OUTLINE).read_text("utf-8"))
+    return [Item(document, *key.split("/", 1)) for document, keys in listed.items() for key in keys]
+
+
+def entries(root: Path) -> list[Entry]:
+    """The mapping."""
+    return [Entry.model_validate(entry) for entry in yaml.safe_load((root / FILE).read_text("utf-8"))]
+
+
+def home(item: Item, mapping: list[Entry]) -> Entry | None:
+    """The entry that speaks of an item; None where it has no home."""
+    return next((entry for entry in mapping if any(fnmatchcase(item.key, pattern) for pattern in entry.items)), None)
+
+
+@functools.cache
+def texts(project: Project) -> dict[str, str]:
+    """Every page of the book by name, with what stands on it: chapters as committed, recipes, rules, the register, prose."""
+    import json
+
+    from sparkbook import lint, recipes
+    from sparkbook.book import claims, notebooks
+    from sparkbook.book.rules import LOG_FAMILIES
+    from sparkbook.formats import FORMATS
+
+    found: dict[str, str] = {}
+    for path in project.chapters():
+        cells = notebooks.read(path)["cells"]
+        found[f"notebooks/{path.stem}"] = "\n".join(cell["source"] + json.dumps(cell.get("outputs", "")) for cell in cells)
+    for name in project.recipe_ids():
+        recipe = recipes.load(name)
+        found[f"models/{recipe.slug}"] = recipe.model_dump_json() + FORMATS["docker" if recipe.image else "shell"].write(recipe.launch)
+    # Working out a rule's page runs its examples; no name has its home there.
+    found |= {f"rules/{family.lower()}": "" for family in lint.FAMILIES} | {f"rules/log{hundred}": "" for hundred in LOG_FAMILIES}
+    found["generated/claims"] = html.unescape(claims.register_page())
+    found |= {f"generated/{name}": "" for name in ("changes", "coverage", "sources")}
+    for path in sorted((project.root / "book").rglob("*.md")):
+        found[path.relative_to(project.root).with_suffix("").as_posix()] = path.read_text("utf-8")
+    return found
+
+
+def problems(project: Project) -> Iterator[str]:
+    """What is wrong: an item without a home, a home that is not there or does not hold the name, an entry that nothing needs."""
+    from sparkbook.book import claims
+
+    mapping, pages, used = entries(project.root), texts(project), set()
+    for item in outline(project.root):
+        entry = home(item, mapping)
+        if entry is None:
+            yield f"{item.key} has no home in this book"
+            continue
+        used.add(id(entry))
+        page, _, anchor = (entry.home or "").partition("#")
+        if page in pages:
+            if item.kind in NAMED and item.name not in pages[page]:
+                yield f"{item.key}: the name does not stand on {page}"
+            if page == claims.PAGE and anchor:
+                claims.get(anchor)
+        elif not entry.reason:
+            yield f"{item.key}: there is no page {page}"
+    yield from (f"the entry of {entry.items[0]} is needed by nothing" for entry in mapping if id(entry) not in used)
+
+
+def page(project: Project) -> str:
+    """The table on the site, with a count that is worked out."""
+    mapping, items = entries(project.root), outline(project.root)
+    pages = set(texts(project))
+    placed = {item: (entry, (entry.home or "").partition("#")[0] in pages) for item in items if (entry := home(item, mapping))}
+    homes = sum(1 for _, there in placed.values() if there)
+    lines = [
+        "# Coverage",
+        "",
+        f"What the five documents hold that this book starts from, and where it went: {len(items)} items, {homes} with a home, "
+        f"{len(placed) - homes} named with the reason, {len(items) - len(placed)} lost. Options, variables and models "
+        "have to stand by name on the page that is called their home; a test looks.",
+        "",
+        "| document | " + " | ".join(KINDS.values()) + " |",
+        "|---" * (len(KINDS) + 1) + "|",
+    ]
+    for document, title in TITLES.items():
+        counted = []
+        for kind in KINDS:
+            mine = [item for item in items if (item.document, item.kind) == (document, kind)]
+            there = sum(1 for item in mine if item in placed and placed[item][1])
+            counted.append(f"{there} of {len(mine)}" if mine else "–")
+        lines.append(f"| {title} | {' | '.join(counted)} |")
+    lines += ["", "```{raw} html", '<div class="sb-scroll"><table class="table sb-table sb-record" data-example="guide option"><thead><tr>']
+    lines += ["".join(f'<th scope="col">{head}</th>' for head in ("Document", "Kind", "Item", "Home")) + "</tr></thead><tbody>"]
+    for item in items:
+        if item in placed:
+            lines.append(_row(item, *placed[item]))
+    return "\n".join([*lines, "</tbody></table></div>", "```", ""])
+
+
+def _row(item: Item, entry: Entry, there: bool) -> str:
+    page, hash_, anchor = (entry.home or "").partition("#")
+    where: Any = f'<a href="../{page}.html{hash_}{anchor}">{page}{hash_}{anchor}</a>' if there else html.escape(entry.reason or "")
+    return f"<tr><td>{item.document}</td><td>{item.kind}</td><td>{html.escape(item.name)}</td><td>{where}</td></tr>"

@@ -1,0 +1,119 @@
+"""Links that nobody writes: wherever a page names a flag, a rule, a log signature or a recipe, the name leads to its page.
+
+Notebooks, prose and generated pages name them as code (`--max-model-len`) or by their codes (FLAG101). The links are put in when the site
+is assembled, so that a notebook reads the same with and without a site around it. Blocks of code, headings and what is a link already are
+left alone.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+_FENCE = re.compile(r"^\s*(?P<mark>`{3,}|~{3,})")
+_CODE = r"`(?P<code>[^`\n]+)`"
+_LINK = r"!?\[[^\]]*\]\([^)]*\)|\{[\w:-]+\}`[^`]*`|<a\b.*?</a>|<[^>\n]+>|\([\w-]+\)="
+_NAME = r"(?<![\w./#-])(?P<rule>[A-Z]{2,6}\d{3})(?![\w-])"
+_PIECE = re.compile(f"{_LINK}|{_CODE}|{_NAME}")
+_CLOSED = {"a", "pre", "script", "style", "button", "summary", "option", "svg", "title"}
+
+
+class Linker:
+    """Knows the address of every name.
+
+    `addresses`: name, as a page writes it (`--max-model-len`, `FLAG101`, a recipe's id), to its address below the site's root.
+    """
+
+    def __init__(self, addresses: Mapping[str, str]) -> None:
+        self._addresses = addresses
+
+    def address(self, code: str) -> str | None:
+        """Where a piece of code leads: itself a name, or a flag with its value."""
+        flag = re.match(r"--(no-)?(?P<name>[a-z][a-z0-9-]*)", code)
+        return self._addresses.get(code) or (self._addresses.get(f"--{flag['name']}") if flag else None)
+
+    def markdown(self, text: str, page: str) -> str:
+        """A page's Markdown with its links; `page` is the page's own address, to which no name is linked."""
+        up = "../" * page.count("/")
+        lines, fence = [], ""
+        for line in text.split("\n"):
+            mark = _FENCE.match(line)
+            if fence:
+                fence = "" if mark and mark["mark"].startswith(fence) and line.strip() == mark["mark"] else fence
+            elif mark:
+                fence = mark["mark"]
+            elif not line.startswith(("#", "    ", "\t")):
+                line = _PIECE.sub(lambda piece: self._piece(piece, up, page), line)
+            lines.append(line)
+        return "\n".join(lines)
+
+    def _piece(self, piece: re.Match[str], up: str, page: str) -> str:
+        code, rule = piece["code"], piece["rule"]
+        address = self.address(code) if code else self._addresses.get(rule) if rule else None
+        if address is None or (address.partition("#")[0] == page and "#" not in address):
+            return piece[0]
+        shown = f"<code>{_escaped(code)}</code>" if code else rule
+        return f'<a href="{up}{address}">{shown}</a>'
+
+    def html(self, text: str, page: str) -> str:
+        """A piece of HTML with its links."""
+        up, inside, parts = "../" * page.count("/"), [], []
+        for part in re.split(r"(<[^>]+>)", text):
+            if tag := re.match(r"<(/?)([a-zA-Z][\w-]*)", part):
+                name = tag[2].lower()
+                if name in _CLOSED:
+                    if not tag[1]:
+                        inside.append(name)
+                    elif inside:
+                        inside.pop()
+            elif part and not inside:
+                part = self._text(part, up, page, parts[-1:] == ["<code>"])
+            parts.append(part)
+        return "".join(parts)
+
+    def _text(self, text: str, up: str, page: str, code: bool) -> str:
+        def linked(name: str, address: str | None) -> str:
+            if address is None or (address.partition("#")[0] == page and "#" not in address):
+                return name
+            return f'<a href="{up}{address}">{name}</a>'
+
+        if code and (address := self.address(text)):
+            return linked(text, address)
+        return re.sub(_NAME, lambda match: linked(match[0], self._addresses.get(match[0])), text)
+
+    def notebook(self, notebook: dict[str, Any], page: str) -> None:
+        """Put the links into a notebook's text and into the tables that its cells wrote."""
+        for cell in notebook["cells"]:
+            if cell["cell_type"] == "markdown":
+                cell["source"] = self.markdown(cell["source"], page)
+                continue
+            for output in cell.get("outputs", ()):
+                data = output.get("data", {})
+                if isinstance(data.get("text/markdown"), str):
+                    data["text/markdown"] = self.markdown(data["text/markdown"], page)
+                if isinstance(data.get("text/html"), str) and "application/vnd.jupyter.widget-view+json" not in data:
+                    data["text/html"] = self.html(data["text/html"], page)
+
+
+def _escaped(text: str) -> str:
+    import html
+
+    return html.escape(text).replace("|", "&#124;")
+
+
+def addresses(flags: Mapping[str, Any], recipes: Mapping[str, str]) -> dict[str, str]:
+    """The address of every flag, rule, signature and recipe that has a page. `recipes`: id to the name of its page."""
+    from sparkbook import lint
+    from sparkbook.book.flags import signature_address
+    from sparkbook.book.rules import code_families, code_tables
+    from sparkbook.logs.signatures import signatures
+
+    found = {f"--{name}": f"flags/{name}.html" for name in flags}
+    found |= {rule.code: rule.address for rule in lint.RULES.values()}
+    found |= {signature.id: signature_address(signature.id) for signature in signatures()}
+    for _, codes, _ in code_tables().values():
+        found |= {code.code: code.address for code in codes.values()}
+    for family in code_families():
+        found |= {check.code: check.address for check in family.checks.values()}
+    return found | {name: f"models/{page}.html" for name, page in recipes.items()}

@@ -1,0 +1,167 @@
+"""The claims register, and what holds the chapters to it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from sparkbook.book import claims, notebooks
+from sparkbook.errors import SparkbookError
+
+ROOT = Path(__file__).resolve().parents[2]
+CHAPTERS = {path.stem: notebooks.read(path) for path in sorted((ROOT / "notebooks").glob("[!.]*.ipynb"))}
+
+
+def cell(source: str, kind: str = "markdown", tags: tuple[str, ...] = ()) -> dict[str, object]:
+    return {"cell_type": kind, "source": source, "metadata": {"tags": list(tags)}, "outputs": []}
+
+
+class TestRegister:
+    def test_every_tested_claim_comes_out_as_its_verdict_says(self) -> None:
+        for claim in claims.every():
+            if claim.test:
+                assert claims.execute(claim).verdict == claim.verdict, (claim.id, claims.execute(claim).evidence)
+
+    def test_recipes_keep_the_same_figures(self) -> None:
+        kept = [(claim.id, one.recipe, one.path, one.value, one.is_) for claim in claims.every() for one in claim.kept]
+        assert len(kept) > 15
+        assert [entry for entry in kept if entry[3] != entry[4]] == []
+
+    def test_every_verdict_occurs_and_none_is_most_of_a_document(self) -> None:
+        for name, register in claims.registers().items():
+            counted = claims.counts(register.claims)
+            assert all(counted.values()), (name, counted)
+
+    def test_a_chapter_named_as_executing_is_one(self) -> None:
+        assert {claim.executed_by for claim in claims.every() if claim.executable} <= set(CHAPTERS)
+
+    def test_a_wrong_verdict_is_found_when_the_claim_is_executed(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        claim = claims.get("guide-13-disable-flag")
+        monkeypatch.setattr(claims, "get", lambda _: claim.model_copy(update={"verdict": "holds"}))
+        with pytest.raises(SparkbookError, match="the register says 'holds', the execution gave 'false'"):
+            claims.check("guide-13-disable-flag")
+
+    def test_what_the_documents_say_of_an_image_is_no_proof(self) -> None:
+        test = claims.Test(image=claims.Image(ref="nvcr.io/nvidia/vllm:26.04-py3", vllm="0.19.0"))
+        with pytest.raises(SparkbookError, match="proves nothing"):
+            claims.run(test, "0.22.1")
+
+    @pytest.mark.parametrize(
+        ("text", "value", "unit", "shown"),
+        [
+            ("273 GB/s", 273, "GB/s", "273 GB/s"), ("64.0 tok/s", 64.0, "tok/s", "64.0 tok/s"),
+            ("25 to 60 s", "25 to 60", "s", "25 to 60 s"),
+            ("3.76×", 3.76, "×", "3.76×"), ("3.80 %", "3.80", "%", "3.80 %"), ("3,105 tok/s", "3,105", "tok/s", "3,105 tok/s"),
+            (65536, 65536, "", "65,536"),
+        ],
+    )  # fmt: skip
+    def test_a_figure_keeps_its_digits(self, text: object, value: object, unit: str, shown: str) -> None:
+        figure = claims.Figure(**claims._read_figure(text))
+        assert (figure.value, figure.unit, str(figure)) == (value, unit, shown)
+
+    def test_a_range_is_no_number(self) -> None:
+        with pytest.raises(SparkbookError, match="range"):
+            _ = claims.figure("guide-first-request").number
+        assert claims.figure("guide-first-request").ends == (25, 60)
+
+    @pytest.mark.parametrize("text", ["__import__('os')", "2 * x", "max(1, 2)", "'a' * 3"])
+    def test_a_calculation_is_nothing_else(self, text: str) -> None:
+        with pytest.raises(SparkbookError, match="no plain calculation"):
+            claims._calculate(text)
+
+
+class TestExecuted:
+    """A claim that can be executed has to be reported by the chapter it names."""
+
+    def test_a_cell_reports_what_it_found_and_is_held_to_the_verdict(self) -> None:
+        both = claims.check("guide-one-pool", True, "as asked") + claims.check("gemma4-three-paths", False, "one did not")
+        assert both._repr_mimebundle_()[claims.MIME] == [
+            {"id": "guide-one-pool", "verdict": "holds"},
+            {"id": "gemma4-three-paths", "verdict": "false"},
+        ]
+        with pytest.raises(SparkbookError, match="says 'holds', the execution gave 'false'"):
+            claims.check("guide-one-pool", False)
+        with pytest.raises(SparkbookError, match="says 'false', the execution gave 'holds'"):
+            claims.check("gemma4-three-paths", True)
+
+    def test_every_executable_claim_is_reported_in_the_committed_chapters(self) -> None:
+        assert claims.unreported(CHAPTERS) == []
+
+    def test_a_report_that_is_missing_or_other_is_a_problem(self) -> None:
+        claim = claims.get("guide-13-disable-flag")
+        entry = {"data": {claims.MIME: [{"id": claim.id, "verdict": "holds"}]}}
+        other = {"cells": [{**cell("", "code"), "outputs": [entry]}]}
+        assert claims.unreported({claims.RUNS: {"cells": []}}, [claim]) == [
+            f"claim {claim.id} is executable, and {claims.RUNS} did not report it in this build"
+        ]
+        assert "reported holds" in claims.unreported({claims.RUNS: other}, [claim])[0]
+
+
+class TestFigures:
+    """A figure in a chapter is drawn, or says where it is from, or stands in `figures.yaml` with the reason."""
+
+    def test_no_figure_of_a_chapter_comes_from_nowhere(self) -> None:
+        exempted = claims.exempt()
+        problems, used = [], set()
+        for name, notebook in CHAPTERS.items():
+            found, needed = claims.unaccounted(name, notebook, exempted)
+            problems += found
+            used |= {(name, text) for text in needed}
+        assert problems == []
+        assert {(entry.chapter, text) for entry in exempted for text in entry.figures if entry.chapter in CHAPTERS} - used == set(), (
+            "exemptions that nothing needs"
+        )
+
+    def test_drawn_figures_are_in_the_words_of_the_register(self) -> None:
+        drawn = [
+            match["id"] for notebook in CHAPTERS.values() for one in notebook["cells"] for match in claims.LINK.finditer(one["source"])
+        ]
+        assert len(drawn) > 10
+        for notebook in CHAPTERS.values():
+            for one in notebook["cells"]:
+                assert claims.write_figures(one["source"]) == one["source"]
+
+    @pytest.mark.parametrize(
+        "text",
+        [
+            "The Spark reads 273 GB/s.",
+            "- decodes 33 tok/s\n- and [cites](https://example.org/x) another 12 GB",
+            "About 25 to 60 seconds, says [the guide](https://vlaicu.io/posts/dgx-vllm/).",
+            "| a | 40 % |\n|---|---|\n| b | [x](https://example.org) 3 GB |",
+            "It is 2.1× or twice as fast.",
+            "[999 GB/s](../book/claims/guide.yaml#guide-bandwidth)",
+            "[273 GB/s](../book/claims/gemma4.yaml#guide-bandwidth)",
+            "[273 GB/s](../book/claims/guide.yaml#guide-no-such)",
+        ],
+    )
+    def test_one_without_a_source_is_found(self, text: str) -> None:
+        problems, _ = claims.unaccounted("x", {"cells": [cell(text)]}, [])
+        assert len(problems) == 1
+
+    @pytest.mark.parametrize(
+        "text",
+        [
+            "[273 GB/s](../book/claims/guide.yaml#guide-bandwidth)",
+            "A probe got 231 GB/s ([ds4](https://github.com/antirez/ds4/issues/773)).",
+            "Set `--x 3 GB` and see",
+            "```\n12 tok/s\n```",
+            "> Free memory 38 GiB",
+            "$t = 3\\ \\text{ms}$",
+            "vLLM 0.32.0 and 4 chapters, line 12",
+        ],
+    )
+    def test_one_that_is_accounted_for_passes(self, text: str) -> None:
+        assert claims.unaccounted("x", {"cells": [cell(text)]}, [])[0] == []
+
+    def test_a_typed_figure_in_code_is_found_unless_the_parameter_names_its_claim(self) -> None:
+        typed = {"cells": [cell("speed = 273.0", "code")]}
+        assert "guide-bandwidth" in claims.unaccounted("x", typed, [])[0][0] or "273.0" in claims.unaccounted("x", typed, [])[0][0]
+        good = "speed: float = 273.0  # specified (claim guide-bandwidth)"
+        assert claims.unaccounted("x", {"cells": [cell(good, "code", ("parameters",))]}, [])[0] == []
+        bad = good.replace("273.0", "300.0")
+        assert "not the figure" in claims.unaccounted("x", {"cells": [cell(bad, "code", ("parameters",))]}, [])[0][0]
+
+    def test_on_the_site_a_drawn_figure_leads_to_its_row(self) -> None:
+        text = claims.on_site("[273 GB/s](../book/claims/guide.yaml#guide-bandwidth)")
+        assert text == '<a class="sb-claim" href="../generated/claims.html#guide-bandwidth">273 GB/s</a>'
+        assert 'id="guide-bandwidth"' in claims.register_page()

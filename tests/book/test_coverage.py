@@ -1,0 +1,95 @@
+"""Nothing of the five source documents is lost: outline, mapping and pages hold together."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from sparkbook.book import coverage
+from sparkbook.book.project import here
+
+ROOT = Path(__file__).resolve().parents[2]
+DOCUMENTS = os.environ.get("SPARKBOOK_DOCUMENTS", "")
+"""Folder with the source documents, where they are at hand; they are not part of the project."""
+
+
+def test_every_item_has_a_home_that_is_there_or_a_reason() -> None:
+    assert list(coverage.problems(here())) == []
+
+
+def test_every_document_has_items_of_its_kinds() -> None:
+    found = {(item.document, item.kind) for item in coverage.outline(ROOT)}
+    assert {document for document, _ in found} == set(coverage.TITLES)
+    assert {kind for _, kind in found} == set(coverage.KINDS)
+    assert len(coverage.outline(ROOT)) > 450
+
+
+def test_the_page_says_so() -> None:
+    text = coverage.page(here())
+    assert " 0 lost" in text
+    assert "guide/option" not in text
+    assert "<td>--max-num-seqs</td>" in text
+
+
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        ({"home": "notebooks/99_none"}, "there is no page notebooks/99_none"),
+        ({"home": "book/intro"}, "the name does not stand on book/intro"),
+        ({"items": ["guide/option/--no-such"]}, "needed by nothing"),
+    ],
+)
+def test_a_wrong_mapping_is_found(monkeypatch: pytest.MonkeyPatch, change: dict[str, object], problem: str) -> None:
+    entry = coverage.Entry(items=["guide/option/--max-num-seqs"], home="notebooks/08_flags").model_copy(update=change)
+    mapping = [entry, *coverage.entries(ROOT)]
+    monkeypatch.setattr(coverage, "entries", lambda _: mapping)
+    assert any(problem in found for found in coverage.problems(here()))
+
+
+def test_an_item_that_nothing_maps_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(coverage, "outline", lambda _: [coverage.Item("guide", "option", "--new-one")])
+    assert "guide/option/--new-one has no home in this book" in list(coverage.problems(here()))
+
+
+def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, str(ROOT / "tools/extract_outline.py"), *arguments], capture_output=True, text=True, check=False)
+
+
+@pytest.mark.skipif(not DOCUMENTS, reason="SPARKBOOK_DOCUMENTS names no folder with the source documents")
+def test_the_committed_outline_is_that_of_the_documents() -> None:
+    assert run(DOCUMENTS).stdout == (ROOT / coverage.OUTLINE).read_text("utf-8")
+
+
+def test_the_tool_says_what_is_missing(tmp_path: Path) -> None:
+    done = run(str(tmp_path))
+    assert done.returncode == 1
+    assert "guide-vllm-on-dgx-spark.md" in done.stderr
+
+
+def test_an_outline_of_a_small_document() -> None:
+    sys.path.insert(0, str(ROOT / "tools"))
+    try:
+        from extract_outline import outline
+    finally:
+        sys.path.pop(0)
+    text = """## 3. Storing
+
+Run `vllm serve Qwen/Some-Model --port 8000` with -e HF_HOME=/models.
+
+| Flag | Use |
+|---|---|
+| `--a-b` | one two |
+| other words that go on and on | x |
+
+```bash
+# not a heading
+```
+#### 3.1 Deeper
+"""
+    assert outline("small", text) == [
+        "section/3", "model/Qwen/Some-Model", "option/--port", "variable/HF_HOME", "row/3/a-b", "option/--a-b",
+        "row/3/other-words-that-go-on", "section/3.1",
+    ]  # fmt: skip

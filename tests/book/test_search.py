@@ -1,0 +1,85 @@
+"""The search page finds the right signature for a pasted line: each is the line of a recorded log on which `diagnose` rests its answer."""
+
+from __future__ import annotations
+
+import functools
+import http.server
+import re
+import threading
+from pathlib import Path
+from urllib.parse import quote
+
+import pytest
+from chromium import browser, find
+from sparkbook import logs
+from sparkbook.book import search
+from sparkbook.logs.signatures import signatures
+
+ROOT = Path(__file__).resolve().parents[2]
+LOGS = ROOT / "tests" / "data" / "logs"
+
+
+def pasted() -> list[tuple[str, str]]:
+    """For each recorded log with a fault: the raw line that holds the evidence, and the signature."""
+    found = []
+    for file in sorted(LOGS.glob("*.log")):
+        primary = logs.diagnose(file).primary
+        if primary is None or primary.severity != "error" or not primary.evidence:
+            continue
+        number, _, evidence = primary.evidence.removeprefix("line ").partition(": ")
+        head = re.sub(r"^\(\w+\) ", "", evidence)[:30]
+        lines = re.sub(r"\x1b\[[0-9;]*m", "", file.read_text("utf-8", errors="replace")).splitlines()[int(number) - 1 :]
+        start = next(i for i, line in enumerate(lines) if head in line)
+        text = lines[start]
+        while len(text) < min(len(evidence), 120):  # an error of several lines is pasted as a whole
+            start += 1
+            text += f" {lines[start].strip()}"
+        found.append((text, primary.rule))
+    return found
+
+
+def test_every_pattern_is_one_in_the_script_as_well() -> None:
+    text = search.script(["max-model-len"])
+    assert "(?P<" not in text
+    assert text.count('"id":') == len(signatures())
+
+
+@pytest.mark.browser
+@pytest.mark.skipif(find() is None, reason="no Chromium on this machine")
+def test_pasted_lines_find_their_signature(tmp_path: Path) -> None:
+    lines = pasted()
+    assert len(lines) >= 10
+    (tmp_path / "_static").mkdir()
+    (tmp_path / "_static" / "search.js").write_text((ROOT / "book/_static/search.js").read_text("utf-8"), "utf-8")
+    (tmp_path / "_static" / "signatures.js").write_text(search.script(["max-model-len"]), "utf-8")
+    head = '<!doctype html><meta charset="utf-8"><link rel="icon" href="data:,">'
+    page = f'{head}<div id="search-results"></div><script src="_static/search.js"></script>'
+    (tmp_path / "search.html").write_text(page, "utf-8")
+    quiet = type("Quiet", (http.server.SimpleHTTPRequestHandler,), {"log_message": lambda *_: None})
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(quiet, directory=str(tmp_path))) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            with browser(tmp_path / "profile") as tab:
+
+                def hits(line: str) -> list[str]:
+                    tab.open(f"http://127.0.0.1:{server.server_address[1]}/search.html?q={quote(line)}", 1000, "light")
+                    assert tab.complaints() == []
+                    return tab.evaluate("[...document.querySelectorAll('#sb-recognized a')].map((a) => a.getAttribute('href'))")
+
+                for line, rule in lines:
+                    assert signatures()[rule].address in hits(line)[:3], (rule, line)
+                assert hits("how do I choose a model") == []
+                assert hits("give --max_model_len 4096") == ["flags/max-model-len.html"]
+                wrong = tab.evaluate(f"(() => {{{EXAMPLES}}})()")
+        finally:
+            server.shutdown()
+            thread.join()
+    assert wrong == []
+
+
+EXAMPLES = """
+  const has = (pattern, text) => new RegExp(pattern, 'i').test(text);
+  return window.sparkbookSignatures.signatures.filter((s) => !s.pattern.some((p) => has(p, s.example))).map((s) => s.id);
+"""
+"""The signatures whose own example their patterns do not find in the browser."""

@@ -1,0 +1,65 @@
+"""The life of a server over two nodes, with the stand-in for vLLM: what is lost is named, and every rank is taken down."""
+
+import pytest
+from sparkbook.cluster import nodes, plan, server
+from sparkbook.serve import stack
+
+pytestmark = pytest.mark.cluster
+
+
+def started(two_nodes, mode="", host="spark-b"):
+    inventory = two_nodes.inventory(env={"STAND_IN_MODE": mode} if host == "spark-b" else {})
+    sites = nodes.look(inventory)
+    served = server.ClusterServer(plan.plan(inventory, stack.given("embedded/tiny-dense", "two"), sites), sites)
+    served.start()
+    return served
+
+
+def test_the_link_is_cut_while_it_serves(two_nodes, stand_in):
+    served = started(two_nodes)
+    try:
+        served.wait_ready(deadline_s=30)
+        assert served.settled(2) is None, "all is well, and nothing is said"
+        two_nodes.cut()
+        fault = served.settled(20)
+        assert fault.findings[0].rule == "FAB404" and "spark-b" in fault.findings[0].message
+        assert list(fault.tails) == ["spark-a (rank 0)", "spark-b (rank 1)"]
+    finally:
+        left = served.stop()
+    assert not left and not two_nodes.processes()
+
+
+def test_a_rank_that_dies_ends_the_wait(two_nodes, stand_in):
+    served = started(two_nodes, "dies")
+    with pytest.raises(server.ClusterFault) as fault:
+        served.wait_ready(deadline_s=30)
+    assert fault.value.findings[0].rule == "FAB401" and "Rank 1 on spark-b fell first" in str(fault.value)
+    assert "the model can't be loaded" in str(fault.value) and not two_nodes.processes()
+
+
+def test_a_deadline_says_what_every_rank_said_last(two_nodes, stand_in, monkeypatch):
+    monkeypatch.setenv("STAND_IN_MODE", "hangs")
+    served = started(two_nodes, "hangs")
+    with pytest.raises(server.ClusterFault) as fault:
+        served.wait_ready(deadline_s=2)
+    assert fault.value.findings[0].rule == "FAB405" and "INFO stand-in" in fault.value.findings[0].evidence
+    assert not two_nodes.processes()
+
+
+def test_a_start_that_fails_half_way_leaves_nothing(two_nodes, stand_in, monkeypatch):
+    from sparkbook.serve.engine import EngineError
+
+    inventory = two_nodes.inventory()
+    sites = nodes.look(inventory)
+    served = server.ClusterServer(plan.plan(inventory, stack.given("embedded/tiny-dense", "two"), sites), sites)
+    real = served._engine
+
+    def second_fails(rank):
+        if rank.number == 0:
+            raise EngineError("the head can't be started")
+        return real(rank)
+
+    monkeypatch.setattr(served, "_engine", second_fails)
+    with pytest.raises(EngineError):
+        served.start()
+    assert not two_nodes.processes()

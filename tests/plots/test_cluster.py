@@ -1,0 +1,54 @@
+"""Pictures of several Sparks: each carries the numbers that it shows in its alternative text."""
+
+from dataclasses import replace
+
+import pytest
+from sparkbook.checkpoint.values import Range
+from sparkbook.cluster import advice, checks
+from sparkbook.cluster.recordings import NAMES, recorded
+from sparkbook.errors import SparkbookError
+from sparkbook.plan import request
+from sparkbook.plots import cluster as plots
+
+
+@pytest.fixture(scope="module")
+def found():
+    return advice.advise(request.read("gpt-oss-120b"))
+
+
+def drawn(chart):
+    data, metadata = chart._repr_png_()
+    assert data.startswith(b"\x89PNG") and metadata["alt"] == chart.alt
+    return chart.alt
+
+
+def test_the_topology_names_each_nodes_own_ports():
+    seen = checks.example(b={"interface": "enP2p1s0f1np1", "address": "192.168.100.2"})
+    alt = drawn(plots.topology(seen))
+    assert "spark-1 (head: rank 0, answers) with address 192.168.100.1 on enp1s0f0np0" in alt
+    assert "spark-2 (worker: rank 1, headless) with address 192.168.100.2 on enP2p1s0f1np1" in alt
+
+
+def test_memory_of_each_way(found):
+    alt = drawn(plots.memory(found))
+    assert "one node: weights 60.7" in alt and "tensor parallel: weights 30.3" in alt
+
+
+def test_the_break_even_is_that_of_the_advice(found):
+    alt = drawn(plots.break_even(found, {"here": 30}))
+    assert f"1 requests {found.break_even_latency_s(1) * 1e6:.0f} µs" in alt
+    slow = replace(found, link=replace(found.link, latency_s=Range.of(1.0)))
+    assert drawn(plots.break_even(slow)) == alt  # the map goes over all latencies, whatever the link
+
+
+def test_gains_beside_the_published_ones():
+    alt = drawn(plots.gains(advice.compared()))
+    assert "gpt-oss-120b, tensor parallel: published 1.20 at 1 request to 1.50 at 64, estimated 1.25" in alt
+
+
+def test_recordings_are_judged_as_they_were_made():
+    rules = {name: {finding.rule for finding in checks.FAB.judge(recorded(name))} for name in NAMES}
+    assert rules == {"two-namespaces": set(), "two-namespaces-slow": {"FAB303"}}
+    assert all(recorded(name).pairs[0].backend == "gloo" for name in NAMES)
+    with pytest.raises(SparkbookError, match="there is no recording 'x'"):
+        recorded("x")

@@ -1,0 +1,81 @@
+"""Ranks in containers: started, found by the verbs, one of them lost, and all taken down."""
+
+import json
+import time
+
+import pytest
+from sparkbook import cluster
+from sparkbook.cli import app
+from sparkbook.cluster import nodes, plan, server
+from sparkbook.serve import running, stack
+from typer.testing import CliRunner
+
+pytestmark = pytest.mark.docker
+
+
+@pytest.fixture
+def two(engine, tmp_path):
+    """An inventory of two nodes that share the engine: loopback is their network."""
+    pair = cluster.Inventory(
+        nodes=[{"host": "spark-a", "address": "127.0.0.1"}, {"host": "spark-b", "address": "127.0.0.2", "via": ["env"]}]
+    )
+    file = tmp_path / "two.yaml"
+    file.write_text(pair.model_dump_json())
+    return pair, str(file)
+
+
+def test_ranks_in_containers(engine, answering, two):
+    inventory, file = two
+    launch = answering(port=8017)
+    sites = nodes.look(inventory)
+    served = server.ClusterServer(plan.plan(inventory, stack.given(launch, "two"), sites), sites)
+    try:
+        served.start()
+        served.wait_ready(deadline_s=60)
+        assert [(row["name"], row["state"]) for row in cluster_rows(file)] == [("two-spark-a", "ready"), ("two-spark-b", "running")]
+        ran = CliRunner().invoke(app, ["logs", "two", "--cluster", file])
+        assert "==> two-spark-b <==" in ran.output and "--node-rank 1" in ran.output and "--headless" in ran.output
+        body = served.engines["two-spark-b"].inspect()["Config"]
+        assert "VLLM_HOST_IP=127.0.0.2" in body["Env"] and "sparkbook.name" in body["Labels"]
+        engine.client.containers.get("two-spark-b").kill()
+        fault = served.settled(20)
+        assert fault.findings[0].rule == "FAB402" and "spark-b" in fault.findings[0].message and "137" in fault.findings[0].message
+    finally:
+        left = served.stop()
+    assert not left
+
+
+def cluster_rows(file):
+    ran = CliRunner().invoke(app, ["status", "--cluster", file, "--json"])
+    return json.loads(ran.output)["ranks"]
+
+
+def test_the_verbs_end_what_they_started(engine, host, answering, two, monkeypatch):
+    inventory, file = two
+    sites = nodes.look(inventory)
+    served = server.ClusterServer(plan.plan(inventory, stack.given(answering(port=8018), "two"), sites), sites)
+    served.start()
+    served.wait_ready(deadline_s=60)
+    served.leave()
+    assert {one.name for one in running.status(host)} == {"two-spark-a", "two-spark-b"}
+    ran = CliRunner().invoke(app, ["stop", "two", "--cluster", file, "--json"])
+    assert ran.exit_code == 0 and json.loads(ran.output)["stopped"] == ["two-spark-b", "two-spark-a"]
+
+
+def test_a_lost_engine_is_named_and_said_to_be_left(engine, answering, two):
+    inventory, _ = two
+    sites = nodes.look(inventory)
+    served = server.ClusterServer(plan.plan(inventory, stack.given(answering(port=8019), "two"), sites), sites)
+    served.start()
+    try:
+        served.wait_ready(deadline_s=60)
+        engine.stop_daemon()
+        fault = served.settled(30)
+        assert fault.findings[0].rule in ("FAB402", "FAB403")
+        begin = time.monotonic()
+        left = served.stop()
+        assert {finding.rule for finding in left} == {"FAB501"} and time.monotonic() - begin < 60
+    finally:
+        engine.start_daemon()
+        for container in engine.client.containers.list(all=True):
+            container.remove(force=True)
