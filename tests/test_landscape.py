@@ -32,7 +32,6 @@ def test_every_row_has_evidence():
     assert len({resource.name for resource in RESOURCES}) == len(RESOURCES)
 
 
-
 @pytest.mark.parametrize(
     "draw",
     [

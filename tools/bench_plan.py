@@ -1,6 +1,6 @@
 """How long a plan takes: every recipe of the catalogue once, in this process.
 
-    .venv/bin/python tools/bench_plan.py
+.venv/bin/python tools/bench_plan.py
 """
 
 import time

@@ -383,6 +383,7 @@ def append(table: dict[str, Any], release: str, found: dict[str, Any], needs: di
 
 def dump(table: dict[str, Any]) -> str:
     """The table as text: compact JSON, a line for each symbol, so that a change of one shows as one line."""
+
     def short(value: Any) -> str:
         return json.dumps(value, ensure_ascii=False, separators=(",", ":"), sort_keys=True)
 

@@ -101,7 +101,13 @@ TRACKS: tuple[Track, ...] = (
     Track("NGC", "nvcr.io/nvidia/vllm:26.08-py3", "0.27.1", "NVIDIA's own build, with support", _NGC),
     Track("NGC", "nvcr.io/nvidia/vllm:26.09-py3", "0.29.0", "NVIDIA's own build, newer (CUDA 13.4.1)", _NGC),
     Track("nightly", "vllm/vllm-openai:nightly", None, "a model too new for any release; pin the digest", "https://docs.vllm.ai/"),
-    Track("eugr", "eugr/spark-vllm:latest", None, "GB10 patches ahead of the releases; pin a dated tag", "https://github.com/eugr/spark-vllm-docker"),
+    Track(
+        "eugr",
+        "eugr/spark-vllm:latest",
+        None,
+        "GB10 patches ahead of the releases; pin a dated tag",
+        "https://github.com/eugr/spark-vllm-docker",
+    ),
 )
 """Container tracks that a Spark owner can choose from."""
 

@@ -319,8 +319,7 @@ def lives(category: str, name: str) -> list[Life]:
     """When a symbol was there: its spans, oldest first; none where no known release has it."""
     every = known()
     return [
-        Life(every[first], None if last == len(every) - 1 else every[last], value)
-        for first, last, value in table()[category].get(name, [])
+        Life(every[first], None if last == len(every) - 1 else every[last], value) for first, last, value in table()[category].get(name, [])
     ]
 
 

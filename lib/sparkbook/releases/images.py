@@ -1,8 +1,8 @@
 """Container images: which vLLM release is inside, what else is, and what is known to be wrong with it.
 
-    >>> from sparkbook.releases import images
-    >>> images.find("nvcr.io/nvidia/vllm:26.04-py3").vllm
-    '0.19.0'
+>>> from sparkbook.releases import images
+>>> images.find("nvcr.io/nvidia/vllm:26.04-py3").vllm
+'0.19.0'
 """
 
 from __future__ import annotations
