@@ -111,7 +111,7 @@ class TestSite:
         text = (small_site / "models/gpt-oss-120b.html").read_text("utf-8")
         assert text.count("sd-tab-label") >= 3
         assert "tab-item}" not in text, "no directive is left unread"
-        assert "docker run" in text
+        assert 'data-sync-group="launch" data-sync-id="docker"' in text
 
     def test_a_recipe_without_an_image_has_no_docker_tab(self, small_site: Path) -> None:
         text = (small_site / "models/embedded-tiny-dense.html").read_text("utf-8")
