@@ -12,6 +12,7 @@ What vLLM 0.32.0 does over two nodes without a GPU (its CPU build, Gloo, run by 
   `sync_and_gather_intermediate_tensors` (`assert self.intermediate_tensors is not None`), and the head with a `KeyError` a second later.
   That is why readiness here needs a real request. On GPUs another runner does this step; it was not tried.
 - A killed worker, or a cut link, leaves `/health` at 200. With the worker dead the next request fails at once; with the link cut it hangs.
+- Ray (`--backend ray`): Ray's cluster of two nodes comes up, then vLLM ends with `ValueError: current platform cpu does not support ray.`
 - A headless rank does not end with the head: whoever starts the ranks has to end each of them.
 """
 

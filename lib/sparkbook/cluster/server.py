@@ -188,7 +188,7 @@ class ClusterServer:
     def _late(self, error: NotReady) -> ClusterFault:
         states = self.states()
         seen = checks.Seen(self.plan.inventory, self.sites, ranks=states, waiting=error.message)
-        return ClusterFault(_fall_findings(seen), {f"{s.host} (rank {s.number})": s.tail() for s in states})
+        return ClusterFault(_fall_findings(seen), _tails(states))
 
     # ---- while it runs
 
@@ -289,7 +289,7 @@ class ClusterServer:
     def _judge(self) -> ClusterFault:
         states = self.states()
         seen = checks.Seen(self.plan.inventory, self.sites, ranks=states, cut=tuple(self._link_cut()))
-        return ClusterFault(_fall_findings(seen), {f"{s.host} (rank {s.number})": s.tail() for s in states})
+        return ClusterFault(_fall_findings(seen), _tails(states))
 
     # ---- end
 
@@ -346,6 +346,14 @@ except ConnectionRefusedError: pass
 except OSError as error:
     print(error); sys.exit(3)
 """
+
+
+def _tails(states: Sequence[RankState]) -> dict[str, list[str]]:
+    """The last lines of every rank; of a rank beside which Ray's daemon runs, the rank's own."""
+    tails: dict[str, list[str]] = {}
+    for state in states:
+        tails.setdefault(f"{state.host} (rank {state.number})", state.tail())
+    return tails
 
 
 def _fall_findings(seen: checks.Seen) -> Findings:
