@@ -84,6 +84,25 @@ class TestExecuted:
         with pytest.raises(SparkbookError, match="says 'false', the execution gave 'holds'"):
             claims.check("gemma4-three-paths", True)
 
+    def test_a_chapter_sees_which_claims_of_its_document_are_left(self) -> None:
+        checks = claims.Checks("nvfp4")
+        assert "nvfp4-cores" in checks.unchecked and "nvfp4-peak" not in checks.unchecked
+        shown = checks({"nvfp4-cores": (True, "OMMA"), "nvfp4-variables": (False, "none")})
+        assert repr(shown) == "nvfp4-cores: holds\nnvfp4-variables: expired"
+        assert checks.verdicts == {"nvfp4-cores": "holds", "nvfp4-variables": "expired"} and "nvfp4-cores" not in checks.unchecked
+        page = checks.summary("Avarok").data
+        assert page.count("<td>cell</td>") == 2 and "<td>read</td>" in page and claims.get("nvfp4-forum-100").statement not in page
+
+    def test_a_cell_that_found_otherwise_stops_the_chapter(self) -> None:
+        checks = claims.Checks("nvfp4")
+        with pytest.raises(SparkbookError, match="nvfp4-cores: the register says 'holds', the execution gave 'false'"):
+            checks({"nvfp4-cores": (False, "")})
+        with pytest.raises(SparkbookError, match="the document has no claim guide-one-pool"):
+            checks({"guide-one-pool": (True, "")})
+        assert not checks.verdicts
+        with pytest.raises(SparkbookError, match="no document is called 'nvfp'"):
+            claims.Checks("nvfp")
+
     def test_every_executable_claim_is_reported_in_the_committed_chapters(self) -> None:
         assert claims.unreported(CHAPTERS) == []
 

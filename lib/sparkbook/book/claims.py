@@ -19,7 +19,7 @@ import datetime
 import functools
 import html
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -550,15 +550,13 @@ class Outcomes:
         return Outcomes([*self.outcomes, *other.outcomes])
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, Any]:
-        rows = "".join(
-            f"<tr><td>{_code_text(one.claim.statement)}</td><td>{verdict_badge(one.verdict)}</td>"
-            f"<td>{'<br>'.join(_code_text(line) for line in one.evidence)}</td></tr>"
+        rows = [
+            (_code_text(one.claim.statement), verdict_badge(one.verdict), "<br>".join(_code_text(line) for line in one.evidence))
             for one in self.outcomes
-        )
-        head = "<thead><tr><th>claim</th><th>verdict</th><th>what was found</th></tr></thead>"
+        ]
         return {
             "text/plain": repr(self),
-            "text/html": f'<div class="sb-scroll"><table class="table">{head}<tbody>{rows}</tbody></table></div>',
+            "text/html": _table(("claim", "verdict", "what was found"), rows),
             MIME: [{"id": one.claim.id, "verdict": one.verdict} for one in self.outcomes],
         }
 
@@ -622,6 +620,50 @@ def check_document(name: str) -> Outcomes:
     if name not in registers():
         raise SparkbookError(f"no document is called '{name}'; there are {', '.join(registers())}")
     return Outcomes([one for claim in registers()[name].claims if claim.test for one in check(claim.id).outcomes])
+
+
+class Checks:
+    """The claims of a document that the cells of one chapter check, and what they found.
+
+    >>> checks = Checks("nvfp4")
+    >>> checks({"nvfp4-cores": (True, "OMMA for sm_121f")})
+    nvfp4-cores: holds
+    """
+
+    def __init__(self, document: str) -> None:
+        """Raises SparkbookError if there is no such document."""
+        if document not in registers():
+            raise SparkbookError(f"no document is called '{document}'; there are {', '.join(registers())}")
+        self.claims = {claim.id: claim for claim in registers()[document].claims}
+        self.verdicts: dict[str, Verdict] = {}
+
+    def __call__(self, found: Mapping[str, tuple[bool, str]]) -> Outcomes:
+        """Takes what a cell found of some claims: whether it is as claimed, and the cell's words for it; see `check`.
+
+        Raises:
+            SparkbookError: a claim is not the document's, or the verdict that follows is not the register's.
+        """
+        if foreign := [name for name in found if name not in self.claims]:
+            raise SparkbookError(f"the document has no claim {', '.join(foreign)}")
+        outcomes = Outcomes([one for name, (held, evidence) in found.items() for one in check(name, held, evidence).outcomes])
+        self.verdicts |= {one.claim.id: one.verdict for one in outcomes.outcomes}
+        return outcomes
+
+    @property
+    def unchecked(self) -> list[str]:
+        """Executable claims that no cell has checked."""
+        return [name for name, claim in self.claims.items() if claim.executable and name not in self.verdicts]
+
+    def summary(self, title: str) -> Any:
+        """Every claim whose source's title begins so: its verdict, whether a cell decided it or a source was read, and how."""
+        from IPython.display import HTML
+
+        rows = [
+            (_code_text(claim.statement), verdict_badge(claim.verdict), "cell" if name in self.verdicts else "read", _linked(claim.check))
+            for name, claim in self.claims.items()
+            if claim.source.title.startswith(title)
+        ]
+        return HTML(_table(("claim", "verdict", "by", "how"), rows))
 
 
 # What was executed ---------------------------------------------------------------------------------------------------------------------
@@ -801,6 +843,13 @@ def on_site(text: str, up: str = "../") -> str:
 def _code_text(text: str) -> str:
     """Escaped, with `code` in backticks as code."""
     return re.sub(r"`([^`]+)`", r"<code>\1</code>", html.escape(text))
+
+
+def _table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
+    """A table for a cell's output; head and rows are HTML."""
+    top = "".join(f"<th>{cell}</th>" for cell in head)
+    body = "".join("<tr>" + "".join(f"<td>{cell}</td>" for cell in row) + "</tr>" for row in rows)
+    return f'<div class="sb-scroll"><table class="table"><thead><tr>{top}</tr></thead><tbody>{body}</tbody></table></div>'
 
 
 def verdict_badge(verdict: str) -> str:

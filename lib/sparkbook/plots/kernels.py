@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+from matplotlib.axes import Axes
+from matplotlib.axis import Axis
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
+from sparkbook.kernels.results import OURS, Report
 from sparkbook.kernels.weights24 import Pruning
 from sparkbook.plots import style
 from sparkbook.plots.style import COLOURS, GRID, INK, Chart
@@ -25,8 +30,10 @@ _LOOKS = {
     "Triton GEMV": ("Triton", GREY, "^"),
     "torch linear bf16": ("torch BF16", INK, "x"),
 }
-H100_BF16_TFLOPS = 989.0
-"""Dense BF16 of an H100 SXM, by its data sheet (https://www.nvidia.com/en-us/data-center/h100/)."""
+BF16_TFLOPS = 989.0
+"""Dense BF16 of an H100 SXM and of an H200 SXM, by their data sheets (https://www.nvidia.com/en-us/data-center/h100/, …/h200/)."""
+SPARK_TFLOPS = 500.0
+"""Dense FP4 of a Spark: half of the petaflop that is advertised for sparse weights."""
 
 
 def flop_per_byte(row: Mapping[str, Any]) -> float | None:
@@ -40,88 +47,94 @@ def flop_per_byte(row: Mapping[str, Any]) -> float | None:
     return 2 / 0.5625 if row["what"].startswith("moe") else None
 
 
-def roofline(report: Mapping[str, Any], spark_gb_s: float) -> Chart:
-    """Measured products under the roof that one card's memory sets, and the Spark's roof beside it."""
-    figure, axes = style.axes(4.3)
-    copy = report["ceilings_gb_s"]["copy"]
-    ends = [0.6, 2000]
-    for slope, top, name, line in (
-        (copy, H100_BF16_TFLOPS, "H100: its copy", "-"),
-        (spark_gb_s, 500.0, "Spark: a read-only probe", "--"),
-    ):
-        axes.plot(ends, [min(x * slope / 1e3, top) for x in ends], alpha=0)  # the limits
-        knee = top / slope * 1e3
-        axes.plot([ends[0], knee, ends[1]], [ends[0] * slope / 1e3, top, top], color=INK, linewidth=1, linestyle=line)
-        axes.annotate(
-            f"{name}, {slope:,.0f} GB/s", (60, 60 * slope / 1e3), xytext=(0, 5), textcoords="offset points", rotation=25.5, color=INK,
-            fontsize=8, ha="center", va="bottom", rotation_mode="anchor",
-        )  # fmt: skip
-    for what, (label, colour, marker) in _LOOKS.items():
-        rows = [(x, row["gb_s"]) for row in report["rows"] if row["what"] == what and (x := flop_per_byte(row))]
-        if rows:
-            axes.plot(
-                [x for x, _ in rows], [x * rate / 1e3 for x, rate in rows], marker, color=colour, markersize=5, alpha=0.85, label=label
-            )
-    axes.set_xscale("log")
-    axes.set_yscale("log")
-    axes.set_xlim(*ends)
-    axes.set_ylim(0.1, 2000)
-    for axis, at in ((axes.xaxis, [1, 4, 10, 30, 100, 1000]), (axes.yaxis, [0.1, 1, 10, 100, 1000])):
-        axis.set_major_locator(FixedLocator(at))
-        axis.set_minor_locator(NullLocator())
-        axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-    axes.grid(True, color=GRID, linewidth=0.6)
-    axes.set_xlabel("operations for each byte read", color=INK, fontsize=9)
-    axes.set_ylabel("TFLOP/s", color=INK, fontsize=9)
-    axes.legend(frameon=False, labelcolor=INK, fontsize=8, loc="lower right", ncols=2)
+def roofline(reports: Mapping[str, Report], spark_gb_s: float) -> Chart:
+    """A panel a card: measured products under the roof that the card's memory sets, and the Spark's roof beside it."""
+    figure, panels = style.panels(4.6, len(reports))
+    for axes, report in zip(panels, reports.values(), strict=True):
+        _roof(axes, report.copy_gb_s, BF16_TFLOPS, f"{report.card}: its copy", "-", above=True)
+        _roof(axes, spark_gb_s, SPARK_TFLOPS, "Spark: a read-only probe", "--", above=False)
+        for what, (_, colour, marker) in _LOOKS.items():
+            rows = [(x, row["gb_s"]) for row in report.rows if row["what"] == what and (x := flop_per_byte(row))]
+            axes.plot([x for x, _ in rows], [x * rate / 1e3 for x, rate in rows], marker, color=colour, markersize=4, alpha=0.85)
+        axes.set_xscale("log")
+        axes.set_yscale("log")
+        axes.set_xlim(*_ENDS)
+        axes.set_ylim(0.1, 2000)
+        _ticks(axes.xaxis, [1, 10, 100, 1000])
+        _ticks(axes.yaxis, [0.1, 1, 10, 100, 1000])
+        axes.grid(True, color=GRID, linewidth=0.6)
+        axes.set_title(report.title, color=INK, fontsize=9, loc="left")
+        axes.set_xlabel("operations for each byte read", color=INK, fontsize=9)
+    panels[0].set_ylabel("TFLOP/s", color=INK, fontsize=9)
+    _legend(figure, _LOOKS)
+    slopes = " and ".join(f"{report.copy_gb_s / spark_gb_s:.0f} times ({card})" for card, report in reports.items())
     return Chart(
         figure,
-        f"Roofline of {report['machine']['gpu']}: the products of 1 to 8 tokens lie on or below the slope of memory, far from the flat "
-        "roof of compute; the Spark's slope is thirteen times lower",
+        f"Rooflines of {' and '.join(reports)}: the products of 1 to 8 tokens lie on or below the slope of memory, far from the flat roof "
+        f"of compute; it lies {slopes} as high as a Spark's",
     )
 
 
-def bandwidth(report: Mapping[str, Any]) -> Chart:
-    """Bytes a second of each kernel over the bytes of the weights, one token."""
-    figure, axes = style.axes(4.3)
-    for name, value in report["ceilings_gb_s"].items():
-        axes.axhline(value, color=INK, linewidth=1, linestyle="--" if name == "copy" else ":")
-        words = {"copy": "copy", "read": "read-only probe"}.get(name, name)
-        axes.annotate(
-            f"{words}, {value:,.0f}",
-            (3.2, value),
-            xytext=(0, -10 if name == "copy" else 3),
-            textcoords="offset points",
-            color=INK,
-            fontsize=8,
-        )
-    for what, (label, colour, marker) in _LOOKS.items():
-        rows = sorted((row["mb"], row["gb_s"]) for row in report["rows"] if row["what"] == what and row["tokens"] == 1)
-        if rows:
-            line = "-" if len(rows) > 2 else ""
-            axes.plot(
-                [x for x, _ in rows],
-                [y for _, y in rows],
-                marker=marker,
-                linestyle=line,
-                color=colour,
-                linewidth=1,
-                markersize=5,
-                label=label,
+_ENDS = (0.6, 5000)
+
+
+def _roof(axes: Axes, gb_s: float, tflops: float, name: str, line: str, *, above: bool) -> None:
+    """The slope of memory up to the flat part of compute, with its name along the slope."""
+    knee = tflops / gb_s * 1e3
+    axes.plot([_ENDS[0], knee, _ENDS[1]], [_ENDS[0] * gb_s / 1e3, tflops, tflops], color=INK, linewidth=1, linestyle=line)
+    axes.annotate(
+        f"{name}, {gb_s:,.4g} GB/s", (9 if above else 45, (9 if above else 45) * gb_s / 1e3), xytext=(0, 4 if above else -4),
+        textcoords="offset points", rotation=45, rotation_mode="anchor", transform_rotates_text=True, color=INK, fontsize=7,
+        ha="center", va="bottom" if above else "top",
+    )  # fmt: skip
+
+
+def bandwidth(reports: Mapping[str, Report]) -> Chart:
+    """A panel a card: what each kernel reads over the bytes of the weights, one token, as a share of the card's own copy."""
+    figure, panels = style.panels(4.6, len(reports))
+    looks = {**_LOOKS, "read probe": ("a probe that only reads", INK, ".")}
+    for axes, report in zip(panels, reports.values(), strict=True):
+        axes.axhline(100, color=INK, linewidth=1, linestyle="--")
+        axes.annotate(f"copy, {report.copy_gb_s:,.0f} GB/s", (3.3, 100), xytext=(0, 3), textcoords="offset points", color=INK, fontsize=8)
+        for what, (_, colour, marker) in looks.items():
+            # The probe computes nothing: it has no tokens.
+            rows = sorted(
+                (row["mb"], 100 * row["of_copy"]) for row in report.rows if row["what"] == what and row["tokens"] == (what != "read probe")
             )
-    axes.set_xscale("log")
-    axes.xaxis.set_major_locator(FixedLocator([5, 10, 20, 50, 100, 200, 500]))
-    axes.xaxis.set_minor_locator(NullLocator())
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-    axes.set_xlim(3, 600)
-    axes.set_ylim(0, 3500)
-    axes.grid(True, color=GRID, linewidth=0.6)
-    axes.set_xlabel("bytes of the weights, MB", color=INK, fontsize=9)
-    axes.set_ylabel("GB/s, one token", color=INK, fontsize=9)
-    axes.legend(frameon=False, labelcolor=INK, fontsize=8, loc="center left", bbox_to_anchor=(1.0, 0.5))
-    return Chart(
-        figure, f"Bytes read a second over the size of the weights on {report['machine']['gpu']}: small matrices stay far below the copy"
+            line = ":" if what == "read probe" else "-" if len(rows) > 2 else ""
+            axes.plot([x for x, _ in rows], [y for _, y in rows], marker, linestyle=line, color=colour, linewidth=1, markersize=4)
+        axes.set_xscale("log")
+        _ticks(axes.xaxis, [5, 20, 50, 100, 200, 500])
+        axes.set_xlim(3, 700)
+        axes.set_ylim(0, 112)
+        axes.grid(True, color=GRID, linewidth=0.6)
+        axes.set_title(report.title, color=INK, fontsize=9, loc="left")
+        axes.set_xlabel("bytes of the weights, MB", color=INK, fontsize=9)
+    panels[0].set_ylabel("share of the card's own copy, %", color=INK, fontsize=9)
+    _legend(figure, looks)
+    best = " and ".join(
+        f"{max(row['of_copy'] for row in one.rows if row['what'] == f'{OURS} pdl'):.0%} on the {one.card}" for one in reports.values()
     )
+    return Chart(
+        figure,
+        f"Share of the card's own copy over the size of the weights, {' and '.join(reports)}: small matrices stay far below it; "
+        f"the NVFP4 product with overlapping launches reaches at most {best}",
+    )
+
+
+def _ticks(axis: Axis, at: Sequence[float]) -> None:
+    """Plain numbers at these places of a logarithmic axis, no others."""
+    axis.set_major_locator(FixedLocator(list(at)))
+    axis.set_minor_locator(NullLocator())
+    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+
+
+def _legend(figure: Figure, looks: Mapping[str, tuple[str, str, str]]) -> None:
+    """One legend for all panels, below them."""
+    marks = [
+        Line2D([], [], color=colour, marker=marker, linestyle="", markersize=5, label=label) for label, colour, marker in looks.values()
+    ]
+    figure.legend(handles=marks, frameon=False, labelcolor=INK, fontsize=8, loc="outside lower center", ncols=4)
 
 
 def pruning(found: Mapping[str, Pruning]) -> Chart:

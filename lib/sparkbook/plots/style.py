@@ -37,10 +37,23 @@ def axes(height_in: float) -> tuple[Figure, Axes]:
     """An empty chart in the book's style, `height_in` inches high."""
     figure = Figure(figsize=(_WIDTH_IN, height_in), layout="constrained")
     axis = figure.add_subplot()
+    _dress(axis)
+    return figure, axis
+
+
+def panels(height_in: float, count: int) -> tuple[Figure, list[Axes]]:
+    """`count` empty charts side by side that share their vertical axis, `height_in` inches high."""
+    figure = Figure(figsize=(_WIDTH_IN, height_in), layout="constrained")
+    found = list(figure.subplots(1, count, sharey=True, squeeze=False)[0])
+    for axis in found:
+        _dress(axis)
+    return figure, found
+
+
+def _dress(axis: Axes) -> None:
     for side in ("top", "right"):
         axis.spines[side].set_visible(False)
     for side in ("left", "bottom"):
         axis.spines[side].set_color(GRID)
     axis.tick_params(colors=INK, labelsize=9)
     axis.set_axisbelow(True)
-    return figure, axis

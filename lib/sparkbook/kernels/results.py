@@ -1,0 +1,188 @@
+"""What was measured of the kernels, a report a card in `kernels/results/`, and the goals that were set for them.
+
+    reports = load()
+    reports["H200"].share("fp4_gemv", "8192x8192")
+
+Goals and reasons are those of `kernels/VERSIONS.md`; whether a goal was reached is worked out here from the reports.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from sparkbook.errors import SparkbookError
+from sparkbook.kernels import build
+
+VERSIONS = {"H100": 5, "H200": 6}
+"""Which version of the kernels each card's report is of. Version 6 changes the experts' product, nothing else."""
+
+OURS = "fp4_gemv"
+LIBRARIES = ("humming NVFP4", "torch _weight_int4pack_mm", "bitsandbytes fp4", "Triton GEMV")
+"""Other people's 4-bit products, and a plain one in Triton, that ran beside ours."""
+
+
+@dataclass(frozen=True)
+class Report:
+    """One card's run of `python -m sparkbook.kernels.bench`.
+
+    Attributes:
+        card: H100 or H200.
+        machine: the card, its driver, the libraries, the date.
+        ceilings_gb_s: what a copy and a read-only probe moved, GB/s.
+        rows: measurements: what, shape (rows x columns, or a model's name), tokens, us, mb, gb_s, of_copy.
+    """
+
+    card: str
+    machine: Mapping[str, Any]
+    ceilings_gb_s: Mapping[str, float]
+    rows: tuple[Mapping[str, Any], ...]
+
+    @property
+    def copy_gb_s(self) -> float:
+        """What a copy moves on this card, GB/s: read and written bytes."""
+        return self.ceilings_gb_s["copy"]
+
+    @property
+    def title(self) -> str:
+        """The card, and the version of the kernels."""
+        return f"{self.card}, kernels of version {VERSIONS[self.card]}"
+
+    def us(self, what: str, shape: str, tokens: int = 1) -> float:
+        """Microseconds of a launch. Raises SparkbookError if it was not measured."""
+        return self._row(what, shape, tokens)["us"]
+
+    def share(self, what: str, shape: str, tokens: int = 1) -> float:
+        """Share of the card's own copy. Raises SparkbookError if it was not measured."""
+        return self._row(what, shape, tokens)["of_copy"]
+
+    def _row(self, what: str, shape: str, tokens: int) -> Mapping[str, Any]:
+        for row in self.rows:
+            if (row["what"], row["shape"], row["tokens"]) == (what, shape, tokens):
+                return row
+        raise SparkbookError(f"'{what}' of {shape} with {tokens} tokens was not measured on the {self.card}")
+
+
+def load() -> dict[str, Report]:
+    """The reports of all cards, by the card. Raises SparkbookError if one is not there."""
+    found = {}
+    for card in VERSIONS:
+        file = build.sources() / "results" / f"{card.lower()}.json"
+        try:
+            data = json.loads(file.read_text("utf-8"))
+        except (OSError, ValueError) as error:
+            raise SparkbookError(f"{file} can't be read: {str(error)[:120]}") from None
+        found[card] = Report(card, data["machine"], data["ceilings_gb_s"], tuple(data["rows"]))
+    return found
+
+
+Measure = Callable[[Report, str], list[float]]
+"""Figures of a report, without (`""`) or with (`" pdl"`) a programmatic launch."""
+
+
+@dataclass(frozen=True)
+class Goal:
+    """A goal that was set on the H100.
+
+    Attributes:
+        words: what was to be reached.
+        measure: the figures that are to reach it, a figure a shape.
+        least: what each has to be at least; with `most`, at most.
+        least_pdl: the same with a programmatic launch; None: not a goal with one.
+        unit: `%` for shares, `×` for ratios.
+        why: why it was reached or not.
+        most: whether `least` is an upper bound.
+    """
+
+    words: str
+    measure: Measure
+    least: float
+    least_pdl: float | None
+    unit: str
+    why: str
+    most: bool = False
+
+    def _reached(self, figures: Iterable[float], bound: float) -> list[bool]:
+        return [figure <= bound if self.most else figure >= bound for figure in figures]
+
+    def verdict(self, report: Report) -> str:
+        """`yes`, `with pdl` (with a programmatic launch only), `in part` (for some shapes), `no`."""
+        plain = self._reached(self.measure(report, ""), self.least)
+        if all(plain):
+            return "yes"
+        if self.least_pdl is not None and all(self._reached(self.measure(report, " pdl"), self.least_pdl)):
+            return "with pdl"
+        return "in part" if any(plain) else "no"
+
+    def figures(self, report: Report) -> str:
+        """The figures, least to most, without and with a programmatic launch."""
+        words = self._span(self.measure(report, ""))
+        return words if self.least_pdl is None else f"{words}; pdl {self._span(self.measure(report, ' pdl'))}"
+
+    def _span(self, figures: list[float]) -> str:
+        low, high = (f"{100 * one:.1f}" if self.unit == "%" else f"{one:.2f}" for one in (min(figures), max(figures)))
+        # A no-break space: the unit stays with its number in a narrow column.
+        return f"{low if low == high else f'{low} to {high}'}{chr(0xA0) if self.unit == '%' else ''}{self.unit}"
+
+
+def _shares(*shapes: str, what: str = OURS) -> Measure:
+    return lambda report, pdl: [report.share(what + pdl, shape) for shape in shapes]
+
+
+def _more_for_four(report: Report, _pdl: str) -> list[float]:
+    """How much longer four tokens take than one."""
+    return [report.us(OURS, shape, 4) / report.us(OURS, shape) - 1 for shape in _SIZES]
+
+
+def _sparse_gain(report: Report, _pdl: str) -> list[float]:
+    return [report.us(OURS, shape) / report.us("sparse_gemv", shape) for shape in _SIZES]
+
+
+def _lead(report: Report, pdl: str) -> list[float]:
+    """How many times as fast as the fastest of the others."""
+    shape = "8192x8192"
+    return [min(report.us(other, shape) for other in LIBRARIES) / report.us(OURS + pdl, shape)]
+
+
+_SIZES = ("4096x4096", "8192x8192", "8192x28672")
+GOALS = (
+    Goal(
+        "132 MB: 92 % of the copy", _shares("8192x28672"), 0.92, 0.92, "%",
+        "H200: integer instructions, decoding mostly, take 23 of the 40 µs; the faster memory waits for them",
+    ),
+    Goal(
+        "66 MB: 88 %", _shares("28672x4096"), 0.88, 0.88, "%",
+        "many short blocks: K = 4096 is four steps of eight warps. H200: decoding as well",
+    ),
+    Goal(
+        "33 to 38 MB: 80 %", _shares("14336x4096", "4096x14336", "8192x8192"), 0.80, 0.80, "%",
+        "launch, first fetch and drain are a fifth of the time; an overlapping launch hides them. H200: decoding as well",
+    ),
+    Goal(
+        "9.4 MB: 55 %", _shares("4096x4096"), 0.55, 0.55, "%",
+        "the launch again: of so few bytes, an H200's read-only probe comes to 58 % itself",
+    ),
+    Goal(
+        "experts of a layer: 55 %, with pdl 70 %", _shares("Qwen3-Next-80B-A3B", what="moe_decode"), 0.55, 0.70, "%",
+        "two launches, and in each the ids, the weights, the activations and the sum come one after the other; "
+        "version 6 takes 14.7 µs on the H200, version 5 took 16.7",
+    ),
+    Goal(
+        "four tokens: at most 10 % more time than one", _more_for_four, 0.10, None, "%",
+        "each block takes in the activations anew; a version that did not was slower with one token and with four", most=True,
+    ),
+    Goal("2:4 at least 1.20× the dense product", _sparse_gain, 1.20, None, "×", "the 2:4 kernel has the structure of version 1"),
+    Goal(
+        "8192²: 1.5× the best library", _lead, 1.5, 1.5, "×",
+        "humming needs 20 µs on both cards, where 27 were published: it waits for instructions, not for memory",
+    ),
+)  # fmt: skip
+
+
+def goals(reports: Mapping[str, Report]) -> list[list[str]]:
+    """A row a goal: the goal; for each card whether it was reached and what was measured; why."""
+    return [
+        [goal.words, *(f"**{goal.verdict(report)}**: {goal.figures(report)}" for report in reports.values()), goal.why] for goal in GOALS
+    ]
