@@ -11,6 +11,9 @@
   const home = document.querySelector(".sidebar-primary-items__start .navbar-brand")?.parentElement;
   home?.setAttribute("role", "navigation");
   home?.setAttribute("aria-label", "Start page");
+  // The corner of a table with names in both directions is no heading.
+  for (const corner of document.querySelectorAll("th:empty, th:has(> p:only-child:empty)"))
+    if (!corner.textContent.trim()) corner.replaceWith(document.createElement("td"));
   // What scrolls sideways on a narrow screen can be reached by the keyboard.
   for (const wide of document.querySelectorAll(".sb-scroll, .cell_output pre, .highlight pre")) wide.tabIndex = 0;
   // Widgets are drawn later than the page; a slider's handle is named by the label before it.

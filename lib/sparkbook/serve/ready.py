@@ -100,7 +100,7 @@ class Readiness:
         )
         return (
             "<table class='readiness'><thead><tr><th>stage</th><th>took</th><th>seen</th></tr></thead>"
-            f"<tbody>{rows}<tr><th>ready</th><th>{format_seconds(self.total_s)}</th><th></th></tr></tbody></table>"
+            f"<tbody>{rows}<tr><th>ready</th><th>{format_seconds(self.total_s)}</th><td></td></tr></tbody></table>"
         )
 
 
