@@ -42,7 +42,7 @@
       ...speeds
         .filter(([requests], i) => i === 0 || requests <= Math.max(4, plan.sequences))
         .map(([requests, low, middle, high]) => [
-          requests === 1 ? "One request" : `${requests} requests`, `${figure(middle)} tok/s together (${figure(low)} to ${figure(high)})`]),
+          requests === 1 ? "One request" : `${requests} requests`, `${figure(middle)} tok/s${requests === 1 ? "" : " together"} (${figure(low)} to ${figure(high)})`]),
       ...(speeds.length ? [] : [["Speed", "no estimate: no source gives all that a step reads"]]),
       ...(recipe.nodes > 1 ? [["Machines", String(recipe.nodes)]] : []),
     ];

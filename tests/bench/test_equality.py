@@ -41,6 +41,18 @@ def test_real_differences_beyond_the_control_fail():
     assert "the same server asked twice: 20 identical, 0 real" in str(compare(off, replies(20, 2), off))
 
 
+def test_another_limit_judges_the_same_replies_anew():
+    tie = [{"a": -0.70, "z": -0.95}]
+    without = [answer("a", tie, "p0"), answer("a", tie, "p1")]
+    found = compare(without, [answer("z", tie, "p0"), answer("a", tie, "p1")], without)
+    assert found.passed and found.count("near-tie") == 1
+    tighter = found.under(0.13)
+    assert not tighter.passed and (tighter.count("real"), tighter.count("identical")) == (1, 1)
+    assert tighter.under(0.26) == found
+    shorter = compare([answer("ab")], [answer("a")], [answer("ab")])
+    assert shorter.under(9.0).count("real") == 1, "a reply that just ended has no margin"
+
+
 def test_other_prompts_cannot_be_compared():
     with pytest.raises(SparkbookError):
         compare([answer("a", prompt="p")], [answer("a", prompt="q")])

@@ -154,3 +154,9 @@ class TestLinker:
             '<pre>FLAG101</pre><a href="FLAG101">FLAG101</a><script>FLAG101</script>'
         )
         assert self.linker.html(text, "notebooks/x.html") == expected
+
+    def test_a_text_that_the_file_holds_as_lines(self) -> None:
+        data = {"text/markdown": ["| rule |\n", "|---|\n", "| FLAG101 |\n"], "text/html": ["<p>FLAG101\n", "</p>"]}
+        self.linker.notebook({"cells": [{"cell_type": "code", "outputs": [{"data": data}]}]}, "notebooks/x.html")
+        link = '<a href="../rules/flag.html#flag101">FLAG101</a>'
+        assert data == {"text/markdown": f"| rule |\n|---|\n| {link} |\n", "text/html": f"<p>{link}\n</p>"}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from sparkbook import lint
-from sparkbook.book.rules import code_families, code_tables, rule_pages
+from sparkbook.book.rules import code_families, code_tables, index, rule_pages
 from sparkbook.logs.signatures import signatures
 
 
@@ -24,3 +24,12 @@ def test_headings_in_code_blocks_are_left_alone() -> None:
     outside = re.sub(r"```.*?```", "", text, flags=re.DOTALL)
     assert not re.findall(r"^#{3,} ", outside, re.MULTILINE)
     assert re.findall(r"^# ", outside, re.MULTILINE) and re.findall(r"^## ", outside, re.MULTILINE)
+
+
+def test_the_list_names_every_page_and_counts_its_rules():
+    from sparkbook.logs.signatures import signatures
+
+    text = index(rule_pages({}, {}))
+    assert all(f"]({name}) |" in text for name, _ in rule_pages({}, {}))
+    memory = sum(1 for signature in signatures() if signature.id.startswith("LOG1"))
+    assert f"| [LOG1xx](log1) | memory | {memory} |" in text

@@ -174,6 +174,10 @@ class Trial:
             return "changed"
         return "identical" if self.equality.count("identical") == len(self.equality.differences) else "near-ties"
 
+    def under(self, near_tie: float) -> Trial:
+        """The same replies, judged with another limit of a near-tie (nats)."""
+        return dataclasses.replace(self, equality=self.equality.under(near_tie))
+
     @property
     def moved(self) -> str:
         """`shift` in words."""

@@ -186,7 +186,7 @@ def index(known: dict[str, Flag]) -> str:
         "Every option of `vllm serve` that a recipe of this book uses, each with a page: what it does, since and until which release, its "
         "default and its values, the recipes, the rules, the log signatures and the chapters that speak of it."
     )
-    return f"# Flags\n\n{intro}\n\n| flag | what it does | recipes | rules |\n|---|---|--:|--:|\n{rows}\n"
+    return f"# Flags, one by one\n\n{intro}\n\n| flag | what it does | recipes | rules |\n|---|---|--:|--:|\n{rows}\n"
 
 
 def pages(known: dict[str, Flag], chapters: Iterable[tuple[str, str, str]]) -> Iterator[tuple[str, str]]:

@@ -90,6 +90,8 @@ class Linker:
                 continue
             for output in cell.get("outputs", ()):
                 data = output.get("data", {})
+                # A notebook's file may hold a text as the list of its lines.
+                data.update({kind: "".join(data[kind]) for kind in ("text/markdown", "text/html") if isinstance(data.get(kind), list)})
                 if isinstance(data.get("text/markdown"), str):
                     data["text/markdown"] = self.markdown(data["text/markdown"], page)
                 if isinstance(data.get("text/html"), str) and "application/vnd.jupyter.widget-view+json" not in data:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import importlib
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -78,6 +79,24 @@ def rule_pages(flags: Mapping[str, Flag], models: Mapping[str, str]) -> Iterator
         )
     for name, (module, codes, title) in code_tables().items():
         yield name, _page(f"{name.upper()}: {title}", module.INTRO, [(code.code, module.page(code)) for code in codes.values()])
+
+
+def index(pages: Iterable[tuple[str, str]]) -> str:
+    """The page that lists the pages of `rule_pages`, with the number of rules on each."""
+    rows = []
+    for name, markdown in pages:
+        title = markdown.partition("\n")[0].removeprefix("# ")
+        family, _, about = title.partition(": ")
+        rows.append(f"| [{family}]({name}) | {about} | {len(re.findall(_ANCHOR, markdown, re.MULTILINE))} |")
+    intro = (
+        "Every code that `sparkbook` may answer with, by its first letters: what is looked for, why, what to do, an example in which it is "
+        "found and one in which it is not. To go straight to one, type its code into the search; a line of a log works as well."
+    )
+    head = "| codes | about | how many |\n|---|---|--:|"
+    return "\n\n".join(["# Rules and log signatures", intro, "\n".join([head, *rows])]) + "\n"
+
+
+_ANCHOR = r"^\([a-z]+[0-9]+\)=$"
 
 
 def _seen(code: str, flags: Mapping[str, Flag]) -> str:

@@ -14,10 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from sparkbook.book import fingerprint, record, vendor
+from sparkbook.book import fingerprint, record, rules, vendor
 from sparkbook.book.pages import Page, as_published
 from sparkbook.book.project import Project
-from sparkbook.book.rules import rule_pages
 from sparkbook.errors import SparkbookError
 
 if TYPE_CHECKING:
@@ -114,11 +113,14 @@ def assemble(project: Project, pages: list[Page]) -> None:
         text = json.dumps(notebook, indent=1, ensure_ascii=False, sort_keys=True)
         (folder / page.out.name).write_text(text + "\n", "utf-8")
     sections = list(_write_pages(fresh / "flags", flags.pages(known, texts), linker))
-    names = list(_write_pages(fresh / "rules", rule_pages(known, models), linker))
+    judged = list(rules.rule_pages(known, models))
+    names = list(_write_pages(fresh / "rules", [("index", rules.index(judged)), *judged], linker))
     toc = with_models(project.toc(), [page for page in pages if page.title is not None])
-    flag_pages = {"file": f"flags/{sections[0]}", "sections": [{"file": f"flags/{name}"} for name in sections[1:]]}
-    toc.setdefault("parts", []).append({"caption": "Flags", "chapters": [flag_pages]})
-    toc.setdefault("parts", []).append({"caption": "Rules", "chapters": [{"file": f"rules/{name}"} for name in names]})
+    looked_up = [
+        {"file": f"{folder}/{first}", "sections": [{"file": f"{folder}/{name}"} for name in rest]}
+        for folder, (first, *rest) in (("flags", sections), ("rules", names))
+    ]
+    toc.setdefault("parts", []).append({"caption": "Look up", "chapters": looked_up})
     record.write(project, fresh, toc)
     (fresh / "_toc.yml").write_text(yaml.safe_dump(toc, sort_keys=False, allow_unicode=True), "utf-8")
     swap(fresh, project.source_tree)
