@@ -40,6 +40,8 @@ def main() -> None:
         app()  # typer itself ends quietly where the reader of a pipe has gone
     except SparkbookError as error:
         typer.echo(f"sparkbook: {error}", err=True)
+    except RecursionError:
+        typer.echo("sparkbook: what was given, or what a server answered, is nested too deeply to be read", err=True)
     except OSError as error:
         # Such as a full disk behind the standard output, which Python would complain of again when it flushes at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -91,7 +91,7 @@ class Metrics:
         try:
             return cls(text_string_to_metric_families(text))
         except ValueError as error:
-            raise SparkbookError(f"this is not a /metrics page: {error}") from None
+            raise SparkbookError(f"this is not a /metrics page: {str(error)[:200]}") from None
 
     def names(self) -> list[str]:
         """Names of the metrics, sorted, without the `vllm:` prefix; counters without `_total`, and without the `_created` gauges."""

@@ -62,3 +62,19 @@ def test_wilsons_interval():
     # The example of Newcombe, Statistics in Medicine 17 (1998), table I: 81 of 263.
     assert wilson(81, 263) == pytest.approx((0.3080, 0.2553, 0.3662), abs=1e-4)
     assert wilson(0, 10)[1] == pytest.approx(0) and wilson(10, 10)[2] == pytest.approx(1)
+
+
+@pytest.mark.parametrize("body", ['{"choices": [{"message": null}]}', '{"choices": 7}', "{}", "[]", "[" * 100_000])
+@pytest.mark.parametrize("stop", [None, "."])
+def test_a_server_that_answers_something_else(body, stop, monkeypatch):
+    import httpx
+    import openai
+    from sparkbook.bench import prompts
+    from sparkbook.bench.equality import ask
+    from sparkbook.serve.endpoint import Endpoint
+
+    reply = httpx.MockTransport(lambda request: httpx.Response(200, content=body, headers={"content-type": "application/json"}))
+    client = openai.OpenAI(base_url="http://stub/v1", api_key="k", max_retries=0, http_client=httpx.Client(transport=reply))
+    monkeypatch.setattr(Endpoint, "client", lambda self, timeout_s=0: client)
+    with pytest.raises(SparkbookError, match="http://stub"):
+        ask(Endpoint("http://stub", "m"), [prompts.Prompt("p", "hello")], stop=stop)

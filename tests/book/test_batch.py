@@ -92,7 +92,8 @@ def test_what_cannot_be_run_is_said(notebook: Path, words: list[str], says: str)
 
 
 @pytest.mark.parametrize(
-    "text", ["", "[1]", "notebook: a\n", "notebook: a\nparameters: [1]\n", "a: [", "notebook: a\nparameters: {}\nx: 1\n"]
+    "text",
+    ["", "[1]", "notebook: a\n", "notebook: a\nparameters: [1]\n", "a: [", "notebook: a\nparameters: {}\nx: 1\n", "a: " + "[" * 5000],
 )
 def test_a_file_that_is_no_matrix_is_refused(tmp_path: Path, text: str) -> None:
     (tmp_path / "matrix.yaml").write_text(text)
@@ -241,11 +242,12 @@ def test_two_batches_do_not_share_a_folder(tmp_path: Path) -> None:
         run(["1"], Scripted({"a": 1}, lambda *_: "done"), tmp_path)
 
 
-def test_a_manifest_that_is_none_is_not_overwritten(tmp_path: Path) -> None:
-    (tmp_path / "manifest.json").write_text("[]")
+@pytest.mark.parametrize("text", ["[]", '{"notebooks": 5}', '{"notebooks": {"a": 5}}', "[" * 100_000])
+def test_a_manifest_that_is_none_is_not_overwritten(tmp_path: Path, text: str) -> None:
+    (tmp_path / "manifest.json").write_text(text)
     with pytest.raises(SparkbookError, match=r"manifest\.json can't be read"):
         run(["1"], Scripted({"a": 1}, lambda *_: "done"), tmp_path)
-    assert (tmp_path / "manifest.json").read_text() == "[]"
+    assert (tmp_path / "manifest.json").read_text() == text
 
 
 # ---- real processes

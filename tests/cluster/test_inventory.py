@@ -35,6 +35,8 @@ def test_a_pair():
         ("nodes: [{host: a, gpus: 2}, {host: b, ssh: b}]", "same number on each"),
         ("nodes: [{host: a, env: {HF_TOKEN: abc}}]", "HF_TOKEN is a secret"),
         ('nodes: [{host: a, interface: "x\\x1b"}]', "control character U+001B"),
+        ("nodes: &a [*a]", "inside its own anchor"),
+        ("a: &a [*a]", "inside its own anchor"),
     ],
 )
 def test_what_is_no_inventory(text, said):

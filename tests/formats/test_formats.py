@@ -13,6 +13,7 @@ from sparkbook.errors import SparkbookError
 from sparkbook.formats import CODES, FORMATS, compose, documents, performance
 from sparkbook.formats.conversion import Notes, build, changes, leaves
 from sparkbook.recipes import Recipe
+from sparkbook.recipes.launch import Launch
 
 DATA = Path(__file__).parents[1] / "data/formats"
 EXAMPLES = {
@@ -129,6 +130,14 @@ def test_random_recipes(name: str, launch) -> None:
     differing = {place for place in changes(recipe, back.recipe) if place.startswith("serve.args.")}
     assert not differing, differing
     assert set(formats.write(recipe, name).lost) == set(changes(recipe, back.recipe))
+
+
+@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize("words", [["~"], ["run", "~/a b"], ["~a", "x~", "{~}"]])
+def test_the_home_folder_among_the_words_of_an_image_of_its_own(name: str, words: list[str]) -> None:
+    given = {"image": "ghcr.io/aeon-7/vllm-dflash:latest", "entrypoint": "wrapper", "serve": {"command": words}}
+    recipe = build("docker", "docker run line", "", Launch.model_validate(given), Notes(), {"model": {"repo": "org/model"}}).recipe
+    assert check_round_trip(recipe, name) is (name not in ("shell", "vllm-recipes", "vllm-recipes-json"))  # which have no such words
 
 
 HOSTILE = {

@@ -145,3 +145,10 @@ def test_a_cache_that_can_not_be_used(monkeypatch, place):
     monkeypatch.setenv("SPARKBOOK_CACHE", place)
     with pytest.raises(SparkbookError, match="name a folder that can be written with SPARKBOOK_CACHE"):
         paths.cache_dir()
+
+
+@pytest.mark.parametrize("url", ["http://user:word@127.0.0.1:9", "https://word@h/v1"])
+def test_a_password_in_an_address_is_refused_and_not_shown(url):
+    with pytest.raises(SparkbookError, match="leave it out") as error:
+        serve.Endpoint(url)
+    assert "word@" not in str(error.value)

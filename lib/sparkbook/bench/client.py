@@ -254,7 +254,7 @@ def record(reply: Reply, keep_text: bool = True) -> dict[str, Any]:
         seen += 1
         try:
             value = json.loads(data)
-        except ValueError:
+        except (ValueError, RecursionError):
             result["error"] = f"an event is not JSON: {data[:120].decode('utf-8', 'replace')}"
             continue
         if not isinstance(value, dict) or "error" in value or value.get("object") == "error":
@@ -308,7 +308,7 @@ def _told(reply: Reply) -> str:
         body = Dechunker().feed(body)
     try:
         return _message(json.loads(body))
-    except ValueError:
+    except (ValueError, RecursionError):
         return body[:300].decode("utf-8", "replace").strip() or "no reply"
 
 

@@ -152,7 +152,12 @@ def ask(
             else:
                 answer = _of_text(prompt.id, client.completions.create(prompt=prompt.text, logprobs=_TOP, stop=stop, **same).choices[0])
         except openai.OpenAIError as error:
-            raise SparkbookError(f"{endpoint.url} does not answer {prompt.id}: {error}") from None
+            raise SparkbookError(f"{endpoint.url} does not answer {prompt.id}: {str(error)[:300]}") from None
+        except (AttributeError, TypeError, LookupError, ValueError, RecursionError):
+            # The client takes whatever JSON comes: a reply without a message, with null for a list, or nested without end.
+            raise SparkbookError(
+                f"{endpoint.url} answers {prompt.id} with something else than a completion: is it a vLLM server?"
+            ) from None
         if not answer.tokens:
             raise SparkbookError(f"{endpoint.url} gives no log-probabilities, so a near-tie can't be told from a real difference")
         answers.append(answer)

@@ -186,6 +186,8 @@ def read_matrix(file: Path) -> tuple[str, dict[str, list[Any]]]:
         raise SparkbookError(f"{file} can't be read: {error.strerror}") from None
     except (yaml.YAMLError, ValueError) as error:
         raise SparkbookError(f"{file} is not YAML: {str(error).splitlines()[0]}") from None
+    except RecursionError:
+        raise SparkbookError(f"{file} is nested too deeply for a matrix") from None
     parameters = found.get("parameters") if isinstance(found, dict) else None
     if not isinstance(parameters, dict) or not isinstance(found.get("notebook"), str) or set(found) != {"notebook", "parameters"}:
         raise SparkbookError(f"{file}: a matrix has 'notebook: NAME', 'parameters:' with a list of values for each name, and nothing else")
@@ -303,10 +305,13 @@ class Folder:
         self.path, self.library = path, library
         self.items: dict[str, dict[str, Any]] = {}
         try:
-            self.items = json.loads((path / MANIFEST).read_text("utf-8"))["notebooks"]
+            items = json.loads((path / MANIFEST).read_text("utf-8"))["notebooks"]
+            if not isinstance(items, dict) or not all(isinstance(item, dict) for item in items.values()):
+                raise ValueError("its 'notebooks' is no mapping of mappings")
+            self.items = items
         except FileNotFoundError:
             pass
-        except (OSError, ValueError, KeyError, TypeError) as error:
+        except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
             raise SparkbookError(f"{path / MANIFEST} can't be read ({error}): name another folder, or take it away") from None
 
     @contextlib.contextmanager

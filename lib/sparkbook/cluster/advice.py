@@ -125,6 +125,8 @@ def read_link(file: Path) -> Link:
         raise SparkbookError(f"{file} can't be read: {error.strerror}") from None
     except ValueError as error:
         raise SparkbookError(f"{file} is not JSON: {error}") from None
+    except RecursionError:
+        raise SparkbookError(f"{file} is nested too deeply for a measured network") from None
 
 
 @dataclass(frozen=True)

@@ -159,6 +159,8 @@ def parse(text: str, where: str = "the inventory") -> Inventory:
         raise SparkbookError(f"{where} is no inventory: " + "; ".join(_told(value, one) for one in error.errors()[:5])) from None
     except SparkbookError as error:
         raise SparkbookError(f"{where} is no inventory: {error}") from None
+    except RecursionError:
+        raise SparkbookError(f"{where} is no inventory: it is nested too deeply, or an alias stands inside its own anchor") from None
 
 
 def _told(value: Any, error: Any) -> str:

@@ -13,7 +13,7 @@ from typing import Any
 from sparkbook.errors import SparkbookError
 from sparkbook.formats.conversion import Notes
 from sparkbook.formats.documents import mapping, scalar
-from sparkbook.formats.lexer import HOME, lex, literal, quote
+from sparkbook.formats.lexer import HOME, lex, literal, mark_home, quote
 from sparkbook.formats.words import Reading, before_commands, check_image, read_script, serve_groups
 from sparkbook.recipes.launch import Launch, entrypoint_of, is_secret
 
@@ -38,7 +38,7 @@ def serve_command(launch: Launch, parameters: bool = False, doubled: bool = Fals
     """
     serve = launch.serve
     if serve.command is not None or launch.entrypoint == "wrapper":
-        text = " ".join(quote(word) for word in serve.command or [])
+        text = " ".join(quote(mark_home(word)) for word in serve.command or [])
         return (text.replace("{", "{{").replace("}", "}}") if doubled else text), {}
     groups = serve_groups(serve)
     first = ["vllm", "serve"]

@@ -35,6 +35,11 @@ class Endpoint:
     model: str = ""
     api_key: str = field(default="", repr=False)
 
+    def __post_init__(self) -> None:
+        """Raises `SparkbookError`, without showing the address, where it holds a name or password: each message names the address."""
+        if "@" in self.url.partition("://")[2].partition("/")[0]:
+            raise SparkbookError(f"the address holds a name or password before the host: leave it out; a key goes into {KEY_FILE_VARIABLE}")
+
     def client(self, timeout_s: float = 120.0) -> openai.OpenAI:
         """An `openai` client for this server. It does not retry: a failure is to be seen, not hidden."""
         import openai
@@ -75,7 +80,7 @@ class Endpoint:
             return (
                 [model["id"] for model in reply.json()["data"]] if reply.is_success else _no_list(self.url, f"status {reply.status_code}")
             )
-        except (ValueError, TypeError, KeyError, AttributeError):
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
             return _no_list(self.url, "something else")
 
     def _headers(self) -> dict[str, str]:
