@@ -267,9 +267,12 @@ class NVFP4Checkpoint:
         if entry.dtype != "F32" or math.prod(entry.shape) != 1:
             raise SparkbookError(f"{name}: {key} is {entry.dtype} {list(entry.shape)}; expected one F32")
         value = float(self._bytes(entry).view("<f4")[0])
-        if not (math.isfinite(value) and value > 0):
+        # The reciprocal of a subnormal number is infinite in float32.
+        with np.errstate(all="ignore"):
+            factor = float(np.float32(1) / np.float32(value)) if divides else value
+        if not (math.isfinite(value) and value > 0 and math.isfinite(factor)):
             raise SparkbookError(f"{name}: {key} is {value:g}; a scale is a finite number above 0")
-        return float(np.float32(1) / np.float32(value)) if divides else value
+        return factor
 
     def _bytes(self, entry: _Entry) -> U8:
         data = self._read(entry.file, entry.begin, entry.end)
