@@ -8,11 +8,16 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
+import signal
 from pathlib import Path
 
 import pytest
 from xdist.remote import Producer
 from xdist.scheduler import LoadScopeScheduling
+
+# Where the run was started in the background of a script, SIGINT is ignored, and so it would be by every process that a test interrupts.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 _ENGINE = pytest.StashKey[contextlib.ExitStack]()
 
