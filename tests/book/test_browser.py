@@ -35,6 +35,10 @@ DRAWN_LATE = {"book/intro", "notebooks/01_small", "search"}
 MOST_BYTES = 300_000
 """Of one page, without its pictures."""
 
+SETTLED = (
+    "Promise.race([Promise.allSettled(document.getAnimations().map(a => a.finished)), new Promise(r => setTimeout(r, 2000))]).then(() => 0)"
+)
+"""Done when no colour is on its way from one scheme to the other any more."""
 TOO_WIDE = "document.documentElement.scrollWidth - document.documentElement.clientWidth"
 """How many pixels the page is wider than the window."""
 
@@ -77,6 +81,7 @@ def test_a_page_reads_well(tab: Tab, address: str, axe: str, page: str, width: i
     wide = tab.evaluate(TOO_WIDE)
     assert wide <= 0, f"the page is {wide} px wider than the window"
     assert tab.evaluate("document.documentElement.dataset.theme") == scheme
+    tab.evaluate(SETTLED)
     tab.evaluate(f"{axe}; 0")
     assert tab.evaluate(AXE) == []
 
