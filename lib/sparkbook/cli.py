@@ -1019,18 +1019,12 @@ def _ended(act: Any) -> None:
 
     try:
         act()
-    except (EngineError, NotReady, DockerFault, *_cluster_faults()) as error:
+    except (EngineError, NotReady, DockerFault) as error:
         typer.echo(f"sparkbook: {error}", err=True)
         raise typer.Exit(1) from None
     except KeyboardInterrupt:
         typer.echo("sparkbook: interrupted", err=True)
         raise typer.Exit(130) from None
-
-
-def _cluster_faults() -> tuple[type[Exception], ...]:
-    """The fault of a server over several nodes, where one was asked for: its module is not imported for anything else."""
-    loaded = sys.modules.get("sparkbook.cluster.server")
-    return (loaded.ClusterFault,) if loaded else ()
 
 
 @app.command("status")

@@ -4,7 +4,6 @@ import ctypes
 import os
 import shutil
 import subprocess
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -96,15 +95,3 @@ def two_nodes(tmp_path, monkeypatch):
             os.kill(pid, 9)
         for name in (nodes.a, nodes.b):
             subprocess.run(["ip", "netns", "del", name], capture_output=True)
-
-
-@pytest.fixture
-def stand_in(tmp_path, monkeypatch):
-    """Engines started while this fixture lives are the stand-in for vLLM, which is up in a moment."""
-    programs = tmp_path / "engine" / "bin"
-    programs.mkdir(parents=True)
-    (programs / "python").symlink_to(sys.executable)
-    vllm = programs / "vllm"
-    vllm.write_text(f'#!/bin/sh\nexec "{sys.executable}" "{Path(__file__).parents[1] / "serve" / "stand_in.py"}" "$@"\n')
-    vllm.chmod(0o755)
-    monkeypatch.setenv("SPARKBOOK_ENGINE_PYTHON", str(programs / "python"))

@@ -15,7 +15,7 @@ def started(two_nodes, mode="", host="spark-b"):
     return served
 
 
-def test_the_link_is_cut_while_it_serves(two_nodes, stand_in):
+def test_the_link_is_cut_while_it_serves(two_nodes, stand_in_engine):
     served = started(two_nodes)
     try:
         served.wait_ready(deadline_s=30)
@@ -29,7 +29,7 @@ def test_the_link_is_cut_while_it_serves(two_nodes, stand_in):
     assert not left and not two_nodes.processes()
 
 
-def test_a_rank_that_dies_ends_the_wait(two_nodes, stand_in):
+def test_a_rank_that_dies_ends_the_wait(two_nodes, stand_in_engine):
     served = started(two_nodes, "dies")
     with pytest.raises(server.ClusterFault) as fault:
         served.wait_ready(deadline_s=30)
@@ -37,7 +37,7 @@ def test_a_rank_that_dies_ends_the_wait(two_nodes, stand_in):
     assert "the model can't be loaded" in str(fault.value) and not two_nodes.processes()
 
 
-def test_a_deadline_says_what_every_rank_said_last(two_nodes, stand_in, monkeypatch):
+def test_a_deadline_says_what_every_rank_said_last(two_nodes, stand_in_engine, monkeypatch):
     monkeypatch.setenv("STAND_IN_MODE", "hangs")
     served = started(two_nodes, "hangs")
     with pytest.raises(server.ClusterFault) as fault:
@@ -46,7 +46,7 @@ def test_a_deadline_says_what_every_rank_said_last(two_nodes, stand_in, monkeypa
     assert not two_nodes.processes()
 
 
-def test_a_start_that_fails_half_way_leaves_nothing(two_nodes, stand_in, monkeypatch):
+def test_a_start_that_fails_half_way_leaves_nothing(two_nodes, stand_in_engine, monkeypatch):
     from sparkbook.serve.engine import EngineError
 
     inventory = two_nodes.inventory()

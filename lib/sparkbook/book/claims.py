@@ -28,6 +28,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from sparkbook.errors import SparkbookError
+from sparkbook.releases.images import Source
 
 FOLDER = "book/claims"
 PAGE = "generated/claims"
@@ -48,14 +49,6 @@ _LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 class _Strict(BaseModel):
     model_config = ConfigDict(extra="forbid")
-
-
-class Source(_Strict):
-    """The document that a claim was taken from."""
-
-    title: str
-    url: str = Field(pattern=r"^https://\S+$")
-    date: datetime.date
 
 
 class Figure(_Strict):

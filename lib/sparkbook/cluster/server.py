@@ -39,7 +39,7 @@ _SETTLE_S = 2.0
 """Seconds that the other ranks get to say what they saw, before all of them are ended."""
 
 
-class ClusterFault(SparkbookError):
+class ClusterFault(EngineError):
     """The server over several nodes could not be started, or fell.
 
     Attributes:
