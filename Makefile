@@ -1,5 +1,6 @@
 # make book · make test · make lab: each sets up what it needs.
-# Variables: PYTHON (the interpreter the environments are made with), TARGET (auto, or plan: start no engine), ONLY (one page).
+# Variables: PYTHON (the interpreter the environments are made with), TARGET (auto, or plan: start no engine), ONLY (one page),
+# AS_BUILT (of make test: 1 compares what make book ran, where nothing has changed since, in place of running it again).
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
@@ -8,6 +9,7 @@ MAKEFLAGS += --no-print-directory
 PYTHON ?= python3
 TARGET ?= auto
 ONLY ?=
+AS_BUILT ?=
 PORT ?= 8080
 PY := .venv/bin/python
 export PYTHON
@@ -34,6 +36,7 @@ help:  ## this list
 	@echo "make TARGET, where TARGET is one of"
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-11s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
 	@echo "variables: PYTHON=python3.12  TARGET=plan (start no engine)  ONLY=06_launch (one page)  PORT=8080 (serve-site)"
+	@echo "           AS_BUILT=1 (test: compare the outputs of the last make book, where nothing has changed since)"
 
 $(BOOK): requirements.txt pyproject.toml tools/setup.sh
 	@tools/setup.sh book
@@ -48,7 +51,7 @@ book: $(NEEDED)  ## run the chapters that changed and build the site
 	@test ! -f _build/html/index.html || echo "The site: _build/html/index.html (to look at it: make serve-site)"
 
 test: $(BOOK) $(ENGINE)  ## run the tests and compare every notebook's outputs with a fresh run
-	@$(PY) -m pytest --nbval -n 2 tests notebooks
+	@$(PY) -m pytest --nbval -n 2 $(if $(AS_BUILT),--as-built) tests notebooks
 
 quick: $(BOOK)  ## run the fast tests only: no engine, no kernel, no browser, no docker, no cluster, no nvcc
 	@$(PY) -m pytest -q -n 2 -m "not engine and not kernel and not site and not browser and not docker and not cluster and not nvcc" tests

@@ -5,15 +5,21 @@ nbval runs each notebook in a kernel of its own; kernels find the engine through
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import functools
 import os
 import signal
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
+import nbformat
 import pytest
 from xdist.remote import Producer
 from xdist.scheduler import LoadScopeScheduling
+
+if TYPE_CHECKING:
+    from sparkbook.book.pages import Page
 
 # Where the run was started in the background of a script, SIGINT is ignored, and so it would be by every process that a test interrupts.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -48,23 +54,81 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer | None) -> 
     return _Rooms(config, log)
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """`make test AS_BUILT=1`."""
+    said = "hold the committed outputs to those of the run that `make book` made, for each chapter of which nothing has changed since"
+    parser.addoption("--as-built", action="store_true", help=said)
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Start the engine before the first cell of a notebook that attaches to one, unless one is named already."""
-    if item.path.suffix != ".ipynb" or os.environ.get("SPARKBOOK_ENDPOINT") or not _attaches(item.path):
-        return
-    from sparkbook.book.build import BOOK_ENGINE
-    from sparkbook.serve import embedded
+    """Before the first cell of a notebook: where the build's run is asked for, and still good, nbval gets it in place of a kernel.
 
-    stack = item.config.stash[_ENGINE] = contextlib.ExitStack()
-    engine = stack.enter_context(embedded.start(BOOK_ENGINE))
-    os.environ.update(engine.environment())
+    Else nbval runs the notebook, and one that attaches to an engine gets one, unless one is named already.
+    """
+    if item.path.suffix != ".ipynb":
+        return
+    if item.config.getoption("as_built") and (executed := _built(item.path)):
+        file = item.parent
+        if file.kernel is None:  # its own set-up would start one
+            file.kernel = _AsBuilt(executed)
+            file.setup = file.setup_sanitize_files
+    elif not os.environ.get("SPARKBOOK_ENDPOINT") and _attaches(item.path):
+        from sparkbook.book.build import BOOK_ENGINE
+        from sparkbook.serve import embedded
+
+        stack = item.config.stash[_ENGINE] = contextlib.ExitStack()
+        engine = stack.enter_context(embedded.start(BOOK_ENGINE))
+        os.environ.update(engine.environment())
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
     """Stop it."""
     if (stack := session.config.stash.get(_ENGINE, None)) is not None:
         stack.close()
+
+
+class _AsBuilt:
+    """What nbval asks of a kernel, told from a notebook that was run before: each cell's outputs, as the messages they came in."""
+
+    def __init__(self, executed: Path) -> None:
+        from sparkbook.book import notebooks
+
+        self._cells = iter(notebooks.code_cells(notebooks.read(executed)))
+        self._messages: collections.deque[dict[str, Any]] = collections.deque()
+
+    def execute_cell_input(self, source: str, allow_stdin: bool | None = None) -> str:
+        cell = next(self._cells)
+        assert cell["source"] == source, "the build ran another cell"
+        said = [(output["output_type"], output) for output in nbformat.from_dict(cell["outputs"])]
+        for kind, content in [*said, ("status", {"execution_state": "idle"})]:
+            self._messages.append({"msg_type": kind, "content": content, "parent_header": {"msg_id": cell["id"]}})
+        return cell["id"]
+
+    def get_message(self, stream: str, timeout: float | None = None) -> dict[str, Any]:
+        return self._messages.popleft()
+
+    def await_reply(self, msg_id: str, timeout: float | None = None) -> None:
+        pass
+
+    def is_alive(self) -> bool:
+        return True
+
+    def stop(self) -> None:
+        pass
+
+
+def _built(path: Path) -> Path | None:
+    """The chapter as `make book` ran it; None where it did not, or something has changed since."""
+    page = _chapters().get(path)
+    return page.out if page and page.is_fresh() else None
+
+
+@functools.cache
+def _chapters() -> dict[Path, Page]:
+    from sparkbook.book import pages, project
+
+    return {page.source: page for page in pages.chapters(project.here(), "auto")}
 
 
 @functools.cache

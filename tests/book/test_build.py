@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
+import json
 import os
 import re
 import shutil
@@ -44,7 +46,7 @@ def test_a_second_build_runs_nothing_and_a_changed_chapter_runs_alone(book: Make
     project = book({"01_a": ["print(target)"], "02_b": ["print(target, 2)"]})
     outcome, lines = run(project)
     assert (outcome.ran, outcome.fresh, outcome.ok) == (2, 0, True)
-    assert re.fullmatch(r"\[1/2\] 01_a … (\d+ ms|\d+\.\d s)", lines[0])
+    assert [line for line in lines if re.fullmatch(r"\[\d/2\] 01_a … (\d+ ms|\d+\.\d s)", line)]
 
     outcome, lines = run(project)
     assert (outcome.ran, outcome.fresh) == (0, 2)
@@ -75,8 +77,8 @@ def test_a_failing_chapter_is_reported_and_the_others_run(book: Make) -> None:
     assert outcome.ran == 2
     assert not outcome.ok
     assert str(outcome.failures["01_a"]) == "cell 2 (assert target == 'none', 'set target to none'): AssertionError: set target to none"
-    assert re.fullmatch(r"\[1/2\] 01_a … FAILED after .*", lines[0])
-    assert "AssertionError: set target to none" in lines[1]
+    failed = next(at for at, line in enumerate(lines) if "01_a … FAILED after " in line)
+    assert "AssertionError: set target to none" in lines[failed + 1]
     again, lines = run(project)
     assert (again.ran, again.fresh) == (1, 1), "what failed is run again, what did not is kept"
 
@@ -104,6 +106,62 @@ def test_a_server_that_is_named_already_is_used(book: Make, monkeypatch: pytest.
     outcome, lines = run(project)
     assert outcome.ok, outcome.failures
     assert lines[0] == "engine: http://127.0.0.1:9/v1, named by SPARKBOOK_ENDPOINT"
+
+
+def declare(project: Project, name: str, **sparkbook: object) -> None:
+    """Change what a chapter's metadata says about its engine."""
+    path = project.root / "notebooks" / f"{name}.ipynb"
+    notebook = json.loads(path.read_text("utf-8"))
+    notebook["metadata"]["sparkbook"] = sparkbook
+    path.write_text(json.dumps(notebook), "utf-8")
+
+
+def test_what_measures_runs_alone_after_what_does_not(book: Make) -> None:
+    meet = (
+        "import pathlib, time\npathlib.Path('{mine}').touch()\nend = time.monotonic() + 60\n"
+        "while not pathlib.Path('{other}').exists():\n    assert time.monotonic() < end, 'alone'\n    time.sleep(0.05)\n"
+        "time.sleep(0.2)\npathlib.Path('{mine}.done').touch()"
+    )
+    project = book({
+        "01_a": ["import pathlib\nassert pathlib.Path('b.done').exists() and pathlib.Path('c.done').exists(), 'in company'"],
+        "02_b": [meet.format(mine="b", other="c")],
+        "03_c": [meet.format(mine="c", other="b")],
+    })  # fmt: skip
+    declare(project, "01_a", engine="own")
+    declare(project, "02_b", engine="own", measures=False)
+    outcome, _ = run(project)
+    assert outcome.ok and outcome.ran == 3, outcome.failures
+
+
+def test_the_shared_engine_comes_up_beside_the_other_pages(book: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    from sparkbook.serve import embedded
+
+    did: list[str] = []
+
+    class Engine(contextlib.AbstractContextManager["Engine"]):
+        def wait_ready(self, *_: object) -> None:
+            did.append("waited")
+
+        def environment(self) -> dict[str, str]:
+            return {"SPARKBOOK_ENDPOINT": "http://127.0.0.1:9"}
+
+        def stop(self) -> None:
+            did.append("stopped")
+
+        def __exit__(self, *_: object) -> None:
+            self.stop()
+
+    monkeypatch.delenv("SPARKBOOK_ENDPOINT", raising=False)
+    monkeypatch.setattr(embedded, "start", lambda *_, ready: did.append(f"started, ready={ready}") or Engine())
+    seen = "import os\nassert os.environ.get('SPARKBOOK_ENDPOINT') == {}"
+    project = book({"01_a": [(seen.format("'http://127.0.0.1:9'"), ["engine"])], "02_b": [seen.format(None)]})
+    declare(project, "01_a", engine="attach")
+    outcome, lines = run(project)
+    assert outcome.ok, outcome.failures
+    assert did[:2] == ["started, ready=False", "waited"] and did[-1] == "stopped"
+    assert [line.split(" … ")[0].split(";")[0] for line in lines[:5]] == [
+        "engine: starting embedded/smollm2-135m …", "[1/2] 02_b", "engine: ready", "[2/2] 01_a", "engine: stopped"
+    ]  # fmt: skip
 
 
 def test_plan_starts_no_engine(book: Make, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -223,7 +281,7 @@ def command(project: Project) -> list[str]:
 @pytest.mark.parametrize("name", ["SIGINT", "SIGTERM"])
 def test_an_interrupt_stops_the_kernels_and_leaves_nothing_half_written(book: Make, name: str) -> None:
     marker = "import pathlib, os, time\npathlib.Path('pid').write_text(str(os.getpid()))\ntime.sleep(300)"
-    project = book({"01_a": ["print(target)"], "02_b": [marker]})
+    project = book({"01_a": ["print(target)"], "02_b": [marker]}, engine="own")  # one after the other
     process = subprocess.Popen(command(project), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True)
     pid_file = project.root / "notebooks" / "pid"
     try:

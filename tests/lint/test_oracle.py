@@ -1,16 +1,10 @@
 """Generated argument sets, with vLLM's own parser as the judge, both ways: what it refuses is an error here, what it accepts is none."""
 
-import sys
-from pathlib import Path
-
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from sparkbook import lint, releases
 from sparkbook.lint.reading import Line, Word
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "releases"))
-from asked_parser import RealParser
 
 pytestmark = pytest.mark.engine
 RELEASE = releases.get("0.32.0")
@@ -63,13 +57,6 @@ LINES = st.lists(st.one_of(option_words(), option_words(), option_words(), optio
 )
 
 
-@pytest.fixture(scope="module")
-def oracle():
-    parser = RealParser()
-    yield parser
-    parser.close()
-
-
 def errors(argv):
     report = lint.lint(Line(serve=[Word(word) for word in argv]), release=RELEASE.version)
     return [f"{finding.rule}: {finding.message}" for finding in report.findings if finding.severity == "error"]
@@ -77,12 +64,12 @@ def errors(argv):
 
 @settings(max_examples=1500, deadline=None, suppress_health_check=list(HealthCheck))
 @given(LINES)
-def test_the_linter_refuses_what_vllm_refuses_and_nothing_else(oracle, argv):
-    refused, found = oracle.refusal(argv), errors(argv)
+def test_the_linter_refuses_what_vllm_refuses_and_nothing_else(real_parser, argv):
+    refused, found = real_parser.refusal(argv), errors(argv)
     assert bool(refused) == bool(found), f"{argv}\nvLLM: {refused}\nlinter: {found}"
 
 
-def test_each_option_by_itself(oracle):
+def test_each_option_by_itself(real_parser):
     """Every option once with a right value and once with each wrong one."""
     differences = []
     for option in OPTIONS:
@@ -93,13 +80,13 @@ def test_each_option_by_itself(oracle):
         if option.negatable:
             lines.append([f"--no-{option.name}"])
         for line in lines:
-            refused, found = oracle.refusal(["ORG/MODEL", *line]), errors(["ORG/MODEL", *line])
+            refused, found = real_parser.refusal(["ORG/MODEL", *line]), errors(["ORG/MODEL", *line])
             if bool(refused) != bool(found):
                 differences.append(f"{line}: vLLM {refused}, linter {found}")
     assert not differences, "\n".join(differences)
 
 
 @pytest.mark.parametrize("words", ["-tp 1", "-q fp8", "-O3", "-O 2", "-O=1", "--speculative_config.method mtp", "-cc.mode 3"])
-def test_short_forms_and_dotted_keys(oracle, words):
+def test_short_forms_and_dotted_keys(real_parser, words):
     argv = ["ORG/MODEL", *words.split()]
-    assert oracle.refusal(argv) is None and errors(argv) == []
+    assert real_parser.refusal(argv) is None and errors(argv) == []

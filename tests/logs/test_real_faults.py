@@ -12,6 +12,7 @@ from sparkbook import logs
 from sparkbook.recipes import Launch, Serve
 from sparkbook.serve import embedded
 from sparkbook.serve.process import ProcessEngine
+from sparkbook.serve.ready import NotReady
 
 pytestmark = pytest.mark.engine
 SMALL = {
@@ -48,6 +49,9 @@ def log_of(tmp_path, served, env=None, **args):
         while engine.running and time.monotonic() < deadline:
             time.sleep(0.3)
         assert not engine.running, "this start was meant to fail"
+        with pytest.raises(NotReady) as told:
+            engine.wait_ready(deadline_s=5)
+        assert engine.tail()[-1] in str(told.value), "who waits for it is shown the log's end"
     finally:
         engine.stop()
     return engine.log_file.read_bytes()

@@ -13,9 +13,8 @@ import pytest
 from sparkbook import recipes, serve
 from sparkbook.errors import SparkbookError
 from sparkbook.metrics import Metrics
-from sparkbook.recipes import Launch, Serve
 from sparkbook.serve import embedded, smollm2
-from sparkbook.serve.process import ProcessEngine, port_is_free
+from sparkbook.serve.process import port_is_free
 from sparkbook.serve.ready import NotReady
 
 pytestmark = pytest.mark.engine
@@ -37,7 +36,7 @@ def cache(tmp_path, monkeypatch):
     monkeypatch.setenv("SPARKBOOK_CACHE", str(tmp_path))
 
 
-def test_the_life_of_an_engine(cache):
+def test_the_life_of_an_engine_until_it_is_killed(cache):
     said = []
     engine = embedded.start("embedded/tiny-dense", progress=said.append)
     try:
@@ -73,6 +72,23 @@ def test_the_life_of_an_engine(cache):
 
         with pytest.raises(openai.AuthenticationError):
             openai.OpenAI(base_url=f"{engine.endpoint.url}/v1", api_key="wrong", max_retries=0).models.list()
+
+        # Its end, in the middle of a reply.
+        stream = client.chat.completions.create(
+            model=engine.endpoint.model,
+            messages=[{"role": "user", "content": "Count."}],
+            stream=True,
+            max_tokens=900,
+            extra_body={"ignore_eos": True},
+        )
+        received = [next(iter(stream))]
+        os.killpg(processes[1].pid, signal.SIGKILL)
+        with pytest.raises((openai.APIError, Exception), match=r"(?i)peer closed|incomplete|connection|reset|closed"):
+            received.extend(stream)
+        assert received
+        with pytest.raises(SparkbookError, match="does not answer"):
+            engine.endpoint.get("/health")
+        assert engine._guard.wait(15) == 137
     finally:
         engine.stop()
     assert gone(processes)
@@ -99,14 +115,6 @@ def test_speculation_is_real(cache, recipe, kind):
         assert sum(by_position.values()) == accepted
 
 
-def test_refused_arguments_show_the_log(cache):
-    launch = Launch(serve=Serve(args={"speculative-disable-by-batch-size": 32}), env={"HF_HUB_OFFLINE": "1"})
-    engine = ProcessEngine(launch, embedded.model_folder("tiny-dense"), name="tiny")
-    with pytest.raises(NotReady, match="unrecognized arguments: --speculative-disable-by-batch-size"):
-        engine.wait_ready(deadline_s=120)
-    assert not engine.running
-
-
 def test_killed_while_loading(cache):
     engine = embedded.start("embedded/tiny-dense", ready=False)
     while len(processes := tree(engine)) < 2:
@@ -114,27 +122,6 @@ def test_killed_while_loading(cache):
     threading.Timer(4, lambda: os.killpg(processes[1].pid, signal.SIGKILL)).start()
     with pytest.raises(NotReady, match="ended with status 137 while waiting for port"):
         engine.wait_ready(deadline_s=120)
-    assert gone(processes)
-
-
-def test_killed_while_streaming(cache):
-    with embedded.start("embedded/tiny-dense") as engine:
-        processes = tree(engine)
-        stream = engine.endpoint.client().chat.completions.create(
-            model=engine.endpoint.model,
-            messages=[{"role": "user", "content": "Count."}],
-            stream=True,
-            max_tokens=900,
-            extra_body={"ignore_eos": True},
-        )
-        received = [next(iter(stream))]
-        os.killpg(processes[1].pid, signal.SIGKILL)
-        with pytest.raises((openai.APIError, Exception), match=r"(?i)peer closed|incomplete|connection|reset|closed"):
-            received.extend(stream)
-        assert received
-        with pytest.raises(SparkbookError, match="does not answer"):
-            engine.endpoint.get("/health")
-        assert engine._guard.wait(15) == 137
     assert gone(processes)
 
 
@@ -159,11 +146,14 @@ def test_disk_full_while_converting(tmp_path, monkeypatch):
         subprocess.run(["umount", place], check=True)
 
 
-def test_a_chapter_that_finds_no_server_starts_one(cache, monkeypatch):
+def test_a_chapter_that_finds_no_server_starts_one_and_stops_it(cache, monkeypatch):
     monkeypatch.delenv("SPARKBOOK_ENDPOINT", raising=False)
     begin = time.monotonic()
     with serve.connect("embedded/tiny-dense") as server:
         assert server.started
         assert Path(server.engine.log_file).stat().st_size > 0
         assert server.client.models.list().data[0].id == server.model
+        processes = tree(server.engine)
+    assert gone(processes)
+    assert port_is_free(server.engine.port)
     assert time.monotonic() - begin < 240

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+from sparkbook import own_yaml
 from sparkbook.bench import stats
 from sparkbook.bench.results import Cell, Report, Verdict
 from sparkbook.bench.telemetry import Trace, known
@@ -474,9 +475,7 @@ def _interrupted(seen: Seen) -> Answer | None:
 
 
 def _load() -> dict[str, Rule]:
-    import yaml
-
-    texts = yaml.safe_load(Path(__file__).with_name("rules.yaml").read_text(encoding="utf-8"))
+    texts = own_yaml.read(Path(__file__).with_name("rules.yaml"))
     return {code: Rule(code, **fields, judge=_JUDGES.get(code)) for code, fields in texts.items()}
 
 

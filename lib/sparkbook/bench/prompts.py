@@ -14,8 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import yaml
-
+from sparkbook import own_yaml
 from sparkbook.errors import SparkbookError
 
 
@@ -148,7 +147,7 @@ def _writer(name: str, chars_per_token: float) -> Callable[[random.Random], Iter
         return lambda rng: _long(rng, round(tokens * chars_per_token))
     if name == "random":
         return _noise
-    known = yaml.safe_load(Path(__file__).with_name("prompts.yaml").read_text(encoding="utf-8"))
+    known = own_yaml.read(Path(__file__).with_name("prompts.yaml"))
     if name not in known:
         raise SparkbookError(f"there is no prompt class '{name}'; there are {', '.join(CLASSES)}, and long-4k, long-16k, …")
     return lambda rng: _filled(rng, known[name]["template"], known[name]["parts"])

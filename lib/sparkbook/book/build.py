@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TextIO
+from typing import TYPE_CHECKING, TextIO
 
 import psutil
 
@@ -24,10 +24,15 @@ from sparkbook.book.project import Project
 from sparkbook.errors import SparkbookError
 from sparkbook.units import format_seconds
 
+if TYPE_CHECKING:
+    from sparkbook.serve.process import ProcessEngine
+
 BOOK_ENGINE = "embedded/smollm2-135m"
 """The recipe of the one engine that the chapters attach to."""
 
-MODEL_PAGES_AT_ONCE = 2
+PAGES_AT_ONCE = 2
+"""How many pages that measure nothing run side by side."""
+
 _GRACE_S = 15.0
 
 
@@ -103,7 +108,9 @@ def refresh(project: Project, only: str | None = None, out: TextIO | None = None
     """
     with locked(project):
         sources = sorted((project.root / "notebooks").glob("[!.]*.ipynb"))
-        wanted = select([Page(path.stem, path, path, {}, notebooks.engine_of(path), "") for path in sources], only)
+        wanted = select(
+            [Page(path.stem, path, path, {}, notebooks.engine_of(path), "", measures=notebooks.measures(path)) for path in sources], only
+        )
         outcome = Outcome()
         _run_all(wanted, "auto", outcome, _Progress(len(wanted), out or sys.stdout), record=False)
         return outcome
@@ -145,29 +152,63 @@ class _Progress:
 
 
 def _run_all(stale: list[Page], target: Target, outcome: Outcome, progress: _Progress, *, record: bool = True) -> None:
-    """Chapters one after the other, since they measure; the engine only for those that attach to it; the recipes' pages last."""
-    chapters = [page for page in stale if page.title is None]
-    attached = [page for page in chapters if page.engine == "attach" and target != "plan"]
-    others = [page for page in chapters if page not in attached]
-    models = [page for page in stale if page.title is not None]
+    """First, several at a time, the pages that don't mind company; then, one at a time, those that measure an engine.
+
+    The engine that chapters attach to comes up beside the first part.
+    """
+    attached = [page for page in stale if page.engine == "attach" and target != "plan"]
+    alone = [page for page in stale if page.measures and page not in attached]
+    # A start takes longest, so chapters that start an engine begin; the many short pages then fill up whichever core is free.
+    company = sorted((page for page in stale if page not in attached and page not in alone), key=lambda page: page.engine == "none")
     runner = _Runner(target, outcome, progress, record)
-    runner.run(others, at_once=1)
-    if attached:
-        try:
-            with shared_engine(progress.say):
-                runner.run(attached, at_once=1)
-        except SparkbookError as error:
-            for page in attached:
-                if page.name not in runner.finished:
-                    runner.give_up(page, Failure(0, "", f"the engine did not start: {error}"))
-    runner.run(models, at_once=MODEL_PAGES_AT_ONCE)
+    with _starting(progress.say) if attached else contextlib.nullcontext() as starting:
+        runner.run(company, PAGES_AT_ONCE)
+        if attached:
+            try:
+                with shared_engine(progress.say, starting):
+                    runner.run(attached, at_once=1)
+            except SparkbookError as error:
+                for page in attached:
+                    if page.name not in runner.finished:
+                        runner.give_up(page, Failure(0, "", f"the engine did not start: {error}"))
+    runner.run(alone, at_once=1)
 
 
 @contextlib.contextmanager
-def shared_engine(say: Callable[[str], None]) -> Iterator[None]:
+def _starting(say: Callable[[str], None]) -> Iterator[Future[ProcessEngine] | None]:
+    """The book's engine while it comes up, in a thread, since its model may have to be converted first; None where an endpoint is named.
+
+    It is stopped at the end, if it was not before.
+    """
+    if os.environ.get("SPARKBOOK_ENDPOINT"):
+        yield None
+        return
+    # Imported here: two threads that import the same things at the same time get in each other's way.
+    import papermill  # noqa: F401
+
+    from sparkbook import recipes
+    from sparkbook.serve import embedded
+
+    say(f"engine: starting {BOOK_ENGINE} …")
+    recipe = recipes.load(BOOK_ENGINE)
+    with ThreadPoolExecutor(1, thread_name_prefix="engine") as pool:
+        engine = pool.submit(embedded.start, recipe, ready=False)
+        try:
+            yield engine
+        finally:
+            with contextlib.suppress(SparkbookError):
+                engine.result().stop()
+
+
+@contextlib.contextmanager
+def shared_engine(say: Callable[[str], None], starting: Future[ProcessEngine] | None = None) -> Iterator[None]:
     """The engine that chapters attach to, named to their kernels through the environment.
 
     An endpoint that the user has named already (`SPARKBOOK_ENDPOINT`) is used as it is.
+
+    Args:
+        say: called with a line of progress.
+        starting: the engine, where its start was begun before.
 
     Raises:
         SparkbookError: the engine does not start.
@@ -176,12 +217,14 @@ def shared_engine(say: Callable[[str], None]) -> Iterator[None]:
         say(f"engine: {endpoint}, named by SPARKBOOK_ENDPOINT")
         yield
         return
+    from sparkbook import recipes
     from sparkbook.serve import embedded
 
-    say(f"engine: starting {BOOK_ENGINE} …")
+    recipe = recipes.load(BOOK_ENGINE)
     began = time.monotonic()
-    with embedded.start(BOOK_ENGINE) as engine:
-        say(f"engine: ready after {format_seconds(time.monotonic() - began)}")
+    with starting.result() if starting else embedded.start(recipe, ready=False) as engine:
+        engine.wait_ready(recipe.capabilities)
+        say(f"engine: ready; waited {format_seconds(time.monotonic() - began)} for it")
         with _environment(engine.environment()):
             yield
     say("engine: stopped")
@@ -212,6 +255,7 @@ class _Runner:
     def run(self, todo: list[Page], at_once: int) -> None:
         if not todo:
             return
+        at_once = min(at_once, len(todo))
         # Imported here once: two threads that import it at the same time get in each other's way.
         import papermill  # noqa: F401
 

@@ -27,6 +27,7 @@ from typing import Any, Literal
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
+from sparkbook import own_yaml
 from sparkbook.errors import SparkbookError
 from sparkbook.releases.images import Source
 
@@ -43,8 +44,6 @@ MIME = "application/vnd.sparkbook.claims+json"
 Verdict = Literal["holds", "expired", "false", "not-testable"]
 VERDICTS: tuple[Verdict, ...] = ("holds", "expired", "false", "not-testable")
 LINK = re.compile(r"\[(?P<text>[^\]\[]*)\]\(\.\./book/claims/(?P<file>[\w-]+)\.yaml#(?P<id>[\w-]+)\)")
-
-_LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 class _Strict(BaseModel):
@@ -316,7 +315,7 @@ def registers(folder: Path | None = None) -> dict[str, Register]:
     seen: dict[str, str] = {}
     for path in sorted(folder.glob("*.yaml")):
         try:
-            found[path.stem] = Register.model_validate(yaml.load(path.read_text("utf-8"), Loader=_LOADER))
+            found[path.stem] = Register.model_validate(own_yaml.read(path))
         except (yaml.YAMLError, ValueError) as error:
             raise SparkbookError(f"{FOLDER}/{path.name}: {error}") from None
         for claim in found[path.stem].claims:
@@ -760,7 +759,7 @@ def exempt(path: Path | None = None) -> list[Exempt]:
     from sparkbook.book.project import here
 
     path = path or here().root / "book" / "figures.yaml"
-    return [Exempt.model_validate(entry) for entry in yaml.load(path.read_text("utf-8"), Loader=_LOADER)]
+    return [Exempt.model_validate(entry) for entry in own_yaml.read(path)]
 
 
 def unaccounted(name: str, notebook: dict[str, Any], exempted: Iterable[Exempt]) -> tuple[list[str], set[str]]:

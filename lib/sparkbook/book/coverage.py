@@ -14,8 +14,9 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import yaml
 from pydantic import BaseModel, ConfigDict, model_validator
+
+from sparkbook import own_yaml
 
 if TYPE_CHECKING:
     from sparkbook.book.project import Project
@@ -79,13 +80,13 @@ class Item:
 
 def outline(root: Path) -> list[Item]:
     """Every item of the committed list."""
-    listed: dict[str, list[str]] = yaml.safe_load((root / OUTLINE).read_text("utf-8"))
+    listed: dict[str, list[str]] = own_yaml.read(root / OUTLINE)
     return [Item(document, *key.split("/", 1)) for document, keys in listed.items() for key in keys]
 
 
 def entries(root: Path) -> list[Entry]:
     """The mapping."""
-    return [Entry.model_validate(entry) for entry in yaml.safe_load((root / FILE).read_text("utf-8"))]
+    return [Entry.model_validate(entry) for entry in own_yaml.read(root / FILE)]
 
 
 def home(item: Item, mapping: list[Entry]) -> Entry | None:

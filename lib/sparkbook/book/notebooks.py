@@ -97,6 +97,14 @@ def engine_of(path: Path) -> Engine:
     return engine
 
 
+def measures(path: Path) -> bool:
+    """Whether the notebook's numbers are taken on its engine, so that nothing may run beside it.
+
+    A notebook with an engine measures unless its metadata says `{"sparkbook": {"measures": false}}`: it only shows that something works.
+    """
+    return engine_of(path) != "none" and read(path)["metadata"]["sparkbook"].get("measures", True) is not False
+
+
 def parameters(path: Path) -> dict[str, Parameter]:
     """The notebook's parameters by name.
 

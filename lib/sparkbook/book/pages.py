@@ -30,6 +30,7 @@ class Page:
         engine: what it needs.
         fingerprint: hash of all it is made from.
         title: for a generated page, its heading and its entry in the table of contents.
+        measures: whether nothing may run beside it.
     """
 
     name: str
@@ -39,6 +40,7 @@ class Page:
     engine: notebooks.Engine
     fingerprint: str
     title: str | None = None
+    measures: bool = False
 
     @property
     def record(self) -> Path:
@@ -73,7 +75,13 @@ def pages(project: Project, target: Target) -> list[Page]:
         SparkbookError: a chapter is missing or breaks the rules for its parameters cell, or a recipe is not valid.
     """
     prints = Fingerprints(project)
-    return [*(_chapter(project, path, target, prints) for path in project.chapters()), *_models(project, target, prints)]
+    return [*chapters(project, target, prints), *_models(project, target, prints)]
+
+
+def chapters(project: Project, target: Target, prints: Fingerprints | None = None) -> list[Page]:
+    """The chapters alone; `prints` saves hashing the library again."""
+    prints = prints or Fingerprints(project)
+    return [_chapter(project, path, target, prints) for path in project.chapters()]
 
 
 def _chapter(project: Project, source: Path, target: Target, prints: Fingerprints) -> Page:
@@ -83,7 +91,8 @@ def _chapter(project: Project, source: Path, target: Target, prints: Fingerprint
     engine = notebooks.engine_of(source)
     # What was measured on one server is not fresh for another.
     server = os.environ.get("SPARKBOOK_ENDPOINT", "") if engine == "attach" and target != "plan" else ""
-    return Page(source.stem, source, out, values, engine, prints.chapter(source, values, f"{target} {server}".strip()))
+    fingerprint = prints.chapter(source, values, f"{target} {server}".strip())
+    return Page(source.stem, source, out, values, engine, fingerprint, measures=target != "plan" and notebooks.measures(source))
 
 
 def _models(project: Project, target: Target, prints: Fingerprints) -> list[Page]:

@@ -7,6 +7,7 @@ import functools
 from pathlib import Path
 from typing import Any
 
+from sparkbook import own_yaml
 from sparkbook.bandwidth import BITS_PER_WEIGHT
 from sparkbook.checkpoint.config import dtype_bytes, geometry, parameters
 from sparkbook.checkpoint.values import Checkpoint, Quantization, Range, TensorClass, Weights
@@ -18,10 +19,7 @@ FILE = Path(__file__).with_name("known.yaml")
 @functools.cache
 def facts() -> dict[str, Any]:
     """The file `known.yaml`."""
-    import yaml
-
-    loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-    return yaml.load(FILE.read_text("utf-8"), loader)
+    return own_yaml.read(FILE)
 
 
 def names() -> list[str]:

@@ -17,11 +17,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import date
 from functools import cache, cached_property
-from importlib.resources import files
 from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any, Literal
 
+from sparkbook import own_yaml
 from sparkbook.checkpoint.values import Range
 from sparkbook.errors import SparkbookError
 from sparkbook.plan.decode import SPARK, Drafting, Machine, Reads, step
@@ -515,10 +515,7 @@ class Compared:
 @cache
 def published() -> tuple[Published, ...]:
     """The published figures, validated."""
-    import yaml
-
-    text = files("sparkbook.cluster").joinpath("published.yaml").read_text("utf-8")
-    return tuple(Published.model_validate(one) for one in yaml.safe_load(text))
+    return tuple(Published.model_validate(one) for one in own_yaml.read(Path(__file__).with_name("published.yaml")))
 
 
 def compared(link: Link = NOMINAL) -> list[Compared]:

@@ -15,6 +15,7 @@ from typing import Any
 import yaml
 from pydantic import ConfigDict, Field, ValidationError
 
+from sparkbook import own_yaml
 from sparkbook.errors import SparkbookError
 from sparkbook.host.memory import Memory, parse_meminfo
 from sparkbook.recipes.launch import Strict
@@ -397,7 +398,7 @@ def _validated(value: Any, where: str) -> Machine:
 
 @functools.cache
 def _recorded() -> dict[str, Any]:
-    return yaml.safe_load(RECORDED.read_text("utf-8"))  # type: ignore[no-any-return]
+    return own_yaml.read(RECORDED)  # type: ignore[no-any-return]
 
 
 def recorded(name: str = "healthy") -> Machine:

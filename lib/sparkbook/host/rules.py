@@ -6,9 +6,9 @@ import functools
 from pathlib import Path
 from typing import Any, Literal
 
-import yaml
 from pydantic import BaseModel, ConfigDict
 
+from sparkbook import own_yaml
 from sparkbook.findings import Severity
 
 
@@ -54,7 +54,7 @@ class Rule(BaseModel):
 
 @functools.cache
 def _load() -> dict[str, Rule]:
-    table = yaml.safe_load(Path(__file__).with_name("rules.yaml").read_text("utf-8"))
+    table = own_yaml.read(Path(__file__).with_name("rules.yaml"))
     return {code: Rule(code=code, **rule) for code, rule in table.items()}
 
 

@@ -15,6 +15,7 @@ from typing import Any, Literal
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
+from sparkbook import own_yaml
 from sparkbook.errors import SparkbookError
 from sparkbook.findings import Severity
 
@@ -152,7 +153,7 @@ def load(file: Path = FILE) -> Signatures:
         SparkbookError: an entry is not complete, a pattern is not a regular expression, or a code comes twice.
     """
     try:
-        entries = yaml.safe_load(file.read_text(encoding="utf-8"))
+        entries = own_yaml.read(file)
         found = Signatures(Signature.model_validate(entry) for entry in entries)
         for signature in found:
             _ = signature._compiled

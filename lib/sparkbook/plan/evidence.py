@@ -8,13 +8,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache
-from importlib.resources import files
 from math import ceil, sqrt
+from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Literal
 
 from pydantic import Field
 
+from sparkbook import own_yaml
 from sparkbook.bandwidth import BITS_PER_WEIGHT
 from sparkbook.plan.decode import SPARK, Drafting, Machine, Reads, Speed, expected_length, of_checkpoint, speed, speeds
 from sparkbook.plan.prefill import flops
@@ -253,9 +254,7 @@ class Measured(Strict):
 @cache
 def measured() -> Measured:
     """The published figures, validated."""
-    import yaml
-
-    return Measured.model_validate(yaml.safe_load(files("sparkbook.plan").joinpath("measured.yaml").read_text("utf-8")))
+    return Measured.model_validate(own_yaml.read(Path(__file__).with_name("measured.yaml")))
 
 
 def estimate(row: Row, machine: Machine = SPARK) -> Speed:

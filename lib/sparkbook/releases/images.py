@@ -11,14 +11,14 @@ import datetime
 import functools
 import re
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
-import yaml
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
+from sparkbook import own_yaml
+
 FILE = Path(__file__).parent / "images.yaml"
-_LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _VERSION = r"(?P<vllm>\d+\.\d+\.\d+(?:\.post\d+|rc\d+)?)"
 
 
@@ -107,7 +107,7 @@ class _File(_Strict):
 
 @functools.cache
 def _file() -> _File:
-    return _File.model_validate(yaml.load(FILE.read_bytes(), Loader=_LOADER))
+    return _File.model_validate(own_yaml.read(FILE))
 
 
 def all() -> list[ImageInfo]:

@@ -10,9 +10,9 @@ import re
 from functools import cache
 from pathlib import Path
 
-import yaml
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
+from sparkbook import own_yaml
 from sparkbook.errors import SparkbookError
 from sparkbook.findings import Finding, Severity
 from sparkbook.recipes.launch import is_secret
@@ -79,7 +79,7 @@ def faults() -> dict[str, Fault]:
     Raises:
         SparkbookError: two have the same code.
     """
-    found = TypeAdapter(tuple[Fault, ...]).validate_python(yaml.safe_load(FILE.read_text("utf-8")))
+    found = TypeAdapter(tuple[Fault, ...]).validate_python(own_yaml.read(FILE))
     by_code = {fault.code: fault for fault in found}
     if len(by_code) < len(found):
         raise SparkbookError(f"{FILE.name}: a code is given twice")
