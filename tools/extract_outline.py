@@ -1,4 +1,5 @@
-"""What the five source documents hold, as a list of short keys: sections, models, table rows, options, environment variables, faults.
+"""What the five source documents hold, as a list of short keys: sections, models, table rows, options, environment variables, faults,
+figures and settings.
 
     python tools/extract_outline.py FOLDER > book/outline.yaml
 
@@ -53,12 +54,76 @@ _OPENINGS = {
         "wish-for-70b": r"^Would be Great",
     },
 }  # fmt: skip
+_CODE_UNMARKED = {"dflash", "nvfp4", "thread"}
+"""Documents whose code lost its fences on the way."""
 _FAULTS = {
     "dflash": [
         r"^Container restarts", r"^API returns 404", r"First request takes 30", r"^TTFT blows up", r"^CUDA out of memory",
         r"^\"Cannot copy", r"^DFlash acceptance rate", r"^Image won't pull",
     ],
 }  # fmt: skip
+
+
+# ---- figures and settings
+_NOISE = re.compile(
+    r"https?://\S+"  # addresses
+    r"|\b\d{4}-\d\d-\d\d\b|\b\d\d-\d\d \d\d:\d\d:\d\d"
+    r"|\b(?:Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec)[a-z]* \d{1,4}(?:, \d{4})?"  # dates
+    r"|§\s?\d[\d.]*|\bin \d+\.\d+\.\d+|#\d+|arXiv:? ?\d+\.\d+|Apache 2\.0|Qwen \d\.\d|RTX \d+×0"  # sections, issues, papers, names
+    r"|(?<![\w./:-])(?:[\w.-]+/)+[\w.-]+:\S+|[\w.-]+:\d\d\.\d\d(?:\.\w+)?(?:-py3)?|\b2[56]\.\d\d\b"  # images and their tags
+    r"|(?:\d+\.){3}\d+|\d+:\d+|\b(?=[0-9a-f]*[a-f])(?=[0-9a-f]*\d)[0-9a-f]{7,}\b"  # hosts and ports, hashes
+    r"|\[[\w.]+:\d+\]|[MNK]=\d+|pid=\d+|cu\d+|(?<=^)#+ \d[\d.]*"  # places in a log, builds, headings
+)
+_NAME = re.compile(r"(?<![\w.])(?!v\d)[A-Za-z_][\w.+-]*\d[\w.+-]*|(?<![\w.])\d+(?:\.\d+)?B-[\w.-]+")
+_UNITS = {
+    "tok/s": r"(?:tok(?:ens)?/s(?:ec)?|t/s|tps|TPS|tg/s)", "GiB": "GiB", "Gb/s": "Gb/s", "TB/s": "TB/s", "GB/s": "(?:GB/s|GBps)",
+    "GB": "GB", "TFLOP": "TFLOPs?", "%": "%", "×": r"(?:×(?!\d)|x)", "ms": "ms", "s": "s(?:econds?|ecs?)?", "min": "min(?:utes?)?",
+    "bit": "bits?", "B": "B", "K": "[Kk]", "M": "M", "G": "G(?:ig)?",
+    "tokens": "tokens?", "layers": "layers?", "experts": "experts?", "lines": "lines?", "languages": "languages",
+    "model presets": "model presets", "benchmarks": "benchmarks", "types": "types", "intrinsics": "intrinsics",
+    "operators": "operators", "tiles": "tiles",
+}  # fmt: skip
+"""A unit as the outline has it, and how the documents write it."""
+_UNIT = re.compile("|".join(rf"(?P<u{number}>{pattern})(?!\w)" for number, pattern in enumerate(_UNITS.values())))
+_FIGURE = re.compile(
+    r"(?<![\w.,/])(?P<low>\d[\d,]*(?:\.\d+)*)(?:(?:a|rc)\d+)?"  # of a version what is released
+    r"(?:\s?(?:–|-|to)\s?(?P<high>\d[\d,.]*\d|\d)(?![\w.]*\.\d))?\+?[ -]?"
+)
+_OPTION_SET = re.compile(r"(?<![\w-])(--[a-z][a-z0-9-]*[a-z0-9])(?:=|\s+)(?P<value>(?!-|from\b|to\b)[\w.:/~@=-]*\w)")
+_VARIABLE_SET = re.compile(r"(?<![\w])([A-Z][A-Z0-9]*_[A-Z0-9_]+|MODEL|PORT)=(?P<value>[\w./:-]*\w)")
+_VARIABLE_CELL = re.compile(r"^\|?\s?`([A-Z][A-Z0-9_]+)` \|$")
+_VALUE_CELL = re.compile(r"^`([\w./-]+)` \|$")
+_KEY_SET = re.compile(
+    r"\"([a-z_]+)\"\s*:\s*\"?(?P<value>[\w./-]+)"
+    r"|(?<![\w-])(temperature|top_p|temp|think|port|[a-z]+(?:_[a-z]+)+)[=:]\s?(?P<plain>\d[\d.]*|false|true)\b"
+)
+_NO_SETTINGS = {"model", "role", "content", "messages", "type", "stream", "text_config", "rope_parameters", "mrope_section"}
+
+
+def figures(line: str, fenced: bool) -> list[str]:
+    """The figures in a line: numbers and ranges with a unit, versions, and, outside of code, numbers with a point. A bare whole number is
+    none: it may be a port, a section or a list's."""
+    line = _OPTION_SET.sub(" ", _VARIABLE_SET.sub(" ", line))
+    line = _NAME.sub(" ", _NOISE.sub(" ", _KEY_SET.sub(" ", line)))
+    found = []
+    for match in _FIGURE.finditer(line):
+        low, high = match["low"].rstrip(",."), (match["high"] or "").rstrip(",.")
+        named = _UNIT.match(line[match.end() :].lstrip("*`"))
+        unit = list(_UNITS)[int(str(named.lastgroup)[1:])] if named else ""
+        version = low.count(".") > 1
+        if unit or version or (not fenced and ("." in low or high)):
+            found.append(f"{low}{f' to {high}' if high and not version else ''} {unit}".strip())
+    return found
+
+
+def settings(line: str, fenced: bool) -> list[str]:
+    """The settings in a line, as `NAME=VALUE`; in prose those in code, and those of a number."""
+    code = line if fenced else "; ".join(re.findall(r"`([^`]+)`", line))
+    found = [(match[1], match["value"]) for match in _OPTION_SET.finditer(code)]
+    found += [(match[1], match["value"]) for match in _OPTION_SET.finditer(line) if match["value"][0].isdigit()]
+    found += [(match[1], match["value"]) for match in _VARIABLE_SET.finditer(line)]
+    found += [(match[1] or match[3], match["value"] or match["plain"]) for match in _KEY_SET.finditer(line)]
+    return list(dict.fromkeys(f"{name}={value}" for name, value in found if name not in _NO_SETTINGS and value not in ("hf_xxx", "N")))
 
 
 def slug(text: str, words: int = 5) -> str:
@@ -118,6 +183,13 @@ def outline(name: str, text: str) -> list[str]:
         for variable in _VARIABLE.findall(line):
             if variable not in _OTHER_WORDS:
                 found[f"variable/{variable}"] = None
+        cell_before = _VARIABLE_CELL.match(lines[number_of_line - 1]) if number_of_line else None
+        if (value := _VALUE_CELL.match(line)) and cell_before:
+            found[f"setting/{section}/{cell_before[1]}={value[1]}"] = None
+        for setting in settings(line, fenced or name in _CODE_UNMARKED):
+            found[f"setting/{section}/{setting}"] = None
+        for figure in figures(line, fenced):
+            found[f"figure/{section}/{figure}"] = None
     if openings:
         raise SystemExit(f"{name}: no line opens {', '.join(openings)}")
     return list(found)

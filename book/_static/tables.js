@@ -52,11 +52,13 @@
       for (const row of rows) {
         const text = row.textContent.toLowerCase();
         row.hidden = !words.every((word) => text.includes(word));
-        shown += !row.hidden;
       }
+      // The page's own choices, if it has any, hide rows by the style sheet.
+      for (const row of rows) shown += getComputedStyle(row).display !== "none";
       count.textContent = `${shown} of ${rows.length}`;
     };
     input.addEventListener("input", apply);
+    for (const select of document.querySelectorAll(".sb-narrow select")) select.addEventListener("change", apply);
     box.append(label, input, count);
     table.closest(".sb-scroll").before(box);
     apply();

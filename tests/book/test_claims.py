@@ -42,9 +42,43 @@ class TestRegister:
             claims.check("guide-13-disable-flag")
 
     def test_what_the_documents_say_of_an_image_is_no_proof(self) -> None:
-        test = claims.Test(image=claims.Image(ref="nvcr.io/nvidia/vllm:26.04-py3", vllm="0.19.0"))
+        test = claims.Test(image=claims.Image(ref="vllm/vllm-openai:v0.19.0-cu130", vllm="0.19.0"))
         with pytest.raises(SparkbookError, match="proves nothing"):
             claims.run(test, "0.22.1")
+
+    def test_a_check_that_can_only_refute_proves_nothing_by_passing(self) -> None:
+        claim = claims.get("guide-7-super-speed")
+        assert claim.test and claim.test.only_refutes and claims.execute(claim).verdict == "not-testable"
+        failing = claim.test.model_copy(update={"now": [claims.Test(sum=claims.Sum(of="1 + 1", gives=3))]})
+        assert claims.execute(claim.model_copy(update={"test": failing})).verdict == "false"
+        with pytest.raises(ValueError, match="what was executed has a verdict"):
+            claims.Claim.model_validate(
+                {**claim.model_dump(by_alias=True, exclude={"test"}), "test": {"now": [{"sum": {"of": "1 + 1", "gives": 2}}]}}
+            )
+
+    @pytest.mark.parametrize(
+        ("test", "held", "evidence"),
+        [
+            ({"clean": "vllm serve openai/gpt-oss-20b --no-such-option 3"}, False, "FLAG101"),
+            ({"clean": "vllm serve openai/gpt-oss-20b --max-num-seqs 4"}, True, "no error"),
+            ({"clean": "gpt-oss-120b"}, True, "the line of gpt-oss-120b"),
+            ({"shape": {"model": "openai/gpt-oss-120b", "is": {"num_hidden_layers": 36}}}, True, "num_hidden_layers 36"),
+            ({"shape": {"model": "openai/gpt-oss-120b", "is": {"num_hidden_layers": 35}}}, False, "num_hidden_layers 36"),
+            ({"shape": {"model": "nvidia/NVIDIA-Nemotron-3-Nano-30B-A3B-NVFP4", "is": {"layers.mamba": 23}}}, True, "layers.mamba 23"),
+            ({"scores": {"recipe": "gemma-4-31b-it-nvfp4", "within": 0.5}}, True, "-0.43 points (SciCode)"),
+            ({"scores": {"recipe": "gemma-4-31b-it-nvfp4", "within": 0.4}}, False, "6 scores"),
+        ],
+    )
+    def test_what_a_line_a_config_and_a_table_of_scores_say(self, test: dict[str, object], held: bool, evidence: str) -> None:
+        found, said = claims.run(claims.Test.model_validate(test), "0.22.1")
+        assert found is held and evidence in said
+
+    def test_a_line_gives_its_settings_and_a_table_its_scores(self) -> None:
+        line = claims.get("guide-7-qwen36-35b-line-starts").every_setting
+        assert {("--max-model-len", "65536"), ("num_speculative_tokens", "3"), ("CUTE_DSL_ARCH", "sm_121a"), ("--ipc", "host")} <= set(line)
+        scores = claims.get("guide-7-qwen36-35b-scores").every_figure
+        assert len(scores) == 16 and str(scores[0]) == "85.6 %" and scores[0].name == "MMLU Pro, baseline"
+        assert ("max_tokens", "200") in claims.get("guide-6-max-tokens").every_setting
 
     @pytest.mark.parametrize(
         ("text", "value", "unit", "shown"),
@@ -183,4 +217,24 @@ class TestFigures:
     def test_on_the_site_a_drawn_figure_leads_to_its_row(self) -> None:
         text = claims.on_site("[273 GB/s](../book/claims/guide.yaml#guide-bandwidth)")
         assert text == '<a class="sb-claim" href="../generated/claims.html#guide-bandwidth">273 GB/s</a>'
-        assert 'id="guide-bandwidth"' in claims.register_page()
+        page = claims.register_page()
+        assert 'id="guide-bandwidth"' in page
+        # And back: the row leads to the place in the chapter that draws it.
+        assert f'href="../notebooks/{claims.drawn()["guide-memory"][0]}.html#from-guide-memory"' in page
+        seen: set[str] = set()
+        both = [claims.on_site("[273 GB/s](../book/claims/guide.yaml#guide-bandwidth)", seen=seen) for _ in range(2)]
+        assert [one.startswith('<a id="from-guide-bandwidth" class="sb-claim"') for one in both] == [True, False]
+
+    def test_the_register_can_be_narrowed_without_a_script(self) -> None:
+        page = claims.register_page()
+        for field, value, short in (("verdict", "false", "v"), ("document", "gemma4", "d"), ("page", "02_hardware", "p")):
+            assert (
+                f'body:has(.sb-by-{field} option[value="{value}"]:checked) .sb-record tbody tr:not(.{short}-{value}){{display:none}}'
+                in page
+            )
+        row = next(line for line in page.splitlines() if line.startswith('<tr id="guide-bandwidth"'))
+        assert 'class="v-not-testable d-guide p-02_hardware' in row
+
+    def test_a_page_names_the_claims_that_it_uses(self) -> None:
+        assert "guide-bandwidth" in claims.uses("02_hardware") and "guide-7-phi-scipy" in claims.uses("models/phi-4-multimodal-nvfp4")
+        assert claims.uses("no_such_page") == ""

@@ -49,6 +49,29 @@ def test_a_wrong_mapping_is_found(monkeypatch: pytest.MonkeyPatch, change: dict[
     assert any(problem in found for found in coverage.problems(here()))
 
 
+@pytest.mark.parametrize(
+    ("document", "kind", "name", "found"),
+    [
+        ("guide", "figure", "2/273 GB/s", True),
+        ("guide", "figure", "2/274 GB/s", False),
+        ("guide", "figure", "13.5/273 GB/s", False),  # not what that section says
+        ("gemma4", "figure", "6/3,105 tok/s", True),
+        ("gemma4", "figure", "2/273 GB/s", False),
+        ("guide", "setting", "7.1.1/--max-model-len=65536", True),
+        ("guide", "setting", "7.1.1/--max-model-len=65537", False),
+        ("guide", "setting", "7.1.1/num_speculative_tokens=3", True),
+        ("thread", "figure", "turbo-kv-types/41.61", True),
+    ],
+)
+def test_a_figure_and_a_setting_have_a_claim_of_their_document_and_section(document: str, kind: str, name: str, found: bool) -> None:
+    assert bool(coverage.claims_with(coverage.Item(document, kind, name))) is found
+
+
+def test_a_figure_without_a_claim_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(coverage, "outline", lambda _: [coverage.Item("guide", "figure", "2/999 GB/s")])
+    assert "guide/figure/2/999 GB/s has no home in this book" in list(coverage.problems(here()))
+
+
 def test_an_item_that_nothing_maps_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(coverage, "outline", lambda _: [coverage.Item("guide", "option", "--new-one")])
     assert "guide/option/--new-one has no home in this book" in list(coverage.problems(here()))
@@ -90,6 +113,28 @@ Run `vllm serve Qwen/Some-Model --port 8000` with -e HF_HOME=/models.
 #### 3.1 Deeper
 """
     assert outline("small", text) == [
-        "section/3", "model/Qwen/Some-Model", "option/--port", "variable/HF_HOME", "row/3/a-b", "option/--a-b",
-        "row/3/other-words-that-go-on", "section/3.1",
+        "section/3", "model/Qwen/Some-Model", "option/--port", "variable/HF_HOME", "setting/3/--port=8000", "setting/3/HF_HOME=/models",
+        "row/3/a-b", "option/--a-b", "row/3/other-words-that-go-on", "section/3.1",
     ]  # fmt: skip
+
+
+def test_figures_and_settings_of_lines() -> None:
+    sys.path.insert(0, str(ROOT / "tools"))
+    try:
+        from extract_outline import figures, settings
+    finally:
+        sys.path.pop(0)
+    text = "About **128 GB** at ~273 GB/s, 10–15 min, 3,105 t/s and 85.6%, on sm_121 with vLLM ≥ 0.21.0 (2026-04-05, #38837, §7.1)"
+    assert figures(text, False) == ["128 GB", "273 GB/s", "10 to 15 min", "3,105 tok/s", "85.6 %", "0.21.0"]
+    assert figures("| c=4 | 181.47 | Qwen3.6-35B-A3B | 35B / 3B | https://x.y/9.5 |", False) == ["181.47", "35 B", "3 B"]
+    line = """vllm serve m --max-model-len 65536 --kv-cache-dtype=fp8 -e MAX_NUM_SEQS=4 '{"method":"mtp","num_speculative_tokens":3}'"""
+    assert settings(line, True) == [
+        "--max-model-len=65536",
+        "--kv-cache-dtype=fp8",
+        "MAX_NUM_SEQS=4",
+        "method=mtp",
+        "num_speculative_tokens=3",
+    ]
+    assert settings(
+        "leave out `--quantization` for `gptq`; lower --gpu-memory-utilization to 0.80, or to --gpu-memory-utilization 0.7", False
+    ) == ["--gpu-memory-utilization=0.7"]

@@ -14,7 +14,7 @@ CHAPTER = ROOT / "notebooks" / "14_nvfp4_claims.ipynb"
 
 
 def test_every_claim_that_can_be_executed_is_reported_by_the_chapter_with_its_verdict():
-    mine = [claim for claim in claims.registers()["nvfp4"].claims if claim.executable]
+    mine = [claim for claim in claims.registers()["nvfp4"].claims if claim.executable and not claim.test]
     assert claims.reported(notebooks.read(CHAPTER)) == {claim.id: claim.verdict for claim in mine}
     assert {claim.executed_by for claim in mine} == {CHAPTER.stem} and notebooks.engine_of(CHAPTER) == "none"
 

@@ -18,6 +18,7 @@ from __future__ import annotations
 import datetime
 import functools
 import html
+import itertools
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -148,6 +149,20 @@ class Lint(_Strict):
     rule: str
 
 
+class Shape(_Strict):
+    """Numbers of a model's config, by the config's keys; `layers.KIND` counts the layers of a kind."""
+
+    model: str
+    is_: dict[str, Any] = Field(alias="is", min_length=1)
+
+
+class Scores(_Strict):
+    """A recipe's table of scores: no score differs between the first two series by more points than this."""
+
+    recipe: str
+    within: float
+
+
 class Image(_Strict):
     """What the facts about an image say of one thing in it."""
 
@@ -169,9 +184,12 @@ class Test(_Strict):
     default: Default | None = None
     requires: str | None = Field(None, description="a requirement that the release's CUDA build admits: transformers==5.5.0")
     lint: Lint | None = None
+    clean: str | None = Field(None, description="a line, or a recipe's id, in which the linter finds no error")
     image: Image | None = None
     counted: Counted | None = None
+    shape: Shape | None = None
     sum: Sum | None = None
+    scores: Scores | None = None
     fits: str | None = Field(None, description="a recipe that the plan lets into a Spark's memory")
 
     @model_validator(mode="after")
@@ -187,8 +205,13 @@ class Test(_Strict):
 
 
 class Tests(_Strict):
-    """What the claim comes to under the release of its time, and under the newest one that is known."""
+    """What the claim comes to under the release of its time, and under the newest one that is known.
 
+    Attributes:
+        only_refutes: failing would show that the claim is false, passing shows nothing: a speed that memory allows may still be wrong.
+    """
+
+    only_refutes: bool = False
     then: list[Test] = Field(default_factory=list)
     now: list[Test] = Field(min_length=1)
 
@@ -202,6 +225,9 @@ class Claim(_Strict):
         source: the document.
         section: where in it.
         figures: its figures.
+        line: the recipe that holds the launch line that the claim is about; its settings are the claim's.
+        settings: other settings that it names, as `--option: value`, `VARIABLE: value` or `key: value`.
+        scores: the recipe that holds the table of scores that the claim is about; its values are the claim's figures.
         check: how it was checked, and what that gave.
         test: what to execute.
         executable: whether something can be executed that decides it.
@@ -217,6 +243,9 @@ class Claim(_Strict):
     source: Source
     section: str = ""
     figures: list[Figure] = Field(default_factory=list)
+    line: str | None = None
+    settings: dict[str, Any] = Field(default_factory=dict)
+    scores: str | None = None
     check: str
     test: Tests | None = None
     executable: bool = False
@@ -251,9 +280,45 @@ class Claim(_Strict):
     def _sound(self) -> Claim:
         if self.executable != (self.executed_by is not None):
             raise ValueError(f"{self.id}: what is executable names the chapter that executes it, and only that")
-        if self.executable and self.verdict == "not-testable":
+        if self.test and self.verdict == "not-testable" and not self.test.only_refutes:
             raise ValueError(f"{self.id}: what was executed has a verdict")
         return self
+
+    @property
+    def every_figure(self) -> list[Figure]:
+        """Its figures, those of its table of scores included."""
+        from sparkbook import recipes
+
+        found = list(self.figures)
+        for table in recipes.load(self.scores).benchmarks.accuracy if self.scores else []:
+            for row in table.rows:
+                for series, value in zip(table.series, row.values, strict=True):
+                    if value is not None:
+                        found.append(Figure(value=value, unit=table.unit, name=f"{row.label}, {series}"))
+        return found
+
+    @property
+    def every_setting(self) -> list[tuple[str, str]]:
+        """Name and value of each setting it names, those of its line included."""
+        from sparkbook import recipes
+
+        found = self._stated()
+        if self.line:
+            recipe = recipes.load(self.line)
+            found += _settings({f"--{name}": value for name, value in recipe.serve.args.items()})
+            found += _settings(recipe.env)
+            found += _settings({f"--{name.replace('_', '-')}": value for name, value in recipe.container.model_dump().items()})
+            for words in (recipe.serve.command or [], *(str(value).split() for value in recipe.env.values())):
+                words = [word for text in words for word in text.split()]
+                found += [(option, value) for option, value in itertools.pairwise(words) if option.startswith("--")]
+            for request in recipe.request:
+                found += _settings(request.body())
+        return list(dict.fromkeys(found))
+
+    def _stated(self) -> list[tuple[str, str]]:
+        """The settings that it states itself; a list holds several values of one."""
+        values = ((name, value if isinstance(value, list) else [value]) for name, value in self.settings.items())
+        return [pair for name, several in values for one in several for pair in _settings({name: one})]
 
     @property
     def figure(self) -> Figure:
@@ -265,6 +330,17 @@ class Claim(_Strict):
         if len(self.figures) != 1:
             raise SparkbookError(f"claim {self.id} has {len(self.figures)} figures: say which, claims.figure('{self.id}', NAME)")
         return self.figures[0]
+
+
+def _settings(values: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Name and value of each setting; of JSON those of its keys."""
+    for name, value in values.items():
+        if isinstance(value, Mapping):
+            yield from _settings({key: "null" if inner is None else inner for key, inner in value.items()})
+        elif isinstance(value, bool):
+            yield name, str(value).lower()
+        elif value is not None:
+            yield name, ",".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
 
 
 def _read_figure(text: Any) -> dict[str, Any]:
@@ -418,6 +494,45 @@ def _lint(test: Test, release: str) -> tuple[bool, str]:
     return bool(found), f"{asked.rule} under vLLM {report.release}: {found[0].message if found else 'nothing found'}"
 
 
+def _clean(test: Test, release: str) -> tuple[bool, str]:
+    from sparkbook import lint, recipes
+
+    asked = test.clean or ""
+    known = asked.partition("@")[0] in recipes.ids()
+    source: Any = recipes.load(asked) if known else asked
+    report = lint.lint(source, release=test.release or release)
+    wrong = [finding for finding in report.findings if finding.severity == "error"]
+    said = "; ".join(f"{finding.rule}: {finding.message}" for finding in wrong) or "no error"
+    return not wrong, f"{f'the line of {asked}' if known else 'the line'} under vLLM {report.release}: {said}"
+
+
+def _shape(test: Test, _release_: str) -> tuple[bool, str]:
+    from sparkbook.checkpoint import known
+
+    asked = test.shape
+    assert asked
+    entries = known.facts()["checkpoints"]
+    if asked.model not in entries:
+        raise SparkbookError(f"nothing is written down of the checkpoint '{asked.model}'")
+    name = entries[asked.model]["shape"]
+    config: dict[str, Any] = dict(known.shape(name))
+    for kind, count in known.facts()["shapes"][name]["config"].get("layer_counts", {}).items():
+        config[f"layers.{kind}"] = count
+    found = {key: config.get(key) for key in asked.is_}
+    return found == asked.is_, f"the config of {asked.model}: {', '.join(f'{key} {value}' for key, value in found.items())}"
+
+
+def _scores(test: Test, _release_: str) -> tuple[bool, str]:
+    from sparkbook import recipes
+
+    asked = test.scores
+    assert asked
+    rows = [row for table in recipes.load(asked.recipe).benchmarks.accuracy for row in table.rows if len(row.values) > 1]
+    apart = {row.label: round((row.values[1] or 0) - (row.values[0] or 0), 6) for row in rows}
+    label = max(apart, key=lambda key: abs(apart[key]))
+    return abs(apart[label]) <= asked.within, f"{len(apart)} scores; the greatest difference is {apart[label]:+g} points ({label})"
+
+
 def _image(test: Test, _release_: str) -> tuple[bool, str]:
     from packaging.specifiers import SpecifierSet
 
@@ -479,8 +594,8 @@ def _fits(test: Test, _release_: str) -> tuple[bool, str]:
 
 
 _RUNNERS: dict[str, Callable[[Test, str], tuple[bool, str]]] = {
-    "option": _option, "env": _env, "symbol": _symbol, "default": _default, "requires": _requires, "lint": _lint, "image": _image,
-    "counted": _counted, "sum": _sum, "fits": _fits,
+    "option": _option, "env": _env, "symbol": _symbol, "default": _default, "requires": _requires, "lint": _lint, "clean": _clean,
+    "image": _image, "counted": _counted, "shape": _shape, "sum": _sum, "scores": _scores, "fits": _fits,
 }  # fmt: skip
 
 
@@ -556,7 +671,8 @@ class Outcomes:
 def execute(claim: Claim) -> Outcome:
     """Execute a claim's tests: under the release of its time, then under the newest one.
 
-    `holds`: all of today's come out. `expired`: those of its time did, today's do not. `false`: neither.
+    `holds`: all of today's come out; `not-testable` if they could only have refuted the claim. `expired`: those of its time did, today's do
+    not. `false`: neither.
 
     Raises:
         SparkbookError: the claim has no tests.
@@ -570,7 +686,7 @@ def execute(claim: Claim) -> Outcome:
     then = [run(test, register.release) for test in claim.test.then]
     now = [run(test, newest) for test in claim.test.now]
     if all(held for held, _ in now):
-        verdict: Verdict = "holds"
+        verdict: Verdict = "not-testable" if claim.test.only_refutes else "holds"
     elif then and all(held for held, _ in then):
         verdict = "expired"
     else:
@@ -643,17 +759,18 @@ class Checks:
 
     @property
     def unchecked(self) -> list[str]:
-        """Executable claims that no cell has checked."""
-        return [name for name, claim in self.claims.items() if claim.executable and name not in self.verdicts]
+        """Executable claims without tests of their own that no cell has checked."""
+        return [name for name, claim in self.claims.items() if claim.executable and not claim.test and name not in self.verdicts]
 
     def summary(self, title: str) -> Any:
-        """Every claim whose source's title begins so: its verdict, whether a cell decided it or a source was read, and how."""
+        """Every claim that the chapter uses and whose source's title begins so: its verdict, whether a cell or a source gave it, how."""
         from IPython.display import HTML
 
+        chapters = {self.claims[name].executed_by for name in self.verdicts}
         rows = [
             (_code_text(claim.statement), verdict_badge(claim.verdict), "cell" if name in self.verdicts else "read", _linked(claim.check))
             for name, claim in self.claims.items()
-            if claim.source.title.startswith(title)
+            if claim.source.title.startswith(title) and chapters.intersection(claim.where)
         ]
         return HTML(_table(("claim", "verdict", "by", "how"), rows))
 
@@ -824,9 +941,55 @@ def wrong_links(text: str) -> list[str]:
     return problems
 
 
-def on_site(text: str, up: str = "../") -> str:
-    """Prose with its drawn figures as links to the claims' rows."""
-    return LINK.sub(lambda match: f'<a class="sb-claim" href="{up}{PAGE}.html#{match["id"]}">{html.escape(match["text"])}</a>', text)
+def on_site(text: str, up: str = "../", seen: set[str] | None = None) -> str:
+    """Prose with its drawn figures as links to the claims' rows.
+
+    Args:
+        text: Markdown.
+        up: way to the site's root.
+        seen: claims that the page has drawn before; the first figure of each claim gets an address, which the claim's row links to.
+    """
+
+    def one(match: re.Match[str]) -> str:
+        address = ""
+        if seen is not None and match["id"] not in seen:
+            seen.add(match["id"])
+            address = f'id="from-{match["id"]}" '
+        return f'<a {address}class="sb-claim" href="{up}{PAGE}.html#{match["id"]}">{html.escape(match["text"])}</a>'
+
+    return LINK.sub(one, text)
+
+
+@functools.cache
+def drawn() -> dict[str, list[str]]:
+    """The chapters whose prose draws a figure of a claim, by the claim's id."""
+    from sparkbook.book import notebooks
+    from sparkbook.book.project import here
+
+    found: dict[str, list[str]] = {}
+    for path in here().chapters():
+        text = "\n".join(cell["source"] for cell in notebooks.read(path)["cells"] if cell["cell_type"] == "markdown")
+        for name in dict.fromkeys(match["id"] for match in LINK.finditer(text)):
+            found.setdefault(name, []).append(path.stem)
+    return found
+
+
+def used_by(place: str) -> list[Claim]:
+    """The claims that a chapter or a recipe's page (`models/…`) uses."""
+    return [claim for claim in every() if place in claim.where or place in drawn().get(claim.id, ())]
+
+
+def uses(place: str, up: str = "../") -> str:
+    """The claims that a page uses, as a folded list for its end; empty where there is none."""
+    found = used_by(place)
+    if not found:
+        return ""
+    address = f"{up}{PAGE}.html"
+    items = "".join(
+        f'<li><a href="{address}#{claim.id}">{claim.id}</a> {verdict_badge(claim.verdict)} {_code_text(claim.statement)}</li>'
+        for claim in found
+    )
+    return f'<details class="sb-uses"><summary>{len(found)} claims of the register that this page uses</summary><ul>{items}</ul></details>'
 
 
 # The page ------------------------------------------------------------------------------------------------------------------------------
@@ -875,31 +1038,72 @@ def register_page() -> str:
     for name, register in registers().items():
         source = register.source
         lines.append(f"- {source.title}, {source.date}: {len(register.claims)} claims in `{FOLDER}/{name}.yaml` ([source]({source.url}))")
+    places = sorted({place for claim in kept for place in _places(claim)})
+    shown = {
+        "verdict": {verdict: verdict.replace("-", " ") for verdict in VERDICTS},
+        "document": {name: register.source.title for name, register in registers().items()},
+        "page": {_class(place): place for place in places},
+    }
     head = ["Claim", "Verdict", "Figures", "How checked", "Executed", "Checked on", "Source", "Used in"]
     top = "".join(f'<th scope="col">{text}</th>' for text in head)
-    rows = "\n".join(_row(claim) for claim in kept)
+    rows = "\n".join(_row(claim, name) for name, register in registers().items() for claim in register.claims)
     table = (
         f'<div class="sb-scroll"><table class="table sb-table sb-record" data-example="false gemma"><thead><tr>{top}</tr></thead>'
         f"<tbody>\n{rows}\n</tbody></table></div>"
     )
-    return "\n".join([*lines, "", "```{raw} html", table, "```", ""])
+    return "\n".join([*lines, "", "```{raw} html", _selects(shown), table, "```", ""])
 
 
-def _row(claim: Claim) -> str:
-    figures = "<br>".join(html.escape(f"{one.name}: {one}" if one.name else str(one)) for one in claim.figures) or "–"
+def _class(place: str) -> str:
+    return re.sub(r"[^\w-]", "-", place)
+
+
+def _selects(shown: Mapping[str, Mapping[str, str]]) -> str:
+    """A choice for each of verdict, document and page. The style sheet hides the other rows, so it works without a script."""
+    rules, fields = [], []
+    for field, choices in shown.items():
+        options = "".join(f'<option value="{value}">{html.escape(text)}</option>' for value, text in choices.items())
+        fields.append(f'<label>{field.capitalize()} <select class="sb-by-{field}"><option value="">all</option>{options}</select></label>')
+        rules += [
+            f'body:has(.sb-by-{field} option[value="{value}"]:checked) .sb-record tbody tr:not(.{field[0]}-{value}){{display:none}}'
+            for value in choices
+        ]
+    return f'<style>{"".join(rules)}</style><form class="sb-narrow" aria-label="Narrow the register">{"".join(fields)}</form>'
+
+
+def _places(claim: Claim) -> list[str]:
+    """The pages that use a claim and are in this book."""
+    return [place for place in dict.fromkeys([*claim.where, *drawn().get(claim.id, ())]) if _exists(place)]
+
+
+def _row(claim: Claim, document: str) -> str:
+    shown = [html.escape(f"{one.name}: {one}" if one.name else str(one)) for one in claim.figures]
+    shown += [f"<code>{html.escape(name)} {html.escape(value)}</code>" for name, value in claim._stated()]
+    for recipe, what in ((claim.line, "line"), (claim.scores, "scores")):
+        if recipe:
+            name = recipe.partition("@")[0]
+            shown.append(f'<a href="../models/{name}.html">{what} of {name}</a>')
     ran = f'<a href="../notebooks/{claim.executed_by}.html">{claim.executed_by}</a>' if claim.executed_by else "no"
-    used = ", ".join(f'<a href="../{_home(place)}.html">{html.escape(place)}</a>' for place in claim.where if _exists(place)) or "–"
+    places = _places(claim)
+    used = ", ".join(f'<a href="../{_home(place)}.html{_from(claim, place)}">{html.escape(place)}</a>' for place in places) or "–"
+    forum = claim.source.title != registers()[document].source.title
     cells = [
         f'<a href="#{claim.id}"><code>{claim.id}</code></a><span class="sb-note">{_code_text(claim.statement)}</span>',
         verdict_badge(claim.verdict),
-        figures,
+        "<br>".join(shown) or "–",
         f'<span class="sb-note">{_linked(claim.check)}</span>',
         ran,
         str(claim.date),
-        f'<a href="{html.escape(claim.source.url)}">{html.escape(claim.source.title)}</a>, {html.escape(claim.section)}',
+        f'<a href="{html.escape(claim.source.url)}">{"forum" if forum else document}</a> {html.escape(claim.section)}',
         used,
     ]
-    return f'<tr id="{claim.id}">' + "".join(f"<td>{cell}</td>" for cell in cells) + "</tr>"
+    classes = [f"v-{claim.verdict}", f"d-{document}", *(f"p-{_class(place)}" for place in places)]
+    return f'<tr id="{claim.id}" class="{" ".join(classes)}">' + "".join(f"<td>{cell}</td>" for cell in cells) + "</tr>"
+
+
+def _from(claim: Claim, place: str) -> str:
+    """The place in a chapter that draws the claim's figure."""
+    return f"#from-{claim.id}" if place in drawn().get(claim.id, ()) else ""
 
 
 def _home(place: str) -> str:

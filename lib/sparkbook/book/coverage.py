@@ -1,13 +1,16 @@
-"""Coverage: every section, model, table row, option, variable and fault of the five source documents has a home in this book, or a reason.
+"""Coverage: every section, model, table row, option, variable and fault of the five source documents has a home in this book, or a reason;
+every figure and every setting has a claim in the register, or a reason.
 
 `book/outline.yaml` lists what there is, made by `tools/extract_outline.py`; `book/coverage.yaml` says where each has its home. Names (of
-models, options, variables) have to stand on the page that is called their home.
+models, options, variables) have to stand on the page that is called their home. A figure or a setting needs no entry there if a claim of
+the same document and section has it: `claims_with` looks it up.
 """
 
 from __future__ import annotations
 
 import functools
 import html
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -19,6 +22,7 @@ from pydantic import BaseModel, ConfigDict, model_validator
 from sparkbook import own_yaml
 
 if TYPE_CHECKING:
+    from sparkbook.book.claims import Figure
     from sparkbook.book.project import Project
 
 FILE = "book/coverage.yaml"
@@ -37,9 +41,13 @@ KINDS = {
     "option": "options",
     "variable": "environment variables",
     "fault": "faults",
+    "figure": "figures",
+    "setting": "settings",
 }
 NAMED = ("model", "option", "variable")
 """Kinds whose name has to stand on the page."""
+CLAIMED = ("figure", "setting")
+"""Kinds whose home is a claim."""
 
 
 class Entry(BaseModel):
@@ -90,8 +98,71 @@ def entries(root: Path) -> list[Entry]:
 
 
 def home(item: Item, mapping: list[Entry]) -> Entry | None:
-    """The entry that speaks of an item; None where it has no home."""
+    """The entry that speaks of an item, or the claim that has it; None where it has no home."""
+    if item.kind in CLAIMED and (found := claims_with(item)):
+        from sparkbook.book import claims
+
+        return Entry(items=[item.key], home=f"{claims.PAGE}#{found[0]}")
     return next((entry for entry in mapping if any(fnmatchcase(item.key, pattern) for pattern in entry.items)), None)
+
+
+def claims_with(item: Item) -> list[str]:
+    """Ids of the claims of the same document and section that have a figure, or name a setting."""
+    section, _, text = item.name.partition("/")
+    return [name for name, sections in _claimed(item.document).get((item.kind, _plain(text)), {}).items() if section in sections]
+
+
+@functools.cache
+def _claimed(document: str) -> dict[tuple[str, str], dict[str, set[str]]]:
+    """Of a document: kind and figure or setting, the claims that have it, each with its sections."""
+    from sparkbook.book import claims
+
+    found: dict[tuple[str, str], dict[str, set[str]]] = {}
+    for name, register in claims.registers().items():
+        for claim in register.claims:
+            if ("thread" if claim.source.title.startswith("NVIDIA forum") else name) != document:
+                continue
+            sections = {_slug(part) for part in claim.section.split(",")}
+            for figure in claim.every_figure:
+                for form in _forms(figure):
+                    found.setdefault(("figure", form), {})[claim.id] = sections
+            for setting, value in claim.every_setting:
+                found.setdefault(("setting", _plain(f"{setting}={value}")), {})[claim.id] = sections
+    return found
+
+
+def _slug(text: str) -> str:
+    return "-".join(re.findall(r"[a-z0-9.]+", text.lower()))
+
+
+_SAME_UNIT = {"seconds": "s", "minutes": "min", "TFLOP/s": "TFLOP"}
+_NUMBERS = re.compile(r"\d[\d,]*(?:\.\d+)*")
+
+
+def _plain(text: str) -> str:
+    """A figure or a setting in one spelling: `3,105.0 tok/s` and `3105 tok/s`, `0.70` and `0.7`."""
+
+    def one(match: re.Match[str]) -> str:
+        digits = match[0].replace(",", "")
+        return digits if digits.count(".") > 1 else f"{float(digits):.15g}"
+
+    value, space, unit = text.partition(" ") if " to " not in text else (*text.rpartition(" "),)
+    if " to " in text and unit[:1].isdigit():
+        value, space, unit = text, "", ""
+    unit = _SAME_UNIT.get(unit, unit)
+    return f"{_NUMBERS.sub(one, value).lstrip('~<>')}{space if unit else ''}{unit}"
+
+
+def _forms(figure: Figure) -> set[str]:
+    """The spellings that a document may have of a claim's figure: with its unit, bare in a table, and 262,144 as 262K or 256K."""
+    shown = _plain(f"{figure.value} {figure.unit}".strip())
+    forms = {shown, _plain(str(figure.value))}
+    if isinstance(figure.value, int) and figure.value >= 1000:
+        for step in (1000, 1024):
+            forms |= {f"{figure.value // step} K", f"{round(figure.value / step)} K"}
+    if not figure.unit:
+        forms |= {f"{shown} {word}" for word in ("tokens", "layers", "experts", "languages", "model presets", "benchmarks")}
+    return forms
 
 
 @functools.cache
@@ -153,7 +224,9 @@ def page(project: Project) -> str:
         "",
         f"What the five documents hold that this book starts from, and where it went: {len(items)} items, {homes} with a home, "
         f"{len(placed) - homes} named with the reason, {len(items) - len(placed)} lost. Options, variables and models "
-        "have to stand by name on the page that is called their home; a test looks.",
+        "have to stand by name on the page that is called their home; a test looks. Figures and settings have their home in the "
+        "[claims register](claims), where a claim of the same document and section has to have them; the table below lists only those that "
+        "no claim has.",
         "",
         "| document | " + " | ".join(KINDS.values()) + " |",
         "|---" * (len(KINDS) + 1) + "|",
@@ -168,7 +241,7 @@ def page(project: Project) -> str:
     lines += ["", "```{raw} html", '<div class="sb-scroll"><table class="table sb-table sb-record" data-example="guide option"><thead><tr>']
     lines += ["".join(f'<th scope="col">{head}</th>' for head in ("Document", "Kind", "Item", "Home")) + "</tr></thead><tbody>"]
     for item in items:
-        if item in placed:
+        if item in placed and not (item.kind in CLAIMED and placed[item][1]):
             lines.append(_row(item, *placed[item]))
     return "\n".join([*lines, "</tbody></table></div>", "```", ""])
 

@@ -127,14 +127,15 @@ def as_published(page: Page) -> dict[str, Any]:
 
     A generated page gets its own heading in place of the template's, and shows the parameters that it was run with, not those that they
     replaced. A picture gets its alternative text: the one its output carries, else the sentence above the cell. A figure drawn from
-    the claims register leads to the claim's row, and under the heading stands what the page's numbers were taken on.
+    the claims register leads to the claim's row, under the heading stands what the page's numbers were taken on, and at the end which
+    claims it uses.
     """
     notebook = notebooks.read(page.out)
-    above = ""
+    above, seen = "", set[str]()
     for cell in notebook["cells"]:
         if cell["cell_type"] == "markdown":
             above = cell["source"].strip() or above
-            cell["source"] = claims.on_site(cell["source"])
+            cell["source"] = claims.on_site(cell["source"], seen=seen)
         else:
             _describe_pictures(cell, above)
             for output in cell["outputs"]:
@@ -142,6 +143,8 @@ def as_published(page: Page) -> dict[str, Any]:
     if page.title is not None:
         _retitle(notebook, page.title)
     _badge(notebook, record.badges(page, notebook))
+    if uses := claims.uses(page.name):
+        notebook["cells"].append({"cell_type": "markdown", "id": "claims-used", "metadata": {}, "source": uses})
     return notebook
 
 
