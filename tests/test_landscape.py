@@ -55,6 +55,15 @@ def test_a_table_aligns_numbers_and_keeps_unknown_apart_from_zero():
     assert shown == ["| name | GB | fits |", "| --- | --: | --- |", *rows]
 
 
+def test_long_whole_numbers_are_grouped_and_years_are_not():
+    assert table(["n"], [[262144], [-10000], [2026]]).data.splitlines()[2:] == ["| 262,144 |", "| -10,000 |", "| 2026 |"]
+
+
+def test_a_column_without_a_name_is_refused():
+    with pytest.raises(ValueError, match="no name"):
+        table(["a", " "], [])
+
+
 def test_a_ragged_table_is_refused():
     with pytest.raises(ValueError, match="2 cells"):
         table(["a"], [["b", "c"]])

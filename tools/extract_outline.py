@@ -1,5 +1,5 @@
-"""What the five source documents hold, as a list of short keys: sections, models, table rows, options, environment variables, faults,
-figures and settings.
+"""What the five source documents hold, as a list of short keys: sections, models, images, table rows, options, environment variables,
+faults, figures and settings.
 
     python tools/extract_outline.py FOLDER > book/outline.yaml
 
@@ -25,6 +25,9 @@ _ORGANISATIONS = (
 )
 _MODEL = re.compile(rf"(?<![\w/.-])(?:{_ORGANISATIONS})/[A-Za-z][\w.-]*[A-Za-z0-9]")
 _NOT_MODELS = re.compile(r"^(?:nvidia/(?:vllm|cuda|pytorch|spark|containers)|AEON-7/(?:vllm|dgx|Z-Lab))|^openai/v1")
+_IMAGE = re.compile(
+    r"(?<![\w./-])((?:(?:nvcr|ghcr)\.io/[\w./-]+|vllm/vllm-openai|nvidia/cuda|avarok/[\w-]+):(?:latest(?=[A-Z])|[\w.-]*\w))"
+)
 _OPTION = re.compile(r"(?<![\w-])--[a-z][a-z0-9-]*[a-z0-9]")
 _VARIABLE = re.compile(r"(?:-e |export |^\| ?`?|^`?|\s)([A-Z][A-Z0-9]*_[A-Z0-9_]+|MODEL|PORT)`?(?==| \||\"|'| as )", re.MULTILINE)
 _OTHER_WORDS = {"TRITON_ATTN", "SYSTEM_PROMPT"}
@@ -178,6 +181,8 @@ def outline(name: str, text: str) -> list[str]:
         for model in _MODEL.findall(line):
             if not _NOT_MODELS.search(model):
                 found[f"model/{model}"] = None
+        for image in _IMAGE.findall(line):
+            found[f"image/{image}"] = None
         for option in _OPTION.findall(line):
             found[f"option/{option}"] = None
         for variable in _VARIABLE.findall(line):

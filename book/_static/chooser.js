@@ -44,6 +44,7 @@
         .map(([requests, low, middle, high]) => [
           requests === 1 ? "One request" : `${requests} requests`, `${figure(middle)} tok/s${requests === 1 ? "" : " together"} (${figure(low)} to ${figure(high)})`]),
       ...(speeds.length ? [] : [["Speed", "no estimate: no source gives all that a step reads"]]),
+      ...(recipe.weights ? [["Weights", `${figure(recipe.weights)} GB to fetch once`]] : []),
       ...(recipe.nodes > 1 ? [["Machines", String(recipe.nodes)]] : []),
     ];
     const pre = make("pre", line, { tabindex: "0", id: "sb-choose-line" });
@@ -64,12 +65,16 @@
     ].filter(Boolean);
     return [
       make("p", [make("a", recipe.title, { href: `../models/${recipe.page}.html` }), `: ${recipe.summary}`]),
-      make("table", make("tbody", facts.map(([name, value]) => make("tr", [make("th", name, { scope: "row" }), make("td", value)]))), {
-        class: `table sb-facts sb-verdict-${plan.verdict.replaceAll(" ", "-")}` }),
-      ...(use && !recipe.adjustable
-        ? [make("p", "A script in this image sets the context and the number of requests: the line below is the recipe's own, whatever the use.")]
-        : []),
-      make("div", [pre, copy], { class: "sb-choose-launch" }),
+      make("div", [
+        make("div", [
+          make("table", make("tbody", facts.map(([name, value]) => make("tr", [make("th", name, { scope: "row" }), make("td", value)]))), {
+            class: `table sb-facts sb-verdict-${plan.verdict.replaceAll(" ", "-")}` }),
+          ...(use && !recipe.adjustable
+            ? [make("p", "A script in this image sets the context and the number of requests: the line is the recipe's own, whatever the use.")]
+            : []),
+        ]),
+        make("div", [pre, copy], { class: "sb-choose-launch" }),
+      ], { class: "sb-choose-columns" }),
       make("p", grave.length ? `Errors and warnings: ${grave.length}` : "No warnings", { class: "sb-choose-count" }),
       make("ul", grave.map((number) => remark(data, number)), { class: "sb-choose-said" }),
       ...(numbers.length > grave.length

@@ -51,16 +51,43 @@
     return section;
   }
 
-  function show({ signatures, flags }) {
+  // Flags that the query names: `--max-model-len`, `max_model_len`; a name of one word only with its dashes, or where it is all that was typed.
+  function flagsNamed(flags) {
+    const alone = query.trim().split(/\s+/).length === 1;
+    const found = (query.match(/-{0,2}[a-zA-Z][\w-]*/g) ?? []).flatMap((word) => {
+      const name = word.replace(/^-+/, "").replaceAll("_", "-").toLowerCase();
+      const sure = word.startsWith("--") || name.includes("-") || alone;
+      return sure ? [name, name.replace(/^no-/, "")].filter((one) => flags.includes(one)) : [];
+    });
+    return [...new Set(found)];
+  }
+
+  // Rules whose code stands in the query.
+  const codesNamed = (codes) =>
+    [...new Set(query.toUpperCase().match(/\b[A-Z]{2,6}\d{3}\b/g) ?? [])].filter((code) => code in codes);
+
+  // What holds every word of a short query; of a line of a log nothing does.
+  function holding(items, text) {
+    const wanted = query.toLowerCase().split(/[\s,]+/).filter((word) => word.length > 1);
+    const letters = wanted.join("").length;
+    return letters < 3 || wanted.length > 6 ? [] : items.filter((item) => wanted.every((word) => text(item).toLowerCase().includes(word)));
+  }
+
+  function show({ signatures, flags, codes, recipes }) {
     const found = fitting(signatures, query);
-    const near = found.length || words(query).size < 3 ? [] : similar(signatures, query);
-    const named = [...new Set(query.replaceAll("_", "-").match(/--[a-z][a-z0-9-]*[a-z0-9]/g) ?? [])].filter((flag) => flags.includes(flag.slice(2)));
+    const titled = found.length ? [] : holding(signatures, (one) => `${one.title} ${one.example}`);
+    const near = found.length || titled.length || words(query).size < 3 ? [] : similar(signatures, query);
+    const models = holding(recipes, ([title, , names]) => `${title} ${names}`);
     const place = document.createElement("div");
     place.id = "sb-recognized";
+    const add = (title, items) => items.length && place.append(list(title, items));
     const shown = (signature) => [`${signature.id}: ${signature.title}`, signature.address, ` ${signature.fix}`];
-    if (found.length) place.append(list("Recognized in a log", found.slice(0, 5).map(shown)));
-    if (near.length) place.append(list("Similar lines of a log", near.map(shown)));
-    if (named.length) place.append(list("Flags", named.map((flag) => [flag, `flags/${flag.slice(2)}.html`, ""])));
+    add("Rules", codesNamed(codes).map((code) => [`${code}: ${codes[code][0]}`, codes[code][1], ""]));
+    add("Recognized in a log", found.slice(0, 5).map(shown));
+    add("Flags", flagsNamed(flags).map((flag) => [`--${flag}`, `flags/${flag}.html`, ""]));
+    add("Recipes", models.slice(0, 8).map(([title, page]) => [title, `models/${page}.html`, ""]));
+    add("Faults in a log", titled.slice(0, 5).map(shown));
+    add("Similar lines of a log", near.map(shown));
     results.before(place);
   }
 

@@ -22,11 +22,14 @@ the story told from it), the family says with `examine` how an example is judged
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from sparkbook.findings import Finding, Findings, Severity
+
+_OPTION_OR_VARIABLE = re.compile(r"(?<![\w-])--[a-z][\w-]*(?:\.\w+)*(?!\w)|(?<![\w/.$-])[A-Z][A-Z0-9]*_[A-Z0-9_]+\b")
 
 Confidence = Literal["high", "medium", "low"]
 
@@ -146,13 +149,49 @@ class Family:
         return list((self.examine or self.judge)(example))
 
     def page(self, check: Check) -> str:
-        """The section of one check, in Markdown; what is said about the failing example is what the check says now."""
-        parts = [f"# {check.code}: {check.name}", f"*{self.title} · {check.severity}*", check.text]
+        """The section of one check, in Markdown; what is said about an example is what the family says now."""
+        examples = []
         for title, make in (("Fails", check.bad), ("Passes", check.good)):
             example = make()
-            said = [finding for finding in self.examined(example) if finding.rule == check.code]
-            told = [f"- **{f.severity}**: {f.message.rstrip('.')}." + (f" Fix: {f.fix}" if f.fix else "") for f in said]
-            parts += [f"## {title}", f"```text\n{self.show(example).strip()}\n```", *(["\n".join(told)] if told else [])]
-        source = f"<{check.source}>" if check.source.startswith("http") else check.source
-        parts += ["## Source", source, *([f"Kind: `{check.kind}`."] if check.kind else [])]
-        return "\n\n".join(parts) + "\n"
+            examples.append((title, f"```text\n{self.show(example).strip()}\n```", self.examined(example)))
+        return section_page(check.code, check.name, (self.title, check.severity), check.text, examples, check.source, check.kind)
+
+
+def section_page(
+    code: str,
+    name: str,
+    about: Iterable[str],
+    text: str,
+    examples: Iterable[tuple[str, str, Iterable[Finding]]],
+    source: str,
+    kind: str | None = None,
+) -> str:
+    """The page of one code, in Markdown, in the one form that all families share.
+
+    Args:
+        code, name: of the heading.
+        about: what stands under it: the family's title, the severity, the releases.
+        text: what it catches and why.
+        examples: title, block of Markdown, and all that is found in it; shown is what this code says.
+        source: where its knowledge comes from; an address becomes a link.
+        kind: the problem's name in the project's taxonomy.
+    """
+    parts = [f"# {code}: {name}", f"*{' · '.join(about)}*", text.strip()]
+    for title, block, found in examples:
+        said = [
+            f"- **{f.severity}**: {marked(f.message.rstrip('.'))}." + (f" Fix: {marked(f.fix)}" if f.fix else "")
+            for f in found
+            if f.rule == code
+        ]
+        parts += [f"## {title}", block, *(["\n".join(said)] if said else [])]
+    parts += ["## Source", f"<{source}>" if source.startswith("http") and " " not in source else source]
+    return "\n\n".join([*parts, *([f"Kind: `{kind}`."] if kind else [])]) + "\n"
+
+
+def marked(text: str) -> str:
+    """A text in Markdown as it stands, in which options and environment variables are code, whether its author marked them or not."""
+    pieces = text.split("`")
+    for i in range(0, len(pieces), 2):
+        plain = pieces[i].replace("<", "&lt;").replace("*", "\\*")
+        pieces[i] = _OPTION_OR_VARIABLE.sub(r"`\g<0>`", plain)
+    return "`".join(pieces)

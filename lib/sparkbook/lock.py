@@ -51,6 +51,11 @@ class Rule:
         """Where its section stands in the site."""
         return f"rules/lock.html#{self.code.lower()}"
 
+    @property
+    def source(self) -> str:
+        """Where what it says comes from."""
+        return SOURCE
+
 
 _MEANT = "Nothing, if the update was meant: measure again, then lock again."
 RULES = {
@@ -83,13 +88,36 @@ RULES = {
 }  # fmt: skip
 """What a difference means, by the lock's section."""
 
-INTRO = "What `sparkbook lock verify` and `lock diff` say, one finding a section of the lock."
+INTRO = (
+    "What `sparkbook lock verify` and `lock diff` say, one finding a section of the lock. Each example is one value of a lock, before and "
+    "after; they were compared when this page was built."
+)
+SOURCE = "Nothing but the two locks: what differs is shown, and what it means is this project's own judgement."
+
+_EXAMPLES: dict[str, tuple[str, Any, Any]] = {
+    "image": ("digest", f"sha256:{'4c1e' * 16}", f"sha256:{'a07b' * 16}"),
+    "models": ("openai/gpt-oss-20b.revision", "4c1e" * 10, "a07b" * 10),
+    "launch": ("serve.args.max-num-seqs", 4, 8),
+    "engine": ("vllm", "0.28.0", "0.32.0"),
+    "host": ("driver", "580.95.05", "590.44.01"),
+    "recipe": ("sha256", "4c1e" * 16, "a07b" * 16),
+    "plan": ("fits", True, False),
+    "bench": ("sha256", "4c1e" * 16, "a07b" * 16),
+}
+"""For each section of a lock: the path of a value in it, as it was and as it is now."""
 
 
 def page(rule: Rule) -> str:
-    """A rule's section of the book, in Markdown."""
-    parts = [f"# {rule.code}: {rule.name}", f"*Stack lock · {rule.severity}*", f"{rule.message}. {rule.text}"]
-    return "\n\n".join([*parts, *([f"**What to do:** {rule.fix}"] if rule.fix else [])]) + "\n"
+    """A rule's section of the book, in Markdown, with its example compared now."""
+    from sparkbook.checks import section_page
+
+    path, before, after = _EXAMPLES[rule.name]
+    moved = Change(f"{rule.name}.{path}", before, after)
+    found = judge([moved])
+    same = f"{moved.path}: {_shown(moved.path, before)}, as it was locked"
+    examples = [("Fails", f"```text\n{moved}\n```", found), ("Passes", f"```text\n{same}\n```", judge([]))]
+    text = f"{rule.message}. {rule.text}" + (f"\n\n**What to do:** {rule.fix}" if rule.fix else "")
+    return section_page(rule.code, rule.name, ("Stack lock", rule.severity), text, examples, rule.source, found[0].kind)
 
 
 @dataclass(frozen=True)

@@ -9,11 +9,13 @@ from IPython.display import Markdown
 
 
 def table(header: Sequence[str], rows: Iterable[Sequence[Any]]) -> Markdown:
-    """A Markdown table. Numbers stand to the right; None is shown as a dash, since unknown is not zero.
+    """A Markdown table. Numbers stand to the right, whole ones from 10,000 on in groups; None is a dash, since unknown is not zero.
 
     Raises:
-        ValueError: a row has another number of cells than the header.
+        ValueError: a row has another number of cells than the header, or a column has no name: a screen reader would announce nothing.
     """
+    if not all(name.strip() for name in header):
+        raise ValueError(f"a column has no name: {list(header)}")
     kept = [list(row) for row in rows]
     for row in kept:
         if len(row) != len(header):
@@ -35,5 +37,7 @@ def _cell(value: Any) -> str:
         return "yes" if value else "no"
     if isinstance(value, float):
         return f"{value:,.1f}"
+    if isinstance(value, int):
+        return f"{value:,}" if abs(value) >= 10_000 else str(value)
     # A bar would end the cell, also inside code.
     return str(value).replace("|", "\\|").replace("\n", " ")

@@ -159,14 +159,19 @@ RULES: dict[str, Rule] = {
 """Every rule of the hub and the store by its code."""
 
 
+SOURCE = "It says what the hub answered, or what the store holds."
+"""Of a rule that names no other."""
+
 INTRO = "What `sparkbook weights` says where a download goes wrong. A test makes both examples of each happen on a hub of its own."
 
 
 def page(rule: Rule) -> str:
     """A rule's section of the book, in Markdown."""
-    parts = [f"# {rule.code}: {rule.name}", f"*Weights · {rule.severity}*", rule.text, f"**Fails:** {rule.bad}. **Passes:** {rule.good}."]
-    parts += [f"**What to do:** {rule.fix.rstrip('.')}.", *([f"## Source\n\n<{rule.source}>"] if rule.source else [])]
-    return "\n\n".join([*parts, *([f"Kind: `{rule.kind}`."] if rule.kind else [])]) + "\n"
+    from sparkbook.checks import section_page
+
+    text = f"{rule.text}\n\n**What to do:** {rule.fix.rstrip('.')}."
+    examples = [(title, f"{made[:1].upper()}{made[1:]}.", ()) for title, made in (("Fails", rule.bad), ("Passes", rule.good))]
+    return section_page(rule.code, rule.name, ("Weights", rule.severity), text, examples, rule.source or SOURCE, rule.kind)
 
 
 def _finding(code: str, message: str, evidence: str | None = None, fix: str | None = None) -> Finding:

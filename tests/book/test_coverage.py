@@ -73,8 +73,8 @@ def test_a_figure_without_a_claim_is_found(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_an_item_that_nothing_maps_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(coverage, "outline", lambda _: [coverage.Item("guide", "option", "--new-one")])
-    assert "guide/option/--new-one has no home in this book" in list(coverage.problems(here()))
+    monkeypatch.setattr(coverage, "outline", lambda _: [coverage.Item("guide", "variable", "NEW_ONE")])
+    assert "guide/variable/NEW_ONE has no home in this book" in list(coverage.problems(here()))
 
 
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:

@@ -7,7 +7,7 @@ import re
 
 import pytest
 from sparkbook import lint, recipes, releases
-from sparkbook.book import flags
+from sparkbook.book import flags, record
 from sparkbook.book.links import Linker, addresses
 from sparkbook.book.rules import rule_pages, speaking_of
 from sparkbook.logs.signatures import signatures
@@ -160,3 +160,33 @@ class TestLinker:
         self.linker.notebook({"cells": [{"cell_type": "code", "outputs": [{"data": data}]}]}, "notebooks/x.html")
         link = '<a href="../rules/flag.html#flag101">FLAG101</a>'
         assert data == {"text/markdown": f"| rule |\n|---|\n| {link} |\n", "text/html": f"<p>{link}\n</p>"}
+
+    def test_a_finding_has_links_and_code(self) -> None:
+        from sparkbook.findings import Finding
+
+        found = Finding(
+            rule="FLAG101",
+            severity="error",
+            message="give `x` or --max-num-seqs",
+            why="rules/flag.html#flag101",
+            source="https://example.org/a, b",
+        )
+        shown = self.linker.html(found._repr_html_(), "notebooks/x.html")
+        assert "give <code>x</code> or <code><a href='../flags/max-num-seqs.html'>--max-num-seqs</a></code>" in shown.replace('"', "'")
+        assert '<dt>why</dt><dd><a href="../rules/flag.html#flag101">FLAG101: what it catches, with examples</a></dd>' in shown
+        assert '<dd><a href="https://example.org/a">https://example.org/a</a>, b</dd>' in shown
+
+
+def test_every_page_says_what_it_rests_on() -> None:
+    for page, text in site().items():
+        if page.endswith("index.html"):
+            continue
+        heading, badges = text.split("\n\n")[:2]
+        assert heading.startswith("# ") and badges.startswith('<ul class="sb-badges"'), page
+        assert record.MADE in badges
+    page = site()["flags/gpu-memory-utilization.html"]
+    uses = len({recipe.id for recipe, _ in known()["gpu-memory-utilization"].uses})
+    assert f"<li><span>recipes</span> {uses}</li>" in page
+    assert f"{releases.known()[0]} to {releases.newest()}" in page
+    memory = [rule for rule in lint.RULES.values() if rule.family == "MEM"]
+    assert f"<li><span>taken on</span> {2 * len(memory)} examples, judged in this build</li>" in site()["rules/mem.html"]

@@ -6,8 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-import pytest
-from sparkbook.book import claims, notebooks, record
+from sparkbook.book import claims, fingerprint, links, notebooks, record
 from sparkbook.book.pages import Page
 from sparkbook.book.project import Project, here
 
@@ -65,6 +64,8 @@ def test_what_changed_names_what_is_gone_and_what_expired() -> None:
     text = record.changes_page()
     assert "vLLM 0.22.1 was the newest release" in text
     assert "`VLLM_USE_FLASHINFER_MOE_FP4`" in text
+    line = next(line for line in text.splitlines() if line.startswith("- `--mamba-cache-mode`"))
+    assert "`--enable-prefix-caching`" in line, "what the help says of other options is code as well"
     for claim in claims.every():
         assert (f"claims.html#{claim.id}" in text) == (claim.verdict == "expired"), claim.id
 
@@ -74,18 +75,45 @@ def test_the_sources_are_those_that_claims_recipes_and_rules_cite() -> None:
     assert len(found) > 100
     for claim in claims.every():
         assert claim.id in found[claim.source.url.rstrip("/")].taken["claims"]
-    assert any("rules" in one.taken for one in found.values())
-    assert all(url.startswith("https://") for url in found)
-    assert 'href="claims.html#guide-bandwidth"' in record.sources_page(here())
+    shown = record.sources_page(here())
+    assert 'href="claims.html#guide-bandwidth"' in shown
+    told = [code for one in found.values() for code in one.taken.get("rules", ())]
+    places = links.addresses({}, {})
+    assert set(told) == set(places), "every rule, signature and check has a source, and it is on the page"
+    for code in told:
+        assert f'<a href="../{places[code]}">{code}</a>' in shown
 
 
 def test_a_book_without_a_register_gets_no_such_pages(tmp_path: Path) -> None:
     toc: dict[str, Any] = {"root": "book/intro"}
-    record.write(Project(tmp_path, recipes=()), tmp_path, toc)
+    record.write(Project(tmp_path, recipes=()), tmp_path, toc, links.Linker({}))
     assert toc == {"root": "book/intro"}
     assert record.unreported(Project(tmp_path, recipes=()), []) == []
 
 
-@pytest.mark.parametrize("code", ["IMG101", "LOG221", "FLAG102"])
-def test_a_rule_leads_to_its_section(code: str) -> None:
-    assert record._rule(code).startswith(f'<a href="../rules/{"log2" if code == "LOG221" else code[:-3].lower()}.html#{code.lower()}"')
+def test_an_address_has_the_title_that_its_source_gives_it() -> None:
+    assert record._addresses("vLLM issue 5, https://example.org/5") == [("https://example.org/5", "vLLM issue 5")]
+    assert record._addresses("see [`a.py`](https://example.org/a) and https://example.org/b.") == [
+        ("https://example.org/a", "a.py"), ("https://example.org/b", ""),
+    ]  # fmt: skip
+    assert record._addresses("a run of this project") == []
+
+
+class TestMade:
+    def test_a_page_that_comes_out_the_same_keeps_its_day(self, tmp_path: Path) -> None:
+        file = tmp_path / "made.json"
+        file.write_text(json.dumps({"rules/a": {"fingerprint": fingerprint.text(f"one {record.MADE}"), "date": "2026-01-02"}}), "utf-8")
+        made = record.Made(file)
+        assert made.put("rules/a", f"one {record.MADE}") == "one 2026-01-02"
+        assert made.put("rules/b", record.MADE) > "2026-01-02"
+        made.save()
+        assert set(json.loads(file.read_text("utf-8"))) == {"rules/a", "rules/b"}
+
+    def test_one_that_moved_has_a_new_one(self, tmp_path: Path) -> None:
+        file = tmp_path / "made.json"
+        file.write_text(json.dumps({"rules/a": {"fingerprint": fingerprint.text("old"), "date": "2026-01-02"}}), "utf-8")
+        assert record.Made(file).put("rules/a", record.MADE) > "2026-01-02"
+
+    def test_a_file_that_is_none_is_nothing(self, tmp_path: Path) -> None:
+        (tmp_path / "made.json").write_text("{", "utf-8")
+        assert record.Made(tmp_path / "made.json").put("a", "text") == "text"

@@ -15,6 +15,7 @@ from sparkbook import logs
 from sparkbook.book import search
 from sparkbook.logs.signatures import signatures
 
+MODELS = {"gpt-oss-120b": "gpt-oss-120b"}
 ROOT = Path(__file__).resolve().parents[2]
 LOGS = ROOT / "tests" / "data" / "logs"
 
@@ -39,7 +40,7 @@ def pasted() -> list[tuple[str, str]]:
 
 
 def test_every_pattern_is_one_in_the_script_as_well() -> None:
-    text = search.script(["max-model-len"])
+    text = search.script(["max-model-len"], MODELS)
     assert "(?P<" not in text
     assert text.count('"id":') == len(signatures())
 
@@ -51,7 +52,7 @@ def test_pasted_lines_find_their_signature(tmp_path: Path) -> None:
     assert len(lines) >= 10
     (tmp_path / "_static").mkdir()
     (tmp_path / "_static" / "search.js").write_text((ROOT / "book/_static/search.js").read_text("utf-8"), "utf-8")
-    (tmp_path / "_static" / "signatures.js").write_text(search.script(["max-model-len"]), "utf-8")
+    (tmp_path / "_static" / "signatures.js").write_text(search.script(["max-model-len"], MODELS), "utf-8")
     head = '<!doctype html><meta charset="utf-8"><link rel="icon" href="data:,">'
     page = f'{head}<div id="search-results"></div><script src="_static/search.js"></script>'
     (tmp_path / "search.html").write_text(page, "utf-8")
@@ -71,6 +72,13 @@ def test_pasted_lines_find_their_signature(tmp_path: Path) -> None:
                     assert signatures()[rule].address in hits(line)[:3], (rule, line)
                 assert hits("how do I choose a model") == []
                 assert hits("give --max_model_len 4096") == ["flags/max-model-len.html"]
+                for query in ("max_model_len", "--no-max-model-len", "Max-Model-Len"):
+                    assert hits(query) == ["flags/max-model-len.html"], query
+                assert hits("what is flag102?") == ["rules/flag.html#flag102"]
+                assert hits("LOG101")[0] == "rules/log1.html#log101"
+                for query in ("gpt-oss-120b", "openai/gpt-oss-120b", "gpt-oss 120B"):
+                    assert hits(query) == ["models/gpt-oss-120b.html"], query
+                assert all(hit.startswith("rules/log1.html") for hit in hits("out of memory")[:2])
                 wrong = tab.evaluate(f"(() => {{{EXAMPLES}}})()")
         finally:
             server.shutdown()

@@ -7,6 +7,7 @@ from sparkbook import checkpoint, plan, recipes
 from sparkbook.checkpoint.values import Cache, Checkpoint, Geometry, Range
 from sparkbook.errors import SparkbookError
 from sparkbook.plan.memory import CODES, CoTenant, Host, Setup, together
+from sparkbook.plan.pages import planned
 from sparkbook.plan.request import host, tenant
 
 GIB = 2**30
@@ -143,13 +144,14 @@ def test_every_recipe_can_be_planned(name):
     assert plan.of(name).to_dict()["summary"]["verdict"]
 
 
-@pytest.mark.parametrize(("code", "entry"), [(c, e) for c, e in CODES.items() if not e.example.startswith("LOG:")])
-def test_every_code_has_an_example_that_gives_it(code, entry):
-    line, _, rest = entry.example.partition(" --cotenant ")
-    found = plan.of(line, host(cotenants=tuple(filter(None, [rest]))))
-    mine = [f for f in found.findings if f.rule == code]
-    assert mine, [f.rule for f in found.findings]
-    assert mine[0].severity == entry.severity
+@pytest.mark.parametrize("code", CODES)
+def test_every_code_has_an_example_that_gives_it_and_one_that_does_not(code):
+    mine = [f for f in planned(CODES[code].example) if f.rule == code]
+    assert mine, [f.rule for f in planned(CODES[code].example)]
+    assert mine[0].severity == CODES[code].severity
+    passing = planned(CODES[code].passing)
+    assert code not in [f.rule for f in passing]
+    assert "error" not in [f.severity for f in passing], "an example of what is right must not be wrong in another way"
 
 
 @pytest.mark.parametrize(

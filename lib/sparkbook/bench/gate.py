@@ -61,6 +61,11 @@ class Rule:
         """Where its section stands in the site."""
         return f"rules/bench.html#{self.code.lower()}"
 
+    @property
+    def source(self) -> str:
+        """The links of its reason; without one it is the project's own choice."""
+        return ", ".join(re.findall(r"\[[^\]]+\]\(https?://[^)]+\)", self.reason)) or "This project's own choice."
+
 
 INTRO = (
     "What `sparkbook bench` says of a measurement. Each example is one sound measurement (16 requests, 4 at a time; a look at the machine "
@@ -72,14 +77,16 @@ INTRO = (
 def page(rule: Rule) -> str:
     """The section of one rule, in Markdown: text, the reason of its threshold, the two examples and what the gate says of them now."""
     from sparkbook.bench import examples
+    from sparkbook.checks import section_page
 
-    parts = [f"# {rule.code}: {rule.name}", rule.text.strip()]
-    parts += [f"**Threshold:** {rule.reason.strip()}"] if rule.reason else []
+    shown, severities = [], []
     for title, example in zip(("Fails", "Passes"), examples.CASES[rule.code], strict=True):
-        said = [f for f in examples.findings(example) if f.rule == rule.code]
-        parts += [f"## {title}", f"```text\n{examples.show(example)}\n```"]
-        parts += ["\n".join(f"- **{f.severity}**: {f.message} ({f.evidence})." for f in said)] if said else []
-    return "\n\n".join(parts) + "\n"
+        found = examples.findings(example)
+        severities += [f.severity for f in found if f.rule == rule.code]
+        told = [f.model_copy(update={"message": f"{f.message} ({f.evidence})" if f.evidence else f.message}) for f in found]
+        shown.append((title, f"```text\n{examples.show(example)}\n```", told))
+    text = rule.text.strip() + (f"\n\n**Threshold:** {rule.reason.strip()}" if rule.reason else "")
+    return section_page(rule.code, rule.name, ("Measurements", *dict.fromkeys(severities)), text, shown, rule.source)
 
 
 Answer = tuple[Severity, str, str]

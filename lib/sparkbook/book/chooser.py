@@ -58,9 +58,9 @@ USES = (
     Use("team", "Eight at once, 32,768 tokens each", 32_768, 8),
 )
 MEMORIES = (
-    Memory("all", "A Spark on which nothing else runs"),
-    Memory("96", "96 GiB available: a desktop and its programs", 96),
-    Memory("64", "64 GiB available: another server runs", 64),
+    Memory("all", "All of it: nothing else runs"),
+    Memory("96", "96 GiB available: a desktop", 96),
+    Memory("64", "64 GiB available: a second server", 64),
 )
 FIRST = "qwen3.6-35b-a3b-nvfp4-2026-09"
 """The recipe that is shown before anything is chosen."""
@@ -137,7 +137,7 @@ def data(ids: Iterable[str]) -> dict[str, Any]:
             setup = request.read(recipe.id, request.Override(use.context, use.sequences))
             plans.append([_plan(memory.plan(setup, host).to_dict(), said, speeds) for host in hosts])
         entry = {"id": recipe.id, "title": recipe.title, "summary": recipe.summary, "family": recipe.family, "page": recipe.slug}
-        entry |= {"nodes": recipe.topology.nodes, "adjustable": adjustable(recipe)}
+        entry |= {"weights": recipe.model.weights_gb, "nodes": recipe.topology.nodes, "adjustable": adjustable(recipe)}
         entries.append({**entry, "lines": launches, "lint": judged, "plans": plans})
     choices = {
         name: [{"key": choice.key, "title": choice.title, "options": choice.options} for choice in table]

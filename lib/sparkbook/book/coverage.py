@@ -1,9 +1,9 @@
-"""Coverage: every section, model, table row, option, variable and fault of the five source documents has a home in this book, or a reason;
-every figure and every setting has a claim in the register, or a reason.
+"""Coverage: every section, model, image, table row, option, variable and fault of the five source documents has a home in this book, or a
+reason; every figure and every setting has a claim in the register, or a reason.
 
 `book/outline.yaml` lists what there is, made by `tools/extract_outline.py`; `book/coverage.yaml` says where each has its home. Names (of
-models, options, variables) have to stand on the page that is called their home. A figure or a setting needs no entry there if a claim of
-the same document and section has it: `claims_with` looks it up.
+models, images, options, variables) have to stand on the page that is called their home. A figure or a setting needs no entry there if a
+claim of the same document and section has it: `claims_with` looks it up.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 import functools
 import html
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -37,6 +37,7 @@ TITLES = {
 KINDS = {
     "section": "sections",
     "model": "models",
+    "image": "images",
     "row": "table rows",
     "option": "options",
     "variable": "environment variables",
@@ -44,8 +45,8 @@ KINDS = {
     "figure": "figures",
     "setting": "settings",
 }
-NAMED = ("model", "option", "variable")
-"""Kinds whose name has to stand on the page."""
+NAMED = ("model", "image", "option", "variable")
+"""Kinds whose name has to stand on the page, as a word of its own in what a reader sees."""
 CLAIMED = ("figure", "setting")
 """Kinds whose home is a claim."""
 
@@ -55,7 +56,7 @@ class Entry(BaseModel):
 
     Attributes:
         items: patterns `DOCUMENT/KIND/…` (`*` stands for anything); the first entry that matches counts.
-        home: page of the site, without ending, with an anchor if need be.
+        home: page of the site, without ending, with an anchor if need be; `{name}` is the item's name without its dashes.
         reason: why there is none. Beside a home: what holds as long as that page is not part of the book.
     """
 
@@ -84,6 +85,10 @@ class Item:
     def key(self) -> str:
         """As `coverage.yaml` writes it."""
         return f"{self.document}/{self.kind}/{self.name}"
+
+    def stands_in(self, text: str) -> bool:
+        """Whether the name stands in a text as a word of its own."""
+        return re.search(rf"(?<![\w/.-]){re.escape(self.name)}(?![\w/-])", text) is not None
 
 
 def outline(root: Path) -> list[Item]:
@@ -165,23 +170,28 @@ def _forms(figure: Figure) -> set[str]:
     return forms
 
 
+def place(item: Item, entry: Entry) -> str:
+    """The home that an entry gives an item, with the item's name filled in; empty where it gives a reason alone."""
+    return (entry.home or "").replace("{name}", item.name.removeprefix("--"))
+
+
 @functools.cache
 def texts(project: Project) -> dict[str, str]:
-    """Every page of the book by name, with what stands on it: chapters as committed, recipes, rules, the register, prose."""
-    import json
-
+    """Every page of the book by name, with what a reader sees on it: chapters as committed, recipes, flags, rules, the register, prose."""
     from sparkbook import lint, recipes
-    from sparkbook.book import claims, notebooks
+    from sparkbook.book import claims, flags, notebooks
     from sparkbook.book.rules import LOG_FAMILIES
     from sparkbook.formats import FORMATS
 
     found: dict[str, str] = {}
     for path in project.chapters():
         cells = notebooks.read(path)["cells"]
-        found[f"notebooks/{path.stem}"] = "\n".join(cell["source"] + json.dumps(cell.get("outputs", "")) for cell in cells)
+        found[f"notebooks/{path.stem}"] = "\n".join(piece for cell in cells for piece in (cell["source"], *_shown(cell.get("outputs", ()))))
     for name in project.recipe_ids():
         recipe = recipes.load(name)
         found[f"models/{recipe.slug}"] = recipe.model_dump_json() + FORMATS["docker" if recipe.image else "shell"].write(recipe.launch)
+    for flag in flags.flags(project.recipe_ids()).values():
+        found[f"flags/{flag.name}"] = flags.page(flag, ())
     # Working out a rule's page runs its examples; no name has its home there.
     found |= {f"rules/{family.lower()}": "" for family in lint.FAMILIES} | {f"rules/log{hundred}": "" for hundred in LOG_FAMILIES}
     found["generated/claims"] = html.unescape(claims.register_page())
@@ -189,6 +199,15 @@ def texts(project: Project) -> dict[str, str]:
     for path in sorted((project.root / "book").rglob("*.md")):
         found[path.relative_to(project.root).with_suffix("").as_posix()] = path.read_text("utf-8")
     return found
+
+
+def _shown(outputs: Iterable[dict[str, Any]]) -> Iterator[str]:
+    """What a reader sees of a cell's outputs, as text."""
+    for output in outputs:
+        data = output.get("data", {})
+        pieces = [output.get("text", ""), *(data.get(kind, "") for kind in ("text/html", "text/markdown", "text/plain"))]
+        for piece in pieces:
+            yield html.unescape(re.sub(r"<[^>]+>", " ", "".join(piece)))
 
 
 def problems(project: Project) -> Iterator[str]:
@@ -202,9 +221,9 @@ def problems(project: Project) -> Iterator[str]:
             yield f"{item.key} has no home in this book"
             continue
         used.add(id(entry))
-        page, _, anchor = (entry.home or "").partition("#")
+        page, _, anchor = place(item, entry).partition("#")
         if page in pages:
-            if item.kind in NAMED and item.name not in pages[page]:
+            if item.kind in NAMED and not item.stands_in(pages[page]):
                 yield f"{item.key}: the name does not stand on {page}"
             if page == claims.PAGE and anchor:
                 claims.get(anchor)
@@ -217,13 +236,13 @@ def page(project: Project) -> str:
     """The table on the site, with a count that is worked out."""
     mapping, items = entries(project.root), outline(project.root)
     pages = set(texts(project))
-    placed = {item: (entry, (entry.home or "").partition("#")[0] in pages) for item in items if (entry := home(item, mapping))}
+    placed = {item: (entry, place(item, entry).partition("#")[0] in pages) for item in items if (entry := home(item, mapping))}
     homes = sum(1 for _, there in placed.values() if there)
     lines = [
         "# Coverage",
         "",
         f"What the five documents hold that this book starts from, and where it went: {len(items)} items, {homes} with a home, "
-        f"{len(placed) - homes} named with the reason, {len(items) - len(placed)} lost. Options, variables and models "
+        f"{len(placed) - homes} named with the reason, {len(items) - len(placed)} lost. Options, variables, models and images "
         "have to stand by name on the page that is called their home; a test looks. Figures and settings have their home in the "
         "[claims register](claims), where a claim of the same document and section has to have them; the table below lists only those that "
         "no claim has.",
@@ -247,6 +266,6 @@ def page(project: Project) -> str:
 
 
 def _row(item: Item, entry: Entry, there: bool) -> str:
-    page, hash_, anchor = (entry.home or "").partition("#")
+    page, hash_, anchor = place(item, entry).partition("#")
     where: Any = f'<a href="../{page}.html{hash_}{anchor}">{page}{hash_}{anchor}</a>' if there else html.escape(entry.reason or "")
     return f"<tr><td>{item.document}</td><td>{item.kind}</td><td>{html.escape(item.name)}</td><td>{where}</td></tr>"

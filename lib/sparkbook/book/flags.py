@@ -132,7 +132,7 @@ def page(flag: Flag, chapters: Iterable[tuple[str, str, str]]) -> str:
     from sparkbook.releases import changelog
 
     presence = releases.presence("options", flag.name)
-    parts = [f"# `--{flag.name}`", flag.means]
+    parts = [f"# `--{flag.name}`", _badges(flag), flag.means]
     if flag.name in reference.COSTS:
         parts.append(f"**On a Spark:** {reference.COSTS[flag.name]}.")
     rows = [("There", releases.said(presence))]
@@ -167,6 +167,21 @@ def page(flag: Flag, chapters: Iterable[tuple[str, str, str]]) -> str:
     if explained := [(place, title) for place, title, text in chapters if flag.name in _names(text)]:
         parts.append("## Chapters that speak of it\n\n" + "\n".join(f"- {{doc}}`{title} <../{place}>`" for place, title in explained))
     return "\n\n".join(parts) + "\n"
+
+
+def _badges(flag: Flag) -> str:
+    from sparkbook import releases
+    from sparkbook.book import record
+
+    known = releases.known()
+    recipes = len({recipe.id for recipe, _ in flag.uses})
+    return record.badge_line([
+        ("taken on", f"vLLM's own releases, {known[0]} to {known[-1]}"),
+        ("made", record.MADE),
+        ("recipes", str(recipes or "none")),
+        ("rules", str(len(flag.rules) or "none")),
+        ("log signatures", str(len(flag.signatures) or "none")),
+    ])  # fmt: skip
 
 
 def of_recipe(recipe: Recipe, known: dict[str, Flag]) -> str:

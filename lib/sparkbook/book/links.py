@@ -16,6 +16,8 @@ _CODE = r"`(?P<code>[^`\n]+)`"
 _LINK = r"!?\[[^\]]*\]\([^)]*\)|\{[\w:-]+\}`[^`]*`|<a\b.*?</a>|<[^>\n]+>|\([\w-]+\)="
 _NAME = r"(?<![\w./#-])(?P<rule>[A-Z]{2,6}\d{3})(?![\w-])"
 _PIECE = re.compile(f"{_LINK}|{_CODE}|{_NAME}")
+_FINDING = re.compile(r'<div class="finding .*?</div>', re.DOTALL)
+_WORD = re.compile(r"(?P<url>https?://[^\s<]+[^\s<.,;:)])|(?<![\w-])--[a-z][a-z0-9-]*(?![\w])")
 _CLOSED = {"a", "pre", "script", "style", "button", "summary", "option", "svg", "title"}
 
 
@@ -58,6 +60,7 @@ class Linker:
 
     def html(self, text: str, page: str) -> str:
         """A piece of HTML with its links."""
+        text = _FINDING.sub(lambda found: _finding(found[0], "../" * page.count("/")), text)
         up, inside, parts = "../" * page.count("/"), [], []
         for part in re.split(r"(<[^>]+>)", text):
             if tag := re.match(r"<(/?)([a-zA-Z][\w-]*)", part):
@@ -98,6 +101,30 @@ class Linker:
                     data["text/html"] = self.html(data["text/html"], page)
 
 
+def _finding(text: str, up: str) -> str:
+    """A finding as the library writes it, with its addresses as links and its options as code; a notebook by itself shows them as text."""
+    text = re.sub(r"<dt>why</dt><dd>(rules/[\w-]+\.html#(\w+))</dd>", lambda why: _why(why[1], why[2], up), text)
+    parts = re.split(r"(<[^>]+>)", text)
+    inside = ""
+    for i, part in enumerate(parts):
+        if i % 2:
+            inside = part if part in ("<code>", "<strong>") or part.startswith("<a ") else ""
+        elif not inside:
+            part = re.sub(r"`([^`]+)`", r"<code>\1</code>", part)
+            pieces = re.split(r"(<code>.*?</code>)", part)
+            pieces[::2] = [_WORD.sub(_marked, piece) for piece in pieces[::2]]
+            parts[i] = "".join(pieces)
+    return "".join(parts)
+
+
+def _why(address: str, code: str, up: str) -> str:
+    return f'<dt>why</dt><dd><a href="{up}{address}">{code.upper()}: what it catches, with examples</a></dd>'
+
+
+def _marked(word: re.Match[str]) -> str:
+    return f'<a href="{word[0]}">{word[0]}</a>' if word["url"] else f"<code>{word[0]}</code>"
+
+
 def _escaped(text: str) -> str:
     import html
 
@@ -106,16 +133,8 @@ def _escaped(text: str) -> str:
 
 def addresses(flags: Mapping[str, Any], recipes: Mapping[str, str]) -> dict[str, str]:
     """The address of every flag, rule, signature and recipe that has a page. `recipes`: id to the name of its page."""
-    from sparkbook import lint
-    from sparkbook.book.flags import signature_address
-    from sparkbook.book.rules import code_families, code_tables
-    from sparkbook.logs.signatures import signatures
+    from sparkbook.book.rules import every
 
     found = {f"--{name}": f"flags/{name}.html" for name in flags}
-    found |= {rule.code: rule.address for rule in lint.RULES.values()}
-    found |= {signature.id: signature_address(signature.id) for signature in signatures()}
-    for _, codes, _ in code_tables().values():
-        found |= {code.code: code.address for code in codes.values()}
-    for family in code_families():
-        found |= {check.code: check.address for check in family.checks.values()}
+    found |= {one.code: one.address for one in every()}
     return found | {name: f"models/{page}.html" for name, page in recipes.items()}

@@ -5,24 +5,36 @@ All of it is made when the site is assembled, out of the register, the facts and
 
 from __future__ import annotations
 
+import datetime
+import functools
 import html
+import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from sparkbook.book import claims, notebooks
+from sparkbook.book import claims, fingerprint, notebooks
+from sparkbook.checks import marked
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from sparkbook.book.links import Linker
     from sparkbook.book.pages import Page
     from sparkbook.book.project import Project
 
 SINCE = "2026-06-20"
 """The day of the guide: what `What changed` counts from."""
 
+MADE = "@made@"
+"""In a generated page's badges: the day on which it came out as it is."""
+
+MOST = 12
+"""Names of one kind that are shown for a source before the rest is folded."""
+
 _ADDRESS = re.compile(r"https://[^\s)\]>\"']+[^\s)\]>\"'.,;:]")
+_NAMED = re.compile(r"\[([^\]]+)\]\((https://[^)]+)\)")
 _FINDING = re.compile(r'class="finding finding-(error|warning|info)"')
 
 
@@ -39,12 +51,12 @@ def generated(project: Project) -> Iterator[tuple[str, str]]:
     yield "sources", sources_page(project)
 
 
-def write(project: Project, folder: Path, toc: dict[str, Any]) -> None:
-    """Put the generated pages into the assembled book, and into its table of contents."""
+def write(project: Project, folder: Path, toc: dict[str, Any], linker: Linker) -> None:
+    """Put the generated pages, with their links, into the assembled book and into its table of contents."""
     entries = []
     for name, markdown in generated(project):
         (folder / "generated").mkdir(exist_ok=True)
-        (folder / "generated" / f"{name}.md").write_text(markdown, "utf-8")
+        (folder / "generated" / f"{name}.md").write_text(linker.markdown(markdown, f"generated/{name}.html"), "utf-8")
         entries.append({"file": f"generated/{name}"})
     if entries:
         toc.setdefault("parts", []).append({"caption": "The record", "chapters": entries})
@@ -73,8 +85,50 @@ def badges(page: Page, notebook: dict[str, Any]) -> str:
     if version := _vllm(page, notebook):
         said.append(("vLLM", version))
     said.append(("findings", _findings(page, notebook)))
+    return badge_line(said)
+
+
+def badge_line(said: Iterable[tuple[str, str]]) -> str:
+    """Badges, each a name and what it says, as HTML."""
     items = "".join(f"<li><span>{name}</span> {html.escape(text)}</li>" for name, text in said)
     return f'<ul class="sb-badges" aria-label="About this page">{items}</ul>'
+
+
+def counted(severities: Iterable[str]) -> str:
+    """`2 errors, 1 warning`, or `none`."""
+    found = list(severities)
+    parts = []
+    for severity in ("error", "warning", "info"):
+        if count := found.count(severity):
+            parts.append(f"{count} {severity}{'s' if count > 1 and severity != 'info' else ''}")
+    return ", ".join(parts) or "none"
+
+
+class Made:
+    """The day on which each generated page came out as it is now; a page that comes out the same again keeps its day.
+
+    Where a page holds `MADE`, its day is put in.
+    """
+
+    def __init__(self, file: Path) -> None:
+        """`file`: where the days are kept from one build to the next."""
+        self._file = file
+        try:
+            self._before: dict[str, dict[str, str]] = json.loads(file.read_text("utf-8"))
+        except (OSError, ValueError):
+            self._before = {}
+        self._now: dict[str, dict[str, str]] = {}
+
+    def put(self, name: str, text: str) -> str:
+        """The page with its day."""
+        digest, known = fingerprint.text(text), self._before.get(name, {})
+        date = known.get("date") if known.get("fingerprint") == digest else None
+        self._now[name] = {"fingerprint": digest, "date": date or datetime.date.today().isoformat()}
+        return text.replace(MADE, self._now[name]["date"])
+
+    def save(self) -> None:
+        """Keep the days of the pages that there are now."""
+        self._file.write_text(json.dumps(self._now, indent=1, sort_keys=True) + "\n", "utf-8")
 
 
 def _not_run(notebook: dict[str, Any]) -> bool:
@@ -119,11 +173,7 @@ def _findings(page: Page, notebook: dict[str, Any]) -> str:
     else:
         shown = [output.get("data", {}).get("text/html", "") for cell in notebook["cells"] for output in cell.get("outputs", [])]
         found = [severity for text in shown for severity in _FINDING.findall("".join(text))]
-    parts = []
-    for severity in ("error", "warning", "info"):
-        if count := found.count(severity):
-            parts.append(f"{count} {severity}{'s' if count > 1 and severity != 'info' else ''}")
-    return ", ".join(parts) or "none"
+    return counted(found)
 
 
 # Sources -------------------------------------------------------------------------------------------------------------------------------
@@ -143,15 +193,16 @@ class _Cited:
 
 
 def cited(project: Project) -> dict[str, _Cited]:
-    """Every source that claims, recipes, rules, signatures, images and the landscape cite, by address."""
-    from sparkbook import landscape, lint, recipes
-    from sparkbook.logs.signatures import signatures
+    """Every source that claims, recipes, rules, images and the landscape cite, by its address; one that has none, by its words."""
+    from sparkbook import landscape, recipes
+    from sparkbook.book import rules
     from sparkbook.releases import images
 
     found: dict[str, _Cited] = {}
 
     def at(url: str, title: str, date: Any = None) -> _Cited:
-        one = found.setdefault(url.rstrip("/"), _Cited(title or url.removeprefix("https://")))
+        one = found.setdefault(url.rstrip("/"), _Cited(""))
+        one.title = one.title or title
         if date:
             one.dates.add(str(date))
         return one
@@ -166,46 +217,55 @@ def cited(project: Project) -> dict[str, _Cited]:
         for source in recipes.load(name).sources:
             if source.url:
                 at(source.url, source.title, source.date).take("recipes", name)
-    for rule in lint.RULES.values():
-        for url in _ADDRESS.findall(rule.source):
-            at(url, rule.source.split(", http")[0].strip()).take("rules", rule.code)
-    for signature in signatures():
-        for url in _ADDRESS.findall(str(signature.source)):
-            at(url, "").take("signatures", signature.id)
+    for one in rules.every():
+        words = one.source.rstrip(".")
+        for url, title in _addresses(one.source) or [(words, words)]:
+            at(url, title).take("rules", one.code)
     for image in images.all():
         for key in (image.source, *(bug.source for bug in image.bugs)):
             source = images.source(key)
             at(source.url, source.title, source.date).take("images", image.image)
     for resource in landscape.RESOURCES:
         at(resource.url, resource.name, resource.seen).take("landscape", resource.name)
+    for url, one in found.items():
+        one.title = one.title or url.removeprefix("https://")
     return found
+
+
+def _addresses(source: str) -> list[tuple[str, str]]:
+    """The addresses in a rule's source with their titles: `[title](address)`, or the words before the address; empty where it has none."""
+    named = {url: title.replace("`", "") for title, url in _NAMED.findall(source)}
+    words = source.split("http", 1)[0].strip(" ,:(<[")
+    return [(url, named.get(url, "" if named else words)) for url in _ADDRESS.findall(source)]
 
 
 _LINKS: dict[str, Callable[[str], str]] = {
     "claims": lambda name: f'<a href="claims.html#{name}">{name}</a>',
     "checks of claims": lambda name: f'<a href="claims.html#{name}">{name}</a>',
     "recipes": lambda name: f'<a href="../models/{name.replace("/", "-")}.html">{name}</a>',
-    "rules": lambda name: _rule(name),
-    "signatures": lambda name: _rule(name),
+    "rules": lambda code: f'<a href="../{_places()[code]}">{code}</a>',
 }
 
 
 def sources_page(project: Project) -> str:
     """The sources as a table that can be sorted and filtered."""
     found = cited(project)
+    addresses = sum(url.startswith("https://") for url in found)
     rows = []
     for url, one in sorted(found.items(), key=lambda item: (item[1].title.lower(), item[0])):
         taken = []
         for kind, names in one.taken.items():
-            shown = [_LINKS.get(kind, html.escape)(name) for name in names[:12]]
-            more = f" and {len(names) - 12} more" if len(names) > 12 else ""
-            taken.append(f"{kind}: {', '.join(shown)}{more}")
+            shown = [_LINKS.get(kind, html.escape)(name) for name in names]
+            rest = f"<details><summary>and {len(shown) - MOST} more</summary>{', '.join(shown[MOST:])}</details>" if shown[MOST:] else ""
+            taken.append(f"{kind}: {', '.join(shown[:MOST])}{rest}")
         date = max(one.dates) if one.dates else "–"
-        link = f'<a href="{html.escape(url)}">{html.escape(one.title)}</a>'
+        title = re.sub(r"`([^`]+)`", r"<code>\1</code>", html.escape(one.title))
+        link = f'<a href="{html.escape(url)}">{title}</a>' if url.startswith("https://") else title
         rows.append(f"<tr><td>{link}</td><td>{date}</td><td>{'<br>'.join(taken)}</td></tr>")
     intro = (
-        f"Every source that this book cites: {len(found)} addresses, with the date of the source or, where it has none, the day it was "
-        "read, and what was taken from it. Facts and figures were taken over; sentences and code were not. A dash: no date is stated."
+        f"Every source that this book cites: {addresses} addresses, and {len(found) - addresses} that have none, such as a run of this "
+        "project's own. Each with the date of the source or, where it states none, the day it was read, and what was taken from it. Facts "
+        "and figures were taken over; sentences and code were not. A dash: no date is stated."
     )
     head = "".join(f'<th scope="col">{name}</th>' for name in ("Source", "Date", "Taken from it"))
     table = (
@@ -216,9 +276,12 @@ def sources_page(project: Project) -> str:
     return f'# Sources\n\n{intro}\n\n```{{raw}} html\n<div class="sb-scroll">{table}</div>\n```\n'
 
 
-def _rule(code: str) -> str:
-    page = f"log{code[3]}" if code.startswith("LOG") else re.sub(r"\d+$", "", code).lower()
-    return f'<a href="../rules/{page}.html#{code.lower()}">{code}</a>'
+@functools.cache
+def _places() -> dict[str, str]:
+    """The address of every rule, signature and check."""
+    from sparkbook.book import links
+
+    return links.addresses({}, {})
 
 
 # What changed --------------------------------------------------------------------------------------------------------------------------
@@ -264,7 +327,7 @@ def changes_page() -> str:
         marks = "--" if category == "options" else ""
         lines += ["", f"**{title}:** " + ", ".join(f"`{marks}{name}`" for name in gone) + "."]
     deprecated = [one for one in changes if one.category == "options" and one.change == "changed" and (one.after or {}).get("deprecated")]
-    lines += ["", "**Deprecated since:**", "", *(f"- {_escape(explain(one))}" for one in deprecated)]
+    lines += ["", "**Deprecated since:**", "", *(f"- {marked(explain(one))}" for one in deprecated)]
     lines += ["", f"The whole list: `sparkbook releases diff {before} {after}`.", "", "## Images", ""]
     for one in (one for one in RELEASES if str(one.date) > SINCE):
         inside = "" if one.name == one.vllm else f" with vLLM {one.vllm}"
@@ -277,7 +340,7 @@ def changes_page() -> str:
             if str(source.date) > SINCE:
                 tag = image.tags if isinstance(image.tags, str) else image.tags[0]
                 cite = f"[{source.title}]({source.url}), {source.date}"
-                lines.append(f"- `{image.image}:{tag}`: {_escape(bug.what)}. Instead: {_escape(bug.fix)} ({cite})")
+                lines.append(f"- `{image.image}:{tag}`: {marked(bug.what)}. Instead: {marked(bug.fix)} ({cite})")
     expired = [claim for claim in claims.every() if claim.verdict == "expired"]
     lines += ["", "## Claims that have expired", "", "True at their time, and not today:", ""]
     lines += ["| claim | what holds now |", "|---|---|"]
@@ -287,9 +350,5 @@ def changes_page() -> str:
     return re.sub(r"\[([^\]]*)\]\((claims\.html#[^)]+)\)", lambda match: f'<a href="{match[2]}">{match[1]}</a>', text)
 
 
-def _escape(text: str) -> str:
-    return text.replace("<", "&lt;").replace("*", "\\*")
-
-
 def _cell(text: str) -> str:
-    return _escape(text).replace("|", "\\|").replace("[", "(").replace("]", ")")
+    return marked(text).replace("|", "\\|").replace("[", "(").replace("]", ")")

@@ -5,8 +5,8 @@ from __future__ import annotations
 import html
 import importlib
 import re
-from collections.abc import Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
     from sparkbook.book.flags import Flag
@@ -31,6 +31,9 @@ CODE_TABLES = {
 }
 """Families whose codes stand in a table: name of the page, the table, the page's title. Beside a table its module has `INTRO`, and `page`,
 which gives the section of one code."""
+
+JUDGED, TESTED = "judged in this build", "held by a test"
+"""Who saw to a page's examples."""
 
 LOG_FAMILIES = {
     "1": "memory",
@@ -57,28 +60,30 @@ def rule_pages(flags: Mapping[str, Flag], models: Mapping[str, str]) -> Iterator
         flags: the flags that have a page; a rule's section names those that it watches, a signature's those that it speaks of.
         models: id and page of each recipe; a rule's section names those of which it complains.
     """
-    from sparkbook import lint
+    from sparkbook import lint, releases
     from sparkbook.logs.pages import page as signature_page
     from sparkbook.logs.signatures import signatures
 
-    spoken_of = _spoken_of(models)
+    spoken_of, known = _spoken_of(models), releases.known()
     for family, title in lint.FAMILIES.items():
         mine = [(r.code, lint.page(r) + _seen(r.code, flags) + _met(r.code, spoken_of)) for r in lint.RULES.values() if r.family == family]
         intro = "What `sparkbook lint` looks for. Each example was judged when this page was built; what is shown is what the linter said."
-        yield family.lower(), _page(f"{family}: {_lower(title)}", intro, mine)
+        met = {recipe for code, _ in mine for recipe in spoken_of.get(code, ())}
+        facts = [("vLLM", f"facts of {known[0]} to {known[-1]}"), ("recipes that it speaks of", str(len(met) or "none"))]
+        yield family.lower(), _page(f"{family}: {_lower(title)}", intro, mine, JUDGED, facts)
     for hundred, title in LOG_FAMILIES.items():
         these = [signature for signature in signatures() if signature.id.startswith(f"LOG{hundred}")]
         mine = [(signature.id, signature_page(signature) + _seen(signature.id, flags)) for signature in these]
         intro = "What `sparkbook diagnose` recognizes in a log. A test holds each signature to the two examples shown."
-        yield f"log{hundred}", _page(f"LOG{hundred}xx: {title}", intro, mine)
+        facts = [("signatures", str(len(these)))]
+        yield f"log{hundred}", _page(f"LOG{hundred}xx: {title}", intro, mine, TESTED, facts)
     for checks in code_families():
         mine = [(check.code, checks.page(check)) for check in checks.checks.values()]
-        yield (
-            checks.prefix.lower(),
-            _page(f"{checks.prefix}{'xx' if checks.prefix[-1].isdigit() else ''}: {_lower(checks.title)}", checks.intro, mine),
-        )
+        named = f"{checks.prefix}{'xx' if checks.prefix[-1].isdigit() else ''}"
+        yield checks.prefix.lower(), _page(f"{named}: {_lower(checks.title)}", checks.intro, mine, JUDGED)
     for name, (module, codes, title) in code_tables().items():
-        yield name, _page(f"{name.upper()}: {title}", module.INTRO, [(code.code, module.page(code)) for code in codes.values()])
+        mine = [(code.code, module.page(code)) for code in codes.values()]
+        yield name, _page(f"{name.upper()}: {title}", module.INTRO, mine, TESTED if name == "hub" else JUDGED)
 
 
 def index(pages: Iterable[tuple[str, str]]) -> str:
@@ -130,6 +135,29 @@ def _met(code: str, spoken_of: dict[str, list[str]]) -> str:
     return f"\nRecipes of which it speaks, as they are or as they were published: {', '.join(met)}.\n" if met else ""
 
 
+class Known(NamedTuple):
+    """A rule, signature or check, as other pages speak of it: its name, where its section stands, where its knowledge comes from."""
+
+    code: str
+    name: str
+    address: str
+    source: str
+
+
+def every() -> Iterator[Known]:
+    """Every rule, signature and check, in the order of the site."""
+    from sparkbook import lint
+    from sparkbook.book.flags import signature_address
+    from sparkbook.logs.signatures import signatures
+
+    yield from (Known(rule.code, rule.name, rule.address, rule.source) for rule in lint.RULES.values())
+    yield from (Known(one.id, one.title, signature_address(one.id), str(one.source)) for one in signatures())
+    for family in code_families():
+        yield from (Known(check.code, check.name, check.address, check.source) for check in family.checks.values())
+    for module, codes, _ in code_tables().values():
+        yield from (Known(code.code, code.name, code.address, code.source or module.SOURCE) for code in codes.values())
+
+
 def code_tables() -> dict[str, tuple[Any, dict[str, Any], str]]:
     """The tables of `CODE_TABLES`: name of the page to its module, codes and title."""
     found = {}
@@ -140,9 +168,15 @@ def code_tables() -> dict[str, tuple[Any, dict[str, Any], str]]:
     return found
 
 
-def _page(title: str, intro: str, rules: Iterable[tuple[str, str]]) -> str:
+def _page(title: str, intro: str, rules: Sequence[tuple[str, str]], how: str, facts: Iterable[tuple[str, str]] = ()) -> str:
+    """A family's page. `how`: who saw to its examples; `facts`: badges of its own."""
+    from sparkbook.book import record
+
     sections = [f"({code.lower()})=\n{_section(text)}" for code, text in rules]
-    return "\n\n".join([f"# {title}", intro, *sections]) + "\n"
+    said = [("taken on", f"{2 * len(rules)} examples, {how}"), ("made", record.MADE), *facts]
+    if found := re.findall(r"^- \*\*(error|warning|info)\*\*", "\n".join(sections), re.MULTILINE):
+        said.append(("findings in them", record.counted(found)))
+    return "\n\n".join([f"# {title}", record.badge_line(said), intro, *sections]) + "\n"
 
 
 def _section(markdown: str) -> str:

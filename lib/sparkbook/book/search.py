@@ -1,14 +1,22 @@
-"""What the search page needs to recognize a pasted line of a log: the signatures, as a script that the page loads (`_static/search.js`)."""
+"""What the search page needs to recognize a pasted line of a log and the names of flags, rules and recipes: a script that the page loads
+(`_static/search.js`)."""
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 
-def script(flags: Iterable[str]) -> str:
-    """`_static/signatures.js`: patterns and addresses of all signatures, and the names of the flags that have a page."""
+def script(flags: Iterable[str], models: Mapping[str, str]) -> str:
+    """`_static/signatures.js`: patterns and addresses of all signatures, and the names of everything else that has a page.
+
+    Args:
+        flags: the flags that have a page.
+        models: id and page of each recipe.
+    """
+    from sparkbook import recipes
+    from sparkbook.book.rules import every
     from sparkbook.logs.signatures import signatures
 
     known = [
@@ -24,7 +32,14 @@ def script(flags: Iterable[str]) -> str:
         }
         for signature in signatures()
     ]
-    data = json.dumps({"signatures": known, "flags": sorted(flags)}, ensure_ascii=False, separators=(",", ":"))
+    loaded = [(recipes.load(name), page) for name, page in models.items()]
+    answers = {
+        "signatures": known,
+        "flags": sorted(flags),
+        "codes": {one.code: [_plain(one.name), one.address] for one in every()},
+        "recipes": [[recipe.title, page, f"{recipe.id} {recipe.model.repo}"] for recipe, page in loaded],
+    }
+    data = json.dumps(answers, ensure_ascii=False, separators=(",", ":"))
     return f"window.sparkbookSignatures = {data};\n"
 
 

@@ -96,7 +96,7 @@ def assemble(project: Project, pages: list[Page]) -> None:
         prose.write_text(linker.markdown(prose.read_text("utf-8"), at), "utf-8")
     (fresh / "book" / "_chooser.md").write_text(chooser.page(chooser.data(models)), "utf-8")
     (fresh / "book" / "_static").mkdir(exist_ok=True)
-    (fresh / "book" / "_static" / "signatures.js").write_text(search.script(known), "utf-8")
+    (fresh / "book" / "_static" / "signatures.js").write_text(search.script(known, models), "utf-8")
     texts = []
     for page in pages:
         folder = fresh / ("notebooks" if page.title is None else "models")
@@ -112,25 +112,28 @@ def assemble(project: Project, pages: list[Page]) -> None:
         linker.notebook(notebook, f"{folder.name}/{page.out.stem}.html")
         text = json.dumps(notebook, indent=1, ensure_ascii=False, sort_keys=True)
         (folder / page.out.name).write_text(text + "\n", "utf-8")
-    sections = list(_write_pages(fresh / "flags", flags.pages(known, texts), linker))
+    made = record.Made(project.build / "generated.json")
+    sections = list(_write_pages(fresh / "flags", flags.pages(known, texts), linker, made))
     judged = list(rules.rule_pages(known, models))
-    names = list(_write_pages(fresh / "rules", [("index", rules.index(judged)), *judged], linker))
+    names = list(_write_pages(fresh / "rules", [("index", rules.index(judged)), *judged], linker, made))
+    made.save()
     toc = with_models(project.toc(), [page for page in pages if page.title is not None])
     looked_up = [
         {"file": f"{folder}/{first}", "sections": [{"file": f"{folder}/{name}"} for name in rest]}
         for folder, (first, *rest) in (("flags", sections), ("rules", names))
     ]
     toc.setdefault("parts", []).append({"caption": "Look up", "chapters": looked_up})
-    record.write(project, fresh, toc)
+    record.write(project, fresh, toc, linker)
     (fresh / "_toc.yml").write_text(yaml.safe_dump(toc, sort_keys=False, allow_unicode=True), "utf-8")
     swap(fresh, project.source_tree)
 
 
-def _write_pages(folder: Path, written: Iterable[tuple[str, str]], linker: Linker) -> Iterator[str]:
-    """Write generated pages with their links; gives their names."""
+def _write_pages(folder: Path, written: Iterable[tuple[str, str]], linker: Linker, made: record.Made) -> Iterator[str]:
+    """Write generated pages with their links and the day on which they came out so; gives their names."""
     folder.mkdir()
     for name, markdown in written:
-        (folder / f"{name}.md").write_text(linker.markdown(markdown, f"{folder.name}/{name}.html"), "utf-8")
+        linked = linker.markdown(markdown, f"{folder.name}/{name}.html")
+        (folder / f"{name}.md").write_text(made.put(f"{folder.name}/{name}", linked), "utf-8")
         yield name
 
 

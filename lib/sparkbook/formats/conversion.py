@@ -55,6 +55,11 @@ class Code:
         """Where the page stands in the site."""
         return f"rules/conv.html#{self.code.lower()}"
 
+    @property
+    def source(self) -> str:
+        """Where what it says comes from."""
+        return SOURCE
+
 
 SOURCE = "The reader's own record, and the written text read again."
 
@@ -121,21 +126,25 @@ CODES: dict[str, Code] = {
 
 
 INTRO = (
-    "What `sparkbook convert` tells of a conversion: what the target can't say, what was guessed, what was left out. A test holds "
-    "each entry "
-    "to the two examples shown."
+    "What `sparkbook convert` tells of a conversion: what the target can't say, what was guessed, what was left out. Each example "
+    "was converted when this page was built; what is shown is what the report said."
 )
 """First paragraph of the codes' page."""
 
 
 def page(code: Code) -> str:
     """The page of one code: what it means, an input whose report holds it and one whose report doesn't, and its source."""
+    from sparkbook import formats
+    from sparkbook.checks import section_page
+
     told = f", written with `--to {code.to}`" if code.to else ""
-    parts = [f"# {code.code}: {code.name}", f"*Conversion · {code.severity}*", code.text]
+    examples = []
     for title, example in (("Reported", code.bad), ("Not reported", code.good)):
-        shown = f"```\n{example}\n```" if re.search(r"\s", example) else f"The recipe `{example}`."
-        parts += [f"## {title}{told}", shown]
-    return "\n\n".join([*parts, "## Source", SOURCE]) + "\n"
+        shown = f"```text\n{example}\n```" if re.search(r"\s", example) else f"The recipe `{example}`."
+        read = formats.resolve(example)
+        found = [*read.findings, *(formats.write(read.recipe, code.to).findings if code.to else ())]
+        examples.append((f"{title}{told}", shown, found))
+    return section_page(code.code, code.name, ("Conversion", code.severity), code.text, examples, code.source)
 
 
 def finding(code: str, message: str, evidence: str | None = None, fix: str | None = None) -> Finding:

@@ -783,7 +783,7 @@ def _ulimits(machine: Machine) -> _Seen:
     memlock = (
         "not known" if limits.memlock_bytes is None else "unlimited" if limits.memlock_bytes < 0 else format_bytes(limits.memlock_bytes)
     )
-    saw = f"memlock {memlock}, {limits.nofile or 'unknown'} files"
+    saw = f"memlock {memlock}, {f'{limits.nofile:,}' if limits.nofile else 'unknown'} files"
     if machine.wanted.nodes > 1 and (limits.memlock_bytes or 0) >= 0 and not machine.wanted.memlock:
         message = "RDMA has to lock memory, and neither this user's limit nor the recipe's --ulimit memlock lets it."
         found.append(_found("HOST062", message, f"memlock {memlock}"))

@@ -8,6 +8,7 @@ from typing import Any
 
 import yaml
 
+from sparkbook.checks import section_page
 from sparkbook.findings import Finding, Severity
 from sparkbook.host.checks import check, check_nodes
 from sparkbook.host.machine import Machine, recorded
@@ -74,13 +75,12 @@ class Pages:
     def page(self, section: Section) -> str:
         """The section of one rule, in Markdown."""
         words: dict[Severity, str] = {"error": "blocked", "warning": "slow", "info": "a note"}
-        parts = [f"# {section.code}: {section.name}", f"*{self.title} · {words[section.severity]}*", section.text]
+        examples = []
         for title, make in (("Fails", section.bad), ("Passes", section.good)):
             example = make()
-            said = [finding for finding in self.examined(example) if finding.rule == section.code]
-            told = [f"- **{f.severity}**: {f.message}" + (f" Fix: {f.fix.rstrip('.')}." if f.fix else "") for f in said]
-            parts += [f"## {title}", f"```yaml\n{self.show(example)}\n```", *(["\n".join(told)] if told else [])]
-        return "\n\n".join([*parts, "## Source", f"<{section.source}>", *([f"Kind: `{section.kind}`."] if section.kind else [])]) + "\n"
+            examples.append((title, f"```yaml\n{self.show(example)}\n```", self.examined(example)))
+        about = (self.title, f"{section.severity} ({words[section.severity]})")
+        return section_page(section.code, section.name, about, section.text, examples, section.source, section.kind)
 
 
 HOST = Pages()

@@ -162,21 +162,19 @@ def example(text: str) -> str:
 
 def page(rule: Rule) -> str:
     """The page of one rule: what it catches and why, a failing and a passing example, its releases and its source."""
+    from sparkbook.checks import section_page
+
     span = f"{rule.since or 'the first known release'} to {rule.until or 'the newest known release'}"
-    parts = [f"# {rule.code}: {rule.name}", f"*{FAMILIES[rule.family]} · {rule.severity} · vLLM {span}*", rule.text]
+    examples = []
     for title, shown in (("Fails", rule.bad), ("Passes", rule.good)):
         report = lint(example(shown), release=rule.release)
-        mine = [finding for finding in report.findings if finding.rule == rule.code]
-        told = [f"- **{f.severity}**: {f.message.rstrip('.')}." + (f" Fix: {f.fix}" if f.fix else "") for f in mine]
         if shown.startswith("EXAMPLE:"):
             fence = f"```yaml\n{Path(example(shown)).read_text('utf-8').strip()}\n```"
         else:
             fence = f"```bash\n{shown.strip()}\n```" if re.search(r"\s", shown) else f"The recipe `{shown}`."
-        parts += [f"## {title}", fence, *(["\n".join(told)] if told else [])]
-    parts += ["## Source", rule.source]
-    if rule.kind:
-        parts.append(f"Kind: `{rule.kind}`.")
-    return "\n\n".join(parts) + "\n"
+        examples.append((title, fence, report.findings))
+    about = (FAMILIES[rule.family], rule.severity, f"vLLM {span}")
+    return section_page(rule.code, rule.name, about, rule.text, examples, rule.source, rule.kind)
 
 
 __all__ = [

@@ -18,7 +18,7 @@ COSTS = {
     "kv-cache-memory-bytes": "fixes the KV cache whatever the weights take; the fraction is then not looked at",
     "max-model-len": "one request of this length has to fit into the KV cache, or the server does not start",
     "max-num-seqs": "each further sequence shares the memory bandwidth; 1 to 4 for one user, and never the default",
-    "max-num-batched-tokens": "sizes the activations of a prefill step: 8192 to 16384; 65536 has hung a host",
+    "max-num-batched-tokens": "sizes the activations of a prefill step: 8,192 to 16,384; 65,536 has hung a host",
     "enable-chunked-prefill": "on by default: leaving it out does not switch it off",
     "enable-prefix-caching": "on by default; what a conversation repeats is not computed again",
     "async-scheduling": "hides the scheduler behind the GPU; chosen by itself, and refused with n-gram drafts",

@@ -54,83 +54,114 @@ COUNTS = (1, 2, 4, 8, 16)
 """Numbers of sequences for which the longest context is worked out."""
 
 
+SOURCE = (
+    "vLLM 0.32.0: [`request_memory`](https://github.com/vllm-project/vllm/blob/v0.32.0/vllm/v1/worker/utils.py) and "
+    "[`determine_available_memory`](https://github.com/vllm-project/vllm/blob/v0.32.0/vllm/v1/worker/gpu_worker.py)"
+)
+"""Of the arithmetic, where a code names no other source."""
+
+
 @dataclass(frozen=True)
 class Code:
-    """One kind of finding of a plan: its name, gravity, what it says and why, and an example's input."""
+    """One kind of finding of a plan: its name, gravity, what it says and why.
+
+    `example` gives it and `passing` does not: a launch line, and behind it `--cotenant` with what else runs, `--log` with lines of an
+    engine's log, `--meminfo` with lines of /proc/meminfo, or `--release` (`sparkbook.plan.pages.planned` reads them).
+    """
 
     name: str
     severity: Severity
     text: str
     example: str
+    passing: str
     kind: str | None = None
+    source: str = SOURCE
 
+
+_MEMINFO = " --meminfo MemTotal: 127538000 kB\nMemFree: 31457280 kB\nMemAvailable: 115343360 kB"
 
 CODES: dict[str, Code] = {
     "PLAN101": Code(
         "weights-too-large", "error",
         "Weights and working memory alone are more than the engine may take, so nothing is left for a KV cache: a smaller format or model, "
         "or more machines.",
-        "vllm serve google/gemma-4-31B-it --gpu-memory-utilization 0.4", "oom-load",
+        "vllm serve google/gemma-4-31B-it --gpu-memory-utilization 0.4",
+        "vllm serve google/gemma-4-31B-it --gpu-memory-utilization 0.8 --max-model-len 32768", "oom-load",
     ),
     "PLAN102": Code(
         "start-check-fails", "error",
         "The fraction is one of all memory, and vLLM refuses to start where less than that is available. The host and everything else that "
         "runs on a Spark takes from the same pool.",
-        "vllm serve openai/gpt-oss-20b --gpu-memory-utilization 0.97", "oom-startup-check",
+        "vllm serve openai/gpt-oss-20b --gpu-memory-utilization 0.97", "vllm serve openai/gpt-oss-20b --gpu-memory-utilization 0.5",
+        "oom-startup-check",
     ),
     "PLAN103": Code(
         "start-check-unsure", "warning",
         "The fraction asks for more than some idle Sparks have available, and less than others have. Measure MemAvailable or ask for less.",
-        "vllm serve openai/gpt-oss-20b --gpu-memory-utilization 0.88", "oom-startup-check",
+        "vllm serve openai/gpt-oss-20b --gpu-memory-utilization 0.88", "vllm serve openai/gpt-oss-20b --gpu-memory-utilization 0.5",
+        "oom-startup-check",
     ),
     "PLAN104": Code(
         "context-too-long", "error",
         "Not one sequence of the asked length fits into the KV cache, and vLLM refuses to start.",
-        "vllm serve google/gemma-4-31B-it --gpu-memory-utilization 0.6 --max-model-len 262144", "kv-too-small",
+        "vllm serve google/gemma-4-31B-it --gpu-memory-utilization 0.6 --max-model-len 262144",
+        "vllm serve google/gemma-4-31B-it --gpu-memory-utilization 0.8 --max-model-len 32768", "kv-too-small",
     ),
     "PLAN105": Code(
         "context-unsure", "warning",
         "Whether one sequence of the asked length fits depends on what is known in bounds only. The bounds are shown; a start tells.",
-        "vllm serve google/gemma-4-31B-it --gpu-memory-utilization 0.7 --max-model-len 262144", "kv-too-small",
+        "vllm serve google/gemma-4-31B-it --gpu-memory-utilization 0.7 --max-model-len 262144",
+        "vllm serve google/gemma-4-31B-it --gpu-memory-utilization 0.8 --max-model-len 32768", "kv-too-small",
     ),
     "PLAN106": Code(
         "co-tenants-too-large", "error",
         "What the engines on this machine hold adds up to more than it has. An engine with a fraction of 0.42 holds 0.42 of all memory, "
         "whether it is busy or idle.",
-        "vllm serve openai/gpt-oss-20b --gpu-memory-utilization 0.5 --cotenant other=0.6", "oom-startup-check",
+        "vllm serve openai/gpt-oss-20b --gpu-memory-utilization 0.5 --cotenant other=0.6",
+        "vllm serve openai/gpt-oss-20b --gpu-memory-utilization 0.4 --cotenant other=0.3", "oom-startup-check",
     ),
     "PLAN107": Code(
         "fewer-sequences-than-asked", "info",
         "Fewer sequences of full length fit at once than --max-num-seqs allows. That is no fault: shorter ones fit in greater number, and "
         "what does not fit waits or is preempted.",
         "vllm serve nvidia/Llama-3.3-70B-Instruct-NVFP4 --gpu-memory-utilization 0.8 --max-model-len 131072 --max-num-seqs 8",
+        "vllm serve nvidia/Llama-3.3-70B-Instruct-NVFP4 --gpu-memory-utilization 0.8 --max-model-len 8192 --max-num-seqs 4",
     ),
     "PLAN108": Code(
         "not-known", "info",
         "A fact is not known, so the figures that rest on it are ranges. Reading the checkpoint's headers, or a start's log, closes them.",
         "vllm serve nvidia/Gemma-4-31B-IT-NVFP4 --gpu-memory-utilization 0.8 --max-model-len 32768",
+        "vllm serve openai/gpt-oss-20b --gpu-memory-utilization 0.5 --max-model-len 32768 --max-num-seqs 4",
     ),
     "PLAN109": Code(
         "host-left-with-little", "warning",
         "When all is running, little stays for the host. A Spark that runs out stops answering rather than ending a process.",
-        "vllm serve openai/gpt-oss-20b --gpu-memory-utilization 0.80 --cotenant other=14GiB", "host-freeze",
+        "vllm serve openai/gpt-oss-20b --gpu-memory-utilization 0.80 --cotenant other=14GiB",
+        "vllm serve openai/gpt-oss-20b --gpu-memory-utilization 0.50 --cotenant other=14GiB", "host-freeze",
     ),
     "PLAN110": Code(
         "negative-graph-estimate", "error",
         "The engine's estimate of CUDA graphs is negative, which adds memory to the KV cache that is not there. The start seems to succeed "
         "and the host freezes later. The fraction does not help: the term stays.",
-        "LOG: Estimated CUDA graph memory: -35.69 GiB total", "uma-accounting",
+        "vllm serve openai/gpt-oss-20b --gpu-memory-utilization 0.7 --log Estimated CUDA graph memory: -35.69 GiB total\n"
+        "Available KV cache memory: 93.33 GiB",
+        "vllm serve openai/gpt-oss-20b --gpu-memory-utilization 0.7 --log Estimated CUDA graph memory: 0.42 GiB total\n"
+        "Available KV cache memory: 66.50 GiB",
+        "uma-accounting", "https://github.com/vllm-project/vllm/issues/54200",
     ),
     "PLAN111": Code(
         "log-differs-from-plan", "info",
         "The engine's log gives another figure than the plan. It is explained as far as the log allows, and kept as calibration.",
-        "LOG: Available KV cache memory: 41.09 GiB",
+        "vllm serve openai/gpt-oss-20b --gpu-memory-utilization 0.7 --log Available KV cache memory: 41.09 GiB",
+        "vllm serve openai/gpt-oss-20b --gpu-memory-utilization 0.7 --log Available KV cache memory: 70.00 GiB",
     ),
     "PLAN112": Code(
         "page-cache-in-the-way", "warning",
         "Enough is available, but not free: the rest is page cache. vLLM compares with MemAvailable on integrated GPUs since its pull "
         "request 35356, and one report still saw MemFree on 0.24.0 (https://github.com/vllm-project/vllm/issues/48140).",
-        "LOG: a host with 30 GiB MemFree and 110 GiB MemAvailable", "oom-startup-check",
+        "vllm serve openai/gpt-oss-20b --gpu-memory-utilization 0.8 --release 0.24.0" + _MEMINFO,
+        "vllm serve openai/gpt-oss-20b --gpu-memory-utilization 0.8 --release 0.28.0" + _MEMINFO,
+        "oom-startup-check", "https://github.com/vllm-project/vllm/issues/48140",
     ),
 }  # fmt: skip
 """Findings of a plan, by code."""

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from sparkbook.checks import section_page
 from sparkbook.findings import Finding
 from sparkbook.formats import docker_run
 from sparkbook.host.memory import Memory
@@ -158,13 +159,12 @@ class Pages:
 
     def page(self, section: Section) -> str:
         """The section of one rule, in Markdown."""
-        parts = [f"# {section.code}: {section.name}", f"*{self.title} · {section.severity}*", section.text]
-        for title, make in (("Fails", section.bad), ("Passes", section.good)):
-            said = [finding for finding in self.examined(make()) if finding.rule == section.code]
-            told = [f"- **{f.severity}**: {f.message}" + (f" Fix: {f.fix}" if f.fix else "") for f in said]
-            parts += [f"## {title}", f"```text\n{self.show(make())}\n```", *(["\n".join(told)] if told else [])]
-        source = f"<{section.source}>" if section.source.startswith("http") else section.source
-        return "\n\n".join([*parts, "## Source", source, *([f"Kind: `{section.kind}`."] if section.kind else [])]) + "\n"
+        examples = [
+            (title, f"```text\n{self.show(make())}\n```", self.examined(make()))
+            for title, make in (("Fails", section.bad), ("Passes", section.good))
+        ]
+        about = (self.title, section.severity)
+        return section_page(section.code, section.name, about, section.text, examples, section.source, section.kind)
 
 
 DOCK = Pages()

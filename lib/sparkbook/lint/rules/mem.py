@@ -90,7 +90,7 @@ def context(case: Case) -> Iterator[Hit]:
         and case.line.env.get("VLLM_ALLOW_LONG_MAX_MODEL_LEN") != "1"
     ):
         yield Hit(
-            f"--max-model-len {asked:.0f} is more than the model's {native}",
+            f"--max-model-len {asked:.0f} is more than the model's {native:,} tokens",
             case.shown("max-model-len"),
             f"at most {native}, or extend the rope with --hf-overrides",
         )
@@ -248,13 +248,13 @@ def offload(case: Case) -> Iterator[Hit]:
     "huge-batches",
     "warning",
     kind="host-freeze",
-    source="AEON-7 vllm-ultimate-dgx-spark issue 1: 65536 batched tokens hung the host",
+    source="AEON-7 vllm-ultimate-dgx-spark issue 1: 65,536 batched tokens hung the host",
     confidence="medium",
     bad="vllm serve ORG/MODEL --max-num-batched-tokens 65536",
     good="vllm serve ORG/MODEL --max-num-batched-tokens 8192",
 )
 def batched_tokens(case: Case) -> Iterator[Hit]:
-    """`--max-num-batched-tokens` sizes the activations of a step. 65536 hung a Spark; 8192 to 16384 is what published recipes use."""
+    """`--max-num-batched-tokens` sizes the activations of a step. 65,536 hung a Spark; 8,192 to 16,384 is what published recipes use."""
     if case.spark and (case.number("max-num-batched-tokens") or 0) > 32768:
         yield Hit(
             f"{case.shown('max-num-batched-tokens')} sizes activations that a Spark may not have room for",
