@@ -37,7 +37,7 @@ Json = Annotated[bool, typer.Option("--json", help="Answer in JSON.")]
 def main() -> None:
     """Runs the command and exits. What the user can set right is one line on standard error and exit code 2, never a traceback."""
     try:
-        app()  # typer itself ends quietly where the reader of a pipe has gone
+        app(prog_name="sparkbook")  # typer itself ends quietly where the reader of a pipe has gone
     except SparkbookError as error:
         typer.echo(f"sparkbook: {error}", err=True)
     except RecursionError:

@@ -38,10 +38,13 @@ class Tab:
         for domain in ("Page", "Runtime", "Network", "Log"):
             self.call(f"{domain}.enable")
 
-    def call(self, method: str, **parameters: Any) -> dict[str, Any]:
-        """One command and its answer; events that come meanwhile are kept."""
+    def call(self, method: str, session: str | None = None, **parameters: Any) -> dict[str, Any]:
+        """One command and its answer; events that come meanwhile are kept. `session` is that of a worker which the page has started."""
         self._number += 1
-        self._socket.send(json.dumps({"id": self._number, "method": method, "params": parameters}))
+        command: dict[str, Any] = {"id": self._number, "method": method, "params": parameters}
+        if session:
+            command["sessionId"] = session
+        self._socket.send(json.dumps(command))
         while True:
             message = json.loads(self._socket.recv())
             if message.get("id") == self._number:

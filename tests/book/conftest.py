@@ -85,7 +85,7 @@ def small_book(tmp_path_factory: pytest.TempPathFactory) -> Project:
     from sparkbook.book.project import here
 
     root = tmp_path_factory.mktemp("book")
-    for name in ("_config.yml", "conf.py", "package.json", "package-lock.json", "requirements.txt"):
+    for name in ("_config.yml", "conf.py", "package.json", "package-lock.json", "requirements.txt", "requirements-wasm.txt"):
         shutil.copyfile(ROOT / name, root / name)
     for name in ("_static", "reference"):
         shutil.copytree(ROOT / "book" / name, root / "book" / name)

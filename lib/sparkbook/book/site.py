@@ -79,7 +79,7 @@ def site_fingerprint(project: Project) -> str:
 def assemble(project: Project, pages: list[Page]) -> None:
     """Write `_build/book`, the folder that Sphinx reads. Beside it the old one is gone only when the new one is complete."""
     from sparkbook import recipes
-    from sparkbook.book import chooser, flags, links, search
+    from sparkbook.book import chooser, flags, links, planner, search
 
     fresh = project.source_tree.with_name("book.new")
     shutil.rmtree(fresh, ignore_errors=True)
@@ -97,6 +97,7 @@ def assemble(project: Project, pages: list[Page]) -> None:
     (fresh / "book" / "_chooser.md").write_text(chooser.page(chooser.data(models)), "utf-8")
     (fresh / "book" / "_static").mkdir(exist_ok=True)
     (fresh / "book" / "_static" / "signatures.js").write_text(search.script(known, models), "utf-8")
+    loaded = planner.write(project, fresh / "book" / "_static" / "planner")
     texts = []
     for page in pages:
         folder = fresh / ("notebooks" if page.title is None else "models")
@@ -110,6 +111,7 @@ def assemble(project: Project, pages: list[Page]) -> None:
             after_the_line = next((i for i, source in enumerate(sources) if source.startswith("## What to know")), len(sources))
             notebook["cells"].insert(after_the_line, _prose("named", named))
         linker.notebook(notebook, f"{folder.name}/{page.out.stem}.html")
+        planner.place(notebook, models, loaded, page.values.get("recipe_id") if page.title is not None else None)
         text = json.dumps(notebook, indent=1, ensure_ascii=False, sort_keys=True)
         (folder / page.out.name).write_text(text + "\n", "utf-8")
     made = record.Made(project.build / "generated.json")

