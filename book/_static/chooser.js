@@ -42,7 +42,7 @@
       ...speeds
         .filter(([requests], i) => i === 0 || requests <= Math.max(4, plan.sequences))
         .map(([requests, low, middle, high]) => [
-          requests === 1 ? "One request" : `${requests} requests`, `${figure(middle)} tok/s${requests === 1 ? "" : " together"} (${figure(low)} to ${figure(high)})`]),
+          requests === 1 ? "Speed, one request" : `Speed, ${requests} requests`, `${figure(middle)} tok/s${requests === 1 ? "" : " together"} (${figure(low)} to ${figure(high)})`]),
       ...(speeds.length ? [] : [["Speed", "no estimate: no source gives all that a step reads"]]),
       ...(recipe.weights ? [["Weights", `${figure(recipe.weights)} GB to fetch once`]] : []),
       ...(recipe.nodes > 1 ? [["Machines", String(recipe.nodes)]] : []),
@@ -81,6 +81,8 @@
         ? [make("details", [make("summary", `${numbers.length - grave.length} further remarks`),
             make("ul", numbers.filter((number) => !grave.includes(number)).map((number) => remark(data, number)), { class: "sb-choose-said" })])]
         : []),
+      make("p", ["On the Spark, in this order: ", ...["check", "weights fetch", "serve"].flatMap((verb, i) => [
+        ...(i ? [", "] : []), make("code", `sparkbook ${verb} ${recipe.id}`)]), "."], { class: "sb-choose-same" }),
       make("p", ["The same from the command: ", ...commands.flatMap((command, i) => [...(i ? ["; "] : []), make("code", command)]), "."], {
         class: "sb-choose-same" }),
     ];
