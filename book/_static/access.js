@@ -16,6 +16,8 @@
     if (!corner.textContent.trim()) corner.replaceWith(document.createElement("td"));
   // What scrolls sideways on a narrow screen can be reached by the keyboard.
   for (const wide of document.querySelectorAll(".sb-scroll, .cell_output pre, .highlight pre")) wide.tabIndex = 0;
+  if (matchMedia("(max-width: 600px)").matches)
+    for (const figure of document.querySelectorAll(".cell_output:has(> img)")) figure.tabIndex = 0;
   // Widgets are drawn later than the page; a slider's handle is named by the label before it.
   const name = () => {
     for (const handle of document.querySelectorAll(".noUi-handle:not([aria-label])"))

@@ -190,7 +190,7 @@ class Dashboard:
         self._thread: threading.Thread | None = None
         self.button = ipywidgets.ToggleButton(description="Start", icon="play")
         self.said = ipywidgets.Label(f"{self.endpoint.url}: not watched")
-        self.image = ipywidgets.Image(format="png", layout={"max_width": "100%"})
+        self.image = ipywidgets.Image(format="svg+xml", layout={"max_width": "100%"})
         self.button.observe(lambda change: self.start() if change["new"] else self.stop(), "value")
         self.box = ipywidgets.VBox([ipywidgets.HBox([self.button, self.said]), self.image])
 
@@ -222,7 +222,7 @@ class Dashboard:
             self._stop.set()
 
     def _draw(self, chart: Chart) -> None:
-        self.image.value = chart._repr_png_()[0]
+        self.image.value = chart.svg.encode()
         self.said.value = f"{self.endpoint.url}: {len(self.looks)} looks"
 
     def _repr_mimebundle_(self, **kwargs: Any) -> Any:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import base64
 import functools
 import http.server
+import io
 import re
 import threading
 from collections.abc import Iterator
@@ -11,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from chromium import Tab, browser, find
+from matplotlib.image import imread
 from sparkbook.book.project import Project
 
 pytestmark = [pytest.mark.browser, pytest.mark.skipif(find() is None, reason="no Chromium on this machine")]
@@ -163,6 +166,30 @@ def test_the_diagram_and_the_formula_are_drawn(tab: Tab, address: str) -> None:
     waits = "new Promise(done => { const look = (n) => ({}) ? done(true) : n ? setTimeout(look, 200, n - 1) : done(false); look(50); })"
     assert tab.evaluate(waits.replace("({})", "document.querySelector('.mermaid svg')"))
     assert tab.evaluate(waits.replace("({})", "document.querySelector('mjx-container')"))
+
+
+@pytest.mark.parametrize(
+    ("system", "switch", "ground"), [("light", "light", 0xFF), ("light", "dark", 0x12), ("dark", "light", 0xFF), ("dark", "dark", 0x12)]
+)
+def test_a_figure_follows_the_switch_of_the_page(tab: Tab, address: str, system: str, switch: str, ground: int) -> None:
+    tab.open(f"{address}/models/gemma-4-31b-it-nvfp4.html", 1000, system)
+    tab.evaluate(f"document.documentElement.dataset.theme = '{switch}'; new Promise((done) => setTimeout(done, 100))")
+    assert _corner(tab) == [ground] * 3
+    tab.call("Emulation.setEmulatedMedia", media="print")
+    assert _corner(tab) == [0xFF] * 3, "paper is white"
+    tab.call("Emulation.setEmulatedMedia", media="")
+
+
+def _corner(tab: Tab) -> list[int]:
+    """The colour of the first figure's ground, as it is on the screen."""
+    tab.evaluate("document.querySelector('.cell_output img').scrollIntoView()")
+    box = (
+        "(() => { const b = document.querySelector('.cell_output img').getBoundingClientRect(); return [b.x + scrollX, b.y + scrollY] })()"
+    )
+    x, y = tab.evaluate(box)
+    clip = {"x": x + 3, "y": y + 3, "width": 4, "height": 4, "scale": 1}
+    shot = tab.call("Page.captureScreenshot", format="png", captureBeyondViewport=True, clip=clip)["data"]
+    return [round(255 * float(part)) for part in imread(io.BytesIO(base64.b64decode(shot)))[0, 0][:3]]
 
 
 def test_a_widget_is_shown(tab: Tab, address: str) -> None:

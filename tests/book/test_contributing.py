@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
@@ -25,7 +26,7 @@ def example(name: str) -> str:
 
 
 def test_every_example_is_executed_here() -> None:
-    assert re.findall(r"<!-- example: (\w+) -->", PAGE) == ["recipe", "rule", "signature", "chapter", "record"]
+    assert re.findall(r"<!-- example: (\w+) -->", PAGE) == ["recipe", "rule", "signature", "chapter", "figure", "record"]
 
 
 def test_the_recipe(tmp_path: Path) -> None:
@@ -67,6 +68,13 @@ def test_the_chapter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert notebooks.engine_of(source) == "none"
     assert notebooks.execute(source, tmp_path / "out.ipynb", {"rate": 25.0}) is None
     assert "40 ms" in (tmp_path / "out.ipynb").read_text("utf-8")
+
+
+def test_the_figure() -> None:
+    given: dict[str, Any] = {}
+    exec(compile(example("figure"), "CONTRIBUTING.md", "exec"), given)
+    chart = given["rates"]({"mine": 50.0})
+    assert chart.svg.startswith("<svg ") and "mine 50.0" in chart.alt
 
 
 def test_the_recording(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

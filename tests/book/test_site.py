@@ -81,7 +81,9 @@ class TestAssembled:
     def test_every_picture_has_a_text(self, small_book: Project) -> None:
         page = next(page for page in pages(small_book, "auto") if page.name == "models/gemma-4-31b-it-nvfp4")
         cells = [
-            cell for cell in notebooks.code_cells(as_published(page)) if any("image/png" in out.get("data", {}) for out in cell["outputs"])
+            cell
+            for cell in notebooks.code_cells(as_published(page))
+            if any("image/svg+xml" in out.get("data", {}) for out in cell["outputs"])
         ]
         told = [cell["metadata"]["mystnb"]["image"]["alt"].split(":")[0] for cell in cells]
         assert told == ["Bar chart", "Bar chart", "Stacked bars of memory in GiB against a total of 121.6", "Roofline"]

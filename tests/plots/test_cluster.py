@@ -17,8 +17,8 @@ def found():
 
 
 def drawn(chart):
-    data, metadata = chart._repr_png_()
-    assert data.startswith(b"\x89PNG") and metadata["alt"] == chart.alt
+    data, metadata = chart._repr_svg_()
+    assert data.startswith("<svg ") and metadata["alt"] == chart.alt
     return chart.alt
 
 

@@ -161,7 +161,7 @@ def _describe_pictures(cell: dict[str, Any], above: str) -> None:
     pictures = [output for output in cell["outputs"] if any(kind.startswith("image/") for kind in output.get("data", {}))]
     if not pictures or cell["metadata"].get("mystnb", {}).get("image", {}).get("alt"):
         return
-    given = [output["metadata"].get("image/png", {}).get("alt") for output in pictures]
+    given = [about.get("alt") for output in pictures for kind, about in output["metadata"].items() if kind.startswith("image/")]
     # The last line: the sentence right above the cell. A line break or a quote would end the attribute.
     text = " ".join(alt for alt in given if alt) or next(iter(above.splitlines()[-1:]), "Figure")
     settings = cell["metadata"].setdefault("mystnb", {})

@@ -6,20 +6,20 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
-from matplotlib.figure import Figure
-from matplotlib.patches import FancyBboxPatch
+from matplotlib.patches import FancyBboxPatch, Patch
 
 from sparkbook.checkpoint.values import Range
 from sparkbook.cluster.advice import REQUESTS, Advice, Compared, Link
 from sparkbook.cluster.checks import Seen
 from sparkbook.plots import style
 from sparkbook.plots.plan import Part, memory_bar
-from sparkbook.plots.style import COLOURS, GRID, INK, Chart
+from sparkbook.plots.style import COLOURS, INK, PAPER, Chart, book_style
 from sparkbook.units import GIB
 
 BLUE, ORANGE, GREEN, PURPLE, GREY, RED = COLOURS
 
 
+@book_style()
 def topology(seen: Seen) -> Chart:
     """Two nodes, the fast link between them and the office network beside it, with the names that each node has for them."""
     figure, axis = style.axes(3.0)
@@ -28,20 +28,20 @@ def topology(seen: Seen) -> Chart:
     axis.set_ylim(0, 4.2)
     told = []
     for left, role, (node, site) in zip((0.1, 6.5), ("head: rank 0, answers", "worker: rank 1, headless"), seen.nodes, strict=True):
-        axis.add_patch(FancyBboxPatch((left, 0.9), 3.4, 3.0, boxstyle="round,pad=0,rounding_size=0.12", facecolor="white", edgecolor=INK))
+        axis.add_patch(FancyBboxPatch((left, 0.9), 3.4, 3.0, boxstyle="round,pad=0,rounding_size=0.12", facecolor=PAPER, edgecolor=INK))
         lines = [site.address or "", site.interface or "", *(port.name for port in site.rails)]
-        axis.text(left + 0.2, 3.55, node.host, fontsize=11, weight="bold", color=INK, va="center")
-        axis.text(left + 0.2, 3.15, role, fontsize=8.5, color=INK, va="center")
+        axis.text(left + 0.2, 3.55, node.host, fontsize=11, weight="bold", va="center")
+        axis.text(left + 0.2, 3.15, role, va="center")
         for row, (label, value) in enumerate(zip(("address", "port", "rail 1", "rail 2"), lines, strict=False)):
-            axis.text(left + 0.2, 2.6 - 0.42 * row, label, fontsize=8, color=GREY, va="center")
-            axis.text(left + 1.05, 2.6 - 0.42 * row, value, fontsize=8, color=INK, family="monospace", va="center")
+            axis.text(left + 0.2, 2.6 - 0.42 * row, label, color=GREY, va="center")
+            axis.text(left + 1.05, 2.6 - 0.42 * row, value, family="monospace", va="center")
         told.append(f"{node.host} ({role}) with address {site.address} on {site.interface} and RDMA devices {' and '.join(lines[2:])}")
-        axis.plot([left + 1.7] * 2, [0.9, 0.35], color=GREY, linewidth=1.2)
+        axis.plot([left + 1.7] * 2, [0.9, 0.35], color=GREY)
     axis.plot([3.5, 6.5], [2.2, 2.2], color=BLUE, linewidth=5, solid_capstyle="butt")
-    axis.text(5, 2.45, "QSFP cable, 200 Gbit/s", fontsize=8.5, color=BLUE, ha="center", va="bottom")
-    axis.text(5, 1.95, "all-reduces, weights:\nRoCE, two rails, MTU 9000", fontsize=8, color=INK, ha="center", va="top")
-    axis.plot([1.8, 8.2], [0.35, 0.35], color=GREY, linewidth=1.2)
-    axis.text(5, 0.42, "office network, 10 Gbit/s: SSH, clients, downloads", fontsize=8, color=INK, ha="center", va="bottom")
+    axis.text(5, 2.45, "QSFP cable, 200 Gbit/s", color=BLUE, ha="center", va="bottom")
+    axis.text(5, 1.95, "all-reduces, weights:\nRoCE, two rails, MTU 9000", ha="center", va="top")
+    axis.plot([1.8, 8.2], [0.35, 0.35], color=GREY)
+    axis.text(5, 0.42, "office network, 10 Gbit/s: SSH, clients, downloads", ha="center", va="bottom")
     alt = (
         f"Two Sparks joined twice: by a QSFP cable of 200 Gbit/s for all-reduces and weights, and by the office network. {'; '.join(told)}."
     )
@@ -59,6 +59,18 @@ def memory(advice: Advice) -> Chart:
     return memory_bar(bars, total, {f"--gpu-memory-utilization {advice.setup.fraction:g}:": share})
 
 
+_LEVELS = (0.7, 0.9, 1.1, 1.4)
+_BANDS = (
+    (ORANGE, 0.45, "under 0.7"),
+    (ORANGE, 0.2, "0.7 to 0.9"),
+    (PAPER, 1.0, "about equal"),
+    (BLUE, 0.2, "1.1 to 1.4"),
+    (BLUE, 0.45, "over 1.4"),
+)
+"""What lies below, between and above the levels: colour, how dense, and the words of the key."""
+
+
+@book_style()
 def break_even(advice: Advice, marks: Mapping[str, float] | None = None) -> Chart:
     """Tensor parallel against two replicas, over the latency of an all-reduce and the requests at once.
 
@@ -67,27 +79,24 @@ def break_even(advice: Advice, marks: Mapping[str, float] | None = None) -> Char
         marks: latencies in µs to draw, by name.
     """
     figure, axis = style.axes(3.9)
-    latencies = np.geomspace(10, 2000, 70)
+    latencies = np.geomspace(10, 2000, 40)
     requests = list(REQUESTS)
     ratio = np.array([[_gain(advice, n, us) for us in latencies] for n in requests])
-    shown = axis.pcolormesh(
-        latencies, range(len(requests)), np.log2(ratio), cmap="PuOr", vmin=-1, vmax=1, shading="nearest", rasterized=True
-    )
+    axis.contourf(latencies, range(len(requests)), ratio, levels=_LEVELS, colors=[(colour, a) for colour, a, _ in _BANDS], extend="both")
     limits = [(advice.break_even_latency_s(n) or 0) * 1e6 for n in requests]
-    axis.plot(limits, range(len(requests)), "o-", color=INK, linewidth=1.6, markersize=4)
+    axis.plot(limits, range(len(requests)), "o-", color=INK, markersize=4)
     axis.set_xscale("log")
     axis.set_xlim(10, 2000)
+    axis.set_ylim(-0.3, len(requests) - 0.4)
     for name, us in (marks or {}).items():
         axis.axvline(us, color=INK, linewidth=1, linestyle="--")
-        axis.text(us * 1.06, len(requests) - 0.55, name, fontsize=8, color=INK, va="top")
+        axis.text(us * 1.06, len(requests) - 0.45, name, va="top")
     axis.set_yticks(range(len(requests)), [str(n) for n in requests])
-    axis.set_ylabel("requests at once", fontsize=9, color=INK)
-    axis.set_xlabel("time of an all-reduce of 8 KiB, µs", fontsize=9, color=INK)
+    axis.set_ylabel("requests at once")
+    axis.set_xlabel("time of an all-reduce of 8 KiB, µs")
     axis.set_xticks([10, 30, 100, 300, 1000], ["10", "30", "100", "300", "1000"])
-    bar = figure.colorbar(shown, ax=axis, ticks=[-1, -0.5, 0, 0.5, 1])
-    bar.ax.set_yticklabels(["½", "0.7", "equal", "1.4", "2"], fontsize=8)
-    bar.set_label("tensor parallel over replicas", fontsize=8, color=INK)
-    bar.outline.set_visible(False)
+    keys = [Patch(facecolor=(colour, alpha), edgecolor=INK, linewidth=0.4, label=words) for colour, alpha, words in _BANDS]
+    figure.legend(handles=keys, loc="outside lower center", ncols=len(keys), title="speed of tensor parallel over that of replicas")
     told = ", ".join(f"{n} requests {limit:.0f} µs" if limit else f"{n} requests never" for n, limit in zip(requests, limits, strict=True))
     return Chart(figure, f"Map of where tensor parallel is faster than two replicas. It is so up to an all-reduce time of: {told}.")
 
@@ -99,33 +108,28 @@ def _gain(advice: Advice, requests: int, us: float) -> float:
     return two.middle / one.middle if one is not None and two is not None else float("nan")
 
 
+@book_style()
 def gains(compared: Sequence[Compared]) -> Chart:
     """Published gains of two Sparks over one beside the estimates, a panel for each model."""
     models = list(dict.fromkeys(one.published.model for one in compared))
-    figure = Figure(figsize=(7.2, 2.9), layout="constrained")
-    panels = figure.subplots(1, len(models), sharey=True)
+    figure, panels = style.panels(2.9, 1, len(models), sharey=True)
     told = []
     for axis, model in zip(panels, models, strict=True):
         for way, colour, mark in (("tensor parallel", BLUE, "o"), ("replicas", ORANGE, "s")):
             rows = [one for one in compared if one.published.model == model and one.way == way]
             at = [one.requests for one in rows]
-            axis.plot(at, [one.gain for one in rows], mark, color=colour, markersize=5, label=f"{way}, published")
-            axis.plot(at, [one.estimate for one in rows], "--", color=colour, linewidth=1.3, label=f"{way}, estimated")
+            axis.plot(at, [one.gain for one in rows], mark, color=colour, label=f"{way}, published")
+            axis.plot(at, [one.estimate for one in rows], "--", color=colour, label=f"{way}, estimated")
             told.append(f"{model}, {way}: published {rows[0].gain:.2f} at 1 request to {rows[-1].gain:.2f} at {at[-1]}, "
                         f"estimated {rows[0].estimate:.2f} to {rows[-1].estimate:.2f}")  # fmt: skip
         axis.set_xscale("log", base=2)
         axis.set_xticks(at, [str(n) for n in at], fontsize=8)
         axis.minorticks_off()
         axis.set_ylim(0.9, 2.05)
-        axis.grid(axis="y", color=GRID, linewidth=0.6)
-        axis.set_title(model, fontsize=8.5, color=INK)
-        axis.tick_params(colors=INK, labelsize=8)
-        for side in ("top", "right"):
-            axis.spines[side].set_visible(False)
-        for side in ("left", "bottom"):
-            axis.spines[side].set_color(GRID)
-    panels[0].set_ylabel("two Sparks over one", fontsize=8.5, color=INK)
-    panels[len(models) // 2].set_xlabel("requests at once", fontsize=8.5, color=INK)
+        axis.grid(axis="y")
+        axis.set_title(model, fontsize=9)
+    panels[0].set_ylabel("two Sparks over one")
+    panels[len(models) // 2].set_xlabel("requests at once")
     handles, labels = panels[0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=4, frameon=False, fontsize=7.5, labelcolor=INK)
+    figure.legend(handles, labels, loc="outside lower center", ncols=4)
     return Chart(figure, "How many times as fast two Sparks are as one, over requests at once. " + "; ".join(told) + ".")

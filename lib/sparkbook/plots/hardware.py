@@ -14,7 +14,7 @@ from sparkbook.bandwidth import Point, distinct_experts
 from sparkbook.host import ReportedHost
 from sparkbook.landscape import Release
 from sparkbook.plots import style
-from sparkbook.plots.style import INK, Chart
+from sparkbook.plots.style import INK, Chart, book_style
 from sparkbook.store import Disk
 
 BLUE, ORANGE, GREEN, _, PALE, _ = style.COLOURS
@@ -22,32 +22,33 @@ BLUE, ORANGE, GREEN, _, PALE, _ = style.COLOURS
 
 def _axes(height_in: float) -> tuple[Figure, Axes]:
     figure, axes = style.axes(height_in)
-    axes.grid(True, color=style.GRID, linewidth=0.6)
+    axes.grid()
     return figure, axes
 
 
 def _label(axes: Axes, x: str = "", y: str = "") -> None:
-    axes.set_xlabel(x, color=INK, fontsize=9)
-    axes.set_ylabel(y, color=INK, fontsize=9)
+    axes.set_xlabel(x)
+    axes.set_ylabel(y)
 
 
 def _legend(axes: Axes, **where: object) -> None:
-    axes.legend(frameon=False, labelcolor=INK, fontsize=9, **where)  # type: ignore[arg-type]
+    axes.legend(**where)  # type: ignore[arg-type]
 
 
+@book_style()
 def timeline(releases: Sequence[Release]) -> Chart:
     """vLLM's version in each track, over time; hollow marks where only the latest possible day is known."""
     figure, axes = _axes(3.6)
     for track, colour, above in (("vLLM", BLUE, True), ("NGC", ORANGE, False)):
         mine = sorted((r for r in releases if r.track == track), key=lambda r: r.date)
         numbers = [_minor(r.vllm) for r in mine]
-        axes.plot([r.date for r in mine], numbers, color=colour, linewidth=1.2, drawstyle="steps-post", label=f"{track} release")  # type: ignore[arg-type]
+        axes.plot([r.date for r in mine], numbers, color=colour, drawstyle="steps-post", label=f"{track} release")  # type: ignore[arg-type]
         for release, number in zip(mine, numbers, strict=True):
             face = colour if release.precision == "day" else "none"
             axes.plot([release.date], [number], "o", markerfacecolor=face, markeredgecolor=colour, markersize=6)  # type: ignore[list-item]
             axes.annotate(
                 release.name, (release.date, number), xytext=(-4, 6) if above else (6, -11), textcoords="offset points",  # type: ignore[arg-type]
-                color=colour, fontsize=8, ha="right" if above else "left",
+                color=colour, ha="right" if above else "left", bbox={"facecolor": style.PAPER, "edgecolor": "none", "pad": 0.5},
             )  # fmt: skip
     axes.xaxis.set_major_locator(MonthLocator())
     axes.xaxis.set_major_formatter(DateFormatter("%b"))
@@ -63,23 +64,24 @@ def _minor(version: str) -> float:
     return parsed.minor + parsed.micro / 10
 
 
+@book_style()
 def memory_of(hosts: Sequence[ReportedHost], utilizations: Sequence[float]) -> Chart:
     """For each host its total and what was available, and what some fractions would ask for."""
     figure, axes = _axes(0.55 * len(hosts) + 1.2)
     rows = range(len(hosts))
     axes.barh(rows, [h.total_gib for h in hosts], color="none", edgecolor=INK, height=0.62, label="total")
-    axes.barh(rows, [h.available_gib for h in hosts], color=BLUE, alpha=0.75, height=0.62, label="available")
+    axes.barh(rows, [h.available_gib for h in hosts], color=BLUE, height=0.62, label="available")
     for number, utilization in enumerate(utilizations):
         wanted = [h.total_gib * utilization for h in hosts]
         label = "asked for by the fraction above" if not number else None
         axes.plot(wanted, rows, "|", color=ORANGE, markersize=20, markeredgewidth=2, label=label)
-        axes.annotate(f"{utilization:g}", (wanted[0], -0.48), color=ORANGE, fontsize=8, ha="center", va="bottom")
+        axes.annotate(f"{utilization:g}", (wanted[0], -0.48), color=ORANGE, ha="center", va="bottom")
     axes.set_yticks(list(rows), [_wrap(h.state) for h in hosts], fontsize=8)
     axes.invert_yaxis()
     axes.grid(False, axis="y")
     axes.set_xlim(0, 128)
     _label(axes, "GiB")
-    axes.legend(frameon=False, labelcolor=INK, fontsize=8, loc="lower center", bbox_to_anchor=(0.4, 1.0), ncols=3)
+    axes.legend(loc="lower center", bbox_to_anchor=(0.4, 1.0), ncols=3)
     fractions = ", ".join(f"{u:g}" for u in utilizations)
     return Chart(figure, f"Total and available memory of {len(hosts)} reported Sparks in GiB, and what the fractions {fractions} ask for")
 
@@ -95,17 +97,18 @@ def _wrap(text: str, width: int = 30) -> str:
     return "\n".join([*lines, line])
 
 
+@book_style()
 def ceilings(points: Sequence[Point]) -> Chart:
     """Published speed of one request over the ceiling that memory sets, both logarithmic."""
     figure, axes = _axes(4.4)
     ends = [min(min(p.ceiling, p.published) for p in points) * 0.7, max(max(p.ceiling, p.published) for p in points) * 1.4]
     axes.plot(ends, ends, color=INK, linewidth=1, linestyle="--")
-    axes.annotate("published = ceiling", (3, 3.3), color=INK, fontsize=8, rotation=32, ha="center", va="bottom")
+    axes.annotate("published = ceiling", (3, 3.3), rotation=32, ha="center", va="bottom")
     looks = {"one token a step": (BLUE, "o"), "several tokens a step": (ORANGE, "^"), "not stated": (PALE, "s")}
     for kind, (colour, marker) in looks.items():
         mine = [p for p in points if p.kind == kind]
         if mine:
-            axes.plot([p.ceiling for p in mine], [p.published for p in mine], marker, color=colour, alpha=0.85, markersize=6, label=kind)
+            axes.plot([p.ceiling for p in mine], [p.published for p in mine], marker, color=colour, markersize=6, label=kind)
     axes.set_xscale("log")
     axes.set_yscale("log")
     for axis in (axes.xaxis, axes.yaxis):
@@ -118,6 +121,7 @@ def ceilings(points: Sequence[Point]) -> Chart:
     return Chart(figure, "Published decode speed on a Spark over the ceiling of memory bandwidth: only several tokens a step get above it")
 
 
+@book_style()
 def experts_touched(models: Mapping[str, tuple[int, int]], most: int) -> Chart:
     """How many times one token's experts a step reads, over the number of tokens in the step; a dense model stays at one."""
     figure, axes = _axes(3.2)
@@ -134,6 +138,7 @@ def experts_touched(models: Mapping[str, tuple[int, int]], most: int) -> Chart:
     return Chart(figure, f"Expert weights read in a step with 1 to {most} tokens, as a multiple of one token's: tokens share little")
 
 
+@book_style()
 def disk_needed(disks: Sequence[Disk]) -> Chart:
     """Disk space per checkpoint, largest first; outlined where it is an estimate, a separate draft on top."""
     disks = sorted(disks, key=lambda disk: (disk.total_gb, disk.repo))
@@ -147,7 +152,7 @@ def disk_needed(disks: Sequence[Disk]) -> Chart:
     _legend(axes, loc="lower right")
     for row, disk in enumerate(disks):
         text = f"{disk.total_gb:.0f}" if disk.total_gb >= 1 else f"{disk.total_gb:.2f}"
-        axes.annotate(text, (disk.total_gb, row), xytext=(3, 0), textcoords="offset points", color=INK, fontsize=8, va="center")
+        axes.annotate(text, (disk.total_gb, row), xytext=(3, 0), textcoords="offset points", va="center")
     axes.grid(False, axis="y")
     axes.tick_params(axis="y", labelsize=7)
     axes.margins(y=0.01)

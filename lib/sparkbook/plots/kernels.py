@@ -15,7 +15,7 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 from sparkbook.kernels.results import OURS, Report
 from sparkbook.kernels.weights24 import Pruning
 from sparkbook.plots import style
-from sparkbook.plots.style import COLOURS, GRID, INK, Chart
+from sparkbook.plots.style import COLOURS, INK, Chart, book_style
 
 BLUE, ORANGE, GREEN, VIOLET, GREY, RED = COLOURS
 _LOOKS = {
@@ -47,25 +47,26 @@ def flop_per_byte(row: Mapping[str, Any]) -> float | None:
     return 2 / 0.5625 if row["what"].startswith("moe") else None
 
 
+@book_style()
 def roofline(reports: Mapping[str, Report], spark_gb_s: float) -> Chart:
     """A panel a card: measured products under the roof that the card's memory sets, and the Spark's roof beside it."""
-    figure, panels = style.panels(4.6, len(reports))
+    figure, panels = style.panels(4.6, 1, len(reports), sharey=True)
     for axes, report in zip(panels, reports.values(), strict=True):
         _roof(axes, report.copy_gb_s, BF16_TFLOPS, f"{report.card}: its copy", "-", above=True)
         _roof(axes, spark_gb_s, SPARK_TFLOPS, "Spark: a read-only probe", "--", above=False)
         for what, (_, colour, marker) in _LOOKS.items():
             rows = [(x, row["gb_s"]) for row in report.rows if row["what"] == what and (x := flop_per_byte(row))]
-            axes.plot([x for x, _ in rows], [x * rate / 1e3 for x, rate in rows], marker, color=colour, markersize=4, alpha=0.85)
+            axes.plot([x for x, _ in rows], [x * rate / 1e3 for x, rate in rows], marker, color=colour, markersize=4)
         axes.set_xscale("log")
         axes.set_yscale("log")
         axes.set_xlim(*_ENDS)
         axes.set_ylim(0.1, 2000)
         _ticks(axes.xaxis, [1, 10, 100, 1000])
         _ticks(axes.yaxis, [0.1, 1, 10, 100, 1000])
-        axes.grid(True, color=GRID, linewidth=0.6)
-        axes.set_title(report.title, color=INK, fontsize=9, loc="left")
-        axes.set_xlabel("operations for each byte read", color=INK, fontsize=9)
-    panels[0].set_ylabel("TFLOP/s", color=INK, fontsize=9)
+        axes.grid()
+        axes.set_title(report.title)
+        axes.set_xlabel("operations for each byte read")
+    panels[0].set_ylabel("TFLOP/s")
     _legend(figure, _LOOKS)
     slopes = " and ".join(f"{report.copy_gb_s / spark_gb_s:.0f} times ({card})" for card, report in reports.items())
     return Chart(
@@ -84,18 +85,19 @@ def _roof(axes: Axes, gb_s: float, tflops: float, name: str, line: str, *, above
     axes.plot([_ENDS[0], knee, _ENDS[1]], [_ENDS[0] * gb_s / 1e3, tflops, tflops], color=INK, linewidth=1, linestyle=line)
     axes.annotate(
         f"{name}, {gb_s:,.4g} GB/s", (9 if above else 45, (9 if above else 45) * gb_s / 1e3), xytext=(0, 4 if above else -4),
-        textcoords="offset points", rotation=45, rotation_mode="anchor", transform_rotates_text=True, color=INK, fontsize=7,
+        textcoords="offset points", rotation=45, rotation_mode="anchor", transform_rotates_text=True, fontsize=7,
         ha="center", va="bottom" if above else "top",
     )  # fmt: skip
 
 
+@book_style()
 def bandwidth(reports: Mapping[str, Report]) -> Chart:
     """A panel a card: what each kernel reads over the bytes of the weights, one token, as a share of the card's own copy."""
-    figure, panels = style.panels(4.6, len(reports))
+    figure, panels = style.panels(4.6, 1, len(reports), sharey=True)
     looks = {**_LOOKS, "read probe": ("a probe that only reads", INK, ".")}
     for axes, report in zip(panels, reports.values(), strict=True):
         axes.axhline(100, color=INK, linewidth=1, linestyle="--")
-        axes.annotate(f"copy, {report.copy_gb_s:,.0f} GB/s", (3.3, 100), xytext=(0, 3), textcoords="offset points", color=INK, fontsize=8)
+        axes.annotate(f"copy, {report.copy_gb_s:,.0f} GB/s", (3.3, 100), xytext=(0, 3), textcoords="offset points")
         for what, (_, colour, marker) in looks.items():
             # The probe computes nothing: it has no tokens.
             rows = sorted(
@@ -107,10 +109,10 @@ def bandwidth(reports: Mapping[str, Report]) -> Chart:
         _ticks(axes.xaxis, [5, 20, 50, 100, 200, 500])
         axes.set_xlim(3, 700)
         axes.set_ylim(0, 112)
-        axes.grid(True, color=GRID, linewidth=0.6)
-        axes.set_title(report.title, color=INK, fontsize=9, loc="left")
-        axes.set_xlabel("bytes of the weights, MB", color=INK, fontsize=9)
-    panels[0].set_ylabel("share of the card's own copy, %", color=INK, fontsize=9)
+        axes.grid()
+        axes.set_title(report.title)
+        axes.set_xlabel("bytes of the weights, MB")
+    panels[0].set_ylabel("share of the card's own copy, %")
     _legend(figure, looks)
     best = " and ".join(
         f"{max(row['of_copy'] for row in one.rows if row['what'] == f'{OURS} pdl'):.0%} on the {one.card}" for one in reports.values()
@@ -131,12 +133,11 @@ def _ticks(axis: Axis, at: Sequence[float]) -> None:
 
 def _legend(figure: Figure, looks: Mapping[str, tuple[str, str, str]]) -> None:
     """One legend for all panels, below them."""
-    marks = [
-        Line2D([], [], color=colour, marker=marker, linestyle="", markersize=5, label=label) for label, colour, marker in looks.values()
-    ]
-    figure.legend(handles=marks, frameon=False, labelcolor=INK, fontsize=8, loc="outside lower center", ncols=4)
+    marks = [Line2D([], [], color=colour, marker=marker, linestyle="", label=label) for label, colour, marker in looks.values()]
+    figure.legend(handles=marks, loc="outside lower center", ncols=4)
 
 
+@book_style()
 def pruning(found: Mapping[str, Pruning]) -> Chart:
     """Energy lost by keeping two of four, beside the energy of NVFP4's own error."""
     figure, axes = style.axes(0.5 * len(found) + 1.1)
@@ -147,19 +148,18 @@ def pruning(found: Mapping[str, Pruning]) -> Chart:
     ):
         axes.barh([row + offset for row in rows], values, height=0.34, color=colour, label=label)
         for row, value in zip(rows, values, strict=True):
-            axes.annotate(
-                f"{value:.1f}", (value, row + offset), xytext=(3, 0), textcoords="offset points", va="center", color=INK, fontsize=8
-            )
-    axes.set_yticks(list(rows), list(found), fontsize=9)
+            axes.annotate(f"{value:.1f}", (value, row + offset), xytext=(3, 0), textcoords="offset points", va="center")
+    axes.set_yticks(list(rows), list(found))
     axes.invert_yaxis()
-    axes.grid(True, axis="x", color=GRID, linewidth=0.6)
-    axes.set_xlabel("share of the weights' energy, %", color=INK, fontsize=9)
-    axes.legend(frameon=False, labelcolor=INK, fontsize=9, loc="lower left", bbox_to_anchor=(0.0, 1.0), ncols=2)
+    axes.grid(axis="x")
+    axes.set_xlabel("share of the weights' energy, %")
+    axes.legend(loc="lower left", bbox_to_anchor=(0.0, 1.0), ncols=2)
     return Chart(
         figure, "Energy lost by pruning to 2:4 against NVFP4's own error, in percent: some 8 to 19 against 1 for each distribution"
     )
 
 
+@book_style()
 def parts(found: Mapping[str, tuple[float, float]]) -> Chart:
     """Bytes of one token by class of weights; each a range where the format is not known."""
     figure, axes = style.axes(0.42 * len(found) + 0.9)
@@ -169,12 +169,12 @@ def parts(found: Mapping[str, tuple[float, float]]) -> Chart:
         if high > low:
             axes.barh(row, (high - low) / 1e9, left=low / 1e9, height=0.6, color=BLUE, alpha=0.35)
         words = f"{low / 1e9:.2f}" if high == low else f"{low / 1e9:.2f} to {high / 1e9:.2f}"
-        axes.annotate(words, (high / 1e9, row), xytext=(4, 0), textcoords="offset points", va="center", color=INK, fontsize=8)
-    axes.set_yticks(range(len(names)), names, fontsize=9)
+        axes.annotate(words, (high / 1e9, row), xytext=(4, 0), textcoords="offset points", va="center")
+    axes.set_yticks(range(len(names)), names)
     axes.invert_yaxis()
     axes.margins(x=0.16)
     axes.set_xlim(left=0)
-    axes.grid(True, axis="x", color=GRID, linewidth=0.6)
-    axes.set_xlabel("GB read for one token (pale: if in BF16 instead of NVFP4)", color=INK, fontsize=9)
+    axes.grid(axis="x")
+    axes.set_xlabel("GB read for one token (pale: if in BF16 instead of NVFP4)")
     text = "; ".join(f"{name} {low / 1e9:.2f} to {high / 1e9:.2f}" for name, (low, high) in found.items())
     return Chart(figure, f"GB read for one token, by class of weights: {text}")

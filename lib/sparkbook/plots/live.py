@@ -5,44 +5,36 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from matplotlib.figure import Figure
-
 from sparkbook.live import Look
-from sparkbook.plots.style import COLOURS, GRID, INK, Chart
+from sparkbook.plots import style
+from sparkbook.plots.style import COLOURS, Chart, book_style
 from sparkbook.units import format_seconds
 
 
+@book_style()
 def panels(looks: Sequence[Look], title: str) -> Chart:
     """Six panels: KV use, requests, tokens per second over time; TTFT and gaps as histograms; acceptance by position, mean of the looks."""
-    figure = Figure(figsize=(7.2, 5.6), layout="constrained")
-    grid = figure.subplots(3, 2)
-    for axis in grid.flat:
-        for side in ("top", "right"):
-            axis.spines[side].set_visible(False)
-        for side in ("left", "bottom"):
-            axis.spines[side].set_color(GRID)
-        axis.tick_params(colors=INK, labelsize=8)
-        axis.set_axisbelow(True)
+    figure, (usage, requests, tokens, positions, ttft, itl) = style.panels(5.9, 3, 2)
     times = [one.t_s for one in looks]
     lines = (
-        (grid[0, 0], "KV cache in use", (("", [one.kv_use for one in looks]),)),
-        (grid[0, 1], "Requests", (("running", [one.running for one in looks]), ("waiting", [one.waiting for one in looks]))),
-        (grid[1, 0], "Tokens per second", (("", [one.generation_tok_s for one in looks]),)),
+        (usage, "KV cache in use", (("", [one.kv_use for one in looks]),)),
+        (requests, "Requests", (("running", [one.running for one in looks]), ("waiting", [one.waiting for one in looks]))),
+        (tokens, "Tokens per second", (("", [one.generation_tok_s for one in looks]),)),
     )
     for axis, name, series in lines:
         for number, (label, values) in enumerate(series):
             known = [float("nan") if value is None else value for value in values]
-            axis.step(times, known, where="pre", linewidth=1.3, color=COLOURS[number], label=label)
-        axis.set_title(name, fontsize=9, loc="left", color=INK)
+            axis.step(times, known, where="pre", color=COLOURS[number], label=label)
+        axis.set_title(name)
         axis.set_ylim(bottom=0)
         if len(series) > 1:
-            axis.legend(frameon=False, fontsize=8)
-    grid[0, 0].yaxis.set_major_formatter(lambda value, _: f"{value:.3g}" if not value else f"{value:.1%}")
-    _positions(grid[1, 1], looks)
-    _histogram(grid[2, 0], "Time to first token", [one.ttft for one in looks])
-    _histogram(grid[2, 1], "Gap between outputs (ITL)", [one.itl for one in looks])
-    grid[1, 0].set_xlabel("seconds", fontsize=8, color=INK)
-    figure.suptitle(title, fontsize=10, x=0.01, ha="left", color=INK)
+            axis.legend()
+    usage.yaxis.set_major_formatter(lambda value, _: f"{value:.3g}" if not value else f"{value:.1%}")
+    _positions(positions, looks)
+    _histogram(ttft, "Time to first token", [one.ttft for one in looks])
+    _histogram(itl, "Gap between outputs (ITL)", [one.itl for one in looks])
+    tokens.set_xlabel("seconds")
+    figure.suptitle(title, x=0.01, ha="left")
     rates = [one.generation_tok_s for one in looks if one.generation_tok_s is not None]
     said = f"at most {max(rates):.0f} tokens per second" if rates else "no tokens"
     return Chart(
@@ -52,15 +44,15 @@ def panels(looks: Sequence[Look], title: str) -> Chart:
 
 def _positions(axis, looks: Sequence[Look]) -> None:  # type: ignore[no-untyped-def]
     told = [one.per_position for one in looks if one.per_position]
-    axis.set_title("Accepted drafts by position", fontsize=9, loc="left", color=INK)
+    axis.set_title("Accepted drafts by position")
     if not told:
-        axis.text(0.5, 0.5, "no drafts", ha="center", va="center", transform=axis.transAxes, fontsize=8, color=COLOURS[4])
+        axis.text(0.5, 0.5, "no drafts", ha="center", va="center", transform=axis.transAxes, color=COLOURS[4])
         return
     width = max(map(len, told))
     means = [sum(shares[i] for shares in told if i < len(shares)) / len(told) for i in range(width)]
     axis.bar(range(1, width + 1), means, 0.7, color=COLOURS[2])
     for place, mean in enumerate(means, 1):
-        axis.text(place, mean, f"{mean:.0%}", ha="center", va="bottom", fontsize=8, color=INK)
+        axis.text(place, mean, f"{mean:.0%}", ha="center", va="bottom")
     axis.set_ylim(0, 1.15)
     axis.set_yticks([])
     axis.set_xticks(range(1, width + 1))
@@ -75,4 +67,5 @@ def _histogram(axis, name: str, parts: Sequence[dict[str, float]]) -> None:  # t
     names = ["more" if bound == "inf" else format_seconds(float(bound)) for bound in bounds]
     axis.set_xticks(range(len(bounds)), names, fontsize=7, rotation=30 if len(bounds) > 5 else 0)
     axis.set_yticks([])
-    axis.set_title(f"{name}: {sum(total.values()):g}, at or below", fontsize=9, loc="left", color=INK)
+    axis.set_title(f"{name}: {sum(total.values()):g}")
+    axis.set_xlabel("at or below")

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from sparkbook.errors import SparkbookError
 from sparkbook.logs.story import Story
-from sparkbook.plots.style import COLOURS, INK, Chart, axes
+from sparkbook.plots.style import COLOURS, Chart, axes, book_style
 from sparkbook.units import format_seconds
 
 
+@book_style()
 def startup_waterfall(story: Story) -> Chart:
     """The phases of a start as its log timed them, one bar each, in seconds since the first line with a time.
 
@@ -22,11 +23,11 @@ def startup_waterfall(story: Story) -> Chart:
     for row, phase in enumerate(phases):
         axis.barh(row, max(phase.seconds, total * 0.002), left=phase.begin_s, height=0.62, color=COLOURS[row % len(COLOURS)])
         said = format_seconds(phase.seconds) if phase.seconds >= 1 else "under 1 s"
-        axis.text(phase.end_s + total * 0.01, row, " ".join(filter(None, [said, phase.detail])), va="center", fontsize=8, color=INK)
+        axis.text(phase.end_s + total * 0.01, row, " ".join(filter(None, [said, phase.detail])), va="center")
     axis.set_yticks(range(len(phases)), [phase.name for phase in phases])
     axis.invert_yaxis()
     axis.set_xlim(0, total * 1.22)
-    axis.set_xlabel("seconds since the first line", fontsize=9, color=INK)
+    axis.set_xlabel("seconds since the first line")
     longest = max(phases, key=lambda phase: phase.seconds)
     return Chart(
         figure,

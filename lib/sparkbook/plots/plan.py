@@ -17,7 +17,7 @@ from sparkbook.bandwidth import GB10_BANDWIDTH_GB_S
 from sparkbook.plan import evidence
 from sparkbook.plan.decode import SPARK, Speed, speed
 from sparkbook.plots import style
-from sparkbook.plots.style import COLOURS, GRID, INK, Chart
+from sparkbook.plots.style import COLOURS, INK, PAPER, Chart, book_style
 from sparkbook.recipes import Recipe
 from sparkbook.units import GB, GIB
 
@@ -39,6 +39,7 @@ class Part:
     high: float | None = None
 
 
+@book_style()
 def memory_bar(bars: Mapping[str, Sequence[Part]], total_gib: float, marks: Mapping[str, float] | None = None) -> Chart:
     """Where memory goes: one stacked bar a row, against the machine's total.
 
@@ -54,32 +55,32 @@ def memory_bar(bars: Mapping[str, Sequence[Part]], total_gib: float, marks: Mapp
         left = 0.0
         for part in parts:
             colour, hatch = looks[part.name]
-            axis.barh(row, part.gib, left=left, height=0.6, color=colour, hatch=hatch, edgecolor="white", linewidth=0.6)
+            axis.barh(row, part.gib, left=left, height=0.6, color=colour, hatch=hatch, edgecolor=PAPER, linewidth=0.6)
             if part.gib >= 0.055 * total_gib:
                 box = {"boxstyle": "round,pad=0.15", "facecolor": colour, "edgecolor": "none"}
-                axis.text(left + part.gib / 2, row, f"{part.gib:.1f}", ha="center", va="center", fontsize=8, color="white", bbox=box)
+                axis.text(left + part.gib / 2, row, f"{part.gib:.1f}", ha="center", va="center", color=PAPER, bbox=box)
             left += part.gib
         low = left - sum(part.gib - part.low for part in parts if part.low is not None)
         high = left + sum(part.high - part.gib for part in parts if part.high is not None)
         if high > low:
-            axis.plot([low, high], [row - 0.38] * 2, "-", marker="|", color=INK, markersize=6, linewidth=1.6)
+            axis.plot([low, high], [row - 0.38] * 2, "-", marker="|", color=INK, markersize=6)
         if left > total_gib:
             axis.barh(row, left - total_gib, left=total_gib, height=0.6, color="none", edgecolor=RED, hatch="xxx", linewidth=1.2)
-        axis.text(max(left, high) + total_gib * 0.008, row, f"{left:.1f}", va="center", fontsize=8, color=INK)
-    axis.axvline(total_gib, color=INK, linewidth=1.4)
+        axis.text(max(left, high) + total_gib * 0.008, row, f"{left:.1f}", va="center")
+    axis.axvline(total_gib, color=INK)
     axis.annotate(f"total {total_gib:.1f}", (total_gib, 1), xycoords=("data", "axes fraction"), xytext=(-3, 2), textcoords="offset points",
-                  fontsize=8, color=INK, ha="right", va="bottom")  # fmt: skip
+                  ha="right", va="bottom")  # fmt: skip
     for name, gib in (marks or {}).items():
-        axis.axvline(gib, color=RED, linewidth=1.2, linestyle="--")
+        axis.axvline(gib, color=RED, linestyle="--")
         axis.annotate(f"{name} {gib:.1f}", (gib, 1), xycoords=("data", "axes fraction"), xytext=(-3, 13), textcoords="offset points",
-                      fontsize=8, color=RED, ha="right", va="bottom")  # fmt: skip
+                      color=RED, ha="right", va="bottom")  # fmt: skip
     axis.set_yticks(range(len(bars)), list(bars))
     axis.invert_yaxis()
     longest = max((sum(part.gib for part in parts) for parts in bars.values()), default=0.0)
     axis.set_xlim(0, max(total_gib, longest) * 1.08)
-    axis.set_xlabel("GiB", fontsize=9, color=INK)
-    handles = [Patch(facecolor=colour, hatch=hatch, edgecolor="white", label=name) for name, (colour, hatch) in looks.items()]
-    figure.legend(handles=handles, loc="outside lower center", ncols=min(4, len(names)), frameon=False, fontsize=8, labelcolor=INK)
+    axis.set_xlabel("GiB")
+    handles = [Patch(facecolor=colour, hatch=hatch, edgecolor=PAPER, label=name) for name, (colour, hatch) in looks.items()]
+    figure.legend(handles=handles, loc="outside lower center", ncols=min(4, len(names)))
     told = "; ".join(
         f"{name}: " + ", ".join(f"{part.name} {part.gib:.1f}" for part in parts) + f", together {sum(part.gib for part in parts):.1f}"
         for name, parts in bars.items()
@@ -105,17 +106,18 @@ class Dot:
     high: float | None = None
 
 
+@book_style()
 def roofline(dots: Sequence[Dot], title: str | None = None) -> Chart:
     """Steps a second over the bytes that a step reads, under the lines of memory bandwidth; both logarithmic.
 
     Published figures are dots. Estimates are diamonds with their interval. One step is one token for each request, or a few with a draft.
     """
     figure, axis = style.axes(4.2)
-    axis.grid(True, color=GRID, linewidth=0.6)
+    axis.grid()
     sizes = [dot.gigabytes for dot in dots]
     ends = [min(sizes) * 0.45, max(sizes) * 1.45]
     for gb_s, look, name in ((GB10_BANDWIDTH_GB_S, "--", "specified"), (SPARK.read_gb_s, "-", "reached by a probe")):
-        axis.plot(ends, [gb_s / end for end in ends], look, color=INK, linewidth=1.2, label=f"{gb_s:g} GB/s, {name}")
+        axis.plot(ends, [gb_s / end for end in ends], look, color=INK, label=f"{gb_s:g} GB/s, {name}")
     groups: tuple[tuple[str, str, str, int, str], ...] = (
         ("measured", BLUE, "o", 26, "published"),
         ("estimate", ORANGE, "D", 44, "estimate, with its interval"),
@@ -125,7 +127,7 @@ def roofline(dots: Sequence[Dot], title: str | None = None) -> Chart:
         if not mine:
             continue
         sizes, rates = [dot.gigabytes for dot in mine], [dot.steps_s for dot in mine]
-        axis.scatter(sizes, rates, s=area, c=colour, marker=marker, label=name, zorder=3, alpha=0.9)
+        axis.scatter(sizes, rates, s=area, c=colour, marker=marker, label=name, zorder=3)
         for dot in mine:
             if dot.low is not None and dot.high is not None:
                 axis.plot([dot.gigabytes] * 2, [dot.low, dot.high], color=colour, linewidth=2, solid_capstyle="butt", zorder=2)
@@ -134,11 +136,11 @@ def roofline(dots: Sequence[Dot], title: str | None = None) -> Chart:
     _label_dots(axis, dots)
     _plain_ticks(axis)
     axis.set_xlim(*ends)
-    axis.set_xlabel("GB read in one step (one token of each request, without a draft)", fontsize=9, color=INK)
-    axis.set_ylabel("steps per second", fontsize=8, color=INK)
+    axis.set_xlabel("GB read in one step (one token of each request, without a draft)")
+    axis.set_ylabel("steps per second")
     if title:
-        axis.set_title(title, fontsize=10, loc="left", color=INK)
-    axis.legend(frameon=False, fontsize=8, labelcolor=INK, loc="upper right")
+        axis.set_title(title)
+    axis.legend(loc="upper right")
     measured = [dot for dot in dots if dot.kind == "measured"]
     above = sum(dot.gigabytes * dot.steps_s > GB10_BANDWIDTH_GB_S for dot in measured)
     told = f"{len(measured)} published speeds, {above} of them above the line of {GB10_BANDWIDTH_GB_S:g} GB/s"
@@ -183,10 +185,10 @@ def _label_dots(axis: Axes, dots: Sequence[Dot]) -> None:
         placed.append((dot.gigabytes, dot.steps_s))
         if dot.kind == "estimate":  # above its interval
             axis.annotate(dot.label, (dot.gigabytes, dot.high or dot.steps_s), xytext=(0, 4), textcoords="offset points", fontsize=7,
-                          color=INK, ha="left", va="bottom")  # fmt: skip
+                          ha="left", va="bottom")  # fmt: skip
         else:  # on the left, away from the lines
             axis.annotate(dot.label, (dot.gigabytes, dot.steps_s), xytext=(-6, -3 - 9 * near), textcoords="offset points", fontsize=7,
-                          color=INK, ha="right", va="center")  # fmt: skip
+                          ha="right", va="center")  # fmt: skip
 
 
 def _plain_ticks(axis: Axes) -> None:
@@ -196,6 +198,7 @@ def _plain_ticks(axis: Axes) -> None:
         bound.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
 
 
+@book_style()
 def context_tradeoff(contexts: Sequence[int], sequences: Sequence[float], speeds: Sequence[Speed]) -> Chart:
     """What context costs: how many sequences of that length fit, and how fast one of them decodes.
 
@@ -204,33 +207,25 @@ def context_tradeoff(contexts: Sequence[int], sequences: Sequence[float], speeds
         sequences: for each, how many sequences of that length the KV cache holds; below 1: not even one.
         speeds: for each, the estimate for one request at that context.
     """
-    figure, upper = style.axes(4.4)
-    figure.clear()
-    upper, lower = figure.subplots(2, 1, sharex=True)
+    figure, (upper, lower) = style.panels(4.4, 2, 1, sharex=True)
     for axis in (upper, lower):
-        for side in ("top", "right"):
-            axis.spines[side].set_visible(False)
-        for side in ("left", "bottom"):
-            axis.spines[side].set_color(GRID)
-        axis.grid(True, color=GRID, linewidth=0.6)
-        axis.tick_params(colors=INK, labelsize=9)
-        axis.set_axisbelow(True)
+        axis.grid()
     upper.plot(contexts, sequences, marker="o", markersize=4, color=BLUE)
-    upper.axhline(1, color=RED, linewidth=1.2, linestyle="--")
-    upper.annotate("one sequence", (contexts[0], 1), xytext=(0, 3), textcoords="offset points", fontsize=8, color=RED)
+    upper.axhline(1, color=RED, linestyle="--")
+    upper.annotate("one sequence", (contexts[0], 1), xytext=(0, 3), textcoords="offset points", color=RED)
     upper.set_xscale("log", base=2)
     upper.set_yscale("log")
     upper.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     upper.yaxis.set_minor_locator(NullLocator())
-    upper.set_ylabel("sequences that fit", fontsize=9, color=INK)
+    upper.set_ylabel("sequences that fit")
     lower.fill_between(contexts, [s.low for s in speeds], [s.high for s in speeds], color=ORANGE, alpha=0.25, linewidth=0, label="interval")
     lower.plot(contexts, [s.tok_s for s in speeds], marker="D", markersize=4, color=ORANGE, label="estimate")
     lower.set_ylim(bottom=0)
-    lower.set_ylabel("tok/s of one request", fontsize=9, color=INK)
-    lower.set_xlabel("context, tokens", fontsize=9, color=INK)
+    lower.set_ylabel("tok/s of one request")
+    lower.set_xlabel("context, tokens")
     lower.set_xticks(contexts, [_tokens(context) for context in contexts], fontsize=8)
     lower.xaxis.set_minor_locator(NullLocator())
-    lower.legend(frameon=False, fontsize=8, labelcolor=INK, loc="lower left")
+    lower.legend(loc="lower left")
     told = "; ".join(
         f"{_tokens(context)}: {count:.3g} sequences, {found.tok_s:.3g} tok/s"
         for context, count, found in zip(contexts, sequences, speeds, strict=True)
@@ -242,10 +237,11 @@ def _tokens(count: int) -> str:
     return f"{count / 1024:g}k" if count % 1024 == 0 else f"{count:,}"
 
 
+@book_style()
 def predicted(names: Sequence[str], measured: Sequence[float], estimates: Sequence[Speed]) -> Chart:
     """Published figures (dots) beside the estimates (diamonds with their interval), one row each; tokens a second, logarithmic."""
     figure, axis = style.axes(0.8 + 0.19 * len(names))
-    axis.grid(True, axis="x", color=GRID, linewidth=0.6)
+    axis.grid(axis="x")
     rows = range(len(names))
     for row, estimate in zip(rows, estimates, strict=True):
         axis.plot([estimate.low, estimate.high], [row] * 2, color=ORANGE, linewidth=3, alpha=0.45, solid_capstyle="butt")
@@ -258,8 +254,8 @@ def predicted(names: Sequence[str], measured: Sequence[float], estimates: Sequen
     axis.xaxis.set_major_locator(FixedLocator([2, 5, 10, 20, 50, 100, 200, 500]))
     axis.xaxis.set_minor_locator(NullLocator())
     axis.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-    axis.set_xlabel("tokens per second, all requests together", fontsize=9, color=INK)
-    figure.legend(loc="outside upper right", ncols=2, frameon=False, fontsize=8, labelcolor=INK)
+    axis.set_xlabel("tokens per second, all requests together")
+    figure.legend(loc="outside upper right", ncols=2)
     inside = sum(estimate.holds(value) for estimate, value in zip(estimates, measured, strict=True))
     return Chart(
         figure,

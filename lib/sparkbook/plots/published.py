@@ -7,11 +7,12 @@ from collections.abc import Sequence
 from matplotlib.axes import Axes
 
 from sparkbook.bandwidth import GB10_BANDWIDTH_GB_S
-from sparkbook.plots.style import COLOURS, GRID, INK, Chart, axes
+from sparkbook.plots.style import COLOURS, Chart, axes, book_style
 from sparkbook.recipes import Recipe
 from sparkbook.recipes.schema import Accuracy, Speed
 
 
+@book_style()
 def accuracy(table: Accuracy) -> Chart:
     """Scores as horizontal bars, one group a benchmark, one colour a series."""
     rows, series = table.rows, table.series
@@ -25,19 +26,20 @@ def accuracy(table: Accuracy) -> Chart:
             [place for place, _ in known], [value for _, value in known], thick * 0.9, label=name, color=COLOURS[number % len(COLOURS)]
         )
         for place, value in known:
-            axis.text(value + top * 0.01, place, f"{value:g}", va="center", fontsize=8, color=INK)
+            axis.text(value + top * 0.01, place, f"{value:g}", va="center")
     axis.set_yticks(range(len(rows)), [row.label for row in rows])
     axis.invert_yaxis()
     axis.set_xlim(0, top * 1.1)
-    axis.set_xlabel(table.unit, fontsize=9, color=INK)
-    axis.set_title(table.title, fontsize=10, loc="left", color=INK)
+    axis.set_xlabel(table.unit)
+    axis.set_title(table.title)
     if len(series) > 1:
-        figure.legend(loc="outside lower center", ncols=len(series), frameon=False, fontsize=9)
+        figure.legend(loc="outside lower center", ncols=len(series))
     return Chart(
         figure, f"Bar chart: {table.title}, {' and '.join(series)}, for {len(rows)} benchmarks; the table below has the same figures."
     )
 
 
+@book_style()
 def speed(figures: Sequence[Speed]) -> Chart | None:
     """Published decode rates of single requests as bars, a range as a line to its upper end; None where no source gives one."""
     shown = [(figure, rate) for figure in figures if (rate := figure.decode_tok_s or figure.decode_tok_s_max) is not None]
@@ -51,12 +53,12 @@ def speed(figures: Sequence[Speed]) -> Chart | None:
         if end and figure.decode_tok_s and end > rate:
             axis.plot([rate, end], [place, place], color=COLOURS[1], linewidth=3, solid_capstyle="butt")
         text = f"{rate:g}–{end:g}" if end and end > rate else f"{rate:g}"
-        axis.text(max(rate, end or 0) + top * 0.01, place, text, va="center", fontsize=8, color=INK)
+        axis.text(max(rate, end or 0) + top * 0.01, place, text, va="center")
     axis.set_yticks(range(len(shown)), [_speed_label(figure) for figure, _ in shown])
     axis.invert_yaxis()
     axis.set_xlim(0, top * 1.16)
-    axis.set_xlabel("decode, tokens per second and request", fontsize=9, color=INK)
-    axis.set_title("Published decode rates", fontsize=10, loc="left", color=INK)
+    axis.set_xlabel("decode, tokens per second and request")
+    axis.set_title("Published decode rates")
     return Chart(picture, f"Bar chart: {len(shown)} published decode rates in tokens per second; the table has the same figures.")
 
 
@@ -77,6 +79,7 @@ def best_single(recipe: Recipe) -> float | None:
     return max((rate for rate in rates if rate is not None), default=None)
 
 
+@book_style()
 def weights_and_speed(recipes: Sequence[Recipe], bandwidth_gb_s: float = GB10_BANDWIDTH_GB_S) -> Chart:
     """Size of the weights against the best published decode rate of one request.
 
@@ -94,19 +97,19 @@ def weights_and_speed(recipes: Sequence[Recipe], bandwidth_gb_s: float = GB10_BA
         axis.scatter([gb for gb, _ in chosen], [rate for _, rate in chosen], s=34, c=colour, marker=marker, label=name, zorder=3)
     sizes = [gb for _, gb, _ in points] or [1.0, 100.0]
     low, high = min(sizes) * 0.8, max(sizes) * 1.25
-    axis.plot([low, high], [bandwidth_gb_s / low, bandwidth_gb_s / high], color=COLOURS[5], linewidth=1.4, linestyle="--",
+    axis.plot([low, high], [bandwidth_gb_s / low, bandwidth_gb_s / high], color=COLOURS[5], linestyle="--",
               label=f"all weights read for each token at {bandwidth_gb_s:g} GB/s")  # fmt: skip
     axis.set_xscale("log")
     axis.set_yscale("log")
     for bound in (axis.xaxis, axis.yaxis):
         bound.set_major_formatter(lambda value, _: f"{value:g}")
         bound.set_minor_formatter(lambda value, _: f"{value:g}" if str(f"{value:g}")[0] in "25" else "")
-    axis.tick_params(which="minor", labelsize=8, colors=INK)
-    axis.grid(visible=True, color=GRID, linewidth=0.5)
+    axis.tick_params(which="minor", labelsize=8)
+    axis.grid()
     _label_points(axis, points)
-    axis.set_xlabel("weights, GB", fontsize=9, color=INK)
-    axis.set_ylabel("best published decode, tok/s (one request)", fontsize=9, color=INK)
-    axis.legend(frameon=False, fontsize=8, loc="upper right")
+    axis.set_xlabel("weights, GB")
+    axis.set_ylabel("best published decode, tok/s (one request)")
+    axis.legend(loc="upper right")
     return Chart(
         picture,
         f"Scatter plot of {len(points)} recipes: weights in GB against published decode rate, with the {bandwidth_gb_s:g} GB/s ceiling.",
@@ -117,6 +120,6 @@ def _label_points(axis: Axes, points: Sequence[tuple[Recipe, float, float]]) -> 
     """A name beside each point; where several stand at one place, the names go one under the other."""
     placed: list[tuple[float, float]] = []
     for recipe, gb, rate in sorted(points, key=lambda point: (-point[2], point[1])):
-        near = sum(1 for x, y in placed if 0.8 < gb / x < 1.25 and 0.85 < rate / y < 1.18)
+        near = sum(1 for x, y in placed if 0.55 < gb / x < 1.8 and 0.85 < rate / y < 1.18)
         placed.append((gb, rate))
-        axis.annotate(recipe.id, (gb, rate), xytext=(5, 3 - 8 * near), textcoords="offset points", fontsize=6, color=INK)
+        axis.annotate(recipe.id, (gb, rate), xytext=(5, 3 - 8 * near), textcoords="offset points", fontsize=6.5)

@@ -6,10 +6,11 @@ from collections.abc import Mapping, Sequence
 
 from sparkbook.bench.advise import Advice
 from sparkbook.errors import SparkbookError
-from sparkbook.plots.style import COLOURS, GRID, INK, Chart, axes
+from sparkbook.plots.style import COLOURS, PAPER, Chart, axes, book_style
 from sparkbook.recipes.schema import Speed
 
 
+@book_style()
 def acceptance(per_position: Mapping[str, Sequence[float]], title: str) -> Chart:
     """Acceptance of each draft position, one line a prompt class.
 
@@ -21,21 +22,22 @@ def acceptance(per_position: Mapping[str, Sequence[float]], title: str) -> Chart
         raise SparkbookError("no class has an acceptance by position: was the server speculating?")
     figure, axis = axes(2.9)
     for number, (name, shares) in enumerate(known.items()):
-        axis.plot(range(1, len(shares) + 1), shares, marker="o", markersize=5, linewidth=1.4, color=COLOURS[number], label=name)
-        axis.annotate(f"{shares[-1]:.0%}", (len(shares), shares[-1]), xytext=(7, -3), textcoords="offset points", fontsize=8,
+        axis.plot(range(1, len(shares) + 1), shares, marker="o", color=COLOURS[number], label=name)
+        axis.annotate(f"{shares[-1]:.0%}", (len(shares), shares[-1]), xytext=(7, -3), textcoords="offset points",
                       color=COLOURS[number])  # fmt: skip
     axis.set_ylim(0, 1.08)
     axis.margins(x=0.1)
     axis.xaxis.get_major_locator().set_params(integer=True)
     axis.yaxis.set_major_formatter(lambda value, _: f"{value:.0%}")
-    axis.set_xlabel("position of the draft in its step", fontsize=9, color=INK)
-    axis.set_ylabel("accepted", fontsize=9, color=INK)
-    axis.set_title(title, fontsize=10, loc="left", color=INK)
-    axis.legend(frameon=False, fontsize=9)
+    axis.set_xlabel("position of the draft in its step")
+    axis.set_ylabel("accepted")
+    axis.set_title(title)
+    axis.legend()
     said = "; ".join(f"{name} {', '.join(f'{share:.0%}' for share in shares)}" for name, shares in known.items())
     return Chart(figure, f"Line chart: {title}: {said}.")
 
 
+@book_style()
 def speed_ups(advice: Advice, title: str, concurrency: int = 1) -> Chart:
     """Speed-up over no speculation by K, one line a prompt class, with 95 % intervals; filled where even the lower end gains 5 %.
 
@@ -50,47 +52,49 @@ def speed_ups(advice: Advice, title: str, concurrency: int = 1) -> Chart:
             continue
         colour, shift = COLOURS[number], (number - 1) * 0.06
         places = [case.k + shift for case in cases]
-        axis.plot(places, [case.comparison.ratio for case in cases], linewidth=1.2, color=colour, label=name)
+        axis.plot(places, [case.comparison.ratio for case in cases], color=colour, label=name)
         for place, case in zip(places, cases, strict=True):
             if case.comparison.interval:
-                axis.plot([place, place], case.comparison.interval, color=colour, linewidth=1.2)
-            axis.plot(place, case.comparison.ratio, "o", markersize=6, color=colour, markerfacecolor=colour if case.worth else "white")
+                axis.plot([place, place], case.comparison.interval, color=colour)
+            axis.plot(place, case.comparison.ratio, "o", markersize=6, color=colour, markerfacecolor=colour if case.worth else PAPER)
         said.append(f"{name} " + ", ".join(f"K={case.k} {case.comparison.ratio:.2f}" for case in cases))
         number += 1
     if not number:
         raise SparkbookError(f"nothing was measured at {concurrency} at a time")
     axis.axhline(1, color=COLOURS[5], linewidth=1, linestyle="--")
     axis.annotate("off", (0, 1), xytext=(2, 3), textcoords=("axes points", "offset points"), xycoords=("axes fraction", "data"),
-                  fontsize=8, color=COLOURS[5])  # fmt: skip
+                  color=COLOURS[5])  # fmt: skip
     axis.set_ylim(bottom=0)
     axis.xaxis.get_major_locator().set_params(integer=True)
-    axis.grid(visible=True, axis="y", color=GRID, linewidth=0.5)
-    axis.set_xlabel("K, drafts a step", fontsize=9, color=INK)
-    axis.set_ylabel("times as fast as without", fontsize=9, color=INK)
-    axis.set_title(title, fontsize=10, loc="left", color=INK)
-    figure.legend(loc="outside lower center", ncols=number, frameon=False, fontsize=9)
+    axis.grid(axis="y")
+    axis.set_xlabel("K, drafts a step")
+    axis.set_ylabel("times as fast as without")
+    axis.set_title(title)
+    figure.legend(loc="outside lower center", ncols=number)
     return Chart(figure, f"Line chart: {title}, speed-up by K: {'; '.join(said)}.")
 
 
+@book_style()
 def expected(curves: Mapping[str, Sequence[tuple[int, float, float]]], title: str) -> Chart:
     """Speed-up by K as acceptance and costs let expect (`advise.expected`), one line a case, its best K marked."""
     figure, axis = axes(3.1)
     said = []
     for number, (name, rows) in enumerate(curves.items()):
-        axis.plot([k for k, _, _ in rows], [gain for _, _, gain in rows], linewidth=1.4, color=COLOURS[number], label=name)
+        axis.plot([k for k, _, _ in rows], [gain for _, _, gain in rows], color=COLOURS[number], label=name)
         k, _, gain = max(rows, key=lambda row: row[2])
         axis.plot(k, gain, "o", markersize=7, color=COLOURS[number])
-        axis.annotate(f"K = {k}", (k, gain), xytext=(0, 6), textcoords="offset points", ha="center", fontsize=8, color=COLOURS[number])
+        axis.annotate(f"K = {k}", (k, gain), xytext=(0, 6), textcoords="offset points", ha="center", color=COLOURS[number])
         said.append(f"{name} best at K = {k} with {gain:.2f}")
     axis.axhline(1, color=COLOURS[5], linewidth=1, linestyle="--")
     axis.margins(y=0.12)
-    axis.set_xlabel("K, drafts a step", fontsize=9, color=INK)
-    axis.set_ylabel("times as fast as without", fontsize=9, color=INK)
-    axis.set_title(title, fontsize=10, loc="left", color=INK)
-    figure.legend(loc="outside lower center", ncols=len(curves), frameon=False, fontsize=9)
+    axis.set_xlabel("K, drafts a step")
+    axis.set_ylabel("times as fast as without")
+    axis.set_title(title)
+    figure.legend(loc="outside lower center", ncols=len(curves))
     return Chart(figure, f"Line chart: {title}: {'; '.join(said)}.")
 
 
+@book_style()
 def published_steps(speeds: Sequence[Speed], title: str) -> Chart:
     """Published TPOT by prompt class, and TPOT times the tokens of a step: the time of a step (milliseconds)."""
     shown = [speed for speed in speeds if speed.tpot_ms and speed.acceptance_length]
@@ -99,15 +103,15 @@ def published_steps(speeds: Sequence[Speed], title: str) -> Chart:
         tpot, step = speed.tpot_ms or 0.0, (speed.tpot_ms or 0.0) * (speed.acceptance_length or 0.0)
         for shift, value, colour in ((-0.2, tpot, COLOURS[0]), (0.2, step, COLOURS[1])):
             axis.barh(place + shift, value, 0.36, color=colour)
-            axis.text(value + 1, place + shift, f"{value:.1f}", va="center", fontsize=8, color=INK)
+            axis.text(value + 1, place + shift, f"{value:.1f}", va="center")
     axis.set_yticks(range(len(shown)), [f"{s.prompt_class}, {s.acceptance_length:g} tokens a step" for s in shown])
     axis.invert_yaxis()
     axis.margins(x=0.1)
-    axis.set_xlabel("milliseconds", fontsize=9, color=INK)
-    axis.set_title(title, fontsize=10, loc="left", color=INK)
+    axis.set_xlabel("milliseconds")
+    axis.set_title(title)
     bars = axis.containers
     figure.legend([bars[0], bars[1]], ["TPOT", "TPOT × tokens a step = time of a step"], loc="outside lower center", ncols=2,
-                  frameon=False, fontsize=9)  # fmt: skip
+                 )  # fmt: skip
     said = "; ".join(
         f"{s.prompt_class} {s.tpot_ms:g} ms a token, {(s.tpot_ms or 0) * (s.acceptance_length or 0):.0f} ms a step" for s in shown
     )
