@@ -689,14 +689,9 @@ def metrics(
     address = source.rstrip("/").removesuffix("/metrics")
 
     def scrape() -> Metrics:
-        import httpx
+        from sparkbook.serve.endpoint import Endpoint, key_from_environment
 
-        from sparkbook.serve.endpoint import Endpoint
-
-        try:
-            return Metrics.parse(Endpoint(address, api_key=os.environ.get("VLLM_API_KEY", "")).metrics_text())
-        except httpx.HTTPStatusError as error:
-            raise SparkbookError(f"{address}/metrics answers {error.response.status_code}: is this a vLLM server?") from None
+        return Metrics.parse(Endpoint(address, api_key=key_from_environment()).metrics_text())
 
     if source.startswith(("http://", "https://")):
         earlier = scrape()
@@ -1332,6 +1327,7 @@ def bench(
     seconds: Annotated[float | None, typer.Option(help="Begin no request of a row later than this.")] = None,
     max_tokens: Annotated[int, typer.Option(help="Tokens of each reply.")] = 128,
     seed: Annotated[int, typer.Option(help="Chooses the prompts.")] = 0,
+    timeout: Annotated[float, typer.Option(help="Seconds of silence after which a request is given up.", min=0.1)] = 300.0,
     caching: Annotated[bool, typer.Option("--caching", help="Measure the prefix cache: send prompts unsalted.")] = False,
     model: Annotated[str | None, typer.Option(help="Served name; asked for if not given.")] = None,
     label: Annotated[str | None, typer.Option(help="Name of this run, such as a mode.")] = None,
@@ -1353,19 +1349,24 @@ def bench(
     from sparkbook.bench import commands
 
     lists = {"classes": classes, "concurrency": concurrency, "rates": rate}
-    plan = {"requests": requests, "seconds": seconds, "max_tokens": max_tokens, "seed": seed, "caching": caching, "label": label}
+    plan = {
+        "requests": requests, "seconds": seconds, "max_tokens": max_tokens, "seed": seed, "caching": caching, "label": label,
+        "timeout_s": timeout,
+    }  # fmt: skip
     if tool == "vllm":
-        report = commands.obtain_with_vllm(url, lists | plan, model=model, tokenizer=tokenizer)
+        report = commands.obtain_with_vllm(url, lists | plan, model=model, tokenizer=tokenizer, out=out, form=as_format)
     elif tool == "sparkbook":
-        report = commands.obtain(url, lists | plan, model=model, bar=not as_json and sys.stderr.isatty())
+        bar = not as_json and sys.stderr.isatty()
+        report = commands.obtain(url, lists | plan, model=model, bar=bar, out=out, form=as_format)
     else:
         raise SparkbookError(f"nobody here measures with '{tool}'; --with takes sparkbook or vllm")
-    if out:
-        commands.keep(report, out, as_format)
+    problem = commands.keep_or_rescue(report, url, out, as_format) if out else None
     if as_json:
         _print_json(commands.to_dict(report))
     else:
         commands.show(report, _console())
+    if problem or report.ended:
+        raise SparkbookError("; ".join(filter(None, [report.ended, problem])))
     if require_valid and report.verdict != "valid":
         raise typer.Exit(1)
 

@@ -144,23 +144,26 @@ def watch(endpoint: Endpoint, interval_s: float = 1.0, *, stop: threading.Event 
     Raises:
         SparkbookError: nothing answers, or the engine was started anew.
     """
-    import httpx
-
     stop = stop or threading.Event()
     begin = last = time.monotonic()
-    try:
-        before = Metrics.parse(endpoint.metrics_text())
-        while not stop.wait(interval_s):
-            after, now = Metrics.parse(endpoint.metrics_text()), time.monotonic()
-            yield look(before, after, now - last, now - begin)
-            before, last = after, now
-    except httpx.HTTPStatusError as error:
-        raise SparkbookError(f"{endpoint.url}/metrics answers {error.response.status_code}: is this a vLLM server?") from None
+    before = Metrics.parse(endpoint.metrics_text())
+    if not before.names():
+        raise SparkbookError(f"{endpoint.url}/metrics tells no metrics: is this a vLLM server?")
+    while not stop.wait(interval_s):
+        after, now = Metrics.parse(endpoint.metrics_text()), time.monotonic()
+        yield look(before, after, now - last, now - begin)
+        before, last = after, now
 
 
 def write(looks: Sequence[Look], file: str | Path, **about: str) -> None:
-    """Keep looks as JSON, with where they were taken."""
-    Path(file).write_text(json.dumps({**about, "looks": [asdict(one) for one in looks]}) + "\n", encoding="utf-8")
+    """Keep looks as JSON, with where they were taken.
+
+    Raises:
+        SparkbookError: the file can't be written.
+    """
+    from sparkbook.bench import recording
+
+    recording.write_text(file, json.dumps({**about, "looks": [asdict(one) for one in looks]}) + "\n")
 
 
 def read(file: str | Path = RECORDED) -> tuple[dict[str, str], list[Look]]:

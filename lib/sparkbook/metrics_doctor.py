@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import difflib
+import math
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace
@@ -121,7 +122,7 @@ def deltas(before: Metrics, after: Metrics, seconds: float) -> Deltas:
         # A scrape that lost its TYPE lines (pasted, filtered by grep) keeps the counters' ending in their names.
         for full in (name, f"{name}_total"):
             with contextlib.suppress(SparkbookError):
-                return metrics.value(full)
+                return None if math.isnan(found := metrics.value(full)) else found
         return None
 
     def by_position(metrics: Metrics) -> dict[str, float]:

@@ -75,6 +75,6 @@ def test_a_server_that_answers_something_else(body, stop, monkeypatch):
 
     reply = httpx.MockTransport(lambda request: httpx.Response(200, content=body, headers={"content-type": "application/json"}))
     client = openai.OpenAI(base_url="http://stub/v1", api_key="k", max_retries=0, http_client=httpx.Client(transport=reply))
-    monkeypatch.setattr(Endpoint, "client", lambda self, timeout_s=0: client)
+    monkeypatch.setattr(Endpoint, "client", lambda self, *timeouts: client)
     with pytest.raises(SparkbookError, match="http://stub"):
         ask(Endpoint("http://stub", "m"), [prompts.Prompt("p", "hello")], stop=stop)

@@ -47,8 +47,14 @@ def metrics():
     return "".join(lines).encode()
 
 
+def prompt_of(body):
+    """The text of the first message; other clients than ours send it in parts."""
+    content = body["messages"][0]["content"]
+    return content if isinstance(content, str) else " ".join(part.get("text", "") for part in content)
+
+
 async def stream(body, options, writer, begin):
-    count = body.get("max_tokens") or 16
+    count, prompt = body.get("max_tokens") or body.get("max_completion_tokens") or 16, prompt_of(body)
     crlf, pattern = options.get("crlf"), itertools.cycle(options.get("pattern") or [1])
     chunked = not options.get("length")
     written = bytearray()
@@ -112,11 +118,11 @@ async def stream(body, options, writer, begin):
             writer.transport.abort()
             return
     STATE["generated"] += count
-    STATE["prompt"] += len(body["messages"][0]["content"].split())
+    STATE["prompt"] += len(prompt.split())
     STATE["drafts"] += len(plan) - 1
     STATE["accepted"] += count - len(plan)
     if options.get("usage", True) and (body.get("stream_options") or {}).get("include_usage"):
-        usage = {"prompt_tokens": len(body["messages"][0]["content"].split()), "completion_tokens": count}
+        usage = {"prompt_tokens": len(prompt.split()), "completion_tokens": count, "total_tokens": len(prompt.split()) + count}
         await put(sse({"id": "chatcmpl-1", "object": "chat.completion.chunk", "model": "truth", "choices": [], "usage": usage}, crlf))
     await put(b"data: [DONE]\r\n\r\n" if crlf else b"data: [DONE]\n\n")
     if chunked:
@@ -124,7 +130,7 @@ async def stream(body, options, writer, begin):
     else:
         head = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nContent-Length: %d\r\n\r\n" % len(written)
         writer.write(head + bytes(written))
-    TRUTH.append({"prompt": body["messages"][0]["content"], "begin": begin, "stamps": stamps, "tokens": [k for k, _ in plan]})
+    TRUTH.append({"prompt": prompt, "begin": begin, "stamps": stamps, "tokens": [k for k, _ in plan]})
 
 
 async def handle(reader, writer):
@@ -164,7 +170,7 @@ async def handle(reader, writer):
                 elif options.get("strict") and "ignore_eos" in request:
                     reply({"error": {"message": "Unrecognized request argument: ignore_eos"}}, "400 Bad Request")
                 elif not request.get("stream"):
-                    count = request.get("max_tokens") or 1
+                    count = request.get("max_tokens") or request.get("max_completion_tokens") or 1
                     usage = {"prompt_tokens": 20, "completion_tokens": count, "total_tokens": 20 + count}
                     message = {"role": "assistant", "content": "Paris " * count}
                     reply({"id": "x", "choices": [{"index": 0, "message": message, "finish_reason": "length"}], "usage": usage})

@@ -23,16 +23,19 @@ from typing import Any
 
 clock = time.monotonic
 _LAG_EVERY_S = 0.02
+_BROKE = "the connection broke"
+MOST_BYTES, MOST_HEAD_BYTES = 64 * 2**20, 2**16
+"""Of one reply, and of its head. The longest answer of an engine stays far below; what never ends would be kept until memory is full."""
 
 
 class Reply:
     """What one request was answered with: every read with its stamp, as it came."""
 
-    __slots__ = ("begin", "connection", "done", "error", "head", "index", "mode", "reads", "scheduled", "slot", "status")
+    __slots__ = ("begin", "connection", "done", "error", "head", "index", "mode", "reads", "scheduled", "size", "slot", "status")
 
     def __init__(self, index: int, slot: int, scheduled: float | None):
         self.index, self.slot, self.scheduled = index, slot, scheduled
-        self.begin = 0.0
+        self.begin, self.size = 0.0, 0
         self.reads: list[tuple[float, bytes]] = []
         self.head = b""
         self.status = 0
@@ -73,6 +76,7 @@ class Connection(asyncio.Protocol):
         if reply is None:
             return
         reply.reads.append((now, data))
+        reply.size += len(data)
         if not reply.mode:
             self._head(reply)
         elif reply.mode == "chunked":
@@ -86,6 +90,8 @@ class Connection(asyncio.Protocol):
             self.left -= len(data)
             if self.left <= 0:
                 self._finish()
+        if reply.size > (MOST_BYTES if reply.mode else MOST_HEAD_BYTES) and self.reply is reply:
+            self.give_up(f"{reply.size >> 10} KiB and no end")
 
     def _head(self, reply: Reply) -> None:
         """Read the status line and how the body ends, once all of it is there."""
@@ -105,7 +111,7 @@ class Connection(asyncio.Protocol):
             self.tail = body[-5:]
             if self.tail == b"0\r\n\r\n" and self.complete():
                 self._finish()
-        elif "content-length" in headers:
+        elif headers.get("content-length", "").isdigit():
             reply.mode = "length"
             self.left = int(headers["content-length"]) - len(body)
             if self.left <= 0:
@@ -119,8 +125,11 @@ class Connection(asyncio.Protocol):
         if reply is None or reply.mode != "chunked":
             return False
         decode = Dechunker()
-        for _, data in _bodies(reply):
-            decode.feed(data)
+        try:
+            for _, data in _bodies(reply):
+                decode.feed(data)
+        except ValueError:
+            return False  # no chunked framing after all; `record` says so
         return decode.ended
 
     def _finish(self) -> None:
@@ -132,8 +141,14 @@ class Connection(asyncio.Protocol):
         self.reusable = False
         if self.reply is not None and self.finished is not None and not self.finished.done():
             if self.reply.mode != "close" and not self.complete() and self.reply.error is None:
-                self.reply.error = f"the connection broke{f' ({error})' if error else ''}"
+                self.reply.error = f"{_BROKE}{f' ({error})' if error else ''}"
             self._finish()
+
+    def give_up(self, why: str) -> None:
+        """End the request that is under way as failed."""
+        if self.reply is not None and self.reply.error is None:
+            self.reply.error = why
+        self.close()
 
     def close(self) -> None:
         self.reusable = False
@@ -243,6 +258,16 @@ def record(reply: Reply, keep_text: bool = True) -> dict[str, Any]:
     if reply.status != 200:
         result["error"] = reply.error or f"status {reply.status}: {_told(reply)}"
         return result
+    try:
+        _read_steps(reply, result, keep_text)
+    except (ValueError, TypeError, AttributeError, LookupError) as error:
+        result["error"] = result["error"] or f"the reply is no streamed chat: {type(error).__name__}"
+    return result
+
+
+def _read_steps(reply: Reply, result: dict[str, Any], keep_text: bool) -> None:
+    """Take the stream apart, into the result. A stream of another shape may make it fail as it likes."""
+    begin = reply.begin
     stamps: list[float] = []
     tokens: list[int] = []
     texts: list[str] = []
@@ -260,7 +285,7 @@ def record(reply: Reply, keep_text: bool = True) -> dict[str, Any]:
         if not isinstance(value, dict) or "error" in value or value.get("object") == "error":
             result["error"] = f"the stream says: {_message(value)}"
             continue
-        if value.get("usage"):
+        if isinstance(value.get("usage"), dict):
             result["usage"] = value["usage"]
         choices = value.get("choices")
         if not choices:
@@ -275,7 +300,7 @@ def record(reply: Reply, keep_text: bool = True) -> dict[str, Any]:
         calls = delta.get("tool_calls")
         ids = choice.get("token_ids")
         if choice.get("finish_reason"):
-            result["finish"] = choice["finish_reason"]
+            result["finish"] = str(choice["finish_reason"])
         shown = bool(answer or thought or calls)
         # Ids tell of a step that shows nothing: a mark such as <think> that the parser takes away, half a character, the end of the text.
         if not (shown or ids):
@@ -289,7 +314,7 @@ def record(reply: Reply, keep_text: bool = True) -> dict[str, Any]:
         if keep_text:
             texts.extend(part for part in (thought, answer) if part)
     if result["error"] is None and not done and result["finish"] is None:
-        result["error"] = "the stream ended in the middle"
+        result["error"] = "the stream ended in the middle" if seen else f"the reply holds no events: {_told(reply)[:120]}"
     if any(tokens):
         # In such a stream an event without ids is no step: the rest of what an earlier one held, or a parser's last word.
         steps = [(stamp, count) for stamp, count in zip(stamps, tokens, strict=True) if count]
@@ -298,15 +323,14 @@ def record(reply: Reply, keep_text: bool = True) -> dict[str, Any]:
         result["stamps"] = stamps
     result["events"] = seen
     result["text"] = "".join(texts)
-    return result
 
 
 def _told(reply: Reply) -> str:
     """What an error's body says."""
     body = b"".join(data for _, data in _bodies(reply))
-    if reply.mode == "chunked":
-        body = Dechunker().feed(body)
     try:
+        if reply.mode == "chunked":
+            body = Dechunker().feed(body)
         return _message(json.loads(body))
     except (ValueError, RecursionError):
         return body[:300].decode("utf-8", "replace").strip() or "no reply"
@@ -325,7 +349,8 @@ async def run(job: dict[str, Any], finished: Callable[[int], None] = lambda coun
 
     A job's keys: `host`, `port`, `tls`, `path`, `headers`, `bodies` (JSON texts, sent in order), `slots` (so many at a time, released
     together), `arrivals_s` (open loop instead: when each is sent, seconds from the start), `seconds` (none is begun later), `timeout_s`
-    (silence after which a request is given up), `keep_text`.
+    (silence after which a request is given up), `whole_s` (the same for a reply that never ends; four silences where it is not given),
+    `keep_text`. After as many failures in a row as twice the slots, at least eight, it sends no more.
 
     Returns:
         `records`, and about the client itself: `begin` (clock), `cpu_s` while it measured, `parse_cpu_s` afterwards, `reads`,
@@ -334,6 +359,7 @@ async def run(job: dict[str, Any], finished: Callable[[int], None] = lambda coun
     loop = asyncio.get_running_loop()
     context = ssl.create_default_context() if job.get("tls") else None
     timeout = float(job.get("timeout_s") or 300)
+    whole = float(job.get("whole_s") or 4 * timeout)
     lines = [f"POST {job['path']} HTTP/1.1", f"Host: {job['host']}:{job['port']}", "Content-Type: application/json"]
     lines += [f"{name}: {value}" for name, value in job.get("headers", {}).items()]
     prefix = "\r\n".join([*lines, "Content-Length: "]).encode()
@@ -342,6 +368,7 @@ async def run(job: dict[str, Any], finished: Callable[[int], None] = lambda coun
     active: dict[Connection, Reply] = {}
     opened_ever: list[Connection] = []
     stop = asyncio.Event()
+    failures, enough = [0], max(8, 2 * job["slots"])
     if job.get("stoppable"):
         loop.add_signal_handler(signal.SIGUSR1, stop.set)
 
@@ -366,11 +393,13 @@ async def run(job: dict[str, Any], finished: Callable[[int], None] = lambda coun
             await connection.send(requests[index], reply)
             active.pop(connection, None)
             # A server may close an idle connection in the moment in which it is used again: that is no failure of the request.
-            if last or reply.error is None or reply.reads:
+            if last or reply.reads or not (reply.error or "").startswith(_BROKE):
                 break
             reply.error = None
         if not (stop.is_set() and reply.error):
             replies.append(reply)
+            failed = reply.error is not None or reply.status != 200
+            failures[0] = failures[0] + 1 if failed else 0
             finished(len(replies))
         return connection
 
@@ -385,7 +414,7 @@ async def run(job: dict[str, Any], finished: Callable[[int], None] = lambda coun
 
     async def closed(slot: int, connection: Connection) -> None:
         for index in following:
-            if stop.is_set() or (until is not None and clock() >= until):
+            if stop.is_set() or failures[0] >= enough or (until is not None and clock() >= until):
                 return
             connection = await ask(connection, index, slot)
 
@@ -401,7 +430,7 @@ async def run(job: dict[str, Any], finished: Callable[[int], None] = lambda coun
             at = begin + offset
             if (wait := at - clock()) > 0:
                 await asyncio.wait([stopped], timeout=wait)
-            if stop.is_set() or (until is not None and at >= until):
+            if stop.is_set() or failures[0] >= enough or (until is not None and at >= until):
                 break
             tasks.append(asyncio.ensure_future(one(index, at)))
         await asyncio.gather(*tasks)
@@ -426,8 +455,9 @@ async def run(job: dict[str, Any], finished: Callable[[int], None] = lambda coun
                     if silent > min(1, timeout / 2) and connection.complete():
                         connection._finish()
                     elif silent > timeout:
-                        reply.error = f"silent for {timeout:g} s"
-                        connection.close()
+                        connection.give_up(f"silent for {timeout:g} s")
+                    elif now - reply.begin > whole:
+                        connection.give_up(f"no end after {whole:g} s")
 
     stopped = asyncio.ensure_future(stop.wait())
     watcher = asyncio.ensure_future(watch())

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
+import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sparkbook.bench import exchange, gate, load, tables
+from sparkbook.bench import exchange, gate, load, recording, tables
 from sparkbook.bench.results import Report
 from sparkbook.errors import SparkbookError
 from sparkbook.findings import Findings
@@ -21,7 +23,9 @@ if TYPE_CHECKING:
     from sparkbook.bench.lossless import Trial
 
 
-def obtain(source: str, options: dict[str, Any], *, model: str | None = None, bar: bool = False) -> Report:
+def obtain(
+    source: str, options: dict[str, Any], *, model: str | None = None, bar: bool = False, out: str | None = None, form: str = "sparkbook"
+) -> Report:
     """Measure a server at an address, or read a file of an earlier measurement.
 
     Args:
@@ -29,6 +33,7 @@ def obtain(source: str, options: dict[str, Any], *, model: str | None = None, ba
         options: fields of `load.Plan`; lists as words with commas.
         model: the served name; the first that the server lists where it is not given.
         bar: draw a progress bar on standard error.
+        out, form: where and how the result will be kept: what is wrong with them is said before the measurement, not after it.
 
     Raises:
         SparkbookError: an option can't be used, or nothing answers.
@@ -45,6 +50,7 @@ def obtain(source: str, options: dict[str, Any], *, model: str | None = None, ba
             "rates": _words(options["rates"] or "", float, "rate"),
         }
     )
+    _check_target(out, form, sum(1 for _ in plan.rows()))
     endpoint = _server(source, model)
     with _bar(bar) as progress:
         return load.measure(endpoint, plan, progress=progress)
@@ -77,13 +83,17 @@ def equal_servers(a: str, b: str, option: str, *, each: int, max_tokens: int, ba
         return lossless.compare(first, second, option=option, progress=told, each=each, max_tokens=max_tokens)
 
 
-def obtain_with_vllm(url: str, options: dict[str, Any], *, model: str | None = None, tokenizer: str | None = None) -> Report:
+def obtain_with_vllm(
+    url: str, options: dict[str, Any], *, model: str | None = None, tokenizer: str | None = None, out: str | None = None,
+    form: str = "sparkbook",
+) -> Report:  # fmt: skip
     """Let `vllm bench serve` measure a server, a run for each number of requests at a time, and import its rows.
 
     Args:
         url: the server's address.
         options: `concurrency` (words with commas), `requests` of a row and `max_tokens` of a reply. Its prompts are random tokens.
         tokenizer: folder or name; what the server says of its model where it is not given.
+        out, form: as for `obtain`.
 
     Raises:
         SparkbookError: an option can't be used, nothing answers, vLLM is not installed, or its benchmark fails.
@@ -95,22 +105,35 @@ def obtain_with_vllm(url: str, options: dict[str, Any], *, model: str | None = N
     unused = [f"--{name}" for name, option in (("rate", "rates"), ("seconds", "seconds"), ("caching", "caching")) if options.get(option)]
     if unused:
         raise SparkbookError(f"{', '.join(unused)} can't be used with vllm bench serve: it runs so many requests, so many at a time")
+    loads = _words(options["concurrency"], int, "concurrency")
+    if not loads or min(loads) < 1:
+        raise SparkbookError("give at least one number of requests at a time, such as --concurrency 1,4")
+    _check_target(out, form, len(loads))
     endpoint = _server(url, model)
     if tokenizer is None:
-        served = endpoint.get("/v1/models").json().get("data") or []
-        tokenizer = next((one.get("root") for one in served if one.get("id") == endpoint.model), None) or endpoint.model
+        tokenizer = endpoint.root_of_model() or endpoint.model
     if tokenizer.startswith("/") and not Path(tokenizer).is_dir():
         raise SparkbookError(f"the server's model lies in {tokenizer}, which is not here: name its tokenizer with --tokenizer")
     command = [str(paths.engine_python().with_name("vllm"))]
+    # One request of our own first: a server that answers otherwise than a chat is told at once and in words.
+    latency = load.probe(endpoint, float(options.get("timeout_s") or 300))
     whole: Report | None = None
-    for slots in _words(options["concurrency"], int, "concurrency"):
+    for slots in loads:
         count = options.get("requests") or max(4 * slots, 16)
-        found = exchange.run_vllm_bench(
-            endpoint, command=command, tokenizer=tokenizer, prompts=count, concurrency=slots, output_len=options["max_tokens"]
-        )
+        # Ten times what the requests would take one by one at the pace of the first, which was cold, and the start of vLLM itself.
+        limit = 300 + 10 * latency * count * max(1.0, options["max_tokens"] / load.PROBE_TOKENS)
+        try:
+            found = exchange.run_vllm_bench(
+                endpoint, command=command, tokenizer=tokenizer, prompts=count, concurrency=slots, output_len=options["max_tokens"],
+                limit_s=limit,
+            )  # fmt: skip
+        except (SparkbookError, KeyboardInterrupt) as error:
+            if whole is None:
+                raise
+            whole.interrupted, whole.ended = isinstance(error, KeyboardInterrupt), str(error) or None
+            break
         whole = found if whole is None else whole.model_copy(update={"cells": [*whole.cells, *found.cells]})
-    if whole is None:
-        raise SparkbookError("give at least one number of requests at a time, such as --concurrency 1,4")
+    assert whole is not None
     whole.label = options.get("label")
     whole.notes.append("Measured by vllm bench serve with random prompts: classes and seed were not used.")
     gate.compare_rows(whole)
@@ -145,6 +168,56 @@ def _bar(wanted: bool) -> Iterator[load.Progress | None]:
         yield progress
 
 
+FORMS = ("sparkbook", "vllm", "llama-benchy", "performance")
+
+
+def _check_target(out: str | None, form: str, rows: int) -> None:
+    """Whether a result of so many rows can be kept in this form at this place, as far as it can be told before there is one.
+
+    Raises:
+        SparkbookError: it can't.
+    """
+    if form not in FORMS:
+        raise SparkbookError(f"there is no form '{form}'; there are {', '.join(FORMS)}")
+    if out is None:
+        return
+    if form in ("vllm", "performance"):
+        _one_row(form, rows)
+    path = Path(out)
+    if path.is_dir() or not path.parent.is_dir() or not os.access(path if path.exists() else path.parent, os.W_OK):
+        raise SparkbookError(f"{out} can't be written: name a file in a folder that is there and yours")
+
+
+def _one_row(form: str, rows: int) -> None:
+    if rows != 1:
+        name = "vLLM's file" if form == "vllm" else "performance.yaml"
+        raise SparkbookError(f"{name} holds one row and this measurement has {rows}: choose one class and one load")
+
+
+def keep_or_rescue(report: Report, source: str, file: str, form: str) -> str | None:
+    """Keep a report, as `keep` does. Where that fails, keep what was just measured whole in a temporary file: it can't be measured again.
+
+    Args:
+        source: what `obtain` was given.
+
+    Returns:
+        What went wrong; None where nothing did.
+    """
+    try:
+        keep(report, file, form)
+    except SparkbookError as error:
+        if not source.startswith(("http://", "https://")):
+            return str(error)
+        handle, spare = tempfile.mkstemp(prefix="sparkbench-", suffix=".json")
+        os.close(handle)
+        try:
+            report.write(spare)
+        except SparkbookError as worse:
+            return f"{error}; and {worse}"
+        return f"{error}. All of it is kept in {spare}"
+    return None
+
+
 def keep(report: Report, file: str, form: str) -> None:
     """Write a report: `sparkbook` (all of it), `vllm` (a report of one row), `llama-benchy`, or `performance` (NVIDIA's performance.yaml:
     one row that passed the gate).
@@ -156,30 +229,23 @@ def keep(report: Report, file: str, form: str) -> None:
         report.write(file)
         return
     if form == "vllm":
-        if len(report.cells) != 1:
-            raise SparkbookError(f"vLLM's file holds one row and this measurement has {len(report.cells)}: choose one class and one load")
+        _one_row(form, len(report.cells))
         value = exchange.to_vllm(report, report.cells[0])
     elif form == "llama-benchy":
         value = exchange.to_llama_benchy(report)
     elif form == "performance":
         import yaml
 
-        if len(report.cells) != 1:
-            raise SparkbookError(
-                f"performance.yaml holds one row and this measurement has {len(report.cells)}: choose one class and one load"
-            )
+        _one_row(form, len(report.cells))
         value = exchange.to_performance(
             report,
             report.cells[0],
             {"system": {"label": report.machine or "unknown"}, "software": {"engine": report.engine or "unknown"}},
         )
     else:
-        raise SparkbookError(f"there is no form '{form}'; there are sparkbook, vllm, llama-benchy and performance")
+        raise SparkbookError(f"there is no form '{form}'; there are {', '.join(FORMS)}")
     text = yaml.safe_dump(value, sort_keys=False) if form == "performance" else json.dumps(value, ensure_ascii=False) + "\n"
-    try:
-        Path(file).write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise SparkbookError(f"{file} can't be written: {error.strerror}") from None
+    recording.write_text(file, text)
 
 
 def to_dict(report: Report) -> dict[str, Any]:
@@ -224,7 +290,7 @@ def show(report: Report, console: Console) -> None:
             console.print(Text(f"        {'rows':<8} {', '.join(rows)}", "dim"))
     for note in report.notes:
         console.print(Text(note, "dim"))
-    state = "stopped early; " if report.interrupted else ""
+    state = "stopped early; " if report.interrupted or report.ended else ""
     console.print(Text(f"{state}{report.verdict}", styles[report.verdict]))
 
 
@@ -252,19 +318,14 @@ def advice_of_server(url: str, seconds: float, draft_cost: float, verify_cost: f
     """
     import time
 
-    import httpx
-
     from sparkbook.bench import advise
     from sparkbook.metrics import Metrics
     from sparkbook.metrics_doctor import deltas
 
     endpoint = Endpoint(url.rstrip("/").removesuffix("/v1"), "", key_from_environment())
-    try:
-        before = Metrics.parse(endpoint.metrics_text())
-        time.sleep(max(seconds, 0.1))
-        after = Metrics.parse(endpoint.metrics_text())
-    except httpx.HTTPStatusError as error:
-        raise SparkbookError(f"{url}/metrics answers {error.response.status_code}: is this a vLLM server?") from None
+    before = Metrics.parse(endpoint.metrics_text())
+    time.sleep(max(seconds, 0.1))
+    after = Metrics.parse(endpoint.metrics_text())
     change = deltas(before, after, seconds)
     since = f"in the last {seconds:g} s"
     if not change.drafts:

@@ -125,44 +125,47 @@ def ask(
     max_tokens: int = 64,
     temperature: float = 0.0,
     stop: str | None = None,
+    timeout_s: float = 120.0,
     progress: Callable[[int], None] | None = None,
 ) -> list[Answer]:
     """Ask a server, one request at a time, with the log-probabilities of each token; greedily, unless a temperature is given.
 
     Args:
         stop: let the prompt be continued up to this text, instead of answered as a chat.
+        timeout_s: for one whole reply.
 
     Raises:
         SparkbookError: the server does not answer, or gives no log-probabilities.
     """
     import openai
 
-    client, answers = endpoint.client(), []
+    answers: list[Answer] = []
     same: dict[str, Any] = {
         "model": endpoint.model, "max_tokens": max_tokens, "temperature": temperature, "seed": 0,
         "extra_body": {"return_tokens_as_token_ids": True},
     }  # fmt: skip
-    for number, prompt in enumerate(prompts, 1):
-        try:
-            if stop is None:
-                message = [{"role": "user", "content": prompt.text}]
-                answer = _of_chat(
-                    prompt.id, client.chat.completions.create(messages=message, logprobs=True, top_logprobs=_TOP, **same).choices[0]
-                )
-            else:
-                answer = _of_text(prompt.id, client.completions.create(prompt=prompt.text, logprobs=_TOP, stop=stop, **same).choices[0])
-        except openai.OpenAIError as error:
-            raise SparkbookError(f"{endpoint.url} does not answer {prompt.id}: {str(error)[:300]}") from None
-        except (AttributeError, TypeError, LookupError, ValueError, RecursionError):
-            # The client takes whatever JSON comes: a reply without a message, with null for a list, or nested without end.
-            raise SparkbookError(
-                f"{endpoint.url} answers {prompt.id} with something else than a completion: is it a vLLM server?"
-            ) from None
-        if not answer.tokens:
-            raise SparkbookError(f"{endpoint.url} gives no log-probabilities, so a near-tie can't be told from a real difference")
-        answers.append(answer)
-        if progress:
-            progress(number)
+    with endpoint.client(timeout_s, timeout_s) as client:
+        for number, prompt in enumerate(prompts, 1):
+            try:
+                if stop is None:
+                    message = [{"role": "user", "content": prompt.text}]
+                    answer = _of_chat(
+                        prompt.id, client.chat.completions.create(messages=message, logprobs=True, top_logprobs=_TOP, **same).choices[0]
+                    )
+                else:
+                    answer = _of_text(prompt.id, client.completions.create(prompt=prompt.text, logprobs=_TOP, stop=stop, **same).choices[0])
+            except openai.OpenAIError as error:
+                raise SparkbookError(f"{endpoint.url} does not answer {prompt.id}: {str(error)[:300]}") from None
+            except (AttributeError, TypeError, LookupError, ValueError, RecursionError):
+                # The client takes whatever JSON comes: a reply without a message, with null for a list, or nested without end.
+                raise SparkbookError(
+                    f"{endpoint.url} answers {prompt.id} with something else than a completion: is it a vLLM server?"
+                ) from None
+            if not answer.tokens:
+                raise SparkbookError(f"{endpoint.url} gives no log-probabilities, so a near-tie can't be told from a real difference")
+            answers.append(answer)
+            if progress:
+                progress(number)
     return answers
 
 

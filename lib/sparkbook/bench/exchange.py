@@ -312,6 +312,7 @@ def run_vllm_bench(
     input_len: int = 512,
     output_len: int = 128,
     extra: Sequence[str] = (),
+    limit_s: float | None = None,
     run: Callable[..., subprocess.CompletedProcess[str]] = subprocess.run,
 ) -> Report:
     """Run `vllm bench serve` with random prompts, greedy, against a server and import what it measured as one row of the class `random`.
@@ -321,9 +322,10 @@ def run_vllm_bench(
         tokenizer: folder or name of the model's tokenizer: vLLM makes its prompts with it.
         input_len, output_len: tokens of a prompt and of a reply.
         extra: further arguments, such as `--dataset-name`.
+        limit_s: seconds after which it is ended.
 
     Raises:
-        SparkbookError: it is not there, or it fails; its last lines are in the message.
+        SparkbookError: it is not there, takes too long, or fails; its last lines are in the message.
     """
     with tempfile.TemporaryDirectory(prefix="sparkbook-bench-") as folder:
         line = [
@@ -349,6 +351,9 @@ def run_vllm_bench(
             "--temperature",
             "0",
             "--disable-tqdm",
+            # It would wait ten minutes for a server that answers otherwise than it likes. Ask the server first.
+            "--ready-check-timeout-sec",
+            "0",
             "--save-result",
             "--save-detailed",
             "--result-dir",
@@ -369,9 +374,13 @@ def run_vllm_bench(
         # vLLM's client takes the key from this variable.
         environment = {**os.environ, "OPENAI_API_KEY": endpoint.api_key or "none"}
         try:
-            done = run([*line, *extra], capture_output=True, text=True, env=environment)
+            done = run([*line, *extra], capture_output=True, text=True, env=environment, timeout=limit_s, stdin=subprocess.DEVNULL)
         except OSError as error:
             raise SparkbookError(f"{command[0]} can't be run: {error.strerror}") from None
+        except subprocess.TimeoutExpired:
+            raise SparkbookError(
+                f"`vllm bench serve` was ended after {limit_s:.0f} s without a result: does the server still answer?"
+            ) from None
         file = Path(folder) / "result.json"
         if done.returncode or not file.is_file():
             last = "\n".join((done.stderr or done.stdout).strip().splitlines()[-4:])

@@ -33,6 +33,10 @@ Progress = Callable[[str, int, int | None], None]
 """Called with a description, the requests that are done, and how many there will be (None: until the time is up)."""
 
 
+PROBE_TOKENS = 8
+"""Tokens of the very first reply."""
+
+
 @dataclass(frozen=True)
 class Plan:
     """What to measure. Every class is measured under every load.
@@ -123,8 +127,11 @@ class Worker:
         """
         stdin, stdout = self._process.stdin, self._process.stdout
         assert stdin and stdout
-        stdin.write(json.dumps(job).encode() + b"\n")
-        stdin.flush()
+        try:
+            stdin.write(json.dumps(job).encode() + b"\n")
+            stdin.flush()
+        except OSError:
+            raise SparkbookError(f"the measuring client ended with status {self._process.wait()}") from None
         stopped = False
         while True:
             try:
@@ -188,10 +195,10 @@ class Bench:
             SparkbookError: it fails.
         """
         probe = prompts.make("prose", 1, seed=self.plan.seed, salt=f"{self.salt}/cold")
-        outcome = self.send([self.body(probe[0].text, 8)], 1, "first request", 1)
+        outcome = self.send([self.body(probe[0].text, PROBE_TOKENS)], 1, "first request", 1)
         if outcome["records"] and outcome["records"][0]["status"] in (400, 422):
             self.vllm_fields = False
-            outcome = self.send([self.body(probe[0].text, 8)], 1, "first request", 1)
+            outcome = self.send([self.body(probe[0].text, PROBE_TOKENS)], 1, "first request", 1)
         if not outcome["records"]:
             raise KeyboardInterrupt
         request = requests_of(outcome, probe, False)[0]
@@ -213,7 +220,11 @@ class Bench:
         return self.plan.prompts(name, count, salt=salt, chars_per_token=self.chars_per_token)
 
     def warm_up(self, name: str, slots: int, row: str) -> tuple[WarmUp, float]:
-        """Waves of the row's own shape, until two of them agree; and the shortest latency seen (seconds)."""
+        """Waves of the row's own shape, until two of them agree; and the shortest latency seen (seconds).
+
+        Raises:
+            SparkbookError: a whole wave brought nothing: neither would the row, and each of its requests would be waited for.
+        """
         result, shortest = WarmUp(), float("inf")
         for wave in range(self.plan.waves):
             chosen = self.make(name, slots, f"warm/{row}/{wave}")
@@ -221,12 +232,13 @@ class Bench:
                 [self.body(p.text, min(self.plan.max_tokens, 16), self.ids(name)) for p in chosen], slots, f"{row}: warm-up", None
             )
             found = requests_of(outcome, chosen, False)
-            ttfts = [r.ttft_s for r in found if r.ttft_s is not None]
+            ttfts = [r.ttft_s for r in found if r.ttft_s is not None and not r.error]
             shortest = min([shortest, *(r.latency_s for r in found if r.latency_s and not r.error)])
             if outcome["interrupted"]:
                 raise KeyboardInterrupt
             if not ttfts:
-                break
+                errors = [r.error for r in found if r.error]
+                raise SparkbookError(f"{self.endpoint.url} answers no request of {row}: {errors[0] if errors else 'no text came'}")
             result.ttfts_s.append(round(statistics.median(ttfts), 6))
             last = result.ttfts_s[-2:]
             # Below 20 ms a difference is the machine's noise.
@@ -295,11 +307,9 @@ class Bench:
 
     def scrape(self) -> Metrics | None:
         """The engine's counters; None where it has none."""
-        import httpx
-
         try:
             return Metrics.parse(self.endpoint.metrics_text())
-        except (SparkbookError, httpx.HTTPError):
+        except SparkbookError:
             return None
 
 
@@ -315,10 +325,11 @@ def measure(
         progress: called as requests are answered.
 
     Returns:
-        All rows, each with its verdict. Ctrl-C ends the run early: rows measured until then are in it, `interrupted` is set.
+        All rows, each with its verdict. Ctrl-C ends the run early: rows measured until then are in it, `interrupted` is set. So does a
+        server that stops answering after a row: `ended` says what happened.
 
     Raises:
-        SparkbookError: the server does not answer a streamed chat.
+        SparkbookError: the server does not answer a streamed chat, or nothing before the first row was done.
     """
     plan = plan or Plan()
     report = Report(
@@ -339,8 +350,22 @@ def measure(
                     raise KeyboardInterrupt
         except KeyboardInterrupt:
             report.interrupted = True
+        except SparkbookError as error:
+            if not report.cells:
+                raise
+            report.ended = str(error)
     gate.compare_rows(report)
     return report
+
+
+def probe(endpoint: Endpoint, timeout_s: float) -> float:
+    """Seconds of one streamed chat of `PROBE_TOKENS` tokens.
+
+    Raises:
+        SparkbookError: the server does not answer one.
+    """
+    with Worker() as worker:
+        return Bench(endpoint, Plan(timeout_s=timeout_s), worker, None, None).cold().latency_s or 0.0
 
 
 def requests_of(outcome: dict[str, Any], chosen: Sequence[prompts.Prompt], keep_text: bool) -> list[Request]:
@@ -352,7 +377,7 @@ def requests_of(outcome: dict[str, Any], chosen: Sequence[prompts.Prompt], keep_
 
 def _request(record: dict[str, Any], prompt: str, first: float, keep_text: bool) -> Request:
     usage = record["usage"] or {}
-    told = usage.get("completion_tokens")
+    told = _count(usage.get("completion_tokens"))
     by_ids = sum(record["tokens"]) if record["tokens"] else None
     count = told if told is not None else by_ids
     return Request(
@@ -366,7 +391,7 @@ def _request(record: dict[str, Any], prompt: str, first: float, keep_text: bool)
         latency_s=record["end"],
         stamps_s=record["stamps"],
         chunk_tokens=record["tokens"],
-        prompt_tokens=usage.get("prompt_tokens"),
+        prompt_tokens=_count(usage.get("prompt_tokens")),
         output_tokens=count,
         id_tokens=by_ids,
         count_from="usage" if told is not None else "token ids" if by_ids is not None else "unknown",
@@ -374,6 +399,11 @@ def _request(record: dict[str, Any], prompt: str, first: float, keep_text: bool)
         text=record["text"] if keep_text else None,
         error=record["error"],
     )
+
+
+def _count(value: Any) -> int | None:
+    """A number of tokens; None for what is none, such as NaN."""
+    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
 
 
 def engine_delta(before: Metrics | None, after: Metrics | None, seconds: float) -> tuple[Engine | None, bool]:

@@ -14,10 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from sparkbook.bench import equality, prompts
+from sparkbook.bench import equality, prompts, recording
 from sparkbook.bench.equality import Answer, Difference, Equality, wilson
 from sparkbook.bench.prompts import Prompt
-from sparkbook.errors import SparkbookError
 from sparkbook.serve.endpoint import Endpoint
 
 Verdict = Literal["identical", "near-ties", "changed"]
@@ -299,11 +298,7 @@ class Record:
         Raises:
             SparkbookError: the file can't be written.
         """
-        lines = [json.dumps(dict(self.about), ensure_ascii=False), *(json.dumps(t.to_dict(), ensure_ascii=False) for t in self.trials)]
-        try:
-            Path(file).write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
-        except OSError as error:
-            raise SparkbookError(f"{file} can't be written: {error.strerror}") from None
+        recording.write(file, dict(self.about), (t.to_dict() for t in self.trials))
 
     @classmethod
     def read(cls, file: str | Path) -> Record:
@@ -312,13 +307,9 @@ class Record:
         Raises:
             SparkbookError: it can't be read, or is not such a file.
         """
-        try:
-            head, *rest = [json.loads(line) for line in Path(file).read_text(encoding="utf-8").splitlines()]
-            return cls(head, tuple(Trial.from_dict(row) for row in rest))
-        except OSError as error:
-            raise SparkbookError(f"{file} can't be read: {error.strerror}") from None
-        except (ValueError, KeyError, TypeError) as error:
-            raise SparkbookError(f"{file} is not a recorded comparison of outputs: {type(error).__name__}") from None
+        return recording.read(
+            file, "a recorded comparison of outputs", lambda head, rest: cls(dict(head), tuple(Trial.from_dict(row) for row in rest))
+        )
 
 
 def recorded() -> Record:

@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from sparkbook.bench import stats
+from sparkbook.bench import recording, stats
 from sparkbook.errors import SparkbookError
 from sparkbook.findings import Finding
 
@@ -383,6 +383,7 @@ class Report(_Model):
     Attributes:
         tool: who measured. engine, machine: what was measured. label: the arm of a comparison, or a mode.
         seed, salt: what the prompts are made from. cold: the very first request, kept apart.
+        interrupted: ended by Ctrl-C. ended: why it ended before its last row otherwise.
     """
 
     schema_: Literal["sparkbench/1"] = Field(SCHEMA, alias="schema")
@@ -397,6 +398,7 @@ class Report(_Model):
     cold: Request | None = None
     cells: list[Cell] = Field(default_factory=list)
     interrupted: bool = False
+    ended: str | None = None
     notes: list[str] = Field(default_factory=list)
 
     model_config = ConfigDict(extra="forbid", populate_by_name=True)
@@ -441,10 +443,7 @@ class Report(_Model):
         Raises:
             SparkbookError: the file can't be written.
         """
-        try:
-            Path(file).write_text(json.dumps(self.to_dict(), ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
-        except OSError as error:
-            raise SparkbookError(f"{file} can't be written: {error.strerror}") from None
+        recording.write_text(file, json.dumps(self.to_dict(), ensure_ascii=False, indent=1) + "\n")
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values; what is not known is left out."""

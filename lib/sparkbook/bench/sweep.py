@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -11,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sparkbook.bench import advise, equality, load
+from sparkbook.bench import advise, equality, load, recording
 from sparkbook.bench.advise import Advice
 from sparkbook.bench.equality import Answer, Equality
 from sparkbook.bench.prompts import Prompt
@@ -60,11 +59,7 @@ class Sweep:
         """
         rows = [(0, self.off[0]), *((k, report) for k, reports in self.arms.items() for report in reports), (0, self.off[1])]
         equal = {k: [_plain(found), _plain(found.control)] for k, found in self.equality.items()}
-        lines = [json.dumps({"k": k, "report": _thin(report).to_dict()}, ensure_ascii=False) for k, report in rows]
-        try:
-            Path(file).write_text("".join(f"{line}\n" for line in [json.dumps({"equality": equal}), *lines]), encoding="utf-8")
-        except OSError as error:
-            raise SparkbookError(f"{file} can't be written: {error.strerror}") from None
+        recording.write(file, {"equality": equal}, ({"k": k, "report": _thin(report).to_dict()} for k, report in rows))
 
     @classmethod
     def read(cls, file: str | Path) -> Sweep:
@@ -73,15 +68,13 @@ class Sweep:
         Raises:
             SparkbookError: it can't be read, or is not such a file.
         """
-        try:
-            head, *rest = [json.loads(line) for line in Path(file).read_text(encoding="utf-8").splitlines()]
-            reports = [(row["k"], Report.model_validate(row["report"])) for row in rest]
-            equal = {int(k): dataclasses.replace(_parsed(mine), control=_parsed(other)) for k, (mine, other) in head["equality"].items()}
-            first, last = (report for k, report in reports if k == 0)
-        except OSError as error:
-            raise SparkbookError(f"{file} can't be read: {error.strerror}") from None
-        except (ValueError, KeyError, TypeError) as error:
-            raise SparkbookError(f"{file} is not a recorded sweep: {type(error).__name__}") from None
+        return recording.read(file, "a recorded sweep", cls._of)
+
+    @classmethod
+    def _of(cls, head: dict[str, Any], rest: list[dict[str, Any]]) -> Sweep:
+        reports = [(row["k"], Report.model_validate(row["report"])) for row in rest]
+        equal = {int(k): dataclasses.replace(_parsed(mine), control=_parsed(other)) for k, (mine, other) in head["equality"].items()}
+        first, last = (report for k, report in reports if k == 0)
         arms = {k: tuple(r for other, r in reports if other == k) for k in dict.fromkeys(k for k, _ in reports if k)}
         return cls((first, last), arms, {}, equal)
 
@@ -180,6 +173,8 @@ def sweep(
             off.append(report)
         if report.interrupted:
             raise KeyboardInterrupt
+        if report.ended:
+            raise SparkbookError(report.ended)
     equal = {k: equality.compare(answers[0], answers[k], again) for k in arms} if asked else {}
     return Sweep((off[0], off[1]), arms, answers, equal)
 
@@ -214,6 +209,8 @@ def by_turns(
             report = measure(endpoints[k], dataclasses.replace(plan, classes=(name,), label=f"K={k}"))
             if report.interrupted:
                 raise KeyboardInterrupt
+            if report.ended:
+                raise SparkbookError(report.ended)
             earlier = reports[turn]
             reports[turn] = earlier.model_copy(update={"cells": [*earlier.cells, *report.cells]}) if earlier else report
     first, *middle, last = (report.model_copy(update={"label": f"K={k}"}) for k, report in zip(turns, reports, strict=True) if report)

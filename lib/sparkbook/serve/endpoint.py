@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 import httpx
 
 from sparkbook.errors import SparkbookError
+from sparkbook.serve.bounded import Bounded
 from sparkbook.serve.paths import state_dir
 
 if TYPE_CHECKING:
@@ -40,20 +41,32 @@ class Endpoint:
         if "@" in self.url.partition("://")[2].partition("/")[0]:
             raise SparkbookError(f"the address holds a name or password before the host: leave it out; a key goes into {KEY_FILE_VARIABLE}")
 
-    def client(self, timeout_s: float = 120.0) -> openai.OpenAI:
-        """An `openai` client for this server. It does not retry: a failure is to be seen, not hidden."""
+    def client(self, timeout_s: float = 120.0, whole_s: float | None = None) -> openai.OpenAI:
+        """An `openai` client for this server. It does not retry: a failure is to be seen, not hidden.
+
+        Args:
+            timeout_s: longest silence. whole_s: longest time of one request to its last byte; ten silences where it is not given.
+        """
         import openai
 
-        return openai.OpenAI(base_url=f"{self.url}/v1", api_key=self.api_key or "none", timeout=timeout_s, max_retries=0)
+        through = Bounded(whole_s or 10 * timeout_s, tls=self._tls)
+        return openai.OpenAI(
+            base_url=f"{self.url}/v1", api_key=self.api_key or "none", timeout=timeout_s, max_retries=0,
+            http_client=httpx.Client(transport=through, timeout=timeout_s, follow_redirects=True, trust_env=False),
+        )  # fmt: skip
 
     def get(self, path: str, timeout_s: float = 10.0) -> httpx.Response:
         """GET a path of the server, such as `/health` or `/metrics`, with the key.
 
+        Args:
+            timeout_s: for all of the reply.
+
         Raises:
-            SparkbookError: nothing answers there.
+            SparkbookError: nothing answers there, or not all of it in time.
         """
         try:
-            return httpx.get(f"{self.url}{path}", headers=self._headers(), timeout=timeout_s, trust_env=False)
+            with httpx.Client(transport=Bounded(timeout_s, tls=self._tls), timeout=timeout_s, trust_env=False) as client:
+                return client.get(f"{self.url}{path}", headers=self._headers())
         except httpx.TransportError as error:
             # What a protocol error says can hold a header, and with it the key: only its name is shown.
             told = type(error).__name__ if isinstance(error, httpx.ProtocolError) else str(error) or type(error).__name__
@@ -62,8 +75,15 @@ class Endpoint:
             raise SparkbookError(f"{self.url}{path} can't be asked: {type(error).__name__}") from None
 
     def metrics_text(self) -> str:
-        """What `/metrics` says, in Prometheus' text format."""
-        return self.get("/metrics").raise_for_status().text
+        """What `/metrics` says, in Prometheus' text format.
+
+        Raises:
+            SparkbookError: nothing answers there, or it is no such page.
+        """
+        reply = self.get("/metrics")
+        if not reply.is_success:
+            raise SparkbookError(f"{self.url}/metrics answers {reply.status_code}: is this a vLLM server?")
+        return reply.text
 
     def served_models(self) -> list[str]:
         """Names that `/v1/models` lists.
@@ -71,17 +91,36 @@ class Endpoint:
         Raises:
             SparkbookError: nothing answers, or the key is refused.
         """
+        return [name for name, _ in self._listed()]
+
+    def root_of_model(self) -> str | None:
+        """Folder or repository that the server says its model comes from; None where it does not say.
+
+        Raises:
+            SparkbookError: as `served_models`.
+        """
+        return dict(self._listed()).get(self.model)
+
+    def _listed(self) -> list[tuple[str, str | None]]:
+        """Name and root of each served model."""
         reply = self.get("/v1/models")
         if reply.status_code == httpx.codes.UNAUTHORIZED:
             raise SparkbookError(
                 f"{self.url} refuses the API key; give the server's own in VLLM_API_KEY or a file named by {KEY_FILE_VARIABLE}"
             )
+        if not reply.is_success:
+            _no_list(self.url, f"status {reply.status_code}")
         try:
-            return (
-                [model["id"] for model in reply.json()["data"]] if reply.is_success else _no_list(self.url, f"status {reply.status_code}")
-            )
+            found = [(model["id"], model.get("root")) for model in reply.json()["data"]]
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
-            return _no_list(self.url, "something else")
+            _no_list(self.url, "something else")
+        if not all(isinstance(name, str) and isinstance(root, str | None) for name, root in found):
+            _no_list(self.url, "something else")
+        return found
+
+    @property
+    def _tls(self) -> bool:
+        return self.url.lower().startswith("https")
 
     def _headers(self) -> dict[str, str]:
         return {"Authorization": f"Bearer {self.api_key}"} if self.api_key else {}

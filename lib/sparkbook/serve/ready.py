@@ -225,9 +225,10 @@ def _asks(question: str, **more: Any) -> Callable[[Endpoint, float], Any]:
     """A chat request; greedy, so that a start is judged on the same text every time."""
 
     def ask(endpoint: Endpoint, timeout_s: float) -> Any:
-        return endpoint.client(timeout_s).chat.completions.create(
-            model=endpoint.model, messages=[{"role": "user", "content": question}], temperature=0, **more
-        )
+        with endpoint.client(timeout_s, timeout_s) as client:
+            return client.chat.completions.create(
+                model=endpoint.model, messages=[{"role": "user", "content": question}], temperature=0, **more
+            )
 
     return ask
 
@@ -250,14 +251,14 @@ def _reply(ask: Callable[[Endpoint, float], Any], judge: Callable[[Any], str | N
 
         try:
             message = ask(endpoint, timeout_s).choices[0].message
+            seen, content = judge(message), message.content
         except openai.OpenAIError as error:
             return _Seen(f"the request failed: {error}", passed=False, final=True)
-        seen = judge(message)
-        return (
-            _Seen(seen)
-            if seen
-            else _Seen(f"the recipe claims {claim}, but the reply has none: {message.content!r}", passed=False, final=True)
-        )
+        except (ValueError, TypeError, AttributeError, LookupError, RecursionError) as error:
+            return _Seen(f"the reply is no chat ({type(error).__name__})", passed=False, final=True)
+        if seen:
+            return _Seen(seen)
+        return _Seen(f"the recipe claims {claim}, but the reply has none: {content!r}", passed=False, final=True)
 
     return probe
 

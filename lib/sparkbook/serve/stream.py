@@ -69,38 +69,48 @@ def stream_chat(
         max_tokens: at most so many tokens.
         request: further fields of the request's body.
         on_text: called with each piece of text as it arrives.
-        timeout_s: seconds without a sign of life after which it fails.
+        timeout_s: seconds without a sign of life after which it fails; a reply that has not ended after ten times that fails as well.
         clock: replaced in tests.
 
     Raises:
         StreamError: the request fails.
     """
+    import httpx
     import openai
 
-    reply = Streamed()
+    reply, seen = Streamed(), False
     begin = clock()
     try:
-        stream = endpoint.client(timeout_s).chat.completions.create(
-            model=endpoint.model,
-            messages=[{"role": "user", "content": prompt}],
-            max_tokens=max_tokens,
-            temperature=0,
-            stream=True,
-            stream_options={"include_usage": True},
-            **(request or {}),
-        )
-        for chunk in stream:
-            delta = chunk.choices[0].delta if chunk.choices else None
-            # vLLM streams what a reasoning model thinks as `reasoning`: for the one who waits it is the first sign of life.
-            text = delta and (delta.content or getattr(delta, "reasoning", None))
-            if text or (delta and delta.tool_calls):
-                reply.stamps_s.append(clock() - begin)
-            if text:
-                reply.text += text
-                if on_text:
-                    on_text(text)
-            reply.tokens = chunk.usage.completion_tokens if chunk.usage else reply.tokens
+        with endpoint.client(timeout_s) as client:
+            stream = client.chat.completions.create(
+                model=endpoint.model,
+                messages=[{"role": "user", "content": prompt}],
+                max_tokens=max_tokens,
+                temperature=0,
+                stream=True,
+                stream_options={"include_usage": True},
+                **(request or {}),
+            )
+            for chunk in stream:
+                delta = chunk.choices[0].delta if chunk.choices else None
+                seen = seen or delta is not None
+                # vLLM streams what a reasoning model thinks as `reasoning`: for the one who waits it is the first sign of life.
+                text = delta and (delta.content or getattr(delta, "reasoning", None))
+                if text or (delta and delta.tool_calls):
+                    reply.stamps_s.append(clock() - begin)
+                if text:
+                    reply.text += text
+                    if on_text:
+                        on_text(text)
+                reply.tokens = chunk.usage.completion_tokens if chunk.usage else reply.tokens
     except openai.OpenAIError as error:
         raise StreamError(prompt, error, isinstance(error, openai.APIConnectionError)) from None
+    except httpx.HTTPError as error:  # in the middle of a stream the client passes them on as they are
+        raise StreamError(prompt, error, connection=True) from None
+    except (ValueError, TypeError, AttributeError, LookupError, RecursionError) as error:
+        told = SparkbookError(f"the stream holds something else than a chat ({type(error).__name__})")
+        raise StreamError(prompt, told, connection=False) from None
+    if not seen:
+        raise StreamError(prompt, SparkbookError("the reply holds no events of a chat"), connection=False)
     reply.total_s = clock() - begin
     return reply

@@ -82,6 +82,7 @@ def warm_up(
     request: dict[str, Any] | None = None,
     max_tokens: int = 8,
     at_most: int = 12,
+    timeout_s: float = 120.0,
     progress: Callable[[str], None] | None = None,
     clock: Callable[[], float] = time.monotonic,
 ) -> WarmUp:
@@ -93,6 +94,7 @@ def warm_up(
         request: fields that make it this kind, such as `response_format` or `tools`; they join the request's body.
         max_tokens: length of each reply in tokens.
         at_most: requests after which it ends, settled or not.
+        timeout_s: longest silence of a reply.
         progress: called with a line for each request.
         clock: replaced in tests.
 
@@ -103,7 +105,7 @@ def warm_up(
     while len(result.samples) < at_most and not result.settled:
         # A different prompt each time: a prefix that is already cached would make later requests look warm for the wrong reason.
         prompt = f"Request {len(result.samples) + 1}: say hello."
-        reply = stream_chat(endpoint, prompt, max_tokens=max_tokens, request=request, clock=clock)
+        reply = stream_chat(endpoint, prompt, max_tokens=max_tokens, request=request, timeout_s=timeout_s, clock=clock)
         sample = Sample(reply.ttft_s, reply.total_s, reply.tokens)
         result.samples.append(sample)
         result.settled = has_settled([s.ttft_s for s in result.samples])

@@ -200,15 +200,13 @@ class Eyes:
         return Sample(now, available, generated, running, self._power() if running else None)
 
     def _engine(self) -> tuple[float | None, float | None]:
-        import httpx
-
         from sparkbook.metrics import Metrics
 
         assert self._endpoint is not None
         try:
             metrics = Metrics.parse(self._endpoint.metrics_text())
             return metrics.value("generation_tokens_total"), metrics.value("num_requests_running")
-        except (SparkbookError, httpx.HTTPError, ValueError):
+        except SparkbookError:
             return None, None  # still starting
 
 
