@@ -154,7 +154,7 @@ def disk_needed(disks: Sequence[Disk]) -> Chart:
         text = f"{disk.total_gb:.0f}" if disk.total_gb >= 1 else f"{disk.total_gb:.2f}"
         axes.annotate(text, (disk.total_gb, row), xytext=(3, 0), textcoords="offset points", va="center")
     axes.grid(False, axis="y")
-    axes.tick_params(axis="y", labelsize=7)
+    axes.tick_params(axis="y", labelsize=7, left=False)
     axes.margins(y=0.01)
     axes.set_xlim(0, 1.08 * max(disk.total_gb for disk in disks))
     _label(axes, "GB on disk")

@@ -181,7 +181,7 @@ def _label_dots(axis: Axes, dots: Sequence[Dot]) -> None:
         if dot.label in seen or not dot.label:
             continue
         seen.add(dot.label)
-        near = sum(0.72 < dot.gigabytes / x < 1.4 and 0.86 < dot.steps_s / y < 1.16 for x, y in placed)
+        near = sum(0.45 < dot.gigabytes / x < 2.2 and 0.86 < dot.steps_s / y < 1.16 for x, y in placed)
         placed.append((dot.gigabytes, dot.steps_s))
         if dot.kind == "estimate":  # above its interval
             axis.annotate(dot.label, (dot.gigabytes, dot.high or dot.steps_s), xytext=(0, 4), textcoords="offset points", fontsize=7,
@@ -237,17 +237,25 @@ def _tokens(count: int) -> str:
     return f"{count / 1024:g}k" if count % 1024 == 0 else f"{count:,}"
 
 
+def _once(names: Sequence[str]) -> list[str]:
+    """Names one below the other; of those that differ only behind their last hyphen the first is written out, the others from there on."""
+    stems = [name.rpartition("-")[0] for name in names]
+    return [
+        name.removeprefix(stem) if stem and stem == before else name for name, stem, before in zip(names, stems, ["", *stems], strict=False)
+    ]
+
+
 @book_style()
 def predicted(names: Sequence[str], measured: Sequence[float], estimates: Sequence[Speed]) -> Chart:
     """Published figures (dots) beside the estimates (diamonds with their interval), one row each; tokens a second, logarithmic."""
     figure, axis = style.axes(0.8 + 0.19 * len(names))
     axis.grid(axis="x")
     rows = range(len(names))
-    for row, estimate in zip(rows, estimates, strict=True):
-        axis.plot([estimate.low, estimate.high], [row] * 2, color=ORANGE, linewidth=3, alpha=0.45, solid_capstyle="butt")
+    axis.hlines(rows, [e.low for e in estimates], [e.high for e in estimates], color=ORANGE, linewidth=3, alpha=0.45)
     axis.scatter([e.tok_s for e in estimates], rows, s=20, c=ORANGE, marker="D", zorder=3, label="estimate and interval")
     axis.scatter(measured, rows, s=20, c=BLUE, marker="o", zorder=4, label="published")
-    axis.set_yticks(list(rows), list(names), fontsize=7)
+    axis.set_yticks(list(rows), _once(names), fontsize=7)
+    axis.tick_params(axis="y", left=False)
     axis.invert_yaxis()
     axis.margins(y=0.01)
     axis.set_xscale("log")
