@@ -92,18 +92,16 @@ class _AsBuilt:
     """What nbval asks of a kernel, told from a notebook that was run before: each cell's outputs, as the messages they came in."""
 
     def __init__(self, executed: Path) -> None:
-        from sparkbook.book import notebooks
-
-        self._cells = iter(notebooks.code_cells(notebooks.read(executed)))
+        self._cells = iter([cell for cell in nbformat.read(executed, 4).cells if cell.cell_type == "code"])
         self._messages: collections.deque[dict[str, Any]] = collections.deque()
 
     def execute_cell_input(self, source: str, allow_stdin: bool | None = None) -> str:
         cell = next(self._cells)
-        assert cell["source"] == source, "the build ran another cell"
-        said = [(output["output_type"], output) for output in nbformat.from_dict(cell["outputs"])]
+        assert cell.source == source, "the build ran another cell"
+        said = [(output.output_type, output) for output in cell.outputs]
         for kind, content in [*said, ("status", {"execution_state": "idle"})]:
-            self._messages.append({"msg_type": kind, "content": content, "parent_header": {"msg_id": cell["id"]}})
-        return cell["id"]
+            self._messages.append({"msg_type": kind, "content": content, "parent_header": {"msg_id": cell.id}})
+        return cell.id
 
     def get_message(self, stream: str, timeout: float | None = None) -> dict[str, Any]:
         return self._messages.popleft()

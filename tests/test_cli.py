@@ -1,6 +1,8 @@
-"""The `sparkbook` command as it is installed: what it prints, where, and how it exits."""
+"""The `sparkbook` command: what it prints, where, and how it exits. One call of each kind goes to the program as it is installed."""
 
+import contextlib
 import fcntl
+import io
 import json
 import os
 import pty
@@ -10,9 +12,10 @@ import subprocess
 import sys
 import termios
 from pathlib import Path
+from unittest import mock
 
 import pytest
-from sparkbook import recipes
+from sparkbook import cli, recipes
 from sparkbook.formats import FORMATS
 
 COMMAND = Path(sys.executable).with_name("sparkbook")
@@ -23,9 +26,22 @@ ENV = {
 }
 
 
+def installed(*arguments: str, check: int = 0) -> subprocess.CompletedProcess[str]:
+    """The command as a process of its own, which takes half a second to start."""
+    return checked(subprocess.run([COMMAND, *arguments], capture_output=True, text=True, timeout=60, check=False, env=ENV), check)
+
+
 def run(*arguments: str, check: int = 0) -> subprocess.CompletedProcess[str]:
-    result = subprocess.run([COMMAND, *arguments], capture_output=True, text=True, timeout=60, check=False, env=ENV)
-    assert result.returncode == check, result.stderr
+    """The same, in this process: what the installed program calls."""
+    out, err, words = io.StringIO(), io.StringIO(), [str(COMMAND), *arguments]
+    world = mock.patch.dict(os.environ, ENV, clear=True), mock.patch.object(sys, "argv", words)
+    with world[0], world[1], contextlib.redirect_stdout(out), contextlib.redirect_stderr(err), pytest.raises(SystemExit) as end:
+        cli.main()
+    return checked(subprocess.CompletedProcess(words, int(end.value.code or 0), out.getvalue(), err.getvalue()), check)
+
+
+def checked(result: subprocess.CompletedProcess[str], status: int) -> subprocess.CompletedProcess[str]:
+    assert result.returncode == status, result.stderr
     assert "Traceback" not in result.stderr and "\x1b" not in result.stdout + result.stderr
     return result
 
@@ -52,7 +68,7 @@ def in_terminal(width: int, *arguments: str) -> tuple[str, str]:
 
 
 def test_version_and_help() -> None:
-    assert re.fullmatch(r"sparkbook \d+\.\d+\.\d+\n", run("--version").stdout)
+    assert re.fullmatch(r"sparkbook \d+\.\d+\.\d+\n", installed("--version").stdout)
     assert "recipes" in run("--help").stdout
     assert "validate" in run("recipes", "--help").stdout
 
@@ -64,7 +80,7 @@ def test_the_command_starts_without_what_it_does_not_need() -> None:
 
 
 def test_list_in_a_pipe_has_one_line_for_each_recipe() -> None:
-    lines = run("recipes", "list").stdout.splitlines()
+    lines = installed("recipes", "list").stdout.splitlines()
     assert [line.split()[0] for line in lines[1:]] == recipes.ids()
     [line] = [line for line in lines if line.startswith("gpt-oss-120b ")]
     assert line.split() == [
@@ -134,7 +150,7 @@ def test_a_recipe_by_path(tmp_path: Path) -> None:
 
 
 def test_errors_are_one_message_and_exit_2(tmp_path: Path) -> None:
-    result = run("recipes", "show", "gpt-oss-12b", check=2)
+    result = installed("recipes", "show", "gpt-oss-12b", check=2)
     assert result.stdout == "" and result.stderr.startswith("sparkbook: there is no recipe 'gpt-oss-12b'; did you mean gpt-oss-120b")
     assert "no recipe file" in run("recipes", "show", str(tmp_path / "x.yaml"), check=2).stderr
     assert "'facts'" in run("recipes", "show", "gpt-oss-120b", "--as", "helm", check=2).stderr
@@ -149,7 +165,7 @@ def test_validate(tmp_path: Path) -> None:
     result = run("recipes", "validate", str(good), str(bad), str(tmp_path / "none.yaml"), check=2)
     assert "good.yaml is a valid recipe" in result.stdout
     assert "did you mean 'family'" in result.stderr and "there is no recipe file" in result.stderr
-    answer = json.loads(run("recipes", "validate", "--json", str(good), str(bad), check=2).stdout)
+    answer = json.loads(installed("recipes", "validate", "--json", str(good), str(bad), check=2).stdout)
     assert [row["valid"] for row in answer] == [True, False] and "famliy" in answer[1]["problem"]
 
 

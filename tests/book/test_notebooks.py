@@ -90,9 +90,12 @@ def test_a_failure_is_told_from_the_number_the_reader_sees(notebook: Make, tmp_p
 
 
 def test_a_kernel_that_dies_is_a_failure(notebook: Make, tmp_path: Path) -> None:
-    failure = notebooks.execute(notebook("import os\nos._exit(1)"), tmp_path / "out.ipynb")
+    failure = notebooks.execute(notebook("import os\nos._exit(1)", "1"), tmp_path / "out.ipynb")
     assert failure is not None
     assert "DeadKernelError" in failure.error
+    shown = notebooks.read(tmp_path / "out.ipynb")["cells"]
+    assert "did not run to its end" in shown[1]["source"]
+    assert not any(cell["outputs"] for cell in notebooks.code_cells({"cells": shown})), "nothing is shown that this run did not give"
 
 
 def test_plan_shows_the_engine_cells_and_runs_the_others(notebook: Make, tmp_path: Path) -> None:

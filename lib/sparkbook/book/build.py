@@ -306,10 +306,7 @@ class _Runner:
         if page.out == page.source:
             return
         page.forget()
-        notebook = nbformat.from_dict(notebooks.read(page.source))
-        for cell in notebook.cells:
-            if cell.cell_type == "code":
-                cell.outputs, cell.execution_count = [], None
+        notebook = notebooks.without_outputs(nbformat.from_dict(notebooks.read(page.source)))
         notebook.cells.insert(1, nbformat.v4.new_markdown_cell(notebooks.failure_note(failure)))
         notebooks.normalise(notebook)
         page.out.parent.mkdir(parents=True, exist_ok=True)

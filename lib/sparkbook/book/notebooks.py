@@ -200,6 +200,7 @@ def execute(
                 language="python",
                 progress_bar=progress,
                 execution_timeout=CELL_TIMEOUT_S,
+                request_save_on_cell_execute=False,  # it would write and check the whole notebook twice for each cell
                 **client,
             )
         except PapermillExecutionError as error:
@@ -210,7 +211,7 @@ def execute(
             raise Abandoned(source.name)
         if failure and out == source:
             return failure
-        result = nbformat.read(temporary if temporary.exists() else source, 4)
+        result = nbformat.read(temporary, 4) if temporary.exists() else without_outputs(node)
         result.cells = [cell for cell in result.cells if not _is_banner(cell)]
         if failure:
             result.cells.insert(1, nbformat.v4.new_markdown_cell(failure_note(failure)))
@@ -223,6 +224,14 @@ def execute(
         if not (loop := ensure_event_loop()).is_running():
             loop.close()
     return failure
+
+
+def without_outputs(notebook: Any) -> Any:
+    """The same notebook as one that never ran: what a dead kernel's cells had given went with it."""
+    for cell in notebook.cells:
+        if cell.cell_type == "code":
+            cell.outputs, cell.execution_count = [], None
+    return notebook
 
 
 def _is_banner(cell: Any) -> bool:
