@@ -7,6 +7,7 @@ one of the same meaning: vLLM's "ITL" is the time of a step (`step_gap_s`), llam
 
 from __future__ import annotations
 
+import datetime
 import json
 import os
 import statistics
@@ -17,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from sparkbook.bench import gate, stats
-from sparkbook.bench.results import Cell, Engine, Figures, Report, Request, Summary, figures
+from sparkbook.bench.results import FEW_FOR_P99, Cell, Engine, Figures, Report, Request, Summary, figures
 from sparkbook.errors import SparkbookError
 from sparkbook.serve.endpoint import Endpoint
 
@@ -233,18 +234,137 @@ def from_llama_benchy(value: dict[str, Any]) -> Report:
         report = Report(date=str(value["timestamp"]), tool=f"llama-benchy {value['version']}", model=str(value["model"]), cells=cells)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise SparkbookError(f"this is not a result of llama-benchy: {type(error).__name__} {error}") from None
-    for cell in report.cells:
-        gate.stamp(cell, gate.judge(gate.Seen(cell)))
-    gate.compare_rows(report)
-    return report
+    return _judged(report)
 
 
 def _benchy(metric: dict[str, Any] | None, factor: float = 1.0) -> Summary | None:
     return Summary.of([v * factor for v in metric["values"]]) if metric and metric.get("values") else None
 
 
+def from_guidellm(value: dict[str, Any]) -> Report:
+    """A file of `guidellm run --output kind=json`; one row for each of its benchmarks.
+
+    Its "inter token latency" is `tpot_s` here: (last token - first token) / (tokens - 1). Its "time per output token" holds the first token
+    too, latency / tokens, which is 1 / `req_tok_s` here. Events are counted there and not timed, so `step_gap_s` stays unknown.
+
+    Raises:
+        SparkbookError: it is not such a file.
+    """
+    try:
+        cells = []
+        for run in value["benchmarks"]:
+            metrics, strategy = run["metrics"], run["config"]["strategy"]
+
+            def told(name: str, factor: float = 0.001, metrics: dict[str, Any] = metrics) -> Summary | None:
+                found = metrics[name]["successful"]
+                return _places(found["count"], found["mean"], found["percentiles"], found["min"], found["max"], factor)
+
+            totals, rate = metrics["request_totals"], metrics["output_tokens_per_second"]["successful"]["mean"]
+            words = metrics["output_token_count"]["successful"]
+            # Where it kept all requests: the events that held tokens. Its own count of iterations has the role and the end in it.
+            kept = [request["info"]["timings"]["token_iterations"] for request in run["requests"].get("successful") or ()]
+            figures_ = Figures(
+                completed=totals["successful"], failed=totals["errored"], duration_s=run["duration"], out_tok_s=rate or None,
+                input_tokens=round(metrics["prompt_token_count"]["successful"]["total_sum"]), output_tokens=round(words["total_sum"]),
+                ttft_s=told("time_to_first_token_ms"), tpot_s=told("inter_token_latency_ms"), latency_s=told("request_latency", 1.0),
+            )  # fmt: skip
+            figures_.decode_tok_s = _inverse(figures_.tpot_s)
+            if len(kept) == figures_.completed < sum(kept):
+                figures_.tok_per_step = (words["total_sum"] - len(kept)) / (sum(kept) - len(kept))
+            slots = strategy.get("streams") or (1 if strategy["type_"] == "synchronous" else None)
+            cells.append(
+                Cell(
+                    prompt_class="imported", concurrency=slots, rate=None if slots else strategy.get("rate"),
+                    max_tokens=round(words["max"]) if words["count"] else None, figures=figures_,
+                )
+            )  # fmt: skip
+        first = datetime.datetime.fromtimestamp(value["benchmarks"][0]["start_time"], datetime.UTC)
+        report = Report(
+            date=first.strftime("%Y-%m-%dT%H:%M:%SZ"), tool=f"GuideLLM {value['metadata']['guidellm_version']}",
+            model=str(value["benchmarks"][0]["config"]["backend"].get("model") or "unknown"), cells=cells,
+        )  # fmt: skip
+    except (KeyError, TypeError, ValueError, AttributeError, IndexError, OverflowError) as error:
+        raise SparkbookError(f"this is not a result of GuideLLM: {type(error).__name__} {error}") from None
+    return _judged(report)
+
+
+def from_aiperf(value: dict[str, Any]) -> Report:
+    """A file `profile_export_aiperf.json` of `aiperf profile --streaming`, whose times are milliseconds.
+
+    Its "inter token latency" is `tpot_s` here, its "inter chunk latency" `step_gap_s`. It counts tokens with a tokenizer of its
+    own unless it is run with `--use-server-token-count`: text that came in pieces may make another number.
+
+    Raises:
+        SparkbookError: it is not such a file.
+    """
+    try:
+
+        def told(name: str) -> Summary | None:
+            found = value.get(name)
+            if found and found["unit"] != "ms":
+                raise ValueError(f"{name} in {found['unit']}")
+            return _places(found["count"], found["avg"], found, found["min"], found["max"], 0.001) if found else None
+
+        def one(name: str) -> float | None:
+            return value[name]["avg"] if name in value else None
+
+        load = next((phase for phase in value["input_config"]["phases"] if not phase.get("exclude_from_results")), {})
+        errors = one("error_request_count") or 0
+        figures_ = Figures(
+            completed=round(value["request_count"]["avg"]), failed=round(errors), duration_s=one("benchmark_duration"),
+            input_tokens=_whole(one("total_isl")), output_tokens=_whole(one("total_osl")), out_tok_s=one("output_token_throughput"),
+            ttft_s=told("time_to_first_token"), ttfo_s=told("time_to_first_output_token"), tpot_s=told("inter_token_latency"),
+            step_gap_s=told("inter_chunk_latency"), latency_s=told("request_latency"),
+        )  # fmt: skip
+        figures_.decode_tok_s = _inverse(figures_.tpot_s)
+        if figures_.step_gap_s and figures_.output_tokens:
+            figures_.tok_per_step = (figures_.output_tokens - figures_.completed) / figures_.step_gap_s.n
+        length = value.get("output_sequence_length")
+        cell = Cell(
+            prompt_class="imported", concurrency=load.get("concurrency"), rate=load.get("rate"),
+            max_tokens=round(length["max"]) if length else None, figures=figures_,
+        )  # fmt: skip
+        report = Report(
+            date=f"{value['start_time'][:19]}Z", tool=f"aiperf {value['aiperf_version']}",
+            model=str(value["input_config"]["models"]["items"][0]["name"]), cells=[cell],
+        )  # fmt: skip
+    except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
+        raise SparkbookError(f"this is not a result of aiperf: {type(error).__name__} {error}") from None
+    return _judged(report)
+
+
+def _places(n: int, mean: float, places: dict[str, Any], low: float, high: float, factor: float) -> Summary | None:
+    """A summary from percentiles that another tool has worked out."""
+    if not n:
+        return None
+    p25, p50, p75, p90, p99 = (places[name] * factor for name in ("p25", "p50", "p75", "p90", "p99"))
+    return Summary(
+        n=n, mean=mean * factor, median=p50, p90=p90, p99=p99 if n >= FEW_FOR_P99 else None, low=low * factor, high=high * factor,
+        iqr_share=(p75 - p25) / p50 if p50 and n > 3 else None,
+    )  # fmt: skip
+
+
+def _inverse(times: Summary | None) -> Summary | None:
+    """Speeds from times: the median of 1 / x is 1 / median; the mean, which is not 1 / mean, stands in by its bound."""
+    if times is None or not times.low:
+        return None
+    return Summary(n=times.n, mean=1 / times.mean, median=1 / times.median, p90=1 / times.low, low=1 / times.high, high=1 / times.low)
+
+
+def _whole(number: float | None) -> int | None:
+    return None if number is None else round(number)
+
+
+def _judged(report: Report) -> Report:
+    """What the gate says of another tool's rows: what they do not tell is unknown."""
+    for cell in report.cells:
+        gate.stamp(cell, gate.judge(gate.Seen(cell)))
+    gate.compare_rows(report)
+    return report
+
+
 def read(file: str | Path) -> Report:
-    """A result file of any of the three: ours, `vllm bench serve`'s, llama-benchy's.
+    """A result file of ours, `vllm bench serve`, llama-benchy, GuideLLM or aiperf.
 
     Raises:
         SparkbookError: it can't be read, or is none of them.
@@ -257,8 +377,10 @@ def read(file: str | Path) -> Report:
         raise SparkbookError(f"{file} is not JSON") from None
     if isinstance(value, dict) and "output_throughput" in value:
         return from_vllm(value)
+    if isinstance(value, dict) and "aiperf_version" in value:
+        return from_aiperf(value)
     if isinstance(value, dict) and "benchmarks" in value:
-        return from_llama_benchy(value)
+        return from_guidellm(value) if "metadata" in value else from_llama_benchy(value)
     return Report.read(file)
 
 
