@@ -81,7 +81,7 @@ def test_times_and_rates_agree_with_the_truth(truth, slots):
     assert abs(statistics.median(tpots)) < 0.02
     assert cell.figures.tok_per_step == pytest.approx(47 / (len(told[0]["tokens"]) - 1))
     begin, end = min(e["begin"] for e in told), max(e["stamps"][-1] for e in told)
-    assert cell.figures.out_tok_s == pytest.approx(48 * len(told) / (end - begin), rel=0.05)
+    assert 48 * len(told) / cell.figures.out_tok_s == pytest.approx(end - begin, rel=0.05, abs=0.2)  # in s, for one hiccup is a tenth of it
 
 
 AWKWARD = {
