@@ -76,6 +76,9 @@
       ...summary.decode.map(({ requests, tok_s: [low, middle, high] }) => [
         requests === 1 ? "Decode, 1 request" : `Decode, ${requests} requests`, `${figure(middle)} tok/s (estimate, ${figure(low)} to ${figure(high)})`]),
       ...(summary.decode.length ? [] : [["Decode", "no estimate: no source gives all that a step reads"]]),
+      ...summary.first_token_s.map(({ prompt, cached, seconds: [low, middle, high] }) => [
+        `First token of ${prompt.toLocaleString("en")}`,
+        `${figure(middle)} s (estimate, ${figure(low)} to ${figure(high)})${cached ? `, ${cached.toLocaleString("en")} of them in the prefix cache` : ""}`]),
     ];
     return make("table", make("tbody", rows.map(([name, value]) => make("tr", [make("th", name, { scope: "row" }), make("td", value)]))), {
       class: "table sb-facts" });
@@ -122,7 +125,7 @@
     }
     function box(name, title, option, more = {}, offered = null) {
       const list = offered && make("datalist", offered.map((value) => make("option", [], { value })), { id: `sb-planner-${own}-${name}-list` });
-      const control = make("input", [], { type: "text", autocomplete: "off", spellcheck: "false", placeholder: "as it is", ...more, ...(list ? { list: list.id } : {}) });
+      const control = make("input", [], { type: "text", autocomplete: "off", spellcheck: "false", placeholder: "unchanged", ...more, ...(list ? { list: list.id } : {}) });
       control.dataset.option = option;
       field(name, title, control);
       if (list) fields.push(list);
@@ -144,7 +147,7 @@
       box("seqs", "Sequences at once", "--seqs", number_),
       box("fraction", "gpu-memory-utilization", "--fraction", number_),
       box("kv", "KV cache dtype", "--kv-dtype", {}, data.kv),
-      box("available", "GiB available before the start", "--available-gib", { ...number_, placeholder: "an idle Spark" }),
+      box("available", "Memory available, GiB", "--available-gib", { ...number_, placeholder: "an idle Spark" }),
       box("nodes", "Sparks", "--nodes", { ...number_, placeholder: "1" }),
       box("release", "vLLM release", "--release", {}, data.releases),
     ];
@@ -159,6 +162,8 @@
     const state = make("span", [], { role: "status" });
     const wait = make("p", [bar, " ", state, " ", cancel], { class: "sb-planner-wait" });
     const answer = make("div", [], { class: "sb-planner-answer", role: "region", "aria-label": "Answer of the planner", "aria-live": "polite", tabindex: "-1" });
+    const licences = make("a", "licences", { href: new URL("planner/LICENCES.txt", HERE) });
+    const about = make("small", ["Nothing that you type leaves this page. Python runs here by Pyodide (", licences, ")."]);
     bar.hidden = true;
 
     function words() {
@@ -208,7 +213,7 @@
     }
 
     const form = make("form", [...fields], { "aria-label": "Planner", class: "sb-choose sb-planner-form", novalidate: "" });
-    form.append(make("div", [line, copy], { class: "sb-choose-launch sb-planner-wide" }), make("div", [run, wait], { class: "sb-planner-wide" }));
+    form.append(make("div", [line, copy], { class: "sb-choose-launch sb-planner-wide" }), make("div", [run, wait, about], { class: "sb-planner-wide" }));
     form.addEventListener("submit", ask);
     cancel.addEventListener("click", () => python.stop("cancelled"));
     copy.addEventListener("click", async () => {

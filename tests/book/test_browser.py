@@ -8,6 +8,7 @@ import http.server
 import io
 import re
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -112,6 +113,26 @@ def test_a_tab_chosen_on_one_page_is_chosen_on_the_next(tab: Tab, address: str) 
     tab.open(f"{address}/models/gemma-4-31b-it-nvfp4.html", 1000, "light")
     assert "sparkrun" in tab.evaluate(chosen)
     tab.evaluate("localStorage.clear()")
+
+
+def test_the_planners_answer_reads_well(tab: Tab, address: str, axe: str) -> None:
+    """What it answers is compared in test_planner.py."""
+    tab.open(f"{address}/models/gpt-oss-120b.html", 1400, "light")
+    tab.evaluate("document.querySelector('.sb-planner-run').click()")
+    deadline = time.monotonic() + 90
+    while not tab.evaluate("!document.querySelector('.sb-planner-run').disabled"):
+        assert time.monotonic() < deadline, "the planner gives no answer"
+        time.sleep(0.1)
+    assert "fit" in tab.evaluate("document.querySelector('.sb-planner-verdict strong').textContent")
+    tab.evaluate(f"{axe}; 0")
+    for width, scheme in ((1400, "light"), (390, "dark")):
+        tab.call("Emulation.setDeviceMetricsOverride", width=width, height=900, deviceScaleFactor=1, mobile=False)
+        tab.call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}])
+        tab.evaluate("new Promise((done) => setTimeout(done, 100))")
+        tab.evaluate(SETTLED)
+        assert tab.evaluate(AXE) == []
+        assert tab.evaluate(TOO_WIDE) <= 0
+    assert tab.complaints() == []
 
 
 def test_a_line_is_copied_as_it_stands(tab: Tab, address: str, small_site: Path) -> None:

@@ -4,12 +4,13 @@ cannot pass for a site that builds, and the tests need no engine. `make book` ch
 from __future__ import annotations
 
 import io
+import json
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-from sparkbook.book import notebooks, site
+from sparkbook.book import notebooks, planner, site
 from sparkbook.book.build import build
 from sparkbook.book.check import check
 from sparkbook.book.pages import as_published, pages
@@ -119,6 +120,14 @@ class TestSite:
         text = (small_site / "models/embedded-tiny-dense.html").read_text("utf-8")
         assert "vllm serve" in text
         assert "docker run" not in text
+
+    def test_a_recipes_page_has_a_planner_for_it(self, small_site: Path) -> None:
+        text = (small_site / "models/gpt-oss-120b.html").read_text("utf-8")
+        data = json.loads(text.partition('<div class="sb-planner"><script type="application/json">')[2].partition("</script>")[0])
+        assert [recipe["id"] for recipe in data["recipes"]] == [data["first"]] == ["gpt-oss-120b"]
+        files = {path.name: path.stat().st_size for path in (small_site / "_static" / "planner").iterdir()}
+        assert data["size"] == sum(size for name, size in files.items() if name != "LICENCES.txt")
+        assert planner.NONE in (small_site / "models/embedded-tiny-dense.html").read_text("utf-8")
 
     def test_a_second_build_leaves_it(self, small_site: Path, small_book: Project) -> None:
         before = (small_site / "index.html").stat().st_mtime_ns

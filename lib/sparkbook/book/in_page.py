@@ -51,7 +51,7 @@ def run(words: list[str]) -> tuple[int, str]:
         code = end.code if isinstance(end.code, int) else 2
     except ImportError as error:
         code = 2
-        wrong.write(f"sparkbook: this needs '{error.name}', which is not in the page: run the line where sparkbook is installed")
+        wrong.write(f"sparkbook: this takes more than the page holds ({error}): run the line where sparkbook is installed")
     finally:
         sys.argv, sys.stdin = before
     return code, wrong.getvalue() if code == 2 else out.getvalue()

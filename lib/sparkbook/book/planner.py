@@ -22,15 +22,12 @@ from sparkbook.errors import SparkbookError
 MARK = "<!-- planner -->"
 """In a cell of a chapter: the planner stands here on the site."""
 
-FOLDER = "_static/planner"
-"""Where it lies in the site."""
-
 OWN = (
-    "*.py", "book/__init__.py", "book/in_page.py", "checkpoint/*", "cluster/__init__.py", "cluster/advice.py", "cluster/inventory.py",
-    "cluster/published.yaml", "formats/*", "host/*.py", "host/*.yaml", "lint/*.py", "lint/rules/*.py", "plan/*", "recipes/*.py",
-    "recipes/catalogue/*.yaml", "releases/*",
+    "__init__.py", "bandwidth.py", "cli.py", "errors.py", "findings.py", "own_yaml.py", "units.py", "book/__init__.py", "book/in_page.py",
+    "checkpoint/*", "cluster/__init__.py", "cluster/advice.py", "cluster/inventory.py", "cluster/published.yaml", "formats/*", "lint/*.py",
+    "lint/rules/*.py", "plan/*", "recipes/*.py", "recipes/catalogue/*.yaml", "releases/*",
 )  # fmt: skip
-"""Files of this library, below `sparkbook`. A test follows the command through every recipe and compares."""
+"""Files of this library, below `sparkbook`. A test follows the command and says what is missing."""
 
 OTHERS = (
     "annotated-doc", "annotated-types", "packaging", "pydantic", "pydantic-core", "PyYAML", "rich", "shellingham", "typer",
@@ -38,7 +35,11 @@ OTHERS = (
 )  # fmt: skip
 """Distributions that come along, as they are installed here: pure Python, and `pydantic-core`'s Python half."""
 
-_LEFT_OUT = ("pydantic/v1/", "pydantic/mypy.py", "pydantic/_hypothesis_plugin.py", "rich/_emoji_codes.py")
+PYODIDE = """The planner in the page runs in Pyodide, which is under the Mozilla Public License 2.0 (https://www.mozilla.org/MPL/2.0/); its
+source is at https://github.com/pyodide/pyodide. Pyodide holds CPython and its standard library, which are under the Python Software
+Foundation License (https://docs.python.org/3/license.html). library.zip holds this book's own library (Apache-2.0) and the following."""
+
+_LEFT_OUT = ("pydantic/v1/", "pydantic/mypy.py", "pydantic/_hypothesis_plugin.py")
 _OF_A_LICENCE = ("licen", "copying", "notice")
 _EPOCH = (1980, 1, 1, 0, 0, 0)
 
@@ -56,7 +57,8 @@ def write(project: Project, folder: Path) -> int:
     folder.mkdir(parents=True, exist_ok=True)
     came = project.vendor / "site" / "planner"
     (folder / "library.zip").write_bytes(pack(project.vendor / "wasm"))
-    (folder / "LICENCES.txt").write_text("\n\n".join(f"{'=' * 100}\n{name}\n\n{text}" for name, text in _licences()), "utf-8")
+    texts = [PYODIDE, *(f"{name}\n\n{text}" for name, text in _licences())]
+    (folder / "LICENCES.txt").write_text(f"\n\n{'=' * 100}\n".join(texts), "utf-8")
     return sum(path.stat().st_size for path in [*came.iterdir(), folder / "library.zip"] if path.suffix != ".txt")
 
 
