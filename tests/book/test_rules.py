@@ -48,6 +48,12 @@ def test_the_engine_is_declared(path: Path) -> None:
     assert notebooks.engine_of(path) in notebooks.ENGINES
 
 
+def test_only_one_with_an_engine_of_its_own_may_say_that_it_measures_nothing(path: Path) -> None:
+    said = notebooks.read(path)["metadata"]["sparkbook"]
+    assert set(said) <= {"engine", "measures", "taken_on"}
+    assert "measures" not in said or (said["engine"], said["measures"]) == ("own", False)
+
+
 def test_a_notebook_that_attaches_marks_the_cells_that_do(path: Path) -> None:
     tagged = [cell for cell in notebooks.code_cells(notebooks.read(path)) if "engine" in notebooks.tags(cell)]
     assert bool(tagged) is (notebooks.engine_of(path) != "none")

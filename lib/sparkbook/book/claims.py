@@ -1110,6 +1110,7 @@ def _home(place: str) -> str:
     return place if "/" in place else f"notebooks/{place}"
 
 
+@functools.cache
 def _exists(place: str) -> bool:
     """Whether the page of a place is in this book: a chapter or a recipe's page."""
     from sparkbook import recipes

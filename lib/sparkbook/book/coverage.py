@@ -175,15 +175,29 @@ def place(item: Item, entry: Entry) -> str:
     return (entry.home or "").replace("{name}", item.name.removeprefix("--"))
 
 
+def names(project: Project) -> set[str]:
+    """Every page of the book."""
+    from sparkbook import lint, recipes
+    from sparkbook.book import flags
+    from sparkbook.book.rules import LOG_FAMILIES
+
+    found = {f"notebooks/{path.stem}" for path in project.chapters()}
+    found |= {f"models/{recipes.load(name).slug}" for name in project.recipe_ids()}
+    found |= {f"flags/{flag.name}" for flag in flags.flags(project.recipe_ids()).values()}
+    found |= {f"rules/{family.lower()}" for family in lint.FAMILIES} | {f"rules/log{hundred}" for hundred in LOG_FAMILIES}
+    found |= {f"generated/{name}" for name in ("claims", "changes", "coverage", "sources")}
+    return found | {path.relative_to(project.root).with_suffix("").as_posix() for path in (project.root / "book").rglob("*.md")}
+
+
 @functools.cache
 def texts(project: Project) -> dict[str, str]:
-    """Every page of the book by name, with what a reader sees on it: chapters as committed, recipes, flags, rules, the register, prose."""
-    from sparkbook import lint, recipes
+    """Every page of the book by name, with what a reader sees on it: chapters as committed, recipes, flags, the register, prose."""
+    from sparkbook import recipes
     from sparkbook.book import claims, flags, notebooks
-    from sparkbook.book.rules import LOG_FAMILIES
     from sparkbook.formats import FORMATS
 
-    found: dict[str, str] = {}
+    # Working out a rule's page runs its examples; no name has its home there, nor on the generated pages but one.
+    found = dict.fromkeys(sorted(names(project)), "")
     for path in project.chapters():
         cells = notebooks.read(path)["cells"]
         found[f"notebooks/{path.stem}"] = "\n".join(piece for cell in cells for piece in (cell["source"], *_shown(cell.get("outputs", ()))))
@@ -192,10 +206,7 @@ def texts(project: Project) -> dict[str, str]:
         found[f"models/{recipe.slug}"] = recipe.model_dump_json() + FORMATS["docker" if recipe.image else "shell"].write(recipe.launch)
     for flag in flags.flags(project.recipe_ids()).values():
         found[f"flags/{flag.name}"] = flags.page(flag, ())
-    # Working out a rule's page runs its examples; no name has its home there.
-    found |= {f"rules/{family.lower()}": "" for family in lint.FAMILIES} | {f"rules/log{hundred}": "" for hundred in LOG_FAMILIES}
     found["generated/claims"] = html.unescape(claims.register_page())
-    found |= {f"generated/{name}": "" for name in ("changes", "coverage", "sources")}
     for path in sorted((project.root / "book").rglob("*.md")):
         found[path.relative_to(project.root).with_suffix("").as_posix()] = path.read_text("utf-8")
     return found
@@ -235,7 +246,7 @@ def problems(project: Project) -> Iterator[str]:
 def page(project: Project) -> str:
     """The table on the site, with a count that is worked out."""
     mapping, items = entries(project.root), outline(project.root)
-    pages = set(texts(project))
+    pages = names(project)
     placed = {item: (entry, place(item, entry).partition("#")[0] in pages) for item in items if (entry := home(item, mapping))}
     homes = sum(1 for _, there in placed.values() if there)
     lines = [
