@@ -14,6 +14,13 @@
   // The corner of a table with names in both directions is no heading.
   for (const corner of document.querySelectorAll("th:empty, th:has(> p:only-child:empty)"))
     if (!corner.textContent.trim()) corner.replaceWith(document.createElement("td"));
+  // In a table a name stays in one piece; a whole line, an address or an object in JSON may break, so that the table need not scroll.
+  for (const cell of document.querySelectorAll(".bd-article td")) {
+    const columns = cell.parentElement.cells.length;
+    const long = (text) => text.length > (columns > 6 ? 14 : columns > 3 ? 20 : 26);
+    for (const code of cell.querySelectorAll("code")) code.classList.toggle("sb-long", long(code.textContent));
+    cell.classList.toggle("sb-long", cell.querySelector("code.sb-long") !== null || cell.textContent.split(/\s+/).some(long));
+  }
   // What scrolls sideways on a narrow screen can be reached by the keyboard.
   for (const wide of document.querySelectorAll(".sb-scroll, .cell_output pre, .highlight pre")) wide.tabIndex = 0;
   if (matchMedia("(max-width: 600px)").matches)

@@ -75,7 +75,7 @@
 
   function show({ signatures, flags, codes, recipes }) {
     const found = fitting(signatures, query);
-    const titled = found.length ? [] : holding(signatures, (one) => `${one.title} ${one.example}`);
+    const titled = holding(signatures, (one) => `${one.title} ${one.example}`).filter((one) => !found.includes(one));
     const near = found.length || titled.length || words(query).size < 3 ? [] : similar(signatures, query);
     const models = holding(recipes, ([title, , names]) => `${title} ${names}`);
     const place = document.createElement("div");

@@ -45,6 +45,12 @@ SETTLED = (
 """Done when no colour is on its way from one scheme to the other any more."""
 TOO_WIDE = "document.documentElement.scrollWidth - document.documentElement.clientWidth"
 """How many pixels the page is wider than the window."""
+SCROLLING = """[...document.querySelectorAll('.bd-article table')].filter((table) => {
+  let box = table;
+  while (box && !(box.scrollWidth > box.clientWidth + 1 && /auto|scroll/.test(getComputedStyle(box).overflowX))) box = box.parentElement;
+  return box && box.contains(table) && box.closest('.bd-article');
+}).map((table) => table.rows[0].textContent)"""
+"""The heads of tables that have to be scrolled sideways."""
 
 
 class Quiet(http.server.SimpleHTTPRequestHandler):
@@ -102,6 +108,8 @@ def test_every_page_is_light_and_whole(tab: Tab, address: str, small_site: Path)
         assert [url for url in tab.asked_for() if not url.startswith((address, "data:", "blob:"))] == [], page
         assert tab.evaluate(TOO_WIDE) <= 0, page
         assert tab.evaluate("[...document.querySelectorAll('th')].filter((head) => !head.textContent.trim()).length") == 0, page
+        tab.call("Emulation.setDeviceMetricsOverride", width=1300, height=900, deviceScaleFactor=1, mobile=False)
+        assert tab.evaluate(SCROLLING) == [], f"{page}: a table does not fit a desktop's window"
 
 
 def test_a_tab_chosen_on_one_page_is_chosen_on_the_next(tab: Tab, address: str) -> None:
@@ -167,6 +175,15 @@ def test_the_chapters_can_be_taken_along(small_site: Path) -> None:
         assert "Run this on your Spark" in text
         assert f'{page.rpartition("/")[2]}.ipynb"' in text
     assert "-p recipe_id gpt-oss-120b" in re.sub(r"<[^>]+>", "", (small_site / "models/gpt-oss-120b.html").read_text("utf-8"))
+
+
+def test_the_chooser_answers_in_one_screen(tab: Tab, address: str) -> None:
+    tab.open(f"{address}/book/intro.html", 1300, "light")
+    edge = "document.querySelector('%s').getBoundingClientRect().%s"
+    top = tab.evaluate(edge % (".sb-choose", "top"))
+    assert tab.evaluate(edge % ("#sb-choose-line", "bottom")) - top < 500, "fit, speed and line beside each other"
+    assert tab.evaluate(edge % (".sb-choose-count", "bottom")) - top < 600
+    assert tab.evaluate("document.querySelector('#sb-choose-answer .sb-facts').textContent").count("tok/s") >= 1
 
 
 def test_on_paper_there_is_nothing_to_press(tab: Tab, address: str) -> None:

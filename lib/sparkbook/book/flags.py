@@ -127,6 +127,7 @@ def page(flag: Flag, chapters: Iterable[tuple[str, str, str]]) -> str:
         chapters: address below the site's root without ending, title and text of each page that may explain it.
     """
     from sparkbook import releases
+    from sparkbook.checks import marked
     from sparkbook.lint import RULES, reference
     from sparkbook.logs.signatures import signatures
     from sparkbook.releases import changelog
@@ -150,7 +151,7 @@ def page(flag: Flag, chapters: Iterable[tuple[str, str, str]]) -> str:
     facts = "".join(f'<tr><th scope="row">{html.escape(name)}</th><td>{_code(text)}</td></tr>' for name, text in rows)
     parts.append(f'<div class="sb-scroll"><table class="table sb-facts"><tbody>{facts}</tbody></table></div>')
     if history := reference.history(flag.name):
-        told = "\n".join(f"| {since} | {_cell(words)} |" for since, words in history)
+        told = "\n".join(f"| {since} | {_cell(marked(words))} |" for since, words in history)
         parts += ["## What moved", f"| since | change |\n|---|---|\n{told}"]
     parts.append("## In the recipes")
     if flag.uses:

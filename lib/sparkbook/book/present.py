@@ -240,14 +240,13 @@ def speed_table(recipe: Recipe) -> Html:
         ("TPOT, ms", lambda f: _number(f.tpot_ms)),
         ("Acceptance", lambda f: f"{f.acceptance:.0%}" if f.acceptance is not None else ""),
         ("Tokens a step", lambda f: _number(f.acceptance_length)),
-        ("Machine", lambda f: _text(f.machine)),
+        ("Measured on", lambda f: f"{_text(f.machine)} {_cite(f.source)}"),
         ("Note", lambda f: f'<span class="sb-note">{_text(f.note)}</span>' if f.note else ""),
-        ("Source", lambda f: _cite(f.source)),
     ]
     filled = [(name, [show(figure) for figure in figures]) for name, show in columns]
     kept = [(name, cells) for name, cells in filled if any(cells)]
     rows = [[cells[i] or "–" for _, cells in kept] for i in range(len(figures))]
-    return Html(f"Speed: {recipe.id}", _table([name for name, _ in kept], rows))
+    return Html(f"Speed: {recipe.id}", _table([name for name, _ in kept], rows, kind="sb-speed"))
 
 
 ESTIMATE_CONTEXT = 4096
