@@ -302,7 +302,7 @@ class Claim(_Strict):
         """Name and value of each setting it names, those of its line included."""
         from sparkbook import recipes
 
-        found = self._stated()
+        found = self.stated_settings
         if self.line:
             recipe = recipes.load(self.line)
             found += _settings({f"--{name}": value for name, value in recipe.serve.args.items()})
@@ -315,7 +315,8 @@ class Claim(_Strict):
                 found += _settings(request.body())
         return list(dict.fromkeys(found))
 
-    def _stated(self) -> list[tuple[str, str]]:
+    @property
+    def stated_settings(self) -> list[tuple[str, str]]:
         """The settings that it states itself; a list holds several values of one."""
         values = ((name, value if isinstance(value, list) else [value]) for name, value in self.settings.items())
         return [pair for name, several in values for one in several for pair in _settings({name: one})]
@@ -1034,41 +1035,47 @@ def register_page() -> str:
         "",
         "The documents:",
         "",
+        "```{raw} html",
+        "<ul>",
     ]
-    for name, register in registers().items():
-        source = register.source
-        lines.append(f"- {source.title}, {source.date}: {len(register.claims)} claims in `{FOLDER}/{name}.yaml` ([source]({source.url}))")
-    places = sorted({place for claim in kept for place in _places(claim)})
-    shown = {
+    documents: dict[str, list[Claim]] = {}
+    for claim in kept:
+        documents.setdefault(document(claim), []).append(claim)
+    for name, found in documents.items():
+        source, date = found[0].source, max(claim.date for claim in found)
+        link = f'<a href="{html.escape(source.url)}">{html.escape(source.title)}</a>'
+        lines.append(f'<li id="source-{name}"><code>{name}</code>: {link}, {source.date}: {len(found)} claims, checked on {date}')
+    places = {place: f"p{number}" for number, place in enumerate(sorted({place for claim in kept for place in _places(claim)}))}
+    head = ["Claim", "Verdict", "Figures", "How checked", "Executed", "Source", "Used in"]
+    top = "".join(f'<th scope="col">{text}' for text in head)
+    table = '<div class="sb-scroll"><table class="table sb-table sb-record sb-claims" data-example="false gemma">'
+    table += f"<thead><tr>{top}</thead><tbody>"
+    fields = {
         "verdict": {verdict: verdict.replace("-", " ") for verdict in VERDICTS},
-        "document": {name: register.source.title for name, register in registers().items()},
-        "page": {_class(place): place for place in places},
+        "document": {name: name for name in documents},
+        "page": {short: place for place, short in places.items()},
     }
-    head = ["Claim", "Verdict", "Figures", "How checked", "Executed", "Checked on", "Source", "Used in"]
-    top = "".join(f'<th scope="col">{text}</th>' for text in head)
-    rows = "\n".join(_row(claim, name) for name, register in registers().items() for claim in register.claims)
-    table = (
-        f'<div class="sb-scroll"><table class="table sb-table sb-record" data-example="false gemma"><thead><tr>{top}</tr></thead>'
-        f"<tbody>\n{rows}\n</tbody></table></div>"
-    )
-    return "\n".join([*lines, "", "```{raw} html", _selects(shown), table, "```", ""])
+    # No closing tags in the table, and short classes: HTML needs no more, and the page stays light.
+    return "\n".join([*lines, "</ul>", _selects(fields), table, *(_row(claim, places) for claim in kept), "</table></div>", "```", ""])
 
 
-def _class(place: str) -> str:
-    return re.sub(r"[^\w-]", "-", place)
+def document(claim: Claim) -> str:
+    """The document that a claim is from, as the outline calls it; the forum's thread shares a file with a README."""
+    if claim.source.title.startswith("NVIDIA forum"):
+        return "thread"
+    return next(name for name, register in registers().items() if register.source == claim.source)
 
 
-def _selects(shown: Mapping[str, Mapping[str, str]]) -> str:
-    """A choice for each of verdict, document and page. The style sheet hides the other rows, so it works without a script."""
-    rules, fields = [], []
-    for field, choices in shown.items():
+def _selects(fields: Mapping[str, Mapping[str, str]]) -> str:
+    """A choice for each field, by the class that its rows have. The style sheet hides the other rows, so it works without a script."""
+    rules, selects = [], []
+    for field, choices in fields.items():
         options = "".join(f'<option value="{value}">{html.escape(text)}</option>' for value, text in choices.items())
-        fields.append(f'<label>{field.capitalize()} <select class="sb-by-{field}"><option value="">all</option>{options}</select></label>')
+        selects.append(f'<label>{field.capitalize()} <select class="sb-by-{field}"><option value="">all</option>{options}</select></label>')
         rules += [
-            f'body:has(.sb-by-{field} option[value="{value}"]:checked) .sb-record tbody tr:not(.{field[0]}-{value}){{display:none}}'
-            for value in choices
+            f'body:has(.sb-by-{field} [value="{value}"]:checked) .sb-claims tbody tr:not(.{value}){{display:none}}' for value in choices
         ]
-    return f'<style>{"".join(rules)}</style><form class="sb-narrow" aria-label="Narrow the register">{"".join(fields)}</form>'
+    return f'<style>{"".join(rules)}</style><form class="sb-narrow" aria-label="Narrow the register">{"".join(selects)}</form>'
 
 
 def _places(claim: Claim) -> list[str]:
@@ -1076,29 +1083,27 @@ def _places(claim: Claim) -> list[str]:
     return [place for place in dict.fromkeys([*claim.where, *drawn().get(claim.id, ())]) if _exists(place)]
 
 
-def _row(claim: Claim, document: str) -> str:
+def _row(claim: Claim, places: Mapping[str, str]) -> str:
     shown = [html.escape(f"{one.name}: {one}" if one.name else str(one)) for one in claim.figures]
-    shown += [f"<code>{html.escape(name)} {html.escape(value)}</code>" for name, value in claim._stated()]
+    shown += [f"<code>{html.escape(name)} {html.escape(value)}</code>" for name, value in claim.stated_settings]
     for recipe, what in ((claim.line, "line"), (claim.scores, "scores")):
         if recipe:
             name = recipe.partition("@")[0]
             shown.append(f'<a href="../models/{name}.html">{what} of {name}</a>')
     ran = f'<a href="../notebooks/{claim.executed_by}.html">{claim.executed_by}</a>' if claim.executed_by else "no"
-    places = _places(claim)
-    used = ", ".join(f'<a href="../{_home(place)}.html{_from(claim, place)}">{html.escape(place)}</a>' for place in places) or "–"
-    forum = claim.source.title != registers()[document].source.title
+    used = ", ".join(f'<a href="../{_home(place)}.html{_from(claim, place)}">{html.escape(place)}</a>' for place in _places(claim)) or "–"
+    name = document(claim)
     cells = [
-        f'<a href="#{claim.id}"><code>{claim.id}</code></a><span class="sb-note">{_code_text(claim.statement)}</span>',
+        f'<a href="#{claim.id}"><code>{claim.id}</code></a><p>{_code_text(claim.statement)}',
         verdict_badge(claim.verdict),
         "<br>".join(shown) or "–",
-        f'<span class="sb-note">{_linked(claim.check)}</span>',
+        _linked(claim.check),
         ran,
-        str(claim.date),
-        f'<a href="{html.escape(claim.source.url)}">{"forum" if forum else document}</a> {html.escape(claim.section)}',
+        f'<a href="#source-{name}">{name}</a>{html.escape(f", {claim.section}" if claim.section else "")}',
         used,
     ]
-    classes = [f"v-{claim.verdict}", f"d-{document}", *(f"p-{_class(place)}" for place in places)]
-    return f'<tr id="{claim.id}" class="{" ".join(classes)}">' + "".join(f"<td>{cell}</td>" for cell in cells) + "</tr>"
+    classes = [claim.verdict, name, *(places[place] for place in _places(claim))]
+    return f'<tr id="{claim.id}" class="{" ".join(classes)}"><td>{"<td>".join(cells)}'
 
 
 def _from(claim: Claim, place: str) -> str:

@@ -123,10 +123,8 @@ def _claimed(document: str) -> dict[tuple[str, str], dict[str, set[str]]]:
     from sparkbook.book import claims
 
     found: dict[tuple[str, str], dict[str, set[str]]] = {}
-    for name, register in claims.registers().items():
-        for claim in register.claims:
-            if ("thread" if claim.source.title.startswith("NVIDIA forum") else name) != document:
-                continue
+    for claim in claims.every():
+        if claims.document(claim) == document:
             sections = {_slug(part) for part in claim.section.split(",")}
             for figure in claim.every_figure:
                 for form in _forms(figure):
