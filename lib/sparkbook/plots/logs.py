@@ -23,7 +23,7 @@ def startup_waterfall(story: Story) -> Chart:
     for row, phase in enumerate(phases):
         axis.barh(row, max(phase.seconds, total * 0.002), left=phase.begin_s, height=0.62, color=COLOURS[row % len(COLOURS)])
         said = format_seconds(phase.seconds) if phase.seconds >= 1 else "under 1 s"
-        axis.text(phase.end_s + total * 0.01, row, " ".join(filter(None, [said, phase.detail])), va="center")
+        axis.text(phase.end_s + total * 0.01, row, ", ".join(filter(None, [said, phase.detail])), va="center")
     axis.set_yticks(range(len(phases)), [phase.name for phase in phases])
     axis.invert_yaxis()
     axis.set_xlim(0, total * 1.22)

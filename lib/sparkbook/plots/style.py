@@ -12,6 +12,7 @@ How a figure looks stands in `book.mplstyle` and nowhere else; a function that d
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import html
 import io
 import re
@@ -72,10 +73,11 @@ class Chart:
         by CSS's `color-scheme` on the `<img>`. What knows no style sheet shows it in light.
         """
         file = io.StringIO()
-        # Names of clip paths and hatches are hashes; where several figures stand in one document, none may have the name of another's.
-        with book_style(), matplotlib.rc_context({"svg.hashsalt": self.alt}):
+        with book_style():
             self.figure.savefig(file, format="svg", metadata=dict.fromkeys(("Date", "Creator", "Format", "Type")))
-        _, start, drawn = _short(file.getvalue()).partition("<svg ")
+        # Where several figures stand in one document, none may have the names of another's clip paths and hatches.
+        key = f"c{hashlib.sha256(self.alt.encode()).hexdigest()[:6]}_"
+        _, start, drawn = _short(file.getvalue(), key).partition("<svg ")
         drawn = drawn.replace("*{stroke-linejoin: round; stroke-linecap: butt}", _SHEET, 1)
         return f'{start}class="sparkbook-chart" role="img" aria-label="{html.escape(self.alt)}" {drawn}'
 
@@ -83,17 +85,20 @@ class Chart:
         return self.svg, {"alt": self.alt}
 
 
-def _short(drawn: str) -> str:
-    """The same picture in two thirds of the bytes: an element a line, hundredths of a point, short names of letters.
+def _short(drawn: str, key: str) -> str:
+    """The same picture in two thirds of the bytes: an element a line, hundredths of a point, short names that begin with `key`.
 
     Two processors may differ in the last digit of a place. What is rounded has a little added, so that no place that layouts like (an
-    eighth, a half) lies where rounding goes either way.
+    eighth, a half) lies where rounding goes either way; names, which matplotlib makes as hashes of places, are numbered.
     """
     drawn = re.sub(r'\n(?=[A-Za-z"])', "", drawn)  # a path's lines
     drawn = re.sub(r"\n +", "\n", drawn).replace("DejaVuSans", "dv")
-    drawn = re.sub(r'<g id="\w+">', "<g>", drawn)  # nothing refers to these, and other figures have them too
+    drawn = re.sub(r'<g id="[\w.]+">', "<g>", drawn)  # nothing refers to these, and other figures have them too
     # A mark's look stands where it is used as well; there the style sheet reaches it.
     drawn = re.sub(r'(<path id="m\w+" d="[^"]*") style="[^"]*"', r"\1", drawn)
+    names: dict[str, str] = {}
+    hashed = r"\b(?:[hmp]|C[0-9a-f]+_[0-9a-f]+_)[0-9a-f]{10}\b"
+    drawn = re.sub(hashed, lambda found: names.setdefault(found[0], f"{key}{len(names)}"), drawn)
     drawn = re.sub(
         r'(?<= )(?:d|x|y|width|height)="[^"]*"|translate\([^)]*\)',
         lambda found: re.sub(r"-?\d+\.\d{3,}", lambda number: f"{float(number[0]) + 0.0003:.2f}", found[0]),
