@@ -6,6 +6,7 @@ Exit codes: 0, or 2 where the input cannot be used; a verb that judges exits wit
 
 from __future__ import annotations
 
+import copy
 import enum
 import gc
 import json
@@ -53,11 +54,14 @@ def main() -> None:
     sys.exit(2)
 
 
-def _only(named: list[str]) -> None:
-    """Leaves the one verb that is called, where it is named first: making a command of all of them takes another tenth."""
+def _only(named: list[str]) -> typer.Typer:
+    """The app with the one verb that is called, where it is named first: making a command of all of them takes another tenth."""
     chosen = [command for command in app.registered_commands if named == [command.name]]
-    if chosen:
-        app.registered_commands, app.registered_groups = chosen, []
+    if not chosen:
+        return app
+    one = copy.copy(app)
+    one.registered_commands, one.registered_groups = chosen, []
+    return one
 
 
 def _version(wanted: bool) -> None:
