@@ -147,8 +147,8 @@ def watch(endpoint: Endpoint, interval_s: float = 1.0, *, stop: threading.Event 
     stop = stop or threading.Event()
     begin = last = time.monotonic()
     before = Metrics.parse(endpoint.metrics_text())
-    if not before.names():
-        raise SparkbookError(f"{endpoint.url}/metrics tells no metrics: is this a vLLM server?")
+    if not {name for panel in PANELS for name in panel.metrics}.intersection(before.names()):
+        raise SparkbookError(f"{endpoint.url}/metrics has none of the metrics looked at: is this a vLLM server?")
     while not stop.wait(interval_s):
         after, now = Metrics.parse(endpoint.metrics_text()), time.monotonic()
         yield look(before, after, now - last, now - begin)
