@@ -77,8 +77,8 @@
         requests === 1 ? "Decode, 1 request" : `Decode, ${requests} requests`, `${figure(middle)} tok/s (estimate, ${figure(low)} to ${figure(high)})`]),
       ...(summary.decode.length ? [] : [["Decode", "no estimate: no source gives all that a step reads"]]),
       ...summary.first_token_s.map(({ prompt, cached, seconds: [low, middle, high] }) => [
-        `First token of ${prompt.toLocaleString("en")}`,
-        `${figure(middle)} s (estimate, ${figure(low)} to ${figure(high)})${cached ? `, ${cached.toLocaleString("en")} of them in the prefix cache` : ""}`]),
+        cached ? "Of a cached prompt" : "First token",
+        `${figure(middle)} s (estimate, ${figure(low)} to ${figure(high)}): ${prompt.toLocaleString("en")} tokens${cached ? `, ${cached.toLocaleString("en")} of them in the prefix cache` : " of prompt"}`]),
     ];
     return make("table", make("tbody", rows.map(([name, value]) => make("tr", [make("th", name, { scope: "row" }), make("td", value)]))), {
       class: "table sb-facts" });
@@ -159,8 +159,9 @@
     const run = make("button", [], { type: "submit", class: "sb-planner-run" });
     const cancel = make("button", "Cancel", { type: "button", class: "sb-choose-copy", hidden: "" });
     const bar = make("progress", [], { max: data.size, value: 0, "aria-label": "Loaded" });
-    const state = make("span", [], { role: "status" });
-    const wait = make("p", [bar, " ", state, " ", cancel], { class: "sb-planner-wait" });
+    const come = make("span");
+    const state = make("span", [], { role: "status" }); // read aloud, so it is not the place for figures that run
+    const wait = make("p", [bar, " ", come, " ", state, " ", cancel], { class: "sb-planner-wait" });
     const answer = make("div", [], { class: "sb-planner-answer", role: "region", "aria-label": "Answer of the planner", "aria-live": "polite", tabindex: "-1" });
     const licences = make("a", "licences", { href: new URL("planner/LICENCES.txt", HERE) });
     const about = make("small", ["Nothing that you type leaves this page. Python runs here by Pyodide (", licences, ")."]);
@@ -192,12 +193,13 @@
       cancel.hidden = false;
       bar.hidden = !first;
       bar.value = 0;
-      state.textContent = first ? `0 of ${megabytes(data.size)}` : "Working …";
+      state.textContent = first ? "Loading …" : "Working …";
       try {
-        python.start((come) => {
-          if (come === null || come >= data.size) bar.removeAttribute("value");
-          else bar.value = come;
-          state.textContent = come === null ? "Working …" : `${megabytes(come)} of ${megabytes(data.size)}`;
+        python.start((bytes) => {
+          if (bytes === null) bar.removeAttribute("value");
+          else bar.value = bytes;
+          come.textContent = bytes === null ? "" : `${megabytes(bytes)} of ${megabytes(data.size)}`;
+          if (bytes === null) state.textContent = "Working …";
         });
         const found = await python.ask(asked);
         answer.replaceChildren(...shown(found));
@@ -208,7 +210,7 @@
       }
       run.disabled = false;
       cancel.hidden = bar.hidden = true;
-      state.textContent = "";
+      come.textContent = state.textContent = "";
       update();
     }
 
