@@ -5,6 +5,7 @@ import shutil
 import signal
 import socket
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import psutil
 import pytest
@@ -83,11 +84,26 @@ STARTS = {
 }
 
 
+@pytest.fixture(scope="module")
+def printed(request, tmp_path_factory):
+    """The log of each start that is asked for, on its way: two at a time, since one keeps a single core busy."""
+
+    def start(name):
+        args, config, *_ = STARTS[name]
+        folder = tmp_path_factory.mktemp("start")
+        served = "nobody/no-such-model" if config is None else model(folder, **config)
+        return log_of(folder, served, {"HF_HUB_OFFLINE": "1"}, **args)
+
+    asked = [item.callspec.params["name"] for item in request.session.items if item.path == request.path and hasattr(item, "callspec")]
+    with ThreadPoolExecutor(2) as pool:
+        yield {name: pool.submit(start, name) for name in asked}
+        pool.shutdown(cancel_futures=True)
+
+
 @pytest.mark.parametrize("name", STARTS)
-def test_a_start_that_fails(name, cache, tmp_path):
-    args, config, kind, rule, fix = STARTS[name]
-    served = "nobody/no-such-model" if config is None else model(tmp_path, **config)
-    diagnosis = logs.diagnose(log_of(tmp_path, served, {"HF_HUB_OFFLINE": "1"}, **args))
+def test_a_start_that_fails(name, printed):
+    *_, kind, rule, fix = STARTS[name]
+    diagnosis = logs.diagnose(printed[name].result())
     assert diagnosis.primary is not None, diagnosis.story.last_lines
     assert (diagnosis.primary.rule, diagnosis.primary.kind) == (rule, kind), diagnosis.primary
     assert fix in diagnosis.primary.fix
