@@ -95,14 +95,14 @@ INTRO = (
 SOURCE = "Nothing but the two locks: what differs is shown, and what it means is this project's own judgement."
 
 _EXAMPLES: dict[str, tuple[str, Any, Any]] = {
-    "image": ("digest", f"sha256:{'4c1e' * 16}", f"sha256:{'a07b' * 16}"),
-    "models": ("openai/gpt-oss-20b.revision", "4c1e" * 10, "a07b" * 10),
+    "image": ("digest", "sha256:4c1e4c1e4c1e", "sha256:a07ba07ba07b"),
+    "models": ("openai/gpt-oss-20b.revision", "4c1e4c1e4c1e", "a07ba07ba07b"),
     "launch": ("serve.args.max-num-seqs", 4, 8),
     "engine": ("vllm", "0.28.0", "0.32.0"),
     "host": ("driver", "580.95.05", "590.44.01"),
-    "recipe": ("sha256", "4c1e" * 16, "a07b" * 16),
+    "recipe": ("sha256", "4c1e4c1e4c1e", "a07ba07ba07b"),
     "plan": ("fits", True, False),
-    "bench": ("sha256", "4c1e" * 16, "a07b" * 16),
+    "bench": ("sha256", "4c1e4c1e4c1e", "a07ba07ba07b"),
 }
 """For each section of a lock: the path of a value in it, as it was and as it is now."""
 

@@ -122,6 +122,7 @@ class TestLinker:
             ("give `--max-num-seqs 4`", 'give <a href="../flags/max-num-seqs.html"><code>--max-num-seqs 4</code></a>'),
             ("see FLAG101.", 'see <a href="../rules/flag.html#flag101">FLAG101</a>.'),
             ("the recipe `gpt-oss-20b`", 'the recipe <a href="../models/gpt-oss-20b.html"><code>gpt-oss-20b</code></a>'),
+            ("| give --max-num-seqs 4 |", '| give <a href="../flags/max-num-seqs.html"><code>--max-num-seqs</code></a> 4 |'),
             ("`--no-max-num-seqs`", '<a href="../flags/max-num-seqs.html"><code>--no-max-num-seqs</code></a>'),
         ],
     )
@@ -138,6 +139,8 @@ class TestLinker:
             "```\n--max-num-seqs FLAG101\n`--max-num-seqs`\n```",
             "````text\n```\n`--max-num-seqs`\n```\n````",
             "(flag101)=",
+            "--no-such-flag and x--max-num-seqs",
+            "| --- | --: |",
             "XFLAG101 FLAG1011 x/FLAG101 a#FLAG101",
         ],
     )
@@ -148,6 +151,9 @@ class TestLinker:
         assert self.linker.markdown("`--max-num-seqs`", "flags/max-num-seqs.html") == "`--max-num-seqs`"
 
     def test_tables_that_a_cell_wrote(self) -> None:
+        assert self.linker.html("<td>--max-num-seqs 4 --other</td>", "notebooks/x.html") == (
+            '<td><code><a href="../flags/max-num-seqs.html">--max-num-seqs</a></code> 4 --other</td>'
+        )
         text = '<td><code>--max-num-seqs</code> FLAG101</td><pre>FLAG101</pre><a href="FLAG101">FLAG101</a><script>FLAG101</script>'
         expected = (
             '<td><code><a href="../flags/max-num-seqs.html">--max-num-seqs</a></code> <a href="../rules/flag.html#flag101">FLAG101</a></td>'

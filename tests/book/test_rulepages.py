@@ -41,6 +41,17 @@ def test_the_list_names_every_page_and_counts_its_rules():
     assert f"| [LOG1xx](log1) | memory | {memory} |" in text
 
 
+def test_a_page_names_the_chapters_that_speak_of_it() -> None:
+    chapters = [
+        ("notebooks/a", "By code", "see HOST002"),
+        ("notebooks/b", "By command", "$ sparkbook check"),
+        ("notebooks/c", "Neither", "XHOST002"),
+    ]
+    text = dict(rule_pages({}, {}, chapters))["host"]
+    assert "Chapters that speak of it: {doc}`By code <../notebooks/a>`, {doc}`By command <../notebooks/b>`." in text
+    assert "Neither" not in text
+
+
 def test_every_section_has_gravity_two_examples_and_a_source() -> None:
     text = "\n".join(text for _, text in pages())
     sections = re.split(r"^\((\w+)\)=$", text, flags=re.MULTILINE)

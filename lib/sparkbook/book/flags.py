@@ -136,7 +136,7 @@ def page(flag: Flag, chapters: Iterable[tuple[str, str, str]]) -> str:
     parts = [f"# `--{flag.name}`", _badges(flag), flag.means]
     if flag.name in reference.COSTS:
         parts.append(f"**On a Spark:** {reference.COSTS[flag.name]}.")
-    rows = [("There", releases.said(presence))]
+    rows = [("Releases", releases.said(presence))]
     if lives := releases.lives("options", flag.name):
         last = lives[-1]
         newest = last.until or releases.newest()

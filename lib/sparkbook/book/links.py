@@ -1,6 +1,7 @@
 """Links that nobody writes: wherever a page names a flag, a rule, a log signature or a recipe, the name leads to its page.
 
-Notebooks, prose and generated pages name them as code (`--max-model-len`) or by their codes (FLAG101). The links are put in when the site
+Notebooks, prose and generated pages name them as code (`--max-model-len`) or by their codes (FLAG101); a flag that has a page is
+recognized without the marks of code as well, and gets them. The links are put in when the site
 is assembled, so that a notebook reads the same with and without a site around it. Blocks of code, headings and what is a link already are
 left alone.
 """
@@ -15,7 +16,9 @@ _FENCE = re.compile(r"^\s*(?P<mark>`{3,}|~{3,})")
 _CODE = r"`(?P<code>[^`\n]+)`"
 _LINK = r"!?\[[^\]]*\]\([^)]*\)|\{[\w:-]+\}`[^`]*`|<a\b.*?</a>|<[^>\n]+>|\([\w-]+\)="
 _NAME = r"(?<![\w./#-])(?P<rule>[A-Z]{2,6}\d{3})(?![\w-])"
-_PIECE = re.compile(f"{_LINK}|{_CODE}|{_NAME}")
+_BARE = r"(?<![\w`-])(?P<flag>--[a-z][a-z0-9-]*[a-z0-9])(?![\w-])"
+_PIECE = re.compile(f"{_LINK}|{_CODE}|{_NAME}|{_BARE}")
+_NAMED = re.compile(f"{_NAME}|{_BARE}")
 _FINDING = re.compile(r'<div class="finding .*?</div>', re.DOTALL)
 _WORD = re.compile(r"(?P<url>https?://[^\s<]+[^\s<.,;:)])|(?<![\w-])--[a-z][a-z0-9-]*(?![\w])")
 _CLOSED = {"a", "pre", "script", "style", "button", "summary", "option", "svg", "title"}
@@ -51,7 +54,7 @@ class Linker:
         return "\n".join(lines)
 
     def _piece(self, piece: re.Match[str], up: str, page: str) -> str:
-        code, rule = piece["code"], piece["rule"]
+        code, rule = piece["code"] or piece["flag"], piece["rule"]
         address = self.address(code) if code else self._addresses.get(rule) if rule else None
         if address is None or (address.partition("#")[0] == page and "#" not in address):
             return piece[0]
@@ -81,9 +84,14 @@ class Linker:
                 return name
             return f'<a href="{up}{address}">{name}</a>'
 
+        def named(name: str) -> str:
+            if not name.startswith("--") or code:
+                return linked(name, self._addresses.get(name))
+            return f"<code>{linked(name, self.address(name))}</code>" if self.address(name) else name
+
         if code and (address := self.address(text)):
             return linked(text, address)
-        return re.sub(_NAME, lambda match: linked(match[0], self._addresses.get(match[0])), text)
+        return _NAMED.sub(lambda match: named(match[0]), text)
 
     def notebook(self, notebook: dict[str, Any], page: str) -> None:
         """Put the links into a notebook's text and into the tables that its cells wrote."""

@@ -93,7 +93,7 @@ def facts(recipe: Recipe) -> Html:
         rows += [
             ("Image", _join(_code(image.ref), "the tag moves: pin a digest" if image.moving else None)),
             ("Digest", _code(image.digest)),
-            ("vLLM", _code(image.vllm)),
+            ("vLLM", _code(image.vllm and image.vllm.removeprefix("=="))),
             ("Runs", _ENTRY_POINTS[recipe.launch.entrypoint]),
         ]
     else:

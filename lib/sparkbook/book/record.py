@@ -261,7 +261,7 @@ def sources_page(project: Project) -> str:
         date = max(one.dates) if one.dates else "–"
         title = re.sub(r"`([^`]+)`", r"<code>\1</code>", html.escape(one.title))
         link = f'<a href="{html.escape(url)}">{title}</a>' if url.startswith("https://") else title
-        rows.append(f"<tr><td>{link}</td><td>{date}</td><td>{'<br>'.join(taken)}</td></tr>")
+        rows.append(f'<tr><td>{link}</td><td class="sb-date">{date}</td><td>{"<br>".join(taken)}</td></tr>')
     intro = (
         f"Every source that this book cites: {addresses} addresses, and {len(found) - addresses} that have none, such as a run of this "
         "project's own. Each with the date of the source or, where it states none, the day it was read, and what was taken from it. Facts "

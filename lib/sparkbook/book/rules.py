@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import html
 import importlib
 import re
@@ -53,37 +54,41 @@ def code_families() -> Iterator[Any]:
         yield getattr(importlib.import_module(module), name)
 
 
-def rule_pages(flags: Mapping[str, Flag], models: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+def rule_pages(
+    flags: Mapping[str, Flag], models: Mapping[str, str], chapters: Iterable[tuple[str, str, str]] = ()
+) -> Iterator[tuple[str, str]]:
     """Name (without ending) and Markdown of each page, in the order of the table of contents.
 
     Args:
         flags: the flags that have a page; a rule's section names those that it watches, a signature's those that it speaks of.
         models: id and page of each recipe; a rule's section names those of which it complains.
+        chapters: address without ending, title and text of each chapter; a page names those that name its command or one of its codes.
     """
     from sparkbook import lint, releases
     from sparkbook.logs.pages import page as signature_page
     from sparkbook.logs.signatures import signatures
 
     spoken_of, known = _spoken_of(models), releases.known()
+    made = functools.partial(_page, list(chapters))
     for family, title in lint.FAMILIES.items():
         mine = [(r.code, lint.page(r) + _seen(r.code, flags) + _met(r.code, spoken_of)) for r in lint.RULES.values() if r.family == family]
         intro = "What `sparkbook lint` looks for. Each example was judged when this page was built; what is shown is what the linter said."
         met = {recipe for code, _ in mine for recipe in spoken_of.get(code, ())}
         facts = [("vLLM", f"facts of {known[0]} to {known[-1]}"), ("recipes that it speaks of", str(len(met) or "none"))]
-        yield family.lower(), _page(f"{family}: {_lower(title)}", intro, mine, JUDGED, facts)
+        yield family.lower(), made(f"{family}: {_lower(title)}", intro, mine, JUDGED, facts)
     for hundred, title in LOG_FAMILIES.items():
         these = [signature for signature in signatures() if signature.id.startswith(f"LOG{hundred}")]
         mine = [(signature.id, signature_page(signature) + _seen(signature.id, flags)) for signature in these]
         intro = "What `sparkbook diagnose` recognizes in a log. A test holds each signature to the two examples shown."
         facts = [("signatures", str(len(these)))]
-        yield f"log{hundred}", _page(f"LOG{hundred}xx: {title}", intro, mine, TESTED, facts)
+        yield f"log{hundred}", made(f"LOG{hundred}xx: {title}", intro, mine, TESTED, facts)
     for checks in code_families():
         mine = [(check.code, checks.page(check)) for check in checks.checks.values()]
         named = f"{checks.prefix}{'xx' if checks.prefix[-1].isdigit() else ''}"
-        yield checks.prefix.lower(), _page(f"{named}: {_lower(checks.title)}", checks.intro, mine, JUDGED)
+        yield checks.prefix.lower(), made(f"{named}: {_lower(checks.title)}", checks.intro, mine, JUDGED)
     for name, (module, codes, title) in code_tables().items():
         mine = [(code.code, module.page(code)) for code in codes.values()]
-        yield name, _page(f"{name.upper()}: {title}", module.INTRO, mine, TESTED if name == "hub" else JUDGED)
+        yield name, made(f"{name.upper()}: {title}", module.INTRO, mine, TESTED if name == "hub" else JUDGED)
 
 
 def index(pages: Iterable[tuple[str, str]]) -> str:
@@ -168,7 +173,22 @@ def code_tables() -> dict[str, tuple[Any, dict[str, Any], str]]:
     return found
 
 
-def _page(title: str, intro: str, rules: Sequence[tuple[str, str]], how: str, facts: Iterable[tuple[str, str]] = ()) -> str:
+def _chapters(intro: str, rules: Iterable[tuple[str, str]], chapters: Iterable[tuple[str, str, str]]) -> str:
+    """For the end of a page's introduction: the chapters in which its command or one of its codes stands."""
+    command = re.search(r"`(sparkbook \w+)", intro)
+    wanted = re.compile("|".join([rf"\b{code}\b" for code, _ in rules] + ([rf"\b{command[1]}\b"] if command else [])))
+    found = [f"{{doc}}`{title} <../{place}>`" for place, title, text in chapters if wanted.search(text)]
+    return f"\n\nChapters that speak of it: {', '.join(found)}." if found else ""
+
+
+def _page(
+    chapters: Iterable[tuple[str, str, str]],
+    title: str,
+    intro: str,
+    rules: Sequence[tuple[str, str]],
+    how: str,
+    facts: Iterable[tuple[str, str]] = (),
+) -> str:
     """A family's page. `how`: who saw to its examples; `facts`: badges of its own."""
     from sparkbook.book import record
 
@@ -176,7 +196,7 @@ def _page(title: str, intro: str, rules: Sequence[tuple[str, str]], how: str, fa
     said = [("taken on", f"{2 * len(rules)} examples, {how}"), ("made", record.MADE), *facts]
     if found := re.findall(r"^- \*\*(error|warning|info)\*\*", "\n".join(sections), re.MULTILINE):
         said.append(("findings in them", record.counted(found)))
-    return "\n\n".join([f"# {title}", record.badge_line(said), intro, *sections]) + "\n"
+    return "\n\n".join([f"# {title}", record.badge_line(said), intro + _chapters(intro, rules, chapters), *sections]) + "\n"
 
 
 def _section(markdown: str) -> str:

@@ -116,7 +116,7 @@ def assemble(project: Project, pages: list[Page]) -> None:
         (folder / page.out.name).write_text(text + "\n", "utf-8")
     made = record.Made(project.build / "generated.json")
     sections = list(_write_pages(fresh / "flags", flags.pages(known, texts), linker, made))
-    judged = list(rules.rule_pages(known, models))
+    judged = list(rules.rule_pages(known, models, texts))
     names = list(_write_pages(fresh / "rules", [("index", rules.index(judged)), *judged], linker, made))
     made.save()
     toc = with_models(project.toc(), [page for page in pages if page.title is not None])

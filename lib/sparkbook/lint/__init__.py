@@ -164,7 +164,9 @@ def page(rule: Rule) -> str:
     """The page of one rule: what it catches and why, a failing and a passing example, its releases and its source."""
     from sparkbook.checks import section_page
 
-    span = f"{rule.since or 'the first known release'} to {rule.until or 'the newest known release'}"
+    span = (
+        f"{rule.since or 'the first known'} to {rule.until or 'the newest known'}" if rule.since or rule.until else "of every known release"
+    )
     examples = []
     for title, shown in (("Fails", rule.bad), ("Passes", rule.good)):
         report = lint(example(shown), release=rule.release)
