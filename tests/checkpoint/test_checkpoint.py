@@ -222,6 +222,9 @@ def test_counted_parameters_are_the_cards(recipe):
 
 
 def test_nvfp4_is_not_all_four_bit():
-    share = checkpoint.load("nvidia/Gemma-4-31B-IT-NVFP4").four_bit_share
-    assert share.low < 0.7 < share.high, "attention is in 4 bits or not: it is not known"
+    found = checkpoint.load("nvidia/Gemma-4-31B-IT-NVFP4")
+    assert found.four_bit_share.middle == pytest.approx(2 / 3, abs=0.01), "attention was left in BF16"
+    assert 29.5 < found.bytes.middle / 2**30 < 31.5, "31 GiB, as who loaded it counts"
+    share = checkpoint.load("nvidia/Gemma-4-26B-A4B-NVFP4").four_bit_share
+    assert share.low < 0.9 < share.high, "attention and dense MLPs are in 4 bits or not: it is not known"
     assert checkpoint.load("google/gemma-4-31B-it").four_bit_share == Range(0, 0)

@@ -715,8 +715,9 @@ def check(name: str, held: bool | None = None, evidence: str = "") -> Outcomes:
 
 
 def _of_cell(claim: Claim, held: bool) -> Verdict:
+    """A cell may have found no more than that the claim is possible: then it stays not testable."""
     if held:
-        return "holds"
+        return "not-testable" if claim.verdict == "not-testable" else "holds"
     return claim.verdict if claim.verdict in ("expired", "false") else "false"
 
 
@@ -1031,7 +1032,7 @@ def register_page() -> str:
         f"What the documents that this book starts from say, in our words, and what became of it: {len(kept)} claims, {said}. "
         f"{executed} of them are executed whenever this book is built ({{doc}}`../notebooks/{RUNS}` and the chapters named). "
         "*Holds*: checked, and so. *Expired*: was so at the time, is no longer. *False*: was not so. *Not testable*: not without a Spark, "
-        "or not at all; such a figure is shown as what its source says.",
+        "or not at all; such a figure is shown as what its source says, and where a check could refute it, it passed.",
         "",
         "The documents:",
         "",
