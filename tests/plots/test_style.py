@@ -12,7 +12,7 @@ import matplotlib
 import numpy as np
 import pytest
 from sparkbook.book import notebooks
-from sparkbook.plots import style
+from sparkbook.plots import cluster, style
 from sparkbook.plots.style import COLOURS, DARK, GRID, INK, PAPER
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -69,6 +69,14 @@ def test_colours_are_told_apart(side, seen_by):
     found = {pair: distance(*pair, seen_by) for pair in itertools.combinations(shown, 2)}
     assert min(found.values()) >= 15, found
     assert min(distance(*pair, seen_by) for pair in itertools.pairwise(shown[:4])) >= 20, "neighbours among the first four"
+
+
+@pytest.mark.parametrize("side", SIDES)
+def test_texts_on_the_bands_of_the_break_even_can_be_read(side):
+    shown = {name: np.array(matplotlib.colors.to_rgb(colour)) for name, colour in SIDES[side].items()}
+    for colour, density, words in cluster._BANDS:
+        ground = density * shown[colour] + (1 - density) * shown[PAPER]
+        assert contrast(shown[INK], ground) >= 4.5, words
 
 
 @style.book_style()
