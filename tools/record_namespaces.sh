@@ -22,6 +22,13 @@ for of in "$one:spark-a:1" "$two:spark-b:2"; do
   ip -n "$name" addr add "10.79.0.$number/24" dev "$end"
   ip -n "$name" link set "$end" up
 done
+# An end is up a moment after it was set so: seen earlier, it is recorded as a cable that hangs loose.
+for of in "$one:spark-a" "$two:spark-b"; do
+  for _ in $(seq 50); do
+    ip -n "${of%:*}" link show "${of#*:}" | grep -q "state UP" && break
+    sleep 0.1
+  done
+done
 cat >"$work/pair.yaml" <<YAML
 name: two-namespaces
 link_gbit: 10

@@ -124,8 +124,52 @@ def test_a_real_llama_benchy_file_is_read():
         assert cell.figures.ttft_s.mean == pytest.approx(run["e2e_ttft"]["mean"] / 1000)
 
 
+def test_real_files_of_guidellm_and_aiperf_are_read_by_what_their_words_mean():
+    """32 replies of 65 tokens, 16 at a time, from the server whose timing is known: first token after 200 ms, 20 steps of 50 ms.
+
+    (The files as the tools wrote them; of GuideLLM's requests only the timings were kept, and folders' names were taken out.)
+    """
+    for name, tool, step in (("guidellm-0.8-spec-c16.json", "GuideLLM 0.8.1", None), ("aiperf-0.13-spec-c16.json", "aiperf 0.13.0", 0.05)):
+        report = exchange.read(DATA / name)
+        (cell,) = report.cells
+        f = cell.figures
+        assert (report.tool, report.model, report.date[:10], cell.load) == (tool, "truth", "2026-11-28", "c=16")
+        assert (f.failed, f.output_tokens / f.completed, f.tok_per_step) == (0, 65, pytest.approx(3.2))
+        assert f.ttft_s.mean == pytest.approx(0.2, abs=0.03) and f.tpot_s.mean == pytest.approx(20 * 0.05 / 64, rel=0.02)
+        assert f.latency_s.median == pytest.approx(1.2, abs=0.05) and f.decode_tok_s.median == pytest.approx(64, rel=0.02)
+        assert f.out_tok_s == pytest.approx(f.output_tokens / f.duration_s, rel=0.01)
+        assert (f.step_gap_s and round(f.step_gap_s.mean, 2)) == step  # GuideLLM counts events and does not time them
+        assert f.ttft_s.p99 is None and cell.verdict != "valid" and "BENCH301" in {finding.rule for finding in cell.findings}
+
+
+def test_what_guidellm_calls_time_per_output_token_is_not_taken_for_it():
+    told = json.loads((DATA / "guidellm-0.8-spec-c16.json").read_text())["benchmarks"][0]["metrics"]["time_per_output_token_ms"]
+    assert told["successful"]["mean"] / 1000 == pytest.approx(1.2 / 65, rel=0.02)  # the first token's wait is in it
+
+
+def test_tools_that_measure_beside_the_truth(tmp_path):
+    about, (header, rows) = tables.clients()
+    assert {row[0] for row in rows} == set(about["versions"]) and all(len(row) == len(header) for row in rows)
+    mine = [row for row in rows if row[0] == "sparkbook"]
+    assert all(abs(float(row[3])) < 6 and abs(float(row[4])) <= 0.1 and abs(float(row[6])) <= 0.2 for row in mine)
+    for content in ("{}", "[]", '{"rows": [{"tool": 1}]}', "x"):
+        (tmp_path / "c.json").write_text(content)
+        with pytest.raises(SparkbookError, match="not a comparison"):
+            tables.clients(tmp_path / "c.json")
+
+
 @pytest.mark.parametrize(
-    "content", ["{}", "[]", "no json", '{"output_throughput": 1}', '{"benchmarks": [{}]}', '{"schema": "sparkbench/1"}']
+    "content",
+    [
+        '{"benchmarks": [{"config": {}}], "metadata": {}}',
+        '{"aiperf_version": "1"}',
+        "{}",
+        "[]",
+        "no json",
+        '{"output_throughput": 1}',
+        '{"benchmarks": [{}]}',
+        '{"schema": "sparkbench/1"}',
+    ],
 )
 def test_other_files_are_refused_in_one_line(tmp_path, content):
     (tmp_path / "x.json").write_text(content)

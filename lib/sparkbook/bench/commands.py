@@ -29,7 +29,7 @@ def obtain(
     """Measure a server at an address, or read a file of an earlier measurement.
 
     Args:
-        source: an address, or a file of ours, of `vllm bench serve` or of llama-benchy.
+        source: an address, or a file that `exchange.read` knows: ours, or another tool's.
         options: fields of `load.Plan`; lists as words with commas.
         model: the served name; the first that the server lists where it is not given.
         bar: draw a progress bar on standard error.

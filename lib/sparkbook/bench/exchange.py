@@ -2,7 +2,8 @@
 
 What another tool's file does not say stays unknown here, and what ours does not say is left out there. The same word means different
 things in them (https://docs.vllm.ai/en/latest/benchmarking/cli/, https://github.com/eugr/llama-benchy), so each figure is carried to the
-one of the same meaning: vLLM's "ITL" is the time of a step (`step_gap_s`), llama-benchy's "tg" is `decode_tok_s`.
+one of the same meaning: vLLM's "ITL" is the time of a step (`step_gap_s`), that of GuideLLM and aiperf is `tpot_s`, llama-benchy's "tg" is
+`decode_tok_s`.
 """
 
 from __future__ import annotations

@@ -6,11 +6,14 @@ and one mode against another. tok/s and times carry their definition in the head
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sparkbook.bench.results import Cell, Report, Summary, agreement
+from sparkbook.errors import SparkbookError
 
 if TYPE_CHECKING:
     from sparkbook.bench.sweep import Sweep
@@ -107,6 +110,38 @@ def agreements(reports: Sequence[Report]) -> Table:
                     f"{1000 * ttft.client:.1f} / {1000 * ttft.engine:.1f}", f"{1000 * (ttft.client - ttft.engine):+.1f}",
                 ])  # fmt: skip
     return header, rows
+
+
+def clients(file: str | Path | None = None) -> tuple[dict[str, Any], Table]:
+    """Measuring tools against a server whose timing is known, recorded with `tools/compare_clients.py`: what each told, less the truth.
+
+    Returns:
+        Date, machine and versions; and the table. CPU is that of all of a tool's processes, of the runs for which it was taken.
+
+    Raises:
+        SparkbookError: the file can't be read, or is something else.
+    """
+    file = file or Path(__file__).with_name("recorded") / "clients.json"
+    try:
+        kept = json.loads(Path(file).read_text(encoding="utf-8"))
+        rows = []
+        for row in kept["rows"]:
+            true, told = row["truth"], row["told"]
+
+            def share(name: str, true: dict[str, Any] = true, told: dict[str, Any] = told) -> str | None:
+                return None if told.get(name) is None or not true.get(name) else f"{100 * (told[name] / true[name] - 1):+.1f}"
+
+            rows.append([
+                row["tool"], row["shape"], row["slots"], f"{1000 * (told['ttft_s'] - true['ttft_s']):+.1f}", share("tpot_s"),
+                share("step_gap_s"), share("out_tok_s"), row.get("cpu_us_a_chunk") and round(row["cpu_us_a_chunk"]),
+            ])  # fmt: skip
+        about = {name: kept[name] for name in ("date", "machine", "versions")}
+    except OSError as error:
+        raise SparkbookError(f"{file} can't be read: {error.strerror}") from None
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise SparkbookError(f"{file} is not a comparison of measuring tools: {type(error).__name__}") from None
+    header = ["tool", "server", "at a time", "TTFT, ms", "TPOT, %", "step, %", "tok/s, %", "CPU, µs a chunk"]
+    return about, (header, rows)
 
 
 def modes(reports: Sequence[Report]) -> Table:
