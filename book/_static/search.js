@@ -70,14 +70,15 @@
   function holding(items, text) {
     const wanted = query.toLowerCase().split(/[\s,]+/).filter((word) => word.length > 1);
     const letters = wanted.join("").length;
-    return letters < 3 || wanted.length > 6 ? [] : items.filter((item) => wanted.every((word) => text(item).toLowerCase().includes(word)));
+    const begins = (where, word) => where.startsWith(word) || [" ", "-", "/", "_", "(", '"', "'"].some((before) => where.includes(before + word));
+    return letters < 3 || wanted.length > 6 ? [] : items.filter((item) => wanted.every((word) => begins(text(item).toLowerCase(), word)));
   }
 
   function show({ signatures, flags, codes, recipes }) {
     const found = fitting(signatures, query);
     const titled = holding(signatures, (one) => `${one.title} ${one.example}`).filter((one) => !found.includes(one));
-    const near = found.length || titled.length || words(query).size < 3 ? [] : similar(signatures, query);
     const models = holding(recipes, ([title, , names]) => `${title} ${names}`);
+    const near = found.length || titled.length || models.length || words(query).size < 3 ? [] : similar(signatures, query);
     const place = document.createElement("div");
     place.id = "sb-recognized";
     const add = (title, items) => items.length && place.append(list(title, items));
