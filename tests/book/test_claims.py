@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from sparkbook.book import claims, notebooks
+from sparkbook.book.pages import Page, as_published
 from sparkbook.errors import SparkbookError
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -235,3 +236,8 @@ class TestFigures:
     def test_a_page_names_the_claims_that_it_uses(self) -> None:
         assert "guide-bandwidth" in claims.uses("02_hardware") and "guide-7-phi-scipy" in claims.uses("models/phi-4-multimodal-nvfp4")
         assert claims.uses("no_such_page") == ""
+        path = ROOT / "notebooks" / "02_hardware.ipynb"
+        shown = as_published(Page("02_hardware", path, path, {}, "none", "f"))["cells"]
+        assert 'claims.html#guide-one-pool"' in shown[-1]["source"]
+        drawn = "".join(one["source"] for one in shown)
+        assert drawn.count('id="from-guide-memory"') == 1 and "book/claims/guide.yaml" not in drawn
