@@ -169,12 +169,24 @@ __global__ void __launch_bounds__(128) dequantize(const uint8_t* __restrict__ co
   if (i >= blocks) return;
   const uint2 raw = *reinterpret_cast<const uint2*>(codes + 8 * i);
   const float s = decode_e4m3(scale[i]), a = *g;
+  uint32_t words[8];
 #pragma unroll
   for (int j = 0; j < 8; ++j) {
     const float2 v = decode_e2m1(((j < 4 ? raw.x : raw.y) >> (8 * (j & 3))) & 0xffu);
-    store(y, y_kind, 16 * i + 2 * j, __fmul_rn(v.x * s, a));
-    store(y, y_kind, 16 * i + 2 * j + 1, __fmul_rn(v.y * s, a));
+    const float low = __fmul_rn(v.x * s, a), high = __fmul_rn(v.y * s, a);
+    if (y_kind == kF32) {
+      reinterpret_cast<float2*>(y)[8 * i + j] = make_float2(low, high);
+    } else if (y_kind == kBf16) {
+      const __nv_bfloat162 pair = __floats2bfloat162_rn(low, high);
+      words[j] = *reinterpret_cast<const uint32_t*>(&pair);
+    } else {
+      const __half2 pair = __floats2half2_rn(low, high);
+      words[j] = *reinterpret_cast<const uint32_t*>(&pair);
+    }
   }
+  if (y_kind == kF32) return;
+  reinterpret_cast<uint4*>(y)[2 * i] = make_uint4(words[0], words[1], words[2], words[3]);
+  reinterpret_cast<uint4*>(y)[2 * i + 1] = make_uint4(words[4], words[5], words[6], words[7]);
 }
 
 // For the tests: the codes of the float32s with bits first, first + 1, ...: 8 a thread.

@@ -180,3 +180,16 @@ def test_the_picture_says_what_was_found():
     )
     with pytest.raises(SparkbookError):
         plots.lossless([], "T")
+
+
+def test_the_gpus_records_hold_what_the_chapter_says():
+    gpu = {t.option: t for t in lossless.recorded("lossless-h200").trials}
+    assert not [name for name, t in gpu.items() if t.claims and t.verdict == "changed" and not name.startswith(("FP8 experts", "KV"))]
+    assert gpu["temperature 0.7"].verdict == "changed" and gpu["KV cache in fp8"].equality.count("real") > 3
+    assert gpu["FP8 experts: Triton by name"].equality.control.count("real") > 0  # the same server differs from itself
+    plugin = {t.option: t for t in lossless.recorded("nvfp4-h200").trials}
+    for name in ("plug-in", "plug-in, eager", "plug-in, n-gram drafts, K = 4", "plug-in, compressed-tensors", "plug-in, prompts by eights"):
+        assert plugin[name].equality.count("real") == 0, name
+    by_eights, emulated = (plugin[f"experts: {name}, prompts by eights"] for name in ("plug-in", "W4A4 emulated"))
+    assert by_eights.equality.count("real") <= 1 and emulated.equality.count("real") > 20 and by_eights.shift < emulated.shift / 4
+    assert "SparkbookNvFp4LinearKernel" in plugin["plug-in"].engine and "EMULATION" in by_eights.engine

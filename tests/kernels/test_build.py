@@ -157,7 +157,8 @@ def test_committed_results_say_where_they_come_from():
     assert results
     for path in results:
         report = json.loads(path.read_text("utf-8"))
-        assert {"gpu", "driver", "date"} <= report["machine"].keys()
+        assert {"gpu", "driver", "date", "kernels"} <= report["machine"].keys()
+        assert 1 <= report["machine"]["kernels"]["version"] <= build.VERSION and report["machine"]["kernels"]["sources"]
         copy = report["ceilings_gb_s"]["copy"]
         for row in report["rows"]:
             if row["mb"] > 1:  # smaller ones are rounded too much

@@ -20,7 +20,7 @@ def goal(words: str) -> results.Goal:
 def test_a_report_is_read_card_by_card() -> None:
     assert list(REPORTS) == ["H100", "H200"]
     for card, report in REPORTS.items():
-        assert card in report.machine["gpu"] and report.title == f"{card}, kernels of version {results.VERSIONS[card]}"
+        assert card in report.machine["gpu"] and report.title == f"{card}, kernels of version {report.version}"
         for row in report.rows:
             assert row["of_copy"] == pytest.approx(row["gb_s"] / report.copy_gb_s, abs=0.001)
     assert REPORTS["H200"].us("fp4_gemv pdl", "4096x4096") == 5.62 and REPORTS["H100"].share("fp4_gemv", "8192x28672") == 0.935
@@ -29,8 +29,8 @@ def test_a_report_is_read_card_by_card() -> None:
 
 
 def test_the_versions_are_those_that_the_journal_names() -> None:
-    assert f"`results/h100.json`, the run of version {results.VERSIONS['H100']}" in SAID
-    assert f"Version {results.VERSIONS['H200']} of the experts has not been timed on an H100" in SAID
+    assert f"`results/h100.json`, the run of version {REPORTS['H100'].version}" in SAID
+    assert f"Version {REPORTS['H200'].version} of the experts has not been timed on an H100" in SAID
 
 
 def test_a_report_that_is_not_there(monkeypatch: pytest.MonkeyPatch, tmp_path) -> None:

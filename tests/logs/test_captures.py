@@ -1,4 +1,4 @@
-"""Logs of real engines, on an H100 and on the CPU: each is read right, with its timeline and facts."""
+"""Logs of real engines, on an H100, an H200 and the CPU: each is read right, with its timeline and facts."""
 
 from pathlib import Path
 
@@ -13,6 +13,7 @@ HEALTHY = sorted(
         "gb10-nightly-2026-04-01",
         "h100-0.24.0-tiny-healthy",
         "h100-0.24.0-ngram",
+        "h200-0.24.0-nvfp4-plugin",
         "cpu-0.32.0-compiled",
         "cpu-0.32.0-draft_iomp",
         "cpu-0.32.0-final",
@@ -37,6 +38,19 @@ FAULTS = {
     "h100-0.24.0-missing-model": ("offline-assets", "LOG324", "/models/not-there"),
     "h100-0.24.0-moe-fp8": ("killed-by-watchdog", "LOG117", "exited unexpectedly"),
     "h100-0.24.0-removed-flag": ("removed-flag", "LOG303", "speculative-disable-by-batch-size"),
+    "h200-0.24.0-cut-off": ("download-corrupt", "LOG326", "incomplete metadata"),
+    "h200-0.24.0-flashinfer-attention": ("attention-backend", "LOG312", "FLASHINFER"),
+    "h200-0.24.0-flashinfer-sampler": ("dependency", "LOG224", "flashinfer"),
+    "h200-0.24.0-linear-backend": ("flag-conflict", "LOG337", "CutlassNvFp4LinearKernel"),
+    "h200-0.24.0-memory-taken": ("oom-startup-check", "LOG101", "109.25/139.8"),
+    "h200-0.24.0-moe-backend": ("flag-conflict", "LOG336", "moe_backend='triton'"),
+    "h200-0.24.0-moe-cutlass-fp8": ("flag-conflict", "LOG336", "CUTLASS FP8"),
+    "h200-0.24.0-mtp-method": ("spec-decode-load", "LOG342", "'mtp'"),
+    "h200-0.24.0-no-gpu": ("nvidia-runtime", "LOG339", "0 devices"),
+    "h200-0.24.0-tied-head": ("quant-load", "LOG340", "NotImplementedError"),
+    "h200-0.24.0-turboquant": ("attention-backend", "LOG312", "version not detected"),
+    "h200-0.24.0-two-gpus": ("flag-conflict", "LOG338", "World size (2)"),
+    "h200-0.24.0-vocabulary": ("quant-load", "LOG341", "AssertionError"),
 }
 
 

@@ -312,6 +312,11 @@ class Record:
         )
 
 
-def recorded() -> Record:
-    """Options of the embedded engine, compared with `tools/record_lossless.py`."""
-    return Record.read(Path(__file__).with_name("recorded") / "lossless.jsonl")
+def recorded(name: str = "lossless") -> Record:
+    """What was recorded: `lossless`, options of the embedded engine (`tools/record_lossless.py`); `lossless-h200`, of vLLM 0.24.0 on an
+    H200; `nvfp4-h200`, the kernels' plug-in there (`tools/record_gpu.py`).
+
+    Raises:
+        SparkbookError: there is no such record.
+    """
+    return Record.read(Path(__file__).with_name("recorded") / f"{name}.jsonl")

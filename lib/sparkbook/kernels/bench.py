@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from sparkbook.errors import SparkbookError
+from sparkbook.kernels import build
 from sparkbook.kernels.library import Library
 
 #: [N, K] of decode products, from one expert's to a large model's MLP.
@@ -106,6 +107,7 @@ class _Bench:
             "multiprocessors": self.properties.multi_processor_count,
             "l2_mb": round(self.l2 / 1e6, 1),
             "replays": REPLAYS,
+            "kernels": {"version": build.VERSION, "sources": build.source_hash()},
         }
 
     # ---- timing

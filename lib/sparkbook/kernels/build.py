@@ -20,6 +20,8 @@ from pathlib import Path
 from sparkbook.errors import SparkbookError
 
 TARGETS = ("sm_90", "sm_120f", "sm_121f")
+VERSION = 7
+"""Of the kernels, as `kernels/VERSIONS.md` counts. A benchmark's report carries it, beside the hash of the sources."""
 _FLAGS = (
     "-O3",
     "-std=c++17",

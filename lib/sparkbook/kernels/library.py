@@ -180,7 +180,7 @@ class Library:
         codes = _array("codes", codes, "u8", (None, None), 8)
         m, k = codes.shape[0], 2 * codes.shape[1]
         _multiple("K", k, 16)
-        scales, y = _array("scales", scales, "u8", (m, k // 16)), _array("y", y, "f32 bf16 f16", (m, k))
+        scales, y = _array("scales", scales, "u8", (m, k // 16)), _array("y", y, "f32 bf16 f16", (m, k), 16)
         self._call("sb_dequantize", codes, scales, _scalar("g", g), y, _KINDS[y.kind], m, k, pdl, stream)
 
     # ---- products

@@ -16,8 +16,8 @@ from typing import Any
 from sparkbook.errors import SparkbookError
 from sparkbook.kernels import build
 
-VERSIONS = {"H100": 5, "H200": 6}
-"""Which version of the kernels each card's report is of. Version 6 changes the experts' product, nothing else."""
+CARDS = ("H100", "H200")
+"""Cards that have a report. Version 6 of the kernels changes the experts' product, nothing else."""
 
 OURS = "fp4_gemv"
 LIBRARIES = ("humming NVFP4", "torch _weight_int4pack_mm", "bitsandbytes fp4", "Triton GEMV")
@@ -30,7 +30,7 @@ class Report:
 
     Attributes:
         card: H100 or H200.
-        machine: the card, its driver, the libraries, the date.
+        machine: the card, its driver, the libraries, the date, the version of the kernels and the hash of their sources.
         ceilings_gb_s: what a copy and a read-only probe moved, GB/s.
         rows: measurements: what, shape (rows x columns, or a model's name), tokens, us, mb, gb_s, of_copy.
     """
@@ -48,7 +48,12 @@ class Report:
     @property
     def title(self) -> str:
         """The card, and the version of the kernels."""
-        return f"{self.card}, kernels of version {VERSIONS[self.card]}"
+        return f"{self.card}, kernels of version {self.version}"
+
+    @property
+    def version(self) -> int | str:
+        """Of the kernels, as `kernels/VERSIONS.md` counts; `unknown` in a report that does not say."""
+        return self.machine.get("kernels", {}).get("version", "unknown")
 
     def us(self, what: str, shape: str, tokens: int = 1) -> float:
         """Microseconds of a launch. Raises SparkbookError if it was not measured."""
@@ -68,7 +73,7 @@ class Report:
 def load() -> dict[str, Report]:
     """The reports of all cards, by the card. Raises SparkbookError if one is not there."""
     found = {}
-    for card in VERSIONS:
+    for card in CARDS:
         file = build.sources() / "results" / f"{card.lower()}.json"
         try:
             data = json.loads(file.read_text("utf-8"))

@@ -16,6 +16,10 @@ from torch import Tensor
 from sparkbook.kernels import reference
 from sparkbook.kernels.library import MAX_TOKENS, Library
 
+MAX_ROWS = 16
+"""Rows up to which `nvfp4_linear` reads the weights once for every eight. Beyond, dequantizing them once costs less
+(`kernels/VERSIONS.md`, version 7)."""
+
 
 @functools.cache
 def _library(device: int) -> Library:
@@ -60,12 +64,14 @@ def _(x: Tensor, codes: Tensor, scales: Tensor, alpha: Tensor) -> Tensor:
 
 @torch.library.custom_op("sparkbook::nvfp4_linear", mutates_args=(), device_types=("cuda", "cpu"))
 def nvfp4_linear(x: Tensor, codes: Tensor, scales: Tensor, alpha: Tensor) -> Tensor:
-    """`fp4_gemv` for any number of rows: beyond eight the weights are dequantized for the call and multiplied by torch.
+    """`fp4_gemv` for any number of rows: up to `MAX_ROWS` by eights, the weights read once for each eight; beyond, and where K is no
+    multiple of 64, the weights are dequantized for the call and multiplied by torch.
 
     One operator, so that a graph compiled for any number of tokens does not have to branch on it.
     """
-    if 1 <= x.shape[0] <= MAX_TOKENS and x.shape[1] % 64 == 0:
-        return torch.ops.sparkbook.fp4_gemv(x.contiguous(), codes, scales, alpha)
+    if 1 <= x.shape[0] <= MAX_ROWS and x.shape[1] % 64 == 0:
+        parts = [torch.ops.sparkbook.fp4_gemv(part, codes, scales, alpha) for part in x.contiguous().split(MAX_TOKENS)]
+        return parts[0] if len(parts) == 1 else torch.cat(parts)
     return x @ torch.ops.sparkbook.nvfp4_dequantize(codes, scales, alpha, x.dtype).T
 
 

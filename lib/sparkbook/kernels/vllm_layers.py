@@ -7,6 +7,8 @@ through the kernels (W4A16): results differ from a W4A4 backend's, and are close
 
 from __future__ import annotations
 
+import functools
+import logging
 from typing import Any
 
 import torch
@@ -18,14 +20,22 @@ from vllm.model_executor.layers.fused_moe.oracle import nvfp4 as oracle
 from vllm.platforms.interface import PlatformEnum
 
 from sparkbook.kernels import (
-    torch_ops,  # noqa: F401 - defines torch.ops.sparkbook
+    torch_ops,  # defines torch.ops.sparkbook
     vllm_plugin,
 )
 from sparkbook.kernels.library import MAX_TOKENS
 
+_log = logging.getLogger("vllm.sparkbook")  # vLLM shows what is logged below 'vllm'
+
+
+@functools.cache
+def _say(text: str) -> None:
+    """A line in vLLM's log, once: a model has many layers of few sizes."""
+    _log.info(text)
+
 
 class SparkbookNvFp4LinearKernel(NvFp4LinearKernel):
-    """K3 and K4 for up to eight tokens; for more, the weights are dequantized for the call and multiplied by torch."""
+    """K3 and K4 for up to sixteen tokens, by eights; for more, the weights are dequantized for the call and multiplied by torch."""
 
     @classmethod
     def is_supported(cls, compute_capability: int | None = None) -> tuple[bool, str | None]:
@@ -39,7 +49,10 @@ class SparkbookNvFp4LinearKernel(NvFp4LinearKernel):
         return True, None
 
     def process_weights_after_loading(self, layer: torch.nn.Module) -> None:
-        """Nothing to repack."""
+        """Nothing to repack; vLLM's log says what the layer takes."""
+        n, k = layer.weight.shape[0], 2 * layer.weight.shape[1]
+        few = f"fp4_gemv for 1 to {torch_ops.MAX_ROWS} tokens, dequantized for more"
+        _say(f"NVFP4 linear layers of {n} x {k}: {few if k % 64 == 0 else 'dequantized for every call, since K is no multiple of 64'}")
 
     def apply_weights(self, layer: torch.nn.Module, x: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
         """x [..., K] times the layer's weights [N, K]."""
@@ -52,6 +65,14 @@ class SparkbookNvFp4LinearKernel(NvFp4LinearKernel):
 
 class SparkbookNvFp4Experts(Nvfp4QuantizationEmulationTritonExperts):
     """K5 for up to eight tokens; otherwise vLLM's emulation, which reads the same layout."""
+
+    def process_weights_after_loading(self, layer: torch.nn.Module) -> None:
+        """Nothing to repack; vLLM's log says what the layer takes."""
+        super().process_weights_after_loading(layer)
+        experts, hidden, inter = layer.w13_weight.shape[0], 2 * layer.w13_weight.shape[2], 2 * layer.w2_weight.shape[2]
+        few = f"moe_decode for 1 to {MAX_TOKENS} tokens, vLLM's emulation for more"
+        fits = hidden % 64 == 0 and inter % 64 == 0
+        _say(f"NVFP4 experts, {experts} of {inter} x {hidden}: {few if fits else 'emulation, since a size is no multiple of 64'}")
 
     def apply(
         self,
