@@ -200,6 +200,13 @@ def test_ctrl_c_keeps_what_was_measured(truth):
         assert not again["interrupted"] and again["records"][0]["error"] is None
 
 
+def test_an_engine_that_tells_no_times_cannot_be_compared_with(truth):
+    plan = bench.Plan(classes=["code"], concurrency=[1], requests=1, max_tokens=4, waves=0, extra={"truth": {}})
+    assert load.agreeing(truth, plan, ("tokens",), interval_s=0.02).cells[0].figures.output_tokens == 4
+    with pytest.raises(SparkbookError, match="does not tell of itself"):
+        load.agreeing(truth, plan, ("tpot_s",), interval_s=0.02)
+
+
 def test_nobody_there(truth):
     with pytest.raises(SparkbookError, match=r"http://127\.0\.0\.1:9 can't be measured: .*[Cc]onnect"):
         bench.measure(Endpoint("http://127.0.0.1:9", "x"), source=Quiet())

@@ -152,7 +152,7 @@ def test_what_cannot_be_compared_is_said(servers, b, words):
 
 def test_a_record_is_read_as_it_was_written(tmp_path):
     base = answers("a")
-    record = Record({"engine": "e"}, (trial("x", base, base, answers("z", other="a"), claims=False, engine="drafts 3"),))
+    record = Record({"engine": "e"}, (trial("line\u2028separator", base, base, answers("z", other="a"), claims=False, engine="drafts 3"),))
     record.write(tmp_path / "r.jsonl")
     assert Record.read(tmp_path / "r.jsonl") == record
     (tmp_path / "r.jsonl").write_text("{}\n{}\n")

@@ -79,7 +79,11 @@ def engine(opener: urllib.request.OpenerDirector, url: str, key: str) -> dict[st
     """Requests that run and wait; nothing where the engine does not answer."""
     try:
         with opener.open(urllib.request.Request(url, headers={"Authorization": f"Bearer {key}"} if key else {}), timeout=5) as reply:
-            text = reply.read().decode("utf-8", "replace")
+            # The timeout is the longest silence: a page that comes byte by byte would hold up all other looks.
+            parts, until = [], time.monotonic() + 5
+            while (part := reply.read1(65536)) and time.monotonic() < until:
+                parts.append(part)
+            text = b"".join(parts).decode("utf-8", "replace")
     except (OSError, ValueError):
         return {}
     found: dict[str, float] = {}
