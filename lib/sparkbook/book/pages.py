@@ -122,8 +122,8 @@ def select(all_pages: list[Page], only: str | None) -> list[Page]:
     return found
 
 
-def as_published(page: Page) -> dict[str, Any]:
-    """The executed notebook as Sphinx gets it.
+def as_published(page: Page, register: bool = True) -> dict[str, Any]:
+    """The executed notebook as Sphinx gets it; `register` is whether the book has the claims register.
 
     A generated page gets its own heading in place of the template's, and shows the parameters that it was run with, not those that they
     replaced. A picture gets its alternative text: the one its output carries, else the sentence above the cell. A figure drawn from
@@ -143,7 +143,7 @@ def as_published(page: Page) -> dict[str, Any]:
     if page.title is not None:
         _retitle(notebook, page.title)
     _badge(notebook, record.badges(page, notebook))
-    if uses := claims.uses(page.name):
+    if register and (uses := claims.uses(page.name)):
         notebook["cells"].append({"cell_type": "markdown", "id": "claims-used", "metadata": {}, "source": uses})
     return notebook
 

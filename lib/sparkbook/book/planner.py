@@ -162,4 +162,4 @@ def place(notebook: dict[str, Any], ids: Iterable[str], size: int, recipe: str |
             cell["source"] = cell["source"].replace(MARK, block(known) if known["recipes"] else NONE)
 
 
-NONE = "This recipe is served by the book's own engine and not by a Spark, so there is nothing to plan."
+NONE = "This recipe is for the engine that the book itself runs and not for a Spark, so there is nothing to plan."

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from sparkbook.book import fingerprint, record, rules, vendor
+from sparkbook.book import claims, fingerprint, record, rules, vendor
 from sparkbook.book.pages import Page, as_published
 from sparkbook.book.project import Project
 from sparkbook.errors import SparkbookError
@@ -102,7 +102,7 @@ def assemble(project: Project, pages: list[Page]) -> None:
     for page in pages:
         folder = fresh / ("notebooks" if page.title is None else "models")
         folder.mkdir(exist_ok=True)
-        notebook = as_published(page)
+        notebook = as_published(page, register=(project.root / claims.FOLDER).is_dir())
         if page.title is None:
             texts.append((f"notebooks/{page.out.stem}", *_title_and_text(notebook)))
         notebook["cells"].insert(1, _prose("run-it", run_line(page)))
