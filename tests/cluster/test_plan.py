@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from sparkbook import cluster
+from sparkbook import cluster, lint
 from sparkbook.cluster import nodes, plan, server
 from sparkbook.cluster.inventory import Layout, Node
 from sparkbook.errors import SparkbookError
@@ -79,6 +79,17 @@ def test_the_container_gets_rdma():
         assert {"Name": "memlock", "Soft": -1, "Hard": -1} in host["Ulimits"]
     command = shown[0]["calls"][1]["body"]["Cmd"]
     assert command[command.index("--host") + 1] == "127.0.0.1"
+
+
+@pytest.mark.parametrize("backend", plan.BACKENDS)
+def test_a_printed_line_keeps_the_rules(backend):
+    """What is typed by hand gets what `serve --cluster` gives: the RDMA devices too."""
+    source = SPARK.replace(" vllm/", " -e VLLM_API_KEY --ipc host vllm/")
+    source += " --max-num-seqs 4 --gpu-memory-utilization 0.8 --host 127.0.0.1"
+    for rank in planned(source, backend=backend).ranks:
+        line = rank.docker_line()
+        assert "--device /dev/infiniband" in line and "--cap-add IPC_LOCK" in line and "--ulimit memlock=-1" in line
+        assert not {"RUN104", "RUN110", "MEM101", "MEM105"} & {finding.rule for finding in lint.lint(line).findings}
 
 
 def test_replicas_run_without_a_common_engine():

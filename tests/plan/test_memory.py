@@ -3,9 +3,10 @@
 import dataclasses
 
 import pytest
-from sparkbook import checkpoint, plan, recipes
+from sparkbook import checkpoint, lint, plan, recipes
 from sparkbook.checkpoint.values import Cache, Checkpoint, Geometry, Range
 from sparkbook.errors import SparkbookError
+from sparkbook.plan import request
 from sparkbook.plan.memory import CODES, CoTenant, Host, Setup, together
 from sparkbook.plan.pages import planned
 from sparkbook.plan.request import host, tenant
@@ -176,3 +177,31 @@ def test_page_cache_counts_as_taken_where_old_releases_look_at_free_memory():
         assert ("PLAN112" in [f.rule for f in found.findings]) is warned
         assert found.fits
     assert found.host.total == 127538000 * 1024
+
+
+@pytest.mark.parametrize(
+    ("line", "context", "refused"),
+    [
+        ("vllm serve openai/gpt-oss-120b --max-model-len 131072", None, False),
+        ("vllm serve openai/gpt-oss-120b --max-model-len 131073", None, True),
+        ("gpt-oss-120b", 300_000, True),
+        ("vllm serve openai/gpt-oss-120b --max-model-len 300000 --hf-overrides.rope_theta 300000", None, False),
+        ("docker run -e VLLM_ALLOW_LONG_MAX_MODEL_LEN=1 vllm/vllm-openai:v0.28.0 openai/gpt-oss-120b --max-model-len 300000", None, False),
+        ("qwen3.6-27b-nvfp4-yarn-1m", None, False),
+        ("nemotron-3-super-120b-a12b-nvfp4", None, False),
+    ],
+)
+def test_a_context_that_vllm_refuses_does_not_fit(line, context, refused):
+    """Whatever memory says; and the linter says it of the same lines."""
+    found = plan.plan(request.read(line, request.Override(context=context)))
+    assert ("PLAN113" in [f.rule for f in found.findings]) is refused
+    assert not refused or (not found.fits and found.longest(1).high <= 131_072)
+    if context is None:
+        assert ("MEM104" in [f.rule for f in lint.lint(line).findings]) is refused
+
+
+def test_a_rope_that_is_stretched_by_a_plain_factor_is_longer():
+    from sparkbook.checkpoint.config import _context
+
+    assert _context({"max_position_embeddings": 4096, "rope_scaling": {"type": "linear", "factor": 4.0}}) == 16_384
+    assert _context({"max_position_embeddings": 131_072, "rope_scaling": {"rope_type": "yarn", "factor": 32}}) == 131_072

@@ -122,9 +122,21 @@ def geometry(config: Config) -> Geometry:
         experts=_experts(text),
         active_experts=text.get("num_experts_per_tok") or text.get("top_k_experts") or 0 if _experts(text) else 0,
         attention_width=width,
-        context=text.get("max_position_embeddings") if isinstance(text.get("max_position_embeddings"), int) else None,
+        context=_context(text),
         intermediate=text.get("intermediate_size") or 0,
     )
+
+
+def _context(text: Config) -> int | None:
+    """Longest context that vLLM takes without being overruled (vLLM 0.32.0, `_get_and_verify_max_len`): a rope that is stretched by a plain
+    factor adds it; YaRN, LongRoPE and Llama 3 write the stretched length down themselves."""
+    stated = text.get("max_position_embeddings")
+    if not isinstance(stated, int):
+        return None
+    rope = text.get("rope_parameters") or text.get("rope_scaling") or {}
+    kind = rope.get("rope_type") or rope.get("type")
+    factor = rope.get("factor") if kind in ("linear", "dynamic") and "gemma3" not in str(text.get("model_type")) else None
+    return int(stated * factor) if isinstance(factor, int | float) else stated
 
 
 def _tied_by_default(text: Config) -> bool:

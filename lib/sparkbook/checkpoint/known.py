@@ -27,6 +27,12 @@ def names() -> list[str]:
     return sorted(facts()["checkpoints"], key=str.lower)
 
 
+def stated_context(name: str) -> int | None:
+    """`max_position_embeddings` of a checkpoint's config, tokens; None where nothing is written down of it."""
+    entry = facts()["checkpoints"].get(name)
+    return facts()["shapes"][entry["shape"]]["config"].get("max_position_embeddings") if entry else None
+
+
 def shape(name: str) -> dict[str, Any]:
     """A model's config as far as it is known, with its list of layers written out."""
     entry = facts()["shapes"][name]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from sparkbook.cluster.inventory import Inventory, Layout, Node
 from sparkbook.cluster.nodes import Site
@@ -27,6 +27,7 @@ class Rank:
         node, name: where it runs, and what it is called there.
         launch: what is started.
         instead: in a process engine, what is run in place of vLLM: Ray's daemon.
+        rdma: whether its container is to reach the RDMA devices, which NCCL needs for more than the memory that it may pin.
     """
 
     number: int
@@ -34,6 +35,18 @@ class Rank:
     name: str
     launch: Launch
     instead: tuple[str, ...] | None = None
+    rdma: bool = False
+
+    def docker_line(self) -> str:
+        """The start of its container as a docker line, to be typed on its node.
+
+        Raises:
+            SparkbookError: it is no container.
+        """
+        from sparkbook.formats import docker_run
+
+        options = {"--device": ["/dev/infiniband"], "--cap-add": ["IPC_LOCK"]} if self.rdma else {}
+        return docker_run.write(self.launch, options)
 
 
 @dataclass(frozen=True)
@@ -131,7 +144,8 @@ def plan(
     ranks = []
     for number, (node, site) in enumerate(zip(inventory.nodes, sites, strict=True)):
         base = _base(stack, node, site, port)
-        ranks += make(inventory, stack, node, number, base, spread, head)
+        made = make(inventory, stack, node, number, base, spread, head)
+        ranks += [replace(rank, rdma=bool(rank.launch.image) and site.infiniband is not False) for rank in made]
     return ClusterPlan(stack, inventory, spread, backend, tuple(ranks))
 
 

@@ -198,6 +198,24 @@ class Case:
         """Size of the weights in GiB, where the recipe says."""
         return self.recipe.model.weights_gib if self.recipe else None
 
+    @functools.cached_property
+    def native_context(self) -> int | None:
+        """Tokens beyond which vLLM refuses `--max-model-len`: what the checkpoint's config says, else the recipe; None: not known.
+
+        The config counts where the two differ, as vLLM reads it and not the card.
+        """
+        from sparkbook.checkpoint.known import stated_context
+
+        stated = self.recipe.model.context.native if self.recipe else None
+        return stated_context(self.recipe.model.repo if self.recipe else self.model) or stated
+
+    @property
+    def context_lifted(self) -> bool:
+        """Whether the line says that a longer context than the config's is meant: a stretched rope, or the variable that takes the risk."""
+        overridden = any(given.option is not None and given.option.name == "hf-overrides" for given in self.args.options)
+        allowed = (self.line.env.get("VLLM_ALLOW_LONG_MAX_MODEL_LEN") or "").strip().lower() in ("1", "true")
+        return overridden or allowed or "hf-overrides" in (self.line.env.get("VLLM_EXTRA_ARGS") or "")
+
     # ---- where it runs
 
     @property

@@ -163,6 +163,15 @@ CODES: dict[str, Code] = {
         "vllm serve openai/gpt-oss-20b --gpu-memory-utilization 0.8 --release 0.28.0" + _MEMINFO,
         "oom-startup-check", "https://github.com/vllm-project/vllm/issues/48140",
     ),
+    "PLAN113": Code(
+        "context-beyond-the-model", "error",
+        "The context is longer than the checkpoint's config allows (`max_position_embeddings`), and vLLM refuses to start, "
+        "however much memory there is. `--hf-overrides` stretches the rope; VLLM_ALLOW_LONG_MAX_MODEL_LEN=1 "
+        "only takes the risk of garbled text.",
+        "vllm serve openai/gpt-oss-20b --gpu-memory-utilization 0.5 --max-model-len 300000",
+        "vllm serve openai/gpt-oss-20b --gpu-memory-utilization 0.5 --max-model-len 131072",
+        None, "vLLM 0.32.0, _get_and_verify_max_len",
+    ),
 }  # fmt: skip
 """Findings of a plan, by code."""
 
@@ -255,6 +264,7 @@ class Setup:
         shards: machines that the weights are spread over by tensor parallelism.
         block: tokens of a block to begin with; None: 16, as on CUDA.
         assumed: what the line does not say, in words.
+        most: context beyond which vLLM refuses to start; None where that is not known, or the line lifts it.
     """
 
     checkpoint: Checkpoint
@@ -275,6 +285,7 @@ class Setup:
     shards: int = 1
     block: int | None = None
     assumed: tuple[str, ...] = ()
+    most: int | None = None
 
     @property
     def own_head(self) -> bool:
@@ -442,7 +453,9 @@ class Plan:
 
     @property
     def limit(self) -> int:
-        """Tokens beyond which no context is looked for: what the model is made for, or what is asked for if that is more."""
+        """Tokens beyond which no context is looked for: what the model is made for, or what is asked for if that is more and allowed."""
+        if self.setup.most is not None:
+            return self.setup.most
         geometry = self.setup.checkpoint.geometry
         return max(self.setup.context, (geometry.context if geometry else None) or 0)
 
@@ -521,7 +534,7 @@ class Plan:
         codes = {f.rule for f in self.findings if f.severity == "error"}
         if codes & {"PLAN101", "PLAN102", "PLAN106"}:
             return "does not fit"
-        if "PLAN104" in codes:
+        if codes & {"PLAN104", "PLAN113"}:
             longest = self.longest()
             return "fits with less context" if longest is not None and longest.high > 0 else "does not fit"
         if self.needed is None:
@@ -573,6 +586,11 @@ class Plan:
             yield finding(
                 "PLAN112", f"{what} asks for {asked / gib:.1f} GiB, and {(host.free - host.held) / gib:.1f} GiB are free",
                 f"vLLM {setup.release}", "drop the page cache before the start: sync; echo 3 | sudo tee /proc/sys/vm/drop_caches",
+            )  # fmt: skip
+        if setup.most is not None and setup.context > setup.most:
+            yield finding(
+                "PLAN113", f"{setup.context:,} tokens are more than the model's {setup.most:,}; vLLM refuses to start", None,
+                f"--max-model-len {setup.most}, or extend the rope with --hf-overrides where the model's card says how",
             )  # fmt: skip
         if self.needed is not None:
             yield from self._judge_context()

@@ -120,10 +120,11 @@ def of_case(case: Case, override: Override) -> Setup:
     geometry = checkpoint.geometry
     native = geometry.context if geometry else None
     recipe_native = case.recipe.model.context.native if case.recipe else None
-    context = override.context or said.get("max-model-len") or recipe_native or native
+    asked = override.context or said.get("max-model-len")
+    context = asked or recipe_native or native
     if context is None:
         raise SparkbookError("neither the line nor what is known of the model says how long a context may be: give --context")
-    if not (override.context or said.get("max-model-len")):
+    if not asked:
         assumed.append(f"no --max-model-len on the line: the model's own {int(context):,} tokens count")
     sequences = override.sequences or said.get("max-num-seqs") or SEQUENCES
     batched = said.get("max-num-batched-tokens")
@@ -154,6 +155,7 @@ def of_case(case: Case, override: Override) -> Setup:
         shards=int(case.number("tensor-parallel-size") or (case.recipe.topology.tensor_parallel if case.recipe else 1)),
         block=128 if embedded else int(case.number("block-size") or 0) or None,
         assumed=tuple(assumed),
+        most=(native or recipe_native) if asked and not case.context_lifted else None,
     )
 
 

@@ -80,15 +80,8 @@ def both(case: Case) -> Iterator[Hit]:
 def context(case: Case) -> Iterator[Hit]:
     """`--max-model-len` above what the checkpoint was trained for is refused, unless the rope is extended with `--hf-overrides`, or
     VLLM_ALLOW_LONG_MAX_MODEL_LEN=1 says that the risk of garbled text is taken."""
-    native = case.recipe.model.context.native if case.recipe else None
     asked = case.number("max-model-len")
-    if (
-        native
-        and asked
-        and asked > native
-        and "hf-overrides" not in case.options
-        and case.line.env.get("VLLM_ALLOW_LONG_MAX_MODEL_LEN") != "1"
-    ):
+    if asked and not case.context_lifted and (native := case.native_context) and asked > native:
         yield Hit(
             f"--max-model-len {asked:.0f} is more than the model's {native:,} tokens",
             case.shown("max-model-len"),
