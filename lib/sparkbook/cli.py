@@ -251,7 +251,7 @@ def _facts(recipe: Recipe) -> list[tuple[str, str]]:
     model = recipe.model
     size = [f"{model.total_params_b:g}B parameters"] if model.total_params_b else []
     size += [f"{model.active_params_b:g}B active"] if model.active_params_b else []
-    size += [f"{model.weights_gb:g} GB of weights"] if model.weights_gb else []
+    size += [f"{model.weights_gb:g} GB of weights" + (" (counted)" * model.weights_counted)] if model.weights_gb else []
     context = [f"{model.context.native} tokens"] if model.context.native else []
     context += [f"{model.context.extended} extended"] if model.context.extended else []
     draft = recipe.draft

@@ -23,7 +23,7 @@ class Disk:
     Attributes:
         repo: Hugging Face handle, or a name within this package.
         weights_gb: the weights.
-        estimated: whether no source states the size, and it was worked out from the parameters.
+        estimated: whether no source states the size, or a false one: it was worked out from the parameters and their formats.
         draft_gb: a draft model in a repository of its own; None where there is none, or its size is not known.
     """
 
@@ -54,7 +54,7 @@ def disk_needed(recipes: Iterable[Recipe]) -> list[Disk]:
         separate = draft.size_gb if draft and draft.model and not draft.model.startswith("/") else None
         known = found.get(model.repo)
         best = max((size for size in (separate, known and known.draft_gb) if size is not None), default=None)
-        found[model.repo] = Disk(model.repo, weights, model.weights_gb is None, best)
+        found[model.repo] = Disk(model.repo, weights, model.weights_gb is None or model.weights_counted, best)
     return sorted(found.values(), key=lambda disk: (-disk.total_gb, disk.repo))
 
 

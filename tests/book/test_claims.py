@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from sparkbook import recipes
 from sparkbook.book import claims, notebooks
 from sparkbook.book.pages import Page, as_published
 from sparkbook.errors import SparkbookError
@@ -27,6 +28,17 @@ class TestRegister:
         kept = [(claim.id, one.recipe, one.path, one.value, one.is_) for claim in claims.every() for one in claim.kept]
         assert len(kept) > 15
         assert [entry for entry in kept if entry[3] != entry[4]] == []
+
+    def test_no_recipe_shows_a_size_that_the_register_calls_false(self) -> None:
+        false = {
+            (test.counted.model, test.counted.gb)
+            for claim in claims.every()
+            if claim.verdict == "false" and claim.test
+            for test in claim.test.now
+            if test.counted and test.counted.gb
+        }
+        assert len(false) >= 6
+        assert [recipe.id for recipe in recipes.all() if (recipe.model.repo, recipe.model.weights_gb) in false] == []
 
     def test_every_verdict_occurs_and_none_is_most_of_a_document(self) -> None:
         for name, register in claims.registers().items():

@@ -216,6 +216,10 @@ def test_counted_parameters_are_the_cards(recipe):
     if model.weights_gb and model.quantization.producer != "vllm":
         assert found.bytes.low <= model.weights_gb * 1.03e9
         assert found.bytes.high >= model.weights_gb * 0.95e9
+    if model.weights_gb and model.weights_counted:
+        counted = checkpoint.load(model.repo).bytes
+        assert model.weights_gb == pytest.approx(counted.middle / 1e9, abs=0.06)
+        assert found.bytes == counted, "a counted size does not narrow the plan's bounds"
     # Two cards count more as active: the towers of Phi-4, the draft head of the tiny model.
     if model.active_params_b and not model.repo.startswith(("nvidia/Phi-4", "tiny-mtp")):
         assert found.reads.active.middle / 1e9 == pytest.approx(model.active_params_b, rel=0.2)

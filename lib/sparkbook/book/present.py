@@ -76,7 +76,11 @@ def facts(recipe: Recipe) -> Html:
         ("Architecture", _join(_code(model.architecture), _text(model.design))),
         ("Parameters", _parameters(recipe)),
         ("Quantization", _join(_text(quantization), _text(model.quantization.note))),
-        ("Weights", model.weights_gb and f"{model.weights_gb:g} GB ({model.weights_gib:.1f} GiB)"),
+        (
+            "Weights",
+            model.weights_gb
+            and f"{model.weights_gb:g} GB ({model.weights_gib:.1f} GiB)" + (", counted from shape and formats" * model.weights_counted),
+        ),
         ("Context", _context(recipe)),
         ("Input", ", ".join(model.modalities)),
         (

@@ -58,8 +58,8 @@ def of_recipe(recipe: Recipe) -> Checkpoint:
             from sparkbook.checkpoint import local
 
             return local.read(shipped)
-    # A size stated for a checkpoint that is quantized while loading is that of other files.
-    card = None if model.quantization.producer == "vllm" else model.weights_gb
+    # A size stated for a checkpoint that is quantized while loading is that of other files; a counted one is no second source.
+    card = None if model.quantization.producer == "vllm" or model.weights_counted else model.weights_gb
     if model.repo in names():
         return load(model.repo, card_gb=card)
     return unwritten(model.repo, card, model.total_params_b, model.quantization.format)

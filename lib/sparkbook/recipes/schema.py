@@ -61,6 +61,9 @@ class Model(Strict):
     active_params_b: float | None = Field(None, gt=0, description="10^9 parameters that take part in one token")
     quantization: Quantization
     weights_gb: float | None = Field(None, gt=0, description="size of the weights in GB (10^9 bytes)")
+    weights_counted: bool = Field(
+        False, description="`weights_gb` is the middle of what shape and formats give: no source states a size, or what it states is false"
+    )
     context: Context = Field(default_factory=Context)
     modalities: list[Literal["text", "image", "video", "audio"]] = Field(default_factory=lambda: ["text"], min_length=1)
     licence: str | None = None
