@@ -73,8 +73,8 @@
       ...Object.entries(summary.parts_gib).map(([name, pair]) => [name[0].toUpperCase() + name.slice(1), `${range(pair)} GiB`]),
       ["One sequence", `${range(summary.needed_gib, 2)} GiB for ${summary.context.toLocaleString("en")} tokens`],
       ["KV cache holds", `${range(summary.kv_tokens, 0)} tokens, ${range(summary.concurrency, 2)} full sequences at once`],
-      ...summary.decode.map(({ requests, tok_s: [low, middle, high] }) => [
-        requests === 1 ? "Decode, 1 request" : `Decode, ${requests} requests`, `${figure(middle)} tok/s (estimate, ${figure(low)} to ${figure(high)})`]),
+      ...summary.decode.map(({ requests, context, tok_s: [low, middle, high] }) => [
+        `Decode, ${requests} request${requests === 1 ? "" : "s"}, ${context.toLocaleString("en")} tokens behind`, `${figure(middle)} tok/s (estimate, ${figure(low)} to ${figure(high)})`]),
       ...(summary.decode.length ? [] : [["Decode", "no estimate: no source gives all that a step reads"]]),
       ...summary.first_token_s.map(({ prompt, cached, seconds: [low, middle, high] }) => [
         cached ? "Of a cached prompt" : "First token",

@@ -63,6 +63,7 @@ def test_the_answer_is_the_commands(place: int) -> None:
         assert plan["verdict"] == summary["verdict"]
         assert (plan["context"], plan["sequences"], plan["kv"]) == (summary["context"], summary["sequences"], summary["kv_tokens"])
         assert data["speeds"][plan["speed"]] == [[speed["requests"], *speed["tok_s"]] for speed in summary["decode"] or ()]
+        assert {speed["context"] for speed in summary["decode"] or ()} == ({plan["behind"]} - {None})
         assert findings(plan["said"]) == told(answer)
 
 

@@ -7,11 +7,12 @@ import re
 import subprocess
 
 import pytest
-from sparkbook import recipes
+from sparkbook import plan, recipes
 from sparkbook.book import present
 from sparkbook.formats import FORMATS
 from sparkbook.plots import published as plots
 from sparkbook.recipes import Recipe
+from sparkbook.store import download_lines
 
 ALL = recipes.all()
 
@@ -55,13 +56,39 @@ def test_the_tabs_are_what_the_formats_write(recipe: Recipe) -> None:
 
 def test_prepare_steps_are_lines_that_bash_accepts(recipe: Recipe) -> None:
     shown = present.prepare(recipe)
-    if not recipe.prepare:
+    if recipe.image is None:
         assert "Nothing to prepare" in shown._repr_html_()
         return
     assert isinstance(shown, present.Tabs)
-    assert len(shown.tabs) == len(recipe.prepare)
+    others = [step for step in recipe.prepare if step.do != "download"]
+    assert len(shown.tabs) == 1 + bool(download_lines(recipe)) + len(others)
     for _, _, code in shown.tabs:
         assert subprocess.run(["bash", "-n"], input=code, text=True, check=False).returncode == 0, code
+
+
+def test_prepare_says_how_the_library_starts_it_and_what_is_downloaded(recipe: Recipe) -> None:
+    """As chapter 3: the download before the first start, into the one folder, the pinned revision too."""
+    shown = present.prepare(recipe)
+    if recipe.image is None:
+        return
+    assert isinstance(shown, present.Tabs)
+    commands, *by_hand = (code for _, _, code in shown.tabs)
+    assert all(f"sparkbook {verb} {recipe.id}" in commands.splitlines() for verb in ("check", "weights fetch", "serve"))
+    assert (f"{recipe.id}@lint-clean" in commands) is (recipe.variants.get("lint-clean") is not None)
+    assert all(f"HF_HOME=~/vllm {line}" in by_hand[0].splitlines() for line in download_lines(recipe))
+
+
+def test_gpt_oss_warns_of_the_file_that_is_not_in_its_repository() -> None:
+    for name in ("gpt-oss-20b", "gpt-oss-120b"):
+        assert "TIKTOKEN_ENCODINGS_BASE" in present.remarks(recipes.load(name)).html
+
+
+def test_what_to_expect_is_what_the_plan_says() -> None:
+    """One figure on the recipe's page, in the chooser and in the planner, with the tokens behind it."""
+    for name, behind in (("gpt-oss-20b", "8,192"), ("gemma-4-12b-coder-nvfp4", "4,096")):
+        html = present.expected(recipes.load(name)).html
+        assert f"({behind} tokens behind each)" in html
+        assert all(f"<td>{speed.tok_s:.3g}</td>" in html for speed in plan.of(name).decode)
 
 
 def test_request_bodies_are_json_and_python(recipe: Recipe) -> None:

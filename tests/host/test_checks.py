@@ -11,6 +11,7 @@ import yaml
 from sparkbook import host
 from sparkbook.errors import SparkbookError
 from sparkbook.host import checks
+from sparkbook.host.pages import HOST
 from sparkbook.logs import parse_facts
 
 HEALTHY = host.recorded("healthy")
@@ -122,6 +123,13 @@ def test_the_stuck_clocks(mhz, stuck):
 )
 def test_the_kernels_without_rdma(kernel, bad):
     assert ("HOST011" in _codes(host.check(HEALTHY.changed({"system": {"kernel": kernel}})))) is bad
+
+
+def test_no_rule_is_listed_lighter_than_it_weighs_in_its_own_example():
+    """The chapter lists each rule by the severity in its table, and its page shows the example."""
+    for code, section in HOST.checks.items():
+        weights = {f.severity for f in HOST.examined(section.bad()) if f.rule == code}
+        assert weights == {section.severity}, code
 
 
 def test_a_kernel_without_rdma_does_not_block_one_spark_alone():

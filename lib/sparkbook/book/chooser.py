@@ -115,7 +115,8 @@ def data(ids: Iterable[str]) -> dict[str, Any]:
 
     `recipes[i].lines` and `.lint` have one entry a use, `.plans` one a use and, within it, one a memory. Lines and findings are numbers of
     the tables `lines` and `findings`; a finding is severity, message, fix, rule and the address of the rule's section. A plan has the
-    verdict, context, sequences, the KV cache's tokens, its findings, and the number of its speeds: requests, then low, middle, high tok/s.
+    verdict, context, sequences, the KV cache's tokens, its findings, and the number of its speeds: requests, then low, middle, high tok/s,
+    with `behind` tokens behind each request.
     """
     from sparkbook import lint
     from sparkbook.formats import FORMATS
@@ -158,6 +159,7 @@ def _plan(answer: dict[str, Any], said: Callable[[Any], list[int]], speeds: _Tab
         "kv": summary["kv_tokens"],
         "said": said(SimpleNamespace(**finding) for finding in answer["findings"]),
         "speed": speeds.number(rates),
+        "behind": summary["decode"][0]["context"] if rates else None,
     }
 
 
@@ -177,15 +179,17 @@ def _plain_table(known: dict[str, Any]) -> str:
         plan = recipe["plans"][0][0]
         rates = known["speeds"][plan["speed"]]
         speed = f"{rates[0][2]:.0f} ({rates[0][1]:.0f} to {rates[0][3]:.0f})" if rates else "–"
+        behind = f"{plan['behind']:,}" if rates else "–"
         grave = sum(known["findings"][number][0] != "info" for number in dict.fromkeys(plan["said"] + recipe["lint"][0]))
         name = f'<a href="../models/{recipe["page"]}.html">{html.escape(recipe["title"])}</a>'
-        cells = [f"{plan['context']:,}", str(plan["sequences"]), plan["verdict"], speed, str(grave or "none")]
+        cells = [f"{plan['context']:,}", str(plan["sequences"]), plan["verdict"], speed, behind, str(grave or "none")]
         rows.append(f'<tr><th scope="row">{name}</th>' + "".join(f"<td>{cell}</td>" for cell in cells) + "</tr>")
     head = "".join(
         f'<th scope="col">{title}</th>'
-        for title in ("Recipe", "Context, tokens", "Requests at once", "On a Spark", "Decode of one, tok/s", "Warnings")
+        for title in ("Recipe", "Context, tokens", "Requests at once", "On a Spark", "Decode of one, tok/s", "Tokens behind it", "Warnings")
     )
     return (
         '<div class="sb-scroll" id="sb-chooser-table"><table class="table sb-table"><caption>As each recipe is set; fit and speed are '
-        f"estimates.</caption><thead><tr>{head}</tr></thead><tbody>{''.join(rows)}</tbody></table></div>"
+        "estimates, and a conversation decodes slower the more tokens are behind it.</caption>"
+        f"<thead><tr>{head}</tr></thead><tbody>{''.join(rows)}</tbody></table></div>"
     )

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Sequence
 from sparkbook.plots.published import best_single
 from sparkbook.recipes import Recipe
 from sparkbook.recipes.schema import Accuracy, PrepareStep, RequestDefaults
+from sparkbook.store import download_lines
 
 UNKNOWN = "not stated"
 _ENTRY_POINTS = {"command": "the command it is given", "vllm-serve": "<code>vllm serve</code> by itself", "wrapper": "a script of its own"}
@@ -146,22 +147,44 @@ def launch_tabs(recipe: Recipe) -> Tabs:
 
 
 def prepare(recipe: Recipe) -> Html | Tabs:
-    """What to do once on the host before the first start."""
+    """What to do once on the host before the first start: with the library's commands, or by hand."""
     if recipe.image is None:
         return Html(
             "Prepare",
             f"<p>Nothing to prepare: the library starts it, <code>embedded.start(&quot;{recipe.id}&quot;)</code> of "
             "<code>sparkbook.serve</code>, and puts the model's folder in place of its name in the line below.</p>",
         )
-    if not recipe.prepare:
-        return Html("Prepare", "<p>Nothing to prepare: the first start fetches what it needs.</p>")
-    return Tabs(
-        f"Prepare: {recipe.id}", [(f"{i}. {_prepare_title(step)}", "bash", _prepare_code(step)) for i, step in enumerate(recipe.prepare, 1)]
-    )
+    steps = [("download the weights", _download_code(recipe))] if download_lines(recipe) else []
+    steps += [(_prepare_title(step), _prepare_code(step)) for step in recipe.prepare if step.do != "download"]
+    by_hand = [(f"by hand {i}: {title}", "bash", code) for i, (title, code) in enumerate(steps, 1)]
+    return Tabs(f"Prepare: {recipe.id}", [("with sparkbook", "bash", _commands(recipe)), *by_hand])
+
+
+def _commands(recipe: Recipe) -> str:
+    """The library's own way to a running server."""
+    lines = [f"sparkbook check {recipe.id}", f"sparkbook weights fetch {recipe.id}", f"sparkbook serve {recipe.id}"]
+    if any(step.do == "fetch" and step.sha256 in (None, "unknown") for step in recipe.prepare):
+        lines[1] = f"# code without a known checksum is refused: read it, then add --unpinned\n{lines[1]}"
+    if any(step.do == "run" for step in recipe.prepare):
+        lines.insert(2, "# what is run by hand comes here: the next tabs")
+    if recipe.variants.get("lint-clean") is not None:
+        lines += ["", f"# the same, changed until the linter has no error and no warning: {recipe.id}@lint-clean"]
+        lines += [f"sparkbook recipes show {recipe.id}@lint-clean --as docker"]
+    return "\n".join(lines)
+
+
+def _download_code(recipe: Recipe) -> str:
+    """Every repository that the recipe reads, into the one model store."""
+    steps = [step for step in recipe.prepare if step.do == "download"]
+    notes = [f"# {line}" for step in steps for line in step.why.splitlines()]
+    notes += [f"# size: {step.size_gb:g} GB" for step in steps if step.size_gb]
+    if recipe.model.gated:
+        notes.append("# gated: accept it on its page first, then: hf auth login")
+    return "\n".join([*notes, "mkdir -p ~/vllm", *(f"HF_HOME=~/vllm {line}" for line in download_lines(recipe))])
 
 
 def _prepare_title(step: PrepareStep) -> str:
-    return {"download": "download the weights", "fetch": "fetch a file", "run": "run a command"}[step.do]
+    return {"fetch": "fetch a file", "run": "run a command"}[step.do]
 
 
 def _prepare_code(step: PrepareStep) -> str:
@@ -171,9 +194,6 @@ def _prepare_code(step: PrepareStep) -> str:
     if step.size_gb:
         why += f"# size: {step.size_gb:g} GB\n"
     match step.do:
-        case "download":
-            target = f" --local-dir {_shell_path(step.to)}" if step.to else ""
-            return f"{why}hf download {shlex.quote(step.repo or '')}{target}"
         case "fetch":
             line = f"{why}curl -fL --create-dirs -o {_shell_path(step.to or '')} {shlex.quote(step.url or '')}"
             if step.sha256 and step.sha256 != "unknown":
@@ -253,10 +273,6 @@ def speed_table(recipe: Recipe) -> Html:
     return Html(f"Speed: {recipe.id}", _table([name for name, _ in kept], rows, kind="sb-speed"))
 
 
-ESTIMATE_CONTEXT = 4096
-"""Tokens behind each request in the estimates of a recipe's page."""
-
-
 def fit(recipe: Recipe) -> Html:
     """Whether the recipe's launch line fits a Spark, in a word, and what is to be said of it."""
     from sparkbook import plan
@@ -271,20 +287,28 @@ def fit(recipe: Recipe) -> Html:
 
 def expected(recipe: Recipe) -> Html:
     """What the decode model says for this recipe: an estimate with its interval for each number of requests, and the first token's time."""
+    from sparkbook import plan
     from sparkbook.plan.evidence import served
     from sparkbook.plan.prefill import first_token
 
     known = served(recipe)
-    if known is None:
+    speeds = plan.of(recipe.id).decode if known else ()
+    if known is None or not speeds:
         why = "it is made for this book's own engine" if recipe.family == "embedded" else "no source gives all that a step reads"
         return Html("Expected", f"<p>No estimate for a Spark: {why}.</p>")
     rows = []
-    for speed in known.speeds(ESTIMATE_CONTEXT):
+    for speed in speeds:
         _, one, _ = speed.per_request
         slowest = sorted(speed.step.parts.items(), key=lambda part: -part[1])[:2]
         spent = ", ".join(f"{name} {1000 * seconds:.0f} ms" for name, seconds in slowest)
         rows.append([f"{speed.concurrency}", f"{speed.tok_s:.3g}", f"{speed.low:.3g} to {speed.high:.3g}", f"{one:.3g}", spent])
-    head = ["Requests at once", "Estimate, tok/s together", "Interval", "Estimate, tok/s each", "Most of a step"]
+    head = [
+        "Requests at once",
+        f"Estimate, tok/s together ({speeds[0].context:,} tokens behind each)",
+        "Interval",
+        "Estimate, tok/s each",
+        "Most of a step",
+    ]
     likely = known.reads[1]
     cold, warm = first_token(likely, 100_000), first_token(likely, 100_000, cached=99_000)
     first = (

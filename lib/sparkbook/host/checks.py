@@ -241,11 +241,11 @@ def _kernel(machine: Machine) -> _Seen:
         found.append(_found("HOST010", f"Kernel {kernel} maps files into memory slowly: loading weights takes minutes longer."))
     for bad, source in BAD_RDMA_KERNELS.items():
         if re.match(rf"{re.escape(bad)}(?!\d)", kernel):
-            several = machine.wanted.nodes > 1
+            how = {} if machine.wanted.nodes > 1 else {"severity": "info"}
             found.append(
                 _found(
                     "HOST011", f"On kernel {kernel} memory cannot be registered for RDMA: several Sparks do not come up together.",
-                    severity="error" if several else "info", source=source,
+                    source=source, **how,
                 )
             )  # fmt: skip
     return kernel, found
@@ -425,7 +425,8 @@ def _processes(machine: Machine) -> _Seen:
         held = ", ".join(f"{p.name} (pid {p.pid}) {(p.gpu_mib or 0) / 1024:.1f} GiB" for p in others)
         found.append(_found("HOST026", "Other programs hold memory of the one pool.", held))
     names = ", ".join(p.name for p in machine.processes)
-    return names or "none", found
+    no_gpu = not machine.gpu.names and not machine.gpu.error and not found
+    return "no GPU" if no_gpu else names or "none", found
 
 
 # ---- docker
@@ -454,7 +455,9 @@ def _docker(machine: Machine) -> _Seen:
     if "permission denied" in (docker.error or "").lower():
         fix = f"sudo usermod -aG docker {machine.system.user}, then log in again; a notebook needs Jupyter restarted too"
         return "no permission", [_found("HOST005", f"{machine.system.user} may not talk to the Docker engine.", docker.error, fix, **how)]
-    return "no answer", [_found("HOST006", "The Docker engine does not answer.", docker.error, **how)]
+    return "no answer" + (", and nothing here asks for it" if how else ""), [
+        _found("HOST006", "The Docker engine does not answer.", docker.error, **how)
+    ]
 
 
 @_check("docker group", "docker")

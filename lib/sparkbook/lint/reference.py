@@ -20,7 +20,7 @@ COSTS = {
     "max-num-seqs": "each further sequence shares the memory bandwidth; 1 to 4 for one user, and never the default",
     "max-num-batched-tokens": "sizes the activations of a prefill step: 8,192 to 16,384; 65,536 has hung a host",
     "enable-chunked-prefill": "on by default: leaving it out does not switch it off",
-    "enable-prefix-caching": "on by default; what a conversation repeats is not computed again",
+    "enable-prefix-caching": "on by default, for hybrid models in later releases only; what a conversation repeats is not computed again",
     "async-scheduling": "hides the scheduler behind the GPU; chosen by itself, and refused with n-gram drafts",
     "quantization": "found in the checkpoint; a wrong one is refused",
     "kv-cache-dtype": "fp8 halves the KV cache; some models repeat themselves, some drafts need 16 bit",

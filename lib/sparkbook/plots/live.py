@@ -67,5 +67,5 @@ def _histogram(axis, name: str, parts: Sequence[dict[str, float]]) -> None:  # t
     names = ["more" if bound == "inf" else format_seconds(float(bound)) for bound in bounds]
     axis.set_xticks(range(len(bounds)), names, fontsize=7, rotation=30 if len(bounds) > 5 else 0)
     axis.set_yticks([])
-    axis.set_title(f"{name}: {sum(total.values()):g}")
+    axis.set_title(f"{name}: {sum(total.values()):g} observations")
     axis.set_xlabel("at or below")
