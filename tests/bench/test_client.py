@@ -278,3 +278,26 @@ def test_an_event_has_the_stamp_of_the_read_that_completed_it():
 
 def test_a_stream_cut_inside_its_last_event_does_not_have_it():
     assert events_of([b"data: a\n\ndata: b\n"], False) == [b"a"]
+
+
+def kept(*parts):
+    """The record of a reply whose connection gave these parts, one a read."""
+    connection = client.Connection()
+    reply = connection.reply = client.Reply(0, 0, None)
+    for part in parts:
+        connection.data_received(part)
+    return client.record(reply)
+
+
+def event(**choice):
+    return b"data: " + json.dumps({"choices": [choice]}).encode() + b"\n\n"
+
+
+def test_half_a_character_is_mended_or_replaced():
+    """Else the file of results could not be written, when all of it has been measured."""
+    head = b"HTTP/1.1 200 OK\r\n\r\n"
+    cut = (event(delta={"content": "w \ud83d"}), event(delta={"content": "\ude00 \ud800"}), event(delta={}, finish_reason="\ud83d"))
+    record = kept(head, *cut)
+    assert (record["text"], record["finish"], record["error"]) == ("w \U0001f600 \ufffd", "\ufffd", None)
+    assert kept(head, b'data: {"error": "\\ud800"}\n\n')["error"] == "the stream says: \ufffd"
+    assert kept(head.replace(b"200", b"500"), b'{"error": "\\ud800"}')["error"] == "status 500: \ufffd"

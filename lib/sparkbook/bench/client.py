@@ -256,13 +256,20 @@ def record(reply: Reply, keep_text: bool = True) -> dict[str, Any]:
     if reply.reads:
         result["end"] = round(reply.reads[-1][0] - begin, 6)
     if reply.status != 200:
-        result["error"] = reply.error or f"status {reply.status}: {_told(reply)}"
+        result["error"] = sound(reply.error or f"status {reply.status}: {_told(reply)}")
         return result
     try:
         _read_steps(reply, result, keep_text)
     except (ValueError, TypeError, AttributeError, LookupError) as error:
         result["error"] = result["error"] or f"the reply is no streamed chat: {type(error).__name__}"
+    for name in ("text", "finish", "error"):
+        result[name] = result[name] and sound(result[name])
     return result
+
+
+def sound(text: str) -> str:
+    """A text that can be written as UTF-8. JSON may hold half a character (`\\ud83d`): two halves make one, one alone becomes U+FFFD."""
+    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
 def _read_steps(reply: Reply, result: dict[str, Any], keep_text: bool) -> None:

@@ -462,9 +462,11 @@ def engine_account(change: Deltas) -> Engine:
 
 
 def engine_name(endpoint: Endpoint) -> str | None:
+    from sparkbook.bench.client import sound
+
     with contextlib.suppress(SparkbookError, ValueError, AttributeError):
         version = endpoint.get("/version").json().get("version")
-        return f"vLLM {version}" if version else None
+        return sound(f"vLLM {version}") if version else None
     return None
 
 

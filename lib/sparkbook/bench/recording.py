@@ -5,7 +5,9 @@ A recording is JSON lines: the first line says what it is about, each further on
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, TypeVar
@@ -16,15 +18,32 @@ T = TypeVar("T")
 
 
 def write_text(file: str | Path, text: str) -> None:
-    """Write a text file.
+    """Write a text file. What was in it before stays where that fails.
 
     Raises:
         SparkbookError: it can't be written.
     """
     try:
-        Path(file).write_text(text, encoding="utf-8")
+        _replace(Path(os.path.realpath(file)), text.encode("utf-8"))
     except OSError as error:
         raise SparkbookError(f"{file} can't be written: {error.strerror}") from None
+    except ValueError as error:  # UnicodeError among them
+        raise SparkbookError(f"{file} can't be written: {error}") from None
+
+
+def _replace(path: Path, data: bytes) -> None:
+    """Put a whole file in a file's place; a device, a pipe, or a file in a folder that takes no new one, is written as it is."""
+    if (path.exists() and not path.is_file()) or not os.access(path.parent, os.W_OK):
+        path.write_bytes(data)
+        return
+    beside = path.with_name(f".{path.name[:200]}.{os.getpid()}")
+    try:
+        beside.write_bytes(data)
+        with contextlib.suppress(FileNotFoundError):
+            beside.chmod(path.stat().st_mode & 0o7777)
+        beside.replace(path)
+    finally:
+        beside.unlink(missing_ok=True)
 
 
 def write(file: str | Path, head: Any, rest: Iterable[Any]) -> None:
@@ -53,5 +72,5 @@ def read(file: str | Path, what: str, make: Callable[[Any, list[Any]], T]) -> T:
         return make(head, rest)
     except OSError as error:
         raise SparkbookError(f"{file} can't be read: {error.strerror}") from None
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise SparkbookError(f"{file} is not {what}: {type(error).__name__}") from None
