@@ -15,6 +15,8 @@ from pathlib import Path
 from unittest import mock
 
 import pytest
+import typer
+import typer.main
 from sparkbook import cli, recipes
 from sparkbook.formats import FORMATS
 
@@ -65,6 +67,21 @@ def in_terminal(width: int, *arguments: str) -> tuple[str, str]:
     assert process.wait(timeout=60) == 0
     text = raw.decode()
     return text, re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", text).replace("\r", "")
+
+
+def test_what_runs_is_the_one_verb_that_is_called(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[list[str | None]] = []
+    get_command = typer.main.get_command
+
+    def kept(asked: typer.Typer):
+        made.append([command.name for command in asked.registered_commands])
+        return get_command(asked)
+
+    monkeypatch.setattr(typer.main, "get_command", kept)
+    run("plan", "no-such-recipe", check=2)
+    run("--version")
+    assert made[0] == ["plan"]
+    assert "plan" in made[1] and len(made[1]) > 5
 
 
 def test_version_and_help() -> None:

@@ -40,9 +40,8 @@ def main() -> None:
     """Runs the command and exits. What the user can set right is one line on standard error and exit code 2, never a traceback."""
     # What is imported stays for good: looking through it for garbage again and again would take a tenth of the time of a short command.
     gc.set_threshold(100_000, 20, 20)
-    _only(sys.argv[1:2])
     try:
-        app(prog_name="sparkbook")  # typer itself ends quietly where the reader of a pipe has gone
+        _only(sys.argv[1:2])(prog_name="sparkbook")  # typer itself ends quietly where the reader of a pipe has gone
     except SparkbookError as error:
         typer.echo(f"sparkbook: {error}", err=True)
     except RecursionError:
