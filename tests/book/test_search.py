@@ -30,7 +30,10 @@ def pasted() -> list[tuple[str, str]]:
         number, _, evidence = primary.evidence.removeprefix("line ").partition(": ")
         head = re.sub(r"^\(\w+\) ", "", evidence)[:30]
         lines = re.sub(r"\x1b\[[0-9;]*m", "", file.read_text("utf-8", errors="replace")).splitlines()[int(number) - 1 :]
-        start = next(i for i, line in enumerate(lines) if head in line)
+        start = next((i for i, line in enumerate(lines) if head in line), None)
+        if start is None:
+            assert re.match(r"\w+(Error|Exception) Process ", head), evidence  # an exception without a word: nothing that one would paste
+            continue
         text = lines[start]
         while len(text) < min(len(evidence), 120):  # an error of several lines is pasted as a whole
             start += 1

@@ -278,6 +278,13 @@ def mamba_blocks(found: Found, context: Context) -> Changes:
     }
 
 
+def shared_memory(found: Found, context: Context) -> Changes:
+    causes = [other for other in context.found.values() if (other.signature.role, other.signature.severity) == ("cause", "error")]
+    if "SemLock" in found.event.flat and min(cause.event.number for cause in causes) < found.event.number:
+        return {"role": "consequence", "cause": "the process that had made it ended while another was starting."}
+    return {}
+
+
 def driver_no_memory(found: Found, context: Context) -> Changes:
     if context.has("LOG104"):
         return {"role": "consequence", "kind": "uma-accounting"}
