@@ -105,3 +105,14 @@ def test_the_table_of_symptoms():
     assert len(table.rows) == len(ALL)
     assert {row[4] for row in table.search("ADDRESS ALREADY").rows} == {"LOG404"}
     assert table._repr_html_().count("<tr>") == len(ALL) + 1
+
+
+def test_a_semaphore_gone_after_a_fault_is_an_echo_of_it():
+    gone = "FileNotFoundError: [Errno 2] No such file or directory: '/psm_0a1b2c3d'\n"
+    taken = "OSError: [Errno 98] Address already in use\n"
+    first = "INFO 11-27 10:00:00 [api_server.py:1] vLLM API server version 0.32.0\n"
+    alone, after = logs.diagnose((first + gone).encode()), logs.diagnose((first + taken + first + gone).encode())
+    assert alone.primary.rule == "LOG405"
+    assert after.primary.kind == "port-in-use"
+    assert [f.rule for f in after.findings if f.severity == "error"] == [after.primary.rule]
+    assert "LOG405" in [f.rule for f in after.consequences]

@@ -280,7 +280,8 @@ def mamba_blocks(found: Found, context: Context) -> Changes:
 
 def shared_memory(found: Found, context: Context) -> Changes:
     causes = [other for other in context.found.values() if (other.signature.role, other.signature.severity) == ("cause", "error")]
-    if "SemLock" in found.event.flat and min(cause.event.number for cause in causes) < found.event.number:
+    gone = not re.search(r"(?i)no space|bus error", found.event.flat)  # those say that it is too small
+    if gone and min(cause.event.number for cause in causes) < found.event.number:
         return {"role": "consequence", "cause": "the process that had made it ended while another was starting."}
     return {}
 
@@ -499,6 +500,7 @@ FIGURES: dict[str, Callable[[Found, Context], Changes | None]] = {
         kv_starved,
         kv_too_small,
         mamba_blocks,
+        shared_memory,
         driver_no_memory,
         cuda_oom,
         removed_flag,
