@@ -41,6 +41,19 @@ def test_the_break_even_is_that_of_the_advice(found):
     assert drawn(plots.break_even(slow)) == alt  # the map goes over all latencies, whatever the link
 
 
+@pytest.mark.parametrize("us", [3, 30, 637, 1900, 2872])
+def test_the_name_of_a_latency_stays_on_the_map(found, us):
+    """One that lies beyond the axis is named at its edge, with its value."""
+    chart = plots.break_even(found, {"here": us})
+    (axis,) = chart.figure.axes
+    (text,) = [text for text in axis.texts if "here" in text.get_text()]
+    chart.figure.canvas.draw()
+    box, frame = text.get_window_extent(), axis.get_window_extent()
+    assert frame.x0 <= box.x0 and box.x1 <= frame.x1
+    assert ("µs" in text.get_text()) is (us in (3, 2872))
+    drawn(chart)
+
+
 def test_gains_beside_the_published_ones():
     alt = drawn(plots.gains(advice.compared()))
     assert "gpt-oss-120b, tensor parallel: published 1.20 at 1 request to 1.50 at 64, estimated 1.25" in alt

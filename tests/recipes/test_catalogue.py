@@ -306,6 +306,14 @@ def test_embedded_recipes_run_as_a_process(name: str) -> None:
     assert recipe.env["VLLM_API_KEY"] is None
 
 
+def test_a_pinned_revision_is_served_as_well_as_fetched() -> None:
+    """`main` would be another commit one day, and with only the pinned one staged, an engine without a network finds nothing."""
+    pinned = {recipe.id: recipe for recipe in recipes.all() if recipe.model.revision}
+    assert "qwen3.6-35b-a3b-nvfp4-2026-09" in pinned
+    for recipe in pinned.values():
+        assert recipe.serve.args.get("revision") == recipe.model.revision, recipe.id
+
+
 def test_only_what_this_project_executes_is_marked_run() -> None:
     assert {recipe.id for recipe in recipes.all() if recipe.status == "run"} == {name for name in IDS if name.startswith("embedded/")}
 

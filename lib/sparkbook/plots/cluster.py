@@ -89,8 +89,16 @@ def break_even(advice: Advice, marks: Mapping[str, float] | None = None) -> Char
     axis.set_xlim(10, 2000)
     axis.set_ylim(-0.3, len(requests) - 0.4)
     for name, us in (marks or {}).items():
-        axis.axvline(us, color=INK, linewidth=1, linestyle="--")
-        axis.text(us * 1.06, len(requests) - 0.45, name, va="top")
+        low, high = axis.get_xlim()
+        top = len(requests) - 0.45
+        if low <= us <= high:
+            axis.axvline(us, color=INK, linewidth=1, linestyle="--")
+            left = us < high / 3  # there is room for a name to the right of its line
+            axis.text(us * 1.06 if left else us / 1.06, top, name, va="top", ha="left" if left else "right")
+        else:  # off the map: said at the edge that it lies beyond
+            short = us < low
+            said = f"← {name}, {us:,.0f} µs" if short else f"{name}, {us:,.0f} µs →"
+            axis.text(low * 1.06 if short else high / 1.06, top, said, va="top", ha="left" if short else "right")
     axis.set_yticks(range(len(requests)), [str(n) for n in requests])
     axis.set_ylabel("requests at once")
     axis.set_xlabel("time of an all-reduce of 8 KiB, µs")
