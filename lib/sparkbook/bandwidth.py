@@ -104,7 +104,7 @@ class Point:
         title: the recipe's title.
         weight_format: format of the weights that were served.
         ceiling: tokens a second that memory allows, one token a step.
-        published: tokens a second; of a range, the upper end, so that the comparison is a hard one.
+        published: tokens a second; of a range the upper end, peaks aside, so that the comparison is a hard one.
         kind: how many tokens one step made.
         source: title of the source.
     """
@@ -135,23 +135,15 @@ def published_points(recipes: Iterable[Recipe], bandwidth_gb_s: float = GB10_BAN
         if active is None or recipe.topology.nodes > 1:
             continue
         for speed in recipe.benchmarks.speed:
-            if not speed.on_spark or speed.concurrency > 1 or speed.decode_tok_s is None:
+            published = speed.best_tok_s
+            if not speed.on_spark or speed.concurrency > 1 or published is None:
                 continue
             weights = _weights_served(recipe, speed)
             kind = _kind(recipe, speed)
-            published = speed.decode_tok_s if kind != "one token a step" else _sustained(speed)
             ceiling = ceiling_tok_s(bytes_per_token(active, weights), bandwidth_gb_s)
             point = Point(recipe.id, recipe.title, weights, ceiling, published, kind, recipe.source(speed.source).title)
             found.setdefault((recipe.model.total_params_b, active, weights, published, kind), point)
     return sorted(found.values(), key=lambda point: (point.ceiling, point.published, point.recipe))
-
-
-def _sustained(speed: Speed) -> float:
-    """The upper end of a range, unless it is a momentary peak."""
-    assert speed.decode_tok_s is not None
-    if speed.decode_tok_s_max is None or "peak" in (speed.note or ""):
-        return speed.decode_tok_s
-    return speed.decode_tok_s_max
 
 
 def _weights_served(recipe: Recipe, speed: Speed) -> str:

@@ -1,6 +1,10 @@
 """Pictures of a plan: the marks are the figures, and the text says what is seen."""
 
+from itertools import combinations
+
 import pytest
+from matplotlib.text import Text
+from sparkbook.plan import evidence
 from sparkbook.plan.decode import Reads, speed
 from sparkbook.plots import plan as plots
 
@@ -40,6 +44,17 @@ def test_a_roofline_has_published_figures_and_estimates_apart():
     assert [list(point) for point in estimates.get_offsets()] == [[5, 40]]
     assert "2 published speeds, 1 of them above the line of 273 GB/s" in chart.alt
     assert "mine: 5 GB, 40 a second (30 to 50)" in chart.alt
+
+
+def test_names_on_a_roofline_lie_on_no_dot_and_on_no_other_name():
+    dots = [plots.Dot(o.row.model, o.gigabytes, o.row.tok_s) for o in evidence.outcomes() if o.plain]
+    axis = plots.roofline(dots).figure.axes[0]
+    axis.figure.draw_without_rendering()
+    boxes = [Text.get_window_extent(text) for text in axis.texts]
+    marks = axis.transData.transform([(dot.gigabytes, dot.steps_s) for dot in dots])
+    assert len(boxes) == len({dot.label for dot in dots}) > 5
+    assert not any(one.overlaps(other) for one, other in combinations(boxes, 2))
+    assert not any(box.contains(x, y) for box in boxes for x, y in marks)
 
 
 def test_context_costs_room_and_speed():

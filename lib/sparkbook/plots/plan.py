@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING, Literal
 
 from matplotlib.axes import Axes
 from matplotlib.patches import Patch
+from matplotlib.text import Text
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
+from matplotlib.transforms import Bbox
 
 from sparkbook.bandwidth import GB10_BANDWIDTH_GB_S
 from sparkbook.plan import evidence
@@ -133,7 +135,6 @@ def roofline(dots: Sequence[Dot], title: str | None = None) -> Chart:
                 axis.plot([dot.gigabytes] * 2, [dot.low, dot.high], color=colour, linewidth=2, solid_capstyle="butt", zorder=2)
     axis.set_xscale("log")
     axis.set_yscale("log")
-    _label_dots(axis, dots)
     _plain_ticks(axis)
     axis.set_xlim(*ends)
     axis.set_xlabel("GB read in one step (one token of each request, without a draft)")
@@ -141,6 +142,7 @@ def roofline(dots: Sequence[Dot], title: str | None = None) -> Chart:
     if title:
         axis.set_title(title)
     axis.legend(loc="upper right")
+    _label_dots(axis, dots)
     measured = [dot for dot in dots if dot.kind == "measured"]
     above = sum(dot.gigabytes * dot.steps_s > GB10_BANDWIDTH_GB_S for dot in measured)
     told = f"{len(measured)} published speeds, {above} of them above the line of {GB10_BANDWIDTH_GB_S:g} GB/s"
@@ -174,21 +176,41 @@ def recipe_roofline(recipe: Recipe) -> Chart | None:
 
 
 def _label_dots(axis: Axes, dots: Sequence[Dot]) -> None:
-    """A name beside each group of dots: the first dot of a label carries it, and names that would meet go one under the other."""
-    placed: list[tuple[float, float]] = []
-    seen: set[str] = set()
-    for dot in sorted(dots, key=lambda dot: (dot.kind, -dot.steps_s, dot.gigabytes, dot.label)):
-        if dot.label in seen or not dot.label:
-            continue
-        seen.add(dot.label)
-        near = sum(0.45 < dot.gigabytes / x < 2.2 and 0.86 < dot.steps_s / y < 1.16 for x, y in placed)
-        placed.append((dot.gigabytes, dot.steps_s))
+    """A name beside each group of dots: the first dot of a label carries it, on the left, away from the lines of bandwidth.
+
+    A name that would lie on a dot, a line or another name moves down and to the left, and a thin line leads to it.
+    """
+    named = {dot.label: dot for dot in sorted(dots, key=lambda dot: (dot.kind, dot.steps_s, -dot.gigabytes)) if dot.label}
+    taken: list[Bbox] = []
+    pixels = axis.figure.dpi / 72
+    if any(dot.kind == "measured" for dot in named.values()):
+        axis.figure.draw_without_rendering()  # type: ignore[union-attr]
+        low, high = axis.get_xlim()
+        sizes = [low * (high / low) ** (step / 200) for step in range(201)]
+        lines = [(size, gb_s / size) for gb_s in (GB10_BANDWIDTH_GB_S, SPARK.read_gb_s) for size in sizes]
+        marks = axis.transData.transform([(dot.gigabytes, dot.steps_s) for dot in dots] + lines)
+        taken = [Bbox.from_bounds(x - 4, y - 4, 8, 8) for x, y in marks]
+    for dot in sorted(named.values(), key=lambda dot: (dot.kind, dot.gigabytes, -dot.steps_s, dot.label)):
         if dot.kind == "estimate":  # above its interval
             axis.annotate(dot.label, (dot.gigabytes, dot.high or dot.steps_s), xytext=(0, 4), textcoords="offset points", fontsize=7,
                           ha="left", va="bottom")  # fmt: skip
-        else:  # on the left, away from the lines
-            axis.annotate(dot.label, (dot.gigabytes, dot.steps_s), xytext=(-6, -3 - 9 * near), textcoords="offset points", fontsize=7,
-                          ha="right", va="center")  # fmt: skip
+            continue
+        text = axis.annotate(
+            dot.label, (dot.gigabytes, dot.steps_s), xytext=_PLACES[0], textcoords="offset points", fontsize=7, ha="right", va="center",
+            arrowprops={"arrowstyle": "-", "color": INK, "linewidth": 0.4, "relpos": (1, 0.5)},
+        )  # fmt: skip
+        size, point = Text.get_window_extent(text), axis.transData.transform((dot.gigabytes, dot.steps_s))
+        boxes = (
+            ((x, y), Bbox.from_bounds(point[0] + x * pixels - size.width, point[1] + y * pixels - size.height / 2, size.width, size.height))
+            for x, y in _PLACES
+        )
+        place, box = next((found for found in boxes if not any(found[1].overlaps(other) for other in taken)), (_PLACES[0], size))
+        text.set_position(place)
+        taken.append(box)
+
+
+_PLACES = sorted(((-6 - 6 * left, -4 * down) for left in range(16) for down in range(24)), key=lambda place: place[0] ** 2 + place[1] ** 2)
+"""Where a name may stand beside its dot, in points, nearest first."""
 
 
 def _plain_ticks(axis: Axes) -> None:

@@ -70,12 +70,14 @@ def _speed_label(figure: Speed) -> str:
 
 
 def best_single(recipe: Recipe) -> float | None:
-    """The highest decode rate published for one request at a time on a Spark, in tok/s; of a range its upper end; None where there is none.
+    """The highest decode rate published for one request at a time on a Spark, in tok/s; None where there is none.
+
+    Of a range it is the upper end, of an average and a peak the average, as in `sparkbook.bandwidth.published_points`.
 
     Figures of other machines stand on the recipe's page, each with its machine; beside a Spark's they would mislead.
     """
     figures = [figure for figure in recipe.benchmarks.speed if figure.concurrency == 1 and figure.on_spark]
-    rates = [figure.decode_tok_s_max or figure.decode_tok_s for figure in figures]
+    rates = [figure.best_tok_s for figure in figures]
     return max((rate for rate in rates if rate is not None), default=None)
 
 

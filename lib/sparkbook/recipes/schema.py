@@ -231,6 +231,13 @@ class Speed(Strict):
         """Whether it was measured on a Spark. Other machines' figures are shown with their machine, never beside a Spark's."""
         return "spark" in self.machine.lower()
 
+    @property
+    def best_tok_s(self) -> float | None:
+        """One request's decode rate; of a range its upper end, but of an average and a momentary peak the average."""
+        if self.decode_tok_s is not None and "peak" in (self.note or "").lower():
+            return self.decode_tok_s
+        return self.decode_tok_s_max or self.decode_tok_s
+
 
 class Benchmarks(Strict):
     """Published figures: scores, speeds, and what vendors claim in words."""
