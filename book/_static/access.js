@@ -24,7 +24,14 @@
   // What scrolls sideways on a narrow screen can be reached by the keyboard.
   for (const wide of document.querySelectorAll(".sb-scroll, .cell_output pre, .highlight pre")) wide.tabIndex = 0;
   if (matchMedia("(max-width: 600px)").matches)
-    for (const figure of document.querySelectorAll(".cell_output:has(> img)")) figure.tabIndex = 0;
+    for (const figure of document.querySelectorAll(".cell_output:has(> img)")) {
+      figure.tabIndex = 0;
+      const alone = document.createElement("a");
+      alone.href = figure.querySelector(":scope > img").src;
+      alone.className = "sb-whole-figure";
+      alone.textContent = "The figure is wider than this screen: move it sideways, or open it alone";
+      figure.before(alone);
+    }
   // Widgets are drawn later than the page; a slider's handle is named by the label before it.
   const name = () => {
     for (const handle of document.querySelectorAll(".noUi-handle:not([aria-label])"))

@@ -37,7 +37,7 @@
       (a, b) => order.indexOf(data.findings[a][0]) - order.indexOf(data.findings[b][0]));
     const grave = numbers.filter((number) => data.findings[number][0] !== "info");
     const facts = [
-      ["On a Spark", `${plan.verdict}, with ${plan.context.toLocaleString("en")} tokens for each of ${plan.sequences} at once`],
+      ["On a Spark", `${plan.fit}, with ${plan.context.toLocaleString("en")} tokens for each of ${plan.sequences} at once`],
       ["KV cache", plan.kv ? `${Math.round(plan.kv[0]).toLocaleString("en")} to ${Math.round(plan.kv[1]).toLocaleString("en")} tokens` : "not known"],
       ...speeds
         .filter(([requests], i) => i === 0 || requests <= Math.max(4, plan.sequences))

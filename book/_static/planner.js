@@ -188,6 +188,7 @@
       const asked = line.textContent;
       const why = impossible();
       if (why) return tell(why);
+      if (!recipe.value && !typed.value.trim()) return tell("Paste a launch line first, or choose a recipe.", "Nothing to plan");
       const first = !python.worker;
       run.disabled = true;
       cancel.hidden = false;

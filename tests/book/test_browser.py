@@ -115,7 +115,7 @@ def test_every_page_is_light_and_whole(tab: Tab, address: str, small_site: Path)
 def test_a_tab_chosen_on_one_page_is_chosen_on_the_next(tab: Tab, address: str) -> None:
     chosen = "[...document.querySelectorAll('.sd-tab-set input:checked')].map((i) => i.nextElementSibling.textContent.trim())"
     tab.open(f"{address}/models/gpt-oss-120b.html", 1000, "light")
-    assert tab.evaluate(chosen)[0] == "docker"
+    assert tab.evaluate(chosen)[:2] == ["with sparkbook", "docker"]
     tab.evaluate("[...document.querySelectorAll('.sd-tab-label')].find((l) => l.textContent.includes('sparkrun')).click()")
     assert "sparkrun" in tab.evaluate(chosen)
     tab.open(f"{address}/models/gemma-4-31b-it-nvfp4.html", 1000, "light")
@@ -155,7 +155,22 @@ def test_a_line_is_copied_as_it_stands(tab: Tab, address: str, small_site: Path)
         tab.call("Runtime.evaluate", expression=f"document.querySelector('{button}').click()", userGesture=True)
         copied = tab.evaluate("new Promise((done) => setTimeout(done, 200)).then(() => navigator.clipboard.readText())")
         assert copied.strip() == tab.evaluate(f"document.querySelector('{source}').textContent").strip()
-        assert copied.startswith("docker run")
+        assert copied.startswith(("sparkbook check", "docker run"))
+
+
+def test_a_figure_that_is_wider_than_a_telephone_can_be_opened_alone(tab: Tab, tmp_path: Path) -> None:
+    (tmp_path / "a.svg").write_text('<svg xmlns="http://www.w3.org/2000/svg" width="700" height="300"/>', "utf-8")
+    static = Path(__file__).resolve().parents[2] / "book/_static"
+    page = tmp_path / "page.html"
+    page.write_text(
+        f"<!doctype html><style>{(static / 'sparkbook.css').read_text('utf-8')}</style><div class='bd-article-container'>"
+        f"<div class='cell_output'><img src='a.svg'></div></div><script>{(static / 'access.js').read_text('utf-8')}</script>",
+        "utf-8",
+    )
+    links = "[...document.querySelectorAll('a.sb-whole-figure')].map((link) => link.href.split('/').pop())"
+    for width, expected in ((390, ["a.svg"]), (1300, [])):
+        tab.open(page.as_uri(), width, "light", rest_ms=30)
+        assert tab.evaluate(links) == expected
 
 
 def test_the_chooser_can_be_used_by_the_keyboard(tab: Tab, address: str) -> None:

@@ -67,6 +67,20 @@ def test_the_answer_is_the_commands(place: int) -> None:
         assert findings(plan["said"]) == told(answer)
 
 
+def test_a_fraction_that_is_only_doubtful_is_not_told_as_a_question_of_size() -> None:
+    shown = [plan for recipe in known()["recipes"] for plan in recipe["plans"][0]]
+    named = [plan for plan in shown if plan["fit"] != plan["verdict"]]
+    assert {plan["verdict"] for plan in named} == {"may fit", "does not fit"}
+    first = known()["recipes"][FOR_A_SPARK.index("gpt-oss-20b")]["plans"][0][0]
+    assert first["fit"] == "fits at 0.83 of the memory, not surely at 0.85"
+    assert request_plan("gpt-oss-20b", 0.83) == "fits"
+
+
+def request_plan(name: str, fraction: float) -> str:
+    """What the command says with this fraction."""
+    return json.loads(said(f"plan {name} --fraction {fraction} --json"))["summary"]["verdict"]
+
+
 def test_the_line_for_a_use_asks_for_what_was_planned() -> None:
     for recipe in filter(chooser.adjustable, chooser.chosen(recipes.ids())):
         for use in chooser.USES:
@@ -94,7 +108,7 @@ def test_the_page_shows_the_answer_for_every_recipe(tmp_path: Path) -> None:
         recipe = data["recipes"][answer["recipe"]]
         plan = recipe["plans"][answer["use"]][answer["memory"]]
         assert answer["line"] == "\n".join(data["lines"][n] for n in recipe["lines"][answer["use"]])
-        assert answer["facts"][0].startswith(f"{plan['verdict']}, with {plan['context']:,} tokens for each of {plan['sequences']} ")
+        assert answer["facts"][0].startswith(f"{plan['fit']}, with {plan['context']:,} tokens for each of {plan['sequences']} ")
         wanted = {data["findings"][n][3] for n in plan["said"] + recipe["lint"][answer["use"]]}
         assert set(answer["rules"]) == wanted
         rates = data["speeds"][plan["speed"]]

@@ -6,6 +6,7 @@ as one block of JSON, which `_static/chooser.js` shows; without scripts the page
 
 from __future__ import annotations
 
+import dataclasses
 import html
 import json
 from collections.abc import Callable, Hashable, Iterable
@@ -13,6 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from sparkbook.plan.memory import Plan
     from sparkbook.recipes import Recipe
 
 
@@ -115,8 +117,8 @@ def data(ids: Iterable[str]) -> dict[str, Any]:
 
     `recipes[i].lines` and `.lint` have one entry a use, `.plans` one a use and, within it, one a memory. Lines and findings are numbers of
     the tables `lines` and `findings`; a finding is severity, message, fix, rule and the address of the rule's section. A plan has the
-    verdict, context, sequences, the KV cache's tokens, its findings, and the number of its speeds: requests, then low, middle, high tok/s,
-    with `behind` tokens behind each request.
+    verdict, the same for people as `fit`, context, sequences, the KV cache's tokens, its findings, and the number of its speeds: requests,
+    then low, middle, high tok/s, with `behind` tokens behind each request.
     """
     from sparkbook import lint
     from sparkbook.formats import FORMATS
@@ -136,7 +138,8 @@ def data(ids: Iterable[str]) -> dict[str, Any]:
             launches.append([lines.number(line) for line in FORMATS["docker"].write(changed).splitlines()])
             judged.append(said(lint.lint(changed).findings))
             setup = request.read(recipe.id, request.Override(use.context, use.sequences))
-            plans.append([_plan(memory.plan(setup, host).to_dict(), said, speeds) for host in hosts])
+            found = [memory.plan(setup, host) for host in hosts]
+            plans.append([{**_plan(one.to_dict(), said, speeds), "fit": fit(one)} for one in found])
         entry = {"id": recipe.id, "title": recipe.title, "summary": recipe.summary, "family": recipe.family, "page": recipe.slug}
         entry |= {"weights": recipe.model.weights_gb, "nodes": recipe.topology.nodes, "adjustable": adjustable(recipe)}
         entries.append({**entry, "lines": launches, "lint": judged, "plans": plans})
@@ -145,6 +148,17 @@ def data(ids: Iterable[str]) -> dict[str, Any]:
         for name, table in (("uses", USES), ("memories", MEMORIES))
     }
     return {**choices, "lines": lines.values, "findings": findings.values, "speeds": speeds.values, "recipes": entries}
+
+
+def fit(planned: Plan) -> str:
+    """The plan's verdict; where the fraction alone speaks against it, the fraction that does not, so that it isn't read as one of size."""
+    words = {"may fit": "not surely at", "does not fit": "not at"}.get(planned.verdict)
+    safe = min(planned.largest_fraction, planned.setup.fraction)
+    if words is None or planned.requested is None or safe <= 0:
+        return planned.verdict
+    if dataclasses.replace(planned, setup=dataclasses.replace(planned.setup, fraction=safe)).verdict != "fits":
+        return planned.verdict
+    return f"fits at {safe:g} of the memory, {words} {planned.setup.fraction:g}"
 
 
 def _plan(answer: dict[str, Any], said: Callable[[Any], list[int]], speeds: _Table) -> dict[str, Any]:
@@ -182,7 +196,7 @@ def _plain_table(known: dict[str, Any]) -> str:
         behind = f"{plan['behind']:,}" if rates else "–"
         grave = sum(known["findings"][number][0] != "info" for number in dict.fromkeys(plan["said"] + recipe["lint"][0]))
         name = f'<a href="../models/{recipe["page"]}.html">{html.escape(recipe["title"])}</a>'
-        cells = [f"{plan['context']:,}", str(plan["sequences"]), plan["verdict"], speed, behind, str(grave or "none")]
+        cells = [f"{plan['context']:,}", str(plan["sequences"]), plan["fit"], speed, behind, str(grave or "none")]
         rows.append(f'<tr><th scope="row">{name}</th>' + "".join(f"<td>{cell}</td>" for cell in cells) + "</tr>")
     head = "".join(
         f'<th scope="col">{title}</th>'

@@ -276,13 +276,18 @@ def speed_table(recipe: Recipe) -> Html:
 def fit(recipe: Recipe) -> Html:
     """Whether the recipe's launch line fits a Spark, in a word, and what is to be said of it."""
     from sparkbook import plan
+    from sparkbook.book import chooser
 
     if recipe.family == "embedded":
         return Html("Fit", "<p>Made for this book's own engine: not planned for a Spark.</p>")
     found = plan.of(recipe.id)
     said = "".join(f"<li>{_text(finding.message)}</li>" for finding in found.findings)
-    context = f"{found.setup.context:,} tokens at {found.setup.fraction:g} of the memory"
-    return Html(f"Fit: {recipe.id}", f"<p><strong>{found.verdict.capitalize()}</strong>, with {context} (estimate).</p><ul>{said}</ul>")
+    verdict, context = chooser.fit(found), f"{found.setup.context:,} tokens"
+    if verdict == found.verdict:
+        context += f" at {found.setup.fraction:g} of the memory"
+    return Html(
+        f"Fit: {recipe.id}", f"<p><strong>{verdict[0].upper()}{verdict[1:]}</strong>, with {context} (estimate).</p><ul>{said}</ul>"
+    )
 
 
 def expected(recipe: Recipe) -> Html:

@@ -194,7 +194,8 @@ def _checkpoint(case: Case, hub: bool) -> Checkpoint:
     for recipe in recipes.all():
         if recipe.model.repo == name:
             return checkpoints.of_recipe(recipe)
-    raise SparkbookError(f"nothing is written down of the checkpoint '{name}': add --hub to read its headers, or give a local folder")
+    told = f"nothing is written down of the checkpoint '{name}'"
+    raise SparkbookError(f"{told}: in a shell, add --hub to read its headers, or give a local folder")
 
 
 def _draft(case: Case) -> tuple[str | None, int, Range, tuple[tuple[Cache, ...], ...], list[str]]:
