@@ -254,14 +254,12 @@ def served(url: str) -> tuple[dict[str, str], str | None]:
     from sparkbook.serve.endpoint import Endpoint, key_from_environment
 
     endpoint = Endpoint(url.rstrip("/").removesuffix("/metrics"), api_key=key_from_environment())
-    reply = endpoint.get("/metrics")
-    if not reply.is_success:
-        raise SparkbookError(f"{endpoint.url}/metrics answers {reply.status_code}: is this a vLLM server?")
+    scrape = endpoint.metrics_text()
     told = endpoint.get("/version")
     release = None
     with suppress(ValueError, AttributeError):
         release = told.json().get("version") if told.is_success else None
-    return {"scrape": reply.text}, release
+    return {"scrape": scrape}, release
 
 
 __all__ = ["Scrubber", "named", "record", "served"]

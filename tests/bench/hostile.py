@@ -5,6 +5,7 @@ number (so many completions are answered well before they do). HOW: a key of `MO
 """
 
 import asyncio
+import gzip
 import itertools
 import json
 import threading
@@ -89,6 +90,25 @@ async def negative(writer):
     writer.transport.abort()
 
 
+PACKED = gzip.compress(b" " * 4_000_000)
+
+
+async def packed(writer):
+    """A reply that is a thousand times as long as what is sent, though nobody asked for that."""
+    writer.write(b"HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\nContent-Length: %d\r\n\r\n%s" % (len(PACKED), PACKED))
+
+
+def beyond(header, status=b"200"):
+    """An event stream with a header of one's own, closed at its end."""
+
+    async def answer(writer):
+        writer.write(b"HTTP/1.1 %s OK\r\n%s\r\n\r\n{}" % (status, header.encode("latin-1")))
+        await writer.drain()
+        writer.transport.abort()
+
+    return answer
+
+
 MODES = {
     "silent": silent, "heads": heads, "drips": drips, "drips-head": drips_head, "endless": endless, "breaks": breaks,
     "key": answers(b"401 Unauthorized", b'{"error": "Unauthorized"}'), "missing": answers(b"404 Not Found", b'{"detail": "Not Found"}'),
@@ -96,6 +116,9 @@ MODES = {
     "page": answers(b"200 OK", b"<html>Welcome</html>", "text/html"), "list": answers(b"200 OK", b"[[[]]]"),
     "odd-stream": streams(event({"choices": {"0": 1}}), event({"choices": [7], "usage": [1]})),
     "error-stream": streams(event({"error": {"message": "out of memory"}})), "no-chunks": no_chunks, "negative": negative,
+    "packed": packed, "codec": answers(b"200 OK", b"00", "text/plain; charset=hex"), "superscript": beyond("Content-Length: \xb2"),
+    "digits": beyond("Content-Length: " + "9" * 5000), "superstatus": beyond("X: y", b"\xb2"),
+    "many": streams(text_event(), event({"choices": [], "usage": {"completion_tokens": 10**400}}), chunk(b"data: [DONE]\n\n")),
 }  # fmt: skip
 
 

@@ -284,6 +284,7 @@ def kept(*parts):
     """The record of a reply whose connection gave these parts, one a read."""
     connection = client.Connection()
     reply = connection.reply = client.Reply(0, 0, None)
+    connection.framing = client.Dechunker()
     for part in parts:
         connection.data_received(part)
     return client.record(reply)
@@ -301,3 +302,27 @@ def test_half_a_character_is_mended_or_replaced():
     assert (record["text"], record["finish"], record["error"]) == ("w \U0001f600 \ufffd", "\ufffd", None)
     assert kept(head, b'data: {"error": "\\ud800"}\n\n')["error"] == "the stream says: \ufffd"
     assert kept(head.replace(b"200", b"500"), b'{"error": "\\ud800"}')["error"] == "status 500: \ufffd"
+
+
+@pytest.mark.parametrize("number", ["²", "٣", "9" * 5000, "-5", "+5", "1_0"])
+def test_a_length_or_a_status_that_is_no_number_is_none(number):
+    body = b'data: {"choices": [{"delta": {"content": "x"}, "finish_reason": "stop"}]}\n\n'
+    head = f"HTTP/1.1 200 OK\r\nContent-Length: {number}\r\n\r\n".encode("latin-1", "replace")
+    assert kept(head, body)["text"] == "x"
+    assert kept(f"HTTP/1.1 {number} OK\r\n\r\n".encode("latin-1", "replace"), body)["status"] == 0
+
+
+def test_the_framing_of_a_long_reply_is_read_once(monkeypatch):
+    fed = []
+    feed = client.Dechunker.feed
+    monkeypatch.setattr(client.Dechunker, "feed", lambda self, data: fed.append(len(data)) or feed(self, data))
+    connection = client.Connection()
+    connection.reply = client.Reply(0, 0, None)
+    connection.framing = client.Dechunker()
+    inside = b"a\r\n12345\r\n0\r\n\r\n"  # ends as the last chunk does, and is a piece of a longer one
+    connection.data_received(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n%x\r\n" % (100 * len(inside)))
+    for _ in range(100):
+        connection.data_received(inside)
+        assert connection.reply is not None
+    connection.data_received(b"\r\n0\r\n\r\n")
+    assert connection.reply is None and sum(fed) < 102 * len(inside) + 20

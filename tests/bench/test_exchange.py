@@ -142,6 +142,30 @@ def test_real_files_of_guidellm_and_aiperf_are_read_by_what_their_words_mean():
         assert f.ttft_s.p99 is None and cell.verdict != "valid" and "BENCH301" in {finding.rule for finding in cell.findings}
 
 
+def test_a_high_percentile_of_the_speed_is_the_low_one_of_the_time(tmp_path):
+    for name, p10_ms in (("guidellm-0.8-spec-c16.json", 15.609048306941986), ("aiperf-0.13-spec-c16.json", 15.568804960937499)):
+        speed = exchange.read(DATA / name).cells[0].figures.decode_tok_s
+        assert speed.p90 == pytest.approx(1000 / p10_ms) and speed.median < speed.p90 < speed.high
+    value = json.loads((DATA / "aiperf-0.13-spec-c16.json").read_text())
+    del value["inter_token_latency"]["p10"]
+    (tmp_path / "x.json").write_text(json.dumps(value))
+    assert exchange.read(tmp_path / "x.json").cells[0].figures.decode_tok_s.p90 is None
+
+
+@pytest.mark.parametrize(
+    ("where", "wrong"),
+    [("request_count.avg", "1e400"), ("output_sequence_length.max", "Infinity"), ("total_osl.avg", "-Infinity"),
+     ("inter_token_latency.p50", "0"), ("inter_token_latency.avg", "0")],
+)  # fmt: skip
+def test_numbers_of_aiperf_that_are_none_are_refused(tmp_path, where, wrong):
+    value = json.loads((DATA / "aiperf-0.13-spec-c16.json").read_text())
+    name, place = where.split(".")
+    value[name][place] = "HERE"
+    (tmp_path / "x.json").write_text(json.dumps(value).replace('"HERE"', wrong))
+    with pytest.raises(SparkbookError, match="not a result of aiperf"):
+        exchange.read(tmp_path / "x.json")
+
+
 def test_what_guidellm_calls_time_per_output_token_is_not_taken_for_it():
     told = json.loads((DATA / "guidellm-0.8-spec-c16.json").read_text())["benchmarks"][0]["metrics"]["time_per_output_token_ms"]
     assert told["successful"]["mean"] / 1000 == pytest.approx(1.2 / 65, rel=0.02)  # the first token's wait is in it

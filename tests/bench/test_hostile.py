@@ -63,8 +63,9 @@ VERBS = {
 }  # fmt: skip
 CHATS = {"bench", "equal", "prewarm"}
 """They are sent to a server that lists its models; the others to one that misbehaves on each path."""
-HARMLESS = {("record", how) for how in ("nan", "page", "list", "odd-stream", "error-stream")}
-"""`record` keeps what a server says, whatever it is: to be looked at is what a recording is for."""
+ANSWERS_200 = {"nan", "page", "list", "odd-stream", "error-stream", "codec", "many"}
+HARMLESS = {("record", how) for how in ANSWERS_200} | {(verb, "many") for verb in CHATS}
+"""`record` keeps what a server says, whatever it is: to be looked at is what a recording is for. A count that is none is unknown."""
 
 
 def outcome(verb, url):
@@ -94,7 +95,7 @@ def test_a_server_of_ones_own_is_never_called_ready(hostile):
     with ThreadPoolExecutor(len(MODES)) as pool:
         states = dict(zip(MODES, pool.map(lambda how: running._answers(Endpoint(hostile.url("all", how))), MODES), strict=True))
     # Whoever answers 200 to whatever is asked is up: `status` asks no more than that.
-    assert {how for how, state in states.items() if state == "ready"} == {"nan", "page", "list", "odd-stream", "error-stream"}
+    assert {how for how, state in states.items() if state == "ready"} == ANSWERS_200
 
 
 def test_rows_measured_before_a_server_falls_silent_are_kept(hostile, tmp_path):
@@ -116,8 +117,9 @@ def test_a_row_gives_up_after_failures_in_a_row(hostile):
     assert {r.error for r in cell.requests if r.error} == {f"silent for {SHORT_S:g} s"}
 
 
-def test_a_token_count_that_is_none_is_unknown():
-    usage = {"completion_tokens": float("nan"), "prompt_tokens": True}
+@pytest.mark.parametrize("wrong", [float("nan"), -1, 10**400, "7"])
+def test_a_token_count_that_is_none_is_unknown(wrong):
+    usage = {"completion_tokens": wrong, "prompt_tokens": True}
     times = {"ttfr": 0.1, "ttft": 0.1, "ttfo": 0.1, "end": 0.2, "stamps": [0.1, 0.2], "begin": 0.0, "scheduled": None}
     rest = {"index": 0, "slot": 0, "tokens": None, "usage": usage, "finish": None, "text": "", "error": None}
     (request,) = load.requests_of({"records": [times | rest]}, prompts.make("code", 1), True)
@@ -148,6 +150,12 @@ def test_a_reply_without_end_is_cut_by_its_size(hostile, monkeypatch):
     monkeypatch.setattr(bounded, "MOST_BYTES", 2000)
     with pytest.raises(SparkbookError, match="more than"):
         Endpoint(hostile.url("all", "endless")).get("/metrics", timeout_s=30)
+
+
+def test_a_packed_reply_is_refused_and_never_asked_for(hostile):
+    """Its size is that of what comes over the wire, not of what it unpacks to."""
+    with pytest.raises(SparkbookError, match="packed as 'gzip'"):
+        Endpoint(hostile.url("all", "packed")).metrics_text()
 
 
 def test_vllms_own_benchmark_is_not_started_against_what_is_no_server(hostile):

@@ -6,6 +6,7 @@ comes in SPARKBOOK_SAMPLER_KEY. It ends with its parent.
 
 from __future__ import annotations
 
+import http.client
 import json
 import os
 import re
@@ -17,6 +18,8 @@ import urllib.request
 from pathlib import Path
 
 FIELDS = ("clocks.sm", "clocks.max.sm", "power.draw", "temperature.gpu", "utilization.gpu", "clocks_event_reasons.active")
+WHOLE_S, MOST_BYTES = 5.0, 4 * 2**20
+"""Of one page of metrics."""
 _GAUGE = re.compile(r"^vllm:(num_requests_running|num_requests_waiting)(?:\{[^}]*\})? (\S+)", re.M)
 
 
@@ -76,20 +79,23 @@ def host(state: dict[str, float]) -> dict[str, object]:
 
 
 def engine(opener: urllib.request.OpenerDirector, url: str, key: str) -> dict[str, object]:
-    """Requests that run and wait; nothing where the engine does not answer."""
-    try:
-        with opener.open(urllib.request.Request(url, headers={"Authorization": f"Bearer {key}"} if key else {}), timeout=5) as reply:
-            # The timeout is the longest silence: a page that comes byte by byte would hold up all other looks.
-            parts, until = [], time.monotonic() + 5
-            while (part := reply.read1(65536)) and time.monotonic() < until:
-                parts.append(part)
-            text = b"".join(parts).decode("utf-8", "replace")
-    except (OSError, ValueError):
-        return {}
+    """Requests that run and wait; nothing where no such page comes: one bad look is not the end of looking."""
     found: dict[str, float] = {}
-    for name, value in _GAUGE.findall(text):
-        short = name.removeprefix("num_requests_")
-        found[short] = found.get(short, 0.0) + float(value)
+    try:
+        with opener.open(urllib.request.Request(url, headers={"Authorization": f"Bearer {key}"} if key else {}), timeout=WHOLE_S) as reply:
+            # The timeout is the longest silence: a page that comes byte by byte would hold up all other looks.
+            page, until = bytearray(), time.monotonic() + WHOLE_S
+            while part := reply.read1(65536):
+                page += part
+                if len(page) > MOST_BYTES or time.monotonic() > until:
+                    return {}  # of a page that was cut, the last number may be cut as well
+            if reply.length:
+                return {}
+        for name, value in _GAUGE.findall(page.decode("utf-8", "replace")):
+            short = name.removeprefix("num_requests_")
+            found[short] = found.get(short, 0.0) + float(value)
+    except (OSError, ValueError, http.client.HTTPException):
+        return {}
     return dict(found)
 
 

@@ -13,6 +13,7 @@ import asyncio
 import gc
 import json
 import os
+import re
 import signal
 import socket
 import ssl
@@ -23,6 +24,7 @@ from typing import Any
 
 clock = time.monotonic
 _LAG_EVERY_S = 0.02
+_NUMBER = re.compile("[0-9]{1,15}")  # isdigit() takes what int() does not: other scripts' digits, and thousands of them
 _BROKE = "the connection broke"
 MOST_BYTES, MOST_HEAD_BYTES = 64 * 2**20, 2**16
 """Of one reply, and of its head. The longest answer of an engine stays far below; what never ends would be kept until memory is full."""
@@ -52,6 +54,8 @@ class Connection(asyncio.Protocol):
         self.finished: asyncio.Future[None] | None = None
         self.tail = b""
         self.left = 0
+        self.framing: Dechunker | None = None
+        self.framed = 0  # reads of the reply that it has seen
         self.reusable = True
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -65,6 +69,7 @@ class Connection(asyncio.Protocol):
 
     def send(self, request: bytes, reply: Reply) -> asyncio.Future[None]:
         self.reply, self.tail = reply, b""
+        self.framing, self.framed = Dechunker(), 0
         self.finished = asyncio.get_running_loop().create_future()
         reply.begin = clock()
         self.transport.write(request)  # type: ignore[union-attr]
@@ -103,7 +108,7 @@ class Connection(asyncio.Protocol):
         headers = {name.strip().lower(): value.strip() for name, _, value in (line.partition(":") for line in lines[1:])}
         body = received[end + 4 :]
         words = lines[0].split(" ")
-        reply.status = int(words[1]) if len(words) > 1 and words[1].isdigit() else 0
+        reply.status = int(words[1]) if len(words) > 1 and _NUMBER.fullmatch(words[1]) else 0
         reply.head = received[: end + 4]
         self.reusable = headers.get("connection", "").lower() != "close" and lines[0].startswith("HTTP/1.1")
         if "chunked" in headers.get("transfer-encoding", "").lower():
@@ -111,7 +116,7 @@ class Connection(asyncio.Protocol):
             self.tail = body[-5:]
             if self.tail == b"0\r\n\r\n" and self.complete():
                 self._finish()
-        elif headers.get("content-length", "").isdigit():
+        elif _NUMBER.fullmatch(headers.get("content-length", "")):
             reply.mode = "length"
             self.left = int(headers["content-length"]) - len(body)
             if self.left <= 0:
@@ -122,15 +127,17 @@ class Connection(asyncio.Protocol):
     def complete(self) -> bool:
         """Whether the chunked body has ended, by its framing."""
         reply = self.reply
-        if reply is None or reply.mode != "chunked":
+        if reply is None or reply.mode != "chunked" or self.framing is None:
             return False
-        decode = Dechunker()
+        # Each read is looked at once, however often this is asked.
+        skip = 0 if self.framed else len(reply.head)
+        new, self.framed = reply.reads[self.framed :], len(reply.reads)
         try:
-            for _, data in _bodies(reply):
-                decode.feed(data)
+            self.framing.feed(b"".join(data for _, data in new)[skip:])
         except ValueError:
-            return False  # no chunked framing after all; `record` says so
-        return decode.ended
+            self.framing = None  # no chunked framing after all; `record` says so
+            return False
+        return self.framing.ended
 
     def _finish(self) -> None:
         self.reply = None
@@ -256,20 +263,25 @@ def record(reply: Reply, keep_text: bool = True) -> dict[str, Any]:
     if reply.reads:
         result["end"] = round(reply.reads[-1][0] - begin, 6)
     if reply.status != 200:
-        result["error"] = sound(reply.error or f"status {reply.status}: {_told(reply)}")
+        result["error"] = _line(reply.error or f"status {reply.status}: {_told(reply)}")
         return result
     try:
         _read_steps(reply, result, keep_text)
     except (ValueError, TypeError, AttributeError, LookupError) as error:
         result["error"] = result["error"] or f"the reply is no streamed chat: {type(error).__name__}"
-    for name in ("text", "finish", "error"):
-        result[name] = result[name] and sound(result[name])
+    result["text"], result["finish"] = sound(result["text"]), result["finish"] and sound(result["finish"])
+    result["error"] = result["error"] and _line(result["error"])
     return result
 
 
 def sound(text: str) -> str:
     """A text that can be written as UTF-8. JSON may hold half a character (`\\ud83d`): two halves make one, one alone becomes U+FFFD."""
     return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+
+
+def _line(error: str) -> str:
+    """What went wrong as one line, whatever bytes a server sent in place of words."""
+    return " ".join("".join(letter if letter.isprintable() else " " for letter in sound(error)).split())
 
 
 def _read_steps(reply: Reply, result: dict[str, Any], keep_text: bool) -> None:

@@ -269,7 +269,7 @@ def from_guidellm(value: dict[str, Any]) -> Report:
                 input_tokens=round(metrics["prompt_token_count"]["successful"]["total_sum"]), output_tokens=round(words["total_sum"]),
                 ttft_s=told("time_to_first_token_ms"), tpot_s=told("inter_token_latency_ms"), latency_s=told("request_latency", 1.0),
             )  # fmt: skip
-            figures_.decode_tok_s = _inverse(figures_.tpot_s)
+            figures_.decode_tok_s = _inverse(figures_.tpot_s, metrics["inter_token_latency_ms"]["successful"]["percentiles"], 0.001)
             if len(kept) == figures_.completed < sum(kept):
                 figures_.tok_per_step = (words["total_sum"] - len(kept)) / (sum(kept) - len(kept))
             slots = strategy.get("streams") or (1 if strategy["type_"] == "synchronous" else None)
@@ -284,7 +284,7 @@ def from_guidellm(value: dict[str, Any]) -> Report:
             date=first.strftime("%Y-%m-%dT%H:%M:%SZ"), tool=f"GuideLLM {value['metadata']['guidellm_version']}",
             model=str(value["benchmarks"][0]["config"]["backend"].get("model") or "unknown"), cells=cells,
         )  # fmt: skip
-    except (KeyError, TypeError, ValueError, AttributeError, IndexError, OverflowError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError, IndexError, ArithmeticError) as error:
         raise SparkbookError(f"this is not a result of GuideLLM: {type(error).__name__} {error}") from None
     return _judged(report)
 
@@ -317,7 +317,7 @@ def from_aiperf(value: dict[str, Any]) -> Report:
             ttft_s=told("time_to_first_token"), ttfo_s=told("time_to_first_output_token"), tpot_s=told("inter_token_latency"),
             step_gap_s=told("inter_chunk_latency"), latency_s=told("request_latency"),
         )  # fmt: skip
-        figures_.decode_tok_s = _inverse(figures_.tpot_s)
+        figures_.decode_tok_s = _inverse(figures_.tpot_s, value.get("inter_token_latency") or {}, 0.001)
         if figures_.step_gap_s and figures_.output_tokens:
             figures_.tok_per_step = (figures_.output_tokens - figures_.completed) / figures_.step_gap_s.n
         length = value.get("output_sequence_length")
@@ -329,7 +329,7 @@ def from_aiperf(value: dict[str, Any]) -> Report:
             date=f"{value['start_time'][:19]}Z", tool=f"aiperf {value['aiperf_version']}",
             model=str(value["input_config"]["models"]["items"][0]["name"]), cells=[cell],
         )  # fmt: skip
-    except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError, IndexError, ArithmeticError) as error:
         raise SparkbookError(f"this is not a result of aiperf: {type(error).__name__} {error}") from None
     return _judged(report)
 
@@ -345,11 +345,19 @@ def _places(n: int, mean: float, places: dict[str, Any], low: float, high: float
     )  # fmt: skip
 
 
-def _inverse(times: Summary | None) -> Summary | None:
-    """Speeds from times: the median of 1 / x is 1 / median; the mean, which is not 1 / mean, stands in by its bound."""
+def _inverse(times: Summary | None, places: dict[str, Any], factor: float) -> Summary | None:
+    """Speeds from times, and from the percentiles that the tool told of them.
+
+    A percentile of 1 / x is 1 / the opposite one of x: the median of the speeds is 1 / median, their p90 is 1 / p10. The mean, which is
+    not 1 / mean, stands in by its bound.
+    """
     if times is None or not times.low:
         return None
-    return Summary(n=times.n, mean=1 / times.mean, median=1 / times.median, p90=1 / times.low, low=1 / times.high, high=1 / times.low)
+    p10 = places.get("p10")
+    return Summary(
+        n=times.n, mean=1 / times.mean, median=1 / times.median, p90=1 / (p10 * factor) if p10 else None, low=1 / times.high,
+        high=1 / times.low,
+    )  # fmt: skip
 
 
 def _whole(number: float | None) -> int | None:

@@ -436,8 +436,8 @@ def _request(record: dict[str, Any], prompt: str, first: float, keep_text: bool)
 
 
 def _count(value: Any) -> int | None:
-    """A number of tokens; None for what is none, such as NaN."""
-    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
+    """A number of tokens; None for what is none, such as NaN, or more than a float tells apart."""
+    return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**53 else None
 
 
 def engine_delta(before: Metrics | None, after: Metrics | None, seconds: float) -> tuple[Engine | None, bool]:

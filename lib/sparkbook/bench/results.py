@@ -107,7 +107,7 @@ class Summary(_Model):
 
     Attributes:
         n: values. `mean_ci`, `median_ci`: 95 % intervals with the prompt as the unit.
-        p99: only from 100 values on. iqr_share: (p75 - p25) / median.
+        p90: None where another tool's file does not tell it. p99: only from 100 values on. iqr_share: (p75 - p25) / median.
     """
 
     n: int
@@ -115,7 +115,7 @@ class Summary(_Model):
     mean_ci: tuple[float, float] | None = None
     median: float
     median_ci: tuple[float, float] | None = None
-    p90: float
+    p90: float | None = None
     p99: float | None = None
     low: float
     high: float

@@ -54,7 +54,7 @@ def by_concurrency(report: Report, prompt_class: str | None = None) -> Table:
     for cell in report.cells:
         if prompt_class in (None, cell.prompt_class):
             f = cell.figures
-            times = [_median(f.ttft_s, 1000), f.ttft_s and f.ttft_s.p90 * 1000, _median(f.tpot_s, 1000)]
+            times = [_median(f.ttft_s, 1000), f.ttft_s and f.ttft_s.p90 and f.ttft_s.p90 * 1000, _median(f.tpot_s, 1000)]
             rows.append(
                 [cell.prompt_class, cell.load, f.out_tok_s, f.steady_tok_s, _median(f.req_tok_s), *times, f.completed, cell.verdict]
             )

@@ -46,6 +46,7 @@ class Bounded(httpx.HTTPTransport):
         timer = threading.Timer(self._whole_s, cut)
         timer.daemon = True
         timer.start()
+        request.headers["Accept-Encoding"] = "identity"  # a packed reply may be a thousand times as long as what is counted here
         request.extensions = {**request.extensions, "trace": look}
         too_late = httpx.ReadTimeout(f"no whole reply within {self._whole_s:g} s", request=request)
         try:
@@ -55,6 +56,12 @@ class Bounded(httpx.HTTPTransport):
             if late.is_set():
                 raise too_late from None
             raise
+        if (packed := reply.headers.get("Content-Encoding", "identity")) != "identity":
+            timer.cancel()
+            reply.close()
+            raise httpx.ReadError(f"a reply packed as {packed[:20]!r}, which was not asked for", request=request)
+        if kind := reply.headers.get("Content-Type"):
+            reply.headers["Content-Type"] = kind.split(";")[0]  # a charset may name any codec of Python, such as hex; ours is UTF-8
         reply.stream = _Body(reply.stream, timer, late, too_late)  # type: ignore[arg-type]
         return reply
 

@@ -83,7 +83,7 @@ class Endpoint:
         reply = self.get("/metrics")
         if not reply.is_success:
             raise SparkbookError(f"{self.url}/metrics answers {reply.status_code}: is this a vLLM server?")
-        return reply.text
+        return reply.content.decode("utf-8", "replace")
 
     def served_models(self) -> list[str]:
         """Names that `/v1/models` lists.
