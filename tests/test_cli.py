@@ -84,6 +84,11 @@ def test_what_runs_is_the_one_verb_that_is_called(monkeypatch: pytest.MonkeyPatc
     assert "plan" in made[1] and len(made[1]) > 5
 
 
+def test_a_number_that_breaks_the_arithmetic_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sparkbook.plan.memory.plan", lambda *_: 1 / 0)
+    assert run("plan", "gpt-oss-120b", check=2).stderr.startswith("sparkbook: a number in what was given")
+
+
 def test_version_and_help() -> None:
     assert re.fullmatch(r"sparkbook \d+\.\d+\.\d+\n", installed("--version").stdout)
     assert "recipes" in run("--help").stdout

@@ -173,7 +173,7 @@ class Recorder:
         report.write(self.out / f"{engine.run.name}.{name}.json")
         for cell in report.cells:
             f = cell.figures
-            medians = [getattr(s, "p50", None) for s in (f.ttft_s, f.tpot_s, f.prefill_tok_s)]
+            medians = [s and s.median for s in (f.ttft_s, f.tpot_s, f.prefill_tok_s)]
             self.say(
                 f"{engine.run.name} {name} c={cell.concurrency}: {f.out_tok_s} and {f.steady_tok_s} tok/s; TTFT, TPOT, prefill tok/s "
                 f"{medians}; {cell.verdict} {[finding.rule for finding in cell.findings]}"

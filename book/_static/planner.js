@@ -32,7 +32,13 @@
           const { done, fail } = this.waiting.get(data.id) ?? {};
           this.waiting.delete(data.id);
           if (data.failed) this.stop(data.failed, fail);
-          else done?.(JSON.parse(data.answer));
+          else {
+            try {
+              done?.(JSON.parse(data.answer));
+            } catch (error) {
+              fail?.(error);
+            }
+          }
         } else if (data.failed) this.stop(data.failed);
       };
       this.worker.onerror = (event) => this.stop(event.message || "a file of it could not be loaded");
@@ -60,18 +66,18 @@
     return null;
   }
 
-  const range = (pair, digits = 1) => {
+  const range = (pair, digits = 1, unit = "") => {
     if (!pair) return "not known";
     const [low, high] = pair.map((value) => (value === null ? "not known" : value.toLocaleString("en", { minimumFractionDigits: digits, maximumFractionDigits: digits })));
-    return low === high ? low : `${low} to ${high}`;
+    return (low === high ? low : `${low} to ${high}`) + unit;
   };
   const figure = (value) => value.toLocaleString("en", { maximumSignificantDigits: 3 });
 
   function facts(summary) {
     const rows = [
       ["Memory for the engine", summary.requested_gib === null ? "as its parts" : `${summary.requested_gib.toFixed(1)} of ${summary.total_gib} GiB (fraction ${summary.fraction})`],
-      ...Object.entries(summary.parts_gib).map(([name, pair]) => [name[0].toUpperCase() + name.slice(1), `${range(pair)} GiB`]),
-      ["One sequence", `${range(summary.needed_gib, 2)} GiB for ${summary.context.toLocaleString("en")} tokens`],
+      ...Object.entries(summary.parts_gib).map(([name, pair]) => [name[0].toUpperCase() + name.slice(1), range(pair, 1, " GiB")]),
+      ["One sequence", `${range(summary.needed_gib, 2, " GiB")} for ${summary.context.toLocaleString("en")} tokens`],
       ["KV cache holds", `${range(summary.kv_tokens, 0)} tokens, ${range(summary.concurrency, 2)} full sequences at once`],
       ...summary.decode.map(({ requests, context, tok_s: [low, middle, high] }) => [
         `Decode, ${requests} request${requests === 1 ? "" : "s"}, ${context.toLocaleString("en")} tokens behind`, `${figure(middle)} tok/s (estimate, ${figure(low)} to ${figure(high)})`]),
@@ -169,7 +175,9 @@
 
     function words() {
       const parts = ["sparkbook", "plan", quoted(recipe.value || typed.value.trim())];
-      for (const { value, dataset } of options) if (value.trim()) parts.push(dataset.option, quoted(value.trim()));
+      // One Spark is what the command plans for without --nodes, which takes 2 and more.
+      for (const { value, dataset } of options)
+        if (value.trim() && !(dataset.option === "--nodes" && value.trim() === "1")) parts.push(dataset.option, quoted(value.trim()));
       if (further.value.trim()) parts.push(further.value.trim());
       return parts.join(" ");
     }
@@ -180,7 +188,10 @@
       run.textContent = python.worker ? "Answer" : `Run the planner in this page (downloads ${megabytes(data.size)} from this site, once)`;
       if (!run.disabled) state.textContent = answer.dataset.line && answer.dataset.line !== line.textContent ? "The line has changed since this answer." : "";
     }
-    const tell = (text, title = "The planner could not run") => answer.replaceChildren(make("p", make("strong", title)), make("p", text));
+    const tell = (text, title = "The planner could not run") => {
+      delete answer.dataset.line; // what stands here now is no answer to a line
+      answer.replaceChildren(make("p", make("strong", title)), make("p", text));
+    };
 
     async function ask(event) {
       event.preventDefault();

@@ -46,6 +46,8 @@ def main() -> None:
         typer.echo(f"sparkbook: {error}", err=True)
     except RecursionError:
         typer.echo("sparkbook: what was given, or what a server answered, is nested too deeply to be read", err=True)
+    except ArithmeticError as error:
+        typer.echo(f"sparkbook: a number in what was given is too large or too small to reckon with ({error})", err=True)
     except OSError as error:
         # Such as a full disk behind the standard output, which Python would complain of again when it flushes at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -83,18 +83,21 @@ def test_a_failing_chapter_is_reported_and_the_others_run(book: Make) -> None:
     assert (again.ran, again.fresh) == (1, 1), "what failed is run again, what did not is kept"
 
 
-def test_a_chapter_whose_engine_does_not_start_fails_without_running(book: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("error", [SparkbookError("no room"), OSError("no room")], ids=["told", "of the system"])
+def test_a_chapter_whose_engine_does_not_start_fails_without_running(book: Make, monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
     from sparkbook.serve import embedded
 
     def refuse(*_: object, **__: object) -> None:
-        raise SparkbookError("no room")
+        raise error
 
     monkeypatch.delenv("SPARKBOOK_ENDPOINT", raising=False)
     monkeypatch.setattr(embedded, "start", refuse)
-    project = book({"01_a": [("print(target)", ["engine"])]}, engine="attach")
+    project = book({"01_a": [("print(target)", ["engine"])], "02_b": ["print(target)"]}, engine="attach")
+    declare(project, "02_b", engine="own", measures=True)
     outcome, lines = run(project)
+    assert outcome.ran == 1, "what needs no shared engine runs"
     assert str(outcome.failures["01_a"]) == "the engine did not start: no room"
-    assert "[1/1] 01_a … FAILED, not started" in lines
+    assert "[1/2] 01_a … FAILED, not started" in lines
     page = pages(project, "auto")[0]
     assert "the engine did not start" in page.out.read_text("utf-8"), "the page says so"
     assert not page.is_fresh()
@@ -221,6 +224,27 @@ class TestFingerprint:
         prints = Fingerprints(project, library)
         recipe = recipes.load("gpt-oss-120b")
         return prints.chapter(project.root / "notebooks/01_a.ipynb", values, "auto"), prints.model_page(recipe, values, "auto")
+
+    @pytest.mark.parametrize(
+        ("code", "file", "reacts"),
+        [
+            ("from sparkbook.kernels import build", "kernels/gemv.cu", True),
+            ("from sparkbook.plots import kernels as plots", "kernels/results/h100.json", True),
+            ("print(target)", "kernels/gemv.cu", False),
+            ("from sparkbook.book import notebooks, batch", "lib/sparkbook/book/batch.py", True),
+            ("from sparkbook.book.batch import run", "lib/sparkbook/book/batch.py", True),
+            ("from sparkbook.book import notebooks", "lib/sparkbook/book/batch.py", False),
+        ],
+    )
+    def test_what_a_chapter_names_in_its_code(self, book: Make, library: Path, code: str, file: str, reacts: bool) -> None:
+        project = book({"01_a": [code]})
+        path = (library.parents[1] if file.startswith("lib/") else project.root) / file
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
+        before = self.prints(project, library)
+        path.write_text("changed", "utf-8")
+        after = self.prints(project, library)
+        assert (before[0] != after[0], before[1] != after[1]) == (reacts, False)
 
     @pytest.mark.parametrize(
         ("file", "chapter", "model"),

@@ -15,7 +15,7 @@ import sys
 import threading
 import time
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -65,6 +65,29 @@ answers = {line: json.loads(in_page.answer(line)) for line in json.load(sys.stdi
 modules = {str(module.__file__) for name, module in list(sys.modules.items()) if name not in before and getattr(module, "__file__", None)}
 json.dump([answers, sorted(modules | {name for name in opened if name.endswith((".json", ".yaml"))})], sys.stdout)
 """
+
+
+def answered(monkeypatch: pytest.MonkeyPatch, command: Callable[[], None]) -> dict[str, Any]:
+    """What a page gets where the command does this."""
+    monkeypatch.setenv("TYPER_USE_RICH", "0")  # as the module sets it for good where nobody has
+    from sparkbook.book import in_page
+
+    monkeypatch.setattr("sparkbook.cli.main", command)
+    return json.loads(in_page.answer("sparkbook plan gpt-oss-120b"), parse_constant=pytest.fail)
+
+
+def test_a_fault_of_the_command_is_an_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken() -> None:
+        raise AttributeError("no such thing")
+
+    found = answered(monkeypatch, broken)
+    assert (found["exit"], found["told"]) == (2, None)
+    assert "AttributeError: no such thing" in found["text"]
+
+
+def test_what_no_page_can_read_is_not_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = answered(monkeypatch, lambda: print('{"kv": Infinity}'))
+    assert (found["exit"], found["told"]) == (0, None)
 
 
 @functools.cache
@@ -246,6 +269,7 @@ CHOICES: dict[str, dict[str, str]] = {
         "available": "64", "release": "0.30.0", "further": "--cotenant other=16GiB",
     },
     "gpt-oss-120b --nodes 2": {"nodes": "2"},
+    "gpt-oss-120b --seqs 4": {"seqs": "4", "nodes": "1"},
     shlex.quote(OWN_LINE): {"recipe": "", "line": OWN_LINE},
     "gpt-oss-120b --context many": {"context": "many"},
     shlex.quote("vllm serve it's"): {"recipe": "", "line": "vllm serve it's"},

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pytest
 from sparkbook.book import claims, fingerprint, links, notebooks, record
 from sparkbook.book.pages import Page
 from sparkbook.book.project import Project, here
@@ -114,6 +115,7 @@ class TestMade:
         file.write_text(json.dumps({"rules/a": {"fingerprint": fingerprint.text("old"), "date": "2026-01-02"}}), "utf-8")
         assert record.Made(file).put("rules/a", record.MADE) > "2026-01-02"
 
-    def test_a_file_that_is_none_is_nothing(self, tmp_path: Path) -> None:
-        (tmp_path / "made.json").write_text("{", "utf-8")
+    @pytest.mark.parametrize("kept", ["{", "[]", "3", '{"a": []}'])
+    def test_a_file_that_is_none_is_nothing(self, tmp_path: Path, kept: str) -> None:
+        (tmp_path / "made.json").write_text(kept, "utf-8")
         assert record.Made(tmp_path / "made.json").put("a", "text") == "text"

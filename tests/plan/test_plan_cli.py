@@ -8,6 +8,9 @@ from sparkbook.errors import SparkbookError
 from sparkbook.plan.memory import CODES
 from typer.testing import CliRunner
 
+LINE = "vllm serve openai/gpt-oss-20b"
+HUGE = "9" * 400  # more than a float holds
+
 
 def run(*arguments, code=0):
     result = CliRunner().invoke(app, ["plan", *arguments])
@@ -62,6 +65,17 @@ def test_a_log_is_compared_and_kept(tmp_path):
         (["gpt-oss-120b", "--memory-gib", "0"], "has some memory"),
         (["gpt-oss-120b", "--memory-gib", "nan"], "nan is no size"),
         (["gpt-oss-120b", "--available-gib", "inf"], "inf is no size"),
+        (["gpt-oss-120b", "--memory-gib", "1e308"], "has some memory"),
+        (["gpt-oss-120b", "--memory-gib", "1e-308"], "has some memory"),
+        (["gpt-oss-120b", "--context", HUGE], "from 1 to 1,000,000,000"),
+        (["gpt-oss-120b", "--seqs", HUGE], "from 1 to 1,000,000,000"),
+        (["gpt-oss-120b", "--nodes", HUGE], "more than 1,024 nodes"),
+        ([f"{LINE} --max-model-len {HUGE}"], "--max-model-len) is too large"),
+        ([f"{LINE} --max-num-seqs {HUGE}"], "--max-num-seqs) is too large"),
+        ([f"{LINE} --max-num-batched-tokens {HUGE}"], "--max-num-batched-tokens is too large"),
+        ([f"{LINE} --tensor-parallel-size {HUGE}"], "--tensor-parallel-size is too large"),
+        ([f"{LINE} --tensor-parallel-size 0.5"], "--tensor-parallel-size is below 1"),
+        ([f"{LINE} --block-size {HUGE}"], "--block-size is too large"),
         (["gpt-oss-120b", "--kv-dtype", "fp9"], "fp9"),
         (["gpt-oss-120b", "--log", "/no/such.log"], "No such file"),
         (["gpt-oss-120b", "--meminfo", "/no/such"], "can't be read"),
@@ -71,3 +85,21 @@ def test_what_cannot_be_used_is_told(arguments, message):
     result = CliRunner().invoke(app, ["plan", *arguments])
     assert isinstance(result.exception, SparkbookError)
     assert message in str(result.exception)
+
+
+@pytest.mark.parametrize("total", ["0", HUGE], ids=["0", "huge"])
+def test_a_meminfo_of_no_machine_is_told(tmp_path, total):
+    file = tmp_path / "meminfo"
+    file.write_text(f"MemTotal: {total} kB\nMemFree: 0 kB\nMemAvailable: 0 kB\n")
+    result = CliRunner().invoke(app, ["plan", "gpt-oss-120b", "--meminfo", str(file)])
+    assert isinstance(result.exception, SparkbookError)
+    assert "MemTotal" in str(result.exception)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [["--context", "1000000000"], ["--seqs", "1000000000"], ["--nodes", "1024"], ["--memory-gib", "0.001"], ["--memory-gib", "1e6"]],
+)
+def test_up_to_its_bounds_a_number_is_reckoned_with(arguments):
+    result = CliRunner().invoke(app, ["plan", "gpt-oss-120b", *arguments])
+    assert isinstance(result.exception, SystemExit | None) and result.exit_code in (0, 1)

@@ -196,8 +196,12 @@ def _starting(say: Callable[[str], None]) -> Iterator[Future[ProcessEngine] | No
         try:
             yield engine
         finally:
-            with contextlib.suppress(SparkbookError):
-                engine.result().stop()
+            if not engine.cancel():
+                if not engine.done():
+                    say("engine: its start is under way and can't be broken off; it is stopped as soon as it is there …")
+                # Whoever wanted the engine was told why there is none.
+                with contextlib.suppress(SparkbookError, OSError):
+                    engine.result().stop()
 
 
 @contextlib.contextmanager
@@ -222,7 +226,11 @@ def shared_engine(say: Callable[[str], None], starting: Future[ProcessEngine] | 
 
     recipe = recipes.load(BOOK_ENGINE)
     began = time.monotonic()
-    with starting.result() if starting else embedded.start(recipe, ready=False) as engine:
+    try:
+        started = starting.result() if starting else embedded.start(recipe, ready=False)
+    except OSError as error:  # such as a full disk under the model that is converted
+        raise SparkbookError(str(error)) from error
+    with started as engine:
         engine.wait_ready(recipe.capabilities)
         say(f"engine: ready; waited {format_seconds(time.monotonic() - began)} for it")
         with _environment(engine.environment()):

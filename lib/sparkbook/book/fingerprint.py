@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Iterable
 from functools import cached_property
 from pathlib import Path
@@ -12,6 +13,8 @@ from typing import Any
 from sparkbook.book import notebooks
 from sparkbook.book.project import Project
 
+_IMPORTED = re.compile(r"from sparkbook\.book import ([\w, ]+)|sparkbook\.book\.(\w+)")
+"""The modules' names in `from sparkbook.book import batch, claims`, or the one in `from sparkbook.book.batch import …`."""
 _REQUIREMENTS = ("requirements.txt", "requirements-engine.txt")
 
 
@@ -24,10 +27,15 @@ class Fingerprints:
         self._library = library or Path(__file__).resolve().parents[1]
 
     def chapter(self, source: Path, values: dict[str, Any], target: str) -> str:
-        """Of a chapter: it may use anything in the library, the catalogue included."""
+        """Of a chapter: it may use anything in the library, the catalogue included, and modules of `book` that it imports."""
         written = self._source(source)
-        claims = self._claims if "claims" in json.dumps(written) else ""
-        return _digest("chapter", written, values, target, self._code, self._catalogue, self._pins, claims)
+        said = json.dumps(written)
+        claims = self._claims if "claims" in said else ""
+        code = "\n".join(text for kind, text, _ in written[1] if kind == "code")
+        kernels = self._kernels if "kernels" in code else ""
+        return _digest(
+            "chapter", written, values, target, self._code, self._catalogue, self._pins, claims, kernels, self._book_modules(code)
+        )
 
     def model_page(self, recipe: Any, values: dict[str, Any], target: str) -> str:
         """Of a recipe's page: the template, the library's code, and this one recipe with everything it extends."""
@@ -46,6 +54,17 @@ class Fingerprints:
         skip = (self._library / "recipes" / "catalogue", self._library / "book")
         files = [path for path in _files(self._library) if not any(path.is_relative_to(folder) for folder in skip)]
         return _hash_files([*files, *(self._library / "book").glob("present.py")], self._library)
+
+    def _book_modules(self, code: str) -> str:
+        """The modules of the part that builds the book which this code imports."""
+        names = {name for listed, name in _IMPORTED.findall(code) for name in (re.split(r"[\s,]+", listed) if listed else [name])}
+        folder = self._library / "book"
+        return _hash_files([path for name in names if name and (path := folder / f"{name}.py").is_file()], folder)
+
+    @cached_property
+    def _kernels(self) -> str:
+        """The CUDA sources and what was measured of them, of those chapters whose code uses them."""
+        return tree(self._project.root / "kernels")
 
     @cached_property
     def _claims(self) -> str:

@@ -178,7 +178,7 @@ def _badges(flag: Flag) -> str:
     recipes = len({recipe.id for recipe, _ in flag.uses})
     return record.badge_line([
         ("taken on", f"vLLM's own releases, {known[0]} to {known[-1]}"),
-        ("made", record.MADE),
+        ("built", record.MADE),
         ("recipes", str(recipes or "none")),
         ("rules", str(len(flag.rules) or "none")),
         ("log signatures", str(len(flag.signatures) or "none")),

@@ -29,11 +29,13 @@ def answer(line: str) -> str:
     except ValueError as error:
         return json.dumps({"line": line, "exit": 2, "text": f"sparkbook: the line can't be taken apart into words: {error}", "told": None})
     code, text = run(words[1:])
-    told = None
+    said = {"line": line, "exit": code, "text": text.rstrip(), "told": None}
     if code != 2:
+        # ValueError: no JSON, or with NaN or Infinity in it, which a page can't read.
         with contextlib.suppress(ValueError):
             told = json.loads(run([*words[1:], "--json"])[1])
-    return json.dumps({"line": line, "exit": code, "text": text.rstrip(), "told": told if isinstance(told, dict) else None})
+            return json.dumps(said | {"told": told if isinstance(told, dict) else None}, allow_nan=False)
+    return json.dumps(said)
 
 
 def run(words: list[str]) -> tuple[int, str]:
@@ -52,6 +54,9 @@ def run(words: list[str]) -> tuple[int, str]:
     except ImportError as error:
         code = 2
         wrong.write(f"sparkbook: this takes more than the page holds ({error}): run the line where sparkbook is installed")
+    except Exception as error:  # noqa: BLE001 - whatever it is, the page goes on
+        code = 2
+        wrong.write(f"sparkbook: this is a fault of the command and not of the line ({type(error).__name__}: {error}); please report it")
     finally:
         sys.argv, sys.stdin = before
     return code, wrong.getvalue() if code == 2 else out.getvalue()

@@ -105,8 +105,9 @@ def counted(severities: Iterable[str]) -> str:
 
 
 class Made:
-    """The day on which each generated page came out as it is now; a page that comes out the same again keeps its day.
+    """The day on which this checkout first built each generated page as it is now; a page that comes out the same again keeps its day.
 
+    So a build that changes nothing leaves the site as it is, also on the next day. A fresh checkout knows no earlier day.
     Where a page holds `MADE`, its day is put in.
     """
 
@@ -114,9 +115,11 @@ class Made:
         """`file`: where the days are kept from one build to the next."""
         self._file = file
         try:
-            self._before: dict[str, dict[str, str]] = json.loads(file.read_text("utf-8"))
+            kept = json.loads(file.read_text("utf-8"))
         except (OSError, ValueError):
-            self._before = {}
+            kept = None
+        known = kept.items() if isinstance(kept, dict) else ()
+        self._before: dict[str, dict[str, str]] = {name: entry for name, entry in known if isinstance(entry, dict)}
         self._now: dict[str, dict[str, str]] = {}
 
     def put(self, name: str, text: str) -> str:

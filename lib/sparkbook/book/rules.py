@@ -193,7 +193,7 @@ def _page(
     from sparkbook.book import record
 
     sections = [f"({code.lower()})=\n{_section(text)}" for code, text in rules]
-    said = [("taken on", f"{2 * len(rules)} examples, {how}"), ("made", record.MADE), *facts]
+    said = [("taken on", f"{2 * len(rules)} examples, {how}"), ("built", record.MADE), *facts]
     if found := re.findall(r"^- \*\*(error|warning|info)\*\*", "\n".join(sections), re.MULTILINE):
         said.append(("findings in them", record.counted(found)))
     return "\n\n".join([f"# {title}", record.badge_line(said), intro + _chapters(intro, rules, chapters), *sections]) + "\n"

@@ -35,6 +35,9 @@ if TYPE_CHECKING:
 
 Way = Literal["one node", "tensor parallel", "pipeline parallel", "replicas"]
 WAYS: tuple[Way, ...] = ("one node", "tensor parallel", "pipeline parallel", "replicas")
+MOST_NODES = 1024
+"""Nodes for which there is an answer; what is known of links and replicas is of far fewer."""
+
 REQUESTS = (1, 2, 4, 8, 16, 32, 64)
 """Requests at once that are compared."""
 
@@ -419,13 +422,15 @@ def advise(setup: Setup, link: Link = NOMINAL, nodes: int = 2, host: Host | None
         machine: what sets the pace of a step.
 
     Raises:
-        SparkbookError: fewer than two nodes.
+        SparkbookError: fewer than two nodes, or more than `MOST_NODES`.
     """
     from sparkbook.plan.evidence import of_setup
     from sparkbook.plan.memory import plan
 
     if nodes < 2:
         raise SparkbookError(f"{nodes} node: there is nothing to spread; give --nodes 2 or more")
+    if nodes > MOST_NODES:
+        raise SparkbookError(f"more than {MOST_NODES:,} nodes: nothing is known of so many; give --nodes 2 or somewhat more")
     single, split = (plan(replace(setup, shards=shards), host) for shards in (1, nodes))
     memory = {
         "one node": _memory("one node", single, 1),

@@ -23,6 +23,11 @@ vLLM asks NVML for the size, which on GB10 answers "Not Supported": so a Spark i
 SEQUENCES = 256
 """Default of `--max-num-seqs` there; 1,024 on a large GPU that tells its size."""
 
+_MOST = 10**9
+"""Tokens, sequences or machines above which a number is a slip of the hand, and the arithmetic would leave what a float holds."""
+_MEMORY_GIB = (0.001, 1e6)
+"""Likewise of a machine's memory, GiB."""
+
 _VARIABLES = {
     "MAX_MODEL_LEN": "max-model-len", "MAX_NUM_SEQS": "max-num-seqs", "MAX_NUM_BATCHED_TOKENS": "max-num-batched-tokens",
     "GPU_MEMORY_UTILIZATION": "gpu-memory-utilization", "GPU_MEMORY_UTIL": "gpu-memory-utilization",
@@ -78,15 +83,19 @@ def host(
         if size is not None and not math.isfinite(size):
             raise SparkbookError(f"{size} is no size: write GiB as a number such as 121.6")
     tenants = tuple(tenant(text) for text in cotenants)
+    if memory_gib is not None and not _MEMORY_GIB[0] <= memory_gib <= _MEMORY_GIB[1]:
+        raise SparkbookError(
+            f"{memory_gib:g} GiB can't be: a machine has some memory, between {_MEMORY_GIB[0]:g} and {_MEMORY_GIB[1]:,.0f} GiB"
+        )
     total = round((memory_gib or Host().total / GIB) * GIB)
-    if memory_gib is not None and memory_gib <= 0:
-        raise SparkbookError(f"a machine has some memory: {memory_gib:g} GiB is none")
     if available_gib is not None and not 0 <= available_gib <= total / GIB:
         raise SparkbookError(f"{available_gib:g} GiB available of {total / GIB:g}: what is available is a part of the total")
     if meminfo is not None:
         from sparkbook.host import parse_meminfo
 
         memory = parse_meminfo(meminfo)
+        if not _MEMORY_GIB[0] * GIB <= memory.total <= _MEMORY_GIB[1] * GIB or max(memory.available, memory.free) > memory.total:
+            raise SparkbookError("/proc/meminfo: MemTotal is no memory of a machine, or less than what is free")
         return Host(memory.total, Range.of(memory.available), tenants, memory.free)
     if available_gib is not None:
         return Host(total, Range.of(available_gib * GIB), tenants)
@@ -138,13 +147,13 @@ def of_case(case: Case, override: Override) -> Setup:
     embedded = bool(case.recipe and case.recipe.family == "embedded")
     return Setup(
         checkpoint=checkpoint,
-        context=int(context),
-        sequences=int(sequences),
+        context=_count("the context (--context, --max-model-len)", context),
+        sequences=_count("the number of sequences (--seqs, --max-num-seqs)", sequences),
         fraction=float(fraction),
         kv_bytes=int(kv_bytes) if kv_bytes else None,
         kv_dtype=override.kv_dtype or case.value("kv-cache-dtype") or said.get("kv-cache-dtype") or "auto",
         release=case.version,
-        batched=int(batched or (4096 if embedded else BATCHED)),
+        batched=_count("--max-num-batched-tokens", batched or (4096 if embedded else BATCHED)),
         method=method,
         drafted=drafted,
         draft_bytes=draft_bytes,
@@ -152,11 +161,20 @@ def of_case(case: Case, override: Override) -> Setup:
         eager=case.on("enforce-eager"),
         prefix_caching=not case.off("enable-prefix-caching"),
         load_format="fp8" if case.value("quantization") == "fp8" and checkpoint.quantization.format == "none" else None,
-        shards=int(case.number("tensor-parallel-size") or (case.recipe.topology.tensor_parallel if case.recipe else 1)),
-        block=128 if embedded else int(case.number("block-size") or 0) or None,
+        shards=_count(
+            "--tensor-parallel-size", case.number("tensor-parallel-size") or (case.recipe.topology.tensor_parallel if case.recipe else 1)
+        ),
+        block=128 if embedded else _count("--block-size", block) if (block := case.number("block-size")) else None,
         assumed=tuple(assumed),
         most=(native or recipe_native) if asked and not case.context_lifted else None,
     )
+
+
+def _count(what: str, value: float) -> int:
+    """The number whole, where it can be one of tokens, sequences or machines."""
+    if not 1 <= value <= _MOST:
+        raise SparkbookError(f"{what} is {'below 1' if value < 1 else 'too large'}: give a number from 1 to {_MOST:,}")
+    return int(value)
 
 
 def _options(case: Case) -> dict[str, Any]:
