@@ -404,7 +404,9 @@ def lint(
     source: Annotated[str, typer.Argument(metavar="INPUT", help="A recipe's id, a recipe, compose or text file, or - for standard input.")],
     release: Annotated[str | None, typer.Option(help="vLLM release to judge against, if not the one in the image.")] = None,
     ignore: Annotated[list[str] | None, typer.Option(help="Codes of rules to be silent about, with commas.")] = None,
-    fix: Annotated[bool, typer.Option("--fix", help="Repair what can be repaired mechanically, and print the difference.")] = False,
+    fix: Annotated[
+        bool, typer.Option("--fix", help="Repair what can be repaired mechanically, in the file itself, and print the difference.")
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Judge a recipe or a launch line against a vLLM release; exit with 1 if something in it cannot work."""
@@ -439,7 +441,9 @@ def _fix(source: str, report: Any, release: str | None, codes: list[str]) -> Any
     typer.echo(linter.difference(report.text, fixed, source if source != "-" else "standard input"), nl=False, err=False)
     path = Path(os.path.expanduser(source))  # noqa: PTH111 (leaves alone what it can't expand)
     if fixed != report.text and source != "-" and not any(char.isspace() for char in source) and path.is_file():
-        path.write_text(fixed, "utf-8")
+        from sparkbook.bench import recording
+
+        recording.write_text(path, fixed)
     return again
 
 
@@ -1212,7 +1216,9 @@ def lock_make(
         measured = Report.read(bench).summary()
     text = lock.dumps(launcher.lock_of(source, name=name, deep=deep, plan=_planned(source), bench=measured))
     if output:
-        Path(output).expanduser().write_text(text, "utf-8")
+        from sparkbook.bench import recording
+
+        recording.write_text(Path(output).expanduser(), text)
     else:
         typer.echo(text, nl=False)
 
@@ -1319,13 +1325,13 @@ def kernels_bench(
     as_json: Json = False,
 ) -> None:
     """Time the kernels on this machine's GPU beside what else is there. Exit 0 measured, 2 no GPU or no torch."""
-    from pathlib import Path
-
     from sparkbook.kernels import bench
 
     report = bench.run(quick=quick, say=lambda line: None if as_json else typer.echo(line)).to_dict()
     if out:
-        Path(out).write_text(json.dumps(report, indent=1) + "\n", "utf-8")
+        from sparkbook.bench import recording
+
+        recording.write_text(out, json.dumps(report, indent=1) + "\n")
     if as_json:
         _print_json(report)
 

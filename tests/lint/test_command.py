@@ -76,6 +76,15 @@ def test_fix_repairs_the_file_and_shows_the_difference(tmp_path):
     assert "-docker" not in run(str(file), "--fix").output, "a second run has nothing to do"
 
 
+def test_a_repair_that_cannot_be_written_leaves_the_file_as_it_was(tmp_path):
+    file = tmp_path / "line.sh"
+    file.write_text(BAD, "utf-8")
+    line = ["bash", "-c", f'ulimit -f 0; exec "{sys.executable}" -c "from sparkbook.cli import main; main()" lint line.sh --fix']
+    done = subprocess.run(line, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=60)
+    assert (done.returncode, done.stderr) == (2, f"sparkbook: {file.name} can't be written: File too large\n")
+    assert file.read_text("utf-8") == BAD and list(tmp_path.iterdir()) == [file]
+
+
 def test_repairs_at_one_place_come_in_the_same_order_in_every_process():
     code = "from sparkbook import lint; print(lint.repair(lint.lint('vllm serve nvidia/Qwen3.6-35B-A3B-NVFP4 --max-num-seqs 8'))[0])"
     seen = {

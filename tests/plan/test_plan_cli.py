@@ -42,6 +42,14 @@ def test_json_has_the_shape_of_every_answer():
     assert {entry["rule"] for entry in answer["findings"]} <= set(CODES)
 
 
+@pytest.mark.parametrize(("text", "told"), [("junk", "it is not JSON"), ('{"weights": 1}', "lacks a figure"), (None, "Is a directory")])
+def test_what_is_no_calibration_is_not_to_be_deleted(text, told, tmp_path):
+    file = tmp_path / "machine.json"
+    file.mkdir() if text is None else file.write_text(text)
+    error = str(CliRunner().invoke(app, ["plan", "gpt-oss-120b", "--calibration", str(file)]).exception)
+    assert told in error and error.endswith("name another file")
+
+
 def test_a_log_is_compared_and_kept(tmp_path):
     log = tmp_path / "engine.log"
     log.write_text(

@@ -182,18 +182,22 @@ def load_calibration(path: Path) -> Calibration:
     except FileNotFoundError:
         return Calibration()
     except (OSError, ValueError) as error:
-        raise SparkbookError(f"{path} is no calibration file: {str(error)[:100]}; delete it to begin anew") from None
+        raise SparkbookError(
+            f"{path} is no calibration file: {getattr(error, 'strerror', None) or 'it is not JSON'}; name another file"
+        ) from None
     try:
         found = Calibration(**{name: data[name] for name in ("weights", "working", "graphs", "samples")})
         numbers = [value for value in (found.weights, found.working, found.graphs, found.samples) if value is not None]
         if not all(isinstance(value, int | float) and value >= 0 for value in numbers) or not 0.1 < found.weights < 10:
             raise ValueError
     except (KeyError, TypeError, ValueError):
-        raise SparkbookError(f"{path} is no calibration file: it lacks a figure, or one cannot be; delete it to begin anew") from None
+        raise SparkbookError(f"{path} is no calibration file: it lacks a figure, or one cannot be; name another file") from None
     return found
 
 
 def save_calibration(path: Path, calibration: Calibration) -> None:
     """Writes a calibration for `load_calibration`."""
+    from sparkbook.bench import recording
+
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(asdict(calibration), indent=2) + "\n", "utf-8")
+    recording.write_text(path, json.dumps(asdict(calibration), indent=2) + "\n")
