@@ -33,6 +33,17 @@ def test_an_info_metric_says_everything_in_its_labels(after):
     assert after.labels("cache_config_info")["block_size"] == "16"
 
 
+def test_a_scrape_without_type_lines_keeps_every_series(after):
+    bare = Metrics.parse(
+        "".join(f"{line}\n" for line in (DATA / "h100-0.24.0-ngram-after.txt").read_text("utf-8").splitlines() if line[0] != "#")
+        + 'vllm:num_requests_running{engine="1"} 5\n'
+    )
+    assert bare.value("num_requests_running") == after.value("num_requests_running") + 5
+    name = "spec_decode_num_accepted_tokens_per_pos_total"
+    assert bare.by_label(name, "position") == after.by_label(name, "position")
+    assert len(bare.by_label(name, "position")) == 4
+
+
 def test_real_histogram(before, after):
     ttft = after.histogram("time_to_first_token_seconds").minus(before.histogram("time_to_first_token_seconds"))
     assert ttft.count == 3

@@ -79,7 +79,12 @@ class Metrics:
     """One scrape of `/metrics`."""
 
     def __init__(self, families: Iterable[Metric]):
-        self._families = {family.name.removeprefix("vllm:"): family for family in families}
+        self._families: dict[str, Metric] = {}
+        for family in families:
+            # Without a `# TYPE` line, as in a scrape that went through grep, the parser makes a family of every series.
+            known = self._families.setdefault(family.name.removeprefix("vllm:"), family)
+            if known is not family:
+                known.samples.extend(family.samples)
 
     @classmethod
     def parse(cls, text: str) -> Metrics:
