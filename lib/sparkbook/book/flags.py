@@ -49,6 +49,7 @@ MEANS = {
     "quantization": "The method by which the weights were quantized.",
     "reasoning-parser": "Takes the model's thinking out of the answer and returns it in a field of its own.",
     "reasoning-parser-plugin": "A Python file that brings a reasoning parser of its own; `--reasoning-parser` then names it.",
+    "revision": "The commit, branch or tag of the model's repository that is served; left out: `main`, whatever that is today.",
     "served-model-name": "The name by which clients ask for the model.",
     "speculative-config": "Lets a draft propose tokens that the model checks in one step: method, draft model, number of tokens, as JSON.",
     "speculative-disable-by-batch-size": "Was meant to switch speculation off under load.",
