@@ -315,6 +315,13 @@ class TestPage:
             assert shown["findings"] == [[one["severity"], one["rule"], f"/{one['why']}"] for one in wanted["told"]["findings"]]
             assert tab.evaluate("document.activeElement.className") == "sb-planner-answer"
 
+    def test_an_empty_line_of_ones_own_is_asked_for(self, tab: Tab, address: str) -> None:
+        tab.open(address, 1000, "light")
+        tab.evaluate(SET % json.dumps({"recipe": "", "line": " "}))
+        tab.evaluate("document.querySelector('.sb-planner-form').requestSubmit()")
+        assert "Paste a launch line first" in tab.evaluate(ANSWER)
+        assert tab.evaluate(f"!{RUN}.disabled")
+
     def test_loading_can_be_cancelled_and_begun_again(self, tab: Tab, address: str) -> None:
         tab.open(address, 1000, "light")
         tab.evaluate(f"{RUN}.click(); [...document.querySelectorAll('.sb-planner button')].find((b) => b.textContent === 'Cancel').click()")
