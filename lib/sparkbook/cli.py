@@ -1382,7 +1382,7 @@ def bench(
         report = commands.obtain(url, lists | plan, model=model, bar=bar, out=out, form=as_format)
     else:
         raise SparkbookError(f"nobody here measures with '{tool}'; --with takes sparkbook or vllm")
-    problem = commands.keep_or_rescue(report, url, out, as_format) if out else None
+    problem = commands.keep_or_rescue(report, url, out, as_format) if out is not None else None
     if as_json:
         _print_json(commands.to_dict(report))
     else:

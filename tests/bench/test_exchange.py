@@ -176,7 +176,7 @@ def test_tools_that_measure_beside_the_truth(tmp_path):
     assert {row[0] for row in rows} == set(about["versions"]) and all(len(row) == len(header) for row in rows)
     mine = [row for row in rows if row[0] == "sparkbook"]
     assert all(abs(float(row[3])) < 6 and abs(float(row[4])) <= 0.1 and abs(float(row[6])) <= 0.2 for row in mine)
-    for content in ("{}", "[]", '{"rows": [{"tool": 1}]}', "x"):
+    for content in ("{}", "[]", '{"rows": [{"tool": 1}]}', "x", "[" * 100_000 + "]" * 100_000):
         (tmp_path / "c.json").write_text(content)
         with pytest.raises(SparkbookError, match="not a comparison"):
             tables.clients(tmp_path / "c.json")

@@ -38,10 +38,13 @@ def obtain(
     Raises:
         SparkbookError: an option can't be used, or nothing answers.
     """
+    _check_form(form)
     if not source.startswith(("http://", "https://")):
         if not Path(source).is_file():
             raise SparkbookError(f"'{source}' is neither an address such as http://127.0.0.1:8000 nor a result file")
-        return exchange.read(source)
+        report = exchange.read(source)
+        _check_target(out, form, len(report.cells))
+        return report
     plan = load.Plan(
         **{
             **options,
@@ -177,8 +180,7 @@ def _check_target(out: str | None, form: str, rows: int) -> None:
     Raises:
         SparkbookError: it can't.
     """
-    if form not in FORMS:
-        raise SparkbookError(f"there is no form '{form}'; there are {', '.join(FORMS)}")
+    _check_form(form)
     if out is None:
         return
     if form in ("vllm", "performance"):
@@ -186,6 +188,11 @@ def _check_target(out: str | None, form: str, rows: int) -> None:
     path = Path(out)
     if path.is_dir() or not path.parent.is_dir() or not os.access(path if path.exists() else path.parent, os.W_OK):
         raise SparkbookError(f"{out} can't be written: name a file in a folder that is there and yours")
+
+
+def _check_form(form: str) -> None:
+    if form not in FORMS:
+        raise SparkbookError(f"there is no form '{form}'; there are {', '.join(FORMS)}")
 
 
 def _one_row(form: str, rows: int) -> None:
@@ -208,11 +215,15 @@ def keep_or_rescue(report: Report, source: str, file: str, form: str) -> str | N
     except SparkbookError as error:
         if not source.startswith(("http://", "https://")):
             return str(error)
-        handle, spare = tempfile.mkstemp(prefix="sparkbench-", suffix=".json")
+        try:
+            handle, spare = tempfile.mkstemp(prefix="sparkbench-", suffix=".json")
+        except OSError as worse:
+            return f"{error}; and no temporary file can be made: {worse.strerror}"
         os.close(handle)
         try:
             report.write(spare)
         except SparkbookError as worse:
+            Path(spare).unlink(missing_ok=True)
             return f"{error}; and {worse}"
         return f"{error}. All of it is kept in {spare}"
     return None

@@ -35,6 +35,8 @@ Progress = Callable[[str, int, int | None], None]
 
 PROBE_TOKENS = 8
 """Tokens of the very first reply."""
+NOISE_S = 0.02
+"""Two warm-up waves that differ by no more agree: it is the machine's noise."""
 
 
 @dataclass(frozen=True)
@@ -241,8 +243,7 @@ class Bench:
                 raise SparkbookError(f"{self.endpoint.url} answers no request of {row}: {errors[0] if errors else 'no text came'}")
             result.ttfts_s.append(round(statistics.median(ttfts), 6))
             last = result.ttfts_s[-2:]
-            # Below 20 ms a difference is the machine's noise.
-            if len(last) == 2 and abs(last[1] - last[0]) <= max(0.1 * last[0], 0.02):
+            if len(last) == 2 and abs(last[1] - last[0]) <= max(0.1 * last[0], NOISE_S):
                 result.settled = True
                 break
         return result, shortest
@@ -376,11 +377,16 @@ def agreeing(
         The first measurement of which all rows agree in all names; the nearest one where none does.
 
     Raises:
-        SparkbookError: as `measure`, or the engine tells nothing of these.
+        SparkbookError: as `measure`, the server stopped answering, or the engine tells nothing of these.
+        KeyboardInterrupt: Ctrl-C before the first row was done.
     """
     best: tuple[float, Report] | None = None
     for _ in range(tries):
         report = measure(endpoint, plan, source=telemetry.Live(endpoint, interval_s))
+        if report.ended:
+            raise SparkbookError(report.ended)
+        if not report.cells:
+            raise KeyboardInterrupt
         found = [agreement(cell) for cell in report.cells]
         if not all(set(names) <= both.keys() for both in found):
             raise SparkbookError(f"{endpoint.url} does not tell of itself what is compared here: {', '.join(names)}")

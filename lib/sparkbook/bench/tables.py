@@ -138,7 +138,7 @@ def clients(file: str | Path | None = None) -> tuple[dict[str, Any], Table]:
         about = {name: kept[name] for name in ("date", "machine", "versions")}
     except OSError as error:
         raise SparkbookError(f"{file} can't be read: {error.strerror}") from None
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise SparkbookError(f"{file} is not a comparison of measuring tools: {type(error).__name__}") from None
     header = ["tool", "server", "at a time", "TTFT, ms", "TPOT, %", "step, %", "tok/s, %", "CPU, µs a chunk"]
     return about, (header, rows)

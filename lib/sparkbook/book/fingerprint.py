@@ -13,8 +13,8 @@ from typing import Any
 from sparkbook.book import notebooks
 from sparkbook.book.project import Project
 
-_IMPORTED = re.compile(r"from sparkbook\.book import ([\w, ]+)|sparkbook\.book\.(\w+)")
-"""The modules' names in `from sparkbook.book import batch, claims`, or the one in `from sparkbook.book.batch import …`."""
+_FROM_BOOK = re.compile(r"from sparkbook\.book import (\([\w\s,]+\)|[\w ,]+)")
+_OF_BOOK = re.compile(r"sparkbook\.book\.(\w+)")
 _REQUIREMENTS = ("requirements.txt", "requirements-engine.txt")
 
 
@@ -27,15 +27,12 @@ class Fingerprints:
         self._library = library or Path(__file__).resolve().parents[1]
 
     def chapter(self, source: Path, values: dict[str, Any], target: str) -> str:
-        """Of a chapter: it may use anything in the library, the catalogue included, and modules of `book` that it imports."""
+        """Of a chapter: it may use anything in the library, the catalogue included, and what else its cells speak of."""
         written = self._source(source)
-        said = json.dumps(written)
-        claims = self._claims if "claims" in said else ""
-        code = "\n".join(text for kind, text, _ in written[1] if kind == "code")
-        kernels = self._kernels if "kernels" in code else ""
-        return _digest(
-            "chapter", written, values, target, self._code, self._catalogue, self._pins, claims, kernels, self._book_modules(code)
-        )
+        text = "\n".join("".join(source) for _, source, _ in written[1])
+        claims = self._claims if "claims" in json.dumps(written) else ""
+        kernels = self._kernels if "kernels" in text else ""
+        return _digest("chapter", written, values, target, self._code, self._catalogue, self._pins, claims, kernels, self._modules(text))
 
     def model_page(self, recipe: Any, values: dict[str, Any], target: str) -> str:
         """Of a recipe's page: the template, the library's code, and this one recipe with everything it extends."""
@@ -55,16 +52,16 @@ class Fingerprints:
         files = [path for path in _files(self._library) if not any(path.is_relative_to(folder) for folder in skip)]
         return _hash_files([*files, *(self._library / "book").glob("present.py")], self._library)
 
-    def _book_modules(self, code: str) -> str:
-        """The modules of the part that builds the book which this code imports."""
-        names = {name for listed, name in _IMPORTED.findall(code) for name in (re.split(r"[\s,]+", listed) if listed else [name])}
-        folder = self._library / "book"
-        return _hash_files([path for name in names if name and (path := folder / f"{name}.py").is_file()], folder)
+    def _modules(self, text: str) -> str:
+        """The modules of the part that builds the book which a text imports."""
+        names = {name for listed in _FROM_BOOK.findall(text) for name in re.findall(r"\w+", listed)} | set(_OF_BOOK.findall(text))
+        return _hash_files([path for path in (self._library / "book").glob("*.py") if path.stem in names], self._library)
 
     @cached_property
     def _kernels(self) -> str:
-        """The CUDA sources and what was measured of them, of those chapters whose code uses them."""
-        return tree(self._project.root / "kernels")
+        """The CUDA sources and what was measured of them, for the chapters that compile or draw them."""
+        folder = self._project.root / "kernels"
+        return tree(folder) if folder.is_dir() else ""
 
     @cached_property
     def _claims(self) -> str:
