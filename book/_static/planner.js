@@ -78,7 +78,7 @@
       ["Memory for the engine", summary.requested_gib === null ? "as its parts" : `${summary.requested_gib.toFixed(1)} of ${summary.total_gib} GiB (fraction ${summary.fraction})`],
       ...Object.entries(summary.parts_gib).map(([name, pair]) => [name[0].toUpperCase() + name.slice(1), range(pair, 1, " GiB")]),
       ["One sequence", `${range(summary.needed_gib, 2, " GiB")} for ${summary.context.toLocaleString("en")} tokens`],
-      ["KV cache holds", `${range(summary.kv_tokens, 0)} tokens, ${range(summary.concurrency, 2)} full sequences at once`],
+      ["KV cache holds", summary.kv_tokens ? `${range(summary.kv_tokens, 0)} tokens, ${range(summary.concurrency, 2)} full sequences at once` : "not known"],
       ...summary.decode.map(({ requests, context, tok_s: [low, middle, high] }) => [
         `Decode, ${requests} request${requests === 1 ? "" : "s"}, ${context.toLocaleString("en")} tokens behind`, `${figure(middle)} tok/s (estimate, ${figure(low)} to ${figure(high)})`]),
       ...(summary.decode.length ? [] : [["Decode", "no estimate: no source gives all that a step reads"]]),

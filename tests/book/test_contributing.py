@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 import re
 import shlex
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +25,37 @@ def example(name: str) -> str:
     """The block of code below the mark of this name."""
     (found,) = re.findall(rf"<!-- example: {name} -->\n```\w+\n(.*?)```", PAGE, re.DOTALL)
     return found
+
+
+def imported(tree: ast.AST) -> Iterator[str]:
+    """The rooms that a module imports, but not those that it names for a type alone."""
+    if isinstance(tree, ast.If) and isinstance(tree.test, ast.Name) and tree.test.id == "TYPE_CHECKING":
+        return
+    if isinstance(tree, ast.ImportFrom) and tree.module == "sparkbook":
+        yield from (alias.name for alias in tree.names)
+    elif isinstance(tree, ast.ImportFrom | ast.Import):
+        names = [tree.module or ""] if isinstance(tree, ast.ImportFrom) else [alias.name for alias in tree.names]
+        yield from (name.split(".")[1] for name in names if name.startswith("sparkbook."))
+    for inside in ast.iter_child_nodes(tree):
+        yield from imported(inside)
+
+
+def test_the_house_is_as_its_table_says() -> None:
+    rows = {int(floor): re.findall(r"`(\w+)", rooms) for floor, rooms in re.findall(r"^\| (\d) \| ([^|]+)", PAGE, re.MULTILINE)}
+    order = [room for floor in sorted(rows) for room in rows[floor]]
+    library = Path(recipes.__file__).parents[1]
+    there = {
+        path.stem for path in library.iterdir() if (path.suffix == ".py" or (path / "__init__.py").is_file()) and path.stem != "__init__"
+    }
+    assert set(order) == there | {"notebooks"}
+    wrong = [
+        f"{path.relative_to(library)} imports {name}"
+        for room in order if room not in rows[6]
+        for path in sorted([*(library / room).rglob("*.py"), *library.glob(f"{room}.py")])
+        for name in imported(ast.parse(path.read_text("utf-8")))
+        if name in order[order.index(room) + 1 :]
+    ]  # fmt: skip
+    assert wrong == []
 
 
 def test_every_example_is_executed_here() -> None:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-from sparkbook.live import Look
 from sparkbook.plots import style
 from sparkbook.plots.style import COLOURS, Chart, book_style
 from sparkbook.units import format_seconds
+
+if TYPE_CHECKING:
+    from sparkbook.live import Look
 
 
 @book_style()
