@@ -232,6 +232,7 @@ class TestFingerprint:
             ("from sparkbook.plots import kernels as plots", "kernels/results/h100.json", True),
             ("print(target)", "kernels/gemv.cu", False),
             ("from sparkbook.book import notebooks, batch", "lib/sparkbook/book/batch.py", True),
+            ("from sparkbook.book import (\n    batch,\n    batch_workers,\n)", "lib/sparkbook/book/batch_workers.py", True),
             ("from sparkbook.book.batch import run", "lib/sparkbook/book/batch.py", True),
             ("from sparkbook.book import notebooks", "lib/sparkbook/book/batch.py", False),
         ],
@@ -263,27 +264,6 @@ class TestFingerprint:
             stream.write("\n# changed\n")
         after = self.prints(project, library)
         assert (before[0] != after[0], before[1] != after[1]) == (chapter, model)
-
-    @pytest.mark.parametrize(
-        ("cell", "file", "counts"),
-        [
-            ("from sparkbook.book import batch, batch_workers", "lib/sparkbook/book/batch.py", True),
-            ("from sparkbook.book import (\n    batch,\n    batch_workers,\n)", "lib/sparkbook/book/batch_workers.py", True),
-            ("from sparkbook.book.batch import Job", "lib/sparkbook/book/batch.py", True),
-            ("from sparkbook.book import batch", "lib/sparkbook/book/batch_workers.py", False),
-            ("print(1)", "lib/sparkbook/book/batch.py", False),
-            ("from sparkbook import kernels", "kernels/results/h100.json", True),
-            ("print(1)", "kernels/results/h100.json", False),
-        ],
-    )
-    def test_what_a_chapter_speaks_of_counts(self, book: Make, library: Path, cell: str, file: str, counts: bool) -> None:
-        project = book({"01_a": [cell]})
-        changed = (library.parents[1] if file.startswith("lib") else project.root) / file
-        changed.parent.mkdir(parents=True, exist_ok=True)
-        before = self.prints(project, library)[0]
-        with changed.open("a", encoding="utf-8") as stream:
-            stream.write("\n# changed\n")
-        assert (before != self.prints(project, library)[0]) == counts
 
     def test_values_and_requirements_count(self, book: Make, library: Path) -> None:
         project = book({"01_a": ["print(target)"]})

@@ -167,7 +167,7 @@ def _run_all(stale: list[Page], target: Target, outcome: Outcome, progress: _Pro
             try:
                 with shared_engine(progress.say, starting):
                     runner.run(attached, at_once=1)
-            except SparkbookError as error:
+            except (SparkbookError, OSError) as error:
                 for page in attached:
                     if page.name not in runner.finished:
                         runner.give_up(page, Failure(0, "", f"the engine did not start: {error}"))
