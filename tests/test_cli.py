@@ -219,3 +219,38 @@ def test_show_as_text_and_as_json_is_refused() -> None:
 def test_no_columns_is_no_width(monkeypatch: pytest.MonkeyPatch, columns: str) -> None:
     monkeypatch.setitem(ENV, "COLUMNS", columns)
     assert "gpt-oss-120b" in in_terminal(80, "recipes", "list")[1]
+
+
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [
+        ("metrics http://127.0.0.1:1 --seconds nan", "--seconds is nan: write a number from 0"),
+        ("metrics a b --seconds inf", "--seconds is inf"),
+        ("metrics a b --power nan", "--power is nan"),
+        ("metrics a b --clock -3", "--clock is -3"),
+        ("metrics a b --release 99", "99"),
+        ("metrics 127.0.0.1:8000", "write http://127.0.0.1:8000"),
+        ("metrics /dev/null no-such-file", "no-such-file can't be read"),
+        ("advise 127.0.0.1:8000", "write http://127.0.0.1:8000"),
+        ("advise http://127.0.0.1:1 a.json", "http://127.0.0.1:1 stands among files"),
+        ("advise http://127.0.0.1:1 --seconds 1e30", "--seconds is 1e+30"),
+        ("advise http://127.0.0.1:1 --draft-cost nan", "--draft-cost is nan"),
+        ("bench http://127.0.0.1:1 --rate nan", "rates above 0, to 10,000"),
+        ("bench http://127.0.0.1:1 --rate inf", "rates above 0, to 10,000"),
+        ("bench http://127.0.0.1:1 --concurrency 99999999999", "concurrencies from 1"),
+        ("bench http://127.0.0.1:1 --requests 99999999999", "a million at most"),
+        ("bench http://127.0.0.1:1 --seconds nan", "--seconds is nan"),
+        ("bench http://127.0.0.1:1 --timeout inf", "--timeout is inf"),
+        ("bench http://127.0.0.1:1 --timeout 0", "--timeout is 0: write a number from 0.1"),
+        ("serve gpt-oss-20b --dry-run --deadline nan", "--deadline is nan"),
+        ("serve gpt-oss-20b --dry-run --deadline -1", "--deadline is -1"),
+        ("serve gpt-oss-20b --dry-run --floor x", "'x' is not a size"),
+        ("serve gpt-oss-20b --dry-run --floor -8GiB", "'-8GiB' is not a size"),
+        ("serve gpt-oss-20b --dry-run --host x", "--host is 'x': write ssh://"),
+        ("plan gpt-oss-20b --fraction 0", "gpu-memory-utilization is 0"),
+        ("plan gpt-oss-20b --calibration no-such.json", "there is no calibration no-such.json"),
+    ],
+)
+def test_no_option_is_ignored_and_no_number_out_of_bounds_gets_far(line: str, told: str) -> None:
+    """Nothing listens on these ports and no file is there: what is wrong with an option is said before anything is asked."""
+    assert told in run(*line.split(), check=2).stderr

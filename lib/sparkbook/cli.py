@@ -9,10 +9,12 @@ from __future__ import annotations
 import copy
 import enum
 import gc
+import io
 import json
 import os
+import re
 import sys
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import IO, TYPE_CHECKING, Annotated, Any
 
 import typer
 import typer.core
@@ -20,6 +22,8 @@ import typer.core
 from sparkbook.errors import SparkbookError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from rich.console import Console
 
     from sparkbook.recipes import Recipe
@@ -40,6 +44,9 @@ def main() -> None:
     """Runs the command and exits. What the user can set right is one line on standard error and exit code 2, never a traceback."""
     # What is imported stays for good: looking through it for garbage again and again would take a tenth of the time of a short command.
     gc.set_threshold(100_000, 20, 20)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")  # a sign that the terminal's encoding lacks is shown as "?"
     try:
         _only(sys.argv[1:2])(prog_name="sparkbook")  # typer itself ends quietly where the reader of a pipe has gone
     except SparkbookError as error:
@@ -87,6 +94,26 @@ def _console() -> Console:
     console = Console(highlight=False)
     # COLUMNS=0 and the like would leave room for nothing.
     return Console(highlight=False, width=max(console.width, 20)) if console.is_terminal else Console(highlight=False, width=1000)
+
+
+def _between(low: float, high: float) -> Callable[[typer.CallbackParam, float | None], float | None]:
+    """The check of an option that is a number: typer's own bounds let "not a number" pass."""
+
+    def check(param: typer.CallbackParam, value: float | None) -> float | None:
+        if value is not None and not low <= value <= high:
+            raise SparkbookError(f"{param.opts[0]} is {value:g}: write a number from {low:g} to {high:g}")
+        return value
+
+    return check
+
+
+_WAIT = _between(0, 1e6)
+
+
+def _standard_input() -> IO[bytes]:
+    from sparkbook.formats import standard_input
+
+    return standard_input()
 
 
 def _print_json(value: Any) -> None:
@@ -414,11 +441,13 @@ def lint(
 
     codes = [code.strip().upper() for text in ignore or [] for code in text.split(",") if code.strip()]
     report = linter.lint(source, release, codes)
+    difference = None
     if fix:
-        report = _fix(source, report, release, codes)
+        report, difference = _fix(source, report, release, codes)
     if as_json:
-        _print_json(report.to_dict())
+        _print_json(report.to_dict() | ({} if difference is None else {"diff": difference}))
     else:
+        typer.echo(difference or "", nl=False)
         console = _console()
         told = f", {report.assumed}" if report.assumed else ""
         console.print(f"Judged as vLLM {report.release}{told}.", style="dim", soft_wrap=True)
@@ -429,22 +458,20 @@ def lint(
         raise typer.Exit(1)
 
 
-def _fix(source: str, report: Any, release: str | None, codes: list[str]) -> Any:
-    """Repairs a text and prints what changed; a file is written, standard input and a text on the command line are only shown."""
-    from pathlib import Path
-
+def _fix(source: str, report: Any, release: str | None, codes: list[str]) -> tuple[Any, str]:
+    """The report on the repaired text, and what changed; a file is written, standard input and a text on the command line are not."""
+    from sparkbook import formats
     from sparkbook import lint as linter
 
     if not report.text:
         raise SparkbookError("--fix repairs a text with a launch line; a recipe has to be changed by hand")
     fixed, again = linter.repair(report, release, codes)
-    typer.echo(linter.difference(report.text, fixed, source if source != "-" else "standard input"), nl=False, err=False)
-    path = Path(os.path.expanduser(source))  # noqa: PTH111 (leaves alone what it can't expand)
-    if fixed != report.text and source != "-" and not any(char.isspace() for char in source) and path.is_file():
+    path = formats.file_of(source) if source != "-" else None
+    if fixed != report.text and path is not None and path.is_file():
         from sparkbook.bench import recording
 
         recording.write_text(path, fixed)
-    return again
+    return again, linter.difference(report.text, fixed, source if source != "-" else "standard input")
 
 
 # ---- convert
@@ -527,6 +554,8 @@ def plan(
     if nodes and (log or calibration or explain):
         raise SparkbookError("--nodes answers by itself: leave out --log, --calibration and --explain")
     kept = Path(calibration) if calibration else None
+    if kept and log is None and not kept.exists():
+        raise SparkbookError(f"there is no calibration {kept}: a plan with --log makes one")
     known = reconcile.load_calibration(kept) if kept else None
     override = request.Override(context, seqs, kv_dtype, fraction, release, hub)
     setup, host = request.read(source, override), request.host(memory_gib, available_gib, tuple(cotenant or ()), _text(meminfo))
@@ -607,7 +636,7 @@ def record(
     from sparkbook import record as recorder
 
     def read(path: str) -> str:
-        return (sys.stdin.buffer.read() if path == "-" else Path(path).read_bytes()).decode("utf-8", errors="replace")
+        return (_standard_input().read() if path == "-" else Path(path).read_bytes()).decode("utf-8", errors="replace")
 
     def look() -> dict[str, Any]:
         from sparkbook import host as machine
@@ -644,7 +673,7 @@ def diagnose(
 
     try:
         known = logs.parse_facts(Path(facts).read_text(encoding="utf-8", errors="replace")) if facts else None
-        diagnosis = logs.diagnose(sys.stdin.buffer if log == "-" else Path(log), known)
+        diagnosis = logs.diagnose(_standard_input() if log == "-" else Path(log), known)
     except OSError as error:
         raise SparkbookError(f"{error.filename or log} can't be read: {error.strerror}") from None
     if diagnosis.verdict == "empty":
@@ -691,9 +720,9 @@ def _print_diagnosis(console: Console, diagnosis: Any) -> None:
 def metrics(
     source: Annotated[str, typer.Argument(metavar="URL|BEFORE", help="A running server, or the file of an earlier scrape of /metrics.")],
     after: Annotated[str | None, typer.Argument(metavar="AFTER", help="The file of a later scrape.")] = None,
-    seconds: Annotated[float, typer.Option(help="Seconds between the two scrapes; of a server, how long to wait.")] = 10.0,
-    power: Annotated[float | None, typer.Option(help="The GPU's power in that time, W.")] = None,
-    clock: Annotated[float | None, typer.Option(help="The GPU's SM clock in that time, MHz.")] = None,
+    seconds: Annotated[float, typer.Option(callback=_WAIT, help="Seconds between the two scrapes; of a server, how long to wait.")] = 10.0,
+    power: Annotated[float | None, typer.Option(callback=_between(0, 1e5), help="The GPU's power in that time, W.")] = None,
+    clock: Annotated[float | None, typer.Option(callback=_between(0, 1e5), help="The GPU's SM clock in that time, MHz.")] = None,
     query: Annotated[list[str] | None, typer.Option(help="A metric that a dashboard asks for in vain; may be repeated.")] = None,
     release: Annotated[str | None, typer.Option(help="The engine's vLLM release; of a running server, what it says itself.")] = None,
     as_json: Json = False,
@@ -701,11 +730,14 @@ def metrics(
     """Judge an engine by two scrapes of its metrics. Exit 0 healthy, 1 a fault found, 2 unusable."""
     import dataclasses
     import time
-    from pathlib import Path
 
     from sparkbook.metrics import Metrics
     from sparkbook.metrics_doctor import Telemetry, diagnose_metrics
 
+    if release:
+        from sparkbook import releases
+
+        release = releases.get(release).version
     address = source.rstrip("/").removesuffix("/metrics")
 
     def scrape() -> Metrics:
@@ -719,12 +751,10 @@ def metrics(
         later = scrape()
         release = release or _served_release(address)
     elif after is None:
+        _want_address(source)
         raise SparkbookError("one file is one scrape: give a second file, or the URL of a running server")
     else:
-        try:
-            earlier, later = (Metrics.parse(Path(file).read_text(encoding="utf-8", errors="replace")) for file in (source, after))
-        except OSError as error:
-            raise SparkbookError(f"{error.filename} can't be read: {error.strerror}") from None
+        earlier, later = _scraped(source), _scraped(after)
     change, findings = diagnose_metrics(earlier, later, seconds, Telemetry(power_w=power, clock_mhz=clock), tuple(query or ()), release)
     if as_json:
         figures = dataclasses.asdict(change)
@@ -733,6 +763,26 @@ def metrics(
         _console().print(findings)
     if findings.worst == "error":
         raise typer.Exit(1)
+
+
+def _scraped(file: str) -> Any:
+    """A scrape of /metrics in a file."""
+    from pathlib import Path
+
+    from sparkbook.metrics import Metrics
+
+    try:
+        return Metrics.parse(Path(file).read_text(encoding="utf-8", errors="replace"))
+    except OSError as error:
+        raise SparkbookError(f"{file} can't be read: {error.strerror}") from None
+    except SparkbookError as error:
+        raise SparkbookError(f"{file}: {error}") from None
+
+
+def _want_address(source: str) -> None:
+    """Refuses an address without its scheme, which would be taken for a file that is not there."""
+    if re.fullmatch(r"[\w.-]+:\d+(/.*)?", source) and not os.path.exists(source):  # noqa: PTH110
+        raise SparkbookError(f"{source} is no file; if a server is meant, write http://{source}")
 
 
 def _served_release(address: str) -> str | None:
@@ -963,7 +1013,7 @@ def serve_(
     watchdog: Annotated[bool | None, typer.Option(help="Guard the start; without the option: until this stack has answered once.")] = None,
     watch: Annotated[bool, typer.Option("--watch", help="Stay and guard it; Ctrl-C ends the watch, not the server.")] = False,
     floor: Annotated[str | None, typer.Option(help="Memory that the watchdog keeps free, such as 8GiB.")] = None,
-    deadline: Annotated[float, typer.Option(help="Seconds to wait until it answers.")] = 1800.0,
+    deadline: Annotated[float, typer.Option(callback=_WAIT, help="Seconds to wait until it answers.")] = 1800.0,
     cluster: Cluster = None,
     layout: Annotated[str | None, typer.Option(help="With --cluster, how the model is spread: tp=2, pp=2, dp=2.")] = None,
     backend: Annotated[str, typer.Option(help="With --cluster: native (vLLM's own ranks) or ray.")] = "native",
@@ -1346,10 +1396,12 @@ def bench(
     concurrency: Annotated[str, typer.Option(help="Requests at a time, one row each.")] = "1,4,8,16",
     rate: Annotated[str | None, typer.Option(help="Requests per second instead, at random moments (open loop).")] = None,
     requests: Annotated[int | None, typer.Option(help="Requests of a row; if not given, four for each at a time, at least 16.")] = None,
-    seconds: Annotated[float | None, typer.Option(help="Begin no request of a row later than this.")] = None,
+    seconds: Annotated[float | None, typer.Option(callback=_WAIT, help="Begin no request of a row later than this.")] = None,
     max_tokens: Annotated[int, typer.Option(help="Tokens of each reply.")] = 128,
     seed: Annotated[int, typer.Option(help="Chooses the prompts.")] = 0,
-    timeout: Annotated[float, typer.Option(help="Seconds of silence after which a request is given up.", min=0.1)] = 300.0,
+    timeout: Annotated[
+        float, typer.Option(callback=_between(0.1, 1e6), help="Seconds of silence after which a request is given up.")
+    ] = 300.0,
     caching: Annotated[bool, typer.Option("--caching", help="Measure the prefix cache: send prompts unsalted.")] = False,
     model: Annotated[str | None, typer.Option(help="Served name; asked for if not given.")] = None,
     label: Annotated[str | None, typer.Option(help="Name of this run, such as a mode.")] = None,
@@ -1441,9 +1493,11 @@ def advise(
         list[str],
         typer.Argument(metavar="URL | FILE FILE…", help="A running server that speculates; or results of `bench` without and with it."),
     ],
-    seconds: Annotated[float, typer.Option(help="Of a server: how long to watch.")] = 30.0,
-    draft_cost: Annotated[float, typer.Option(help="Of a server: making one draft, as a share of a step without.")] = 0.05,
-    verify_cost: Annotated[float, typer.Option(help="Of a server: checking one more token, likewise.")] = 0.02,
+    seconds: Annotated[float, typer.Option(callback=_WAIT, help="Of a server: how long to watch.")] = 30.0,
+    draft_cost: Annotated[
+        float, typer.Option(callback=_between(0, 100), help="Of a server: making one draft, as a share of a step without.")
+    ] = 0.05,
+    verify_cost: Annotated[float, typer.Option(callback=_between(0, 100), help="Of a server: checking one more token, likewise.")] = 0.02,
     as_json: Json = False,
 ) -> None:
     """Say whether speculative decoding is worth it, with which K, up to which concurrency.
@@ -1465,6 +1519,10 @@ def advise(
             _console().print(f"  K = {k:<2}  {tokens:5.2f} tokens a step  {gain:5.2f} times as fast{'   <' if k == best[0] else ''}")
         _console().print(f"expected, with {draft_cost:g} a draft and {verify_cost:g} a checked token; measure both ways to be sure")
         return
+    for source in sources:
+        _want_address(source)
+        if source.startswith(("http://", "https://")):
+            raise SparkbookError(f"{source} stands among files: give one server alone, or only files of results")
     advice = commands.advice_of_files(sources)
     findings = advice.findings()
     if as_json:

@@ -326,3 +326,9 @@ def test_the_framing_of_a_long_reply_is_read_once(monkeypatch):
         assert connection.reply is not None
     connection.data_received(b"\r\n0\r\n\r\n")
     assert connection.reply is None and sum(fed) < 102 * len(inside) + 20
+
+
+def test_a_page_that_answers_is_one_line_of_the_error():
+    page = b"<html>\n<body>\n" + b"<p>502 Bad Gateway</p>\n\n" * 40
+    told = kept(b"HTTP/1.1 502 Bad Gateway\r\n\r\n", page)["error"]
+    assert told.startswith("status 502: <html> <body> <p>502 Bad Gateway</p> <p>") and len(told) <= 220

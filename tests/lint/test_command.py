@@ -85,6 +85,34 @@ def test_a_repair_that_cannot_be_written_leaves_the_file_as_it_was(tmp_path):
     assert file.read_text("utf-8") == BAD and list(tmp_path.iterdir()) == [file]
 
 
+def shell(line, cwd, **variables):
+    words = ["bash", "-c", f'sparkbook() {{ "{sys.executable}" -c "from sparkbook.cli import main; main()" "$@"; }}\n{line}']
+    return subprocess.run(words, cwd=cwd, env={**os.environ, **variables}, capture_output=True, check=False, timeout=60)
+
+
+def test_a_file_is_found_by_a_name_with_spaces_and_through_a_pipe(tmp_path):
+    file = tmp_path / "my line.txt"
+    file.write_text(BAD, "utf-8")
+    assert run(str(file)).output == run("-", text=BAD).output
+    done = shell('sparkbook lint <(cat "my line.txt"); cat "my line.txt" | sparkbook lint /dev/stdin', tmp_path)
+    assert done.stderr == b"" and done.stdout.count(b"IMG104") == 2
+    run(str(file), "--fix")
+    assert "-docker" not in run(str(file), "--fix").output and "--swap-space" not in file.read_text("utf-8")
+
+
+@pytest.mark.parametrize("verb", ["lint", "plan", "diagnose", "record out --log"])
+def test_a_closed_standard_input_is_told(verb, tmp_path):
+    done = shell(f"sparkbook {verb} - <&-", tmp_path)
+    assert (done.returncode, done.stderr[:36]) == (2, b"sparkbook: standard input is closed:")
+
+
+def test_a_terminal_without_all_signs_shows_the_rest(tmp_path):
+    done = shell(
+        "sparkbook plan gpt-oss-120b; sparkbook lint gpt-oss-20b; sparkbook lint no-such-\u00f6 2>&1", tmp_path, PYTHONIOENCODING="ascii"
+    )
+    assert b"Traceback" not in done.stderr and b"there is no recipe" in done.stdout and b"?" in done.stdout
+
+
 def test_repairs_at_one_place_come_in_the_same_order_in_every_process():
     code = "from sparkbook import lint; print(lint.repair(lint.lint('vllm serve nvidia/Qwen3.6-35B-A3B-NVFP4 --max-num-seqs 8'))[0])"
     seen = {
@@ -94,6 +122,37 @@ def test_repairs_at_one_place_come_in_the_same_order_in_every_process():
         for seed in "0123"
     }
     assert len(seen) == 1 and seen.pop().count("--") == 3
+
+
+def test_json_of_a_repair_is_json(tmp_path):
+    file = tmp_path / "line.sh"
+    file.write_text(BAD, "utf-8")
+    answer = json.loads(run(str(file), "--fix", "--json").output)
+    assert answer["diff"].startswith(f"--- {file}") and answer["summary"]["error"] == 0
+    assert "diff" not in json.loads(run(str(file), "--json").output)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "told"),
+    [
+        ("empty.txt", "", "{}: there is no launch line"),
+        ("nan.json", "[", "{}: this is not YAML"),
+        ("dup.yaml", "a: 1\na: 2\n", "{}: this is not YAML in line 2: the key 'a' is given twice"),
+        ("gone.txt", None, "there is no file {}"),
+        ("", None, "{} is a folder"),
+    ],
+)
+def test_what_is_wrong_with_a_file_names_it(name, text, told, tmp_path):
+    file = tmp_path / name
+    if text is not None:
+        file.write_text(text, "utf-8")
+    assert str(run(str(file)).exception).startswith(told.format(file))
+
+
+def test_a_link_in_a_circle_is_told(tmp_path):
+    link = tmp_path / "loop"
+    link.symlink_to(link)
+    assert str(run(str(link)).exception).startswith(f"{link} can't be read")
 
 
 def test_standard_input_is_only_shown():

@@ -3,7 +3,10 @@
 import json
 from pathlib import Path
 
+import pytest
 from sparkbook.cli import app
+from sparkbook.errors import SparkbookError
+from sparkbook.logs import parse_facts
 from typer.testing import CliRunner
 
 DATA = Path(__file__).parents[1] / "data" / "logs"
@@ -70,3 +73,9 @@ def test_unusable(tmp_path):
     facts.write_text("hello")
     result = run(DATA / "h100-0.24.0-ngram.log", "--facts", facts)
     assert "nothing that is known" in str(result.exception)
+
+
+@pytest.mark.parametrize("value", ["nan", "-4", "-4 GiB", ".inf"])
+def test_a_fact_that_is_no_amount_is_told(value):
+    with pytest.raises(SparkbookError, match="is no amount"):
+        parse_facts(f"MemTotal: {value}\nMemAvailable: 101 GiB")

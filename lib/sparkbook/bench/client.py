@@ -352,7 +352,7 @@ def _told(reply: Reply) -> str:
             body = Dechunker().feed(body)
         return _message(json.loads(body))
     except (ValueError, RecursionError):
-        return body[:300].decode("utf-8", "replace").strip() or "no reply"
+        return " ".join(body.decode("utf-8", "replace").split())[:200] or "no reply"
 
 
 def _message(value: Any) -> str:

@@ -39,6 +39,10 @@ NOISE_S = 0.02
 """Two warm-up waves that differ by no more agree: it is the machine's noise."""
 
 
+_MOST = 10_000
+"""Requests at a time or a second: more needs more than one machine to send them."""
+
+
 @dataclass(frozen=True)
 class Plan:
     """What to measure. Every class is measured under every load.
@@ -79,9 +83,11 @@ class Plan:
     def __post_init__(self) -> None:
         for name in self.classes:
             self.prompts(name, 1, salt=None)
-        wrong = [c for c in self.concurrency if c < 1] + [r for r in self.rates if r <= 0]
+        wrong = [c for c in self.concurrency if not 1 <= c <= _MOST] + [r for r in self.rates if not 0 < r <= _MOST]
         if wrong or not (self.concurrency or self.rates) or not self.classes:
-            raise SparkbookError("a load has at least one class, and concurrencies of 1 or more, or rates above 0")
+            raise SparkbookError(f"a load has at least one class, and concurrencies from 1, or rates above 0, to {_MOST:,}")
+        if (self.requests or 0) > 1_000_000 or not 0 < (self.seconds or 1) <= 1e6 or not 0 < self.timeout_s <= 1e6:
+            raise SparkbookError("requests and seconds are above 0, and a million at most")
         if self.max_tokens < 1 or (self.requests is not None and self.requests < 1) or (self.seconds is not None and self.seconds <= 0):
             raise SparkbookError("requests, seconds and the length of replies must be above 0")
 

@@ -15,14 +15,15 @@ included; a text is at most 1 MB.
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import os
 import re
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
 from sparkbook.errors import SparkbookError
 from sparkbook.findings import Findings
@@ -193,20 +194,48 @@ def text_of(source: str) -> tuple[str | None, str | None]:
         SparkbookError: a file that can't be read, or is too long.
     """
     if source == "-":
-        return None, _bounded(sys.stdin.buffer.read(MAX_BYTES * 4 + 1), "standard input")
-    if re.search(r"\s", source.strip()) or source.strip().startswith("{"):
-        return None, source
-    name = source.strip()
-    path = Path(os.path.expanduser(name))  # noqa: PTH111 (leaves alone what it can't expand, where Path would raise)
-    try:
-        found = path.is_file()
-    except (OSError, ValueError):
-        found = False  # a name that no file can have
-    if not found:
+        return None, _bounded(standard_input().read(MAX_BYTES * 4 + 1), "standard input")
+    path = file_of(source)
+    if path is None:
+        name = source.strip()
         # What is longer than a file's name can be is no name of anything.
-        return (name, None) if len(name) <= 255 else (None, source)
+        is_text = re.search(r"\s", name) or name.startswith("{") or len(name) > 255
+        return (None, source) if is_text else (name, None)
+    name = str(path)
     text = file_text(name)
-    return (name if own_file(text) and path.suffix in (".yaml", ".yml") else None), text
+    return (name if own_file(text) and path.suffix in (".yaml", ".yml") and path.is_file() else None), text
+
+
+def file_of(source: str) -> Path | None:
+    """The file that a user names, spaces and all: a regular one, a pipe such as `<(COMMAND)`, or a device; None where there is none."""
+    for name in (source, source.strip()):
+        path = Path(os.path.expanduser(name))  # noqa: PTH111 (leaves alone what it can't expand, where Path would raise)
+        with contextlib.suppress(OSError, ValueError):  # a name that no file can have
+            if path.is_file() or path.is_fifo() or path.is_char_device():
+                return path
+    return None
+
+
+@contextlib.contextmanager
+def naming(source: str) -> Iterator[None]:
+    """Puts the name of the file that a user named before what is wrong with its text."""
+    try:
+        yield
+    except SparkbookError as error:
+        if source == "-" or file_of(source) is None or source in str(error):
+            raise
+        raise SparkbookError(f"{source}: {error}") from None
+
+
+def standard_input() -> IO[bytes]:
+    """What comes through standard input.
+
+    Raises:
+        SparkbookError: it is closed.
+    """
+    if sys.stdin is None:
+        raise SparkbookError("standard input is closed: name a file, or pipe something in")
+    return sys.stdin.buffer
 
 
 def file_text(path: str) -> str:
@@ -247,7 +276,8 @@ def resolve(source: str, env: Mapping[str, str] | None = None) -> Conversion:
     name, text = text_of(source)
     if name is None:
         assert text is not None
-        return read(text, env=env)
+        with naming(source):
+            return read(text, env=env)
     from sparkbook import recipes
 
     return Conversion("recipe", recipes.load(Path(name) if text is not None else name), Findings(), text or "")

@@ -372,15 +372,23 @@ def given(source: str) -> tuple[Line, str]:
     if name is not None:
         return _recipe(name)
     assert text is not None
+    with formats.naming(source):
+        return _told(text), text
+
+
+def _told(text: str) -> Line:
+    """The line of a text, of whatever format."""
+    from sparkbook import formats
+
     if not _IS_DOCUMENT.search(text) or re.search(r"^services:", text, re.MULTILINE):
-        return read(text), text
+        return read(text)
     format_ = formats.detect(text)
     if format_ in ("docker", "shell", "compose"):
-        return read(text), text
+        return read(text)
     found = formats.read(text, format_)
     line = from_launch(found.launch)
     line.told = [finding for finding in found.findings if finding.severity != "info"]
-    return line, text
+    return line
 
 
 _IS_DOCUMENT = re.compile(r"^(\s*[{\[]|[\w-]+:(\s|$))", re.MULTILINE)

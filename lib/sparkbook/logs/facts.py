@@ -100,6 +100,8 @@ def _flatten(name: str, value: Any, pairs: list[tuple[str, Any]]) -> None:
 def _value(name: str, raw: Any, in_bytes: bool, key: str) -> Any:
     if name == "kv_cache_dtype":
         return str(raw)
+    if re.match(r"\s*(-\s*[\d.]|[-+]?\.?(nan|inf)\b)", str(raw), re.IGNORECASE):
+        raise SparkbookError(f"the fact {key}: {str(raw)[:40]} is no amount: leave out what is not known")
     match = re.match(r"\s*(-?\d+(?:\.\d+)?)\s*([A-Za-z]*)", str(raw))
     if not match:
         return None

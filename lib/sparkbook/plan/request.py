@@ -137,7 +137,7 @@ def of_case(case: Case, override: Override) -> Setup:
         assumed.append(f"no --max-model-len on the line: the model's own {int(context):,} tokens count")
     sequences = override.sequences or said.get("max-num-seqs") or SEQUENCES
     batched = said.get("max-num-batched-tokens")
-    fraction = override.fraction or said.get("gpu-memory-utilization")
+    fraction = said.get("gpu-memory-utilization") if override.fraction is None else override.fraction
     if fraction is None:
         default = case.release.option("gpu-memory-utilization").default
         fraction = float(default) if isinstance(default, int | float) else 0.9

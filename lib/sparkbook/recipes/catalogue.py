@@ -8,6 +8,7 @@ A file whose name begins with an underscore is a base to extend and not a recipe
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import difflib
 import functools
@@ -81,8 +82,21 @@ def load(name: str | Path) -> Recipe:
     if path is None or path.name.startswith("_"):
         close = difflib.get_close_matches(name, ids(), n=3, cutoff=0.4)
         hint = f"did you mean {', '.join(close)}?" if close else "'sparkbook recipes list' shows them all"
-        raise RecipeError(f"there is no recipe '{name}'; {hint}")
+        raise RecipeError(_no_file(name) or f"there is no recipe '{name}'; {hint}")
     return _cached(path, path.stat().st_mtime_ns, variant).model_copy(deep=True)
+
+
+def _no_file(name: str) -> str | None:
+    """What to say where a file seems to be meant and not a recipe's id."""
+    path = os.path.expanduser(name)  # noqa: PTH111 (leaves alone what it can't expand)
+    with contextlib.suppress(ValueError):
+        if os.path.isdir(path):  # noqa: PTH112
+            return f"{name} is a folder: name a file, or a recipe's id"
+        if os.path.isfile(path):  # noqa: PTH113
+            return None
+        if os.path.lexists(path):
+            return f"{name} can't be read: it is a link to nothing, or no file"
+    return f"there is no file {name}" if name.startswith((".", "/", "~")) or name.endswith((".txt", ".sh", ".json", ".log")) else None
 
 
 @functools.lru_cache(maxsize=256)

@@ -83,6 +83,10 @@ def wanted(wish: Wish) -> tuple[Stack, str]:
         raise SparkbookError(f"'{wish.target}' is not a target; choose one of {', '.join(_TARGETS)}")
     if (wish.source is None) == (wish.locked is None):
         raise SparkbookError("name either something to serve (a recipe's id or a launch line) or a lock with --locked")
+    if wish.host is not None and "://" not in wish.host:
+        raise SparkbookError(f"--host is '{wish.host}': write ssh://USER@HOST, unix://SOCKET or tcp://HOST:PORT")
+    if wish.floor is not None:
+        parse_size(wish.floor)  # said before anything is looked at
     if wish.locked is not None:
         locked = lock.read(wish.locked)
         launch, recipe = lock.launch_of(locked), lock.recipe_of(locked)
