@@ -108,3 +108,9 @@ def test_a_dead_server_is_said_in_the_dashboard():
         time.sleep(0.05)
     shown.stop()
     assert "does not answer" in shown.said.value
+
+
+def test_prometheus_gets_host_and_port():
+    assert live.prometheus(["http://x:1/metrics"]) == live.prometheus(["x:1"])
+    with pytest.raises(SparkbookError, match="HOST:PORT"):
+        live.prometheus([""])

@@ -678,6 +678,8 @@ def diagnose(
         raise SparkbookError(f"{error.filename or log} can't be read: {error.strerror}") from None
     if diagnosis.verdict == "empty":
         raise SparkbookError(f"{'standard input' if log == '-' else log} is empty: there is nothing to diagnose")
+    if not diagnosis.known:
+        raise SparkbookError(f"{'standard input' if log == '-' else log} does not look like a log of vLLM (no line of it is known)")
     if as_json:
         _print_json(diagnosis.to_dict())
     else:

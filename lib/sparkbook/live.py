@@ -90,9 +90,19 @@ def grafana() -> dict[str, Any]:
 
 
 def prometheus(targets: Sequence[str] = ("127.0.0.1:8000",)) -> str:
-    """A Prometheus configuration that scrapes these servers; `/metrics` asks for no key."""
+    """A Prometheus configuration that scrapes these servers; `/metrics` asks for no key.
+
+    Args:
+        targets: HOST:PORT, which is what Prometheus wants; of a URL, scheme and path are left out.
+
+    Raises:
+        SparkbookError: a target is empty.
+    """
     import yaml
 
+    targets = [target.strip().rpartition("://")[2].partition("/")[0] for target in targets]
+    if not all(targets):
+        raise SparkbookError("a server has no name: give HOST:PORT, such as 127.0.0.1:8000")
     job = {"job_name": "vllm", "scrape_interval": "5s", "metrics_path": "/metrics", "static_configs": [{"targets": list(targets)}]}
     return yaml.safe_dump({"scrape_configs": [job]}, sort_keys=False)
 

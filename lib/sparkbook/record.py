@@ -191,7 +191,10 @@ def _about(files: Mapping[str, str], release: str | None) -> dict[str, Any]:
     for name, text in sorted(files.items()):
         if name.startswith("logs/"):
             found = logs.diagnose(text)
-            answers[name] = {"verdict": found.verdict, "rules": [finding.rule for finding in found.findings]}
+            answers[name] = {
+                "verdict": found.verdict if found.known or found.verdict == "empty" else "no log",
+                "rules": [finding.rule for finding in found.findings],
+            }
         elif name == "host.json":
             answers[name] = {"verdict": json.loads(text).get("summary", {}).get("verdict")}
         else:

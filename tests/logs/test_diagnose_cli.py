@@ -79,3 +79,13 @@ def test_unusable(tmp_path):
 def test_a_fact_that_is_no_amount_is_told(value):
     with pytest.raises(SparkbookError, match="is no amount"):
         parse_facts(f"MemTotal: {value}\nMemAvailable: 101 GiB")
+
+
+@pytest.mark.parametrize("junk", [bytes(400), b" \n \n", b"[]\n", b"# A title\n\nSome words.\n", b"vllm serve m --port 8000\n"])
+def test_what_is_no_log_is_not_called_healthy(junk):
+    assert "does not look like a log of vLLM" in str(run("-", given=junk).exception)
+
+
+@pytest.mark.parametrize("begun", [b"INFO 11-28 10:00:00 [x.py:1] loading\n", b"==========\n== vLLM ==\n", b"Loading weights:   0%\n"])
+def test_a_log_that_only_begins_is_one(begun):
+    assert run("-", given=begun).exit_code == 0

@@ -218,3 +218,16 @@ def test_one_wait_is_noise_and_three_are_not():
 def test_the_three_of_case_5_in_one_log_stay_three():
     kinds = {finding.rule: finding.kind for finding in logs.diagnose(A + "\n" + B + "\n" + C).findings}
     assert kinds["LOG201"] == "arch-ptxas" and kinds["LOG203"] == "arch-ptx-driver" and kinds["LOG202"] == "arch-ptxas"
+
+
+@pytest.mark.parametrize(
+    ("log", "rule", "quoted"),
+    [
+        (HEALTHY, "LOG603", "line 3: UserWarning: GDS is not"),
+        (C, "LOG212", "line 2: ninja: build stopped"),
+        (KV_SHORT, "LOG108", "line 5: ValueError"),
+    ],
+)
+def test_the_evidence_is_the_line_that_holds_it(log, rule, quoted):
+    found = {finding.rule: finding.evidence for finding in logs.diagnose(log).findings}
+    assert rule in found and found[rule].startswith(quoted)

@@ -240,3 +240,8 @@ def test_a_lock_is_served_as_it_was_not_as_the_recipe_is_now(tmp_path, monkeypat
         launcher.serve(Wish(locked=str(file)), say=print, show=print)
     assert started[0].launch.serve.args["max-num-seqs"] == 3
     assert "--max-num-seqs 3" in launcher.plan(Wish(locked=str(file))).text
+
+
+def test_without_an_answer_of_docker_nobody_says_that_nothing_runs():
+    with pytest.raises(SparkbookError, match=r"Docker can't be asked \(DOCK101\)"), running.engines("tcp://127.0.0.1:1") as (docker, _):
+        running.stop(docker, "nobody")

@@ -86,6 +86,7 @@ class Diagnosis:
         consequences: lines that other processes said because of it.
         story: what the start did and resolved.
         lines: how many lines were read.
+        known: whether any line of it is known; where none is, healthy only means that it may be no log at all.
     """
 
     verdict: Verdict
@@ -97,6 +98,7 @@ class Diagnosis:
     bytes: int = 0
     collect: tuple[str, ...] = ()
     fp4: str = field(default="unknown")
+    known: bool = True
 
     @property
     def healthy(self) -> bool:
@@ -188,7 +190,7 @@ class Doctor:
             for place, piece in enumerate(piece[:_MAX_PIECE] for piece in pieces):
                 if hit and place >= whole:
                     break
-                hit |= self._judge_piece(event, piece, context, candidates, first=place == 0)
+                hit |= self._judge_piece(event, piece, context, candidates, first=place == 0, row=place if place < whole else None)
         if hit and len(pieces) > 1:
             self._complete(event, pieces[whole:])
         if not hit and not self._error_words.isdisjoint(words) and len(self._unknown) < _MAX_UNKNOWN and _is_fatal(event):
@@ -204,8 +206,8 @@ class Doctor:
                     if len(groups) > len(found.groups):
                         found.groups = groups
 
-    def _judge_piece(self, event: Event, text: str, context: str, candidates: list[Signature], first: bool) -> bool:
-        """Note what one piece of text holds; whether it is explained by that."""
+    def _judge_piece(self, event: Event, text: str, context: str, candidates: list[Signature], first: bool, row: int | None) -> bool:
+        """Note what one piece of text holds, a line of the event (its `row`) or all of them; whether it is explained by that."""
         hit = False
         quiet = first and event.line.level in ("INFO", "DEBUG") and event.line.where
         for signature in candidates:
@@ -223,18 +225,18 @@ class Doctor:
                 earlier.count = max(earlier.count, event.repeats) + 1
                 earlier.last = event
                 if signature.figures in _BEST_OF:
-                    self._better(earlier, event, groups)
+                    self._better(earlier, event, groups, row or 0)
             else:
-                self._found[signature.id] = Found(signature, event, groups)
+                self._found[signature.id] = Found(signature, event, groups, row=row or 0)
             hit |= signature.role != "state"
         return hit
 
-    def _better(self, earlier: Found, event: Event, groups: dict[str, str]) -> None:
+    def _better(self, earlier: Found, event: Event, groups: dict[str, str], row: int) -> None:
         """Of several lines of one state, keep the one that its function would judge worst."""
         function = _figures.FIGURES[earlier.signature.figures or ""]
         context = Context(self._teller.story, self._facts, self._found, self._bars)
         if function(earlier, context) is None and function(Found(earlier.signature, event, groups), context) is not None:
-            earlier.event, earlier.groups = event, groups
+            earlier.event, earlier.groups, earlier.row = event, groups, row
 
     def diagnosis(self) -> Diagnosis:
         """The answer to what has been read so far."""
@@ -286,6 +288,7 @@ class Doctor:
             self._reader.bytes,
             primary.collect if primary else (),
             story.nvfp4_path,
+            bool(self._reader.known or self._found or primary),
         )
 
     def _root_unknown(self, causes: list[_Judged], echoes: list[_Judged]) -> _Judged | None:
@@ -363,7 +366,7 @@ def _judge(found: Found, context: Context) -> _Judged | None:
         kind=changes.get("kind", signature.kind),
         severity=severity,
         message=f"{_short(title, 300)}{repeats}: {cause}",
-        evidence=_evidence(found.event),
+        evidence=_evidence(found.event, found.row),
         fix=fix,
         why=signature.address,
         source=signature.source,
@@ -428,12 +431,15 @@ def _is_fatal(event: Event) -> bool:
     return bool(_EXCEPTION_LINE.match(first) or _CRASH.search(first) or _REAL_ERROR.match(first) or event.line.level == "CRITICAL")
 
 
-def _evidence(event: Event) -> str:
+def _evidence(event: Event, row: int = 0) -> str:
     process = f"({event.line.process}) " if event.line.process else ""
-    said = event.exceptions[-1] if event.exceptions else event.text.split("\n", 1)[0]
+    if event.is_traceback or _EXCEPTION_LINE.match(event.text):
+        row = 0  # what follows is the rest of the exception's message
+    said = event.exceptions[-1] if event.exceptions else event.text.split("\n")[row]
     if event.exceptions and "\n" in event.text:
         said = event.text[max(event.text.rfind(said), 0) :]
-    return f"line {event.number}: {process}{_short(' '.join(said.split()), _EVIDENCE)}"
+    number = event.rows[row - 1] if row else event.number
+    return f"line {number}: {process}{_short(' '.join(said.split()), _EVIDENCE)}"
 
 
 def _short(text: str, most: int) -> str:

@@ -29,6 +29,7 @@ class Found:
         groups: the named groups that took part.
         count: in how many events it was found; `event` is the first.
         last: the last event it was found in.
+        row: of the event's lines, the one that holds it, from 0.
     """
 
     signature: Signature
@@ -36,6 +37,7 @@ class Found:
     groups: dict[str, str]
     count: int = 1
     last: Event | None = None
+    row: int = 0
 
 
 @dataclass

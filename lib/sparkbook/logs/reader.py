@@ -55,6 +55,12 @@ _RECORD = re.compile(
     rb"(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception)\b|[A-Z][\w ,()/-]{3,80}:\s+\d+%|/\S+\.py:\d+: |"
     rb"[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d |\S+:\d+:\d+ \[\d+\] NCCL|INFO:|\+ |FAILED:|ninja:|\[ ?\d+\.\d+\] )"
 )
+_KNOWN = re.compile(
+    rb"(?:DEBUG|INFO|WARNING|ERROR|CRITICAL):?\s+\S|\[?[IWEF]\d{4} \d\d:|\d{4}-\d\d-\d\d[ T]\d\d:|\([A-Za-z][\w.:-]*?[ _]pid=\d|"
+    rb"\[rank\d+\]:|Traceback \(most|\S+\.py:\d+: |\S*Warning: |[A-Z][\w ,()/-]{3,80}:\s+\d+%|[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d |"
+    rb"\S+:\d+:\d+ \[\d+\] NCCL|\[TensorRT|kernel: |=+ ?$|== "
+)
+"""How a line begins that a start of an engine prints, whoever prints it; the container's banner is among them."""
 _EXCEPTION = re.compile(
     rb"^(?P<name>(?:[A-Za-z_]\w*\.)*(?:[A-Z]\w*(?:Error|Exception|Interrupt|Exit|Warning|Timeout|Fault)\d*|StopIteration))(?:\b|:)"
 )
@@ -115,6 +121,7 @@ class Event:
         time_s: the line's own time, or the last one its process gave before.
         words: the words for which it was picked out.
         repeats: how many lines like this one (digits aside) came before.
+        rows: numbers of the continuation lines in `text`, which other processes' lines may stand between; none of a traceback.
     """
 
     number: int
@@ -125,6 +132,7 @@ class Event:
     time_s: float | None = None
     words: frozenset[bytes] = frozenset()
     repeats: int = 0
+    rows: list[int] = field(default_factory=list)
 
     @property
     def flat(self) -> str:
@@ -266,6 +274,7 @@ class Reader:
         served: how many requests were answered with 200, by the lines of the web server.
         bytes: how many bytes, line ends not counted.
         last: the last line of each process, by its prefix, as read.
+        known: whether any line has the form that an engine, or what surrounds it, gives its lines.
     """
 
     def __init__(self, words: Iterable[str] | None = None):
@@ -274,6 +283,7 @@ class Reader:
         self.served = 0
         self.bytes = 0
         self.last: dict[bytes, bytes] = {}
+        self.known = False
         self._shapes: dict[bytes, int] = {}
         self._open: dict[bytes, _Open] = {}
         self._clock: float | None = None
@@ -290,7 +300,7 @@ class Reader:
                 prefix = line[: line.find(b")", 0, 80) + 1] if line[:1] == b"(" else b""
                 if opened:
                     if prefix in opened:
-                        if self._continue(prefix, line):
+                        if self._continue(prefix, line, number):
                             if prefix:
                                 last[prefix] = line
                             continue
@@ -310,6 +320,9 @@ class Reader:
                 if prefix:
                     last[prefix] = line
                 if seen is None:
+                    if not self.known:
+                        bare = line[_COMPOSE.match(line).end() :] if _COMPOSE.match(line) else line
+                        self.known = bool(_KNOWN.match(bare.lstrip()[:400])) or b'HTTP/1.1" ' in line
                     if len(shapes) > _MAX_SHAPES:
                         shapes.clear()
                         recent.clear()
@@ -372,7 +385,7 @@ class Reader:
         event = Event(number, line, "" if traceback else line.message, time_s=time_s, repeats=seen, words=picked)
         self._open[prefix] = _Open(event, traceback, len(raw) >= 70)
 
-    def _continue(self, prefix: bytes, raw: bytes) -> bool:
+    def _continue(self, prefix: bytes, raw: bytes, number: int) -> bool:
         """Give a line to the open event of its process; False where it belongs to something new."""
         current = self._open[prefix]
         body, where = _bare(raw, prefix)
@@ -388,6 +401,7 @@ class Reader:
         ):
             return False
         current.event.text += "\n" + body[:MAX_LINE].decode("utf-8", "replace")
+        current.event.rows.append(number)
         current.lines += 1
         current.wide = len(raw) >= 70
         return True

@@ -20,6 +20,11 @@ from sparkbook.serve.endpoint import Endpoint, own_key
 from sparkbook.serve.faults import DockerFault
 from sparkbook.serve.process import KEY_FILE, LOG_FILE, RECORD, guard_of
 
+
+class NotThere(SparkbookError):
+    """No server of this name was started here, as far as could be asked."""
+
+
 State = Literal["ready", "starting", "restarting", "stopped", "refuses the key"]
 
 
@@ -87,6 +92,10 @@ def engines(address: str | None = None) -> Iterator[tuple[Host | None, Findings]
         host, notes = None, Findings([fault.finding.model_copy(update={"severity": "info"}) if quiet else fault.finding])
     try:
         yield host, notes
+    except NotThere as error:
+        if notes.worst == "error":
+            raise SparkbookError(f"Docker can't be asked ({notes[0].rule}), so it is not known whether this is so: {error}") from None
+        raise
     finally:
         if host:
             host.close()
@@ -151,7 +160,7 @@ def _pick(host: Host | None, name: str) -> Found | _Process:
         return found[0]
     known = [one.name for one in (docker_engine.find(host) if host else ())] + [process.folder.name for process in _processes()]
     if not found:
-        raise SparkbookError(f"no server called '{name}' was started here; {'there are ' + ', '.join(known) if known else 'none runs'}")
+        raise NotThere(f"no server called '{name}' was started here; {'there are ' + ', '.join(known) if known else 'none runs'}")
     names = [one.name if isinstance(one, Found) else one.folder.name for one in found]
     raise SparkbookError(f"'{name}' means several servers: {', '.join(names)}; use one of these names")
 
