@@ -468,9 +468,9 @@ def _fix(source: str, report: Any, release: str | None, codes: list[str]) -> tup
     fixed, again = linter.repair(report, release, codes)
     path = formats.file_of(source) if source != "-" else None
     if fixed != report.text and path is not None and path.is_file():
-        from sparkbook.bench import recording
+        from sparkbook.files import write_text
 
-        recording.write_text(path, fixed)
+        write_text(path, fixed)
     return again, linter.difference(report.text, fixed, source if source != "-" else "standard input")
 
 
@@ -1268,9 +1268,9 @@ def lock_make(
         measured = Report.read(bench).summary()
     text = lock.dumps(launcher.lock_of(source, name=name, deep=deep, plan=_planned(source), bench=measured))
     if output:
-        from sparkbook.bench import recording
+        from sparkbook.files import write_text
 
-        recording.write_text(Path(output).expanduser(), text)
+        write_text(Path(output).expanduser(), text)
     else:
         typer.echo(text, nl=False)
 
@@ -1381,9 +1381,9 @@ def kernels_bench(
 
     report = bench.run(quick=quick, say=lambda line: None if as_json else typer.echo(line)).to_dict()
     if out:
-        from sparkbook.bench import recording
+        from sparkbook.files import write_text
 
-        recording.write_text(out, json.dumps(report, indent=1) + "\n")
+        write_text(out, json.dumps(report, indent=1) + "\n")
     if as_json:
         _print_json(report)
 

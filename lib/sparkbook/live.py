@@ -171,9 +171,9 @@ def write(looks: Sequence[Look], file: str | Path, **about: str) -> None:
     Raises:
         SparkbookError: the file can't be written.
     """
-    from sparkbook.bench import recording
+    from sparkbook.files import write_text
 
-    recording.write_text(file, json.dumps({**about, "looks": [asdict(one) for one in looks]}) + "\n")
+    write_text(file, json.dumps({**about, "looks": [asdict(one) for one in looks]}) + "\n")
 
 
 def read(file: str | Path = RECORDED) -> tuple[dict[str, str], list[Look]]:

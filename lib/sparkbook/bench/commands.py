@@ -10,9 +10,10 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sparkbook.bench import exchange, gate, load, recording, tables
+from sparkbook.bench import exchange, gate, load, tables
 from sparkbook.bench.results import Report
 from sparkbook.errors import SparkbookError
+from sparkbook.files import write_text
 from sparkbook.findings import Findings
 from sparkbook.serve.endpoint import Endpoint, key_from_environment
 
@@ -256,7 +257,7 @@ def keep(report: Report, file: str, form: str) -> None:
     else:
         raise SparkbookError(f"there is no form '{form}'; there are {', '.join(FORMS)}")
     text = yaml.safe_dump(value, sort_keys=False) if form == "performance" else json.dumps(value, ensure_ascii=False) + "\n"
-    recording.write_text(file, text)
+    write_text(file, text)
 
 
 def to_dict(report: Report) -> dict[str, Any]:

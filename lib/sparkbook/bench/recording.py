@@ -5,45 +5,15 @@ A recording is JSON lines: the first line says what it is about, each further on
 
 from __future__ import annotations
 
-import contextlib
 import json
-import os
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, TypeVar
 
 from sparkbook.errors import SparkbookError
+from sparkbook.files import write_text
 
 T = TypeVar("T")
-
-
-def write_text(file: str | Path, text: str) -> None:
-    """Write a text file. What was in it before stays where that fails.
-
-    Raises:
-        SparkbookError: it can't be written.
-    """
-    try:
-        _replace(Path(os.path.realpath(file)), text.encode("utf-8"))
-    except OSError as error:
-        raise SparkbookError(f"{file} can't be written: {error.strerror}") from None
-    except ValueError as error:  # UnicodeError among them
-        raise SparkbookError(f"{file} can't be written: {error}") from None
-
-
-def _replace(path: Path, data: bytes) -> None:
-    """Put a whole file in a file's place; a device, a pipe, or a file in a folder that takes no new one, is written as it is."""
-    if (path.exists() and not path.is_file()) or not os.access(path.parent, os.W_OK):
-        path.write_bytes(data)
-        return
-    beside = path.with_name(f".{path.name[:200]}.{os.getpid()}")
-    try:
-        beside.write_bytes(data)
-        with contextlib.suppress(FileNotFoundError):
-            beside.chmod(path.stat().st_mode & 0o7777)
-        beside.replace(path)
-    finally:
-        beside.unlink(missing_ok=True)
 
 
 def write(file: str | Path, head: Any, rest: Iterable[Any]) -> None:

@@ -15,8 +15,9 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from sparkbook.bench import recording, stats
+from sparkbook.bench import stats
 from sparkbook.errors import SparkbookError
+from sparkbook.files import write_text
 from sparkbook.findings import Finding
 
 SCHEMA = "sparkbench/1"
@@ -443,7 +444,7 @@ class Report(_Model):
         Raises:
             SparkbookError: the file can't be written.
         """
-        recording.write_text(file, json.dumps(self.to_dict(), ensure_ascii=False, indent=1) + "\n")
+        write_text(file, json.dumps(self.to_dict(), ensure_ascii=False, indent=1) + "\n")
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values; what is not known is left out."""

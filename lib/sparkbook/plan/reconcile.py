@@ -197,7 +197,7 @@ def load_calibration(path: Path) -> Calibration:
 
 def save_calibration(path: Path, calibration: Calibration) -> None:
     """Writes a calibration for `load_calibration`."""
-    from sparkbook.bench import recording
+    from sparkbook.files import write_text
 
     path.parent.mkdir(parents=True, exist_ok=True)
-    recording.write_text(path, json.dumps(asdict(calibration), indent=2) + "\n")
+    write_text(path, json.dumps(asdict(calibration), indent=2) + "\n")
