@@ -211,3 +211,13 @@ def test_a_running_server_says_which_release_it_is():
         server.shutdown()
     assert "only when what it counts is in use" in newer
     assert "only when what it counts is in use" not in own, "0.13.0 does not have it at all"
+
+
+def test_scrapes_without_vllm_are_not_called_healthy(tmp_path):
+    from sparkbook.cli import app
+    from typer.testing import CliRunner
+
+    empty = tmp_path / "empty.txt"
+    empty.write_text("")
+    result = CliRunner().invoke(app, ["metrics", str(empty), str(empty)])
+    assert "empty.txt does not look like the metrics of vLLM" in str(result.exception)

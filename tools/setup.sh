@@ -35,7 +35,7 @@ book() {
 }
 
 engine() {
-  say "engine environment: .venv-engine (about 2.6 GB; a minute on a good line)"
+  say "engine environment: .venv-engine (about 2.5 GB; a minute on a good line)"
   uv_in_book
   [ "$(uname -s)" = Linux ] || die "the embedded engine needs Linux; 'make book TARGET=plan' builds the book without it"
   ldconfig -p 2>/dev/null | grep -q libnuma.so.1 || [ -n "$(find /lib /usr/lib -name 'libnuma.so.1' -print -quit 2>/dev/null)" ] ||

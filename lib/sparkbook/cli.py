@@ -757,6 +757,9 @@ def metrics(
         raise SparkbookError("one file is one scrape: give a second file, or the URL of a running server")
     else:
         earlier, later = _scraped(source), _scraped(after)
+    for name, scraped in ((source, earlier), (after or source, later)):
+        if not scraped.of_vllm:
+            raise SparkbookError(f"{name} does not look like the metrics of vLLM: no name in it begins with vllm:")
     change, findings = diagnose_metrics(earlier, later, seconds, Telemetry(power_w=power, clock_mhz=clock), tuple(query or ()), release)
     if as_json:
         figures = dataclasses.asdict(change)

@@ -76,11 +76,17 @@ class Histogram:
 
 
 class Metrics:
-    """One scrape of `/metrics`."""
+    """One scrape of `/metrics`.
+
+    Attributes:
+        of_vllm: whether any of its names begins with `vllm:`.
+    """
 
     def __init__(self, families: Iterable[Metric]):
         self._families: dict[str, Metric] = {}
+        self.of_vllm = False
         for family in families:
+            self.of_vllm |= family.name.startswith("vllm:")
             # Without a `# TYPE` line, as in a scrape that went through grep, the parser makes a family of every series.
             known = self._families.setdefault(family.name.removeprefix("vllm:"), family)
             if known is not family:
