@@ -42,7 +42,8 @@
       ...speeds
         .filter(([requests], i) => i === 0 || requests <= Math.max(4, plan.sequences))
         .map(([requests, low, middle, high]) => [
-          requests === 1 ? `Speed, one request, ${plan.behind.toLocaleString("en")} tokens behind` : `Speed, ${requests} requests`, `${figure(middle)} tok/s${requests === 1 ? "" : " together"} (${figure(low)} to ${figure(high)})`]),
+          requests === 1 ? "Speed, one request" : `Speed, ${requests} requests`,
+          `${figure(middle)} tok/s${requests === 1 ? "" : " together"} (${figure(low)} to ${figure(high)})${requests === 1 ? `, ${plan.behind.toLocaleString("en")} tokens behind it` : ""}`]),
       ...(speeds.length ? [] : [["Speed", "no estimate: no source gives all that a step reads"]]),
       ...(recipe.weights ? [["Weights", `${figure(recipe.weights)} GB to fetch once`]] : []),
       ...(recipe.nodes > 1 ? [["Machines", String(recipe.nodes)]] : []),

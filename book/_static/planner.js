@@ -80,7 +80,7 @@
       ["One sequence", `${range(summary.needed_gib, 2, " GiB")} for ${summary.context.toLocaleString("en")} tokens`],
       ["KV cache holds", summary.kv_tokens ? `${range(summary.kv_tokens, 0)} tokens, ${range(summary.concurrency, 2)} full sequences at once` : "not known"],
       ...summary.decode.map(({ requests, context, tok_s: [low, middle, high] }) => [
-        `Decode, ${requests} request${requests === 1 ? "" : "s"}, ${context.toLocaleString("en")} tokens behind`, `${figure(middle)} tok/s (estimate, ${figure(low)} to ${figure(high)})`]),
+        `Decode, ${requests} request${requests === 1 ? "" : "s"}`, `${figure(middle)} tok/s (estimate, ${figure(low)} to ${figure(high)}), ${context.toLocaleString("en")} tokens behind each`]),
       ...(summary.decode.length ? [] : [["Decode", "no estimate: no source gives all that a step reads"]]),
       ...summary.first_token_s.map(({ prompt, cached, seconds: [low, middle, high] }) => [
         cached ? "Of a cached prompt" : "First token",
