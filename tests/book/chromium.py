@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import functools
+import http.server
 import json
 import shutil
 import subprocess
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -26,6 +29,26 @@ NAMES = ("chromium", "chromium-browser", "google-chrome")
 def find() -> str | None:
     """The browser on this machine."""
     return next((path for name in NAMES if (path := shutil.which(name))), None)
+
+
+class Quiet(http.server.SimpleHTTPRequestHandler):
+    """Gives a folder's files."""
+
+    def log_message(self, *_: object) -> None:
+        """Say nothing."""
+
+
+@contextlib.contextmanager
+def served(folder: Path, handler: type[Quiet] = Quiet) -> Iterator[str]:
+    """The address of a folder, while it is served."""
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(handler, directory=str(folder))) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_address[1]}"
+        finally:
+            server.shutdown()
+            thread.join()
 
 
 class Tab:

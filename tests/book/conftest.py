@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import shutil
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import nbformat
 import pytest
 import yaml
 from sparkbook.book.project import Project
+
+if TYPE_CHECKING:
+    from chromium import Tab
 
 sys.path.insert(0, str(Path(__file__).parent))  # for chromium.py, which only tests use
 ROOT = Path(__file__).resolve().parents[2]
@@ -121,3 +124,12 @@ def small_site(small_book: Project) -> Path:
 def small_copy(small_book: Project, tmp_path: Path) -> Project:
     """The small book again, to be spoilt."""
     return Project(Path(shutil.copytree(small_book.root, tmp_path / "book", symlinks=True)), recipes=RECIPES)
+
+
+@pytest.fixture(scope="module")
+def tab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tab]:
+    """A page of a browser of its own."""
+    from chromium import browser
+
+    with browser(tmp_path_factory.mktemp("profile")) as opened:
+        yield opened

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import base64
-import functools
-import http.server
 import io
 import re
-import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from chromium import Tab, browser, find
+from chromium import Tab, find, served
 from matplotlib.image import imread
 from sparkbook.book.project import Project
 
@@ -53,27 +50,10 @@ SCROLLING = """[...document.querySelectorAll('.bd-article table')].filter((table
 """The heads of tables that have to be scrolled sideways."""
 
 
-class Quiet(http.server.SimpleHTTPRequestHandler):
-    def log_message(self, *_: object) -> None:
-        """Say nothing."""
-
-
 @pytest.fixture(scope="module")
 def address(small_site: Path) -> Iterator[str]:
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(Quiet, directory=str(small_site))) as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        try:
-            yield f"http://127.0.0.1:{server.server_address[1]}"
-        finally:
-            server.shutdown()
-            thread.join()
-
-
-@pytest.fixture(scope="module")
-def tab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tab]:
-    with browser(tmp_path_factory.mktemp("profile")) as opened:
-        yield opened
+    with served(small_site) as there:
+        yield there
 
 
 @pytest.fixture(scope="module")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import http.server
 import io
 import json
 import os
@@ -12,7 +11,6 @@ import shlex
 import shutil
 import subprocess
 import sys
-import threading
 import time
 import zipfile
 from collections.abc import Callable, Iterator
@@ -20,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from chromium import Tab, browser, find
+from chromium import Quiet, Tab, find, served
 from sparkbook import recipes
 from sparkbook.book import chooser, planner, vendor
 from sparkbook.book.project import here
@@ -198,37 +196,22 @@ def test_it_is_the_same_answer_for_every_recipe(mini_site: Path, tmp_path: Path)
     assert "this takes more than the page holds (No module named 'huggingface_hub')" in without_network["text"]
 
 
-class Served(http.server.SimpleHTTPRequestHandler):
+class Served(Quiet):
     """The mini site, without its library where `without` says so."""
 
     without = ""
 
-    def do_GET(self) -> None:
+    def do_GET(self) -> None:  # noqa: N802 (http.server calls it so)
         if Served.without and self.path.endswith(Served.without):
             self.send_error(404)
         else:
             super().do_GET()
 
-    def log_message(self, *_: object) -> None:
-        """Say nothing."""
-
 
 @pytest.fixture(scope="module")
 def address(mini_site: Path) -> Iterator[str]:
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(Served, directory=str(mini_site))) as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        try:
-            yield f"http://127.0.0.1:{server.server_address[1]}/notebooks/page.html"
-        finally:
-            server.shutdown()
-            thread.join()
-
-
-@pytest.fixture(scope="module")
-def tab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tab]:
-    with browser(tmp_path_factory.mktemp("profile")) as opened:
-        yield opened
+    with served(mini_site, Served) as there:
+        yield f"{there}/notebooks/page.html"
 
 
 def until(tab: Tab, true: str, seconds: float = 60) -> None:

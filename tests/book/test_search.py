@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import functools
-import http.server
 import re
-import threading
 from pathlib import Path
 from urllib.parse import quote
 
 import pytest
-from chromium import browser, find
+from chromium import browser, find, served
 from sparkbook import logs
 from sparkbook.book import search
 from sparkbook.logs.signatures import signatures
@@ -59,35 +56,27 @@ def test_pasted_lines_find_their_signature(tmp_path: Path) -> None:
     head = '<!doctype html><meta charset="utf-8"><link rel="icon" href="data:,">'
     page = f'{head}<div id="search-results"></div><script src="_static/search.js"></script>'
     (tmp_path / "search.html").write_text(page, "utf-8")
-    quiet = type("Quiet", (http.server.SimpleHTTPRequestHandler,), {"log_message": lambda *_: None})
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(quiet, directory=str(tmp_path))) as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        try:
-            with browser(tmp_path / "profile") as tab:
+    with served(tmp_path) as address, browser(tmp_path / "profile") as tab:
 
-                def hits(line: str) -> list[str]:
-                    tab.open(f"http://127.0.0.1:{server.server_address[1]}/search.html?q={quote(line)}", 1000, "light")
-                    assert tab.complaints() == []
-                    return tab.evaluate("[...document.querySelectorAll('#sb-recognized a')].map((a) => a.getAttribute('href'))")
+        def hits(line: str) -> list[str]:
+            tab.open(f"{address}/search.html?q={quote(line)}", 1000, "light")
+            assert tab.complaints() == []
+            return tab.evaluate("[...document.querySelectorAll('#sb-recognized a')].map((a) => a.getAttribute('href'))")
 
-                for line, rule in lines:
-                    assert signatures()[rule].address in hits(line)[:3], (rule, line)
-                assert hits("how do I choose a model") == []
-                assert hits("give --max_model_len 4096") == ["flags/max-model-len.html"]
-                for query in ("max_model_len", "--no-max-model-len", "Max-Model-Len"):
-                    assert hits(query)[0] == "flags/max-model-len.html", query
-                assert hits("what is flag102?") == ["rules/flag.html#flag102"]
-                assert hits("LOG101")[0] == "rules/log1.html#log101"
-                for query in ("gpt-oss-120b", "openai/gpt-oss-120b", "gpt-oss 120B"):
-                    assert hits(query)[0] == "models/gpt-oss-120b.html", query
-                assert hits("out of memory")[0].startswith("rules/log1.html")
-                assert "rules/log4.html#log404" in hits("port"), "a word of a title"
-                assert "rules/log2.html#log203" not in hits("port"), "not the end of one, as in support"
-                wrong = tab.evaluate(f"(() => {{{EXAMPLES}}})()")
-        finally:
-            server.shutdown()
-            thread.join()
+        for line, rule in lines:
+            assert signatures()[rule].address in hits(line)[:3], (rule, line)
+        assert hits("how do I choose a model") == []
+        assert hits("give --max_model_len 4096") == ["flags/max-model-len.html"]
+        for query in ("max_model_len", "--no-max-model-len", "Max-Model-Len"):
+            assert hits(query)[0] == "flags/max-model-len.html", query
+        assert hits("what is flag102?") == ["rules/flag.html#flag102"]
+        assert hits("LOG101")[0] == "rules/log1.html#log101"
+        for query in ("gpt-oss-120b", "openai/gpt-oss-120b", "gpt-oss 120B"):
+            assert hits(query)[0] == "models/gpt-oss-120b.html", query
+        assert hits("out of memory")[0].startswith("rules/log1.html")
+        assert "rules/log4.html#log404" in hits("port"), "a word of a title"
+        assert "rules/log2.html#log203" not in hits("port"), "not the end of one, as in support"
+        wrong = tab.evaluate(f"(() => {{{EXAMPLES}}})()")
     assert wrong == []
 
 
