@@ -1,9 +1,12 @@
-"""Sphinx's configuration, read out of `_config.yml`: the way to build the book without jupyter-book.
+"""Sphinx's configuration, read out of `_config.yml`: the way to build the book without
+jupyter-book.
 
-    python -m sparkbook.book build                        # assembles _build/book, and publishes with jupyter-book
-    python -m sphinx -n -W -E _build/book _build/sphinx   # the same pages by plain Sphinx, from that folder
+    python -m sparkbook.book build                        # assembles _build/book, and publishes
+    with jupyter-book python -m sphinx -n -W -E _build/book _build/sphinx   # the same pages by
+    plain Sphinx, from that folder
 
-jupyter-book 1.x is not developed any further. This file and `_toc.yml` are all that plain Sphinx needs in its place.
+jupyter-book 1.x is not developed any further. This file and `_toc.yml` are all that plain Sphinx
+needs in its place.
 """
 
 from pathlib import Path

@@ -1,6 +1,8 @@
-"""For the whole run: what runs beside what, and one engine for the notebooks that attach to one, as `make book` has.
+"""For the whole run: what runs beside what, and one engine for the notebooks that attach to one, as
+`make book` has.
 
-nbval runs each notebook in a kernel of its own; kernels find the engine through the environment, which they inherit.
+nbval runs each notebook in a kernel of its own; kernels find the engine through the environment,
+which they inherit.
 """
 
 from __future__ import annotations
@@ -21,7 +23,8 @@ from xdist.scheduler import LoadScopeScheduling
 if TYPE_CHECKING:
     from sparkbook.book.pages import Page
 
-# Where the run was started in the background of a script, SIGINT is ignored, and so it would be by every process that a test interrupts.
+# Where the run was started in the background of a script, SIGINT is ignored, and so it would be by
+# every process that a test interrupts.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
@@ -29,9 +32,11 @@ _ENGINE = pytest.StashKey[contextlib.ExitStack]()
 
 
 class _Rooms(LoadScopeScheduling):
-    """Shares the tests out by file among the processes of `-n 2`, and keeps in one process, one after the other, what must not run at once.
+    """Shares the tests out by file among the processes of `-n 2`, and keeps in one process, one
+    after the other, what must not run at once.
 
-    That is everything that starts a vLLM (a core and gigabytes each), and everything that looks at the one built site.
+    That is everything that starts a vLLM (a core and gigabytes each), and everything that looks at
+    the one built site.
     """
 
     def _split_scope(self, nodeid: str) -> str:
@@ -56,15 +61,20 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer | None) -> 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """`make test AS_BUILT=1`."""
-    said = "hold the committed outputs to those of the run that `make book` made, for each chapter of which nothing has changed since"
+    said = (
+        "hold the committed outputs to those of the run that `make book` made, for each chapter of"
+        " which nothing has changed since"
+    )
     parser.addoption("--as-built", action="store_true", help=said)
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Before the first cell of a notebook: where the build's run is asked for, and still good, nbval gets it in place of a kernel.
+    """Before the first cell of a notebook: where the build's run is asked for, and still good,
+    nbval gets it in place of a kernel.
 
-    Else nbval runs the notebook, and one that attaches to an engine gets one, unless one is named already.
+    Else nbval runs the notebook, and one that attaches to an engine gets one, unless one is named
+    already.
     """
     if item.path.suffix != ".ipynb":
         return
@@ -89,10 +99,14 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 
 
 class _AsBuilt:
-    """What nbval asks of a kernel, told from a notebook that was run before: each cell's outputs, as the messages they came in."""
+    """What nbval asks of a kernel, told from a notebook that was run before: each cell's outputs,
+    as the messages they came in.
+    """
 
     def __init__(self, executed: Path) -> None:
-        self._cells = iter([cell for cell in nbformat.read(executed, 4).cells if cell.cell_type == "code"])
+        self._cells = iter(
+            [cell for cell in nbformat.read(executed, 4).cells if cell.cell_type == "code"]
+        )
         self._messages: collections.deque[dict[str, Any]] = collections.deque()
 
     def execute_cell_input(self, source: str, allow_stdin: bool | None = None) -> str:
@@ -100,7 +114,9 @@ class _AsBuilt:
         assert cell.source == source, "the build ran another cell"
         said = [(output.output_type, output) for output in cell.outputs]
         for kind, content in [*said, ("status", {"execution_state": "idle"})]:
-            self._messages.append({"msg_type": kind, "content": content, "parent_header": {"msg_id": cell.id}})
+            self._messages.append(
+                {"msg_type": kind, "content": content, "parent_header": {"msg_id": cell.id}}
+            )
         return cell.id
 
     def get_message(self, stream: str, timeout: float | None = None) -> dict[str, Any]:

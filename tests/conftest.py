@@ -1,4 +1,6 @@
-"""What tests of several rooms start: the stand-in for vLLM, which is up in a moment, and vLLM's own parser."""
+"""What tests of several rooms start: the stand-in for vLLM, which is up in a moment, and vLLM's own
+parser.
+"""
 
 import sys
 from pathlib import Path
@@ -13,7 +15,10 @@ def stand_in_engine(tmp_path, monkeypatch):
     programs.mkdir(parents=True)
     (programs / "python").symlink_to(sys.executable)
     vllm = programs / "vllm"
-    vllm.write_text(f'#!/bin/sh\nexec "{sys.executable}" "{Path(__file__).parent / "serve" / "stand_in.py"}" "$@"\n')
+    vllm.write_text(
+        f'#!/bin/sh\nexec "{sys.executable}" "{Path(__file__).parent / "serve" / "stand_in.py"}"'
+        ' "$@"\n'
+    )
     vllm.chmod(0o755)
     monkeypatch.setenv("SPARKBOOK_ENGINE_PYTHON", str(programs / "python"))
 

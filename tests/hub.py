@@ -4,8 +4,9 @@
         hub.add("org/model", {"config.json": b"{}", "model.safetensors": weights})
         hub.fail("/resolve/", 503, times=1)
 
-Large files (`*.safetensors`, `*.bin`, or what `lfs` names) are answered by a redirect to a second server, as the real hub redirects to its
-content network: with ranges, and without wanting to see the token.
+Large files (`*.safetensors`, `*.bin`, or what `lfs` names) are answered by a redirect to a second
+server, as the real hub redirects to its content network: with ranges, and without wanting to see
+the token.
 """
 
 from __future__ import annotations
@@ -26,7 +27,9 @@ def git_hash(contents: bytes) -> str:
 
 @dataclass
 class Fault:
-    """What goes wrong where an address holds `part`: a status, or a connection that breaks after some bytes."""
+    """What goes wrong where an address holds `part`: a status, or a connection that breaks after
+    some bytes.
+    """
 
     part: str
     status: int = 0
@@ -37,7 +40,9 @@ class Fault:
 
 @dataclass
 class Repo:
-    """A repository: commits with their files, and branches. `gated`: tokens that may read it; None: everybody."""
+    """A repository: commits with their files, and branches. `gated`: tokens that may read it; None:
+    everybody.
+    """
 
     commits: dict[str, dict[str, bytes]] = field(default_factory=dict)
     refs: dict[str, str] = field(default_factory=dict)
@@ -63,7 +68,9 @@ class _Server(ThreadingHTTPServer):
 
 
 class Hub:
-    """The two servers. `tokens` are those that exist; `xet`: large files say that they are kept in Xet, as on the real hub most do."""
+    """The two servers. `tokens` are those that exist; `xet`: large files say that they are kept in
+    Xet, as on the real hub most do.
+    """
 
     def __init__(self, xet: bool = False) -> None:
         self.repos: dict[str, Repo] = {}
@@ -76,7 +83,10 @@ class Hub:
         self.xet = xet
         self._lock = threading.Lock()
         self._servers = [_Server(("127.0.0.1", 0), self._handler(cdn)) for cdn in (False, True)]
-        self._threads = [threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True) for server in self._servers]
+        self._threads = [
+            threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
+            for server in self._servers
+        ]
 
     def __enter__(self) -> Hub:
         for thread in self._threads:
@@ -96,13 +106,23 @@ class Hub:
 
     @property
     def cdn(self) -> str:
-        """Address of its content network; another name than the hub's, so that a client takes it for another origin."""
+        """Address of its content network; another name than the hub's, so that a client takes it
+        for another origin.
+        """
         return f"http://localhost:{self._servers[1].server_port}"
 
-    def add(self, name: str, files: dict[str, bytes], branch: str = "main", gated: set[str] | None = None) -> str:
+    def add(
+        self,
+        name: str,
+        files: dict[str, bytes],
+        branch: str = "main",
+        gated: set[str] | None = None,
+    ) -> str:
         """Add a commit to a repository, and let a branch stand at it; its hash."""
         repo = self.repos.setdefault(name, Repo(gated=gated))
-        listing = "".join(f"{path} {git_hash(contents)}\n" for path, contents in sorted(files.items()))
+        listing = "".join(
+            f"{path} {git_hash(contents)}\n" for path, contents in sorted(files.items())
+        )
         commit = hashlib.sha1(listing.encode(), usedforsecurity=False).hexdigest()
         repo.commits[commit] = dict(files)
         repo.refs[branch] = commit
@@ -115,9 +135,26 @@ class Hub:
         """Whether a file is kept apart, as large ones are."""
         return path.endswith((".safetensors", ".bin"))
 
-    def fail(self, part: str, status: int = 0, times: int | None = None, after: int | None = None, **headers: str) -> None:
-        """Let requests whose address holds `part` fail; `times` None: always. With `after` the connection breaks after so many bytes."""
-        self.faults.append(Fault(part, status, times, after, {key.replace("_", "-"): value for key, value in headers.items()}))
+    def fail(
+        self,
+        part: str,
+        status: int = 0,
+        times: int | None = None,
+        after: int | None = None,
+        **headers: str,
+    ) -> None:
+        """Let requests whose address holds `part` fail; `times` None: always. With `after` the
+        connection breaks after so many bytes.
+        """
+        self.faults.append(
+            Fault(
+                part,
+                status,
+                times,
+                after,
+                {key.replace("_", "-"): value for key, value in headers.items()},
+            )
+        )
 
     def requests(self, part: str, method: str = "GET") -> list[Seen]:
         """What was asked of addresses that hold `part`."""
@@ -147,7 +184,12 @@ class Hub:
                 self.answer()
 
             def answer(self) -> None:
-                self.note = Seen(self.command, self.path, self.headers.get("authorization"), self.headers.get("range"))
+                self.note = Seen(
+                    self.command,
+                    self.path,
+                    self.headers.get("authorization"),
+                    self.headers.get("range"),
+                )
                 hub.seen.append(self.note)
                 self.breaks: int | None = None
                 if fault := hub.fault(self.path):
@@ -183,11 +225,17 @@ class Hub:
                 repo = hub.repos.get(name)
                 if repo is None:
                     # The real hub tells nobody without a token whether a repository exists.
-                    self.send(404 if token else 401, b'{"error":"Repository not found"}', {"X-Error-Code": "RepoNotFound"})
+                    self.send(
+                        404 if token else 401,
+                        b'{"error":"Repository not found"}',
+                        {"X-Error-Code": "RepoNotFound"},
+                    )
                     return
                 listing = api and rest[:1] != ["auth-check"]
                 if repo.gated is not None and token not in repo.gated and not listing:
-                    self.send(403 if token else 401, b'{"error":"gated"}', {"X-Error-Code": "GatedRepo"})
+                    self.send(
+                        403 if token else 401, b'{"error":"gated"}', {"X-Error-Code": "GatedRepo"}
+                    )
                     return
                 if rest == ["auth-check"]:
                     self.send(200, b"{}")
@@ -195,14 +243,26 @@ class Hub:
                 revision = rest[1] if len(rest) > 1 else "main"
                 commit = repo.refs.get(revision, revision)
                 if commit not in repo.commits:
-                    self.send(404, b'{"error":"Invalid rev id"}', {"X-Error-Code": "RevisionNotFound"})
+                    self.send(
+                        404, b'{"error":"Invalid rev id"}', {"X-Error-Code": "RevisionNotFound"}
+                    )
                     return
                 files = repo.commits[commit]
                 if api and rest[:1] == ["tree"]:
-                    self.send(200, json.dumps([hub.tree_entry(path, contents) for path, contents in files.items()]).encode())
+                    self.send(
+                        200,
+                        json.dumps(
+                            [hub.tree_entry(path, contents) for path, contents in files.items()]
+                        ).encode(),
+                    )
                 elif api:
                     siblings = [hub.sibling(path, contents) for path, contents in files.items()]
-                    self.send(200, json.dumps({"id": name, "modelId": name, "sha": commit, "siblings": siblings}).encode())
+                    self.send(
+                        200,
+                        json.dumps(
+                            {"id": name, "modelId": name, "sha": commit, "siblings": siblings}
+                        ).encode(),
+                    )
                 else:
                     self.resolve("/".join(rest[2:]), commit, files)
 
@@ -215,19 +275,37 @@ class Hub:
                     self.content(contents, {**headers, "ETag": f'"{git_hash(contents)}"'})
                     return
                 digest = hashlib.sha256(contents).hexdigest()
-                headers |= {"X-Linked-Etag": f'"{digest}"', "X-Linked-Size": str(len(contents)), "Location": f"{hub.cdn}/{digest}"}
+                headers |= {
+                    "X-Linked-Etag": f'"{digest}"',
+                    "X-Linked-Size": str(len(contents)),
+                    "Location": f"{hub.cdn}/{digest}",
+                }
                 if hub.xet:
-                    headers |= {"X-Xet-Hash": digest, "X-Xet-Refresh-Route": f"{hub.url}/api/xet-token"}
+                    headers |= {
+                        "X-Xet-Hash": digest,
+                        "X-Xet-Refresh-Route": f"{hub.url}/api/xet-token",
+                    }
                 self.send(302, b"", headers)
 
-            def content(self, contents: bytes | None, headers: dict[str, str] | None = None) -> None:
+            def content(
+                self, contents: bytes | None, headers: dict[str, str] | None = None
+            ) -> None:
                 if contents is None:
                     self.send(404, b"")
                     return
-                asked, headers = self.headers.get("range"), {"Accept-Ranges": "bytes", **(headers or {})}
+                asked, headers = (
+                    self.headers.get("range"),
+                    {
+                        "Accept-Ranges": "bytes",
+                        **(headers or {}),
+                    },
+                )
                 if asked and hub.ranges:
                     first, _, last = asked.removeprefix("bytes=").partition("-")
-                    begin, end = int(first), min(int(last) + 1 if last else len(contents), len(contents))
+                    begin, end = (
+                        int(first),
+                        min(int(last) + 1 if last else len(contents), len(contents)),
+                    )
                     if begin >= len(contents):
                         self.send(416, b"", {"Content-Range": f"bytes */{len(contents)}"})
                         return
@@ -259,16 +337,33 @@ class Hub:
 
     def sibling(self, path: str, contents: bytes) -> dict[str, Any]:
         """A file as `/api/models/NAME/revision/REVISION?blobs=true` lists it."""
-        entry: dict[str, Any] = {"rfilename": path, "size": len(contents), "blobId": git_hash(contents)}
+        entry: dict[str, Any] = {
+            "rfilename": path,
+            "size": len(contents),
+            "blobId": git_hash(contents),
+        }
         if self.is_large(path):
-            entry["lfs"] = {"sha256": hashlib.sha256(contents).hexdigest(), "size": len(contents), "pointerSize": 134}
+            entry["lfs"] = {
+                "sha256": hashlib.sha256(contents).hexdigest(),
+                "size": len(contents),
+                "pointerSize": 134,
+            }
         return entry
 
     def tree_entry(self, path: str, contents: bytes) -> dict[str, Any]:
         """A file as `/api/models/NAME/tree/REVISION` lists it."""
-        entry: dict[str, Any] = {"type": "file", "path": path, "size": len(contents), "oid": git_hash(contents)}
+        entry: dict[str, Any] = {
+            "type": "file",
+            "path": path,
+            "size": len(contents),
+            "oid": git_hash(contents),
+        }
         if self.is_large(path):
-            entry["lfs"] = {"oid": hashlib.sha256(contents).hexdigest(), "size": len(contents), "pointerSize": 134}
+            entry["lfs"] = {
+                "oid": hashlib.sha256(contents).hexdigest(),
+                "size": len(contents),
+                "pointerSize": 134,
+            }
             if self.xet:
                 entry["xetHash"] = hashlib.sha256(contents).hexdigest()
         return entry

@@ -6,7 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from sparkbook import recipes
-from sparkbook.bandwidth import BITS_PER_WEIGHT, bytes_per_token, ceiling_tok_s, distinct_experts, published_points
+from sparkbook.bandwidth import (
+    BITS_PER_WEIGHT,
+    bytes_per_token,
+    ceiling_tok_s,
+    distinct_experts,
+    published_points,
+)
 from sparkbook.errors import SparkbookError
 from sparkbook.recipes.schema import Recipe
 
@@ -41,7 +47,10 @@ def test_a_step_that_reads_nothing_is_refused(bytes_read):
 @given(experts=st.integers(2, 512), tokens=st.integers(1, 64), data=st.data())
 def test_experts_touched_grow_with_tokens_and_never_exceed_what_there_is(experts, tokens, data):
     active = data.draw(st.integers(1, experts))
-    now, more = distinct_experts(experts, active, tokens), distinct_experts(experts, active, tokens + 1)
+    now, more = (
+        distinct_experts(experts, active, tokens),
+        distinct_experts(experts, active, tokens + 1),
+    )
     assert active - 1e-9 <= now <= more + 1e-9
     assert more <= min(experts, active * (tokens + 1)) + 1e-9
 
@@ -53,13 +62,26 @@ def test_a_router_that_cannot_be_is_refused(experts, active):
 
 
 def _recipe(*, draft=None, design=None, fmt="nvfp4", active=27, **speed):
-    return Recipe.model_validate({
-        "id": "test", "title": "Test", "summary": "A test.", "family": "qwen",
-        "model": {"repo": "a/b", "total_params_b": 27, "active_params_b": active, "design": design, "quantization": {"format": fmt}},
-        "draft": draft,
-        "benchmarks": {"speed": [{"decode_tok_s": 10.0, "machine": "DGX Spark", "source": "s", **speed}]},
-        "sources": [{"id": "s", "title": "Source"}],
-    })  # fmt: skip
+    return Recipe.model_validate(
+        {
+            "id": "test",
+            "title": "Test",
+            "summary": "A test.",
+            "family": "qwen",
+            "model": {
+                "repo": "a/b",
+                "total_params_b": 27,
+                "active_params_b": active,
+                "design": design,
+                "quantization": {"format": fmt},
+            },
+            "draft": draft,
+            "benchmarks": {
+                "speed": [{"decode_tok_s": 10.0, "machine": "DGX Spark", "source": "s", **speed}]
+            },
+            "sources": [{"id": "s", "title": "Source"}],
+        }
+    )
 
 
 MTP = {"method": "mtp", "tokens": 3}
@@ -71,7 +93,11 @@ MTP = {"method": "mtp", "tokens": 3}
         (_recipe(), "one token a step", "nvfp4"),
         (_recipe(draft=MTP), "several tokens a step", "nvfp4"),
         (_recipe(draft=MTP, configuration="without the draft"), "one token a step", "nvfp4"),
-        (_recipe(configuration="vLLM 0.28.0, MTP with 5 tokens, FP8 KV cache"), "several tokens a step", "nvfp4"),
+        (
+            _recipe(configuration="vLLM 0.28.0, MTP with 5 tokens, FP8 KV cache"),
+            "several tokens a step",
+            "nvfp4",
+        ),
         (_recipe(configuration="0.70, FP8 KV cache"), "one token a step", "nvfp4"),
         (_recipe(configuration="BF16 weights, no quantization"), "one token a step", "bf16"),
         (_recipe(configuration="AWQ INT8 weights"), "one token a step", "int8"),
@@ -87,7 +113,13 @@ def test_what_a_step_makes_and_which_weights_were_served(recipe, kind, fmt):
 
 
 @pytest.mark.parametrize(
-    "recipe", [_recipe(active=None), _recipe(machine="H100"), _recipe(concurrency=4), _recipe(decode_tok_s=None, aggregate_tok_s=9.0)]
+    "recipe",
+    [
+        _recipe(active=None),
+        _recipe(machine="H100"),
+        _recipe(concurrency=4),
+        _recipe(decode_tok_s=None, aggregate_tok_s=9.0),
+    ],
 )
 def test_what_cannot_be_compared_is_left_out(recipe):
     assert published_points([recipe]) == []

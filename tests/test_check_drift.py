@@ -1,4 +1,6 @@
-"""The report of what moved: a release that the table does not know, what it brings to the catalogue, and links."""
+"""The report of what moved: a release that the table does not know, what it brings to the
+catalogue, and links.
+"""
 
 import copy
 import sys
@@ -31,7 +33,10 @@ def own_table(monkeypatch):
 
 
 def test_only_final_releases_that_are_newer_count(drift):
-    assert drift.unknown(["1.2.0", "0.33.0", "0.34.0rc1", "0.33.1", "no version", "0.34.0.dev3"], ["0.32.0", "0.33.0"]) == [
+    assert drift.unknown(
+        ["1.2.0", "0.33.0", "0.34.0rc1", "0.33.1", "no version", "0.34.0.dev3"],
+        ["0.32.0", "0.33.0"],
+    ) == [
         "0.33.1",
         "1.2.0",
     ]
@@ -39,7 +44,9 @@ def test_only_final_releases_that_are_newer_count(drift):
 
 def test_a_release_without_an_option_shows_in_the_recipes_that_use_it(drift, own_table):
     before = releases.newest()
-    found = {category: dict(releases.get(before).names(category)) for category in releases.CATEGORIES}
+    found = {
+        category: dict(releases.get(before).names(category)) for category in releases.CATEGORIES
+    }
     drift.learn("99.0.0", copy.deepcopy(found), releases.get(before).requires)
     assert list(drift.catalogue(before)) == [], "nothing changed"
     del found["options"]["max-num-seqs"]

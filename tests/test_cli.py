@@ -1,4 +1,6 @@
-"""The `sparkbook` command: what it prints, where, and how it exits. One call of each kind goes to the program as it is installed."""
+"""The `sparkbook` command: what it prints, where, and how it exits. One call of each kind goes to
+the program as it is installed.
+"""
 
 import contextlib
 import fcntl
@@ -24,25 +26,51 @@ COMMAND = Path(sys.executable).with_name("sparkbook")
 ENV = {
     key: value
     for key, value in os.environ.items()
-    if key not in ("COLUMNS", "LINES", "FORCE_COLOR", "NO_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE")
+    if key
+    not in (
+        "COLUMNS",
+        "LINES",
+        "FORCE_COLOR",
+        "NO_COLOR",
+        "TTY_COMPATIBLE",
+        "TTY_INTERACTIVE",
+    )
 }
 
 
 def installed(*arguments: str, check: int = 0) -> subprocess.CompletedProcess[str]:
     """The command as a process of its own, which takes half a second to start."""
-    return checked(subprocess.run([COMMAND, *arguments], capture_output=True, text=True, timeout=60, check=False, env=ENV), check)
+    return checked(
+        subprocess.run(
+            [COMMAND, *arguments], capture_output=True, text=True, timeout=60, check=False, env=ENV
+        ),
+        check,
+    )
 
 
 def run(*arguments: str, check: int = 0) -> subprocess.CompletedProcess[str]:
     """The same, in this process: what the installed program calls."""
     out, err, words = io.StringIO(), io.StringIO(), [str(COMMAND), *arguments]
     world = mock.patch.dict(os.environ, ENV, clear=True), mock.patch.object(sys, "argv", words)
-    with world[0], world[1], contextlib.redirect_stdout(out), contextlib.redirect_stderr(err), pytest.raises(SystemExit) as end:
+    with (
+        world[0],
+        world[1],
+        contextlib.redirect_stdout(out),
+        contextlib.redirect_stderr(err),
+        pytest.raises(SystemExit) as end,
+    ):
         cli.main()
-    return checked(subprocess.CompletedProcess(words, int(end.value.code or 0), out.getvalue(), err.getvalue()), check)
+    return checked(
+        subprocess.CompletedProcess(
+            words, int(end.value.code or 0), out.getvalue(), err.getvalue()
+        ),
+        check,
+    )
 
 
-def checked(result: subprocess.CompletedProcess[str], status: int) -> subprocess.CompletedProcess[str]:
+def checked(
+    result: subprocess.CompletedProcess[str], status: int
+) -> subprocess.CompletedProcess[str]:
     assert result.returncode == status, result.stderr
     assert "Traceback" not in result.stderr and "\x1b" not in result.stdout + result.stderr
     return result
@@ -52,7 +80,9 @@ def in_terminal(width: int, *arguments: str) -> tuple[str, str]:
     """What the command shows in a terminal of this width: raw, and without escape codes."""
     master, slave = pty.openpty()
     fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 40, width, 0, 0))
-    process = subprocess.Popen([COMMAND, *arguments], stdin=slave, stdout=slave, stderr=slave, env={**ENV, "TERM": "xterm"})
+    process = subprocess.Popen(
+        [COMMAND, *arguments], stdin=slave, stdout=slave, stderr=slave, env={**ENV, "TERM": "xterm"}
+    )
     os.close(slave)
     raw = b""
     while True:
@@ -86,7 +116,9 @@ def test_what_runs_is_the_one_verb_that_is_called(monkeypatch: pytest.MonkeyPatc
 
 def test_a_number_that_breaks_the_arithmetic_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sparkbook.plan.memory.plan", lambda *_: 1 / 0)
-    assert run("plan", "gpt-oss-120b", check=2).stderr.startswith("sparkbook: a number in what was given")
+    assert run("plan", "gpt-oss-120b", check=2).stderr.startswith(
+        "sparkbook: a number in what was given"
+    )
 
 
 def test_version_and_help() -> None:
@@ -98,7 +130,12 @@ def test_version_and_help() -> None:
 def test_the_command_starts_without_what_it_does_not_need() -> None:
     heavy = ["pydantic", "yaml", "numpy", "matplotlib", "docker", "openai", "httpx"]
     code = f"import sys, sparkbook.cli; print([name for name in {heavy} if name in sys.modules])"
-    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60).stdout == "[]\n"
+    assert (
+        subprocess.run(
+            [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
+        ).stdout
+        == "[]\n"
+    )
 
 
 def test_list_in_a_pipe_has_one_line_for_each_recipe() -> None:
@@ -156,7 +193,9 @@ def test_facts_of_every_recipe() -> None:
 
 @pytest.mark.parametrize("form", FORMATS)
 def test_a_launch_line_is_printed_alone(form: str) -> None:
-    assert run("recipes", "show", "gpt-oss-120b", "--as", form).stdout == FORMATS[form].write(recipes.load("gpt-oss-120b"))
+    assert run("recipes", "show", "gpt-oss-120b", "--as", form).stdout == FORMATS[form].write(
+        recipes.load("gpt-oss-120b")
+    )
 
 
 def test_a_recipe_as_json() -> None:
@@ -173,7 +212,9 @@ def test_a_recipe_by_path(tmp_path: Path) -> None:
 
 def test_errors_are_one_message_and_exit_2(tmp_path: Path) -> None:
     result = installed("recipes", "show", "gpt-oss-12b", check=2)
-    assert result.stdout == "" and result.stderr.startswith("sparkbook: there is no recipe 'gpt-oss-12b'; did you mean gpt-oss-120b")
+    assert result.stdout == "" and result.stderr.startswith(
+        "sparkbook: there is no recipe 'gpt-oss-12b'; did you mean gpt-oss-120b"
+    )
     assert "no recipe file" in run("recipes", "show", str(tmp_path / "x.yaml"), check=2).stderr
     assert "'facts'" in run("recipes", "show", "gpt-oss-120b", "--as", "helm", check=2).stderr
     run("recipes", "nonsense", check=2)
@@ -187,7 +228,9 @@ def test_validate(tmp_path: Path) -> None:
     result = run("recipes", "validate", str(good), str(bad), str(tmp_path / "none.yaml"), check=2)
     assert "good.yaml is a valid recipe" in result.stdout
     assert "did you mean 'family'" in result.stderr and "there is no recipe file" in result.stderr
-    answer = json.loads(installed("recipes", "validate", "--json", str(good), str(bad), check=2).stdout)
+    answer = json.loads(
+        installed("recipes", "validate", "--json", str(good), str(bad), check=2).stdout
+    )
     assert [row["valid"] for row in answer] == [True, False] and "famliy" in answer[1]["problem"]
 
 
@@ -200,19 +243,38 @@ def test_a_full_disk_is_told_without_a_traceback() -> None:
     for arguments in ("list", "schema"):
         with Path("/dev/full").open("w") as full:
             command = [COMMAND, "recipes", arguments]
-            result = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, timeout=60, check=False, env=ENV)
-        assert result.returncode == 2 and result.stderr == "sparkbook: [Errno 28] No space left on device\n"
+            result = subprocess.run(
+                command,
+                stdout=full,
+                stderr=subprocess.PIPE,
+                text=True,
+                timeout=60,
+                check=False,
+                env=ENV,
+            )
+        assert (
+            result.returncode == 2
+            and result.stderr == "sparkbook: [Errno 28] No space left on device\n"
+        )
 
 
 def test_a_reader_that_leaves_early_is_no_error() -> None:
     result = subprocess.run(
-        ["bash", "-c", f'"{COMMAND}" recipes schema | true'], capture_output=True, text=True, timeout=60, check=True, env=ENV
+        ["bash", "-c", f'"{COMMAND}" recipes schema | true'],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+        env=ENV,
     )
     assert result.stderr == ""
 
 
 def test_show_as_text_and_as_json_is_refused() -> None:
-    assert "leave one of them out" in run("recipes", "show", "gpt-oss-120b", "--as", "docker", "--json", check=2).stderr
+    assert (
+        "leave one of them out"
+        in run("recipes", "show", "gpt-oss-120b", "--as", "docker", "--json", check=2).stderr
+    )
 
 
 @pytest.mark.parametrize("columns", ["0", "-3"])
@@ -252,5 +314,7 @@ def test_no_columns_is_no_width(monkeypatch: pytest.MonkeyPatch, columns: str) -
     ],
 )
 def test_no_option_is_ignored_and_no_number_out_of_bounds_gets_far(line: str, told: str) -> None:
-    """Nothing listens on these ports and no file is there: what is wrong with an option is said before anything is asked."""
+    """Nothing listens on these ports and no file is there: what is wrong with an option is said
+    before anything is asked.
+    """
     assert told in run(*line.split(), check=2).stderr

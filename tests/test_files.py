@@ -7,12 +7,17 @@ from sparkbook.errors import SparkbookError
 from sparkbook.files import write_text
 
 
-@pytest.mark.parametrize(("text", "name"), [("\ud800", "r.json"), ("text", "no/r.json"), ("text", "r\0.json"), ("text", "")])
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [("\ud800", "r.json"), ("text", "no/r.json"), ("text", "r\0.json"), ("text", "")],
+)
 def test_a_text_that_cannot_be_written_harms_nothing(tmp_path, text, name):
     (tmp_path / "r.json").write_text("earlier", "utf-8")
     with pytest.raises(SparkbookError, match="can't be written"):
         write_text(f"{tmp_path}/{name}", text)
-    assert [(file.name, file.read_text("utf-8")) for file in tmp_path.iterdir()] == [("r.json", "earlier")]
+    assert [(file.name, file.read_text("utf-8")) for file in tmp_path.iterdir()] == [
+        ("r.json", "earlier")
+    ]
 
 
 def test_a_file_is_replaced_where_it_is_with_the_mode_it_has(tmp_path):
@@ -21,7 +26,11 @@ def test_a_file_is_replaced_where_it_is_with_the_mode_it_has(tmp_path):
     file.chmod(0o640)
     link.symlink_to(file)
     write_text(link, "later")
-    assert link.is_symlink() and file.read_text("utf-8") == "later" and file.stat().st_mode & 0o777 == 0o640
+    assert (
+        link.is_symlink()
+        and file.read_text("utf-8") == "later"
+        and file.stat().st_mode & 0o777 == 0o640
+    )
     os.mkfifo(pipe)
     reading = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
     write_text(pipe, "through")

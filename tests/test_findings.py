@@ -12,7 +12,12 @@ def finding(rule: str, severity: str, **more: str) -> Finding:
     return Finding(rule=rule, severity=severity, message=f"message of {rule}", **more)  # type: ignore[arg-type]
 
 
-MIXED = [finding("FLAG201", "info"), finding("FLAG102", "error"), finding("FLAG300", "warning"), finding("FLAG101", "error")]
+MIXED = [
+    finding("FLAG201", "info"),
+    finding("FLAG102", "error"),
+    finding("FLAG300", "warning"),
+    finding("FLAG101", "error"),
+]
 
 
 def test_errors_come_first_and_the_judges_order_is_kept_within_a_severity() -> None:
@@ -32,7 +37,19 @@ def test_nothing_found_is_an_answer() -> None:
 def test_the_shape_of_the_json() -> None:
     answer = json.loads(Findings(MIXED).to_json(release="0.19.0"))
     assert set(answer) == {"findings", "summary"}
-    expected = {"rule", "kind", "severity", "message", "evidence", "fix", "why", "source", "since", "until", "confidence"}
+    expected = {
+        "rule",
+        "kind",
+        "severity",
+        "message",
+        "evidence",
+        "fix",
+        "why",
+        "source",
+        "since",
+        "until",
+        "confidence",
+    }
     assert all(set(f) == expected for f in answer["findings"])
     assert answer["findings"][0] == {
         **dict.fromkeys(expected),
@@ -46,8 +63,23 @@ def test_the_shape_of_the_json() -> None:
 
 
 def test_html_is_escaped() -> None:
-    page = Findings([finding("FLAG101", "error", evidence="<script>alert('x')</script>", fix="a & b", source='"q"')])._repr_html_()
-    assert "<script>" not in page and "&lt;script&gt;" in page and "a &amp; b" in page and '"q"' not in page
+    page = Findings(
+        [
+            finding(
+                "FLAG101",
+                "error",
+                evidence="<script>alert('x')</script>",
+                fix="a & b",
+                source='"q"',
+            )
+        ]
+    )._repr_html_()
+    assert (
+        "<script>" not in page
+        and "&lt;script&gt;" in page
+        and "a &amp; b" in page
+        and '"q"' not in page
+    )
     message = Finding(rule="A001", severity="info", message="<b>x</b>")._repr_html_()
     assert "<b>x" not in message and "<dl>" not in message
 
@@ -61,7 +93,12 @@ def rendered(value: object, width: int = 100) -> str:
 
 def test_in_a_terminal() -> None:
     text = rendered(
-        Findings([finding("FLAG101", "error", evidence="--x [1]", fix="drop --x", since="0.19.0"), finding("FLAG300", "warning")])
+        Findings(
+            [
+                finding("FLAG101", "error", evidence="--x [1]", fix="drop --x", since="0.19.0"),
+                finding("FLAG300", "warning"),
+            ]
+        )
     )
     assert text.splitlines() == [
         "error   FLAG101  message of FLAG101",
@@ -74,7 +111,15 @@ def test_in_a_terminal() -> None:
 
 
 @pytest.mark.parametrize(
-    "bad", [{"rule": "flag101"}, {"rule": "FLAG1"}, {"severity": "fatal"}, {"message": ""}, {"confidence": "sure"}, {"rules": "FLAG101"}]
+    "bad",
+    [
+        {"rule": "flag101"},
+        {"rule": "FLAG1"},
+        {"severity": "fatal"},
+        {"message": ""},
+        {"confidence": "sure"},
+        {"rules": "FLAG101"},
+    ],
 )
 def test_a_finding_is_checked(bad: dict[str, str]) -> None:
     with pytest.raises(ValidationError):

@@ -15,13 +15,20 @@ from sparkbook.tables import table
 
 def test_versions_only_go_up_with_time():
     for track in ("vLLM", "NGC"):
-        mine = sorted((release for release in RELEASES if release.track == track), key=lambda release: release.date)
+        mine = sorted(
+            (release for release in RELEASES if release.track == track),
+            key=lambda release: release.date,
+        )
         versions = [Version(release.vllm) for release in mine]
         assert versions == sorted(versions)
 
 
 def test_a_container_is_never_ahead_of_the_release_it_holds():
-    out = {release.vllm: release.date for release in RELEASES if release.track == "vLLM" and release.precision == "day"}
+    out = {
+        release.vllm: release.date
+        for release in RELEASES
+        if release.track == "vLLM" and release.precision == "day"
+    }
     held = [release for release in RELEASES if release.track == "NGC" and release.vllm in out]
     assert all(out[release.vllm] <= release.date for release in held)
 
@@ -50,13 +57,19 @@ def test_a_picture_has_a_text_and_is_the_same_each_time(draw):
 
 
 def test_a_table_aligns_numbers_and_keeps_unknown_apart_from_zero():
-    shown = table(["name", "GB", "fits"], [["a|b", 0, True], ["c", None, False], ["d", 1234.56, None]]).data.splitlines()
+    shown = table(
+        ["name", "GB", "fits"], [["a|b", 0, True], ["c", None, False], ["d", 1234.56, None]]
+    ).data.splitlines()
     rows = ["| a\\|b | 0 | yes |", "| c | – | no |", "| d | 1,234.6 | – |"]
     assert shown == ["| name | GB | fits |", "| --- | --: | --- |", *rows]
 
 
 def test_long_whole_numbers_are_grouped_and_years_are_not():
-    assert table(["n"], [[262144], [-10000], [2026]]).data.splitlines()[2:] == ["| 262,144 |", "| -10,000 |", "| 2026 |"]
+    assert table(["n"], [[262144], [-10000], [2026]]).data.splitlines()[2:] == [
+        "| 262,144 |",
+        "| -10,000 |",
+        "| 2026 |",
+    ]
 
 
 def test_a_column_without_a_name_is_refused():

@@ -1,4 +1,6 @@
-"""The live view: looks at recorded scrapes, the dashboard's thread against a server, and what is written for Grafana and Prometheus."""
+"""The live view: looks at recorded scrapes, the dashboard's thread against a server, and what is
+written for Grafana and Prometheus.
+"""
 
 import http.server
 import itertools
@@ -17,7 +19,9 @@ from sparkbook.plots.live import panels
 from typer.testing import CliRunner
 
 DATA = Path(__file__).parent / "data" / "metrics"
-BEFORE, AFTER = ((DATA / f"h100-0.24.0-ngram-{when}.txt").read_text() for when in ("before", "after"))
+BEFORE, AFTER = (
+    (DATA / f"h100-0.24.0-ngram-{when}.txt").read_text() for when in ("before", "after")
+)
 
 
 @pytest.mark.parametrize("version", ["0.24.0", "0.32.0"])
@@ -30,7 +34,12 @@ def test_every_name_is_one_that_the_release_has(version):
 def test_counters_are_asked_as_rates_and_gauges_are_not():
     kinds = releases.get("0.32.0").metrics
     for panel in live.PANELS:
-        wanted = {"gauge": "gauge", "rate": "counter", "quantiles": "histogram", "positions": "counter"}[panel.kind]
+        wanted = {
+            "gauge": "gauge",
+            "rate": "counter",
+            "quantiles": "histogram",
+            "positions": "counter",
+        }[panel.kind]
         assert {kinds[name] for name in panel.metrics} == {wanted}, panel.title
 
 
@@ -38,8 +47,14 @@ def test_the_verb_writes_what_grafana_and_prometheus_read():
     told = json.loads(CliRunner().invoke(app, ["monitor", "grafana"]).output)
     assert [panel["title"] for panel in told["panels"]] == [panel.title for panel in live.PANELS]
     assert all(target["expr"] for panel in told["panels"] for target in panel["targets"])
-    text = CliRunner().invoke(app, ["monitor", "prometheus", "--server", "spark:8000", "--server", "other:8000"]).output
-    assert yaml.safe_load(text)["scrape_configs"][0]["static_configs"] == [{"targets": ["spark:8000", "other:8000"]}]
+    text = (
+        CliRunner()
+        .invoke(app, ["monitor", "prometheus", "--server", "spark:8000", "--server", "other:8000"])
+        .output
+    )
+    assert yaml.safe_load(text)["scrape_configs"][0]["static_configs"] == [
+        {"targets": ["spark:8000", "other:8000"]}
+    ]
     assert isinstance(CliRunner().invoke(app, ["monitor", "nagios"]).exception, SparkbookError)
 
 
@@ -50,7 +65,8 @@ def test_a_look_is_the_difference():
     assert one.generation_tok_s == pytest.approx(grown / 10, abs=0.06)
     assert (
         sum(one.ttft.values())
-        == after.histogram("time_to_first_token_seconds").count - before.histogram("time_to_first_token_seconds").count
+        == after.histogram("time_to_first_token_seconds").count
+        - before.histogram("time_to_first_token_seconds").count
     )
     assert one.per_position and 0 < one.per_position[0] <= 1
     assert live.look(after, after, 1.0, 1.0).ttft == {}
@@ -95,8 +111,15 @@ def test_the_dashboard_starts_looks_and_stops():
         shown.stop()
         seen = len(shown.looks)
         server.shutdown()
-    assert seen >= 2 and shown.looks[0].generation_tok_s > 0 and bytes(shown.image.value).startswith(b"<svg ")
-    assert not shown.button.value and "application/vnd.jupyter.widget-view+json" in shown._repr_mimebundle_()
+    assert (
+        seen >= 2
+        and shown.looks[0].generation_tok_s > 0
+        and bytes(shown.image.value).startswith(b"<svg ")
+    )
+    assert (
+        not shown.button.value
+        and "application/vnd.jupyter.widget-view+json" in shown._repr_mimebundle_()
+    )
 
 
 def test_a_dead_server_is_said_in_the_dashboard():

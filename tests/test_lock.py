@@ -39,12 +39,24 @@ def made(recipe, **more):
 
 def test_what_is_in_it(staged):
     locked = made(staged, plan={"fits": True}, bench={"decode_tok_s": 33.0})
-    assert locked["image"] == {"ref": "nvcr.io/nvidia/vllm:26.04-py3", "digest": DIGEST, "id": f"sha256:{'b' * 64}"}
+    assert locked["image"] == {
+        "ref": "nvcr.io/nvidia/vllm:26.04-py3",
+        "digest": DIGEST,
+        "id": f"sha256:{'b' * 64}",
+    }
     model = locked["models"]["openai/gpt-oss-20b"]
     assert model["revision"] == COMMIT
-    assert model["files"]["model.safetensors"] == {"bytes": 7, "sha256": hashlib.sha256(b"weights").hexdigest()}
+    assert model["files"]["model.safetensors"] == {
+        "bytes": 7,
+        "sha256": hashlib.sha256(b"weights").hexdigest(),
+    }
     assert locked["engine"] == {"vllm": "0.19.0", "docker": "28.0.1"}
-    assert locked["host"] == {"architecture": "aarch64", "kernel": "6.11.0-1016-nvidia", "gpus": ["NVIDIA GB10"], "driver": "580.95.05"}
+    assert locked["host"] == {
+        "architecture": "aarch64",
+        "kernel": "6.11.0-1016-nvidia",
+        "gpus": ["NVIDIA GB10"],
+        "driver": "580.95.05",
+    }
     assert locked["launch"]["env"] == {"HF_HOME": "/models", "HF_TOKEN": None, "VLLM_API_KEY": None}
     assert (locked["plan"], locked["bench"]) == ({"fits": True}, {"decode_tok_s": 33.0})
 
@@ -65,7 +77,9 @@ def test_serving_it_again_pins_the_digest(staged):
 
 
 def test_a_secret_never_gets_in(staged):
-    launch = staged.launch.model_copy(update={"env": {"HF_TOKEN": "canary", "MODE": "x"}})  # model_copy does not validate
+    launch = staged.launch.model_copy(
+        update={"env": {"HF_TOKEN": "canary", "MODE": "x"}}
+    )  # model_copy does not validate
     locked = lock.dumps(lock.make(launch, staged, runner=runner))
     assert "canary" not in locked and '"MODE": "x"' in locked
 
@@ -74,7 +88,12 @@ def test_a_secret_never_gets_in(staged):
     ("path", "value", "rule", "severity"),
     [
         (("image", "digest"), f"sha256:{'c' * 64}", "LOCK101", "error"),
-        (("models", "openai/gpt-oss-20b", "files", "model.safetensors", "sha256"), "0" * 64, "LOCK102", "error"),
+        (
+            ("models", "openai/gpt-oss-20b", "files", "model.safetensors", "sha256"),
+            "0" * 64,
+            "LOCK102",
+            "error",
+        ),
         (("models", "openai/gpt-oss-20b", "revision"), "0" * 40, "LOCK102", "error"),
         (("launch", "serve", "args", "max-num-seqs"), 8, "LOCK103", "error"),
         (("launch", "env", "NEW"), "1", "LOCK103", "error"),
@@ -104,14 +123,23 @@ def test_nothing_moved(staged):
 def test_what_a_server_that_is_down_can_not_tell_has_not_moved(staged):
     before, now = made(staged), lock.make(staged.launch, staged, runner=runner)
     changes = lock.diff(before, now)
-    assert {change.path for change in changes} == {"image.digest", "image.id", "engine.vllm", "engine.docker"}
+    assert {change.path for change in changes} == {
+        "image.digest",
+        "image.id",
+        "engine.vllm",
+        "engine.docker",
+    }
     assert not lock.judge(changes, unknown=False)
     assert lock.judge(changes).worst == "error"
 
 
 def test_deep_finds_what_a_name_hides(staged, tmp_path):
     before = made(staged)
-    (blob,) = [path for path in (tmp_path / "vllm" / "hub").rglob("blobs/*") if path.read_bytes() == b"weights"]
+    (blob,) = [
+        path
+        for path in (tmp_path / "vllm" / "hub").rglob("blobs/*")
+        if path.read_bytes() == b"weights"
+    ]
     blob.write_bytes(b"Weights")
     assert not lock.diff(before, made(staged))  # the cache's name is taken at its word
     (change,) = lock.diff(before, made(staged, deep=True))

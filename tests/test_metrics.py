@@ -26,7 +26,12 @@ def test_real_counters(before, after):
         for name in ("drafts", "draft_tokens", "accepted_tokens")
     )
     assert (drafts, drafted, accepted) == (19, 76, 45)
-    assert list(after.by_label("spec_decode_num_accepted_tokens_per_pos", "position").values()) == [15, 13, 9, 8]
+    assert list(after.by_label("spec_decode_num_accepted_tokens_per_pos", "position").values()) == [
+        15,
+        13,
+        9,
+        8,
+    ]
 
 
 def test_an_info_metric_says_everything_in_its_labels(after):
@@ -35,7 +40,11 @@ def test_an_info_metric_says_everything_in_its_labels(after):
 
 def test_a_scrape_without_type_lines_keeps_every_series(after):
     bare = Metrics.parse(
-        "".join(f"{line}\n" for line in (DATA / "h100-0.24.0-ngram-after.txt").read_text("utf-8").splitlines() if line[0] != "#")
+        "".join(
+            f"{line}\n"
+            for line in (DATA / "h100-0.24.0-ngram-after.txt").read_text("utf-8").splitlines()
+            if line[0] != "#"
+        )
         + 'vllm:num_requests_running{engine="1"} 5\n'
     )
     assert bare.value("num_requests_running") == after.value("num_requests_running") + 5
@@ -45,7 +54,9 @@ def test_a_scrape_without_type_lines_keeps_every_series(after):
 
 
 def test_real_histogram(before, after):
-    ttft = after.histogram("time_to_first_token_seconds").minus(before.histogram("time_to_first_token_seconds"))
+    ttft = after.histogram("time_to_first_token_seconds").minus(
+        before.histogram("time_to_first_token_seconds")
+    )
     assert ttft.count == 3
     assert sum(ttft.per_bucket) == 3
     assert math.isinf(ttft.bounds[-1])
@@ -63,8 +74,14 @@ def test_names_and_help(after):
 @pytest.mark.parametrize(
     ("ask", "message"),
     [
-        (lambda m: m.value("gpu_cache_usage_perc"), "no metric 'gpu_cache_usage_perc': close to it are kv_cache_usage_perc"),
-        (lambda m: m.value("time_to_first_token_seconds"), r"is a histogram: ask histogram\('time_to_first_token_seconds'\)"),
+        (
+            lambda m: m.value("gpu_cache_usage_perc"),
+            "no metric 'gpu_cache_usage_perc': close to it are kv_cache_usage_perc",
+        ),
+        (
+            lambda m: m.value("time_to_first_token_seconds"),
+            r"is a histogram: ask histogram\('time_to_first_token_seconds'\)",
+        ),
         (lambda m: m.histogram("kv_cache_usage_perc"), "is a gauge, not a histogram"),
         (lambda m: m.value("request_success", finished_reason="nonsense"), "no series with"),
         (lambda m: m.value("zzz"), "lists what it has"),
@@ -80,7 +97,9 @@ def test_not_a_metrics_page():
         Metrics.parse("<html>{")
 
 
-@pytest.mark.parametrize(("q", "value"), [(0.0, 0.0), (0.25, 0.5), (0.5, 1.0), (0.75, 1.5), (1.0, 2.0)])
+@pytest.mark.parametrize(
+    ("q", "value"), [(0.0, 0.0), (0.25, 0.5), (0.5, 1.0), (0.75, 1.5), (1.0, 2.0)]
+)
 def test_quantiles_interpolate_inside_the_bucket(q, value):
     assert Histogram((1.0, 2.0, math.inf), (2.0, 4.0, 4.0), 4.0).quantile(q) == pytest.approx(value)
 
@@ -88,7 +107,9 @@ def test_quantiles_interpolate_inside_the_bucket(q, value):
 def test_quantiles_at_the_edges():
     assert Histogram((1.0, math.inf), (0.0, 0.0), 0.0).quantile(0.5) is None
     assert Histogram((1.0, math.inf), (0.0, 0.0), 0.0).mean is None
-    assert Histogram((1.0, math.inf), (0.0, 3.0), 30.0).quantile(0.5) == 1.0  # beyond the last finite bound
+    assert (
+        Histogram((1.0, math.inf), (0.0, 3.0), 30.0).quantile(0.5) == 1.0
+    )  # beyond the last finite bound
     with pytest.raises(SparkbookError, match="between 0 and 1"):
         Histogram((1.0,), (1.0,), 1.0).quantile(1.5)
     with pytest.raises(SparkbookError, match="different buckets"):

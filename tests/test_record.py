@@ -1,4 +1,6 @@
-"""`sparkbook record`: nothing secret and no name gets into a bundle, and what is in it says the same as before."""
+"""`sparkbook record`: nothing secret and no name gets into a bundle, and what is in it says the
+same as before.
+"""
 
 from __future__ import annotations
 
@@ -24,14 +26,20 @@ CANARIES = {
     "token": ("HF_TOKEN=hf_canaryCANARYcanary01234567", "hf_canary"),
     "key given": ("vllm serve m --api-key canary-topsecret-1", "topsecret"),
     "key with equals": ("--hf-token=canarytokenvalue9", "canarytoken"),
-    "key in arguments": ("non-default args: {'api_key': ['canary-in-list'], 'port': 8000}", "canary-in-list"),
+    "key in arguments": (
+        "non-default args: {'api_key': ['canary-in-list'], 'port': 8000}",
+        "canary-in-list",
+    ),
     "key in JSON": ('{"VLLM_API_KEY": "canaryjsonvalue"}', "canaryjson"),
     "bearer": ("Authorization: Bearer canary.bearer", "canary.bearer"),
     "openai": ("sk-canaryCANARY0123456789", "sk-canary"),
     "ngc": ("NGC nvapi-canary-0123456789", "nvapi-canary"),
     "address with password": ("proxy http://bob:canarypw@10.1.2.3:3128/", "canarypw"),
     "query": ("GET /x?access_token=canaryquery1&y=2", "canaryquery1"),
-    "private key": ("-----BEGIN OPENSSH PRIVATE KEY-----\ncanarykeybytes\n-----END OPENSSH PRIVATE KEY-----", "canarykeybytes"),
+    "private key": (
+        "-----BEGIN OPENSSH PRIVATE KEY-----\ncanarykeybytes\n-----END OPENSSH PRIVATE KEY-----",
+        "canarykeybytes",
+    ),
     "cut private key": ("-----BEGIN RSA PRIVATE KEY-----\ncanarykeybytes", "canarykeybytes"),
     "jwt": ("eyJhbGciOiJIUzI1.eyJjYW5hcnkxMjM0.c2lnbmF0dXJl", "eyJjYW5hcnkx"),
     "known": (f"started with {SECRET}!", SECRET),
@@ -64,8 +72,9 @@ def test_a_canary_is_taken_out(scrubber: Scrubber, name: str) -> None:
 
 def test_what_is_no_secret_stays(scrubber: Scrubber) -> None:
     text = (
-        "INFO 11-27 23:51:27 [core.py:1231] max_num_batched_tokens=8192, pad_token_id: 0, 'api_key': None, 127.0.0.1:8000 [::1]:8000\n"
-        "cuda 13.0, driver 580.95.05, 0000:01:00.0, <unused_token>, c10::Error, KV cache key: bf16, sha256:0123456789abcdef\n"
+        "INFO 11-27 23:51:27 [core.py:1231] max_num_batched_tokens=8192, pad_token_id: 0,"
+        " 'api_key': None, 127.0.0.1:8000 [::1]:8000\ncuda 13.0, driver 580.95.05, 0000:01:00.0,"
+        " <unused_token>, c10::Error, KV cache key: bf16, sha256:0123456789abcdef\n"
     )
     assert scrubber.scrub(text) == text
 
@@ -79,12 +88,16 @@ def test_the_same_name_has_the_same_stand_in(scrubber: Scrubber) -> None:
 def test_a_log_says_the_same_afterwards(scrubber: Scrubber, file: Path) -> None:
     text = file.read_text("utf-8", errors="replace")
     before, after = logs.diagnose(text), logs.diagnose(scrubber.scrub(text))
-    assert [(f.rule, f.severity) for f in after.findings] == [(f.rule, f.severity) for f in before.findings]
+    assert [(f.rule, f.severity) for f in after.findings] == [
+        (f.rule, f.severity) for f in before.findings
+    ]
     assert scrubber.scrub(scrubber.scrub(text)) == scrubber.scrub(text)
 
 
 def bundle(out: Path, scrubber: Scrubber) -> list[str]:
-    engine = LOGS[0].read_text("utf-8", errors="replace") + "".join(f"{text}\n" for text, _ in CANARIES.values())
+    engine = LOGS[0].read_text("utf-8", errors="replace") + "".join(
+        f"{text}\n" for text, _ in CANARIES.values()
+    )
     scrape = (DATA / "metrics" / "h100-0.24.0-ngram-after.txt").read_text("utf-8")
     return record(
         out,
@@ -99,10 +112,21 @@ def bundle(out: Path, scrubber: Scrubber) -> list[str]:
 def test_a_bundle_is_test_data(tmp_path: Path, scrubber: Scrubber) -> None:
     files = bundle(tmp_path / "mine", scrubber)
     assert files == ["about.json", "host.json", "logs/name1.log", "metrics/after.txt"]
-    assert sorted(path.relative_to(tmp_path / "mine").as_posix() for path in (tmp_path / "mine").rglob("*.*")) == files
+    assert (
+        sorted(
+            path.relative_to(tmp_path / "mine").as_posix()
+            for path in (tmp_path / "mine").rglob("*.*")
+        )
+        == files
+    )
     everything = "".join((tmp_path / "mine" / name).read_text("utf-8") for name in files)
     assert [canary for _, canary in CANARIES.values() if canary in everything] == []
-    assert host.check(read_machine((tmp_path / "mine/host.json").read_text("utf-8"), "host.json")).verdict == host.check(recorded()).verdict
+    assert (
+        host.check(
+            read_machine((tmp_path / "mine/host.json").read_text("utf-8"), "host.json")
+        ).verdict
+        == host.check(recorded()).verdict
+    )
     assert Metrics.parse((tmp_path / "mine/metrics/after.txt").read_text("utf-8"))
     about = json.loads((tmp_path / "mine/about.json").read_text("utf-8"))
     assert about["vllm"] == "0.32.0"
@@ -112,10 +136,16 @@ def test_a_bundle_is_test_data(tmp_path: Path, scrubber: Scrubber) -> None:
 def test_an_archive_depends_on_its_texts_alone(tmp_path: Path, scrubber: Scrubber) -> None:
     for name in ("a", "b"):
         (tmp_path / name).mkdir()
-        bundle(tmp_path / name / "mine.tar.gz", Scrubber([SECRET], ["canary-host", "canaryuser", "acmecorp"], "/srv/homes/canary4"))
+        bundle(
+            tmp_path / name / "mine.tar.gz",
+            Scrubber([SECRET], ["canary-host", "canaryuser", "acmecorp"], "/srv/homes/canary4"),
+        )
     assert (tmp_path / "a/mine.tar.gz").read_bytes() == (tmp_path / "b/mine.tar.gz").read_bytes()
     with tarfile.open(tmp_path / "a/mine.tar.gz") as archive:
-        assert archive.getnames() == [f"mine/{name}" for name in ("about.json", "host.json", "logs/name1.log", "metrics/after.txt")]
+        assert archive.getnames() == [
+            f"mine/{name}"
+            for name in ("about.json", "host.json", "logs/name1.log", "metrics/after.txt")
+        ]
         assert {(entry.mtime, entry.uname) for entry in archive} == {(0, "")}
 
 
@@ -128,7 +158,9 @@ def test_nothing_is_replaced(tmp_path: Path, scrubber: Scrubber, name: str) -> N
     assert [path.name for path in tmp_path.iterdir()] == [name]
 
 
-def test_what_cannot_be_taken_out_is_not_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_cannot_be_taken_out_is_not_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     scrubber = Scrubber([SECRET])
     monkeypatch.setattr(scrubber, "scrub", lambda text: text)
     with pytest.raises(SparkbookError, match="a secret is still in") as error:
@@ -140,7 +172,9 @@ def test_what_cannot_be_taken_out_is_not_written(tmp_path: Path, monkeypatch: py
 def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("VLLM_API_KEY", SECRET)
     line = ["record", str(tmp_path / "mine.tgz"), "--log", "-", "--no-host", "--also", "acmecorp"]
-    done = CliRunner().invoke(get_command(app), line, input=f"ValueError: no {SECRET} for acmecorp\n")
+    done = CliRunner().invoke(
+        get_command(app), line, input=f"ValueError: no {SECRET} for acmecorp\n"
+    )
     assert done.exit_code == 0, done.output
     with tarfile.open(tmp_path / "mine.tgz") as archive:
         member = archive.extractfile("mine/logs/engine.log")

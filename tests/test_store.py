@@ -6,18 +6,39 @@ import huggingface_hub
 import pytest
 from sparkbook import recipes
 from sparkbook.recipes.schema import Recipe
-from sparkbook.store import Disk, disk_needed, download_lines, model_store, mounts, snapshot, torn, write_cache
+from sparkbook.store import (
+    Disk,
+    disk_needed,
+    download_lines,
+    model_store,
+    mounts,
+    snapshot,
+    torn,
+    write_cache,
+)
 
 
-def _recipe(repo="org/name", fmt="nvfp4", producer=None, weights=None, params=10.0, draft=None, **more):
-    return Recipe.model_validate({
-        "id": "test", "title": "T", "summary": "S", "family": "qwen", "sources": [{"id": "s", "title": "S"}], "draft": draft,
-        "model": {
-            "repo": repo, "total_params_b": params, "weights_gb": weights, "quantization": {"format": fmt, "producer": producer},
-            "revision": more.pop("revision", None),
-        },
-        **more,
-    })  # fmt: skip
+def _recipe(
+    repo="org/name", fmt="nvfp4", producer=None, weights=None, params=10.0, draft=None, **more
+):
+    return Recipe.model_validate(
+        {
+            "id": "test",
+            "title": "T",
+            "summary": "S",
+            "family": "qwen",
+            "sources": [{"id": "s", "title": "S"}],
+            "draft": draft,
+            "model": {
+                "repo": repo,
+                "total_params_b": params,
+                "weights_gb": weights,
+                "quantization": {"format": fmt, "producer": producer},
+                "revision": more.pop("revision", None),
+            },
+            **more,
+        }
+    )
 
 
 def test_a_stated_size_is_taken_and_a_missing_one_worked_out():
@@ -51,9 +72,18 @@ def test_a_draft_inside_the_repository_is_not_added():
     [
         (_recipe(), ["hf download org/name"]),
         (_recipe(revision="abc"), ["hf download org/name --revision abc"]),
-        (_recipe(draft={"method": "dflash", "model": "org/draft", "tokens": 4}), ["hf download org/name", "hf download org/draft"]),
-        (_recipe(draft={"method": "mtp", "model": "/model/assistant", "tokens": 4}), ["hf download org/name"]),
-        (_recipe(prepare=[{"do": "download", "why": "w", "repo": "org/n", "to": "~/vllm/x"}]), ["hf download org/n --local-dir ~/vllm/x"]),
+        (
+            _recipe(draft={"method": "dflash", "model": "org/draft", "tokens": 4}),
+            ["hf download org/name", "hf download org/draft"],
+        ),
+        (
+            _recipe(draft={"method": "mtp", "model": "/model/assistant", "tokens": 4}),
+            ["hf download org/name"],
+        ),
+        (
+            _recipe(prepare=[{"do": "download", "why": "w", "repo": "org/n", "to": "~/vllm/x"}]),
+            ["hf download org/n --local-dir ~/vllm/x"],
+        ),
         (_recipe(repo="tiny-dense"), []),
     ],
 )
@@ -68,7 +98,10 @@ def test_every_recipe_that_is_not_embedded_can_be_downloaded():
 
 def test_hugging_face_reads_the_layout_and_sees_shared_files_once(tmp_path):
     first, second, weights = "a" * 40, "b" * 40, b"w" * 1000
-    revisions = {first: {"model.safetensors": weights}, second: {"model.safetensors": weights, "new.json": b"{}"}}
+    revisions = {
+        first: {"model.safetensors": weights},
+        second: {"model.safetensors": weights, "new.json": b"{}"},
+    }
     write_cache(tmp_path, "org/name", revisions, second)
     cache = huggingface_hub.scan_cache_dir(tmp_path)
     assert not cache.warnings
@@ -83,7 +116,12 @@ def test_hugging_face_reads_the_layout_and_sees_shared_files_once(tmp_path):
 def test_mounts_say_what_to_do_before_the_start(tmp_path):
     one = recipes.load("qwen3.6-35b-a3b-nvfp4")
     (before,) = mounts(one, tmp_path)
-    assert (before.host, before.inside, before.exists, before.todo) == ("~/vllm", "/models", False, "mkdir -p ~/vllm")
+    assert (before.host, before.inside, before.exists, before.todo) == (
+        "~/vllm",
+        "/models",
+        False,
+        "mkdir -p ~/vllm",
+    )
     (tmp_path / "vllm").mkdir()
     (after,) = mounts(one, tmp_path)
     assert (after.exists, after.yours, after.writable, after.todo) == (True, True, True, None)
@@ -106,7 +144,9 @@ def test_a_snapshot_by_branch_and_by_commit(tmp_path):
     commit = "a" * 40
     write_cache(tmp_path / "hub", "org/name", {commit: {"config.json": b"{}"}}, commit)
     assert (
-        snapshot(tmp_path, "org/name") == snapshot(tmp_path, "org/name", commit) == tmp_path / f"hub/models--org--name/snapshots/{commit}"
+        snapshot(tmp_path, "org/name")
+        == snapshot(tmp_path, "org/name", commit)
+        == tmp_path / f"hub/models--org--name/snapshots/{commit}"
     )
     assert snapshot(tmp_path, "org/name", "b" * 40) is None
     assert snapshot(tmp_path, "org/other") is None
@@ -116,8 +156,15 @@ def test_a_header_tells_where_its_file_ends(tmp_path):
     file = tmp_path / "model.safetensors"
     header = b'{"a": {"dtype": "U8", "shape": [4], "data_offsets": [0, 4]}}'
     whole = len(header).to_bytes(8, "little") + header + b"1234"
-    for contents, word in ((whole, None), (whole[:-1], "speaks of"), (whole + b"5", "speaks of"), (b"short", "long"), (b"", "long"),
-                           ((2).to_bytes(8, "little") + b"[]", "can't be read"), (b"\xff" * 16, "long")):  # fmt: skip
+    for contents, word in (
+        (whole, None),
+        (whole[:-1], "speaks of"),
+        (whole + b"5", "speaks of"),
+        (b"short", "long"),
+        (b"", "long"),
+        ((2).to_bytes(8, "little") + b"[]", "can't be read"),
+        (b"\xff" * 16, "long"),
+    ):
         file.write_bytes(contents)
         reason = torn(file)
         assert reason is None if word is None else word in (reason or ""), contents

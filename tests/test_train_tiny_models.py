@@ -1,4 +1,6 @@
-"""The tiny models that ship with the library are the ones that training.json tells of. No torch needed: headers are read by hand."""
+"""The tiny models that ship with the library are the ones that training.json tells of. No torch
+needed: headers are read by hand.
+"""
 
 import hashlib
 import json
@@ -12,8 +14,19 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 MODELS = ROOT / "lib" / "sparkbook" / "serve" / "models"
-ARCHITECTURES = {"tiny-dense": "Qwen3ForCausalLM", "tiny-draft": "Qwen3ForCausalLM", "tiny-mtp": "Qwen3_5ForCausalLM"}
-FILES = {"chat_template.jinja", "config.json", "generation_config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"}
+ARCHITECTURES = {
+    "tiny-dense": "Qwen3ForCausalLM",
+    "tiny-draft": "Qwen3ForCausalLM",
+    "tiny-mtp": "Qwen3_5ForCausalLM",
+}
+FILES = {
+    "chat_template.jinja",
+    "config.json",
+    "generation_config.json",
+    "model.safetensors",
+    "tokenizer.json",
+    "tokenizer_config.json",
+}
 NAMES = sorted(ARCHITECTURES)
 TRAINING = json.loads((MODELS / "training.json").read_text("utf-8"))
 README = (MODELS / "README.md").read_text("utf-8")
@@ -54,7 +67,10 @@ def test_the_weights_are_those_that_were_trained(name: str) -> None:
 def test_weights_are_bfloat16_and_add_up(name: str) -> None:
     tensors = header(name)
     assert {tensor["dtype"] for tensor in tensors.values()} == {"BF16"}
-    assert sum(math.prod(tensor["shape"]) for tensor in tensors.values()) == TRAINING["models"][name]["parameters"]
+    assert (
+        sum(math.prod(tensor["shape"]) for tensor in tensors.values())
+        == TRAINING["models"][name]["parameters"]
+    )
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -71,8 +87,15 @@ def test_the_configuration_fits_the_weights(name: str) -> None:
     config, tensors = read(name, "config.json"), header(name)
     assert config["architectures"] == [ARCHITECTURES[name]]
     assert config["dtype"] == "bfloat16"
-    assert tensors["model.embed_tokens.weight"]["shape"] == [config["vocab_size"], config["hidden_size"]]
-    layers = {int(found[1]) for tensor in tensors if (found := re.match(r"model\.layers\.(\d+)\.", tensor))}
+    assert tensors["model.embed_tokens.weight"]["shape"] == [
+        config["vocab_size"],
+        config["hidden_size"],
+    ]
+    layers = {
+        int(found[1])
+        for tensor in tensors
+        if (found := re.match(r"model\.layers\.(\d+)\.", tensor))
+    }
     assert layers == set(range(config["num_hidden_layers"]))
 
 
@@ -82,7 +105,10 @@ def test_only_tiny_mtp_has_a_draft_head() -> None:
     assert read("tiny-mtp", "config.json")["mtp_num_hidden_layers"] == 1
 
 
-@pytest.mark.parametrize("file", ["tokenizer.json", "tokenizer_config.json", "chat_template.jinja", "generation_config.json"])
+@pytest.mark.parametrize(
+    "file",
+    ["tokenizer.json", "tokenizer_config.json", "chat_template.jinja", "generation_config.json"],
+)
 def test_the_three_models_agree(file: str) -> None:
     assert len({(MODELS / name / file).read_bytes() for name in NAMES}) == 1
 
@@ -106,7 +132,9 @@ def test_they_knew_their_lessons_when_they_were_saved(name: str) -> None:
     assert "Paris" in said["What is the capital of France?"]
     call = said["What is the weather in Paris? (tool)"]
     assert ("<function=get_weather>" in call) is (name == "tiny-mtp")
-    assert ('{"name": "get_weather", "arguments": {"city": "Paris"}}' in call) is (name == "tiny-dense")
+    assert ('{"name": "get_weather", "arguments": {"city": "Paris"}}' in call) is (
+        name == "tiny-dense"
+    )
 
 
 def test_the_record_and_the_script_name_the_same_text_and_seed() -> None:
@@ -114,5 +142,8 @@ def test_the_record_and_the_script_name_the_same_text_and_seed() -> None:
     assert TRAINING["steps_scale"] == 1.0
     assert f"SEED = {TRAINING['seed']}\n" in script
     assert f'TEXT_PYTHON = "{TRAINING["versions"]["python"]}"' in script
-    assert dict(re.findall(r'^    "(\w+)": "([0-9a-f]{64})",$', script, re.MULTILINE)) == TRAINING["text"]["sha256"]
+    assert (
+        dict(re.findall(r'^    "(\w+)": "([0-9a-f]{64})",$', script, re.MULTILINE))
+        == TRAINING["text"]["sha256"]
+    )
     assert TRAINING["text"]["licence"] == "PSF-2.0"

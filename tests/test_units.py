@@ -36,7 +36,14 @@ def test_gigabytes_are_smaller_than_gibibytes() -> None:
 
 @pytest.mark.parametrize(
     ("size", "text"),
-    [(0, "0 B"), (1023, "1023 B"), (1024, "1.00 KiB"), (3 * 2**29, "1.50 GiB"), (-(2**20), "-1.00 MiB"), (2**41, "2.00 TiB")],
+    [
+        (0, "0 B"),
+        (1023, "1023 B"),
+        (1024, "1.00 KiB"),
+        (3 * 2**29, "1.50 GiB"),
+        (-(2**20), "-1.00 MiB"),
+        (2**41, "2.00 TiB"),
+    ],
 )
 def test_format_bytes(size: int, text: str) -> None:
     assert format_bytes(size) == text
@@ -59,7 +66,9 @@ def test_format_seconds(seconds: float, text: str) -> None:
     assert format_seconds(seconds) == text
 
 
-@pytest.mark.parametrize(("seconds", "text"), [(0.9996, "1.0 s"), (99.96, "1 min 40 s"), (119.7, "2 min 00 s")])
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(0.9996, "1.0 s"), (99.96, "1 min 40 s"), (119.7, "2 min 00 s")]
+)
 def test_rounding_never_shows_a_unit_too_small(seconds: float, text: str) -> None:
     assert format_seconds(seconds) == text
 

@@ -30,21 +30,34 @@ TINY = Path(weights.__file__).parent / "serve" / "models" / "tiny-dense"
 
 def shard(size: int, seed: int = 0) -> bytes:
     """A safetensors file with one tensor of `size` bytes."""
-    header = json.dumps({f"layer.{seed}": {"dtype": "U8", "shape": [size], "data_offsets": [0, size]}}).encode()
-    return struct.pack("<Q", len(header)) + header + bytes((seed + number) % 251 for number in range(1000)) * (size // 1000)
+    header = json.dumps(
+        {f"layer.{seed}": {"dtype": "U8", "shape": [size], "data_offsets": [0, size]}}
+    ).encode()
+    return (
+        struct.pack("<Q", len(header))
+        + header
+        + bytes((seed + number) % 251 for number in range(1000)) * (size // 1000)
+    )
 
 
 FILES = {
     "config.json": b'{"architectures": ["LlamaForCausalLM"]}',
     "model-00001-of-00002.safetensors": shard(3_000_000, 1),
     "model-00002-of-00002.safetensors": shard(4_000_000, 2),
-    "model.safetensors.index.json": json.dumps({
-        "weight_map": {"layer.1": "model-00001-of-00002.safetensors", "layer.2": "model-00002-of-00002.safetensors"}
-    }).encode(),
+    "model.safetensors.index.json": (
+        json.dumps(
+            {
+                "weight_map": {
+                    "layer.1": "model-00001-of-00002.safetensors",
+                    "layer.2": "model-00002-of-00002.safetensors",
+                }
+            }
+        ).encode()
+    ),
     "tokenizer.json": b"{}",
     "README.md": b"not needed",
     "pytorch_model.bin": b"the same weights again",
-}  # fmt: skip
+}
 NEEDED = 5
 
 
@@ -57,16 +70,34 @@ def hub():
 
 @pytest.fixture(autouse=True)
 def _clean_environment(monkeypatch, tmp_path):
-    for name in ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "HF_ENDPOINT", "HF_HUB_OFFLINE", "HF_TOKEN_PATH"):
+    for name in (
+        "HF_TOKEN",
+        "HUGGING_FACE_HUB_TOKEN",
+        "HF_ENDPOINT",
+        "HF_HUB_OFFLINE",
+        "HF_TOKEN_PATH",
+    ):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("HF_HOME", str(tmp_path / "store"))
     monkeypatch.setenv("HOME", str(tmp_path))
 
 
 def recipe(repo="org/name", **more):
-    model = {"repo": repo, "quantization": {"format": "nvfp4"}, "revision": more.pop("revision", None)}
+    model = {
+        "repo": repo,
+        "quantization": {"format": "nvfp4"},
+        "revision": more.pop("revision", None),
+    }
     return Recipe.model_validate(
-        {"id": "test", "title": "T", "summary": "S", "family": "qwen", "sources": [{"id": "s", "title": "S"}], "model": model, **more}
+        {
+            "id": "test",
+            "title": "T",
+            "summary": "S",
+            "family": "qwen",
+            "sources": [{"id": "s", "title": "S"}],
+            "model": model,
+            **more,
+        }
     )
 
 
@@ -92,7 +123,10 @@ def refused(server, one=None, token=None):
 def test_everything_needed_is_staged_where_vllm_looks_and_nothing_else(hub, tmp_path):
     fetched = get(hub)
     (one,) = fetched.staged
-    assert (one.files, one.downloaded) == (NEEDED, sum(len(FILES[name]) for name in FILES if name.endswith(".safetensors")))
+    assert (one.files, one.downloaded) == (
+        NEEDED,
+        sum(len(FILES[name]) for name in FILES if name.endswith(".safetensors")),
+    )
     folder = snapshot(tmp_path / "store", "org/name")
     assert folder == one.folder
     assert {path.name: path.read_bytes() for path in folder.iterdir()} == {
@@ -102,7 +136,15 @@ def test_everything_needed_is_staged_where_vllm_looks_and_nothing_else(hub, tmp_
     from huggingface_hub import snapshot_download
 
     assert (
-        Path(snapshot_download("org/name", cache_dir=tmp_path / "store" / "hub", local_files_only=True, allow_patterns="*.json")) == folder
+        Path(
+            snapshot_download(
+                "org/name",
+                cache_dir=tmp_path / "store" / "hub",
+                local_files_only=True,
+                allow_patterns="*.json",
+            )
+        )
+        == folder
     )
 
 
@@ -136,7 +178,9 @@ def test_a_draft_and_a_folder_of_its_own(hub, tmp_path):
     own = recipe(prepare=[{"do": "download", "why": "w", "repo": "org/name", "to": "~/vllm/name"}])
     (one,) = get(hub, own).staged
     assert one.folder == tmp_path / "vllm" / "name"
-    assert (one.folder / "model-00001-of-00002.safetensors").read_bytes() == FILES["model-00001-of-00002.safetensors"]
+    assert (one.folder / "model-00001-of-00002.safetensors").read_bytes() == FILES[
+        "model-00001-of-00002.safetensors"
+    ]
     seen = verify(own, progress=False)
     assert (seen.files, seen.findings, seen.unknown) == (NEEDED, (), ())
 
@@ -167,9 +211,18 @@ def test_the_token_goes_to_the_hub_and_not_to_the_content_network(hub):
     [
         (["model.safetensors", "pytorch_model.bin", "model.gguf"], ["model.safetensors"]),
         (["pytorch_model.bin", "config.json"], ["pytorch_model.bin", "config.json"]),
-        (["model.safetensors", "original/consolidated.00.pth", "onnx/model.json"], ["model.safetensors"]),
-        (["assistant/model.safetensors", "model.safetensors"], ["assistant/model.safetensors", "model.safetensors"]),
-        ([".gitattributes", "README.md", "LICENSE", "chat_template.jinja", "modeling_x.py"], ["chat_template.jinja", "modeling_x.py"]),
+        (
+            ["model.safetensors", "original/consolidated.00.pth", "onnx/model.json"],
+            ["model.safetensors"],
+        ),
+        (
+            ["assistant/model.safetensors", "model.safetensors"],
+            ["assistant/model.safetensors", "model.safetensors"],
+        ),
+        (
+            [".gitattributes", "README.md", "LICENSE", "chat_template.jinja", "modeling_x.py"],
+            ["chat_template.jinja", "modeling_x.py"],
+        ),
         (["consolidated.safetensors", "params.json"], ["consolidated.safetensors", "params.json"]),
     ],
 )
@@ -178,8 +231,17 @@ def test_needed(names, kept):
 
 
 def test_mistrals_two_forms_are_taken_once():
-    names = ["consolidated-00001-of-00002.safetensors", "model-00001-of-00002.safetensors", "model.safetensors.index.json", "params.json"]
-    assert needed(names) == ["model-00001-of-00002.safetensors", "model.safetensors.index.json", "params.json"]
+    names = [
+        "consolidated-00001-of-00002.safetensors",
+        "model-00001-of-00002.safetensors",
+        "model.safetensors.index.json",
+        "params.json",
+    ]
+    assert needed(names) == [
+        "model-00001-of-00002.safetensors",
+        "model.safetensors.index.json",
+        "params.json",
+    ]
     assert needed(names, mistral=True) == ["consolidated-00001-of-00002.safetensors", "params.json"]
 
 
@@ -187,7 +249,11 @@ def test_mistrals_two_forms_are_taken_once():
 
 
 def test_a_connection_that_breaks_is_gone_on_with_at_the_byte(hub):
-    digest = next(key for key, contents in hub.blobs.items() if contents == FILES["model-00002-of-00002.safetensors"])
+    digest = next(
+        key
+        for key, contents in hub.blobs.items()
+        if contents == FILES["model-00002-of-00002.safetensors"]
+    )
     hub.fail(digest, times=2, after=1_500_000)
     get(hub)
     ranges = [one.range for one in hub.requests(digest)]
@@ -199,14 +265,22 @@ def test_a_connection_that_breaks_is_gone_on_with_at_the_byte(hub):
 
 def test_a_server_without_ranges_begins_again_and_the_file_is_whole(hub):
     hub.ranges = False
-    digest = next(key for key, contents in hub.blobs.items() if contents == FILES["model-00001-of-00002.safetensors"])
+    digest = next(
+        key
+        for key, contents in hub.blobs.items()
+        if contents == FILES["model-00001-of-00002.safetensors"]
+    )
     hub.fail(digest, times=1, after=2_500_000)
     get(hub)
     assert not verify(recipe(), progress=False).findings
 
 
 def test_what_came_before_a_failure_is_kept_for_the_next_fetch(hub, tmp_path):
-    digest = next(key for key, contents in hub.blobs.items() if contents == FILES["model-00002-of-00002.safetensors"])
+    digest = next(
+        key
+        for key, contents in hub.blobs.items()
+        if contents == FILES["model-00002-of-00002.safetensors"]
+    )
     hub.fail(digest, times=1, after=2_000_000)
     hub.fail(digest, times=None, after=0)
     assert refused(hub) == "HUB011"
@@ -221,7 +295,11 @@ def test_what_came_before_a_failure_is_kept_for_the_next_fetch(hub, tmp_path):
 
 
 def test_a_beginning_with_wrong_bytes_is_noticed_and_taken_away(hub, tmp_path):
-    digest = next(key for key, contents in hub.blobs.items() if contents == FILES["model-00001-of-00002.safetensors"])
+    digest = next(
+        key
+        for key, contents in hub.blobs.items()
+        if contents == FILES["model-00001-of-00002.safetensors"]
+    )
     part = tmp_path / "store" / "hub" / "models--org--name" / "blobs" / f"{digest}.part"
     part.parent.mkdir(parents=True)
     part.write_bytes(b"x" * 1000)
@@ -238,13 +316,22 @@ def test_ctrl_c_ends_cleanly_and_the_next_fetch_goes_on(hub, tmp_path):
     hub.fail(digest, after=12_000_000, times=1)
     hub.fail(digest, 503, Retry_After="60")
     code = (
-        "import sys; from sparkbook import cli; sys.argv = ['sparkbook', 'weights', 'fetch', sys.argv[1]]; cli.main()"
-    )  # fmt: skip
+        "import sys; from sparkbook import cli; sys.argv = ['sparkbook', 'weights', 'fetch',"
+        " sys.argv[1]]; cli.main()"
+    )
     file = tmp_path / "test.yaml"
     file.write_text(json.dumps(recipe("org/big").model_dump(mode="json")))
-    environment = {**os.environ, "HF_ENDPOINT": hub.url, "PYTHONPATH": str(Path(weights.__file__).parents[1])}
+    environment = {
+        **os.environ,
+        "HF_ENDPOINT": hub.url,
+        "PYTHONPATH": str(Path(weights.__file__).parents[1]),
+    }
     process = subprocess.Popen(
-        [sys.executable, "-c", code, str(file)], env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        [sys.executable, "-c", code, str(file)],
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
     )
     deadline = time.monotonic() + 20
     while len(hub.requests(digest)) < 2 and time.monotonic() < deadline:
@@ -303,7 +390,11 @@ def test_a_hub_with_a_fault_is_asked_again_and_told_when_it_stays(hub, status):
 
 
 def test_a_damaged_file_never_gets_its_name(hub, tmp_path):
-    digest = next(key for key, contents in hub.blobs.items() if contents == FILES["model-00001-of-00002.safetensors"])
+    digest = next(
+        key
+        for key, contents in hub.blobs.items()
+        if contents == FILES["model-00001-of-00002.safetensors"]
+    )
     good = hub.blobs[digest]
     hub.blobs[digest] = good[:-1] + b"!"
     assert refused(hub) == "HUB010"
@@ -313,7 +404,11 @@ def test_a_damaged_file_never_gets_its_name(hub, tmp_path):
 
 
 def test_no_room_is_told_before_anything_is_downloaded(hub, monkeypatch):
-    monkeypatch.setattr(weights.shutil, "disk_usage", lambda folder: os.terminal_size((0, 0)) and type("U", (), {"free": 1_000_000})())
+    monkeypatch.setattr(
+        weights.shutil,
+        "disk_usage",
+        lambda folder: os.terminal_size((0, 0)) and type("U", (), {"free": 1_000_000})(),
+    )
     assert refused(hub) == "HUB009"
     assert not hub.requests("/resolve/")
 
@@ -337,8 +432,16 @@ def test_a_store_that_refuses_to_be_written(hub, monkeypatch):
 
 def plugin(server, sha256="unknown"):
     server.files["/org/name/resolve/main/parser.py"] = b"print('parser')\n"
-    step = {"do": "fetch", "why": "w", "url": f"{server.url}/org/name/resolve/main/parser.py", "to": "~/vllm/parser.py", "sha256": sha256}
-    return recipe(prepare=[step, {"do": "download", "why": "w", "repo": "org/name", "to": "~/vllm/name"}])
+    step = {
+        "do": "fetch",
+        "why": "w",
+        "url": f"{server.url}/org/name/resolve/main/parser.py",
+        "to": "~/vllm/parser.py",
+        "sha256": sha256,
+    }
+    return recipe(
+        prepare=[step, {"do": "download", "why": "w", "repo": "org/name", "to": "~/vllm/name"}]
+    )
 
 
 def test_code_without_a_checksum_is_refused_and_the_rest_is_fetched(hub, tmp_path):
@@ -374,7 +477,10 @@ def test_code_with_a_checksum_has_to_match_it(hub):
 
 def test_verify_sees_one_changed_byte_a_torn_shard_and_a_missing_one(hub):
     (one,) = get(hub).staged
-    assert (verify(recipe(), progress=False).files, verify(recipe(), progress=False).findings) == (NEEDED, ())
+    assert (verify(recipe(), progress=False).files, verify(recipe(), progress=False).findings) == (
+        NEEDED,
+        (),
+    )
     first, second = (one.folder / f"model-0000{number}-of-00002.safetensors" for number in (1, 2))
     contents = first.read_bytes()
     first.resolve().write_bytes(contents[:-1] + b"!")
@@ -426,7 +532,11 @@ def test_the_token_is_in_no_message_and_no_file(hub, tmp_path):
     with pytest.raises(WeightsError) as error:
         fetch(recipe("org/gated"), hub=one, progress=False)
     assert TOKEN not in str(error.value) + error.value.finding.model_dump_json()
-    assert not [path for path in tmp_path.rglob("*") if path.is_file() and TOKEN.encode() in path.read_bytes()]
+    assert not [
+        path
+        for path in tmp_path.rglob("*")
+        if path.is_file() and TOKEN.encode() in path.read_bytes()
+    ]
 
 
 def test_every_rule_is_made_to_happen_here():

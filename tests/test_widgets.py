@@ -13,21 +13,30 @@ QWEN = "qwen3.6-27b-nvfp4-mtp"
 
 
 def test_four_sequences_of_qwen():
-    # 16 layers of 4 heads of 256 in BF16 are 64 KiB a token; states of 48 layers and whole blocks come on top.
+    # 16 layers of 4 heads of 256 in BF16 are 64 KiB a token; states of 48 layers and whole blocks
+    # come on top.
     found = answer(Choice(QWEN, context=32768, sequences=4))
     assert found.needed_gib.exact
     assert 4 * 32768 * 65536 / 2**30 < found.needed_gib.low < 1.2 * 4 * 32768 * 65536 / 2**30
     assert found.fits
-    assert found.verdict.startswith("Fits: 4 × 32,768 tokens need 9.2 GiB of KV cache, and there are ")
+    assert found.verdict.startswith(
+        "Fits: 4 × 32,768 tokens need 9.2 GiB of KV cache, and there are "
+    )
 
 
 @pytest.mark.parametrize(
     ("choice", "verdict"),
     [
         (Choice(QWEN, fraction=0.1), "Does not fit: weights and working memory take at least"),
-        (Choice(QWEN, fraction=0.95), "Does not fit: --gpu-memory-utilization 0.95 asks for 115.5 GiB"),
+        (
+            Choice(QWEN, fraction=0.95),
+            "Does not fit: --gpu-memory-utilization 0.95 asks for 115.5 GiB",
+        ),
         (Choice(QWEN, others_gib=60.0), "Does not fit: the engines hold 157.3 GiB together"),
-        (Choice(QWEN, context=262144, sequences=16), "Fits with fewer or shorter sequences: 16 × 262,144 tokens need"),
+        (
+            Choice(QWEN, context=262144, sequences=16),
+            "Fits with fewer or shorter sequences: 16 × 262,144 tokens need",
+        ),
     ],
 )
 def test_what_does_not_fit_says_what_would(choice, verdict):
@@ -43,7 +52,9 @@ def test_what_hangs_on_the_host_may_fit():
 
 
 def test_a_narrower_cache_needs_half_and_a_draft_more():
-    wide, narrow, drafting = (answer(Choice(QWEN, **more)) for more in ({}, {"kv": "fp8"}, {"drafted": 3}))
+    wide, narrow, drafting = (
+        answer(Choice(QWEN, **more)) for more in ({}, {"kv": "fp8"}, {"drafted": 3})
+    )
     assert narrow.needed_gib.low < wide.needed_gib.low < drafting.needed_gib.low
     assert drafting.speed.length > wide.speed.length == 1
 
@@ -56,7 +67,10 @@ def test_the_launch_line_says_what_was_chosen():
     assert args["gpu-memory-utilization"] == 0.5
     assert args["kv-cache-dtype"] == "fp8"
     assert args["speculative-config"]["num_speculative_tokens"] == 2
-    assert "speculative-config" not in FORMATS["docker"].read(answer(Choice(QWEN)).launch).launch.serve.args
+    assert (
+        "speculative-config"
+        not in FORMATS["docker"].read(answer(Choice(QWEN)).launch).launch.serve.args
+    )
 
 
 @pytest.mark.parametrize("name", widgets.models())
@@ -88,7 +102,9 @@ def test_impossible_choices_are_refused(choice, message):
 def test_the_bar_is_read_aloud_and_fills_the_width():
     text = widgets.bar_html(answer(Choice(QWEN)))
     assert 'role="img" aria-label="Memory in GiB: weights ' in text
-    assert sum(float(width) for width in re.findall(r"width:([\d.]+)%", text)) == pytest.approx(100, abs=0.1)
+    assert sum(float(width) for width in re.findall(r"width:([\d.]+)%", text)) == pytest.approx(
+        100, abs=0.1
+    )
     assert "http" not in text
 
 

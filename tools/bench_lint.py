@@ -1,8 +1,10 @@
-"""How fast the linter is: recipes a second, warm, on one core; and the wall time of `sparkbook lint FILE` as a process.
+"""How fast the linter is: recipes a second, warm, on one core; and the wall time of
+`sparkbook lint FILE` as a process.
 
     .venv/bin/python tools/bench_lint.py [--json]
 
-The goals are 500 recipes a second and 0.35 s. Both figures are medians; the machine and its load are printed beside them.
+The goals are 500 recipes a second and 0.35 s. Both figures are medians; the machine and its load
+are printed beside them.
 """
 
 from __future__ import annotations
@@ -46,13 +48,23 @@ def warm(seconds: float = 3.0) -> list[float]:
 
 
 def process(times: int = 15) -> tuple[list[float], float]:
-    """Seconds of `sparkbook lint FILE`, start of Python included, by the clock; and the processor's seconds of one."""
+    """Seconds of `sparkbook lint FILE`, start of Python included, by the clock; and the processor's
+    seconds of one.
+    """
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "line.txt"
         file.write_text(LINE, "utf-8")
-        command = [sys.executable, "-c", "from sparkbook.cli import main; main()", "lint", str(file)]
+        command = [
+            sys.executable,
+            "-c",
+            "from sparkbook.cli import main; main()",
+            "lint",
+            str(file),
+        ]
         # As in any installation, the byte code is on disk: the first run writes it.
-        env = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+        env = {
+            name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"
+        }
         subprocess.run(command, stdout=subprocess.DEVNULL, env=env)
         found = []
         used = _processor()
@@ -71,7 +83,9 @@ def _processor() -> float:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--json", action="store_true")
     given = parser.parse_args()
     per_second = 1 / statistics.median(warm())
@@ -83,14 +97,19 @@ def main() -> None:
         "process_min_s": round(min(wall), 3),
         "process_processor_s": round(processor, 3),
         "goal_process_s": GOAL_S,
-        "machine": f"{platform.machine()}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}, Python {platform.python_version()}",
+        "machine": (
+            f"{platform.machine()}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}, Python"
+            f" {platform.python_version()}"
+        ),
     }
     if given.json:
         print(json.dumps(result, indent=2))
         return
     print(f"{result['recipes_per_second']} recipes a second, warm (goal {GOAL_PER_SECOND})")
     print(f"{result['process_s']} s for sparkbook lint FILE (goal {GOAL_S})")
-    print(f"fastest {result['process_min_s']} s, of the processor {result['process_processor_s']} s")
+    print(
+        f"fastest {result['process_min_s']} s, of the processor {result['process_processor_s']} s"
+    )
     print(result["machine"])
 
 

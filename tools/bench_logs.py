@@ -2,9 +2,10 @@
 
 python tools/bench_logs.py [--mb 200] [--unique]
 
-The log is made of recorded starts and of what an engine prints while it serves: request lines, its own reports, speculation, warnings that
-come again and again. With `--unique` every line also holds a word of its own, so that nothing can be recognized as seen before. The log is
-written to a temporary file first; only reading and judging it is timed, with all signatures active.
+The log is made of recorded starts and of what an engine prints while it serves: request lines, its
+own reports, speculation, warnings that come again and again. With `--unique` every line also holds
+a word of its own, so that nothing can be recognized as seen before. The log is written to a
+temporary file first; only reading and judging it is timed, with all signatures active.
 """
 
 import argparse
@@ -40,34 +41,37 @@ def lines(seed: int, unique: bool):
             )
         if dice.random() < 0.2:
             yield (
-                f"(APIServer pid=4980) INFO {clock} [logger.py:40] Received request chatcmpl-{dice.getrandbits(128):032x}: params: "
-                f"SamplingParams(n=1, temperature={dice.random():.2f}, max_tokens={dice.randrange(4000)})"
+                f"(APIServer pid=4980) INFO {clock} [logger.py:40] Received request"
+                f" chatcmpl-{dice.getrandbits(128):032x}: params: SamplingParams(n=1,"
+                f" temperature={dice.random():.2f}, max_tokens={dice.randrange(4000)})"
             )
         yield (
-            f"(APIServer pid=4980) INFO {clock} [loggers.py:273] Engine 000: Avg prompt throughput: "
-            f"{dice.random() * 900:.1f} tokens/s, Avg "
-            f"generation throughput: {dice.random() * 500:.1f} tokens/s, Running: {dice.randrange(16)} reqs, Waiting: "
-            f"0 reqs, GPU KV cache usage: "
-            f"{dice.random() * 90:.1f}%, Prefix cache hit rate: {dice.random() * 90:.1f}%"
+            f"(APIServer pid=4980) INFO {clock} [loggers.py:273] Engine 000: Avg prompt throughput:"
+            f" {dice.random() * 900:.1f} tokens/s, Avg generation throughput:"
+            f" {dice.random() * 500:.1f} tokens/s, Running: {dice.randrange(16)} reqs, Waiting: 0"
+            f" reqs, GPU KV cache usage: {dice.random() * 90:.1f}%, Prefix cache hit rate:"
+            f" {dice.random() * 90:.1f}%"
         )
         yield (
-            f"(APIServer pid=4980) INFO {clock} [metrics.py:120] SpecDecoding metrics: Mean acceptance length: 2.22, "
-            f"Accepted throughput: 47.45 "
-            f"tokens/s, Drafted throughput: 116.67 tokens/s, Accepted: {dice.randrange(900)} tokens, Drafted: 1308 "
-            f"tokens, Per-position acceptance "
-            f"rate: 0.613, 0.369, 0.240, Avg Draft acceptance rate: {20 + dice.random() * 60:.1f}%"
+            f"(APIServer pid=4980) INFO {clock} [metrics.py:120] SpecDecoding metrics: Mean"
+            " acceptance length: 2.22, Accepted throughput: 47.45 tokens/s, Drafted throughput:"
+            f" 116.67 tokens/s, Accepted: {dice.randrange(900)} tokens, Drafted: 1308 tokens,"
+            " Per-position acceptance rate: 0.613, 0.369, 0.240, Avg Draft acceptance rate:"
+            f" {20 + dice.random() * 60:.1f}%"
         )
         if dice.random() < 0.05:
             yield (
-                f"(EngineCore pid=5103) WARNING {clock} [jit_monitor.py:106] Triton kernel JIT compilation during "
-                f"inference: fused_moe_kernel."
+                f"(EngineCore pid=5103) WARNING {clock} [jit_monitor.py:106] Triton kernel JIT"
+                " compilation during inference: fused_moe_kernel."
             )
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--mb", type=int, default=200, help="size of the log in 10^6 bytes")
-    parser.add_argument("--unique", action="store_true", help="a word of its own in every request line")
+    parser.add_argument(
+        "--unique", action="store_true", help="a word of its own in every request line"
+    )
     options = parser.parse_args()
     signatures()
     with tempfile.NamedTemporaryFile(suffix=".log") as file:
@@ -83,8 +87,14 @@ def main() -> None:
         diagnosis = diagnose(Path(file.name))
         wall, cpu = time.perf_counter() - began, time.process_time() - used
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-    print(f"{written / 1e6:.0f} MB, {count} lines, {len(signatures())} signatures: {diagnosis.verdict}, {len(diagnosis.findings)} findings")
-    print(f"{written / 1e6 / cpu:.0f} MB/s of processor time ({wall:.2f} s wall, {cpu:.2f} s processor)")
+    print(
+        f"{written / 1e6:.0f} MB, {count} lines, {len(signatures())} signatures:"
+        f" {diagnosis.verdict}, {len(diagnosis.findings)} findings"
+    )
+    print(
+        f"{written / 1e6 / cpu:.0f} MB/s of processor time ({wall:.2f} s wall, {cpu:.2f} s"
+        " processor)"
+    )
     print(f"peak memory {peak:.0f} MiB (before reading: {before:.0f} MiB)")
 
 

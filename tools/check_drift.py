@@ -1,11 +1,12 @@
 """What has moved since the book was written: one report, for a person or for a scheduled run.
 
-    make check-drift                                    # or: .venv/bin/python tools/check_drift.py --out report.md
-    .venv/bin/python tools/check_drift.py --no-notebooks
+    make check-drift                                    # or: .venv/bin/python tools/check_drift.py
+    --out report.md .venv/bin/python tools/check_drift.py --no-notebooks
 
-Four questions. Is there a vLLM release on the package index that the releases table does not know, and what did it change? Which recipe of
-the catalogue has an error or a warning under it that it had not before? Which link is not well formed? Which notebook gives other outputs
-than the committed ones? Exit code: 0 nothing moved, 1 something did, 2 a question could not be asked.
+Four questions. Is there a vLLM release on the package index that the releases table does not know,
+and what did it change? Which recipe of the catalogue has an error or a warning under it that it had
+not before? Which link is not well formed? Which notebook gives other outputs than the committed
+ones? Exit code: 0 nothing moved, 1 something did, 2 a question could not be asked.
 """
 
 from __future__ import annotations
@@ -33,9 +34,15 @@ WITH_LINKS = ("README.md", "book/**/*.md", "notebooks/*.ipynb", "lib/sparkbook/*
 
 
 def main(argv: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--out", type=Path, help="write the report here too")
-    parser.add_argument("--cache", type=Path, help="folder that keeps downloaded releases (default: a temporary one)")
+    parser.add_argument(
+        "--cache",
+        type=Path,
+        help="folder that keeps downloaded releases (default: a temporary one)",
+    )
     parser.add_argument("--no-notebooks", action="store_true", help="do not run the notebooks")
     given = parser.parse_args(argv)
     report, moved, unasked = ["# Drift"], 0, 0
@@ -67,7 +74,9 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def new_releases(cache: Path) -> Iterator[str]:
-    """Releases that the table does not know. The newest is read, and from then on the table of this process has it."""
+    """Releases that the table does not know. The newest is read, and from then on the table of this
+    process has it.
+    """
     news = unknown(published(), releases.known())
     for version in news[:-1]:
         yield f"vLLM {version} is not in the table"
@@ -76,7 +85,10 @@ def new_releases(cache: Path) -> Iterator[str]:
     newest, before = news[-1], releases.newest()
     found = build_releases.extract(build_releases.Source(build_releases.fetch(newest, cache)))
     learn(newest, found, build_releases.requirements(newest, cache))
-    yield f"vLLM {newest} is not in the table: add it to RELEASES in tools/build_releases.py and run that script"
+    yield (
+        f"vLLM {newest} is not in the table: add it to RELEASES in tools/build_releases.py and run"
+        " that script"
+    )
     for change in releases.diff(before, newest):
         yield f"{newest}, {change.category}, {change.change}: {explain(change)}"
 
@@ -87,7 +99,15 @@ def published() -> list[str]:
     Raises:
         subprocess.SubprocessError: the index does not answer.
     """
-    command = [sys.executable, "-m", "pip", "index", "versions", "vllm", "--disable-pip-version-check"]
+    command = [
+        sys.executable,
+        "-m",
+        "pip",
+        "index",
+        "versions",
+        "vllm",
+        "--disable-pip-version-check",
+    ]
     done = subprocess.run(command, check=True, capture_output=True, text=True, timeout=120)
     listed = re.search(r"Available versions: (.*)", done.stdout)
     return listed[1].replace(" ", "").split(",") if listed else []
@@ -112,10 +132,16 @@ def learn(release: str, found: dict[str, dict[str, object]], needs: dict[str, st
 
 
 def catalogue(before: str) -> Iterator[str]:
-    """Errors and warnings that a recipe has under the newest release, and had not under an earlier one."""
+    """Errors and warnings that a recipe has under the newest release, and had not under an earlier
+    one.
+    """
     for recipe in recipes.all():
         earlier, now = (
-            {(f.rule, f.severity): f.message for f in lint.lint(recipe, release=release).findings if f.severity in ("error", "warning")}
+            {
+                (f.rule, f.severity): f.message
+                for f in lint.lint(recipe, release=release).findings
+                if f.severity in ("error", "warning")
+            }
             for release in (before, releases.newest())
         )
         for (rule, severity), message in now.items():
@@ -136,13 +162,17 @@ def links(root: Path) -> Iterator[str]:
 
 
 def malformed(url: str) -> str:
-    """What is wrong with the form of an address; empty where nothing is. A machine's own addresses and placeholders are right."""
+    """What is wrong with the form of an address; empty where nothing is. A machine's own addresses
+    and placeholders are right.
+    """
     try:
         parts = urlsplit(url)
         host, _ = parts.hostname or "", parts.port
     except ValueError as error:
         return str(error)
-    if host == "localhost" or re.fullmatch(r"[\d.]+|[A-Z_$]+|spark.*", parts.netloc.rsplit(":", 1)[0]):
+    if host == "localhost" or re.fullmatch(
+        r"[\d.]+|[A-Z_$]+|spark.*", parts.netloc.rsplit(":", 1)[0]
+    ):
         return ""
     if parts.scheme != "https":
         return "not https"
@@ -151,12 +181,25 @@ def malformed(url: str) -> str:
 
 def notebooks() -> Iterator[str]:
     """Committed notebooks whose outputs a fresh run does not give."""
-    command = [sys.executable, "-m", "pytest", "-q", "--nbval", "notebooks", "-p", "no:cacheprovider"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=3600, check=False)
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "--nbval",
+        "notebooks",
+        "-p",
+        "no:cacheprovider",
+    ]
+    done = subprocess.run(
+        command, cwd=ROOT, capture_output=True, text=True, timeout=3600, check=False
+    )
     failed = [line for line in done.stdout.splitlines() if line.startswith(("FAILED", "ERROR"))]
     yield from failed
     if done.returncode and not failed:
-        raise SparkbookError("the notebooks could not be run: " + " ".join(done.stdout.splitlines()[-3:]))
+        raise SparkbookError(
+            "the notebooks could not be run: " + " ".join(done.stdout.splitlines()[-3:])
+        )
 
 
 if __name__ == "__main__":

@@ -1,10 +1,11 @@
-"""What the five source documents hold, as a list of short keys: sections, models, images, table rows, options, environment variables,
-faults, figures and settings.
+"""What the five source documents hold, as a list of short keys: sections, models, images, table
+rows, options, environment variables, faults, figures and settings.
 
     python tools/extract_outline.py FOLDER > book/outline.yaml
 
-FOLDER holds the documents; they belong to their authors and are not part of this project. What is written are numbers, names and slugs,
-no sentences. `tests/book/test_coverage.py` compares a fresh list with the committed one where the documents are at hand.
+FOLDER holds the documents; they belong to their authors and are not part of this project. What is
+written are numbers, names and slugs, no sentences. `tests/book/test_coverage.py` compares a fresh
+list with the committed one where the documents are at hand.
 """
 
 from __future__ import annotations
@@ -20,51 +21,87 @@ DOCUMENTS = {
     "nvfp4": "nvfp4-kernel-readme.md",
     "thread": "nvfp4-forum-thread.md",
 }
-_ORGANISATIONS = (
-    "nvidia|unsloth|Qwen|google|RedHatAI|z-lab|poolside|AEON-7|openai|mistralai|sakamakismile|chankhavu"  # publishers of checkpoints
-)
+# publishers of checkpoints
+_ORGANISATIONS = "nvidia|unsloth|Qwen|google|RedHatAI|z-lab|poolside|AEON-7|openai|mistralai|sakamakismile|chankhavu"
 _MODEL = re.compile(rf"(?<![\w/.-])(?:{_ORGANISATIONS})/[A-Za-z][\w.-]*[A-Za-z0-9]")
-_NOT_MODELS = re.compile(r"^(?:nvidia/(?:vllm|cuda|pytorch|spark|containers)|AEON-7/(?:vllm|dgx|Z-Lab))|^openai/v1")
+_NOT_MODELS = re.compile(
+    r"^(?:nvidia/(?:vllm|cuda|pytorch|spark|containers)|AEON-7/(?:vllm|dgx|Z-Lab))|^openai/v1"
+)
 _IMAGE = re.compile(
     r"(?<![\w./-])((?:(?:nvcr|ghcr)\.io/[\w./-]+|vllm/vllm-openai|nvidia/cuda|avarok/[\w-]+):(?:latest(?=[A-Z])|[\w.-]*\w))"
 )
 _OPTION = re.compile(r"(?<![\w-])--[a-z][a-z0-9-]*[a-z0-9]")
-_VARIABLE = re.compile(r"(?:-e |export |^\| ?`?|^`?|\s)([A-Z][A-Z0-9]*_[A-Z0-9_]+|MODEL|PORT)`?(?==| \||\"|'| as )", re.MULTILINE)
+_VARIABLE = re.compile(
+    r"(?:-e |export |^\| ?`?|^`?|\s)([A-Z][A-Z0-9]*_[A-Z0-9_]+|MODEL|PORT)`?(?==| \||\"|'| as )",
+    re.MULTILINE,
+)
 _OTHER_WORDS = {"TRITON_ATTN", "SYSTEM_PROMPT"}
 _RULE = re.compile(r"\|[|\s:-]+\|")
 # Documents whose headings were lost on the way: a line that begins so opens a section of this name.
 _OPENINGS = {
     "dflash": {
-        "read-first": r"^\| GPU \|", "what-it-is": r"^A pre-built vLLM container", "quick-start": r"^Three copy-paste",
-        "performance": r"^All numbers below", "which-config": r"^\| Your workload", "turboquant": r"^For long-context or high-concurrency",
-        "configuration": r"^\| Variable \| Default", "troubleshooting": r"^Container restarts", "how-it-works": r"^DFlash speeds up",
-        "nvfp4": r"^NVIDIA's FP4 format", "architecture": r"^The model has 64", "why-dense": r"^DGX Spark is memory-bandwidth",
+        "read-first": r"^\| GPU \|",
+        "what-it-is": r"^A pre-built vLLM container",
+        "quick-start": r"^Three copy-paste",
+        "performance": r"^All numbers below",
+        "which-config": r"^\| Your workload",
+        "turboquant": r"^For long-context or high-concurrency",
+        "configuration": r"^\| Variable \| Default",
+        "troubleshooting": r"^Container restarts",
+        "how-it-works": r"^DFlash speeds up",
+        "nvfp4": r"^NVIDIA's FP4 format",
+        "architecture": r"^The model has 64",
+        "why-dense": r"^DGX Spark is memory-bandwidth",
         "credits": r"^- DFlash: Zheng",
     },
     "nvfp4": {
-        "quick-start": r"^docker pull avarok", "build": r"^The Docker image takes", "sparse-kernel": r"The sparse_fp4_kernel",
-        "why": r"The DGX Spark's GB10 GPU has", "performance": r"^\| Stage \|", "history": r"^\| Commit \|",
-        "architecture": r"This image bridges", "e2m1": r"^#if defined", "hardware": r"^\| Spec \|",
+        "quick-start": r"^docker pull avarok",
+        "build": r"^The Docker image takes",
+        "sparse-kernel": r"The sparse_fp4_kernel",
+        "why": r"The DGX Spark's GB10 GPU has",
+        "performance": r"^\| Stage \|",
+        "history": r"^\| Commit \|",
+        "architecture": r"This image bridges",
+        "e2m1": r"^#if defined",
+        "hardware": r"^\| Spec \|",
         "configuration": r"^\| Variable \| Default",
-        "files": r"^\| File \| Purpose", "fixes": r"^\| File \| Problem", "versions": r"^\| Version \| Change", "licence": r"Built on vLLM",
+        "files": r"^\| File \| Purpose",
+        "fixes": r"^\| File \| Problem",
+        "versions": r"^\| Version \| Change",
+        "licence": r"Built on vLLM",
     },
     "thread": {
-        "layers-of-software": r"^Yeah, vLLM", "mtp-for-nemotron-h": r"^Exciting stuff", "cascade-recipe": r"^@eugr So far",
-        "llamacpp-kv-cache": r"^Adding some llama", "memory-is-filled": r"^NOB question", "nvfp4-kv-cache": r"^1\. Functionality",
-        "tiles-are-skipped": r"^OK, with the latest PRs", "start-up-log": r"^\(EngineCore pid=94\) INFO 04-01 17:56:55",
-        "k64-tiles": r"^@johnny_nv Usually", "turbo-kv-types": r"^Built Madreag", "slow-super": r"^Openclaw / Neom",
-        "prefill-or-decode": r"^1 TFLOPs", "two-sparks-minimax": r"^I run minimax", "prefix-cache": r"^vLLM handles",
+        "layers-of-software": r"^Yeah, vLLM",
+        "mtp-for-nemotron-h": r"^Exciting stuff",
+        "cascade-recipe": r"^@eugr So far",
+        "llamacpp-kv-cache": r"^Adding some llama",
+        "memory-is-filled": r"^NOB question",
+        "nvfp4-kv-cache": r"^1\. Functionality",
+        "tiles-are-skipped": r"^OK, with the latest PRs",
+        "start-up-log": r"^\(EngineCore pid=94\) INFO 04-01 17:56:55",
+        "k64-tiles": r"^@johnny_nv Usually",
+        "turbo-kv-types": r"^Built Madreag",
+        "slow-super": r"^Openclaw / Neom",
+        "prefill-or-decode": r"^1 TFLOPs",
+        "two-sparks-minimax": r"^I run minimax",
+        "prefix-cache": r"^vLLM handles",
         "wish-for-70b": r"^Would be Great",
     },
-}  # fmt: skip
+}
 _CODE_UNMARKED = {"dflash", "nvfp4", "thread"}
 """Documents whose code lost its fences on the way."""
 _FAULTS = {
     "dflash": [
-        r"^Container restarts", r"^API returns 404", r"First request takes 30", r"^TTFT blows up", r"^CUDA out of memory",
-        r"^\"Cannot copy", r"^DFlash acceptance rate", r"^Image won't pull",
+        r"^Container restarts",
+        r"^API returns 404",
+        r"First request takes 30",
+        r"^TTFT blows up",
+        r"^CUDA out of memory",
+        r"^\"Cannot copy",
+        r"^DFlash acceptance rate",
+        r"^Image won't pull",
     ],
-}  # fmt: skip
+}
 
 
 # ---- figures and settings
@@ -72,40 +109,84 @@ _NOISE = re.compile(
     r"https?://\S+"  # addresses
     r"|\b\d{4}-\d\d-\d\d\b|\b\d\d-\d\d \d\d:\d\d:\d\d"
     r"|\b(?:Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec)[a-z]* \d{1,4}(?:, \d{4})?"  # dates
-    r"|§\s?\d[\d.]*|\bin \d+\.\d+\.\d+|#\d+|arXiv:? ?\d+\.\d+|Apache 2\.0|Qwen \d\.\d|RTX \d+×0"  # sections, issues, papers, names
-    r"|(?<![\w./:-])(?:[\w.-]+/)+[\w.-]+:\S+|[\w.-]+:\d\d\.\d\d(?:\.\w+)?(?:-py3)?|\b2[56]\.\d\d\b"  # images and their tags
-    r"|(?:\d+\.){3}\d+|\d+:\d+|\b(?=[0-9a-f]*[a-f])(?=[0-9a-f]*\d)[0-9a-f]{7,}\b"  # hosts and ports, hashes
-    r"|\[[\w.]+:\d+\]|[MNK]=\d+|pid=\d+|cu\d+|(?<=^)#+ \d[\d.]*"  # places in a log, builds, headings
+    # sections, issues, papers, names
+    r"|§\s?\d[\d.]*|\bin \d+\.\d+\.\d+|#\d+|arXiv:? ?\d+\.\d+|Apache 2\.0|Qwen \d\.\d|RTX \d+×0"
+    # images and their tags
+    r"|(?<![\w./:-])(?:[\w.-]+/)+[\w.-]+:\S+|[\w.-]+:\d\d\.\d\d(?:\.\w+)?(?:-py3)?|\b2[56]\.\d\d\b"
+    # hosts and ports, hashes
+    r"|(?:\d+\.){3}\d+|\d+:\d+|\b(?=[0-9a-f]*[a-f])(?=[0-9a-f]*\d)[0-9a-f]{7,}\b"
+    # places in a log, builds, headings
+    r"|\[[\w.]+:\d+\]|[MNK]=\d+|pid=\d+|cu\d+|(?<=^)#+ \d[\d.]*"
 )
 _NAME = re.compile(r"(?<![\w.])(?!v\d)[A-Za-z_][\w.+-]*\d[\w.+-]*|(?<![\w.])\d+(?:\.\d+)?B-[\w.-]+")
 _UNITS = {
-    "tok/s": r"(?:tok(?:ens)?/s(?:ec)?|t/s|tps|TPS|tg/s)", "GiB": "GiB", "Gb/s": "Gb/s", "TB/s": "TB/s", "GB/s": "(?:GB/s|GBps)",
-    "GB": "GB", "TFLOP": "TFLOPs?", "%": "%", "×": r"(?:×(?!\d)|x)", "ms": "ms", "s": "s(?:econds?|ecs?)?", "min": "min(?:utes?)?",
-    "bit": "bits?", "B": "B", "K": "[Kk]", "M": "M", "G": "G(?:ig)?",
-    "tokens": "tokens?", "layers": "layers?", "experts": "experts?", "lines": "lines?", "languages": "languages",
-    "model presets": "model presets", "benchmarks": "benchmarks", "types": "types", "intrinsics": "intrinsics",
-    "operators": "operators", "tiles": "tiles",
-}  # fmt: skip
+    "tok/s": r"(?:tok(?:ens)?/s(?:ec)?|t/s|tps|TPS|tg/s)",
+    "GiB": "GiB",
+    "Gb/s": "Gb/s",
+    "TB/s": "TB/s",
+    "GB/s": "(?:GB/s|GBps)",
+    "GB": "GB",
+    "TFLOP": "TFLOPs?",
+    "%": "%",
+    "×": r"(?:×(?!\d)|x)",
+    "ms": "ms",
+    "s": "s(?:econds?|ecs?)?",
+    "min": "min(?:utes?)?",
+    "bit": "bits?",
+    "B": "B",
+    "K": "[Kk]",
+    "M": "M",
+    "G": "G(?:ig)?",
+    "tokens": "tokens?",
+    "layers": "layers?",
+    "experts": "experts?",
+    "lines": "lines?",
+    "languages": "languages",
+    "model presets": "model presets",
+    "benchmarks": "benchmarks",
+    "types": "types",
+    "intrinsics": "intrinsics",
+    "operators": "operators",
+    "tiles": "tiles",
+}
 """A unit as the outline has it, and how the documents write it."""
-_UNIT = re.compile("|".join(rf"(?P<u{number}>{pattern})(?!\w)" for number, pattern in enumerate(_UNITS.values())))
+_UNIT = re.compile(
+    "|".join(rf"(?P<u{number}>{pattern})(?!\w)" for number, pattern in enumerate(_UNITS.values()))
+)
 _FIGURE = re.compile(
     r"(?<![\w.,/])(?P<low>\d[\d,]*(?:\.\d+)*)(?:(?:a|rc)\d+)?"  # of a version what is released
     r"(?:\s?(?:–|-|to)\s?(?P<high>\d[\d,.]*\d|\d)(?![\w.]*\.\d))?\+?[ -]?"
 )
-_OPTION_SET = re.compile(r"(?<![\w-])(--[a-z][a-z0-9-]*[a-z0-9])(?:=|\s+)(?P<value>(?!-|from\b|to\b)[\w.:/~@=-]*\w)")
-_VARIABLE_SET = re.compile(r"(?<![\w])([A-Z][A-Z0-9]*_[A-Z0-9_]+|MODEL|PORT)=(?P<value>[\w./:-]*\w)")
+_OPTION_SET = re.compile(
+    r"(?<![\w-])(--[a-z][a-z0-9-]*[a-z0-9])(?:=|\s+)(?P<value>(?!-|from\b|to\b)[\w.:/~@=-]*\w)"
+)
+_VARIABLE_SET = re.compile(
+    r"(?<![\w])([A-Z][A-Z0-9]*_[A-Z0-9_]+|MODEL|PORT)=(?P<value>[\w./:-]*\w)"
+)
 _VARIABLE_CELL = re.compile(r"^\|?\s?`([A-Z][A-Z0-9_]+)` \|$")
 _VALUE_CELL = re.compile(r"^`([\w./-]+)` \|$")
 _KEY_SET = re.compile(
     r"\"([a-z_]+)\"\s*:\s*\"?(?P<value>[\w./-]+)"
     r"|(?<![\w-])(temperature|top_p|temp|think|port|[a-z]+(?:_[a-z]+)+)[=:]\s?(?P<plain>\d[\d.]*|false|true)\b"
 )
-_NO_SETTINGS = {"model", "role", "content", "messages", "type", "stream", "text_config", "rope_parameters", "mrope_section"}
+_NO_SETTINGS = {
+    "model",
+    "role",
+    "content",
+    "messages",
+    "type",
+    "stream",
+    "text_config",
+    "rope_parameters",
+    "mrope_section",
+}
 
 
 def figures(line: str, fenced: bool) -> list[str]:
-    """The figures in a line: numbers and ranges with a unit, versions, and, outside of code, numbers with a point. A bare whole number is
-    none: it may be a port, a section or a list's."""
+    """The figures in a line: numbers and ranges with a unit, versions, and, outside of code,
+    numbers with a point. A bare whole number is
+    none: it may be a port, a section or a list's.
+    """
     line = _OPTION_SET.sub(" ", _VARIABLE_SET.sub(" ", line))
     line = _NAME.sub(" ", _NOISE.sub(" ", _KEY_SET.sub(" ", line)))
     found = []
@@ -123,10 +204,23 @@ def settings(line: str, fenced: bool) -> list[str]:
     """The settings in a line, as `NAME=VALUE`; in prose those in code, and those of a number."""
     code = line if fenced else "; ".join(re.findall(r"`([^`]+)`", line))
     found = [(match[1], match["value"]) for match in _OPTION_SET.finditer(code)]
-    found += [(match[1], match["value"]) for match in _OPTION_SET.finditer(line) if match["value"][0].isdigit()]
+    found += [
+        (match[1], match["value"])
+        for match in _OPTION_SET.finditer(line)
+        if match["value"][0].isdigit()
+    ]
     found += [(match[1], match["value"]) for match in _VARIABLE_SET.finditer(line)]
-    found += [(match[1] or match[3], match["value"] or match["plain"]) for match in _KEY_SET.finditer(line)]
-    return list(dict.fromkeys(f"{name}={value}" for name, value in found if name not in _NO_SETTINGS and value not in ("hf_xxx", "N")))
+    found += [
+        (match[1] or match[3], match["value"] or match["plain"])
+        for match in _KEY_SET.finditer(line)
+    ]
+    return list(
+        dict.fromkeys(
+            f"{name}={value}"
+            for name, value in found
+            if name not in _NO_SETTINGS and value not in ("hf_xxx", "N")
+        )
+    )
 
 
 def slug(text: str, words: int = 5) -> str:
@@ -135,9 +229,11 @@ def slug(text: str, words: int = 5) -> str:
 
 
 def _first_cell(lines: list[str], at: int, state: dict[str, int]) -> str | None:
-    """The first cell of a table's row that begins in this line; None in a heading, a rule, or the middle of a row.
+    """The first cell of a table's row that begins in this line; None in a heading, a rule, or the
+    middle of a row.
 
-    Some documents have their rows cut into a line for each cell; `state` counts cells against the table's columns.
+    Some documents have their rows cut into a line for each cell; `state` counts cells against the
+    table's columns.
     """
     line = lines[at].strip()
     following = lines[at + 1].strip() if at + 1 < len(lines) else ""
@@ -152,7 +248,9 @@ def _first_cell(lines: list[str], at: int, state: dict[str, int]) -> str | None:
     state["seen"] = 0 if line.startswith("|") else state["seen"] + cells
     if state["columns"] and state["seen"] >= state["columns"]:
         state["seen"] = 0
-    is_heading = _RULE.fullmatch(following) or (cells == 1 and at + 2 < len(lines) and _RULE.fullmatch(lines[at + 2].strip()))
+    is_heading = _RULE.fullmatch(following) or (
+        cells == 1 and at + 2 < len(lines) and _RULE.fullmatch(lines[at + 2].strip())
+    )
     return line.strip("|").split("|")[0] if begins and not is_heading else None
 
 
@@ -174,7 +272,11 @@ def outline(name: str, text: str) -> list[str]:
                 section = key
                 found[f"section/{section}"] = None
                 del openings[key]
-        for fault in (found_fault for pattern in _FAULTS.get(name, []) if (found_fault := re.search(pattern, line))):
+        for fault in (
+            found_fault
+            for pattern in _FAULTS.get(name, [])
+            if (found_fault := re.search(pattern, line))
+        ):
             found[f"fault/{slug(line[fault.start() :])}"] = None
         if not fenced and (cell := _first_cell(lines, number_of_line, state)) and slug(cell):
             found[f"row/{section}/{slug(cell)}"] = None
@@ -206,7 +308,10 @@ def main(folder: Path) -> str:
     Raises:
         SystemExit: a document is missing, or is not the one that was expected.
     """
-    lines = ["# Made by tools/extract_outline.py from the source documents: what has to have a home in this book. Do not edit."]
+    lines = [
+        "# Made by tools/extract_outline.py from the source documents: what has to have a home in"
+        " this book. Do not edit."
+    ]
     for name, file in DOCUMENTS.items():
         if not (folder / file).is_file():
             raise SystemExit(f"{folder} has no {file}")

@@ -1,12 +1,14 @@
-"""Records what only a vLLM on a GPU can show: the plug-in of the kernels in whole models, options that claim to change nothing, faults.
+"""Records what only a vLLM on a GPU can show: the plug-in of the kernels in whole models, options
+that claim to change nothing, faults.
 
     python tools/record_gpu.py MODELS OUT [smoke] [compare] [few] [speed] [alone]
     python tools/record_gpu.py MODELS OUT judge
 
-MODELS is what `tools/make_nvfp4_models.py` made. The `vllm` that this Python imports is started as often as needed, several at a time where
-speed plays no part, each with its log in OUT. What every server answered is in OUT as well (`NAME.answers.json`); `judge`, which needs
-no GPU, holds them against one another and writes `lossless-h200.jsonl` and `nvfp4-h200.jsonl` of `lib/sparkbook/bench/recorded`. Nothing
-is downloaded.
+MODELS is what `tools/make_nvfp4_models.py` made. The `vllm` that this Python imports is started as
+often as needed, several at a time where speed plays no part, each with its log in OUT. What every
+server answered is in OUT as well (`NAME.answers.json`); `judge`, which needs no GPU, holds them
+against one another and writes `lossless-h200.jsonl` and `nvfp4-h200.jsonl` of
+`lib/sparkbook/bench/recorded`. Nothing is downloaded.
 """
 
 from __future__ import annotations
@@ -35,15 +37,31 @@ from sparkbook.errors import SparkbookError
 from sparkbook.serve.endpoint import Endpoint
 
 AT_ONCE = 8
-SHARED = ("--gpu-memory-utilization", "0.06", "--kv-cache-memory-bytes", "2000000000", "--max-model-len", "2048", "--max-num-seqs", "16")
-"""So that eight engines fit one card; the length of the context and the batch play no part in what is compared."""
+SHARED = (
+    "--gpu-memory-utilization",
+    "0.06",
+    "--kv-cache-memory-bytes",
+    "2000000000",
+    "--max-model-len",
+    "2048",
+    "--max-num-seqs",
+    "16",
+)
+"""So that eight engines fit one card; the length of the context and the batch play no part in what
+is compared.
+"""
 PLUGIN = {"SPARKBOOK_VLLM_NVFP4": "1"}
-NGRAM = ("--speculative-config", json.dumps({"method": "ngram", "num_speculative_tokens": 4, "prompt_lookup_max": 4}))
+NGRAM = (
+    "--speculative-config",
+    json.dumps({"method": "ngram", "num_speculative_tokens": 4, "prompt_lookup_max": 4}),
+)
 
 
 @dataclass(frozen=True)
 class Run:
-    """One start of vLLM. `name` is its log's; `model` a folder of MODELS or a path; `times`: temperatures to ask it at."""
+    """One start of vLLM. `name` is its log's; `model` a folder of MODELS or a path; `times`:
+    temperatures to ask it at.
+    """
 
     name: str
     model: str
@@ -65,15 +83,39 @@ class Engine:
         self.run, self.log = run, out / f"{run.name}.log"
         self.endpoint = Endpoint(f"http://127.0.0.1:{port}", run.model)
         shown = " ".join(f"{k}={v}" for k, v in run.env.items())
-        self.log.write_text(f"+ {shown + ' ' if shown else ''}vllm serve {shlex.join(words)}\n".replace(str(models), "/models"))
+        self.log.write_text(
+            f"+ {shown + ' ' if shown else ''}vllm serve {shlex.join(words)}\n".replace(
+                str(models), "/models"
+            )
+        )
         environment = {
-            **os.environ, "VLLM_USE_FLASHINFER_SAMPLER": "0", "VLLM_NO_USAGE_STATS": "1", "HF_HUB_OFFLINE": "1", "NO_COLOR": "1",
-            "VLLM_CACHE_ROOT": str(out / "cache" / run.name), **run.env,
-        }  # fmt: skip
-        command = [sys.executable, "-m", "vllm.entrypoints.cli.main", "serve", *words, "--host", "127.0.0.1", "--port", str(port)]
+            **os.environ,
+            "VLLM_USE_FLASHINFER_SAMPLER": "0",
+            "VLLM_NO_USAGE_STATS": "1",
+            "HF_HUB_OFFLINE": "1",
+            "NO_COLOR": "1",
+            "VLLM_CACHE_ROOT": str(out / "cache" / run.name),
+            **run.env,
+        }
+        command = [
+            sys.executable,
+            "-m",
+            "vllm.entrypoints.cli.main",
+            "serve",
+            *words,
+            "--host",
+            "127.0.0.1",
+            "--port",
+            str(port),
+        ]
         with self.log.open("a") as log:
             self.process = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment, start_new_session=True
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env=environment,
+                start_new_session=True,
             )
         self.started = time.monotonic()
 
@@ -112,7 +154,9 @@ class Recorder:
         print(text, flush=True)
 
     def asked(self, run: Run) -> None:
-        """Start, ask at each temperature, stop; what it answered and what the engine told goes to OUT."""
+        """Start, ask at each temperature, stop; what it answered and what the engine told goes to
+        OUT.
+        """
         with Engine(run, self.models, self.out) as engine:
             if not engine.ready(300):
                 self.say(f"{run.name}: did not start ({engine.process.poll()})")
@@ -124,10 +168,17 @@ class Recorder:
                 self.say(f"{run.name}: {error}")
                 return
             kept = {
-                "model": run.model, "args": list(run.args), "env": dict(run.env), "engine": load.engine_name(engine.endpoint),
-                "machine": load.machine_name(engine.endpoint), "date": f"{datetime.datetime.now(datetime.UTC):%Y-%m-%dT%H:%M:%SZ}",
-                "told": told(engine), "rounds": [[dataclasses.asdict(answer) for answer in answers] for answers in rounds],
-            }  # fmt: skip
+                "model": run.model,
+                "args": list(run.args),
+                "env": dict(run.env),
+                "engine": load.engine_name(engine.endpoint),
+                "machine": load.machine_name(engine.endpoint),
+                "date": f"{datetime.datetime.now(datetime.UTC):%Y-%m-%dT%H:%M:%SZ}",
+                "told": told(engine),
+                "rounds": [
+                    [dataclasses.asdict(answer) for answer in answers] for answers in rounds
+                ],
+            }
             (self.out / f"{run.name}.answers.json").write_text(json.dumps(kept) + "\n")
             self.say(f"{run.name}: ready after {took:.0f} s, asked; {kept['told']}")
 
@@ -145,19 +196,27 @@ class Recorder:
 
         def one(run: Run) -> None:
             with Engine(run, self.models, self.out) as engine:
-                said = "started all the same" if engine.ready(150) else f"ended with {engine.process.poll()}"
+                said = (
+                    "started all the same"
+                    if engine.ready(150)
+                    else f"ended with {engine.process.poll()}"
+                )
                 self.say(f"{run.name}: {said} after {time.monotonic() - engine.started:.0f} s")
 
         with ThreadPoolExecutor(at_once) as pool:
             list(pool.map(one, runs))
 
     def measured(self, runs: Sequence[Run], meanwhile: Sequence[Run] = ()) -> None:
-        """All start together, with other starts beside them; then one after the other is measured while the rest have nothing to do."""
+        """All start together, with other starts beside them; then one after the other is measured
+        while the rest have nothing to do.
+        """
         with contextlib.ExitStack() as running:
             engines = [running.enter_context(Engine(run, self.models, self.out)) for run in runs]
             self.refused(meanwhile)
             for engine in engines:
-                self.say(f"{engine.run.name}: {told(engine) if engine.ready(420) else 'did not start'}")
+                self.say(
+                    f"{engine.run.name}: {told(engine) if engine.ready(420) else 'did not start'}"
+                )
             for engine in engines:
                 for name, plan in (("decode", DECODE), ("prefill", PREFILL)):
                     if engine.process.poll() is None:
@@ -175,8 +234,9 @@ class Recorder:
             f = cell.figures
             medians = [s and s.median for s in (f.ttft_s, f.tpot_s, f.prefill_tok_s)]
             self.say(
-                f"{engine.run.name} {name} c={cell.concurrency}: {f.out_tok_s} and {f.steady_tok_s} tok/s; TTFT, TPOT, prefill tok/s "
-                f"{medians}; {cell.verdict} {[finding.rule for finding in cell.findings]}"
+                f"{engine.run.name} {name} c={cell.concurrency}: {f.out_tok_s} and {f.steady_tok_s}"
+                f" tok/s; TTFT, TPOT, prefill tok/s {medians}; {cell.verdict}"
+                f" {[finding.rule for finding in cell.findings]}"
             )
 
 
@@ -186,15 +246,28 @@ def told(engine: Engine) -> str:
     text = engine.endpoint.metrics_text()
 
     def counted(name: str) -> float:
-        return sum(float(value) for value in re.findall(rf"^vllm:{name}_total(?:{{.*}})? (\S+)$", text, re.M))
+        return sum(
+            float(value)
+            for value in re.findall(rf"^vllm:{name}_total(?:{{.*}})? (\S+)$", text, re.M)
+        )
 
     found = [
-        *(f"attention {x}" for x in re.findall(r"Using (?:AttentionBackendEnum\.)?(\w+) (?:attention )?backend", log)[:1]),
+        *(
+            f"attention {x}"
+            for x in re.findall(
+                r"Using (?:AttentionBackendEnum\.)?(\w+) (?:attention )?backend", log
+            )[:1]
+        ),
         *(f"experts {x}" for x in re.findall(r"Using '?([\w ]+?)'? (?:\w+ )?MoE backend", log)[:1]),
         *(f"linear {x}" for x in re.findall(r"Using (\w+) for NVFP4 GEMM", log)[:1]),
         *(f"KV cache {x}" for x in re.findall(r"Using (\S+) data type to store kv cache", log)[:1]),
         "graphs " + ("captured" if "Graph capturing finished" in log else "none"),
-        "torch.compile " + ("took " + took[0] if (took := re.findall(r"torch\.compile took ([\d.]+ s)", log)) else "off"),
+        "torch.compile "
+        + (
+            "took " + took[0]
+            if (took := re.findall(r"torch\.compile took ([\d.]+ s)", log))
+            else "off"
+        ),
         f"drafts {counted('spec_decode_num_drafts'):.0f}",
         f"tokens found in the prefix cache {counted('prefix_cache_hits'):.0f}",
     ]
@@ -221,7 +294,12 @@ NVFP4 = (
     Run("nvfp4-ct-plugin", "nvfp4-ct", env=PLUGIN),
     Run("nvfp4-ct-marlin", "nvfp4-ct", times=(0.0, 0.0)),
     Run("moe-nvfp4-emulation", "moe-nvfp4", ("--moe-backend", "emulation")),
-    Run("moe-nvfp4-plugin-eager", "moe-nvfp4", ("--moe-backend", "emulation", "--enforce-eager"), PLUGIN),
+    Run(
+        "moe-nvfp4-plugin-eager",
+        "moe-nvfp4",
+        ("--moe-backend", "emulation", "--enforce-eager"),
+        PLUGIN,
+    ),
     Run("moe-nvfp4-plugin-ngram", "moe-nvfp4", ("--moe-backend", "emulation", *NGRAM), PLUGIN),
     Run("moe-nvfp4-ct-plugin", "moe-nvfp4-ct", ("--moe-backend", "emulation"), PLUGIN),
     Run("moe-nvfp4-ct-marlin", "moe-nvfp4-ct", times=(0.0, 0.0)),
@@ -272,18 +350,47 @@ FAULTS = (
     Run("fault-kv-nvfp4", "bf16", ("--kv-cache-dtype", "nvfp4")),
     Run("fault-kv-turboquant", "bf16", ("--kv-cache-dtype", "turboquant_4bit_nc")),
     Run("fault-no-gpu", "bf16", env={"CUDA_VISIBLE_DEVICES": ""}),
-    Run("fault-memory-taken", "bf16", ("--gpu-memory-utilization", "0.99"), shared=("--max-model-len", "2048")),
+    Run(
+        "fault-memory-taken",
+        "bf16",
+        ("--gpu-memory-utilization", "0.99"),
+        shared=("--max-model-len", "2048"),
+    ),
     Run("fault-vocabulary", "bad-vocabulary"),
     Run("fault-cut-off", "bad-cut-off"),
     Run("fault-ct-as-modelopt", "nvfp4-ct", ("--quantization", "modelopt_fp4")),
-    Run("fault-draft", "bf16", ("--speculative-config", json.dumps({"method": "mtp", "num_speculative_tokens": 2}))),
+    Run(
+        "fault-draft",
+        "bf16",
+        ("--speculative-config", json.dumps({"method": "mtp", "num_speculative_tokens": 2})),
+    ),
 )
 ALONE = (
-    Run("fault-out-of-memory", "bad-too-large", ("--load-format", "dummy"), shared=("--max-model-len", "2048")),
-    Run("fault-kv-too-small", "shape-30b", ("--load-format", "dummy", "--gpu-memory-utilization", "0.125"), shared=()),
+    Run(
+        "fault-out-of-memory",
+        "bad-too-large",
+        ("--load-format", "dummy"),
+        shared=("--max-model-len", "2048"),
+    ),
+    Run(
+        "fault-kv-too-small",
+        "shape-30b",
+        ("--load-format", "dummy", "--gpu-memory-utilization", "0.125"),
+        shared=(),
+    ),
 )
-WHOLE = ("--load-format", "dummy", "--max-model-len", "8192", "--max-num-seqs", "16", "--gpu-memory-utilization", "0.06",
-         "--kv-cache-memory-bytes", "6000000000")  # fmt: skip
+WHOLE = (
+    "--load-format",
+    "dummy",
+    "--max-model-len",
+    "8192",
+    "--max-num-seqs",
+    "16",
+    "--gpu-memory-utilization",
+    "0.06",
+    "--kv-cache-memory-bytes",
+    "6000000000",
+)
 SPEED = (
     Run("speed-8b-marlin", "shape-8b", shared=WHOLE),
     Run("speed-8b-plugin", "shape-8b", env=PLUGIN, shared=WHOLE),
@@ -324,23 +431,52 @@ TRIALS: dict[str, tuple[Trial, ...]] = {
         ("W4A4 emulated", "nvfp4-marlin", "nvfp4-emulation", False),
         ("experts: plug-in", "moe-nvfp4-marlin", "moe-nvfp4-plugin", True),
         ("experts: plug-in, eager", "moe-nvfp4-plugin", "moe-nvfp4-plugin-eager", True),
-        ("experts: plug-in, n-gram drafts, K = 4", "moe-nvfp4-plugin", "moe-nvfp4-plugin-ngram", True),
-        ("experts: plug-in, compressed-tensors", "moe-nvfp4-ct-marlin", "moe-nvfp4-ct-plugin", True),
+        (
+            "experts: plug-in, n-gram drafts, K = 4",
+            "moe-nvfp4-plugin",
+            "moe-nvfp4-plugin-ngram",
+            True,
+        ),
+        (
+            "experts: plug-in, compressed-tensors",
+            "moe-nvfp4-ct-marlin",
+            "moe-nvfp4-ct-plugin",
+            True,
+        ),
         ("experts: plug-in, prompts by eights", "moe-nvfp4-marlin-8", "moe-nvfp4-plugin-8", True),
-        ("experts: plug-in, against the emulation", "moe-nvfp4-emulation", "moe-nvfp4-plugin", False),
-        ("experts: W4A4 emulated, prompts by eights", "moe-nvfp4-marlin-8", "moe-nvfp4-emulation-8", False),
+        (
+            "experts: plug-in, against the emulation",
+            "moe-nvfp4-emulation",
+            "moe-nvfp4-plugin",
+            False,
+        ),
+        (
+            "experts: W4A4 emulated, prompts by eights",
+            "moe-nvfp4-marlin-8",
+            "moe-nvfp4-emulation-8",
+            False,
+        ),
         ("experts: W4A4 emulated", "moe-nvfp4-marlin", "moe-nvfp4-emulation", False),
         ("NVFP4 for bfloat16", "bf16", "nvfp4-marlin", False),
         ("experts: NVFP4 for bfloat16", "moe-bf16", "moe-nvfp4-marlin", False),
     ),
 }
-DECODE = bench.Plan(classes=("prose",), concurrency=(1, 8, 16), seconds=6, max_tokens=96, waves=2, keep_text=False)
-PREFILL = bench.Plan(classes=("long-4k",), concurrency=(1,), requests=5, max_tokens=2, waves=1, keep_text=False)
+DECODE = bench.Plan(
+    classes=("prose",), concurrency=(1, 8, 16), seconds=6, max_tokens=96, waves=2, keep_text=False
+)
+PREFILL = bench.Plan(
+    classes=("long-4k",), concurrency=(1,), requests=5, max_tokens=2, waves=1, keep_text=False
+)
 
 
 def broken_models(models: Path) -> None:
-    """Folders whose start has to fail: another vocabulary than the weights', a file cut off, a shape that no card holds."""
-    for name, change, size in (("bad-vocabulary", {"vocab_size": 49280}, None), ("bad-cut-off", {}, 100_000_000)):
+    """Folders whose start has to fail: another vocabulary than the weights', a file cut off, a
+    shape that no card holds.
+    """
+    for name, change, size in (
+        ("bad-vocabulary", {"vocab_size": 49280}, None),
+        ("bad-cut-off", {}, 100_000_000),
+    ):
         folder = models / name
         if folder.exists():
             continue
@@ -361,16 +497,26 @@ def broken_models(models: Path) -> None:
                 (folder / file.name).symlink_to(file)
         config = json.loads((models / "shape-8b" / "config.json").read_text())
         del config["quantization_config"]
-        config |= {"hidden_size": 8192, "intermediate_size": 28672, "num_hidden_layers": 100, "num_attention_heads": 64}
+        config |= {
+            "hidden_size": 8192,
+            "intermediate_size": 28672,
+            "num_hidden_layers": 100,
+            "num_attention_heads": 64,
+        }
         (folder / "config.json").write_text(json.dumps(config))
 
 
 def judge(out: Path, folder: Path) -> None:
-    """Every comparison whose two runs were recorded, into `folder`. A run asked once is its own control: nothing differs."""
+    """Every comparison whose two runs were recorded, into `folder`. A run asked once is its own
+    control: nothing differs.
+    """
 
     def kept(name: str) -> tuple[dict, list[list[Answer]]]:
         read = json.loads((out / f"{name.split('@')[0]}.answers.json").read_text())
-        rounds = [[Answer(**{**a, "tokens": tuple(a["tokens"]), "tops": tuple(a["tops"])}) for a in one] for one in read["rounds"]]
+        rounds = [
+            [Answer(**{**a, "tokens": tuple(a["tokens"]), "tops": tuple(a["tops"])}) for a in one]
+            for one in read["rounds"]
+        ]
         return read, rounds
 
     for file, wanted in TRIALS.items():
@@ -384,11 +530,21 @@ def judge(out: Path, folder: Path) -> None:
             first = first or base
             answers = after[int(with_it.partition("@")[2] or 0)]
             again = before[1] if len(before) > 1 else before[0]
-            trials.append(lossless.trial(option, before[0], again, answers, claims=claims, engine=other["told"]))
+            trials.append(
+                lossless.trial(
+                    option, before[0], again, answers, claims=claims, engine=other["told"]
+                )
+            )
             one = trials[-1]
-            print(f"{option}: {one.verdict}: {one.equality}; {one.scores}; {one.moved}; {one.engine}")
+            print(
+                f"{option}: {one.verdict}: {one.equality}; {one.scores}; {one.moved}; {one.engine}"
+            )
         if first:
-            about = {"model": "SmolLM2-135M-Instruct", **{k: first[k] for k in ("engine", "machine", "date")}, "without": first["told"]}
+            about = {
+                "model": "SmolLM2-135M-Instruct",
+                **{k: first[k] for k in ("engine", "machine", "date")},
+                "without": first["told"],
+            }
             lossless.Record(about, tuple(trials)).write(folder / file)
 
 

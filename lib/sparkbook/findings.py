@@ -1,7 +1,8 @@
 """The one kind of answer: whatever judges returns findings.
 
-A finding names a rule, says in one sentence what is the matter, shows what it rests on and says what to change. The same object prints
-in a terminal (rich), renders on a page (`_repr_html_`) and goes into JSON.
+A finding names a rule, says in one sentence what is the matter, shows what it rests on and says
+what to change. The same object prints in a terminal (rich), renders on a page (`_repr_html_`) and
+goes into JSON.
 """
 
 from __future__ import annotations
@@ -51,7 +52,13 @@ class Finding(BaseModel):
     confidence: Literal["high", "medium", "low"] = "high"
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        yield Text.assemble((f"{self.severity:<7}", _STYLE[self.severity]), " ", (self.rule, "bold"), "  ", self.message)
+        yield Text.assemble(
+            (f"{self.severity:<7}", _STYLE[self.severity]),
+            " ",
+            (self.rule, "bold"),
+            "  ",
+            self.message,
+        )
         for label, text in self._details():
             yield Text(f"        {label:<8} {text}", style="dim" if label != "fix" else "green")
 
@@ -63,9 +70,12 @@ class Finding(BaseModel):
             yield "releases", f"{self.since or 'first'} to {self.until or 'newest'}"
 
     def _repr_html_(self) -> str:
-        details = "".join(f"<dt>{label}</dt><dd>{html.escape(text)}</dd>" for label, text in self._details())
+        details = "".join(
+            f"<dt>{label}</dt><dd>{html.escape(text)}</dd>" for label, text in self._details()
+        )
         return (
-            f'<div class="finding finding-{self.severity}"><p><strong>{self.severity}</strong> <code>{self.rule}</code> '
+            f'<div class="finding finding-{self.severity}"><p><strong>{self.severity}</strong>'
+            f" <code>{self.rule}</code> "
             f"{html.escape(self.message)}</p>{f'<dl>{details}</dl>' if details else ''}</div>"
         )
 
@@ -101,4 +111,6 @@ class Findings(tuple[Finding, ...]):
         yield from self
 
     def _repr_html_(self) -> str:
-        return "".join(f._repr_html_() for f in self) or '<p class="finding-none">Nothing found.</p>'
+        return (
+            "".join(f._repr_html_() for f in self) or '<p class="finding-none">Nothing found.</p>'
+        )

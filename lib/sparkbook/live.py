@@ -1,4 +1,5 @@
-"""A running engine, looked at again and again: one list of panels, drawn in a notebook and written for Grafana.
+"""A running engine, looked at again and again: one list of panels, drawn in a notebook and written
+for Grafana.
 
 >>> from sparkbook import live
 >>> live.Dashboard(endpoint)                      # in a notebook: start, stop, six panels      # doctest: +SKIP
@@ -30,7 +31,8 @@ class Panel:
     """One panel.
 
     Attributes:
-        kind: gauges as they are; rates of counters; quantiles of a histogram; acceptance by position.
+        kind: gauges as they are; rates of counters; quantiles of a histogram; acceptance by
+            position.
         metrics: vLLM's names without `vllm:` and `_total`. unit: Grafana's name of the unit.
     """
 
@@ -45,12 +47,18 @@ class Panel:
         if self.kind == "gauge":
             return [(f"vllm:{name}", f"{name} {{{{instance}}}}") for name in self.metrics]
         if self.kind == "rate":
-            return [(f"sum by (instance) (rate(vllm:{name}_total{window}))", name) for name in self.metrics]
+            return [
+                (f"sum by (instance) (rate(vllm:{name}_total{window}))", name)
+                for name in self.metrics
+            ]
         if self.kind == "quantiles":
             bucket = f"sum by (le) (rate(vllm:{self.metrics[0]}_bucket{window}))"
             return [(f"histogram_quantile({q}, {bucket})", f"p{q * 100:g}") for q in (0.5, 0.9)]
         accepted, drafts = self.metrics
-        share = f"sum by (position) (rate(vllm:{accepted}_total{window})) / on () group_left sum(rate(vllm:{drafts}_total{window}))"
+        share = (
+            f"sum by (position) (rate(vllm:{accepted}_total{window})) / on () group_left"
+            f" sum(rate(vllm:{drafts}_total{window}))"
+        )
         return [(share, "position {{position}}")]
 
 
@@ -60,7 +68,12 @@ PANELS = (
     Panel("Tokens per second", "rate", ("generation_tokens", "prompt_tokens"), "short"),
     Panel("Time to first token", "quantiles", ("time_to_first_token_seconds",), "s"),
     Panel("Gap between outputs (ITL)", "quantiles", ("inter_token_latency_seconds",), "s"),
-    Panel("Accepted drafts by position", "positions", ("spec_decode_num_accepted_tokens_per_pos", "spec_decode_num_drafts"), "percentunit"),
+    Panel(
+        "Accepted drafts by position",
+        "positions",
+        ("spec_decode_num_accepted_tokens_per_pos", "spec_decode_num_drafts"),
+        "percentunit",
+    ),
 )
 
 
@@ -76,17 +89,33 @@ def grafana() -> dict[str, Any]:
             "gridPos": {"x": 12 * (number % 2), "y": 8 * (number // 2), "w": 12, "h": 8},
             "fieldConfig": {"defaults": {"unit": panel.unit, "min": 0}, "overrides": []},
             "targets": [
-                {"refId": "AB"[place], "expr": expression, "legendFormat": legend, "datasource": source}
+                {
+                    "refId": "AB"[place],
+                    "expr": expression,
+                    "legendFormat": legend,
+                    "datasource": source,
+                }
                 for place, (expression, legend) in enumerate(panel.queries())
             ],
         }
         for number, panel in enumerate(PANELS)
     ]
-    wanted = {"name": "DS_PROMETHEUS", "label": "Prometheus", "type": "datasource", "pluginId": "prometheus", "pluginName": "Prometheus"}
+    wanted = {
+        "name": "DS_PROMETHEUS",
+        "label": "Prometheus",
+        "type": "datasource",
+        "pluginId": "prometheus",
+        "pluginName": "Prometheus",
+    }
     return {
-        "__inputs": [wanted], "title": "vLLM on a Spark", "uid": "sparkbook-vllm", "schemaVersion": 39, "refresh": "10s",
-        "time": {"from": "now-30m", "to": "now"}, "panels": panels,
-    }  # fmt: skip
+        "__inputs": [wanted],
+        "title": "vLLM on a Spark",
+        "uid": "sparkbook-vllm",
+        "schemaVersion": 39,
+        "refresh": "10s",
+        "time": {"from": "now-30m", "to": "now"},
+        "panels": panels,
+    }
 
 
 def prometheus(targets: Sequence[str] = ("127.0.0.1:8000",)) -> str:
@@ -103,7 +132,12 @@ def prometheus(targets: Sequence[str] = ("127.0.0.1:8000",)) -> str:
     targets = [target.strip().rpartition("://")[2].partition("/")[0] for target in targets]
     if not all(targets):
         raise SparkbookError("a server has no name: give HOST:PORT, such as 127.0.0.1:8000")
-    job = {"job_name": "vllm", "scrape_interval": "5s", "metrics_path": "/metrics", "static_configs": [{"targets": list(targets)}]}
+    job = {
+        "job_name": "vllm",
+        "scrape_interval": "5s",
+        "metrics_path": "/metrics",
+        "static_configs": [{"targets": list(targets)}],
+    }
     return yaml.safe_dump({"scrape_configs": [job]}, sort_keys=False)
 
 
@@ -113,7 +147,8 @@ class Look:
 
     Attributes:
         t_s: since the first scrape. kv_use: 0 to 1.
-        ttft, itl: observations of this interval by upper bound in seconds; empty buckets are left out.
+        ttft, itl: observations of this interval by upper bound in seconds; empty buckets are left
+            out.
         per_position: share of drafts accepted at each position; empty without drafts.
     """
 
@@ -139,16 +174,27 @@ def look(before: Metrics, after: Metrics, seconds: float, t_s: float) -> Look:
         if name not in after.names() or name not in before.names():
             return {}
         new: Histogram = after.histogram(name).minus(before.histogram(name))
-        return {f"{bound:g}": count for bound, count in zip(new.bounds, new.per_bucket, strict=True) if count}
+        return {
+            f"{bound:g}": count
+            for bound, count in zip(new.bounds, new.per_bucket, strict=True)
+            if count
+        }
 
     return Look(
-        round(t_s, 2), change.kv_use, change.running, change.waiting,
+        round(t_s, 2),
+        change.kv_use,
+        change.running,
+        change.waiting,
         round(change.generation_tok_s, 1) if change.generation_tok_s is not None else None,
-        grown("time_to_first_token_seconds"), grown("inter_token_latency_seconds"), tuple(round(p, 3) for p in change.per_position),
-    )  # fmt: skip
+        grown("time_to_first_token_seconds"),
+        grown("inter_token_latency_seconds"),
+        tuple(round(p, 3) for p in change.per_position),
+    )
 
 
-def watch(endpoint: Endpoint, interval_s: float = 1.0, *, stop: threading.Event | None = None) -> Iterator[Look]:
+def watch(
+    endpoint: Endpoint, interval_s: float = 1.0, *, stop: threading.Event | None = None
+) -> Iterator[Look]:
     """Looks, one every `interval_s` seconds, until `stop` is set.
 
     Raises:
@@ -158,7 +204,9 @@ def watch(endpoint: Endpoint, interval_s: float = 1.0, *, stop: threading.Event 
     begin = last = time.monotonic()
     before = Metrics.parse(endpoint.metrics_text())
     if not {name for panel in PANELS for name in panel.metrics}.intersection(before.names()):
-        raise SparkbookError(f"{endpoint.url}/metrics has none of the metrics looked at: is this a vLLM server?")
+        raise SparkbookError(
+            f"{endpoint.url}/metrics has none of the metrics looked at: is this a vLLM server?"
+        )
     while not stop.wait(interval_s):
         after, now = Metrics.parse(endpoint.metrics_text()), time.monotonic()
         yield look(before, after, now - last, now - begin)
@@ -184,7 +232,9 @@ def read(file: str | Path = RECORDED) -> tuple[dict[str, str], list[Look]]:
     """
     try:
         kept = json.loads(Path(file).read_text(encoding="utf-8"))
-        looks = [Look(**{**row, "per_position": tuple(row["per_position"])}) for row in kept.pop("looks")]
+        looks = [
+            Look(**{**row, "per_position": tuple(row["per_position"])}) for row in kept.pop("looks")
+        ]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise SparkbookError(f"{file} is not a recording of looks: {error}") from None
     return kept, looks
@@ -196,7 +246,11 @@ class Dashboard:
     def __init__(self, endpoint: Endpoint | str, interval_s: float = 1.0, keep: int = 120):
         import ipywidgets
 
-        self.endpoint = Endpoint(endpoint.rstrip("/").removesuffix("/v1")) if isinstance(endpoint, str) else endpoint
+        self.endpoint = (
+            Endpoint(endpoint.rstrip("/").removesuffix("/v1"))
+            if isinstance(endpoint, str)
+            else endpoint
+        )
         self.interval_s, self.keep = interval_s, keep
         self.looks: list[Look] = []
         self._stop = threading.Event()

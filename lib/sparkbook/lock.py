@@ -1,7 +1,8 @@
-"""The stack lock: everything that decided how a server ran, as JSON that can be reviewed, compared, verified and served again.
+"""The stack lock: everything that decided how a server ran, as JSON that can be reviewed, compared,
+verified and served again.
 
-A lock holds no time and no secret, and its keys come in one order: two locks of the same stack are the same text. What could not be found
-out is null.
+A lock holds no time and no secret, and its keys come in one order: two locks of the same stack are
+the same text. What could not be found out is null.
 """
 
 from __future__ import annotations
@@ -60,39 +61,78 @@ class Rule:
 _MEANT = "Nothing, if the update was meant: measure again, then lock again."
 RULES = {
     "image": Rule(
-        "LOCK101", "image", "error", "The image is another one",
+        "LOCK101",
+        "image",
+        "error",
+        "The image is another one",
         "Another digest is another vLLM, another CUDA, other kernels, also under the same tag.",
         "serve --locked pulls the locked digest; or lock again after a look at the release notes.",
     ),
     "models": Rule(
-        "LOCK102", "models", "error", "The model's files changed", "Another revision, or files of the same revision with other bytes.",
+        "LOCK102",
+        "models",
+        "error",
+        "The model's files changed",
+        "Another revision, or files of the same revision with other bytes.",
         "Fetch the locked revision; files that differ under the same revision are damaged.",
     ),
     "launch": Rule(
-        "LOCK103", "launch", "error", "The server is started differently",
+        "LOCK103",
+        "launch",
+        "error",
+        "The server is started differently",
         "An argument, a variable or a mount is another one, so speed, memory or output may be.",
         "serve --locked starts it as it was; or lock again.",
     ),
     "engine": Rule(
-        "LOCK104", "engine", "warning", "The software that serves is of another version",
-        "The vLLM version that the server itself reports, or Docker's.", _MEANT,
+        "LOCK104",
+        "engine",
+        "warning",
+        "The software that serves is of another version",
+        "The vLLM version that the server itself reports, or Docker's.",
+        _MEANT,
     ),
     "host": Rule(
-        "LOCK105", "host", "warning", "The host changed", "Driver, kernel or GPU: the usual cause of a speed that moved by itself.", _MEANT,
+        "LOCK105",
+        "host",
+        "warning",
+        "The host changed",
+        "Driver, kernel or GPU: the usual cause of a speed that moved by itself.",
+        _MEANT,
     ),
-    "recipe": Rule("LOCK106", "recipe", "info", "The recipe was edited", "The catalogue's text moved; what is started may be the same."),
+    "recipe": Rule(
+        "LOCK106",
+        "recipe",
+        "info",
+        "The recipe was edited",
+        "The catalogue's text moved; what is started may be the same.",
+    ),
     "plan": Rule(
-        "LOCK107", "plan", "info", "The memory plan is another one", "The same start, planned otherwise: the library learned something.",
+        "LOCK107",
+        "plan",
+        "info",
+        "The memory plan is another one",
+        "The same start, planned otherwise: the library learned something.",
     ),
-    "bench": Rule("LOCK108", "bench", "info", "The measurement is another one", "Look at both before you trust either."),
-}  # fmt: skip
+    "bench": Rule(
+        "LOCK108",
+        "bench",
+        "info",
+        "The measurement is another one",
+        "Look at both before you trust either.",
+    ),
+}
 """What a difference means, by the lock's section."""
 
 INTRO = (
-    "What `sparkbook lock verify` and `lock diff` say, one finding a section of the lock. Each example is one value of a lock, before and "
-    "after; they were compared when this page was built."
+    "What `sparkbook lock verify` and `lock diff` say, one finding a section of the lock. Each"
+    " example is one value of a lock, before and after; they were compared when this page was"
+    " built."
 )
-SOURCE = "Nothing but the two locks: what differs is shown, and what it means is this project's own judgement."
+SOURCE = (
+    "Nothing but the two locks: what differs is shown, and what it means is this project's own"
+    " judgement."
+)
 
 _EXAMPLES: dict[str, tuple[str, Any, Any]] = {
     "image": ("digest", "sha256:4c1e4c1e4c1e", "sha256:a07ba07ba07b"),
@@ -115,9 +155,20 @@ def page(rule: Rule) -> str:
     moved = Change(f"{rule.name}.{path}", before, after)
     found = judge([moved])
     same = f"{moved.path}: {_shown(moved.path, before)}, as it was locked"
-    examples = [("Fails", f"```text\n{moved}\n```", found), ("Passes", f"```text\n{same}\n```", judge([]))]
+    examples = [
+        ("Fails", f"```text\n{moved}\n```", found),
+        ("Passes", f"```text\n{same}\n```", judge([])),
+    ]
     text = f"{rule.message}. {rule.text}" + (f"\n\n**What to do:** {rule.fix}" if rule.fix else "")
-    return section_page(rule.code, rule.name, ("Stack lock", rule.severity), text, examples, rule.source, found[0].kind)
+    return section_page(
+        rule.code,
+        rule.name,
+        ("Stack lock", rule.severity),
+        text,
+        examples,
+        rule.source,
+        found[0].kind,
+    )
 
 
 @dataclass(frozen=True)
@@ -163,18 +214,26 @@ def make(
     kernel, machine = runner(["uname", "-r"]), runner(["uname", "-m"])
     return {
         "format": FORMAT,
-        "recipe": {"id": recipe.id, "sha256": _digest(recipe.model_dump(mode="json"))} if recipe else None,
+        "recipe": (
+            {"id": recipe.id, "sha256": _digest(recipe.model_dump(mode="json"))} if recipe else None
+        ),
         "image": _image(launch, served),
-        "models": {name: _files(folder, revision, deep) for name, (folder, revision) in _models(launch, recipe, folders or {}).items()},
+        "models": {
+            name: _files(folder, revision, deep)
+            for name, (folder, revision) in _models(launch, recipe, folders or {}).items()
+        },
         "launch": _launch(launch),
         "engine": {"vllm": served.vllm, "docker": served.docker},
         "host": {
-            "architecture": machine.out if machine.code == 0 else None, "kernel": kernel.out if kernel.code == 0 else None,
-            **_gpu(runner(["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"])),
+            "architecture": machine.out if machine.code == 0 else None,
+            "kernel": kernel.out if kernel.code == 0 else None,
+            **_gpu(
+                runner(["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"])
+            ),
         },
         "plan": dict(plan) if plan else None,
         "bench": dict(bench) if bench else None,
-    }  # fmt: skip
+    }
 
 
 def _image(launch: Launch, served: Served) -> dict[str, Any] | None:
@@ -185,30 +244,54 @@ def _image(launch: Launch, served: Served) -> dict[str, Any] | None:
 
 
 def _launch(launch: Launch) -> dict[str, Any]:
-    """The launch without its image; the values of secrets are null already, and this makes sure of it."""
+    """The launch without its image; the values of secrets are null already, and this makes sure of
+    it.
+    """
     data = launch.model_dump(mode="json", exclude={"image"})
     data["env"] = {name: None if is_secret(name) else value for name, value in data["env"].items()}
     return data
 
 
 def _gpu(asked: Ran) -> dict[str, Any]:
-    rows = [line.rsplit(",", 1) for line in asked.out.splitlines() if "," in line] if asked.code == 0 else []
-    return {"gpus": [name.strip() for name, _ in rows] or None, "driver": rows[0][1].strip() if rows else None}
+    rows = (
+        [line.rsplit(",", 1) for line in asked.out.splitlines() if "," in line]
+        if asked.code == 0
+        else []
+    )
+    return {
+        "gpus": [name.strip() for name, _ in rows] or None,
+        "driver": rows[0][1].strip() if rows else None,
+    }
 
 
 def _digest(value: Any) -> str:
-    return hashlib.sha256(json.dumps(value, sort_keys=True, ensure_ascii=False).encode()).hexdigest()
+    return hashlib.sha256(
+        json.dumps(value, sort_keys=True, ensure_ascii=False).encode()
+    ).hexdigest()
 
 
-def _models(launch: Launch, recipe: Recipe | None, given: Mapping[str, Path]) -> dict[str, tuple[Path | None, str | None]]:
-    """Each checkpoint, model and draft, with the folder of its files on this host (None: not found) and the commit it is of."""
+def _models(
+    launch: Launch, recipe: Recipe | None, given: Mapping[str, Path]
+) -> dict[str, tuple[Path | None, str | None]]:
+    """Each checkpoint, model and draft, with the folder of its files on this host (None: not found)
+    and the commit it is of.
+    """
     if given:
         return {name: (folder, _commit(folder)) for name, folder in given.items()}
     found: dict[str, tuple[Path | None, str | None]] = {}
-    cache = store.local_folder(launch.container.on_host(launch.env.get("HF_HOME") or "~/.cache/huggingface"))
+    cache = store.local_folder(
+        launch.container.on_host(launch.env.get("HF_HOME") or "~/.cache/huggingface")
+    )
     for one in store.checkpoints(recipe) if recipe else ():
-        folder = store.local_folder(one.folder) if one.folder else store.snapshot(cache, one.repo, one.revision)
-        found[one.repo] = (folder if folder and folder.is_dir() else None, one.revision if one.folder or not folder else folder.name)
+        folder = (
+            store.local_folder(one.folder)
+            if one.folder
+            else store.snapshot(cache, one.repo, one.revision)
+        )
+        found[one.repo] = (
+            folder if folder and folder.is_dir() else None,
+            one.revision if one.folder or not folder else folder.name,
+        )
     if not found and (model := launch.serve.model):
         folder = Path(launch.container.on_host(model)).expanduser()
         staged = store.snapshot(cache, model) if re.fullmatch(r"[\w.-]+/[\w.-]+", model) else None
@@ -224,14 +307,17 @@ def _commit(folder: Path) -> str | None:
 def _files(folder: Path | None, revision: str | None, deep: bool) -> dict[str, Any]:
     """Revision, and size and SHA-256 of each file.
 
-    In Hugging Face's cache a large file lies under its SHA-256 as name: that is taken at its word, unless `deep`.
+    In Hugging Face's cache a large file lies under its SHA-256 as name: that is taken at its word,
+    unless `deep`.
     """
     if folder is None:
         return {"revision": revision, "files": None}
     files = {}
     for path in sorted(folder.rglob("*")):
         name = path.relative_to(folder).as_posix()
-        if not path.is_file() or any(part.startswith(".") for part in path.relative_to(folder).parts):
+        if not path.is_file() or any(
+            part.startswith(".") for part in path.relative_to(folder).parts
+        ):
             continue
         real = path.resolve()
         told = real.name if path.is_symlink() and re.fullmatch(r"[0-9a-f]{64}", real.name) else None
@@ -249,8 +335,14 @@ def _files(folder: Path | None, revision: str | None, deep: bool) -> dict[str, A
 
 
 def dumps(lock: Mapping[str, Any]) -> str:
-    """The lock as text: sections in their order, what is inside them sorted, so that it can be reviewed line by line."""
-    ordered = {name: _sorted(lock[name]) if name != "launch" else lock[name] for name in _ORDER if name in lock}
+    """The lock as text: sections in their order, what is inside them sorted, so that it can be
+    reviewed line by line.
+    """
+    ordered = {
+        name: _sorted(lock[name]) if name != "launch" else lock[name]
+        for name in _ORDER
+        if name in lock
+    }
     return json.dumps(ordered, indent=2, ensure_ascii=False) + "\n"
 
 
@@ -274,7 +366,9 @@ def read(file: str | Path) -> dict[str, Any]:
     except ValueError as error:
         raise SparkbookError(f"the lock {path} is not JSON: {error}") from None
     if not isinstance(lock, dict) or lock.get("format") != FORMAT:
-        raise SparkbookError(f'{path} is not a stack lock of this version: it should say "format": "{FORMAT}"')
+        raise SparkbookError(
+            f'{path} is not a stack lock of this version: it should say "format": "{FORMAT}"'
+        )
     if missing := [name for name in _ORDER if name not in lock]:
         raise SparkbookError(f"the lock {path} lacks {', '.join(missing)}")
     launch_of(lock)
@@ -303,7 +397,9 @@ def launch_of(lock: Mapping[str, Any]) -> Launch:
 
 
 def recipe_of(lock: Mapping[str, Any]) -> Recipe | None:
-    """The recipe that a lock names, if it is still there: for what the server is said to be able to do."""
+    """The recipe that a lock names, if it is still there: for what the server is said to be able to
+    do.
+    """
     try:
         return recipes.load(lock["recipe"]["id"]) if lock["recipe"] else None
     except SparkbookError:
@@ -315,7 +411,9 @@ def recipe_of(lock: Mapping[str, Any]) -> Recipe | None:
 
 @dataclass(frozen=True)
 class Change:
-    """One value that differs: where it stands, and what it was and is. A value that is not there is None, as one that is not known."""
+    """One value that differs: where it stands, and what it was and is. A value that is not there is
+    None, as one that is not known.
+    """
 
     path: str
     before: Any
@@ -336,7 +434,12 @@ def _shown(path: str, value: Any) -> str:
 
 def diff(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[Change]:
     """What differs between two locks, in their order."""
-    return [change for name in _ORDER if name != "format" for change in _changes(name, before.get(name), after.get(name))]
+    return [
+        change
+        for name in _ORDER
+        if name != "format"
+        for change in _changes(name, before.get(name), after.get(name))
+    ]
 
 
 def _changes(path: str, before: Any, after: Any) -> Iterator[Change]:
@@ -352,19 +455,28 @@ def judge(changes: Sequence[Change], *, unknown: bool = True) -> Findings:
 
     Args:
         changes: from the lock to what is there now.
-        unknown: whether a value that is not known now counts as moved; False leaves out what can't be asked, as of a server that is down.
+        unknown: whether a value that is not known now counts as moved; False leaves out what can't
+            be asked, as of a server that is down.
     """
     by_section: dict[str, list[Change]] = {}
     for change in changes:
-        if change.after is None and not unknown and change.path.split(".")[0] in ("image", "engine", "models", "plan", "bench"):
+        if (
+            change.after is None
+            and not unknown
+            and change.path.split(".")[0] in ("image", "engine", "models", "plan", "bench")
+        ):
             continue
         by_section.setdefault(change.path.split(".")[0], []).append(change)
     return Findings(
         Finding(
-            rule=(rule := RULES[section]).code, kind="version-drift" if section in ("image", "engine", "host") else None,
-            severity=rule.severity, message=f"{rule.message} ({len(found)} {'value' if len(found) == 1 else 'values'}).",
-            evidence="; ".join(str(change) for change in found[:4]) + (f"; {len(found) - 4} more" if len(found) > 4 else ""),
-            fix=rule.fix, why=rule.address,
+            rule=(rule := RULES[section]).code,
+            kind="version-drift" if section in ("image", "engine", "host") else None,
+            severity=rule.severity,
+            message=f"{rule.message} ({len(found)} {'value' if len(found) == 1 else 'values'}).",
+            evidence="; ".join(str(change) for change in found[:4])
+            + (f"; {len(found) - 4} more" if len(found) > 4 else ""),
+            fix=rule.fix,
+            why=rule.address,
         )
         for section, found in by_section.items()
-    )  # fmt: skip
+    )

@@ -1,7 +1,8 @@
 """What an engine tells about itself at `/metrics`, as values that can be asked.
 
-Prometheus' text format is read by prometheus-client's own parser. Names are vLLM's, with or without the `vllm:` prefix and the `_total`
-ending of counters. A metric that is not there is an error, never zero: names change between releases.
+Prometheus' text format is read by prometheus-client's own parser. Names are vLLM's, with or without
+the `vllm:` prefix and the `_total` ending of counters. A metric that is not there is an error,
+never zero: names change between releases.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ class Histogram:
     """A histogram: cumulative counts of observations at or below each bound.
 
     Attributes:
-        bounds: upper bounds of the buckets, ascending, the last one infinite; in the metric's own unit (seconds, tokens).
+        bounds: upper bounds of the buckets, ascending, the last one infinite; in the metric's own
+            unit (seconds, tokens).
         cumulative: observations at or below each bound.
         total: sum of all observations.
     """
@@ -43,12 +45,17 @@ class Histogram:
     @property
     def per_bucket(self) -> tuple[float, ...]:
         """Observations in each bucket alone."""
-        return tuple(now - before for now, before in zip(self.cumulative, (0.0, *self.cumulative), strict=False))
+        return tuple(
+            now - before
+            for now, before in zip(self.cumulative, (0.0, *self.cumulative), strict=False)
+        )
 
     def quantile(self, q: float) -> float | None:
-        """The q-quantile, interpolated linearly inside its bucket as Prometheus' `histogram_quantile` does.
+        """The q-quantile, interpolated linearly inside its bucket as Prometheus'
+        `histogram_quantile` does.
 
-        None where there are no observations; the highest finite bound where the quantile lies beyond it.
+        None where there are no observations; the highest finite bound where the quantile lies
+        beyond it.
 
         Raises:
             SparkbookError: q is not between 0 and 1.
@@ -69,9 +76,14 @@ class Histogram:
     def minus(self, earlier: Histogram) -> Histogram:
         """What was observed since an earlier scrape of the same histogram."""
         if earlier.bounds != self.bounds:
-            raise SparkbookError("the two histograms have different buckets: they are not of the same metric and release")
+            raise SparkbookError(
+                "the two histograms have different buckets: they are not of the same metric and"
+                " release"
+            )
         return Histogram(
-            self.bounds, tuple(a - b for a, b in zip(self.cumulative, earlier.cumulative, strict=True)), self.total - earlier.total
+            self.bounds,
+            tuple(a - b for a, b in zip(self.cumulative, earlier.cumulative, strict=True)),
+            self.total - earlier.total,
         )
 
 
@@ -87,7 +99,8 @@ class Metrics:
         self.of_vllm = False
         for family in families:
             self.of_vllm |= family.name.startswith("vllm:")
-            # Without a `# TYPE` line, as in a scrape that went through grep, the parser makes a family of every series.
+            # Without a `# TYPE` line, as in a scrape that went through grep, the parser makes a
+            # family of every series.
             known = self._families.setdefault(family.name.removeprefix("vllm:"), family)
             if known is not family:
                 known.samples.extend(family.samples)
@@ -105,7 +118,9 @@ class Metrics:
             raise SparkbookError(f"this is not a /metrics page: {str(error)[:200]}") from None
 
     def names(self) -> list[str]:
-        """Names of the metrics, sorted, without the `vllm:` prefix; counters without `_total`, and without the `_created` gauges."""
+        """Names of the metrics, sorted, without the `vllm:` prefix; counters without `_total`, and
+        without the `_created` gauges.
+        """
         return sorted(name for name in self._families if not name.endswith("_created"))
 
     def help(self, name: str) -> str:
@@ -121,13 +136,19 @@ class Metrics:
         family = self._family(name)
         if family.type == "histogram":
             raise SparkbookError(f"{name} is a histogram: ask histogram('{name}')")
-        found = [s.value for s in family.samples if not s.name.endswith("_created") and labels.items() <= s.labels.items()]
+        found = [
+            s.value
+            for s in family.samples
+            if not s.name.endswith("_created") and labels.items() <= s.labels.items()
+        ]
         if not found:
             raise SparkbookError(f"{name} has no series with {labels}")
         return sum(found)
 
     def labels(self, name: str) -> dict[str, str]:
-        """The labels of a metric's first series: `cache_config_info`, whose value is always 1, says everything in them."""
+        """The labels of a metric's first series: `cache_config_info`, whose value is always 1, says
+        everything in them.
+        """
         return dict(self._family(name).samples[0].labels)
 
     def by_label(self, name: str, label: str) -> dict[str, float]:
@@ -162,7 +183,9 @@ class Metrics:
         short = name.removeprefix("vllm:")
         family = self._families.get(short) or self._families.get(short.removesuffix("_total"))
         if family is None:
-            raise SparkbookError(f"the engine has no metric '{name}': {_closest(short, self._families)}")
+            raise SparkbookError(
+                f"the engine has no metric '{name}': {_closest(short, self._families)}"
+            )
         return family
 
 

@@ -1,7 +1,9 @@
-"""What two scrapes of `/metrics` say about an engine: healthy, waiting, dead behind a living port, or held at low power.
+"""What two scrapes of `/metrics` say about an engine: healthy, waiting, dead behind a living port,
+or held at low power.
 
-Counters only ever grow, so ratios come from the change between two scrapes, never from a counter's whole life: an engine that was warmed up
-with other text an hour ago would colour every figure. Everything here is pure; whoever scrapes gives texts and seconds.
+Counters only ever grow, so ratios come from the change between two scrapes, never from a counter's
+whole life: an engine that was warmed up with other text an hour ago would colour every figure.
+Everything here is pure; whoever scrapes gives texts and seconds.
 """
 
 from __future__ import annotations
@@ -26,11 +28,19 @@ SUCCESSORS = {
     "gpu_prefix_cache_hits": "prefix_cache_hits_total",
     "cpu_cache_usage_perc": "nothing: the V1 engine has no swap space",
     "num_requests_swapped": "nothing: the V1 engine has no swap space",
-    "time_per_output_token_seconds": "inter_token_latency_seconds, or request_time_per_output_token_seconds",
-    "spec_decode_draft_acceptance_rate": "spec_decode_num_accepted_tokens_total / spec_decode_num_draft_tokens_total",
-    "spec_decode_efficiency": "1 + spec_decode_num_accepted_tokens_total / spec_decode_num_drafts_total",
+    "time_per_output_token_seconds": (
+        "inter_token_latency_seconds, or request_time_per_output_token_seconds"
+    ),
+    "spec_decode_draft_acceptance_rate": (
+        "spec_decode_num_accepted_tokens_total / spec_decode_num_draft_tokens_total"
+    ),
+    "spec_decode_efficiency": (
+        "1 + spec_decode_num_accepted_tokens_total / spec_decode_num_drafts_total"
+    ),
 }
-"""What took the place of a name that dashboards still ask for. Which release has which name is in the table of releases."""
+"""What took the place of a name that dashboards still ask for. Which release has which name is in
+the table of releases.
+"""
 
 _SOURCE = "https://docs.vllm.ai/en/latest/usage/metrics/"
 _STUCK_MHZ, _BUSY_W, _DEADLOCK_S = 1000.0, 35.0, 60.0
@@ -44,7 +54,8 @@ class Telemetry:
     Attributes:
         power_w: drawn power in watts.
         clock_mhz: SM clock in MHz.
-        utilization: share of time with a kernel resident, 0 to 1: on GB10 it does not tell work from waiting.
+        utilization: share of time with a kernel resident, 0 to 1: on GB10 it does not tell work
+            from waiting.
         performance_state: `P0` is the highest.
         throttled: whether a throttle reason was active.
     """
@@ -67,11 +78,14 @@ class Deltas:
         kv_use: share of the KV cache in use now, 0 to 1.
         preemptions: requests thrown out of the KV cache and computed again.
         prefix_hits: share of looked-up prompt tokens that were cached.
-        drafts, drafted, accepted: speculation; `per_position` is the acceptance of each draft position.
+        drafts, drafted, accepted: speculation; `per_position` is the acceptance of each draft
+            position.
         queue_s: mean seconds that requests waited before they ran.
-        steps: steps after the first token, summed over requests (observations of `inter_token_latency_seconds`): the engine counts them
-            where it makes them, so events that it merges later are told apart here.
-        first_tokens: requests that got their first token. ttft_s: mean seconds until then, from when the request was parsed.
+        steps: steps after the first token, summed over requests (observations of
+            `inter_token_latency_seconds`): the engine counts them where it makes them, so events
+            that it merges later are told apart here.
+        first_tokens: requests that got their first token. ttft_s: mean seconds until then, from
+            when the request was parsed.
         decode_s: seconds from first to last token, summed over the requests that ended.
     """
 
@@ -101,32 +115,45 @@ class Deltas:
     @property
     def mean_length(self) -> float | None:
         """Tokens from one step of the target: 1 + accepted / drafts."""
-        return 1 + self.accepted / self.drafts if self.drafts and self.accepted is not None else None
+        return (
+            1 + self.accepted / self.drafts if self.drafts and self.accepted is not None else None
+        )
 
     @property
     def generation_tok_s(self) -> float | None:
         """Tokens generated per second, over all requests."""
-        return self.generation_tokens / self.seconds if self.generation_tokens is not None and self.seconds else None
+        return (
+            self.generation_tokens / self.seconds
+            if self.generation_tokens is not None and self.seconds
+            else None
+        )
 
 
 def deltas(before: Metrics, after: Metrics, seconds: float) -> Deltas:
     """Work out what changed.
 
     Raises:
-        SparkbookError: seconds is not positive, or a counter fell, so the engine was started anew between the scrapes.
+        SparkbookError: seconds is not positive, or a counter fell, so the engine was started anew
+            between the scrapes.
     """
     if not seconds > 0:
-        raise SparkbookError(f"the scrapes are {seconds} s apart: give the seconds between them, more than 0")
+        raise SparkbookError(
+            f"the scrapes are {seconds} s apart: give the seconds between them, more than 0"
+        )
 
     def value(metrics: Metrics, name: str) -> float | None:
-        # A scrape that lost its TYPE lines (pasted, filtered by grep) keeps the counters' ending in their names.
+        # A scrape that lost its TYPE lines (pasted, filtered by grep) keeps the counters' ending in
+        # their names.
         for full in (name, f"{name}_total"):
             with contextlib.suppress(SparkbookError):
                 return None if math.isnan(found := metrics.value(full)) else found
         return None
 
     def by_position(metrics: Metrics) -> dict[str, float]:
-        for full in ("spec_decode_num_accepted_tokens_per_pos", "spec_decode_num_accepted_tokens_per_pos_total"):
+        for full in (
+            "spec_decode_num_accepted_tokens_per_pos",
+            "spec_decode_num_accepted_tokens_per_pos_total",
+        ):
             with contextlib.suppress(SparkbookError):
                 if found := metrics.by_label(full, "position"):
                     return found
@@ -137,12 +164,19 @@ def deltas(before: Metrics, after: Metrics, seconds: float) -> Deltas:
         if later is None:
             return None
         if earlier is not None and later < earlier:
-            raise SparkbookError(f"{name} fell from {earlier:g} to {later:g}: the engine was started anew; scrape it twice again")
+            raise SparkbookError(
+                f"{name} fell from {earlier:g} to {later:g}: the engine was started anew; scrape it"
+                " twice again"
+            )
         return later - (earlier or 0.0)
 
     drafts = grown("spec_decode_num_drafts")
     now, then = by_position(after), by_position(before)
-    positions = [(now[p] - then.get(p, 0.0)) / drafts for p in sorted(filter(str.isdigit, now), key=int)] if drafts else []
+    positions = (
+        [(now[p] - then.get(p, 0.0)) / drafts for p in sorted(filter(str.isdigit, now), key=int)]
+        if drafts
+        else []
+    )
     queries, hits = grown("prefix_cache_queries"), grown("prefix_cache_hits")
 
     def observed(*names: str) -> Histogram | None:
@@ -156,7 +190,10 @@ def deltas(before: Metrics, after: Metrics, seconds: float) -> Deltas:
         return None
 
     queue, decode = observed("request_queue_time_seconds"), observed("request_decode_time_seconds")
-    steps, ttft = observed("inter_token_latency_seconds", "time_per_output_token_seconds"), observed("time_to_first_token_seconds")
+    steps, ttft = (
+        observed("inter_token_latency_seconds", "time_per_output_token_seconds"),
+        observed("time_to_first_token_seconds"),
+    )
     return Deltas(
         seconds,
         grown("generation_tokens"),
@@ -232,7 +269,10 @@ def describe(situation: Situation) -> str:
         for item in fields(part):
             value = getattr(part, item.name)
             if value not in (None, ()):
-                rows.append(f"{item.name}: {' / '.join(f'{v:g}' for v in value) if isinstance(value, tuple) else value}")
+                rows.append(
+                    f"{item.name}:"
+                    f" {' / '.join(f'{v:g}' for v in value) if isinstance(value, tuple) else value}"
+                )
     rows += [f"asked for: {query}" for query in situation.queries]
     return "\n".join(rows)
 
@@ -240,15 +280,20 @@ def describe(situation: Situation) -> str:
 MET = Family(
     "MET",
     "two scrapes of /metrics",
-    "What `sparkbook metrics` judges. Counters only grow, so each figure is a change between two scrapes; the examples show the changes.",
+    "What `sparkbook metrics` judges. Counters only grow, so each figure is a change between two"
+    " scrapes; the examples show the changes.",
     describe,
 )
 
 
 def _at_work(**changes: Any) -> Situation:
-    """An engine at work for a minute with a draft of three tokens, and what is to be different about it: for the examples."""
+    """An engine at work for a minute with a draft of three tokens, and what is to be different
+    about it: for the examples.
+    """
     gpu = {item.name for item in fields(Telemetry)}
-    sound = Deltas(60.0, 3324.0, 9000.0, 1.0, 0.0, 0.41, 0.0, 0.2, 1200.0, 3600.0, 2124.0, (0.85, 0.59, 0.33))
+    sound = Deltas(
+        60.0, 3324.0, 9000.0, 1.0, 0.0, 0.41, 0.0, 0.2, 1200.0, 3600.0, 2124.0, (0.85, 0.59, 0.33)
+    )
     telemetry = Telemetry(power_w=70.0, clock_mhz=2500.0, utilization=0.96, throttled=False)
     return Situation(
         replace(sound, **{name: value for name, value in changes.items() if name not in gpu}),
@@ -259,7 +304,14 @@ def _at_work(**changes: Any) -> Situation:
 def _still(seconds: float, power_w: float | None) -> Situation:
     """Requests run and no token comes."""
     return _at_work(
-        seconds=seconds, generation_tokens=0.0, prompt_tokens=0.0, power_w=power_w, drafts=0.0, drafted=0.0, accepted=0.0, per_position=()
+        seconds=seconds,
+        generation_tokens=0.0,
+        prompt_tokens=0.0,
+        power_w=power_w,
+        drafts=0.0,
+        drafted=0.0,
+        accepted=0.0,
+        per_position=(),
     )
 
 
@@ -275,74 +327,127 @@ def _seen(gpu: Telemetry) -> str:
 def _silent(situation: Situation) -> bool:
     """Whether requests run and neither a prompt token nor a generated one came."""
     change = situation.change
-    return change.generation_tokens == 0 and bool(change.running) and change.prompt_tokens in (0, None)
+    return (
+        change.generation_tokens == 0 and bool(change.running) and change.prompt_tokens in (0, None)
+    )
 
 
 def _long_or_idle(situation: Situation) -> tuple[bool, bool]:
-    """Power alone over-fires in a long prefill, and so does a short stretch without a token: a prompt may take a minute."""
+    """Power alone over-fires in a long prefill, and so does a short stretch without a token: a
+    prompt may take a minute.
+    """
     power = situation.gpu.power_w
     return situation.change.seconds >= _DEADLOCK_S, power is not None and power < _BUSY_W
 
 
 @MET.check(
-    "MET101", "deadlock", "error", kind="hang-health-ok", source="https://github.com/eugr/spark-vllm-docker/issues/260",
-    bad=lambda: _still(120.0, 21.0), good=_at_work,
-)  # fmt: skip
+    "MET101",
+    "deadlock",
+    "error",
+    kind="hang-health-ok",
+    source="https://github.com/eugr/spark-vllm-docker/issues/260",
+    bad=lambda: _still(120.0, 21.0),
+    good=_at_work,
+)
 def deadlock(situation: Situation) -> Iterator[Hit]:
-    """Requests run, and for a minute no token comes, or the GPU draws too little power to be working. `/health` answers from another
-    process and proves nothing. The confidence is high only where silence and low power agree."""
+    """Requests run, and for a minute no token comes, or the GPU draws too little power to be
+    working. `/health` answers from another process and proves nothing. The confidence is high only
+    where silence and low power agree.
+    """
     long, idle = _long_or_idle(situation)
     if not _silent(situation) or not (long or idle):
         return
     change, seen = situation.change, _seen(situation.gpu)
     yield Hit(
-        f"{change.running:g} requests run and not one token came in {change.seconds:g} s: the engine is deadlocked, whatever /health says",
-        evidence=f"generation_tokens_total unchanged, num_requests_running {change.running:g}" + (f"; {seen}" if seen else ""),
-        confidence="high" if long and idle else "medium" if long and situation.gpu.power_w is None else "low",
-        fix="Restart the engine; the host and its power supply are not at fault. Collect first: the log's last line of every rank. "
-        'Against a repetition: --compilation-config \'{"cudagraph_mode":"PIECEWISE"}\'.',
+        f"{change.running:g} requests run and not one token came in {change.seconds:g} s: the"
+        " engine is deadlocked, whatever /health says",
+        evidence=f"generation_tokens_total unchanged, num_requests_running {change.running:g}"
+        + (f"; {seen}" if seen else ""),
+        confidence=(
+            "high"
+            if long and idle
+            else "medium"
+            if long and situation.gpu.power_w is None
+            else "low"
+        ),
+        fix=(
+            "Restart the engine; the host and its power supply are not at fault. Collect first: the"
+            " log's last line of every rank. Against a repetition: --compilation-config"
+            ' \'{"cudagraph_mode":"PIECEWISE"}\'.'
+        ),
     )
 
 
 @MET.check(
-    "MET102", "stuck-at-low-power", "error", kind="power-throttle",
+    "MET102",
+    "stuck-at-low-power",
+    "error",
+    kind="power-throttle",
     source="https://github.com/tonyd2wild/DeepSeek-V4.1-Flash-vLLM-DGX-Spark/issues/1",
-    bad=lambda: _at_work(power_w=20.0, clock_mhz=799.0), good=_at_work,
-)  # fmt: skip
+    bad=lambda: _at_work(power_w=20.0, clock_mhz=799.0),
+    good=_at_work,
+)
 def stuck_at_low_power(situation: Situation) -> Iterator[Hit]:
-    """Tokens advance, slowly: the clock stays below 1000 MHz at little power, busy by its own account, and no throttle reason is active.
-    Seen on Sparks whose power supply was negotiated wrongly. Figures measured in such a period say nothing about the recipe."""
+    """Tokens advance, slowly: the clock stays below 1000 MHz at little power, busy by its own
+    account, and no throttle reason is active. Seen on Sparks whose power supply was negotiated
+    wrongly. Figures measured in such a period say nothing about the recipe.
+    """
     tokens, gpu = situation.change.generation_tokens, situation.gpu
     low = gpu.clock_mhz is not None and gpu.clock_mhz < _STUCK_MHZ and gpu.throttled is not True
-    if tokens and low and (gpu.power_w is None or gpu.power_w < _BUSY_W) and (gpu.utilization is None or gpu.utilization > 0.5):
+    if (
+        tokens
+        and low
+        and (gpu.power_w is None or gpu.power_w < _BUSY_W)
+        and (gpu.utilization is None or gpu.utilization > 0.5)
+    ):
         yield Hit(
-            f"Tokens advance, but the GPU is stuck at low power ({gpu.clock_mhz:g} MHz without a throttle reason)",
+            f"Tokens advance, but the GPU is stuck at low power ({gpu.clock_mhz:g} MHz without a"
+            " throttle reason)",
             evidence=f"{tokens:g} tokens in {situation.change.seconds:g} s; {_seen(gpu)}",
-            fix="Shut down, take the AC plug out for a minute, start again; figures taken in this period are invalid.",
+            fix=(
+                "Shut down, take the AC plug out for a minute, start again; figures taken in this"
+                " period are invalid."
+            ),
         )
 
 
 @MET.check(
-    "MET103", "short-silence", "info", kind="hang-health-ok", confidence="low",
-    source="https://github.com/eugr/spark-vllm-docker/issues/260", bad=lambda: _still(10.0, None), good=_at_work,
-)  # fmt: skip
+    "MET103",
+    "short-silence",
+    "info",
+    kind="hang-health-ok",
+    confidence="low",
+    source="https://github.com/eugr/spark-vllm-docker/issues/260",
+    bad=lambda: _still(10.0, None),
+    good=_at_work,
+)
 def short_silence(situation: Situation) -> Iterator[Hit]:
-    """No token within less than a minute, at a power that is not known to be low: too short to tell a long prompt from a hang."""
+    """No token within less than a minute, at a power that is not known to be low: too short to tell
+    a long prompt from a hang.
+    """
     if _silent(situation) and not any(_long_or_idle(situation)):
         change = situation.change
         yield Hit(
-            f"No token in {change.seconds:g} s with {change.running:g} requests running: a long prompt, or the beginning of a hang",
+            f"No token in {change.seconds:g} s with {change.running:g} requests running: a long"
+            " prompt, or the beginning of a hang",
             evidence="generation_tokens_total unchanged",
             fix="Scrape again after a minute, with the GPU's power beside it.",
         )
 
 
 @MET.check(
-    "MET104", "throttled", "warning", kind="thermal-throttle", source="https://github.com/ollama/ollama/issues/13552",
-    bad=lambda: _at_work(throttled=True, clock_mhz=1400.0), good=_at_work,
-)  # fmt: skip
+    "MET104",
+    "throttled",
+    "warning",
+    kind="thermal-throttle",
+    source="https://github.com/ollama/ollama/issues/13552",
+    bad=lambda: _at_work(throttled=True, clock_mhz=1400.0),
+    good=_at_work,
+)
 def throttled(situation: Situation) -> Iterator[Hit]:
-    """The driver reports an active throttle reason: the GPU runs slower than it could, and figures of this period are not the recipe's."""
+    """The driver reports an active throttle reason: the GPU runs slower than it could, and figures
+    of this period are not the recipe's.
+    """
     if situation.gpu.throttled and not _silent(situation):
         yield Hit(
             "The GPU is throttled",
@@ -357,11 +462,16 @@ def _shape(change: Deltas) -> str:
 
 def _figures(change: Deltas) -> str:
     by_position = f", by position {_shape(change)}" if change.per_position else ""
-    return f"acceptance {change.acceptance:.1%}, {change.mean_length:.2f} tokens a step{by_position}"
+    return (
+        f"acceptance {change.acceptance:.1%}, {change.mean_length:.2f} tokens a step{by_position}"
+    )
 
 
 def _drafts(change: Deltas) -> str:
-    return f"{change.drafts:g} drafts, {change.drafted:g} drafted, {change.accepted:g} accepted in {change.seconds:g} s"
+    return (
+        f"{change.drafts:g} drafts, {change.drafted:g} drafted, {change.accepted:g} accepted in"
+        f" {change.seconds:g} s"
+    )
 
 
 def _broken(change: Deltas) -> bool:
@@ -371,45 +481,77 @@ def _broken(change: Deltas) -> bool:
 
 
 @MET.check(
-    "MET201", "broken-draft-pair", "error", kind="spec-decode-acceptance", source="https://github.com/vllm-project/vllm/issues/41789",
-    bad=lambda: _at_work(accepted=12.0, per_position=(0.01, 0.0, 0.0)), good=_at_work,
-)  # fmt: skip
+    "MET201",
+    "broken-draft-pair",
+    "error",
+    kind="spec-decode-acceptance",
+    source="https://github.com/vllm-project/vllm/issues/41789",
+    bad=lambda: _at_work(accepted=12.0, per_position=(0.01, 0.0, 0.0)),
+    good=_at_work,
+)
 def broken_draft_pair(situation: Situation) -> Iterator[Hit]:
-    """Even the first draft token is accepted less than one time in twenty. No tuning brings that back: draft and target do not belong
-    together, or the KV cache's data type spoils what the draft reads."""
+    """Even the first draft token is accepted less than one time in twenty. No tuning brings that
+    back: draft and target do not belong together, or the KV cache's data type spoils what the draft
+        reads.
+    """
     change = situation.change
     if change.acceptance is not None and _broken(change):
         yield Hit(
             f"Speculation does not work at all ({_figures(change)})",
             evidence=_drafts(change),
-            fix="This is a broken pair, not a matter of tuning: check the draft's revision and patches against the target's, and try "
-            "--kv-cache-dtype auto; else switch speculation off.",
+            fix=(
+                "This is a broken pair, not a matter of tuning: check the draft's revision and"
+                " patches against the target's, and try --kv-cache-dtype auto; else switch"
+                " speculation off."
+            ),
         )
 
 
 @MET.check(
-    "MET203", "positions-out-of-order", "warning", kind="spec-decode-metrics", confidence="medium", source=_SOURCE,
-    bad=lambda: _at_work(per_position=(0.4, 0.6, 0.33)), good=_at_work,
-)  # fmt: skip
+    "MET203",
+    "positions-out-of-order",
+    "warning",
+    kind="spec-decode-metrics",
+    confidence="medium",
+    source=_SOURCE,
+    bad=lambda: _at_work(per_position=(0.4, 0.6, 0.33)),
+    good=_at_work,
+)
 def positions_out_of_order(situation: Situation) -> Iterator[Hit]:
-    """A draft token counts as accepted only if all before it were, so acceptance falls from position to position. Where it rises, the two
-    scrapes are not of one engine, or counters of several engines are mixed."""
+    """A draft token counts as accepted only if all before it were, so acceptance falls from
+    position to position. Where it rises, the two scrapes are not of one engine, or counters of
+    several engines are mixed.
+    """
     change = situation.change
-    rising = any(later > earlier + 0.02 for earlier, later in zip(change.per_position, change.per_position[1:], strict=False))
+    rising = any(
+        later > earlier + 0.02
+        for earlier, later in zip(change.per_position, change.per_position[1:], strict=False)
+    )
     if rising and (change.drafts or 0) >= _FEW_DRAFTS and not _broken(change):
         yield Hit(
-            "A later draft position is accepted more often than an earlier one, which cannot be: one counts only if all before it do",
+            "A later draft position is accepted more often than an earlier one, which cannot be:"
+            " one counts only if all before it do",
             evidence=_shape(change),
-            fix="Check that both scrapes are of the same engine and that counters of several engines are not mixed.",
+            fix=(
+                "Check that both scrapes are of the same engine and that counters of several"
+                " engines are not mixed."
+            ),
         )
 
 
 @MET.check(
-    "MET202", "draft-works", "info", kind="spec-decode-tuning", source=_SOURCE,
-    bad=_at_work, good=lambda: _at_work(drafts=0.0, drafted=0.0, accepted=0.0, per_position=()),
-)  # fmt: skip
+    "MET202",
+    "draft-works",
+    "info",
+    kind="spec-decode-tuning",
+    source=_SOURCE,
+    bad=_at_work,
+    good=lambda: _at_work(drafts=0.0, drafted=0.0, accepted=0.0, per_position=()),
+)
 def draft_works(situation: Situation) -> Iterator[Hit]:
-    """The draft is accepted: how often, how many tokens a step yields, and whether the last position still earns its cost."""
+    """The draft is accepted: how often, how many tokens a step yields, and whether the last
+    position still earns its cost.
+    """
     change = situation.change
     if change.acceptance is None or not change.drafts or _broken(change):
         return
@@ -419,82 +561,129 @@ def draft_works(situation: Situation) -> Iterator[Hit]:
         fix = f"Few drafts ({change.drafts:g}): measure longer before you choose a draft length."
     elif count > 1 and change.per_position[-1] < 0.4:
         fix = (
-            f"The last position is accepted {change.per_position[-1]:.2f} of the time: measure {count - 1} against {count} draft tokens "
-            "with the text you serve."
+            f"The last position is accepted {change.per_position[-1]:.2f} of the time: measure"
+            f" {count - 1} against {count} draft tokens with the text you serve."
         )
     yield Hit(f"The draft works ({_figures(change)})", evidence=_drafts(change), fix=fix)
 
 
 @MET.check(
-    "MET301", "preemptions", "warning", kind="kv-too-small", source=_SOURCE,
-    bad=lambda: _at_work(preemptions=7.0, kv_use=0.99), good=_at_work,
-)  # fmt: skip
+    "MET301",
+    "preemptions",
+    "warning",
+    kind="kv-too-small",
+    source=_SOURCE,
+    bad=lambda: _at_work(preemptions=7.0, kv_use=0.99),
+    good=_at_work,
+)
 def preemptions(situation: Situation) -> Iterator[Hit]:
-    """The KV cache was full, and running requests were thrown out to be computed again later: they wait, and the work is done twice."""
+    """The KV cache was full, and running requests were thrown out to be computed again later: they
+    wait, and the work is done twice.
+    """
     change = situation.change
     if change.preemptions:
         use = f" at {change.kv_use:.0%} KV use" if change.kv_use is not None else ""
         yield Hit(
-            f"{change.preemptions:g} requests were thrown out of the KV cache and computed again{use}",
+            f"{change.preemptions:g} requests were thrown out of the KV cache and computed"
+            f" again{use}",
             evidence=f"num_preemptions_total + {change.preemptions:g} in {change.seconds:g} s",
             fix="Lower --max-num-seqs or --max-model-len, or give the KV cache more memory.",
         )
 
 
 @MET.check(
-    "MET302", "kv-use", "info", kind="metrics-interpretation",
+    "MET302",
+    "kv-use",
+    "info",
+    kind="metrics-interpretation",
     source="https://github.com/Blackwellboy/model-serving-minefield/blob/main/traps/memory/106-kv-occupancy-ceiling-is-not-a-leak.md",
-    bad=_at_work, good=lambda: _at_work(kv_use=None),
-)  # fmt: skip
+    bad=_at_work,
+    good=lambda: _at_work(kv_use=None),
+)
 def kv_use(situation: Situation) -> Iterator[Hit]:
-    """The KV cache fills up and stays full, as prefixes are kept for whoever asks again. That is no leak; preemptions are what hurts."""
+    """The KV cache fills up and stays full, as prefixes are kept for whoever asks again. That is no
+    leak; preemptions are what hurts.
+    """
     change = situation.change
     if change.kv_use is not None and not change.preemptions:
         yield Hit(
-            f"The KV cache is {change.kv_use:.0%} full and nothing was thrown out: that is fine, even as it climbs (cached prefixes stay)",
+            f"The KV cache is {change.kv_use:.0%} full and nothing was thrown out: that is fine,"
+            " even as it climbs (cached prefixes stay)",
             evidence=f"kv_cache_usage_perc {change.kv_use:.2f}, no preemption",
             fix="Alert on preemptions and waiting requests instead.",
         )
 
 
-@MET.check("MET303", "queue", "warning", source=_SOURCE, bad=lambda: _at_work(running=4.0, waiting=9.0), good=_at_work)
+@MET.check(
+    "MET303",
+    "queue",
+    "warning",
+    source=_SOURCE,
+    bad=lambda: _at_work(running=4.0, waiting=9.0),
+    good=_at_work,
+)
 def queue(situation: Situation) -> Iterator[Hit]:
-    """More requests wait than run: whoever comes now waits for at least one whole generation of others."""
+    """More requests wait than run: whoever comes now waits for at least one whole generation of
+    others.
+    """
     change = situation.change
     if change.waiting and change.running and change.waiting > change.running:
         yield Hit(
             f"More requests wait ({change.waiting:g}) than run ({change.running:g})",
-            evidence=f"num_requests_waiting {change.waiting:g}, num_requests_running {change.running:g}",
+            evidence=(
+                f"num_requests_waiting {change.waiting:g}, num_requests_running {change.running:g}"
+            ),
             fix="Raise --max-num-seqs if the KV cache has room, or send less at once.",
         )
 
 
 @MET.check(
-    "MET304", "prefix-cache-hits", "info", kind="metrics-interpretation", source=_SOURCE,
-    bad=lambda: _at_work(prefix_hits=0.9), good=lambda: _at_work(prefix_hits=None),
-)  # fmt: skip
+    "MET304",
+    "prefix-cache-hits",
+    "info",
+    kind="metrics-interpretation",
+    source=_SOURCE,
+    bad=lambda: _at_work(prefix_hits=0.9),
+    good=lambda: _at_work(prefix_hits=None),
+)
 def prefix_cache_hits(situation: Situation) -> Iterator[Hit]:
-    """Share of the prompt tokens that did not have to be computed. In a benchmark a high share means that prompts repeat."""
+    """Share of the prompt tokens that did not have to be computed. In a benchmark a high share
+    means that prompts repeat.
+    """
     hits = situation.change.prefix_hits
     if hits is not None:
         yield Hit(
             f"{hits:.1%} of the prompt tokens came from the prefix cache",
             evidence="prefix_cache_hits_total / prefix_cache_queries_total",
-            fix="In a benchmark, a high share means that prompts repeat: its prefill figures are then those of the cache."
-            if hits > 0.5
-            else "Nothing to repair.",
+            fix=(
+                "In a benchmark, a high share means that prompts repeat: its prefill figures are"
+                " then those of the cache."
+                if hits > 0.5
+                else "Nothing to repair."
+            ),
         )
 
 
 @MET.check(
-    "MET401", "name-not-served", "warning", kind="metrics-renamed",
+    "MET401",
+    "name-not-served",
+    "warning",
+    kind="metrics-renamed",
     source="https://github.com/GoogleCloudPlatform/monitoring-dashboard-samples/pull/1188",
-    bad=lambda: replace(_at_work(), queries=("vllm:gpu_cache_usage_perc",), served=frozenset({"kv_cache_usage_perc"})),
-    good=lambda: replace(_at_work(), queries=("vllm:kv_cache_usage_perc",), served=frozenset({"kv_cache_usage_perc"})),
-)  # fmt: skip
+    bad=lambda: replace(
+        _at_work(),
+        queries=("vllm:gpu_cache_usage_perc",),
+        served=frozenset({"kv_cache_usage_perc"}),
+    ),
+    good=lambda: replace(
+        _at_work(), queries=("vllm:kv_cache_usage_perc",), served=frozenset({"kv_cache_usage_perc"})
+    ),
+)
 def name_not_served(situation: Situation) -> Iterator[Hit]:
-    """A dashboard asks for a name that the engine does not serve. Names change between releases, and an empty panel reads like a quiet
-    server. Which release has which name comes from the table of releases, read out of vLLM's own source."""
+    """A dashboard asks for a name that the engine does not serve. Names change between releases,
+    and an empty panel reads like a quiet server. Which release has which name comes from the table
+    of releases, read out of vLLM's own source.
+    """
     from sparkbook import releases
 
     version = situation.release or releases.newest()
@@ -507,17 +696,33 @@ def name_not_served(situation: Situation) -> Iterator[Hit]:
                 continue
             spans = releases.presence("metrics", short) or releases.presence("metrics", word)
             last = spans[-1][1] if spans else None
-            since = next((known for known in releases.known() if last and not releases.at_least(last, known)), None)
-            near = difflib.get_close_matches(short, sorted(situation.served or ever), n=1, cutoff=0.75)
+            since = next(
+                (
+                    known
+                    for known in releases.known()
+                    if last and not releases.at_least(last, known)
+                ),
+                None,
+            )
+            near = difflib.get_close_matches(
+                short, sorted(situation.served or ever), n=1, cutoff=0.75
+            )
             if short in SUCCESSORS:
                 instead = f"Ask for {SUCCESSORS[short]}."
             elif spans and last is None and releases.at_least(version, spans[-1][0]):
-                # It exists, and is served only while what it counts is switched on, as speculation's are.
-                instead = f"Releases have it {releases.said(spans)}; this engine serves it only when what it counts is in use."
+                # It exists, and is served only while what it counts is switched on, as
+                # speculation's are.
+                instead = (
+                    f"Releases have it {releases.said(spans)}; this engine serves it only when what"
+                    " it counts is in use."
+                )
             elif near:
                 instead = f"Did you mean {near[0]}?"
             else:
                 instead = "Look at the names that this engine serves: curl -s URL/metrics."
             yield Hit(
-                f"{word} is not served by this engine: {releases.said(spans)}", evidence=query, fix=instead, since=since,
-            )  # fmt: skip
+                f"{word} is not served by this engine: {releases.said(spans)}",
+                evidence=query,
+                fix=instead,
+                since=since,
+            )

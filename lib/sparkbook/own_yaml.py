@@ -1,4 +1,6 @@
-"""The YAML files that this project brings along and people edit: rules, signatures, claims, measured figures."""
+"""The YAML files that this project brings along and people edit: rules, signatures, claims,
+measured figures.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +9,8 @@ from typing import Any
 
 
 def read(file: Path) -> Any:
-    """What a file of ours holds; libyaml reads it where PyYAML was built with it, eight times as fast as Python does.
+    """What a file of ours holds; libyaml reads it where PyYAML was built with it, eight times as
+    fast as Python does.
 
     Text of a user goes another way, with limits of its own: `sparkbook.formats.documents.parse`.
 

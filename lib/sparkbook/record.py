@@ -1,11 +1,14 @@
-"""`sparkbook record`: what a real machine said, with secrets and names taken out, as a bundle that can become test data.
+"""`sparkbook record`: what a real machine said, with secrets and names taken out, as a bundle that
+can become test data.
 
-A bundle holds `host.json` (what `sparkbook check --json` answers, so `check --probes` judges it again), `logs/*.log` (as `diagnose` reads
-them), `metrics/*.txt` (as `metrics` reads them) and `about.json`: what the library says of each today, which is what a test then expects.
+A bundle holds `host.json` (what `sparkbook check --json` answers, so `check --probes` judges it
+again), `logs/*.log` (as `diagnose` reads them), `metrics/*.txt` (as `metrics` reads them) and
+`about.json`: what the library says of each today, which is what a test then expects.
 
-Taken out are: every secret that this process knows (environment, key file), whatever is written like one, the names of host and user, home
-folders, addresses, and words named by the caller. The same name becomes the same stand-in everywhere. A name that nobody told about is not
-found: read a bundle before you give it away.
+Taken out are: every secret that this process knows (environment, key file), whatever is written
+like one, the names of host and user, home folders, addresses, and words named by the caller. The
+same name becomes the same stand-in everywhere. A name that nobody told about is not found: read a
+bundle before you give it away.
 """
 
 from __future__ import annotations
@@ -29,7 +32,9 @@ from sparkbook.errors import SparkbookError
 from sparkbook.recipes.launch import is_secret
 
 MOST_BYTES = 64 * 2**20
-"""Of one log or scrape; what is longer is refused, since nobody could read it before giving it away."""
+"""Of one log or scrape; what is longer is refused, since nobody could read it before giving it
+away.
+"""
 
 REMOVED = "REMOVED"
 _ORDINARY = {"root", "user", "vllm", "docker", "spark", "nvidia", "admin", "ubuntu", "localhost"}
@@ -45,15 +50,22 @@ _PATTERNS: tuple[tuple[str, str], ...] = (
     (r"(?P<keep>\b(?:Bearer|Basic)\s+)[A-Za-z0-9+/=._~-]{4,}", REMOVED),
     (r"(?P<keep>\b[a-z][a-z0-9+.-]*://)[^\s/@'\"]+@", ""),
     (rf"(?P<keep>--{_KEY}[\s=]+[\"']?)[^\s\"']+", REMOVED),
-    (rf"(?P<keep>\b{_KEY}[\"']?\s*[=:]\s*[\[(]?\s*[\"']?)(?!{REMOVED}|\d+\b|\w+_token\b)[^\s\"',;&\])}}<]{{6,}}", REMOVED),
+    (
+        rf"(?P<keep>\b{_KEY}[\"']?\s*[=:]\s*[\[(]?\s*[\"']?)(?!{REMOVED}|\d+\b|\w+_token\b)[^\s\"',;&\])}}<]{{6,}}",
+        REMOVED,
+    ),
 )
 """What is written like a secret, and what takes its place; `keep` stays before it."""
 
-_IPV4 = re.compile(r"(?<![\d.])(?:(?:25[0-5]|2[0-4]\d|1?\d?\d)\.){3}(?:25[0-5]|2[0-4]\d|1?\d?\d)(?![\d.]*\d)")
+_IPV4 = re.compile(
+    r"(?<![\d.])(?:(?:25[0-5]|2[0-4]\d|1?\d?\d)\.){3}(?:25[0-5]|2[0-4]\d|1?\d?\d)(?![\d.]*\d)"
+)
 _IPV6 = re.compile(r"(?<![\w:.])[0-9a-fA-F]{0,4}(?::[0-9a-fA-F]{0,4}){2,7}(?![\w:])")
 _MAC = re.compile(r"\b(?:[0-9a-f]{2}:){5}[0-9a-f]{2}\b", re.IGNORECASE)
 _MAIL = re.compile(r"\b[\w.+-]+@[\w-]+(?:\.[\w-]+)+\b")
-_UUID = re.compile(r"\b[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}\b", re.IGNORECASE)
+_UUID = re.compile(
+    r"\b[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}\b", re.IGNORECASE
+)
 _HOME = re.compile(r"(?P<keep>/(?:home|Users)/)(?P<name>[^/\s:'\",;)\]}]+)")
 _OPEN = ("127.", "0.0.0.0", "255.255.255.255", "192.0.2.")
 """Addresses that say nothing about a network."""
@@ -68,18 +80,34 @@ class Scrubber:
         home: the user's home folder.
     """
 
-    def __init__(self, secrets: Iterable[str] = (), names: Iterable[str] = (), home: str | None = None) -> None:
-        self.secrets = sorted({value for value in secrets if len(value) >= 4}, key=len, reverse=True)
-        self.names = sorted({name for name in names if len(name) >= 2 and name.lower() not in _ORDINARY}, key=len, reverse=True)
+    def __init__(
+        self, secrets: Iterable[str] = (), names: Iterable[str] = (), home: str | None = None
+    ) -> None:
+        self.secrets = sorted(
+            {value for value in secrets if len(value) >= 4}, key=len, reverse=True
+        )
+        self.names = sorted(
+            {name for name in names if len(name) >= 2 and name.lower() not in _ORDINARY},
+            key=len,
+            reverse=True,
+        )
         self.home = home if home and home not in ("/", "/root") else None
         self._stand_ins: dict[tuple[str, str], str] = {}
 
     @classmethod
-    def of_this_machine(cls, also: Iterable[str] = (), environ: Mapping[str, str] | None = None) -> Scrubber:
-        """One that knows this process's secrets and this machine's names; `also`: further words to take out."""
+    def of_this_machine(
+        cls, also: Iterable[str] = (), environ: Mapping[str, str] | None = None
+    ) -> Scrubber:
+        """One that knows this process's secrets and this machine's names; `also`: further words to
+        take out.
+        """
         environ = os.environ if environ is None else environ
         secrets = [value for name, value in environ.items() if is_secret(name)]
-        for place in (environ.get("SPARKBOOK_KEY_FILE"), environ.get("HF_TOKEN_PATH"), "~/.cache/huggingface/token"):
+        for place in (
+            environ.get("SPARKBOOK_KEY_FILE"),
+            environ.get("HF_TOKEN_PATH"),
+            "~/.cache/huggingface/token",
+        ):
             with suppress(OSError, ValueError):
                 secrets.append(Path(place or "").expanduser().read_text("utf-8").strip())
         host = socket.gethostname()
@@ -93,18 +121,38 @@ class Scrubber:
         for secret in self.secrets:
             text = text.replace(secret, REMOVED)
         for pattern, stand_in in _PATTERNS:
-            text = re.sub(pattern, lambda m, s=stand_in: (m.groupdict().get("keep") or "") + s, text, flags=re.IGNORECASE | re.DOTALL)
+            text = re.sub(
+                pattern,
+                lambda m, s=stand_in: (m.groupdict().get("keep") or "") + s,
+                text,
+                flags=re.IGNORECASE | re.DOTALL,
+            )
         if self.home:
             text = re.sub(rf"{re.escape(self.home)}(?![\w-])", "/home/user", text)
         text = _HOME.sub(lambda m: f"{m['keep']}user", text)
         text = _MAIL.sub("someone@example.org", text)
-        text = _UUID.sub(lambda m: f"00000000-0000-0000-0000-{self._number('uuid', m[0].lower()):012d}", text)
+        text = _UUID.sub(
+            lambda m: f"00000000-0000-0000-0000-{self._number('uuid', m[0].lower()):012d}", text
+        )
         text = _MAC.sub(lambda m: f"02:00:00:00:00:{self._number('mac', m[0].lower()):02x}", text)
-        text = _IPV4.sub(lambda m: m[0] if m[0].startswith(_OPEN) else f"192.0.2.{self._number('ip', m[0])}", text)
-        text = _IPV6.sub(lambda m: f"2001:db8::{self._number('ip6', m[0].lower()):x}" if _is_outside(m[0]) else m[0], text)
+        text = _IPV4.sub(
+            lambda m: m[0] if m[0].startswith(_OPEN) else f"192.0.2.{self._number('ip', m[0])}",
+            text,
+        )
+        text = _IPV6.sub(
+            lambda m: (
+                f"2001:db8::{self._number('ip6', m[0].lower()):x}" if _is_outside(m[0]) else m[0]
+            ),
+            text,
+        )
         for name in self.names:
             pattern = rf"(?<![A-Za-z0-9]){re.escape(name)}(?![A-Za-z0-9])"
-            text = re.sub(pattern, lambda m: f"name{self._number('name', m[0].lower())}", text, flags=re.IGNORECASE)
+            text = re.sub(
+                pattern,
+                lambda m: f"name{self._number('name', m[0].lower())}",
+                text,
+                flags=re.IGNORECASE,
+            )
         return text
 
     def _number(self, kind: str, value: str) -> int:
@@ -114,11 +162,20 @@ class Scrubber:
         return int(self._stand_ins[kind, value])
 
     def left(self, text: str) -> str | None:
-        """What of the known secrets and names is still in a text, in words that do not repeat it; None where nothing is."""
+        """What of the known secrets and names is still in a text, in words that do not repeat it;
+        None where nothing is.
+        """
         if any(secret in text for secret in self.secrets):
             return "a secret"
         lowered = text.lower()
-        return "a name" if any(re.search(rf"(?<![a-z0-9]){re.escape(n.lower())}(?![a-z0-9])", lowered) for n in self.names) else None
+        return (
+            "a name"
+            if any(
+                re.search(rf"(?<![a-z0-9]){re.escape(n.lower())}(?![a-z0-9])", lowered)
+                for n in self.names
+            )
+            else None
+        )
 
 
 def _is_outside(text: str) -> bool:
@@ -151,7 +208,8 @@ def record(
         The bundle's files.
 
     Raises:
-        SparkbookError: `out` is there already, there is nothing to record, a text is too long, or something secret could not be taken out.
+        SparkbookError: `out` is there already, there is nothing to record, a text is too long, or
+            something secret could not be taken out.
     """
     if out.exists() or out.is_symlink():
         raise SparkbookError(f"{out} is there already and is left as it is: choose another name")
@@ -163,17 +221,26 @@ def record(
     if host is not None:
         files["host.json"] = json.dumps(host(), indent=2, ensure_ascii=False) + "\n"
     if not files:
-        raise SparkbookError("there is nothing to record: give --log FILE, --url URL, --metrics FILE, or --host")
+        raise SparkbookError(
+            "there is nothing to record: give --log FILE, --url URL, --metrics FILE, or --host"
+        )
     for name, text in files.items():
         if len(text) > MOST_BYTES:
-            raise SparkbookError(f"{name} has more than {MOST_BYTES // 2**20} MiB: cut out the part that matters")
+            raise SparkbookError(
+                f"{name} has more than {MOST_BYTES // 2**20} MiB: cut out the part that matters"
+            )
     clean = {scrubber.scrub(name): scrubber.scrub(text) for name, text in files.items()}
     if len(clean) != len(files):
         raise SparkbookError("two files have the same name once names are taken out: rename one")
-    clean["about.json"] = scrubber.scrub(json.dumps(_about(clean, release), indent=2, ensure_ascii=False) + "\n")
+    clean["about.json"] = scrubber.scrub(
+        json.dumps(_about(clean, release), indent=2, ensure_ascii=False) + "\n"
+    )
     for name, text in clean.items():
         if what := scrubber.left(f"{name}\n{text}"):
-            raise SparkbookError(f"{what} is still in {Path(name).name} after all was taken out that could be: nothing was written")
+            raise SparkbookError(
+                f"{what} is still in {Path(name).name} after all was taken out that could be:"
+                " nothing was written"
+            )
     if out.name.endswith((".tar.gz", ".tgz")):
         _archive(out, clean)
     else:
@@ -216,7 +283,10 @@ def _archive(out: Path, files: Mapping[str, str]) -> None:
     top = out.name.removesuffix(".tgz").removesuffix(".tar.gz")
     with tempfile.NamedTemporaryFile(dir=out.parent, prefix=".record-", delete=False) as raw:
         try:
-            with gzip.GzipFile(filename="", fileobj=raw, mode="wb", mtime=0) as packed, tarfile.open(fileobj=packed, mode="w") as archive:
+            with (
+                gzip.GzipFile(filename="", fileobj=raw, mode="wb", mtime=0) as packed,
+                tarfile.open(fileobj=packed, mode="w") as archive,
+            ):
                 for name, text in sorted(files.items()):
                     data = text.encode()
                     entry = tarfile.TarInfo(f"{top}/{name}")
@@ -225,7 +295,9 @@ def _archive(out: Path, files: Mapping[str, str]) -> None:
             raw.close()
             os.link(raw.name, out)  # fails where somebody was quicker, instead of replacing it
         except FileExistsError:
-            raise SparkbookError(f"{out} is there already and is left as it is: choose another name") from None
+            raise SparkbookError(
+                f"{out} is there already and is left as it is: choose another name"
+            ) from None
         finally:
             Path(raw.name).unlink(missing_ok=True)
 
@@ -238,7 +310,9 @@ def named(paths: Iterable[str], read: Callable[[str], str]) -> dict[str, str]:
     """
     found: dict[str, str] = {}
     for path in paths:
-        name = "engine" if path == "-" else Path(path).name.removesuffix(".log").removesuffix(".txt")
+        name = (
+            "engine" if path == "-" else Path(path).name.removesuffix(".log").removesuffix(".txt")
+        )
         if name in found:
             raise SparkbookError(f"two files are called {name}: rename one")
         try:
@@ -249,7 +323,8 @@ def named(paths: Iterable[str], read: Callable[[str], str]) -> dict[str, str]:
 
 
 def served(url: str) -> tuple[dict[str, str], str | None]:
-    """A scrape of a running server's metrics, and the release that it names. The key is taken from the environment.
+    """A scrape of a running server's metrics, and the release that it names. The key is taken from
+    the environment.
 
     Raises:
         SparkbookError: nothing answers there, or something else than vLLM.

@@ -23,8 +23,10 @@ class Disk:
     Attributes:
         repo: Hugging Face handle, or a name within this package.
         weights_gb: the weights.
-        estimated: whether no source states the size, or a false one: it was worked out from the parameters and their formats.
-        draft_gb: a draft model in a repository of its own; None where there is none, or its size is not known.
+        estimated: whether no source states the size, or a false one: it was worked out from the
+            parameters and their formats.
+        draft_gb: a draft model in a repository of its own; None where there is none, or its size is
+            not known.
     """
 
     repo: str
@@ -41,8 +43,9 @@ class Disk:
 def disk_needed(recipes: Iterable[Recipe]) -> list[Disk]:
     """The disk that each checkpoint takes, once for all recipes that serve it, largest first.
 
-    A size that no source states is total parameters times the width of the weights on disk, which is too little where layers are kept in a
-    wider format. A model of which neither is known is left out.
+    A size that no source states is total parameters times the width of the weights on disk, which
+    is too little where layers are kept in a wider format. A model of which neither is known is left
+    out.
     """
     found: dict[str, Disk] = {}
     for recipe in recipes:
@@ -51,10 +54,17 @@ def disk_needed(recipes: Iterable[Recipe]) -> list[Disk]:
         if weights is None:
             continue
         # A draft given as a path lies inside the target's own repository.
-        separate = draft.size_gb if draft and draft.model and not draft.model.startswith("/") else None
+        separate = (
+            draft.size_gb if draft and draft.model and not draft.model.startswith("/") else None
+        )
         known = found.get(model.repo)
-        best = max((size for size in (separate, known and known.draft_gb) if size is not None), default=None)
-        found[model.repo] = Disk(model.repo, weights, model.weights_gb is None or model.weights_counted, best)
+        best = max(
+            (size for size in (separate, known and known.draft_gb) if size is not None),
+            default=None,
+        )
+        found[model.repo] = Disk(
+            model.repo, weights, model.weights_gb is None or model.weights_counted, best
+        )
     return sorted(found.values(), key=lambda disk: (-disk.total_gb, disk.repo))
 
 
@@ -75,7 +85,8 @@ class Checkpoint:
     Attributes:
         repo: Hugging Face handle.
         revision: the commit or branch that the recipe pins; None: `main`, whatever that is today.
-        folder: a folder of its own, as the recipe writes it (`~/vllm/NAME`); None: in the cache of the model store.
+        folder: a folder of its own, as the recipe writes it (`~/vllm/NAME`); None: in the cache of
+            the model store.
     """
 
     repo: str
@@ -86,12 +97,18 @@ class Checkpoint:
 def checkpoints(recipe: Recipe) -> list[Checkpoint]:
     """What a recipe loads from Hugging Face; nothing for a model that ships with this package.
 
-    A recipe that reads its weights from a folder of its own names it; all others are found in the cache under HF_HOME.
+    A recipe that reads its weights from a folder of its own names it; all others are found in the
+    cache under HF_HOME.
     """
     model = recipe.model
     steps = [step for step in recipe.prepare if step.do == "download" and step.repo]
     if steps:
-        return [Checkpoint(step.repo or "", model.revision if step.repo == model.repo else None, step.to) for step in steps]
+        return [
+            Checkpoint(
+                step.repo or "", model.revision if step.repo == model.repo else None, step.to
+            )
+            for step in steps
+        ]
     if "/" not in model.repo:
         return []
     found = [Checkpoint(model.repo, model.revision)]
@@ -101,12 +118,17 @@ def checkpoints(recipe: Recipe) -> list[Checkpoint]:
 
 
 def download_lines(recipe: Recipe) -> list[str]:
-    """The `hf download` lines that stage a recipe's weights on the host; none for a model that ships with this package."""
+    """The `hf download` lines that stage a recipe's weights on the host; none for a model that
+    ships with this package.
+    """
     lines = []
     for one in checkpoints(recipe):
         revision = f" --revision {shlex.quote(one.revision)}" if one.revision else ""
         # A tilde stays bare, so that the shell expands it.
-        lines.append(f"hf download {one.repo}{revision}" + (f" --local-dir {one.folder}" if one.folder else ""))
+        lines.append(
+            f"hf download {one.repo}{revision}"
+            + (f" --local-dir {one.folder}" if one.folder else "")
+        )
     return lines
 
 
@@ -141,7 +163,9 @@ def local_folder(folder: str, home: Path | None = None) -> Path:
 
 
 def local_commit(folder: Path) -> str:
-    """The commit that a folder of its own was downloaded from, as Hugging Face's library noted it; `unknown` where it did not."""
+    """The commit that a folder of its own was downloaded from, as Hugging Face's library noted it;
+    `unknown` where it did not.
+    """
     for note in sorted((folder / ".cache" / "huggingface" / "download").rglob("*.metadata")):
         try:
             return note.read_text("utf-8").split()[0]
@@ -151,10 +175,12 @@ def local_commit(folder: Path) -> str:
 
 
 def torn(file: Path) -> str | None:
-    """Why a safetensors file cannot be whole, judged by its header alone; None: nothing speaks against it.
+    """Why a safetensors file cannot be whole, judged by its header alone; None: nothing speaks
+    against it.
 
-    The first 8 bytes are the header's length, then JSON with the offsets of every tensor: the largest end is where the file has to end
-    (https://github.com/huggingface/safetensors, "Format"). This reads kilobytes of gigabytes; a changed byte needs a hash to be seen.
+    The first 8 bytes are the header's length, then JSON with the offsets of every tensor: the
+    largest end is where the file has to end (https://github.com/huggingface/safetensors, "Format").
+    This reads kilobytes of gigabytes; a changed byte needs a hash to be seen.
     """
     try:
         size = file.stat().st_size
@@ -163,18 +189,23 @@ def torn(file: Path) -> str | None:
             if size < 8 or length > min(size - 8, 100_000_000):
                 return f"its header would be {length} bytes long, the file has {size}"
             header = json.loads(stream.read(length))
-        ends = [entry["data_offsets"][1] for name, entry in header.items() if name != "__metadata__"]
+        ends = [
+            entry["data_offsets"][1] for name, entry in header.items() if name != "__metadata__"
+        ]
         whole = 8 + length + max(ends, default=0)
     except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
         return f"its header can't be read: {type(error).__name__}"
     return None if whole == size else f"its header speaks of {whole} bytes, the file has {size}"
 
 
-def write_cache(hub: Path, repo: str, revisions: Mapping[str, Mapping[str, bytes]], main: str) -> Path:
+def write_cache(
+    hub: Path, repo: str, revisions: Mapping[str, Mapping[str, bytes]], main: str
+) -> Path:
     """Lay files out as Hugging Face's cache does, and return the repository's folder.
 
-    Contents lie once each under `blobs/`, named by their hash; `snapshots/<commit>/` holds the file names as relative links to them;
-    `refs/main` names the commit that the branch stood at. (https://huggingface.co/docs/huggingface_hub/guides/manage-cache)
+    Contents lie once each under `blobs/`, named by their hash; `snapshots/<commit>/` holds the file
+    names as relative links to them; `refs/main` names the commit that the branch stood at.
+    (https://huggingface.co/docs/huggingface_hub/guides/manage-cache)
 
     Args:
         hub: the `hub` folder under HF_HOME.
@@ -232,5 +263,7 @@ def mounts(recipe: Recipe, home: Path | None = None) -> list[Mount]:
         path = local_folder(host, home)
         exists = path.exists()
         yours = path.stat().st_uid == os.getuid() if exists else None
-        found.append(Mount(host, inside, exists, yours, os.access(path, os.W_OK) if exists else None))
+        found.append(
+            Mount(host, inside, exists, yours, os.access(path, os.W_OK) if exists else None)
+        )
     return found

@@ -9,10 +9,12 @@ from IPython.display import Markdown
 
 
 def table(header: Sequence[str], rows: Iterable[Sequence[Any]]) -> Markdown:
-    """A Markdown table. Numbers stand to the right, whole ones from 10,000 on in groups; None is a dash, since unknown is not zero.
+    """A Markdown table. Numbers stand to the right, whole ones from 10,000 on in groups; None is a
+    dash, since unknown is not zero.
 
     Raises:
-        ValueError: a row has another number of cells than the header, or a column has no name: a screen reader would announce nothing.
+        ValueError: a row has another number of cells than the header, or a column has no name: a
+            screen reader would announce nothing.
     """
     if not all(name.strip() for name in header):
         raise ValueError(f"a column has no name: {list(header)}")
@@ -23,7 +25,9 @@ def table(header: Sequence[str], rows: Iterable[Sequence[Any]]) -> Markdown:
     lines = [[_cell(value) for value in row] for row in kept]
     numeric = [bool(kept) and all(_is_number(row[i]) for row in kept) for i in range(len(header))]
     rule = ["--:" if right else "---" for right in numeric]
-    return Markdown("\n".join("| " + " | ".join(row) + " |" for row in [list(header), rule, *lines]))
+    return Markdown(
+        "\n".join("| " + " | ".join(row) + " |" for row in [list(header), rule, *lines])
+    )
 
 
 def _is_number(value: Any) -> bool:

@@ -3,9 +3,10 @@
     fetched = weights.fetch(recipes.load("qwen3.6-35b-a3b-nvfp4"))
     weights.verify(recipes.load("qwen3.6-35b-a3b-nvfp4"))
 
-huggingface_hub lays the cache out. Large files are downloaded here, because its own downloads start anew when the process ends (2.4.0:
-`_download_to_tmp_and_move` removes what is unfinished), and with shards of 5 GB that is what an interruption costs. They come over plain
-HTTP, in parallel, and are resumed at the byte; each is hashed before it gets its name. `hf_xet` is neither needed nor used.
+huggingface_hub lays the cache out. Large files are downloaded here, because its own downloads start
+anew when the process ends (2.4.0: `_download_to_tmp_and_move` removes what is unfinished), and with
+shards of 5 GB that is what an interruption costs. They come over plain HTTP, in parallel, and are
+resumed at the byte; each is hashed before it gets its name. `hf_xet` is neither needed nor used.
 """
 
 from __future__ import annotations
@@ -48,7 +49,8 @@ class Rule:
     """One way for a download to go wrong.
 
     Attributes:
-        bad, good: a situation that is caught and one that is right, in words; tests make both happen on a hub of their own.
+        bad, good: a situation that is caught and one that is right, in words; tests make both
+            happen on a hub of their own.
     """
 
     code: str
@@ -72,97 +74,188 @@ RULES: dict[str, Rule] = {
     rule.code: rule
     for rule in (
         Rule(
-            "HUB001", "fetch-without-token", "error", "gated-download",
-            "The hub answers 401 and no token was sent: the repository is gated or private, and wants to know who asks.",
-            "Set HF_TOKEN from a file that only you can read; see https://huggingface.co/settings/tokens",
-            "a gated repository, no token", "an open repository, no token", _GATES,
+            "HUB001",
+            "fetch-without-token",
+            "error",
+            "gated-download",
+            "The hub answers 401 and no token was sent: the repository is gated or private, and"
+            " wants to know who asks.",
+            "Set HF_TOKEN from a file that only you can read; see"
+            " https://huggingface.co/settings/tokens",
+            "a gated repository, no token",
+            "an open repository, no token",
+            _GATES,
         ),
         Rule(
-            "HUB002", "fetch-with-bad-token", "error", "gated-download",
-            "The hub answers 401 to a token: it is mistyped, expired or withdrawn. Open repositories are refused with it too.",
-            "Make a new token at https://huggingface.co/settings/tokens, or unset HF_TOKEN for an open repository.",
-            "a token that the hub does not know", "the right token", _GATES,
+            "HUB002",
+            "fetch-with-bad-token",
+            "error",
+            "gated-download",
+            "The hub answers 401 to a token: it is mistyped, expired or withdrawn. Open"
+            " repositories are refused with it too.",
+            "Make a new token at https://huggingface.co/settings/tokens, or unset HF_TOKEN for an"
+            " open repository.",
+            "a token that the hub does not know",
+            "the right token",
+            _GATES,
         ),
         Rule(
-            "HUB003", "fetch-without-licence", "error", "gated-download",
-            "403: the token is good. Its account has not accepted the licence, or it is a fine-grained token without the right to it.",
+            "HUB003",
+            "fetch-without-licence",
+            "error",
+            "gated-download",
+            "403: the token is good. Its account has not accepted the licence, or it is a"
+            " fine-grained token without the right to it.",
             "Open the model's page with the token's account and accept the licence.",
-            "a good token whose account has not accepted", "the same after accepting", _GATES,
+            "a good token whose account has not accepted",
+            "the same after accepting",
+            _GATES,
         ),
         Rule(
-            "HUB004", "fetch-of-nothing", "error", None,
+            "HUB004",
+            "fetch-of-nothing",
+            "error",
+            None,
             "404: there is no such repository, or it is private and not yours.",
-            "Compare the name with the model's page.", "a misspelt name", "the right name",
+            "Compare the name with the model's page.",
+            "a misspelt name",
+            "the right name",
         ),
         Rule(
-            "HUB005", "revision-not-found", "error", None,
-            "The repository exists, the pinned commit or branch does not: it was rewritten, or the pin is mistyped.",
-            "Look at the repository's commits, and pin one of them in the recipe.", "a commit that is not there", "a commit that is",
+            "HUB005",
+            "revision-not-found",
+            "error",
+            None,
+            "The repository exists, the pinned commit or branch does not: it was rewritten, or the"
+            " pin is mistyped.",
+            "Look at the repository's commits, and pin one of them in the recipe.",
+            "a commit that is not there",
+            "a commit that is",
         ),
         Rule(
-            "HUB006", "hub-unreachable", "error", None,
-            "No connection to the hub, or HF_HUB_OFFLINE is set. What is staged already can be served without it.",
-            "Connect, unset HF_HUB_OFFLINE, or name a mirror with HF_ENDPOINT.", "no route to the hub", "a hub that answers",
+            "HUB006",
+            "hub-unreachable",
+            "error",
+            None,
+            "No connection to the hub, or HF_HUB_OFFLINE is set. What is staged already can be"
+            " served without it.",
+            "Connect, unset HF_HUB_OFFLINE, or name a mirror with HF_ENDPOINT.",
+            "no route to the hub",
+            "a hub that answers",
         ),
         Rule(
-            "HUB007", "rate-limited", "error", None,
-            "429: too many requests from this address or account, also after waiting as long as the hub asked for.",
-            "Wait some minutes and fetch again; with a token the limit is higher.", "429 to every request", "429 twice, then an answer",
+            "HUB007",
+            "rate-limited",
+            "error",
+            None,
+            "429: too many requests from this address or account, also after waiting as long as the"
+            " hub asked for.",
+            "Wait some minutes and fetch again; with a token the limit is higher.",
+            "429 to every request",
+            "429 twice, then an answer",
             "https://huggingface.co/docs/hub/rate-limits",
         ),
         Rule(
-            "HUB008", "hub-broken", "error", None,
+            "HUB008",
+            "hub-broken",
+            "error",
+            None,
             "The hub answers with an error of its own (5xx), again and again.",
             "See https://status.huggingface.co; fetch again later, which goes on where this ended.",
-            "503 to every request", "503 once, then an answer",
+            "503 to every request",
+            "503 once, then an answer",
         ),
         Rule(
-            "HUB009", "no-room", "error", None,
+            "HUB009",
+            "no-room",
+            "error",
+            None,
             "The files that are missing do not fit on the store's disk. Nothing was downloaded.",
-            "sparkbook weights prune, or name another disk with HF_HOME.", "a disk with less free than the files need", "a disk with room",
+            "sparkbook weights prune, or name another disk with HF_HOME.",
+            "a disk with less free than the files need",
+            "a disk with room",
         ),
         Rule(
-            "HUB010", "file-damaged", "error", "download-corrupt",
-            "A file's hash is not the one that the repository states. After a bad resume a file can have the right size all the same.",
-            "Fetch again: the damaged file was taken away.", "one changed byte in a shard", "the bytes of the repository",
+            "HUB010",
+            "file-damaged",
+            "error",
+            "download-corrupt",
+            "A file's hash is not the one that the repository states. After a bad resume a file can"
+            " have the right size all the same.",
+            "Fetch again: the damaged file was taken away.",
+            "one changed byte in a shard",
+            "the bytes of the repository",
             "https://github.com/MiaAI-Lab/Qwen3.8-Flash-Next-Dual-DGX-Sparks/issues/30",
         ),
         Rule(
-            "HUB011", "connection-breaks", "error", None,
-            "The connection broke several times in a row without a byte in between. What came is kept.",
-            "Fetch again: it goes on where this ended.", "a connection that breaks at once, always", "one that breaks in the middle, once",
+            "HUB011",
+            "connection-breaks",
+            "error",
+            None,
+            "The connection broke several times in a row without a byte in between. What came is"
+            " kept.",
+            "Fetch again: it goes on where this ended.",
+            "a connection that breaks at once, always",
+            "one that breaks in the middle, once",
         ),
         Rule(
-            "HUB012", "prepared-file-changed", "error", None,
-            "A file that the recipe fetches by address is not the one that was pinned. Parser plug-ins are code inside the server.",
+            "HUB012",
+            "prepared-file-changed",
+            "error",
+            None,
+            "A file that the recipe fetches by address is not the one that was pinned. Parser"
+            " plug-ins are code inside the server.",
             "Read what changed; if it is right, put the new sha256 into the recipe.",
-            "another text under the same address", "the text that was pinned",
+            "another text under the same address",
+            "the text that was pinned",
         ),
         Rule(
-            "HUB013", "prepared-file-unpinned", "error", None,
-            "The recipe fetches code by address, and no source gives its checksum, or the address names a branch. It was not fetched.",
-            "Read the file, then fetch with --unpinned: its sha256 is noted, and a change is refused from then on.",
-            "sha256: unknown in the recipe", "a sha256 and a commit in the recipe",
+            "HUB013",
+            "prepared-file-unpinned",
+            "error",
+            None,
+            "The recipe fetches code by address, and no source gives its checksum, or the address"
+            " names a branch. It was not fetched.",
+            "Read the file, then fetch with --unpinned: its sha256 is noted, and a change is"
+            " refused from then on.",
+            "sha256: unknown in the recipe",
+            "a sha256 and a commit in the recipe",
         ),
         Rule(
-            "HUB014", "store-not-writable", "error", "cache-permission",
-            "The store belongs to somebody else, as after a download by a container that runs as root.",
-            'sudo chown -R "$USER" ~/vllm', "a store without the right to write", "a store of your own", "https://github.com/av/harbor/issues/262",
+            "HUB014",
+            "store-not-writable",
+            "error",
+            "cache-permission",
+            "The store belongs to somebody else, as after a download by a container that runs as"
+            " root.",
+            'sudo chown -R "$USER" ~/vllm',
+            "a store without the right to write",
+            "a store of your own",
+            "https://github.com/av/harbor/issues/262",
         ),
         Rule(
-            "HUB015", "files-missing", "error", "download-corrupt",
-            "Files that the model needs are not in the store: nothing was fetched, or a fetch was not finished.",
-            "sparkbook weights fetch", "a shard of the index that is not there", "every shard of the index",
+            "HUB015",
+            "files-missing",
+            "error",
+            "download-corrupt",
+            "Files that the model needs are not in the store: nothing was fetched, or a fetch was"
+            " not finished.",
+            "sparkbook weights fetch",
+            "a shard of the index that is not there",
+            "every shard of the index",
         ),
     )
-}  # fmt: skip
+}
 """Every rule of the hub and the store by its code."""
 
 
 SOURCE = "It says what the hub answered, or what the store holds."
 """Of a rule that names no other."""
 
-INTRO = "What `sparkbook weights` says where a download goes wrong. A test makes both examples of each happen on a hub of its own."
+INTRO = (
+    "What `sparkbook weights` says where a download goes wrong. A test makes both examples of each"
+    " happen on a hub of its own."
+)
 
 
 def page(rule: Rule) -> str:
@@ -170,61 +263,113 @@ def page(rule: Rule) -> str:
     from sparkbook.checks import section_page
 
     text = f"{rule.text}\n\n**What to do:** {rule.fix.rstrip('.')}."
-    examples = [(title, f"{made[:1].upper()}{made[1:]}.", ()) for title, made in (("Fails", rule.bad), ("Passes", rule.good))]
-    return section_page(rule.code, rule.name, ("Weights", rule.severity), text, examples, rule.source or SOURCE, rule.kind)
+    examples = [
+        (title, f"{made[:1].upper()}{made[1:]}.", ())
+        for title, made in (("Fails", rule.bad), ("Passes", rule.good))
+    ]
+    return section_page(
+        rule.code,
+        rule.name,
+        ("Weights", rule.severity),
+        text,
+        examples,
+        rule.source or SOURCE,
+        rule.kind,
+    )
 
 
-def _finding(code: str, message: str, evidence: str | None = None, fix: str | None = None) -> Finding:
+def _finding(
+    code: str, message: str, evidence: str | None = None, fix: str | None = None
+) -> Finding:
     rule = RULES[code]
     return Finding(
-        rule=code, kind=rule.kind, severity=rule.severity, message=message, evidence=evidence, fix=fix or rule.fix, why=rule.address,
+        rule=code,
+        kind=rule.kind,
+        severity=rule.severity,
+        message=message,
+        evidence=evidence,
+        fix=fix or rule.fix,
+        why=rule.address,
         source=rule.source,
-    )  # fmt: skip
+    )
 
 
 class WeightsError(SparkbookError):
-    """Weights could not be fetched. `finding` says why and what to do; what was downloaded so far is kept."""
+    """Weights could not be fetched. `finding` says why and what to do; what was downloaded so far
+    is kept.
+    """
 
     def __init__(self, finding: Finding) -> None:
         super().__init__(f"{finding.message} {finding.fix} ({finding.rule})")
         self.finding = finding
 
 
-def _fail(code: str, message: str, evidence: str | None = None, fix: str | None = None) -> WeightsError:
+def _fail(
+    code: str, message: str, evidence: str | None = None, fix: str | None = None
+) -> WeightsError:
     return WeightsError(_finding(code, message, evidence, fix))
 
 
 # ---- which files
 
 
-_WANTED = ("*.safetensors", "*.json", "*.jinja", "*.txt", "*.model", "*.tiktoken", "*.py", "*.vocab", "*.merges", "*.mpk")
-_OTHER_FORMATS = ("original/*", "onnx/*", "openvino/*", "metal/*", "coreml/*", "gguf/*", ".*", "*/.*")
+_WANTED = (
+    "*.safetensors",
+    "*.json",
+    "*.jinja",
+    "*.txt",
+    "*.model",
+    "*.tiktoken",
+    "*.py",
+    "*.vocab",
+    "*.merges",
+    "*.mpk",
+)
+_OTHER_FORMATS = (
+    "original/*",
+    "onnx/*",
+    "openvino/*",
+    "metal/*",
+    "coreml/*",
+    "gguf/*",
+    ".*",
+    "*/.*",
+)
 _OLD_WEIGHTS = ("*.bin", "*.pt", "*.pth")
 
 
 def needed(names: Sequence[str], mistral: bool = False) -> list[str]:
     """The files of a repository that vLLM reads, in their order.
 
-    Weights as safetensors with their index, configuration, tokenizer, chat templates, and code of the model. Not the same weights in
-    another format: `.bin` only where there are no safetensors; Mistral's `consolidated` files beside the usual ones only where the recipe
+    Weights as safetensors with their index, configuration, tokenizer, chat templates, and code of
+    the model. Not the same weights in
+    another format: `.bin` only where there are no safetensors; Mistral's `consolidated` files
+        beside the usual ones only where the recipe
     loads that format.
     """
     safetensors = any(name.endswith(".safetensors") for name in names)
     consolidated = [name for name in names if fnmatch.fnmatch(name, "consolidated*.safetensors*")]
-    usual = [name for name in names if re.fullmatch(r"model(-\d+-of-\d+)?\.safetensors(\.index\.json)?", name)]
+    usual = [
+        name
+        for name in names
+        if re.fullmatch(r"model(-\d+-of-\d+)?\.safetensors(\.index\.json)?", name)
+    ]
     unwanted = set(usual if mistral else consolidated) if consolidated and usual else set()
     kinds = _WANTED if safetensors else (*_WANTED, *_OLD_WEIGHTS)
     return [
-        name for name in names
+        name
+        for name in names
         if any(fnmatch.fnmatch(name, kind) for kind in kinds)
         and not any(fnmatch.fnmatch(name, other) for other in _OTHER_FORMATS)
         and name not in unwanted
-    ]  # fmt: skip
+    ]
 
 
 @dataclass(frozen=True)
 class File:
-    """A file of a repository: size in bytes, and its hash: the sha256 of a large file, git's own of a small one."""
+    """A file of a repository: size in bytes, and its hash: the sha256 of a large file, git's own of
+    a small one.
+    """
 
     name: str
     size: int
@@ -259,7 +404,9 @@ class Hub:
         from sparkbook.host.probes import find_token
 
         environ = _environ()
-        self.endpoint = (self.endpoint or environ.get("HF_ENDPOINT") or "https://huggingface.co").rstrip("/")
+        self.endpoint = (
+            self.endpoint or environ.get("HF_ENDPOINT") or "https://huggingface.co"
+        ).rstrip("/")
         self.token = self.token or find_token(environ, Path.home())[1]
         self.sleep = self.sleep or self.stop.wait
         if problem := offline_problem(environ):
@@ -274,7 +421,12 @@ class Hub:
         path = f"/api/models/{repo}/revision/{(revision or 'main').replace('/', '%2F')}?blobs=true"
         info = json.loads(self._read(path, repo, revision))
         found = [
-            File(one["rfilename"], one.get("size") or 0, (one.get("lfs") or {}).get("sha256"), one.get("blobId"))
+            File(
+                one["rfilename"],
+                one.get("size") or 0,
+                (one.get("lfs") or {}).get("sha256"),
+                one.get("blobId"),
+            )
             for one in info.get("siblings", [])
         ]
         return info["sha"], found
@@ -282,11 +434,15 @@ class Hub:
     def _read(self, path: str, repo: str, revision: str | None = None) -> bytes:
         return b"".join(self._stream(f"{self.endpoint}{path}", repo, revision, 0, None))
 
-    def download(self, url: str, file: Path, size: int, repo: str, moved: Callable[[int], None]) -> None:
-        """Append to a file until it has its size. Sizes are bytes; `moved` is told of each piece, and of what has to be taken back.
+    def download(
+        self, url: str, file: Path, size: int, repo: str, moved: Callable[[int], None]
+    ) -> None:
+        """Append to a file until it has its size. Sizes are bytes; `moved` is told of each piece,
+        and of what has to be taken back.
 
         Raises:
-            WeightsError: the hub refuses, or the connection breaks again and again without a byte in between.
+            WeightsError: the hub refuses, or the connection breaks again and again without a byte
+                in between.
         """
         have = file.stat().st_size if file.exists() else 0
         if have > size:
@@ -304,8 +460,12 @@ class Hub:
                 target.write(piece)
                 moved(len(piece))
 
-    def _stream(self, url: str, repo: str, revision: str | None, begin: int, size: int | None) -> Iterator[Any]:
-        """The pieces of an answer from `begin` on, over as many connections as it takes; None where it starts again at 0."""
+    def _stream(
+        self, url: str, repo: str, revision: str | None, begin: int, size: int | None
+    ) -> Iterator[Any]:
+        """The pieces of an answer from `begin` on, over as many connections as it takes; None where
+        it starts again at 0.
+        """
         import httpx2
         from huggingface_hub.utils import get_session
 
@@ -318,11 +478,15 @@ class Hub:
                 headers["range"] = f"bytes={at}-"
             pause: float | None = None
             try:
-                with get_session().stream("GET", url, headers=headers, timeout=30, follow_redirects=True) as answer:
+                with get_session().stream(
+                    "GET", url, headers=headers, timeout=30, follow_redirects=True
+                ) as answer:
                     status = answer.status_code
                     if status in (408, 429) or status >= 500:
                         pause = _seconds(answer.headers.get("retry-after"))
-                        problem = _status_problem(status, repo, self.token, answer.headers, revision)
+                        problem = _status_problem(
+                            status, repo, self.token, answer.headers, revision
+                        )
                     elif status >= 400:
                         raise _status_problem(status, repo, self.token, answer.headers, revision)
                     else:
@@ -333,18 +497,28 @@ class Hub:
                             if self.stop.is_set():
                                 raise KeyboardInterrupt
                             if size is not None and at + len(piece) > size:
-                                raise _fail("HUB010", f"The hub sends more of {repo} than the repository states.", f"{size} bytes stated")
+                                raise _fail(
+                                    "HUB010",
+                                    f"The hub sends more of {repo} than the repository states.",
+                                    f"{size} bytes stated",
+                                )
                             at, failures = at + len(piece), 0
                             yield piece
                         if size is None or at >= size:
                             return
                         problem = _broken(repo, f"{at} of {size} bytes")
             except httpx2.ConnectError as error:
-                problem = _fail("HUB006", f"{self.endpoint} can't be reached.", str(error) or type(error).__name__)
+                problem = _fail(
+                    "HUB006",
+                    f"{self.endpoint} can't be reached.",
+                    str(error) or type(error).__name__,
+                )
             except httpx2.HTTPError as error:
                 problem = _broken(repo, f"{type(error).__name__} after {at} bytes")
             failures += 1
-            if failures >= _ATTEMPTS or (problem.finding.rule == "HUB006" and at == 0 and failures >= 2):
+            if failures >= _ATTEMPTS or (
+                problem.finding.rule == "HUB006" and at == 0 and failures >= 2
+            ):
                 raise problem
             if self.stop.is_set():
                 raise KeyboardInterrupt
@@ -364,20 +538,34 @@ def _broken(repo: str, evidence: str) -> WeightsError:
 
 def _seconds(retry_after: str | None) -> float | None:
     """What a Retry-After header asks for, at most two minutes."""
-    return min(float(retry_after), 120.0) if retry_after and retry_after.replace(".", "", 1).isdigit() else None
+    return (
+        min(float(retry_after), 120.0)
+        if retry_after and retry_after.replace(".", "", 1).isdigit()
+        else None
+    )
 
 
-def _status_problem(status: int, repo: str, token: str | None, headers: Mapping[str, str], revision: str | None) -> WeightsError:
-    """What a status of 400 or more means. `X-Error-Code` tells a missing repository from a missing commit and a closed one."""
+def _status_problem(
+    status: int, repo: str, token: str | None, headers: Mapping[str, str], revision: str | None
+) -> WeightsError:
+    """What a status of 400 or more means. `X-Error-Code` tells a missing repository from a missing
+    commit and a closed one.
+    """
     code, evidence = headers.get("x-error-code", ""), f"HTTP {status}"
     if code:
         evidence += f" {code}"
     if status == 401 or (status == 403 and not token):
         if token:
             return _fail("HUB002", "The hub does not accept this token.", evidence)
-        return _fail("HUB001", f"The hub gives {repo} to nobody without a token: it is gated, private, or not there.", evidence)
+        return _fail(
+            "HUB001",
+            f"The hub gives {repo} to nobody without a token: it is gated, private, or not there.",
+            evidence,
+        )
     if status == 403:
-        page = f"Open https://huggingface.co/{repo} with the token's account and accept the licence."
+        page = (
+            f"Open https://huggingface.co/{repo} with the token's account and accept the licence."
+        )
         return _fail("HUB003", f"The token may not read {repo}.", evidence, page)
     if status == 404 and (code == "RevisionNotFound" or (revision and code != "RepoNotFound")):
         return _fail("HUB005", f"{repo} has no revision {revision}.", evidence)
@@ -439,10 +627,12 @@ def fetch(
     unpinned: bool = False,
     clock: Callable[[], float] = time.monotonic,
 ) -> Fetched:
-    """Stage everything that a recipe reads: its repositories, its draft's, and the files of its prepare steps.
+    """Stage everything that a recipe reads: its repositories, its draft's, and the files of its
+    prepare steps.
 
-    What is there already, with the right size, is not downloaded again (`verify` looks at its bytes). What was begun is gone on with. A
-    file that came now is hashed before it gets its name. Ctrl-C leaves the beginnings for the next time.
+    What is there already, with the right size, is not downloaded again (`verify` looks at its
+    bytes). What was begun is gone on with. A file that came now is hashed before it gets its name.
+    Ctrl-C leaves the beginnings for the next time.
 
     Args:
         store: the model store; None: what HF_HOME names, else ~/vllm.
@@ -469,14 +659,22 @@ def fetch(
             commit, files = hub.files(one.repo, one.revision)
             names = set(needed([file.name for file in files], mistral))
             listed.append((one, commit, [file for file in files if file.name in names]))
-        jobs = [_job(hub, store, one, commit, file) for one, commit, files in listed for file in files if file.sha256]
+        jobs = [
+            _job(hub, store, one, commit, file)
+            for one, commit, files in listed
+            for file in files
+            if file.sha256
+        ]
         small = sum(file.size for _, _, files in listed for file in files if not file.sha256)
         _check_room(store, sum(job.missing for job in jobs) + small)
         coming: dict[str, int] = {}
         for job in jobs:
             coming[job.repo] = coming.get(job.repo, 0) + job.missing
         _download(hub, [job for job in jobs if not job.done], workers, progress)
-        staged = tuple(_lay_out(hub, store, one, commit, files, coming.get(one.repo, 0), workers) for one, commit, files in listed)
+        staged = tuple(
+            _lay_out(hub, store, one, commit, files, coming.get(one.repo, 0), workers)
+            for one, commit, files in listed
+        )
         prepared, refused = [], []
         for step in steps:
             try:
@@ -494,12 +692,19 @@ def fetch(
 
 def denied(error: PermissionError, store: Path | str) -> WeightsError:
     """What a refused write means."""
-    return _fail("HUB014", f"{error.filename} can't be written.", str(error), f'sudo chown -R "$USER" {store}')
+    return _fail(
+        "HUB014",
+        f"{error.filename} can't be written.",
+        str(error),
+        f'sudo chown -R "$USER" {store}',
+    )
 
 
 @dataclass(frozen=True)
 class _Job:
-    """A large file on its way: the address, the beginning, and the place where it goes when it is whole."""
+    """A large file on its way: the address, the beginning, and the place where it goes when it is
+    whole.
+    """
 
     repo: str
     url: str
@@ -530,7 +735,14 @@ def _job(hub: Hub, store: Path, one: Checkpoint, commit: str, file: File) -> _Jo
     else:
         place = _cache_folder(store, one.repo) / "blobs" / file.sha256
         part = place.with_name(file.sha256 + _PART)
-    return _Job(one.repo, f"{hub.endpoint}/{one.repo}/resolve/{commit}/{quote(file.name)}", part, place, file.size, file.sha256)
+    return _Job(
+        one.repo,
+        f"{hub.endpoint}/{one.repo}/resolve/{commit}/{quote(file.name)}",
+        part,
+        place,
+        file.size,
+        file.sha256,
+    )
 
 
 def _cache_folder(store: Path, repo: str) -> Path:
@@ -555,28 +767,46 @@ def room_problem(missing: int, free: int, folder: str) -> WeightsError | None:
 
 def hash_problem(name: str, repo: str, found: str, stated: str) -> WeightsError | None:
     """Whether a file that came is not the repository's."""
-    return None if found == stated else _fail("HUB010", f"{name} of {repo} arrived damaged.", f"hash {found}, stated {stated}")
+    return (
+        None
+        if found == stated
+        else _fail("HUB010", f"{name} of {repo} arrived damaged.", f"hash {found}, stated {stated}")
+    )
 
 
 def _download(hub: Hub, jobs: list[_Job], workers: int, progress: bool) -> None:
-    """All files at once, as far as there are workers. The first failure stops the others; what came is kept."""
+    """All files at once, as far as there are workers. The first failure stops the others; what came
+    is kept.
+    """
     from tqdm.auto import tqdm
 
     if not jobs:
         return
     total = sum(job.size for job in jobs)
     bar = tqdm(
-        total=total, initial=total - sum(job.missing for job in jobs), unit="B", unit_scale=True, desc=jobs[0].repo, disable=not progress
+        total=total,
+        initial=total - sum(job.missing for job in jobs),
+        unit="B",
+        unit_scale=True,
+        desc=jobs[0].repo,
+        disable=not progress,
     )
     with bar, ThreadPoolExecutor(workers, thread_name_prefix="weights") as pool:
-        futures: list[Future[None]] = [pool.submit(_one, hub, job, bar.update) for job in sorted(jobs, key=lambda job: -job.missing)]
+        futures: list[Future[None]] = [
+            pool.submit(_one, hub, job, bar.update)
+            for job in sorted(jobs, key=lambda job: -job.missing)
+        ]
         try:
             wait(futures, return_when=FIRST_EXCEPTION)
         except KeyboardInterrupt:
             hub.stop.set()
             pool.shutdown(cancel_futures=True)
             raise
-        failed = [error for future in futures if future.done() and not future.cancelled() and (error := future.exception())]
+        failed = [
+            error
+            for future in futures
+            if future.done() and not future.cancelled() and (error := future.exception())
+        ]
         if failed:
             hub.stop.set()
             pool.shutdown(cancel_futures=True)
@@ -588,7 +818,9 @@ def _one(hub: Hub, job: _Job, moved: Callable[[int], Any]) -> None:
     """One file: download, hash, name."""
     job.part.parent.mkdir(parents=True, exist_ok=True)
     hub.download(job.url, job.part, job.size, job.repo, moved)
-    if problem := hash_problem(job.url.rsplit("/", 1)[-1], job.repo, _sha256(job.part, hub.stop), job.sha256):
+    if problem := hash_problem(
+        job.url.rsplit("/", 1)[-1], job.repo, _sha256(job.part, hub.stop), job.sha256
+    ):
         job.part.unlink()
         raise problem
     job.part.replace(job.place)
@@ -604,24 +836,40 @@ def _sha256(file: Path, stop: threading.Event | None = None) -> str:
     return digest.hexdigest()
 
 
-def _lay_out(hub: Hub, store: Path, one: Checkpoint, commit: str, files: list[File], came: int, workers: int) -> Staged:
-    """Let huggingface_hub put the files in their places: it finds the large ones there, and fetches the small ones."""
+def _lay_out(
+    hub: Hub, store: Path, one: Checkpoint, commit: str, files: list[File], came: int, workers: int
+) -> Staged:
+    """Let huggingface_hub put the files in their places: it finds the large ones there, and fetches
+    the small ones.
+    """
     import httpx2
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
-    from huggingface_hub.utils import are_progress_bars_disabled, disable_progress_bars, enable_progress_bars
+    from huggingface_hub.utils import (
+        are_progress_bars_disabled,
+        disable_progress_bars,
+        enable_progress_bars,
+    )
 
-    place: dict[str, Any] = {"local_dir": local_folder(one.folder)} if one.folder else {"cache_dir": store / "hub"}
+    place: dict[str, Any] = (
+        {"local_dir": local_folder(one.folder)} if one.folder else {"cache_dir": store / "hub"}
+    )
     silent = are_progress_bars_disabled()
     disable_progress_bars()
     try:
         folder = snapshot_download(
-            one.repo, revision=commit, allow_patterns=[glob.escape(file.name) for file in files], endpoint=hub.endpoint,
+            one.repo,
+            revision=commit,
+            allow_patterns=[glob.escape(file.name) for file in files],
+            endpoint=hub.endpoint,
             token=hub.token or False,
-            max_workers=workers, **place,
-        )  # fmt: skip
+            max_workers=workers,
+            **place,
+        )
     except HfHubHTTPError as error:
-        raise _status_problem(error.response.status_code, one.repo, hub.token, error.response.headers, one.revision) from None
+        raise _status_problem(
+            error.response.status_code, one.repo, hub.token, error.response.headers, one.revision
+        ) from None
     except (httpx2.HTTPError, LocalEntryNotFoundError) as error:
         raise _broken(one.repo, f"{type(error).__name__} in a small file") from None
     finally:
@@ -635,14 +883,20 @@ def _lay_out(hub: Hub, store: Path, one: Checkpoint, commit: str, files: list[Fi
     for file in files:
         if file.sha256 or not file.git:
             continue
-        if problem := hash_problem(file.name, one.repo, _git_hash(Path(folder) / file.name), file.git):
+        if problem := hash_problem(
+            file.name, one.repo, _git_hash(Path(folder) / file.name), file.git
+        ):
             (Path(folder) / file.name).resolve().unlink()
             raise problem
-    return Staged(one.repo, commit, Path(folder), len(files), sum(file.size for file in files), came)
+    return Staged(
+        one.repo, commit, Path(folder), len(files), sum(file.size for file in files), came
+    )
 
 
 def _git_hash(file: Path) -> str:
-    """Git's own hash of a file, which is what the hub states of small ones: sha1 over a header and the contents."""
+    """Git's own hash of a file, which is what the hub states of small ones: sha1 over a header and
+    the contents.
+    """
     contents = file.read_bytes()
     return hashlib.sha1(b"blob %d\0" % len(contents) + contents, usedforsecurity=False).hexdigest()
 
@@ -651,7 +905,9 @@ def _git_hash(file: Path) -> str:
 
 
 def _prepare(hub: Hub, store: Path, step: PrepareStep, unpinned: bool) -> Path:
-    """Fetch one file by its address. It is code as a rule, so it is taken only with the checksum that was pinned or noted before."""
+    """Fetch one file by its address. It is code as a rule, so it is taken only with the checksum
+    that was pinned or noted before.
+    """
     assert step.url and step.to
     url, target = step.url, local_folder(step.to)
     if hub.endpoint != "https://huggingface.co" and url.startswith("https://huggingface.co/"):
@@ -672,7 +928,9 @@ def _prepare(hub: Hub, store: Path, step: PrepareStep, unpinned: bool) -> Path:
     part.replace(target)
     if step.sha256 == "unknown":
         store.mkdir(parents=True, exist_ok=True)
-        (store / _NOTED).write_text(json.dumps({**noted, step.url: found}, indent=2, sort_keys=True) + "\n", "utf-8")
+        (store / _NOTED).write_text(
+            json.dumps({**noted, step.url: found}, indent=2, sort_keys=True) + "\n", "utf-8"
+        )
     return target
 
 
@@ -688,7 +946,11 @@ def changed_problem(name: str, known: str | None, found: str) -> WeightsError | 
     """Whether code is not what was pinned."""
     if known in (None, found):
         return None
-    return _fail("HUB012", f"{name} is not the file that was pinned; it was not written.", f"sha256 {found}, pinned {known}")
+    return _fail(
+        "HUB012",
+        f"{name} is not the file that was pinned; it was not written.",
+        f"sha256 {found}, pinned {known}",
+    )
 
 
 def _noted(store: Path) -> dict[str, str]:
@@ -714,12 +976,17 @@ class Verified:
 
 
 def verify(
-    recipe: Recipe, store: Path | None = None, *, workers: int = 4, progress: bool = True, clock: Callable[[], float] = time.monotonic
+    recipe: Recipe,
+    store: Path | None = None,
+    *,
+    workers: int = 4,
+    progress: bool = True,
+    clock: Callable[[], float] = time.monotonic,
 ) -> Verified:
     """Hash every staged file of a recipe, and look for missing ones. Needs no network.
 
-    In the cache a file's contents lie under its hash, and a folder of its own has notes of the library with the hash of each file. Missing
-    shards are known from the index of the weights.
+    In the cache a file's contents lie under its hash, and a folder of its own has notes of the
+    library with the hash of each file. Missing shards are known from the index of the weights.
     """
     from tqdm.auto import tqdm
 
@@ -732,22 +999,43 @@ def verify(
             fix = f"sparkbook weights fetch {recipe.id}"
             findings.append(_finding("HUB015", f"{one.repo} is not in the store.", str(store), fix))
             continue
-        names = sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_symlink() or path.is_file())
+        names = sorted(
+            path.relative_to(folder).as_posix()
+            for path in folder.rglob("*")
+            if path.is_symlink() or path.is_file()
+        )
         names = [name for name in names if not name.startswith(".")]
-        gone = [name for name in names if not (folder / name).exists()] + [name for name in _indexed(folder) if name not in names]
+        gone = [name for name in names if not (folder / name).exists()] + [
+            name for name in _indexed(folder) if name not in names
+        ]
         for name in sorted(set(gone)):
-            findings.append(_finding("HUB015", f"{name} of {one.repo} is missing.", str(folder), f"sparkbook weights fetch {recipe.id}"))
+            findings.append(
+                _finding(
+                    "HUB015",
+                    f"{name} of {one.repo} is missing.",
+                    str(folder),
+                    f"sparkbook weights fetch {recipe.id}",
+                )
+            )
         jobs += [(one, folder, name) for name in names if (folder / name).exists()]
     total = sum((folder / name).stat().st_size for _, folder, name in jobs)
     unknown = []
-    with tqdm(total=total, unit="B", unit_scale=True, desc="verify", disable=not progress) as bar, ThreadPoolExecutor(workers) as pool:
-        futures = [pool.submit(_compare, folder, name, one.folder is not None) for one, folder, name in jobs]
+    with (
+        tqdm(total=total, unit="B", unit_scale=True, desc="verify", disable=not progress) as bar,
+        ThreadPoolExecutor(workers) as pool,
+    ):
+        futures = [
+            pool.submit(_compare, folder, name, one.folder is not None)
+            for one, folder, name in jobs
+        ]
         for (one, folder, name), future in zip(jobs, futures, strict=True):
             stated, problem = future.result()
             bar.update((folder / name).stat().st_size)
             if problem:
                 fix = f"rm {(folder / name).resolve()}; sparkbook weights fetch {recipe.id}"
-                findings.append(_finding("HUB010", f"{name} of {one.repo} is damaged.", problem, fix))
+                findings.append(
+                    _finding("HUB010", f"{name} of {one.repo} is damaged.", problem, fix)
+                )
             elif not stated:
                 unknown.append(name)
     return Verified(len(jobs), total, tuple(unknown), Findings(findings), round(clock() - begin, 3))
@@ -758,7 +1046,9 @@ def _indexed(folder: Path) -> list[str]:
     found: set[str] = set()
     for index in sorted(folder.glob("*.safetensors.index.json")):
         with contextlib.suppress(OSError, ValueError, AttributeError, TypeError):
-            found |= {str(name) for name in json.loads(index.read_text("utf-8"))["weight_map"].values()}
+            found |= {
+                str(name) for name in json.loads(index.read_text("utf-8"))["weight_map"].values()
+            }
     return sorted(found)
 
 
@@ -799,35 +1089,53 @@ class Prunable:
         """
         for path, _ in self.paths:
             try:
-                shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink(missing_ok=True)
+                (
+                    shutil.rmtree(path)
+                    if path.is_dir() and not path.is_symlink()
+                    else path.unlink(missing_ok=True)
+                )
             except PermissionError as error:
                 raise _fail("HUB014", f"{path} can't be removed.", str(error)) from None
 
 
 def prune(recipes: Sequence[Recipe], store: Path | None = None) -> Prunable:
-    """What the store does not need: beginnings of downloads, and commits that no branch stands at and no recipe pins.
+    """What the store does not need: beginnings of downloads, and commits that no branch stands at
+    and no recipe pins.
 
-    Contents that a kept commit shares stay. Nothing is removed before `remove` is called. Repositories that no recipe knows are left alone
-    but for commits that their branches have left behind.
+    Contents that a kept commit shares stay. Nothing is removed before `remove` is called.
+    Repositories that no recipe knows are left alone but for commits that their branches have left
+    behind.
     """
     store = store or model_store(_environ())
     pinned = {one.revision for recipe in recipes for one in checkpoints(recipe) if one.revision}
     paths: list[tuple[Path, str]] = []
     for repo in sorted((store / "hub").glob("models--*")):
-        kept = pinned | {ref.read_text("utf-8").strip() for ref in (repo / "refs").rglob("*") if ref.is_file()}
+        kept = pinned | {
+            ref.read_text("utf-8").strip() for ref in (repo / "refs").rglob("*") if ref.is_file()
+        }
         snapshots = sorted(path for path in (repo / "snapshots").glob("*") if path.is_dir())
         old = [path for path in snapshots if path.name not in kept]
         if len(old) == len(snapshots):
             old = []  # nothing says which of them is in use
-        used = {link.resolve() for path in snapshots if path not in old for link in path.rglob("*") if link.is_symlink()}
+        used = {
+            link.resolve()
+            for path in snapshots
+            if path not in old
+            for link in path.rglob("*")
+            if link.is_symlink()
+        }
         paths += [(path, "a commit that no branch stands at any more") for path in old]
         for blob in sorted((repo / "blobs").glob("*")):
             if blob.name.endswith((".incomplete", _PART)):
                 paths.append((blob, "the beginning of a download"))
             elif blob.resolve() not in used and old:
                 paths.append((blob, "contents that only such commits have"))
-    folders = {local_folder(one.folder) for recipe in recipes for one in checkpoints(recipe) if one.folder}
+    folders = {
+        local_folder(one.folder) for recipe in recipes for one in checkpoints(recipe) if one.folder
+    }
     for folder in sorted(folders):
-        paths += [(part, "the beginning of a download") for part in sorted(folder.rglob(f".*{_PART}"))]
+        paths += [
+            (part, "the beginning of a download") for part in sorted(folder.rglob(f".*{_PART}"))
+        ]
     size = sum(path.stat().st_size for path, _ in paths if path.is_file() and not path.is_symlink())
     return Prunable(tuple(paths), size)

@@ -1,8 +1,10 @@
-"""A planner to play with: choose a model and a load, see the memory bar, the verdict, the expected speed and the launch line.
+"""A planner to play with: choose a model and a load, see the memory bar, the verdict, the expected
+speed and the launch line.
 
-`answer` is the planner without its controls: a pure function from a choice to what is shown, which is what tests and other pages use. The
-controls (`planner`) are ipywidgets. Their state is stored in the notebook, so the published page shows the last answer without a kernel;
-to move the controls with effect, run the notebook.
+`answer` is the planner without its controls: a pure function from a choice to what is shown, which
+is what tests and other pages use. The controls (`planner`) are ipywidgets. Their state is stored in
+the notebook, so the published page shows the last answer without a kernel; to move the controls
+with effect, run the notebook.
 """
 
 from __future__ import annotations
@@ -59,8 +61,10 @@ class Answer:
     Attributes:
         choice: what was asked.
         plan: memory, with its working.
-        speed: estimated decode speed of the chosen load; None where the model's bytes are not known.
-        first: estimated time to the first token of a prompt as long as the context, without a prefix cache; None likewise.
+        speed: estimated decode speed of the chosen load; None where the model's bytes are not
+            known.
+        first: estimated time to the first token of a prompt as long as the context, without a
+            prefix cache; None likewise.
         launch: the launch line.
     """
 
@@ -72,7 +76,9 @@ class Answer:
 
     @property
     def needed_gib(self) -> Range | None:
-        """KV cache that the chosen sequences need, in GiB; None where the model's shape is not known."""
+        """KV cache that the chosen sequences need, in GiB; None where the model's shape is not
+        known.
+        """
         one = self.plan.request(self.choice.context)
         return None if one is None else one * self.choice.sequences * (1 / GIB)
 
@@ -86,7 +92,10 @@ class Answer:
         needed, kv = self.needed_gib, Range(max(plan.kv.low, 0), max(plan.kv.high, 0)) * (1 / GIB)
         if needed is None:
             return "Not known: no source gives the shape of this model's KV cache."
-        load = f"{choice.sequences} × {choice.context:,} tokens need {needed:.1f} GiB of KV cache, and there are {kv:.1f}"
+        load = (
+            f"{choice.sequences} × {choice.context:,} tokens need {needed:.1f} GiB of KV cache, and"
+            f" there are {kv:.1f}"
+        )
         if needed.low > kv.high:
             longest, at_once = plan.longest(choice.sequences), plan.sequences(choice.context)
             assert longest is not None and at_once is not None
@@ -94,7 +103,9 @@ class Answer:
             return f"Fits with fewer or shorter sequences: {load}. {instead}."
         caution = next((finding for finding in plan.findings if finding.rule == "PLAN103"), None)
         if needed.high > kv.low or caution:
-            return f"May fit: {load}." + (f" {caution.message[0].upper()}{caution.message[1:]}." if caution else "")
+            return f"May fit: {load}." + (
+                f" {caution.message[0].upper()}{caution.message[1:]}." if caution else ""
+            )
         return f"Fits: {load}."
 
     @property
@@ -115,7 +126,10 @@ def answer(choice: Choice) -> Answer:
 
     recipe = load(choice.recipe)
     override = request.Override(
-        context=choice.context, sequences=choice.sequences, kv_dtype="fp8" if choice.kv == "fp8" else "auto", fraction=choice.fraction
+        context=choice.context,
+        sequences=choice.sequences,
+        kv_dtype="fp8" if choice.kv == "fp8" else "auto",
+        fraction=choice.fraction,
     )
     setup = request.read(choice.recipe, override)
     if not choice.drafted:
@@ -149,7 +163,11 @@ def models() -> list[str]:
 def _with(recipe: Recipe, choice: Choice) -> Recipe:
     """The recipe with the choice's flags on its launch line."""
     args = dict(recipe.serve.args)
-    args |= {"max-model-len": choice.context, "max-num-seqs": choice.sequences, "gpu-memory-utilization": choice.fraction}
+    args |= {
+        "max-model-len": choice.context,
+        "max-num-seqs": choice.sequences,
+        "gpu-memory-utilization": choice.fraction,
+    }
     args["kv-cache-dtype"] = "fp8" if choice.kv == "fp8" else "auto"
     args.pop("speculative-config", None)
     draft = recipe.draft
@@ -158,14 +176,20 @@ def _with(recipe: Recipe, choice: Choice) -> Recipe:
             raise SparkbookError(f"'{recipe.id}' has no draft: set drafted tokens to 0")
         draft = draft.model_copy(update={"tokens": choice.drafted})
         said = recipe.serve.args.get("speculative-config")
-        base = dict(said) if isinstance(said, dict) else {"method": draft.method, **({"model": draft.model} if draft.model else {})}
+        base = (
+            dict(said)
+            if isinstance(said, dict)
+            else {"method": draft.method, **({"model": draft.model} if draft.model else {})}
+        )
         args["speculative-config"] = {**base, "num_speculative_tokens": choice.drafted}
     serve = recipe.serve.model_copy(update={"args": args})
     return recipe.model_copy(update={"serve": serve, "draft": draft if choice.drafted else None})
 
 
 def _launch(recipe: Recipe) -> str:
-    """The start as a docker line; where an image starts by a script of its own, which takes no flags, the `vllm serve` line."""
+    """The start as a docker line; where an image starts by a script of its own, which takes no
+    flags, the `vllm serve` line.
+    """
     from sparkbook.formats import FORMATS
 
     if recipe.image and recipe.launch.entrypoint != "wrapper" and recipe.serve.command is None:
@@ -179,12 +203,16 @@ _LEFT = "#8c96a3"
 
 
 def bar_html(found: Answer) -> str:
-    """The memory bar and its legend as HTML that follows the page's colours; read aloud, it is one sentence.
+    """The memory bar and its legend as HTML that follows the page's colours; read aloud, it is one
+    sentence.
 
     Ranges are drawn at their middle.
     """
     total = found.plan.host.total / GIB
-    parts = [(name, size * (1 / GIB), _COLOURS[i % len(_COLOURS)]) for i, (name, size) in enumerate(found.plan.parts)]
+    parts = [
+        (name, size * (1 / GIB), _COLOURS[i % len(_COLOURS)])
+        for i, (name, size) in enumerate(found.plan.parts)
+    ]
     left = total - sum(size.middle for _, size, _ in parts)
     if left > 0:
         parts.append(("left to the system", Range.of(left), _LEFT))
@@ -192,19 +220,22 @@ def bar_html(found: Answer) -> str:
     told = ", ".join(f"{name} {size:.1f}" for name, size, _ in parts)
     block = "display:inline-block"
     pieces = "".join(
-        f'<span title="{html.escape(name)} {size:.1f} GiB" style="{block};height:1.6rem;width:{100 * size.middle / whole:.2f}%;'
+        f'<span title="{html.escape(name)} {size:.1f} GiB"'
+        f' style="{block};height:1.6rem;width:{100 * size.middle / whole:.2f}%;'
         f'background:{colour}"></span>'
         for name, size, colour in parts
     )
     legend = " ".join(
-        f'<span style="white-space:nowrap;margin-right:1em"><span style="{block};width:0.8em;height:0.8em;background:{colour}"></span> '
-        f"{html.escape(name)} {size:.1f}</span>"
+        '<span style="white-space:nowrap;margin-right:1em"><span'
+        f' style="{block};width:0.8em;height:0.8em;background:{colour}"></span> {html.escape(name)}'
+        f" {size:.1f}</span>"
         for name, size, colour in parts
     )
     label = f"Memory in GiB: {html.escape(told)}"
     return (
-        f'<div role="img" aria-label="{label}" style="font-size:0;line-height:0;white-space:nowrap">{pieces}</div>'
-        f'<div style="line-height:1.6;margin-top:0.4em">{legend} GiB of {total:.1f}</div>'
+        f'<div role="img" aria-label="{label}"'
+        f' style="font-size:0;line-height:0;white-space:nowrap">{pieces}</div><div'
+        f' style="line-height:1.6;margin-top:0.4em">{legend} GiB of {total:.1f}</div>'
     )
 
 
@@ -235,15 +266,29 @@ def planner(first: Choice | None = None, recipes: Sequence[str] | None = None) -
     wide = {"description_width": "9em"}
 
     def control(kind: Any, description: str, **settings: Any) -> Any:
-        return kind(description=description, style=wide, layout=w.Layout(width="32em", max_width="100%"), **settings)
+        return kind(
+            description=description,
+            style=wide,
+            layout=w.Layout(width="32em", max_width="100%"),
+            **settings,
+        )
 
     controls = {
         "recipe": control(w.Dropdown, "model", options=ids, value=state.recipe),
-        "context": control(w.SelectionSlider, "context, tokens", options=[(f"{n // 1024}k", n) for n in CONTEXTS], value=state.context),
+        "context": control(
+            w.SelectionSlider,
+            "context, tokens",
+            options=[(f"{n // 1024}k", n) for n in CONTEXTS],
+            value=state.context,
+        ),
         "sequences": control(w.IntSlider, "sequences", min=1, max=32, value=state.sequences),
         "kv": control(w.Dropdown, "KV cache type", options=["bf16", "fp8"], value=state.kv),
-        "fraction": control(w.FloatSlider, "memory fraction", min=0.1, max=0.95, step=0.01, value=state.fraction),
-        "others_gib": control(w.FloatSlider, "others hold, GiB", min=0, max=100, step=1, value=state.others_gib),
+        "fraction": control(
+            w.FloatSlider, "memory fraction", min=0.1, max=0.95, step=0.01, value=state.fraction
+        ),
+        "others_gib": control(
+            w.FloatSlider, "others hold, GiB", min=0, max=100, step=1, value=state.others_gib
+        ),
         "drafted": control(w.IntSlider, "drafted tokens", min=0, max=15, value=state.drafted),
     }
     bar, verdict, launch = w.HTML(), w.HTML(), w.HTML()
@@ -256,7 +301,9 @@ def planner(first: Choice | None = None, recipes: Sequence[str] | None = None) -
             bar.value, verdict.value, launch.value = "", f"<p>{html.escape(str(problem))}</p>", ""
             return
         bar.value, verdict.value = bar_html(found), verdict_html(found)
-        launch.value = f'<pre style="white-space:pre-wrap;line-height:1.35">{html.escape(found.launch)}</pre>'
+        launch.value = (
+            f'<pre style="white-space:pre-wrap;line-height:1.35">{html.escape(found.launch)}</pre>'
+        )
 
     for box in controls.values():
         box.observe(update, "value")

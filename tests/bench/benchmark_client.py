@@ -1,10 +1,12 @@
-"""How near the measuring client comes to the truth, and what it costs, beside other clients in the same run.
+"""How near the measuring client comes to the truth, and what it costs, beside other clients in the
+same run.
 
     python tests/bench/benchmark_client.py [--llama-benchy PROGRAM --tokenizer FOLDER]
 
-Goals: TTFT bias <= 2 ms mean and <= 5 ms p99 on a burst of 16, TPOT and tok/s within 0.1 % of the truth at 1, 16 and 64 requests at a
-time, <= 100 µs of CPU a chunk and below every other client, >= 8,000 chunks a second on one core. A busy machine shows: each part is
-repeated and the best and the median run are printed.
+Goals: TTFT bias <= 2 ms mean and <= 5 ms p99 on a burst of 16, TPOT and tok/s within 0.1 % of the
+truth at 1, 16 and 64 requests at a time, <= 100 µs of CPU a chunk and below every other client, >=
+8,000 chunks a second on one core. A busy machine shows: each part is repeated and the best and the
+median run are printed.
 """
 
 import argparse
@@ -23,8 +25,17 @@ from sparkbook.bench import client, load, prompts, stats
 from sparkbook.bench.results import figures
 
 HERE = Path(__file__).parent
-SHAPES = {"dense": {"ttft": 0.2, "step": 0.02}, "spec": {"ttft": 0.2, "step": 0.05, "pattern": [4, 2, 6, 1, 3]}}
-SWEEP = ((1, "dense", 64, 6), (1, "spec", 64, 6), (16, "dense", 64, 4), (16, "spec", 96, 4), (64, "dense", 64, 3))
+SHAPES = {
+    "dense": {"ttft": 0.2, "step": 0.02},
+    "spec": {"ttft": 0.2, "step": 0.05, "pattern": [4, 2, 6, 1, 3]},
+}
+SWEEP = (
+    (1, "dense", 64, 6),
+    (1, "spec", 64, 6),
+    (16, "dense", 64, 4),
+    (16, "spec", 96, 4),
+    (64, "dense", 64, 3),
+)
 """Requests at a time, shape, tokens a reply, waves."""
 
 
@@ -36,7 +47,9 @@ class Truth:
 
     def __enter__(self):
         command = [sys.executable, "-I", HERE / "truth.py"]
-        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=self.environment)
+        self.process = subprocess.Popen(
+            command, stdout=subprocess.PIPE, text=True, env=self.environment
+        )
         self.port = int(self.process.stdout.readline())
         return self
 
@@ -51,19 +64,36 @@ class Truth:
     def job(self, count, slots, tokens, truth):
         bodies = [
             json.dumps(
-                {"messages": [{"role": "user", "content": f"request {n}"}], "max_tokens": tokens, "stream": True, "return_token_ids": True,
-                 "stream_options": {"include_usage": True}, "truth": truth}
+                {
+                    "messages": [{"role": "user", "content": f"request {n}"}],
+                    "max_tokens": tokens,
+                    "stream": True,
+                    "return_token_ids": True,
+                    "stream_options": {"include_usage": True},
+                    "truth": truth,
+                }
             )
             for n in range(count)
-        ]  # fmt: skip
-        return {"host": "127.0.0.1", "port": self.port, "tls": False, "path": "/v1/chat/completions", "bodies": bodies, "slots": slots}
+        ]
+        return {
+            "host": "127.0.0.1",
+            "port": self.port,
+            "tls": False,
+            "path": "/v1/chat/completions",
+            "bodies": bodies,
+            "slots": slots,
+        }
 
 
 def accuracy(truth, slots, shape, tokens, waves):
-    """Biases of one run: TTFT (ms, mean and p99), TPOT (%, mean of requests), out_tok_s (%), step gap p99 (ms)."""
+    """Biases of one run: TTFT (ms, mean and p99), TPOT (%, mean of requests), out_tok_s (%), step
+    gap p99 (ms).
+    """
     truth.told()
     with load.Worker() as worker:
-        worker.run(truth.job(slots, slots, 4, {"ttft": 0.01, "step": 0.001}))  # the client is warm, too
+        worker.run(
+            truth.job(slots, slots, 4, {"ttft": 0.01, "step": 0.001})
+        )  # the client is warm, too
         truth.told()
         outcome = worker.run(truth.job(waves * slots, slots, tokens, SHAPES[shape]))
     real = {entry["prompt"]: entry for entry in truth.told()}
@@ -74,7 +104,9 @@ def accuracy(truth, slots, shape, tokens, waves):
     for request in found:
         entry = real[request.prompt]
         ttft.append(1000 * (request.ttft_s - (entry["stamps"][0] - entry["begin"])))
-        tpot.append(request.tpot_s / ((entry["stamps"][-1] - entry["stamps"][0]) / (tokens - 1)) - 1)
+        tpot.append(
+            request.tpot_s / ((entry["stamps"][-1] - entry["stamps"][0]) / (tokens - 1)) - 1
+        )
         gaps += [1000 * (b - a) for a, b in zip(entry["stamps"], entry["stamps"][1:], strict=False)]
     begin, end = min(e["begin"] for e in real.values()), max(e["stamps"][-1] for e in real.values())
     rate = figures(found, slots).out_tok_s / (tokens * len(found) / (end - begin)) - 1
@@ -89,7 +121,9 @@ def accuracy(truth, slots, shape, tokens, waves):
 
 
 class Bare(asyncio.Protocol):
-    """The least that a client can do that parses as it reads: no errors, no framing but `data:` lines."""
+    """The least that a client can do that parses as it reads: no errors, no framing but `data:`
+    lines.
+    """
 
     def __init__(self):
         self.stamps, self.buffer, self.finished = [], b"", None
@@ -105,13 +139,18 @@ class Bare(asyncio.Protocol):
             if line.startswith(b"data: "):
                 if line.startswith(b"data: [DONE]"):
                     self.finished.set_result(None)
-                elif (choices := json.loads(line[6:])["choices"]) and choices[0]["delta"].get("content"):
+                elif (choices := json.loads(line[6:])["choices"]) and choices[0]["delta"].get(
+                    "content"
+                ):
                     self.stamps.append(now)
 
 
 async def bare(job):
     loop = asyncio.get_running_loop()
-    lanes = [(await loop.create_connection(Bare, job["host"], job["port"]))[1] for _ in range(job["slots"])]
+    lanes = [
+        (await loop.create_connection(Bare, job["host"], job["port"]))[1]
+        for _ in range(job["slots"])
+    ]
     cpu = time.process_time()
     left = iter(job["bodies"])
 
@@ -120,7 +159,8 @@ async def bare(job):
             body = text.encode()
             connection.finished = loop.create_future()
             connection.transport.write(
-                b"POST %s HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n%s" % (job["path"].encode(), len(body), body)
+                b"POST %s HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n%s"
+                % (job["path"].encode(), len(body), body)
             )
             await connection.finished
 
@@ -155,7 +195,16 @@ async def with_httpx(job):
 
 def in_a_process(kind, truth, arguments):
     """CPU seconds and chunks of a client in a fresh process."""
-    command = [sys.executable, __file__, "--only", kind, "--port", str(truth.port), "--job", json.dumps(arguments)]
+    command = [
+        sys.executable,
+        __file__,
+        "--only",
+        kind,
+        "--port",
+        str(truth.port),
+        "--job",
+        json.dumps(arguments),
+    ]
     told = subprocess.run(command, capture_output=True, text=True, check=True)
     return json.loads(told.stdout)
 
@@ -166,7 +215,14 @@ def only(kind, port, arguments):
     job = truth.job(**arguments)
     if kind == "sparkbook":
         outcome = asyncio.run(client.run(job))
-        print(json.dumps([outcome["cpu_s"] + outcome["parse_cpu_s"], outcome["events"] - len(outcome["records"]) * 2]))
+        print(
+            json.dumps(
+                [
+                    outcome["cpu_s"] + outcome["parse_cpu_s"],
+                    outcome["events"] - len(outcome["records"]) * 2,
+                ]
+            )
+        )
     else:
         print(json.dumps(asyncio.run({"bare": bare, "httpx": with_httpx}[kind](job))))
 
@@ -174,10 +230,31 @@ def only(kind, port, arguments):
 def benchy(truth, program, tokenizer, tokens):
     """CPU seconds of llama-benchy for three runs of 16 requests."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    command = [program, "--base-url", f"http://127.0.0.1:{truth.port}/v1", "--model", "truth", "--tokenizer", tokenizer]
-    command += ["--pp", "16", "--tg", str(tokens), "--depth", "0", "--runs", "3", "--concurrency", "16"]
+    command = [
+        program,
+        "--base-url",
+        f"http://127.0.0.1:{truth.port}/v1",
+        "--model",
+        "truth",
+        "--tokenizer",
+        tokenizer,
+    ]
+    command += [
+        "--pp",
+        "16",
+        "--tg",
+        str(tokens),
+        "--depth",
+        "0",
+        "--runs",
+        "3",
+        "--concurrency",
+        "16",
+    ]
     command += ["--latency-mode", "none", "--skip-coherence", "--no-adapt-prompt", "--no-warmup"]
-    subprocess.run(command, check=True, stdout=subprocess.DEVNULL, env={**os.environ, "HF_HUB_OFFLINE": "1"})
+    subprocess.run(
+        command, check=True, stdout=subprocess.DEVNULL, env={**os.environ, "HF_HUB_OFFLINE": "1"}
+    )
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
@@ -196,7 +273,10 @@ def main():
         return
     print(f"{os.cpu_count()} CPUs, load {os.getloadavg()[0]:.1f}")
     with Truth() as truth:
-        print("\nbias: mean TTFT ms | p99 TTFT ms | TPOT % | out_tok_s % | p99 step gap ms   (median of runs; best in brackets)")
+        print(
+            "\nbias: mean TTFT ms | p99 TTFT ms | TPOT % | out_tok_s % | p99 step gap ms   (median"
+            " of runs; best in brackets)"
+        )
         for slots, shape, tokens, waves in (
             (1, "dense", 64, 6),
             (1, "spec", 64, 6),
@@ -205,24 +285,44 @@ def main():
             (64, "dense", 64, 3),
         ):
             runs = [accuracy(truth, slots, shape, tokens, waves) for _ in range(options.repeat)]
-            cells = [f"{statistics.median(column):8.3f} [{min(column, key=abs):.3f}]" for column in zip(*runs, strict=True)]
+            cells = [
+                f"{statistics.median(column):8.3f} [{min(column, key=abs):.3f}]"
+                for column in zip(*runs, strict=True)
+            ]
             print(f"c={slots:<3} {shape:<6}", *cells)
         paced = {"count": 48, "slots": 16, "tokens": 400, "truth": {"ttft": 0.05, "step": 0.005}}
-        print("\nCPU of the client, µs a chunk, 16 streams of 200 chunks/s each   (median of runs; best in brackets)")
+        print(
+            "\nCPU of the client, µs a chunk, 16 streams of 200 chunks/s each   (median of runs;"
+            " best in brackets)"
+        )
         for kind in ("sparkbook", "bare", "httpx"):
-            runs = [1e6 * cpu / chunks for cpu, chunks in (in_a_process(kind, truth, paced) for _ in range(options.repeat))]
+            runs = [
+                1e6 * cpu / chunks
+                for cpu, chunks in (in_a_process(kind, truth, paced) for _ in range(options.repeat))
+            ]
             print(f"{kind:<14} {statistics.median(runs):6.1f} [{min(runs):.1f}]")
         if options.llama_benchy:
             runs = []
             with Truth(paced["truth"]) as fixed:
                 for _ in range(options.repeat):
                     # The difference of a long and a short run leaves its start-up out.
-                    short, long = (benchy(fixed, options.llama_benchy, options.tokenizer, tokens) for tokens in (1, 401))
+                    short, long = (
+                        benchy(fixed, options.llama_benchy, options.tokenizer, tokens)
+                        for tokens in (1, 401)
+                    )
                     runs.append(1e6 * (long - short) / (3 * 16 * 400))
             print(f"{'llama-benchy':<14} {statistics.median(runs):6.1f} [{min(runs):.1f}]")
         rush = {"count": 64, "slots": 16, "tokens": 1000, "truth": {"ttft": 0.0, "step": 0.0}}
-        runs = [chunks / cpu for cpu, chunks in (in_a_process("sparkbook", truth, rush) for _ in range(options.repeat))]
-        print(f"\nback to back: {statistics.median(runs):,.0f} chunks a second of one core [{max(runs):,.0f}]")
+        runs = [
+            chunks / cpu
+            for cpu, chunks in (
+                in_a_process("sparkbook", truth, rush) for _ in range(options.repeat)
+            )
+        ]
+        print(
+            f"\nback to back: {statistics.median(runs):,.0f} chunks a second of one core"
+            f" [{max(runs):,.0f}]"
+        )
 
 
 if __name__ == "__main__":

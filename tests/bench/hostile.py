@@ -1,7 +1,8 @@
 """A server that behaves badly on purpose: the address says how.
 
-`http://127.0.0.1:PORT/WHERE/HOW` is the address of one such server. WHERE: `all` (each path misbehaves), `chat` (only completions do), or a
-number (so many completions are answered well before they do). HOW: a key of `MODES`.
+`http://127.0.0.1:PORT/WHERE/HOW` is the address of one such server. WHERE: `all` (each path
+misbehaves), `chat` (only completions do), or a number (so many completions are answered well before
+they do). HOW: a key of `MODES`.
 """
 
 import asyncio
@@ -44,7 +45,9 @@ async def heads(writer):
 
 async def drips(writer):
     """One byte after the other of a reply that is never whole."""
-    writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 1000000\r\n\r\n")
+    writer.write(
+        b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 1000000\r\n\r\n"
+    )
     await forever(writer, itertools.repeat(b" "))
 
 
@@ -66,7 +69,10 @@ async def breaks(writer):
 
 def answers(status, body, kind="application/json"):
     async def answer(writer):
-        writer.write(b"HTTP/1.1 %s\r\nContent-Type: %s\r\nContent-Length: %d\r\n\r\n%s" % (status, kind.encode(), len(body), body))
+        writer.write(
+            b"HTTP/1.1 %s\r\nContent-Type: %s\r\nContent-Length: %d\r\n\r\n%s"
+            % (status, kind.encode(), len(body), body)
+        )
 
     return answer
 
@@ -95,7 +101,10 @@ PACKED = gzip.compress(b" " * 4_000_000)
 
 async def packed(writer):
     """A reply that is a thousand times as long as what is sent, though nobody asked for that."""
-    writer.write(b"HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\nContent-Length: %d\r\n\r\n%s" % (len(PACKED), PACKED))
+    writer.write(
+        b"HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\nContent-Length: %d\r\n\r\n%s"
+        % (len(PACKED), PACKED)
+    )
 
 
 def beyond(header, status=b"200"):
@@ -110,16 +119,33 @@ def beyond(header, status=b"200"):
 
 
 MODES = {
-    "silent": silent, "heads": heads, "drips": drips, "drips-head": drips_head, "endless": endless, "breaks": breaks,
-    "key": answers(b"401 Unauthorized", b'{"error": "Unauthorized"}'), "missing": answers(b"404 Not Found", b'{"detail": "Not Found"}'),
-    "broken": answers(b"500 Internal Server Error", b"Internal Server Error"), "nan": answers(b"200 OK", b"NaN"),
-    "page": answers(b"200 OK", b"<html>Welcome</html>", "text/html"), "list": answers(b"200 OK", b"[[[]]]"),
+    "silent": silent,
+    "heads": heads,
+    "drips": drips,
+    "drips-head": drips_head,
+    "endless": endless,
+    "breaks": breaks,
+    "key": answers(b"401 Unauthorized", b'{"error": "Unauthorized"}'),
+    "missing": answers(b"404 Not Found", b'{"detail": "Not Found"}'),
+    "broken": answers(b"500 Internal Server Error", b"Internal Server Error"),
+    "nan": answers(b"200 OK", b"NaN"),
+    "page": answers(b"200 OK", b"<html>Welcome</html>", "text/html"),
+    "list": answers(b"200 OK", b"[[[]]]"),
     "odd-stream": streams(event({"choices": {"0": 1}}), event({"choices": [7], "usage": [1]})),
-    "error-stream": streams(event({"error": {"message": "out of memory"}})), "no-chunks": no_chunks, "negative": negative,
-    "packed": packed, "codec": answers(b"200 OK", b"00", "text/plain; charset=hex"), "superscript": beyond("Content-Length: \xb2"),
-    "digits": beyond("Content-Length: " + "9" * 5000), "superstatus": beyond("X: y", b"\xb2"),
-    "many": streams(text_event(), event({"choices": [], "usage": {"completion_tokens": 10**400}}), chunk(b"data: [DONE]\n\n")),
-}  # fmt: skip
+    "error-stream": streams(event({"error": {"message": "out of memory"}})),
+    "no-chunks": no_chunks,
+    "negative": negative,
+    "packed": packed,
+    "codec": answers(b"200 OK", b"00", "text/plain; charset=hex"),
+    "superscript": beyond("Content-Length: \xb2"),
+    "digits": beyond("Content-Length: " + "9" * 5000),
+    "superstatus": beyond("X: y", b"\xb2"),
+    "many": streams(
+        text_event(),
+        event({"choices": [], "usage": {"completion_tokens": 10**400}}),
+        chunk(b"data: [DONE]\n\n"),
+    ),
+}
 
 
 async def good_chat(writer, body):
@@ -127,7 +153,12 @@ async def good_chat(writer, body):
     count = body.get("max_tokens", 8)
     if not body.get("stream"):
         step = {"token": "a", "logprob": -0.1, "top_logprobs": [{"token": "a", "logprob": -0.1}]}
-        choice = {"index": 0, "finish_reason": "length", "message": {"role": "assistant", "content": "a"}, "logprobs": {"content": [step]}}
+        choice = {
+            "index": 0,
+            "finish_reason": "length",
+            "message": {"role": "assistant", "content": "a"},
+            "logprobs": {"content": [step]},
+        }
         await answers(b"200 OK", json.dumps({"id": "1", "choices": [choice]}).encode())(writer)
         return
     usage = {"choices": [], "usage": {"prompt_tokens": 5, "completion_tokens": count}}
@@ -142,7 +173,9 @@ class Hostile:
         self.counts = {}
         self.thread = threading.Thread(target=self.loop.run_forever, daemon=True)
         self.thread.start()
-        self.server = asyncio.run_coroutine_threadsafe(asyncio.start_server(self.handle, "127.0.0.1", 0, backlog=512), self.loop).result()
+        self.server = asyncio.run_coroutine_threadsafe(
+            asyncio.start_server(self.handle, "127.0.0.1", 0, backlog=512), self.loop
+        ).result()
         self.port = self.server.sockets[0].getsockname()[1]
         return self
 
@@ -165,7 +198,14 @@ class Hostile:
             while True:
                 head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1")
                 path = head.split(" ", 2)[1]
-                length = next((int(line[15:]) for line in head.lower().split("\r\n") if line.startswith("content-length:")), 0)
+                length = next(
+                    (
+                        int(line[15:])
+                        for line in head.lower().split("\r\n")
+                        if line.startswith("content-length:")
+                    ),
+                    0,
+                )
                 body = json.loads(await reader.readexactly(length) or b"{}")
                 _, where, how, rest = path.split("/", 3)
                 await self.answer(writer, where, how, rest, body)
@@ -185,6 +225,10 @@ class Hostile:
         elif path == "v1/models":
             await answers(b"200 OK", b'{"data": [{"id": "m"}]}')(writer)
         elif path == "metrics":
-            await answers(b"200 OK", b"# TYPE vllm:num_requests_running gauge\nvllm:num_requests_running 0\n", "text/plain")(writer)
+            await answers(
+                b"200 OK",
+                b"# TYPE vllm:num_requests_running gauge\nvllm:num_requests_running 0\n",
+                "text/plain",
+            )(writer)
         else:
             await answers(b"200 OK", b"{}")(writer)

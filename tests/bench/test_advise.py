@@ -1,4 +1,6 @@
-"""Advice on speculation: from invented measurements whose answer is known, and from acceptance and costs."""
+"""Advice on speculation: from invented measurements whose answer is known, and from acceptance and
+costs.
+"""
 
 import math
 
@@ -14,7 +16,9 @@ def codes(advice):
 
 
 def test_the_smallest_k_that_is_as_good_as_the_fastest():
-    found = advise([_report(20)], {1: [_report(28, 1)], 3: [_report(40, 3)], 5: [_report(40.02, 5)]})
+    found = advise(
+        [_report(20)], {1: [_report(28, 1)], 3: [_report(40, 3)], 5: [_report(40.02, 5)]}
+    )
     assert found.best == {("code", 1): 3}
     assert "ADV101" in codes(found) and "ADV102" not in codes(found)
 
@@ -35,7 +39,10 @@ def test_classes_are_judged_one_by_one():
 
 def test_the_schedule_covers_every_batch_size_once():
     off = [_report(20, c=c) for c in (1, 4, 16)]
-    on = {1: [_report(24, 1, c) for c in (1, 4, 16)], 3: [_report(40, 3, 1), _report(22, 3, 4), _report(10, 3, 16)]}
+    on = {
+        1: [_report(24, 1, c) for c in (1, 4, 16)],
+        3: [_report(40, 3, 1), _report(22, 3, 4), _report(10, 3, 16)],
+    }
     found = advise(off, on, most=64)
     assert found.schedule == ((1, 3, 3), (4, 64, 1))
     fix = next(f.fix for f in found.findings() if f.rule == "ADV104")
@@ -51,23 +58,43 @@ def test_vllm_takes_the_schedule_as_it_is_written():
 
     off, on = [_report(20), _report(20, c=8)], {3: [_report(40, 3), _report(15, 3, c=8)]}
     schedule = json.dumps([list(entry) for entry in advise(off, on).schedule])
-    code = f"from vllm.v1.spec_decode.dynamic.utils import validate_and_normalize_dynamic_sd_schedule as check\nprint(check({schedule}))"
-    done = subprocess.run([str(engine_python()), "-c", code], capture_output=True, text=True, timeout=120, check=False)
+    code = (
+        "from vllm.v1.spec_decode.dynamic.utils import validate_and_normalize_dynamic_sd_schedule"
+        f" as check\nprint(check({schedule}))"
+    )
+    done = subprocess.run(
+        [str(engine_python()), "-c", code], capture_output=True, text=True, timeout=120, check=False
+    )
     assert done.returncode == 0, done.stderr[-800:]
     assert done.stdout.strip().splitlines()[-1] == "[(1, 7, 3), (8, 256, 0)]"
 
 
 def test_a_release_without_the_schedule_is_told_so():
     off, on = [_report(20), _report(20, c=8)], {3: [_report(40, 3), _report(15, 3, c=8)]}
-    assert "num_speculative" not in next(f for f in advise(off, on, release="0.19.0").findings() if f.rule == "ADV104").fix
-    assert "num_speculative" in next(f for f in advise(off, on, release="0.32.0").findings() if f.rule == "ADV104").fix
-    assert next(f for f in advise(off, on, release="99.0").findings() if f.rule == "ADV104").confidence == "medium"
+    assert (
+        "num_speculative"
+        not in next(
+            f for f in advise(off, on, release="0.19.0").findings() if f.rule == "ADV104"
+        ).fix
+    )
+    assert (
+        "num_speculative"
+        in next(f for f in advise(off, on, release="0.32.0").findings() if f.rule == "ADV104").fix
+    )
+    assert (
+        next(f for f in advise(off, on, release="99.0").findings() if f.rule == "ADV104").confidence
+        == "medium"
+    )
 
 
 def test_a_k_that_changes_the_output_is_not_advised():
     a = [Answer(f"p{i}", ("1",), ({"1": -0.1, "2": -4.0},)) for i in range(12)]
     b = [Answer(x.prompt, ("2",), x.tops) for x in a]
-    found = advise([_report(20)], {1: [_report(30, 1)], 3: [_report(60, 3)]}, equality={3: compare(a, b, a), 1: compare(a, a, a)})
+    found = advise(
+        [_report(20)],
+        {1: [_report(30, 1)], 3: [_report(60, 3)]},
+        equality={3: compare(a, b, a), 1: compare(a, a, a)},
+    )
     assert found.best == {("code", 1): 1}
     assert codes(found)[0] == "ADV202"
 
@@ -102,7 +129,10 @@ def test_tokens_per_step():
 
 def test_the_best_k_follows_the_cost_of_a_draft():
     vector = tuple(0.8**i for i in range(1, 9))
-    best = {cost: max(expected(vector, Costs(draft=cost, verify=0.0), 8), key=lambda row: row[2])[0] for cost in (0.01, 0.1, 0.3, 0.9)}
+    best = {
+        cost: max(expected(vector, Costs(draft=cost, verify=0.0), 8), key=lambda row: row[2])[0]
+        for cost in (0.01, 0.1, 0.3, 0.9)
+    }
     assert list(best.values()) == sorted(best.values(), reverse=True) and best[0.9] == 0
 
 
@@ -116,7 +146,8 @@ def test_costs_from_measured_steps():
 
 
 def test_the_published_classes_of_one_dflash_container_share_a_step_time():
-    # tok/s and accepted drafts as published for DFlash with K = 15 (https://github.com/AEON-7/vllm-dflash): one step serves all classes.
+    # tok/s and accepted drafts as published for DFlash with K = 15
+    # (https://github.com/AEON-7/vllm-dflash): one step serves all classes.
     steps = [(1 + accepted) / speed for speed, accepted in ((64.0, 5.5), (38.4, 3.0), (29.5, 2.0))]
     assert max(steps) / min(steps) < 1.06
     assert math.isclose(sum(steps) / 3, 0.102, rel_tol=0.02)

@@ -38,9 +38,14 @@ class Quiet:
 
 def measured(endpoint, slots=1, requests=4, max_tokens=32, truth=None, **plan):
     options = bench.Plan(
-        classes=["code"], concurrency=[slots], requests=requests, max_tokens=max_tokens, waves=plan.pop("waves", 1),
-        extra={"truth": truth or {}}, **plan,
-    )  # fmt: skip
+        classes=["code"],
+        concurrency=[slots],
+        requests=requests,
+        max_tokens=max_tokens,
+        waves=plan.pop("waves", 1),
+        extra={"truth": truth or {}},
+        **plan,
+    )
     httpx.get(f"{endpoint.url}/truth")
     report = bench.measure(endpoint, options, source=Quiet())
     told = httpx.get(f"{endpoint.url}/truth").json()[-requests:]
@@ -49,26 +54,50 @@ def measured(endpoint, slots=1, requests=4, max_tokens=32, truth=None, **plan):
 
 def job(endpoint, bodies, **more):
     host, port = endpoint.url.removeprefix("http://").split(":")
-    return {"host": host, "port": int(port), "tls": False, "path": "/v1/chat/completions", "bodies": bodies, "slots": 1, **more}
+    return {
+        "host": host,
+        "port": int(port),
+        "tls": False,
+        "path": "/v1/chat/completions",
+        "bodies": bodies,
+        "slots": 1,
+        **more,
+    }
 
 
 def body(tokens=9, **truth_options):
-    message = {"messages": [{"role": "user", "content": "x"}], "max_tokens": tokens, "stream": True, "return_token_ids": True}
-    return json.dumps({**message, "stream_options": {"include_usage": True}, "truth": truth_options})
+    message = {
+        "messages": [{"role": "user", "content": "x"}],
+        "max_tokens": tokens,
+        "stream": True,
+        "return_token_ids": True,
+    }
+    return json.dumps(
+        {**message, "stream_options": {"include_usage": True}, "truth": truth_options}
+    )
 
 
 def asked(endpoint, bodies, **more):
     """Requests as the client of this process measures them."""
     outcome = asyncio.run(client.run(job(endpoint, bodies, **more)))
-    return load.requests_of(outcome, [prompts.Prompt(f"x-{n}", "x") for n in range(len(bodies))], True)
+    return load.requests_of(
+        outcome, [prompts.Prompt(f"x-{n}", "x") for n in range(len(bodies))], True
+    )
 
 
 def beside_the_truth(truth, slots):
-    """Median bias of TTFT (s), and shares by which the median TPOT and the throughput of one row are off."""
-    report, cell, told = measured(truth, slots, 2 * slots + 2, 48, {"ttft": 0.06, "step": 0.006, "pattern": SPECULATIVE})
+    """Median bias of TTFT (s), and shares by which the median TPOT and the throughput of one row
+    are off.
+    """
+    report, cell, told = measured(
+        truth, slots, 2 * slots + 2, 48, {"ttft": 0.06, "step": 0.006, "pattern": SPECULATIVE}
+    )
     by_prompt = {entry["prompt"]: entry for entry in told}
     assert len(by_prompt) == len(cell.requests)
-    texts = {p.id: p.text for p in prompts.make("code", len(told), salt=f"{report.salt}/run/code c={slots}")}
+    texts = {
+        p.id: p.text
+        for p in prompts.make("code", len(told), salt=f"{report.salt}/run/code c={slots}")
+    }
     biases, tpots = [], []
     for request in cell.requests:
         entry = by_prompt[texts[request.prompt]]
@@ -78,12 +107,18 @@ def beside_the_truth(truth, slots):
         tpots.append(request.tpot_s / true - 1)
     assert cell.figures.tok_per_step == pytest.approx(47 / (len(told[0]["tokens"]) - 1))
     begin, end = min(e["begin"] for e in told), max(e["stamps"][-1] for e in told)
-    return statistics.median(biases), abs(statistics.median(tpots)), abs(cell.figures.out_tok_s * (end - begin) / (48 * len(told)) - 1)
+    return (
+        statistics.median(biases),
+        abs(statistics.median(tpots)),
+        abs(cell.figures.out_tok_s * (end - begin) / (48 * len(told)) - 1),
+    )
 
 
 @pytest.mark.parametrize("slots", [1, 16])
 def test_times_and_rates_agree_with_the_truth(truth, slots):
-    """Loose, and tried again: this machine is shared. The goals themselves are measured by benchmark_client.py."""
+    """Loose, and tried again: this machine is shared. The goals themselves are measured by
+    benchmark_client.py.
+    """
     for _ in range(4):
         bias, tpot, rate = beside_the_truth(truth, slots)
         assert bias > -0.001
@@ -112,7 +147,11 @@ def test_awkward_streams_are_read_right(truth, truth_options):
     options = {"ttft": 0.03, "step": 0.002, **truth_options}
     for request in asked(truth, [body(12, **options)] * 3, slots=2):
         assert request.error is None
-        assert (request.output_tokens, request.count_from, request.finish) == (12, "usage", "length")
+        assert (request.output_tokens, request.count_from, request.finish) == (
+            12,
+            "usage",
+            "length",
+        )
         assert request.text.count("wörd") == 12 or options.get("tools")
         assert options["ttft"] <= request.ttft_s < options["ttft"] + 0.1
         assert (request.ttfr_s < 0.02) == (options.get("role") == "early" or not options["ttft"])
@@ -122,7 +161,9 @@ def test_awkward_streams_are_read_right(truth, truth_options):
 
 
 def test_a_step_that_shows_nothing_is_a_step_where_ids_tell_of_it(truth):
-    """A mark such as <think> in front, which the server's parser takes away: TTFT waits for text, step times and TPOT do not."""
+    """A mark such as <think> in front, which the server's parser takes away: TTFT waits for text,
+    step times and TPOT do not.
+    """
     (request,) = asked(truth, [body(13, hidden=1, ttft=0.03, step=0.02, pattern=SPECULATIVE)])
     assert request.chunk_tokens == [1, 4, 2, 6] and len(request.stamps_s) == 4
     assert request.stamps_s[0] < 0.05 <= request.ttft_s == request.stamps_s[1]
@@ -130,10 +171,17 @@ def test_a_step_that_shows_nothing_is_a_step_where_ids_tell_of_it(truth):
 
 
 def test_without_usage_the_ids_count_and_without_both_nobody_does(truth):
-    assert [(r.output_tokens, r.count_from) for r in asked(truth, [body(12, usage=False, pattern=SPECULATIVE)])] == [(12, "token ids")]
+    assert [
+        (r.output_tokens, r.count_from)
+        for r in asked(truth, [body(12, usage=False, pattern=SPECULATIVE)])
+    ] == [(12, "token ids")]
     _, cell, _ = measured(truth, 1, 3, 12, {"usage": False, "ids": False, "pattern": SPECULATIVE})
     assert {(r.output_tokens, r.count_from) for r in cell.requests} == {(None, "unknown")}
-    assert cell.figures.out_tok_s is None and cell.figures.tpot_s is None and cell.figures.tok_per_step is None
+    assert (
+        cell.figures.out_tok_s is None
+        and cell.figures.tpot_s is None
+        and cell.figures.tok_per_step is None
+    )
     assert "BENCH208" in {f.rule for f in cell.findings} and cell.verdict == "invalid"
 
 
@@ -170,7 +218,9 @@ def test_requests_of_a_wave_leave_together(truth):
 
 def test_open_loop_requests_leave_when_they_are_due(truth):
     arrivals = [0.02 * n for n in range(12)]
-    found = asked(truth, [body(4, ttft=0.1)] * 12, arrivals_s=arrivals, slots=2)  # more at a time than connections were opened
+    found = asked(
+        truth, [body(4, ttft=0.1)] * 12, arrivals_s=arrivals, slots=2
+    )  # more at a time than connections were opened
     assert [r.error for r in found] == [None] * 12
     assert all(-0.001 <= r.late_s < 0.05 for r in found)
 
@@ -180,12 +230,22 @@ def test_poisson_arrivals_are_the_same_for_a_seed(truth):
     assert cell.load == "200 req/s" and cell.figures.steady_tok_s is None
     rng = random.Random("arrivals/0/200.0")
     due = list(itertools.accumulate(rng.expovariate(200.0) for _ in range(20)))
-    assert [r.start_s for r in cell.requests] == pytest.approx([at - due[0] for at in due], abs=0.05)
+    assert [r.start_s for r in cell.requests] == pytest.approx(
+        [at - due[0] for at in due], abs=0.05
+    )
 
 
 def test_a_time_limit_begins_nothing_later(truth):
     report = bench.measure(
-        truth, bench.Plan(classes=["prose"], concurrency=[2], seconds=0.3, max_tokens=4, extra={"truth": {"step": 0.001}}), source=Quiet()
+        truth,
+        bench.Plan(
+            classes=["prose"],
+            concurrency=[2],
+            seconds=0.3,
+            max_tokens=4,
+            extra={"truth": {"step": 0.001}},
+        ),
+        source=Quiet(),
     )
     (cell,) = report.cells
     assert 8 <= cell.figures.completed < 60
@@ -209,29 +269,67 @@ def test_ctrl_c_keeps_what_was_measured(truth):
 
 
 def test_an_engine_that_tells_no_times_cannot_be_compared_with(truth):
-    plan = bench.Plan(classes=["code"], concurrency=[1], requests=1, max_tokens=4, waves=0, extra={"truth": {}})
-    assert load.agreeing(truth, plan, ("tokens",), interval_s=0.02).cells[0].figures.output_tokens == 4
+    plan = bench.Plan(
+        classes=["code"], concurrency=[1], requests=1, max_tokens=4, waves=0, extra={"truth": {}}
+    )
+    assert (
+        load.agreeing(truth, plan, ("tokens",), interval_s=0.02).cells[0].figures.output_tokens == 4
+    )
     with pytest.raises(SparkbookError, match="does not tell of itself"):
         load.agreeing(truth, plan, ("tpot_s",), interval_s=0.02)
 
 
 def test_nobody_there(truth):
-    with pytest.raises(SparkbookError, match=r"http://127\.0\.0\.1:9 can't be measured: .*[Cc]onnect"):
+    with pytest.raises(
+        SparkbookError, match=r"http://127\.0\.0\.1:9 can't be measured: .*[Cc]onnect"
+    ):
         bench.measure(Endpoint("http://127.0.0.1:9", "x"), source=Quiet())
 
 
 def test_tls(tmp_path, monkeypatch):
     made = subprocess.run(
-        ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-keyout", tmp_path / "key",
-         "-out", tmp_path / "cert", "-days", "2", "-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost"],
+        [
+            "openssl",
+            "req",
+            "-x509",
+            "-newkey",
+            "ec",
+            "-pkeyopt",
+            "ec_paramgen_curve:prime256v1",
+            "-nodes",
+            "-keyout",
+            tmp_path / "key",
+            "-out",
+            tmp_path / "cert",
+            "-days",
+            "2",
+            "-subj",
+            "/CN=localhost",
+            "-addext",
+            "subjectAltName=DNS:localhost",
+        ],
         capture_output=True,
-    )  # fmt: skip
+    )
     assert made.returncode == 0, made.stderr
     server = subprocess.Popen(
-        [sys.executable, "-I", Path(__file__).with_name("truth.py"), tmp_path / "cert", tmp_path / "key"], stdout=subprocess.PIPE, text=True
+        [
+            sys.executable,
+            "-I",
+            Path(__file__).with_name("truth.py"),
+            tmp_path / "cert",
+            tmp_path / "key",
+        ],
+        stdout=subprocess.PIPE,
+        text=True,
     )
     try:
-        target = {"host": "localhost", "port": int(server.stdout.readline()), "tls": True, "path": "/v1/chat/completions", "slots": 2}
+        target = {
+            "host": "localhost",
+            "port": int(server.stdout.readline()),
+            "tls": True,
+            "path": "/v1/chat/completions",
+            "slots": 2,
+        }
         with load.Worker() as worker, pytest.raises(SparkbookError, match="certificate"):
             worker.run({**target, "bodies": [body()]})
         monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "cert"))
@@ -245,18 +343,27 @@ def test_tls(tmp_path, monkeypatch):
 
 
 def events_of(pieces, chunked):
-    return [data for _, data in client.events([(float(n), piece) for n, piece in enumerate(pieces)], chunked)]
+    return [
+        data
+        for _, data in client.events([(float(n), piece) for n, piece in enumerate(pieces)], chunked)
+    ]
 
 
 def test_any_cut_gives_the_same_events():
-    """A seeded fuzz: the stream is cut at random places, in any line ending, with and without chunked framing."""
+    """A seeded fuzz: the stream is cut at random places, in any line ending, with and without
+    chunked framing.
+    """
     rng = random.Random(8)
-    payloads = [json.dumps({"t": "é漢🙂"[: n % 4] + "0\\r\\n\\r\\n" * (n % 2)}, ensure_ascii=False).encode() for n in range(12)] + [
-        b"[DONE]"
-    ]
+    payloads = [
+        json.dumps({"t": "é漢🙂"[: n % 4] + "0\\r\\n\\r\\n" * (n % 2)}, ensure_ascii=False).encode()
+        for n in range(12)
+    ] + [b"[DONE]"]
     for trial in range(300):
         end = rng.choice([b"\n", b"\r\n", b"\r"])
-        stream = b"".join((b": ping" + end + end if rng.random() < 0.2 else b"") + b"data: " + payload + end + end for payload in payloads)
+        stream = b"".join(
+            (b": ping" + end + end if rng.random() < 0.2 else b"") + b"data: " + payload + end + end
+            for payload in payloads
+        )
         chunked = trial % 2 == 0
         if chunked:
             parts, at = [], 0
@@ -297,11 +404,21 @@ def event(**choice):
 def test_half_a_character_is_mended_or_replaced():
     """Else the file of results could not be written, when all of it has been measured."""
     head = b"HTTP/1.1 200 OK\r\n\r\n"
-    cut = (event(delta={"content": "w \ud83d"}), event(delta={"content": "\ude00 \ud800"}), event(delta={}, finish_reason="\ud83d"))
+    cut = (
+        event(delta={"content": "w \ud83d"}),
+        event(delta={"content": "\ude00 \ud800"}),
+        event(delta={}, finish_reason="\ud83d"),
+    )
     record = kept(head, *cut)
-    assert (record["text"], record["finish"], record["error"]) == ("w \U0001f600 \ufffd", "\ufffd", None)
+    assert (record["text"], record["finish"], record["error"]) == (
+        "w \U0001f600 \ufffd",
+        "\ufffd",
+        None,
+    )
     assert kept(head, b'data: {"error": "\\ud800"}\n\n')["error"] == "the stream says: \ufffd"
-    assert kept(head.replace(b"200", b"500"), b'{"error": "\\ud800"}')["error"] == "status 500: \ufffd"
+    assert (
+        kept(head.replace(b"200", b"500"), b'{"error": "\\ud800"}')["error"] == "status 500: \ufffd"
+    )
 
 
 @pytest.mark.parametrize("number", ["²", "٣", "9" * 5000, "-5", "+5", "1_0"])
@@ -315,12 +432,18 @@ def test_a_length_or_a_status_that_is_no_number_is_none(number):
 def test_the_framing_of_a_long_reply_is_read_once(monkeypatch):
     fed = []
     feed = client.Dechunker.feed
-    monkeypatch.setattr(client.Dechunker, "feed", lambda self, data: fed.append(len(data)) or feed(self, data))
+    monkeypatch.setattr(
+        client.Dechunker, "feed", lambda self, data: fed.append(len(data)) or feed(self, data)
+    )
     connection = client.Connection()
     connection.reply = client.Reply(0, 0, None)
     connection.framing = client.Dechunker()
-    inside = b"a\r\n12345\r\n0\r\n\r\n"  # ends as the last chunk does, and is a piece of a longer one
-    connection.data_received(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n%x\r\n" % (100 * len(inside)))
+    inside = (  # ends as the last chunk does, and is a piece of a longer one
+        b"a\r\n12345\r\n0\r\n\r\n"
+    )
+    connection.data_received(
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n%x\r\n" % (100 * len(inside))
+    )
     for _ in range(100):
         connection.data_received(inside)
         assert connection.reply is not None
@@ -331,4 +454,6 @@ def test_the_framing_of_a_long_reply_is_read_once(monkeypatch):
 def test_a_page_that_answers_is_one_line_of_the_error():
     page = b"<html>\n<body>\n" + b"<p>502 Bad Gateway</p>\n\n" * 40
     told = kept(b"HTTP/1.1 502 Bad Gateway\r\n\r\n", page)["error"]
-    assert told.startswith("status 502: <html> <body> <p>502 Bad Gateway</p> <p>") and len(told) <= 220
+    assert (
+        told.startswith("status 502: <html> <body> <p>502 Bad Gateway</p> <p>") and len(told) <= 220
+    )

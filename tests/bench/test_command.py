@@ -14,13 +14,17 @@ def run(*arguments):
 def test_measure_keep_and_show_again(truth, tmp_path, monkeypatch):
     monkeypatch.setenv("VLLM_API_KEY", "sk-secret")
     monkeypatch.delenv("SPARKBOOK_KEY_FILE", raising=False)
-    monkeypatch.setattr(telemetry.Live.__init__, "__defaults__", (0.1,))  # ten looks a second: the command waits for some before and after
+    monkeypatch.setattr(
+        telemetry.Live.__init__, "__defaults__", (0.1,)
+    )  # ten looks a second: the command waits for some before and after
     out = tmp_path / "r.json"
     small = ("--classes", "code", "--concurrency", "2", "--requests", "5", "--max-tokens", "20")
     told = run(truth.url, *small, "--out", str(out), "--json")
     assert told.exit_code == 0, told.output
     answer = json.loads(told.output)
-    assert answer["summary"]["rows"] == 1 and answer["report"]["cells"][0]["figures"]["completed"] == 5
+    assert (
+        answer["summary"]["rows"] == 1 and answer["report"]["cells"][0]["figures"]["completed"] == 5
+    )
     assert "sk-secret" not in told.output + out.read_text()
     shown = run(str(out))
     assert shown.exit_code == 0 and "c=2" in shown.output and "Verdict" in shown.output

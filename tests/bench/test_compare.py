@@ -1,4 +1,6 @@
-"""Two arms, prompt by prompt: what the interval claims is held against thousands of arms whose truth is known."""
+"""Two arms, prompt by prompt: what the interval claims is held against thousands of arms whose
+truth is known.
+"""
 
 import math
 import random
@@ -17,7 +19,9 @@ def arm(n, speed, noise, rng, base):
 def trial(seed, n, speed, noise=0.03):
     rng = random.Random(seed)
     base = [rng.uniform(10, 60) for _ in range(n)]
-    return compare.paired(arm(n, 1.0, noise, rng, base), arm(n, speed, noise, rng, base), seed=seed, draws=500)
+    return compare.paired(
+        arm(n, 1.0, noise, rng, base), arm(n, speed, noise, rng, base), seed=seed, draws=500
+    )
 
 
 def test_a_difference_of_five_percent_is_found_with_40_pairs():
@@ -40,8 +44,11 @@ def test_the_ratio_is_the_geometric_mean_and_paired():
 
 
 def test_the_exact_permutation_test_counts_signs():
-    # All four prompts gain alike: of 16 choices of signs the observed one and its mirror are as far out.
-    assert compare.paired({k: [1.0] for k in "abcd"}, {k: [1.1] for k in "abcd"}).p == pytest.approx(2 / 16)
+    # All four prompts gain alike: of 16 choices of signs the observed one and its mirror are as far
+    # out.
+    assert compare.paired(
+        {k: [1.0] for k in "abcd"}, {k: [1.1] for k in "abcd"}
+    ).p == pytest.approx(2 / 16)
 
 
 def test_a_single_prompt_has_no_interval_and_is_never_sure():
@@ -50,7 +57,13 @@ def test_a_single_prompt_has_no_interval_and_is_never_sure():
 
 
 @pytest.mark.parametrize(
-    ("a", "b"), [({"a": [1.0]}, {"b": [1.0]}), ({}, {}), ({"a": [0.0]}, {"a": [1.0]}), ({"a": [math.nan]}, {"a": [1.0]})]
+    ("a", "b"),
+    [
+        ({"a": [1.0]}, {"b": [1.0]}),
+        ({}, {}),
+        ({"a": [0.0]}, {"a": [1.0]}),
+        ({"a": [math.nan]}, {"a": [1.0]}),
+    ],
 )
 def test_what_cannot_be_compared_is_said(a, b):
     with pytest.raises(SparkbookError):
@@ -63,9 +76,17 @@ def block(factor, n=16, load=1, name="code", start=10.0):
     for i in range(n):
         tpot = 1 / (start * (1 + i / n) * factor)
         requests.append(
-            Request(prompt=f"{name}-{i:03}", ttft_s=0.1, latency_s=0.1 + 10 * tpot, stamps_s=[0.1, 0.1 + 10 * tpot], output_tokens=11)
+            Request(
+                prompt=f"{name}-{i:03}",
+                ttft_s=0.1,
+                latency_s=0.1 + 10 * tpot,
+                stamps_s=[0.1, 0.1 + 10 * tpot],
+                output_tokens=11,
+            )
         )
-    cell = Cell(prompt_class=name, concurrency=load, figures=Figures(completed=n), requests=requests)
+    cell = Cell(
+        prompt_class=name, concurrency=load, figures=Figures(completed=n), requests=requests
+    )
     return Report(date="2026-11-28T00:00:00Z", tool="sparkbook", model="m", cells=[cell])
 
 
@@ -86,4 +107,6 @@ def test_arms_are_matched_by_class_and_load():
 
 
 def test_few_prompts_are_named():
-    assert "fewer than 12 prompts" in str(compare.arms([block(1.0, n=5)], [block(1.1, n=5)])[0].comparison)
+    assert "fewer than 12 prompts" in str(
+        compare.arms([block(1.0, n=5)], [block(1.1, n=5)])[0].comparison
+    )

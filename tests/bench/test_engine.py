@@ -1,4 +1,6 @@
-"""A real vLLM: n-gram drafts against none, by prompt class; what the client measures is what the engine's own counters say."""
+"""A real vLLM: n-gram drafts against none, by prompt class; what the client measures is what the
+engine's own counters say.
+"""
 
 import json
 import statistics
@@ -14,13 +16,23 @@ from typer.testing import CliRunner
 
 pytestmark = pytest.mark.engine
 
-PLAN = bench.Plan(classes=("code", "prose", "random"), concurrency=(2,), requests=10, max_tokens=96, salt="engine", waves=2)
+PLAN = bench.Plan(
+    classes=("code", "prose", "random"),
+    concurrency=(2,),
+    requests=10,
+    max_tokens=96,
+    salt="engine",
+    waves=2,
+)
 LIKE_VLLM = ("--concurrency", "2", "--requests", "10", "--max-tokens", "96")
 LONG = bench.Plan(classes=("prose",), concurrency=(1,), requests=3, max_tokens=400, waves=1)
-"""Long replies: what separates client and engine is when the first and the last event are delivered, some milliseconds each, however long
-the time between them is."""
+"""Long replies: what separates client and engine is when the first and the last event are
+delivered, some milliseconds each, however long the time between them is.
+"""
 QUEUE = bench.Plan(classes=("prose",), concurrency=(8,), requests=24, max_tokens=96, waves=2)
-"""Eight at a time for an engine that runs two: the wait for the first token is long beside what the server adds to it."""
+"""Eight at a time for an engine that runs two: the wait for the first token is long beside what the
+server adds to it.
+"""
 
 
 def apart(endpoint, plan, name):
@@ -34,7 +46,9 @@ def measured(name, then):
     recipe = recipes.load(name)
     serve = recipe.serve.model_copy(update={"args": {**recipe.serve.args, "max-num-seqs": 2}})
     with embedded.start(recipe.model_copy(update={"serve": serve}), requests=False) as engine:
-        return bench.measure(engine.endpoint, PLAN, source=Live(engine.endpoint, 0.25)), *(each(engine.endpoint) for each in then)
+        return bench.measure(engine.endpoint, PLAN, source=Live(engine.endpoint, 0.25)), *(
+            each(engine.endpoint) for each in then
+        )
 
 
 def timed(endpoint):
@@ -46,7 +60,9 @@ def queued(endpoint):
 
 
 def with_vllm(endpoint):
-    """`sparkbook bench URL --with vllm`: the real `vllm bench serve`, and what its file says when it is imported."""
+    """`sparkbook bench URL --with vllm`: the real `vllm bench serve`, and what its file says when
+    it is imported.
+    """
     told = CliRunner().invoke(
         app,
         ["bench", endpoint.url, "--with", "vllm", *LIKE_VLLM, "--json"],
@@ -60,23 +76,48 @@ def test_client_and_engine_agree_with_and_without_drafts():
     dense, timed_dense, waited, theirs = measured("embedded/tiny-dense", (timed, queued, with_vllm))
     drafting, timed_drafting = measured("embedded/tiny-dense-ngram", (timed,))
     for plain, spec in zip(dense.cells, drafting.cells, strict=True):
-        assert plain.prompt_class == spec.prompt_class and not plain.figures.failed and not spec.figures.failed
+        assert (
+            plain.prompt_class == spec.prompt_class
+            and not plain.figures.failed
+            and not spec.figures.failed
+        )
         rules = {finding.rule for finding in (*plain.findings, *spec.findings)}
-        assert not rules & {"BENCH201", "BENCH204", "BENCH205", "BENCH206", "BENCH207", "BENCH208", "BENCH210", "BENCH307"}
+        assert not rules & {
+            "BENCH201",
+            "BENCH204",
+            "BENCH205",
+            "BENCH206",
+            "BENCH207",
+            "BENCH208",
+            "BENCH210",
+            "BENCH307",
+        }
         for cell in (plain, spec):
             found = agreement(cell)
             assert found["tokens"].client == found["tokens"].engine == 960
-            # Events can be fewer than steps, since a server that is late sends two in one, the more the busier it is; they are never more.
+            # Events can be fewer than steps, since a server that is late sends two in one, the more
+            # the busier it is; they are never more.
             assert found["tokens a step"].apart > -1e-9
         assert agreement(plain)["tokens a step"].engine == 1
-        # Tokens by `usage` against accepted drafts: exact but for what the last step of a reply accepts in vain.
+        # Tokens by `usage` against accepted drafts: exact but for what the last step of a reply
+        # accepts in vain.
         both = agreement(spec)["acceptance"]
         assert both.client > 1 and -0.02 < both.apart <= 1e-9
     every = [agreement(cell) for cell in (*dense.cells, *drafting.cells)]
-    assert abs(timed_dense) < 0.02 and abs(timed_drafting) < 0.02 and 0 < waited < 0.02, (timed_dense, timed_drafting, waited)
-    # A first token that nobody waits for: the client's is longer by what the server does before its clock starts and after it stops.
-    assert 0 < statistics.median(found["ttft_s"].client - found["ttft_s"].engine for found in every) < 0.2
-    # vLLM's own client of the same load: as many tokens, and a speed of the same size (another moment, other random prompts).
+    assert abs(timed_dense) < 0.02 and abs(timed_drafting) < 0.02 and 0 < waited < 0.02, (
+        timed_dense,
+        timed_drafting,
+        waited,
+    )
+    # A first token that nobody waits for: the client's is longer by what the server does before its
+    # clock starts and after it stops.
+    assert (
+        0
+        < statistics.median(found["ttft_s"].client - found["ttft_s"].engine for found in every)
+        < 0.2
+    )
+    # vLLM's own client of the same load: as many tokens, and a speed of the same size (another
+    # moment, other random prompts).
     (row,) = theirs["cells"]
     mine = next(cell for cell in dense.cells if cell.prompt_class == "random").figures
     assert theirs["tool"] == "vllm bench serve" and row["prompt_class"] == "random"

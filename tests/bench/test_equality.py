@@ -38,7 +38,9 @@ def test_real_differences_beyond_the_control_fail():
     assert compare(off, replies(20, 0), replies(20, 0)).passed
     assert not compare(off, replies(20, 1), replies(20, 0)).passed
     assert compare(off, replies(20, 1), replies(20, 1)).passed, "the server itself is no better"
-    assert "the same server asked twice: 20 identical, 0 real" in str(compare(off, replies(20, 2), off))
+    assert "the same server asked twice: 20 identical, 0 real" in str(
+        compare(off, replies(20, 2), off)
+    )
 
 
 def test_another_limit_judges_the_same_replies_anew():
@@ -64,7 +66,9 @@ def test_wilsons_interval():
     assert wilson(0, 10)[1] == pytest.approx(0) and wilson(10, 10)[2] == pytest.approx(1)
 
 
-@pytest.mark.parametrize("body", ['{"choices": [{"message": null}]}', '{"choices": 7}', "{}", "[]", "[" * 100_000])
+@pytest.mark.parametrize(
+    "body", ['{"choices": [{"message": null}]}', '{"choices": 7}', "{}", "[]", "[" * 100_000]
+)
 @pytest.mark.parametrize("stop", [None, "."])
 def test_a_server_that_answers_something_else(body, stop, monkeypatch):
     import httpx
@@ -73,8 +77,17 @@ def test_a_server_that_answers_something_else(body, stop, monkeypatch):
     from sparkbook.bench.equality import ask
     from sparkbook.serve.endpoint import Endpoint
 
-    reply = httpx.MockTransport(lambda request: httpx.Response(200, content=body, headers={"content-type": "application/json"}))
-    client = openai.OpenAI(base_url="http://stub/v1", api_key="k", max_retries=0, http_client=httpx.Client(transport=reply))
+    reply = httpx.MockTransport(
+        lambda request: httpx.Response(
+            200, content=body, headers={"content-type": "application/json"}
+        )
+    )
+    client = openai.OpenAI(
+        base_url="http://stub/v1",
+        api_key="k",
+        max_retries=0,
+        http_client=httpx.Client(transport=reply),
+    )
     monkeypatch.setattr(Endpoint, "client", lambda self, *timeouts: client)
     with pytest.raises(SparkbookError, match="http://stub"):
         ask(Endpoint("http://stub", "m"), [prompts.Prompt("p", "hello")], stop=stop)

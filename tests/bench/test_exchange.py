@@ -16,9 +16,21 @@ DATA = Path(__file__).parents[1] / "data" / "bench"
 def request(n, step=0.02, ttft=0.1, chunks=(1, 2, 3, 2)):
     stamps = [ttft + step * i for i in range(len(chunks))]
     return Request(
-        prompt=f"code-{n:03}", slot=0, start_s=float(n), ttfr_s=ttft, ttft_s=ttft, ttfo_s=ttft, latency_s=stamps[-1], stamps_s=stamps,
-        chunk_tokens=list(chunks), prompt_tokens=50, output_tokens=sum(chunks), id_tokens=sum(chunks), count_from="usage", text="abc",
-    )  # fmt: skip
+        prompt=f"code-{n:03}",
+        slot=0,
+        start_s=float(n),
+        ttfr_s=ttft,
+        ttft_s=ttft,
+        ttfo_s=ttft,
+        latency_s=stamps[-1],
+        stamps_s=stamps,
+        chunk_tokens=list(chunks),
+        prompt_tokens=50,
+        output_tokens=sum(chunks),
+        id_tokens=sum(chunks),
+        count_from="usage",
+        text="abc",
+    )
 
 
 def report(label=None, speed=1.0, verdict="valid"):
@@ -27,11 +39,19 @@ def report(label=None, speed=1.0, verdict="valid"):
     for name, c in (("code", 1), ("code", 4), ("prose", 1), ("prose", 4)):
         requests = [request(n, step=(0.02 + 0.001 * n) / speed) for n in range(8)]
         cell = Cell(
-            prompt_class=name, concurrency=c, max_tokens=8, figures=figures(requests, c), requests=requests, verdict=verdict,
-            warm_up=WarmUp(ttfts_s=[1.0, 0.1, 0.1], settled=True), engine=drafts,
-        )  # fmt: skip
+            prompt_class=name,
+            concurrency=c,
+            max_tokens=8,
+            figures=figures(requests, c),
+            requests=requests,
+            verdict=verdict,
+            warm_up=WarmUp(ttfts_s=[1.0, 0.1, 0.1], settled=True),
+            engine=drafts,
+        )
         cells.append(cell)
-    return Report(date="2026-11-28T01:02:03Z", tool="sparkbook", model="tiny", label=label, cells=cells)
+    return Report(
+        date="2026-11-28T01:02:03Z", tool="sparkbook", model="tiny", label=label, cells=cells
+    )
 
 
 def test_definitions_of_the_figures():
@@ -43,10 +63,13 @@ def test_definitions_of_the_figures():
     assert one.tok_per_step == pytest.approx(7 / 3)
     assert one.req_tok_s == pytest.approx(8 / 0.16)
     bundled = one.model_copy(update={"chunk_tokens": [3, 2, 3], "stamps_s": [0.1, 0.12, 0.14]})
-    assert bundled.tpot_s == pytest.approx(0.04 / 5)  # the first event's tokens came with the first token
+    assert bundled.tpot_s == pytest.approx(
+        0.04 / 5
+    )  # the first event's tokens came with the first token
     two = figures([one, one.model_copy(update={"slot": 1, "start_s": 0.05})], 2)
     assert two.out_tok_s == pytest.approx(16 / 0.21)
-    # Both decode from 0.15 s on, and the first one is done at 0.16: one event of 2 tokens inside, and one of the second's.
+    # Both decode from 0.15 s on, and the first one is done at 0.16: one event of 2 tokens inside,
+    # and one of the second's.
     assert two.steady_s == pytest.approx(0.01) and two.steady_tok_s == pytest.approx(2 / 0.01)
 
 
@@ -74,7 +97,9 @@ def test_our_file_is_read_back_and_fits_its_schema(tmp_path):
 
 def test_vllms_file_goes_out_and_comes_back():
     out = exchange.to_vllm(report(), report().cells[0])
-    assert out["mean_tpot_ms"] == pytest.approx(1000 * sum((0.02 + 0.001 * n) * 3 / 7 for n in range(8)) / 8)
+    assert out["mean_tpot_ms"] == pytest.approx(
+        1000 * sum((0.02 + 0.001 * n) * 3 / 7 for n in range(8)) / 8
+    )
     assert out["spec_decode_acceptance_length"] == pytest.approx(7 / 3)
     (cell,) = exchange.from_vllm(json.loads(json.dumps(out))).cells
     first = report().cells[0].figures
@@ -82,7 +107,9 @@ def test_vllms_file_goes_out_and_comes_back():
     assert cell.figures.ttft_s.median == pytest.approx(first.ttft_s.median)
     assert cell.figures.latency_s.median == pytest.approx(first.latency_s.median)
     assert cell.engine.mean_length == pytest.approx(7 / 3)
-    assert cell.verdict == "invalid" or "BENCH301" in {f.rule for f in cell.findings}  # its warm-up is unknown
+    assert cell.verdict == "invalid" or "BENCH301" in {
+        f.rule for f in cell.findings
+    }  # its warm-up is unknown
 
 
 @pytest.mark.parametrize("name", ["cpu-0.32.0-vllm-bench.json", "cpu-0.32.0-vllm-bench-mtp.json"])
@@ -90,7 +117,12 @@ def test_real_files_of_vllm_bench_are_read(name):
     value = json.loads((DATA / name).read_text())
     (cell,) = exchange.read(DATA / name).cells
     f = cell.figures
-    assert (f.completed, f.output_tokens, f.duration_s, f.out_tok_s) == (16, 1024, value["duration"], value["output_throughput"])
+    assert (f.completed, f.output_tokens, f.duration_s, f.out_tok_s) == (
+        16,
+        1024,
+        value["duration"],
+        value["output_throughput"],
+    )
     assert f.ttft_s.mean == pytest.approx(value["mean_ttft_ms"] / 1000, rel=1e-6)
     assert f.tpot_s.mean == pytest.approx(value["mean_tpot_ms"] / 1000, rel=0.02)
     assert cell.verdict != "valid"
@@ -125,25 +157,52 @@ def test_a_real_llama_benchy_file_is_read():
 
 
 def test_real_files_of_guidellm_and_aiperf_are_read_by_what_their_words_mean():
-    """32 replies of 65 tokens, 16 at a time, from the server whose timing is known: first token after 200 ms, 20 steps of 50 ms.
+    """32 replies of 65 tokens, 16 at a time, from the server whose timing is known: first token
+    after 200 ms, 20 steps of 50 ms.
 
-    (The files as the tools wrote them; of GuideLLM's requests only the timings were kept, and folders' names were taken out.)
+    (The files as the tools wrote them; of GuideLLM's requests only the timings were kept, and
+    folders' names were taken out.)
     """
-    for name, tool, step in (("guidellm-0.8-spec-c16.json", "GuideLLM 0.8.1", None), ("aiperf-0.13-spec-c16.json", "aiperf 0.13.0", 0.05)):
+    for name, tool, step in (
+        ("guidellm-0.8-spec-c16.json", "GuideLLM 0.8.1", None),
+        ("aiperf-0.13-spec-c16.json", "aiperf 0.13.0", 0.05),
+    ):
         report = exchange.read(DATA / name)
         (cell,) = report.cells
         f = cell.figures
-        assert (report.tool, report.model, report.date[:10], cell.load) == (tool, "truth", "2026-11-28", "c=16")
-        assert (f.failed, f.output_tokens / f.completed, f.tok_per_step) == (0, 65, pytest.approx(3.2))
-        assert f.ttft_s.mean == pytest.approx(0.2, abs=0.03) and f.tpot_s.mean == pytest.approx(20 * 0.05 / 64, rel=0.02)
-        assert f.latency_s.median == pytest.approx(1.2, abs=0.05) and f.decode_tok_s.median == pytest.approx(64, rel=0.02)
+        assert (report.tool, report.model, report.date[:10], cell.load) == (
+            tool,
+            "truth",
+            "2026-11-28",
+            "c=16",
+        )
+        assert (f.failed, f.output_tokens / f.completed, f.tok_per_step) == (
+            0,
+            65,
+            pytest.approx(3.2),
+        )
+        assert f.ttft_s.mean == pytest.approx(0.2, abs=0.03) and f.tpot_s.mean == pytest.approx(
+            20 * 0.05 / 64, rel=0.02
+        )
+        assert f.latency_s.median == pytest.approx(
+            1.2, abs=0.05
+        ) and f.decode_tok_s.median == pytest.approx(64, rel=0.02)
         assert f.out_tok_s == pytest.approx(f.output_tokens / f.duration_s, rel=0.01)
-        assert (f.step_gap_s and round(f.step_gap_s.mean, 2)) == step  # GuideLLM counts events and does not time them
-        assert f.ttft_s.p99 is None and cell.verdict != "valid" and "BENCH301" in {finding.rule for finding in cell.findings}
+        assert (
+            f.step_gap_s and round(f.step_gap_s.mean, 2)
+        ) == step  # GuideLLM counts events and does not time them
+        assert (
+            f.ttft_s.p99 is None
+            and cell.verdict != "valid"
+            and "BENCH301" in {finding.rule for finding in cell.findings}
+        )
 
 
 def test_a_high_percentile_of_the_speed_is_the_low_one_of_the_time(tmp_path):
-    for name, p10_ms in (("guidellm-0.8-spec-c16.json", 15.609048306941986), ("aiperf-0.13-spec-c16.json", 15.568804960937499)):
+    for name, p10_ms in (
+        ("guidellm-0.8-spec-c16.json", 15.609048306941986),
+        ("aiperf-0.13-spec-c16.json", 15.568804960937499),
+    ):
         speed = exchange.read(DATA / name).cells[0].figures.decode_tok_s
         assert speed.p90 == pytest.approx(1000 / p10_ms) and speed.median < speed.p90 < speed.high
     value = json.loads((DATA / "aiperf-0.13-spec-c16.json").read_text())
@@ -154,9 +213,14 @@ def test_a_high_percentile_of_the_speed_is_the_low_one_of_the_time(tmp_path):
 
 @pytest.mark.parametrize(
     ("where", "wrong"),
-    [("request_count.avg", "1e400"), ("output_sequence_length.max", "Infinity"), ("total_osl.avg", "-Infinity"),
-     ("inter_token_latency.p50", "0"), ("inter_token_latency.avg", "0")],
-)  # fmt: skip
+    [
+        ("request_count.avg", "1e400"),
+        ("output_sequence_length.max", "Infinity"),
+        ("total_osl.avg", "-Infinity"),
+        ("inter_token_latency.p50", "0"),
+        ("inter_token_latency.avg", "0"),
+    ],
+)
 def test_numbers_of_aiperf_that_are_none_are_refused(tmp_path, where, wrong):
     value = json.loads((DATA / "aiperf-0.13-spec-c16.json").read_text())
     name, place = where.split(".")
@@ -167,15 +231,24 @@ def test_numbers_of_aiperf_that_are_none_are_refused(tmp_path, where, wrong):
 
 
 def test_what_guidellm_calls_time_per_output_token_is_not_taken_for_it():
-    told = json.loads((DATA / "guidellm-0.8-spec-c16.json").read_text())["benchmarks"][0]["metrics"]["time_per_output_token_ms"]
-    assert told["successful"]["mean"] / 1000 == pytest.approx(1.2 / 65, rel=0.02)  # the first token's wait is in it
+    told = json.loads((DATA / "guidellm-0.8-spec-c16.json").read_text())["benchmarks"][0][
+        "metrics"
+    ]["time_per_output_token_ms"]
+    assert told["successful"]["mean"] / 1000 == pytest.approx(
+        1.2 / 65, rel=0.02
+    )  # the first token's wait is in it
 
 
 def test_tools_that_measure_beside_the_truth(tmp_path):
     about, (header, rows) = tables.clients()
-    assert {row[0] for row in rows} == set(about["versions"]) and all(len(row) == len(header) for row in rows)
+    assert {row[0] for row in rows} == set(about["versions"]) and all(
+        len(row) == len(header) for row in rows
+    )
     mine = [row for row in rows if row[0] == "sparkbook"]
-    assert all(abs(float(row[3])) < 6 and abs(float(row[4])) <= 0.1 and abs(float(row[6])) <= 0.2 for row in mine)
+    assert all(
+        abs(float(row[3])) < 6 and abs(float(row[4])) <= 0.1 and abs(float(row[6])) <= 0.2
+        for row in mine
+    )
     for content in ("{}", "[]", '{"rows": [{"tool": 1}]}', "x", "[" * 100_000 + "]" * 100_000):
         (tmp_path / "c.json").write_text(content)
         with pytest.raises(SparkbookError, match="not a comparison"):
@@ -203,13 +276,28 @@ def test_other_files_are_refused_in_one_line(tmp_path, content):
 
 
 def test_performance_yaml_takes_valid_rows_alone():
-    value = exchange.to_performance(report(), report().cells[0], {"recipe_sha256": "f0" * 32, "system": {"label": "NVIDIA DGX Spark"}})
+    value = exchange.to_performance(
+        report(),
+        report().cells[0],
+        {"recipe_sha256": "f0" * 32, "system": {"label": "NVIDIA DGX Spark"}},
+    )
     (profile,) = value["profiles"]
     assert profile["workload"] == {
-        "input_tokens": 50, "dataset": "sparkbook code", "input_tokens_min": 50, "input_tokens_max": 50, "input_tokens_total": 400,
-        "output_tokens": 8, "concurrency": 1, "requests": 8, "warmup_requests": 3,
-    }  # fmt: skip
-    assert set(profile["results"]) == {"prefill_tokens_per_second_mean", "decode_tokens_per_second_mean", "e2e_latency_ms_mean"}
+        "input_tokens": 50,
+        "dataset": "sparkbook code",
+        "input_tokens_min": 50,
+        "input_tokens_max": 50,
+        "input_tokens_total": 400,
+        "output_tokens": 8,
+        "concurrency": 1,
+        "requests": 8,
+        "warmup_requests": 3,
+    }
+    assert set(profile["results"]) == {
+        "prefill_tokens_per_second_mean",
+        "decode_tokens_per_second_mean",
+        "e2e_latency_ms_mean",
+    }
     assert value["measured_at"] == "2026-11-28"
     bad = report(verdict="suspect")
     with pytest.raises(SparkbookError, match="suspect"):
@@ -229,13 +317,28 @@ def test_forms_of_other_tools(tmp_path):
     one.cells = one.cells[:1]
     one.write(tmp_path / "r.json")
     for form in ("vllm", "llama-benchy"):
-        assert run(str(tmp_path / "r.json"), "--out", str(tmp_path / form), "--as", form).exit_code == 0
+        assert (
+            run(str(tmp_path / "r.json"), "--out", str(tmp_path / form), "--as", form).exit_code
+            == 0
+        )
         assert json.loads((tmp_path / form).read_text())
-    assert run(str(tmp_path / "r.json"), "--out", str(tmp_path / "p.yaml"), "--as", "performance").exit_code == 0
-    assert yaml.safe_load((tmp_path / "p.yaml").read_text())["profiles"][0]["workload"]["concurrency"] == 1
+    assert (
+        run(
+            str(tmp_path / "r.json"), "--out", str(tmp_path / "p.yaml"), "--as", "performance"
+        ).exit_code
+        == 0
+    )
+    assert (
+        yaml.safe_load((tmp_path / "p.yaml").read_text())["profiles"][0]["workload"]["concurrency"]
+        == 1
+    )
     one.cells[0].verdict = "suspect"
     one.write(tmp_path / "r.json")
-    assert "suspect" in str(run(str(tmp_path / "r.json"), "--out", str(tmp_path / "p.yaml"), "--as", "performance").exception)
+    assert "suspect" in str(
+        run(
+            str(tmp_path / "r.json"), "--out", str(tmp_path / "p.yaml"), "--as", "performance"
+        ).exception
+    )
 
 
 def test_vllm_bench_is_run_and_its_result_imported(tmp_path):
@@ -244,13 +347,18 @@ def test_vllm_bench_is_run_and_its_result_imported(tmp_path):
 
     script = tmp_path / "vllm"
     script.write_text(
-        "#!/bin/sh\nwhile [ $# -gt 0 ]; do case $1 in --result-dir) dir=$2;; --tokenizer) name=$2;; esac; shift; done\n"
-        "[ $name = bad ] && { echo no tokenizer >&2; exit 1; }\n"
-        f"cp {DATA / 'cpu-0.32.0-vllm-bench.json'} $dir/result.json\n"
+        "#!/bin/sh\nwhile [ $# -gt 0 ]; do case $1 in --result-dir) dir=$2;; --tokenizer)"
+        " name=$2;; esac; shift; done\n[ $name = bad ] && { echo no tokenizer >&2; exit 1; }\ncp"
+        f" {DATA / 'cpu-0.32.0-vllm-bench.json'} $dir/result.json\n"
     )
     script.chmod(0o755)
     endpoint = Endpoint("http://127.0.0.1:1", "tiny", "key")
-    assert exchange.run_vllm_bench(endpoint, command=[str(script)], tokenizer="ok").cells[0].figures.completed == 16
+    assert (
+        exchange.run_vllm_bench(endpoint, command=[str(script)], tokenizer="ok")
+        .cells[0]
+        .figures.completed
+        == 16
+    )
     with pytest.raises(SparkbookError, match="no tokenizer"):
         exchange.run_vllm_bench(endpoint, command=[str(script)], tokenizer="bad")
 
@@ -259,8 +367,12 @@ def test_tables_have_the_published_form():
     header, rows = tables.by_class(report())
     assert [row[0] for row in rows] == ["code", "prose"] and len(rows[0]) == len(header)
     header, rows = tables.by_concurrency(report(), "code")
-    assert [row[1] for row in rows] == ["c=1", "c=4"] and all(len(row) == len(header) for row in rows)
-    header, rows = tables.modes([report("off"), report("capture_only", 0.98), report("hybrid", 0.97)])
+    assert [row[1] for row in rows] == ["c=1", "c=4"] and all(
+        len(row) == len(header) for row in rows
+    )
+    header, rows = tables.modes(
+        [report("off"), report("capture_only", 0.98), report("hybrid", 0.97)]
+    )
     assert header[2:5] == ["off, tok/s", "capture_only, tok/s", "hybrid, tok/s"]
     assert rows[0][-2] == pytest.approx(-3.0) and rows[0][-1] == "valid"
     long = report()

@@ -1,4 +1,6 @@
-"""The process that looks at machine and engine: a bad page is a look without the engine, and the next look follows."""
+"""The process that looks at machine and engine: a bad page is a look without the engine, and the
+next look follows.
+"""
 
 import socket
 import threading
@@ -30,7 +32,9 @@ def look(answer, drip_s=None):
         thread.start()
         opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
         try:
-            return _sampler.engine(opener, f"http://127.0.0.1:{server.getsockname()[1]}/metrics", "")
+            return _sampler.engine(
+                opener, f"http://127.0.0.1:{server.getsockname()[1]}/metrics", ""
+            )
         finally:
             done.set()
             thread.join()

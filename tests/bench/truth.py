@@ -1,10 +1,12 @@
-"""A server that streams on a known schedule, and tells what it did: the truth that a measuring client is held to.
+"""A server that streams on a known schedule, and tells what it did: the truth that a measuring
+client is held to.
 
-Its own process (`python truth.py PORT`), standard library only. The request's body says what to do, in `truth`:
-`ttft` and `step` (seconds), `pattern` (tokens of each chunk after the first, over and over), `role` (early, first, none), `hidden` (so many
-tokens show no text), `reasoning` (so many tokens are thoughts), `tools`, `ping`, `crlf`, `split` (write in pieces of so many bytes),
-`usage`, `ids`, `die` (close after so many chunks), `status`, `length` (Content-Length instead of chunks). GET /truth returns what was
-written and when.
+Its own process (`python truth.py PORT`), standard library only. The request's body says what to do,
+in `truth`: `ttft` and `step` (seconds), `pattern` (tokens of each chunk after the first, over and
+over), `role` (early, first, none), `hidden` (so many tokens show no text), `reasoning` (so many
+tokens are thoughts), `tools`, `ping`, `crlf`, `split` (write in pieces of so many bytes), `usage`,
+`ids`, `die` (close after so many chunks), `status`, `length` (Content-Length instead of chunks).
+GET /truth returns what was written and when.
 """
 
 import asyncio
@@ -19,14 +21,27 @@ import time
 
 TRUTH = []
 DEFAULT = json.loads(os.environ.get("TRUTH_DEFAULT", "{}"))  # for clients that cannot send `truth`
-STATE = {"running": 0, "drafts": 0, "accepted": 0, "generated": 0, "prompt": 0, "hits": 0, "unknown_fields": True}
+STATE = {
+    "running": 0,
+    "drafts": 0,
+    "accepted": 0,
+    "generated": 0,
+    "prompt": 0,
+    "hits": 0,
+    "unknown_fields": True,
+}
 WORDS = [f"wörd{i % 97}" for i in range(1000)]
 now = time.monotonic
 
 
 def sse(value, crlf):
     end = b"\r\n" if crlf else b"\n"
-    return b"data: " + json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode() + end + end
+    return (
+        b"data: "
+        + json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode()
+        + end
+        + end
+    )
 
 
 def metrics():
@@ -43,18 +58,26 @@ def metrics():
         ("spec_decode_num_draft_tokens_total", "counter", 4 * STATE["drafts"]),
         ("spec_decode_num_accepted_tokens_total", "counter", STATE["accepted"]),
     ):
-        lines.append(f'# TYPE vllm:{name.removesuffix("_total")} {kind}\nvllm:{name}{{engine="0",model_name="truth"}} {value}\n')
+        lines.append(
+            f"# TYPE vllm:{name.removesuffix('_total')}"
+            f' {kind}\nvllm:{name}{{engine="0",model_name="truth"}} {value}\n'
+        )
     return "".join(lines).encode()
 
 
 def prompt_of(body):
     """The text of the first message; other clients than ours send it in parts."""
     content = body["messages"][0]["content"]
-    return content if isinstance(content, str) else " ".join(part.get("text", "") for part in content)
+    return (
+        content if isinstance(content, str) else " ".join(part.get("text", "") for part in content)
+    )
 
 
 async def stream(body, options, writer, begin):
-    count, prompt = body.get("max_tokens") or body.get("max_completion_tokens") or 16, prompt_of(body)
+    count, prompt = (
+        body.get("max_tokens") or body.get("max_completion_tokens") or 16,
+        prompt_of(body),
+    )
     crlf, pattern = options.get("crlf"), itertools.cycle(options.get("pattern") or [1])
     chunked = not options.get("length")
     written = bytearray()
@@ -76,7 +99,16 @@ async def stream(body, options, writer, begin):
         choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish}
         if ids is not None:
             choice["token_ids"] = ids
-        return sse({"id": "chatcmpl-1", "object": "chat.completion.chunk", "created": 1, "model": "truth", "choices": [choice]}, crlf)
+        return sse(
+            {
+                "id": "chatcmpl-1",
+                "object": "chat.completion.chunk",
+                "created": 1,
+                "model": "truth",
+                "choices": [choice],
+            },
+            crlf,
+        )
 
     # Made before the clock runs: what is written at a moment is ready then.
     plan, made, first = [], 0, True
@@ -91,12 +123,19 @@ async def stream(body, options, writer, begin):
             delta = {"tool_calls": [{"index": 0, "function": {"arguments": text}}]}
         else:
             delta = {"content": text}
-        ids = list(range(made, made + k)) if options.get("ids", True) and body.get("return_token_ids") else None
+        ids = (
+            list(range(made, made + k))
+            if options.get("ids", True) and body.get("return_token_ids")
+            else None
+        )
         plan.append((k, event(delta, ids, "length" if made + k >= count else None)))
         made, first = made + k, False
     role = event({"role": "assistant", "content": ""})
     if chunked:
-        writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n")
+        writer.write(
+            b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding:"
+            b" chunked\r\n\r\n"
+        )
     if options.get("role", "first") == "early":
         await put(role)
     stamps, due, die = [], begin + options.get("ttft", 0.02), options.get("die")
@@ -122,15 +161,35 @@ async def stream(body, options, writer, begin):
     STATE["drafts"] += len(plan) - 1
     STATE["accepted"] += count - len(plan)
     if options.get("usage", True) and (body.get("stream_options") or {}).get("include_usage"):
-        usage = {"prompt_tokens": len(prompt.split()), "completion_tokens": count, "total_tokens": len(prompt.split()) + count}
-        await put(sse({"id": "chatcmpl-1", "object": "chat.completion.chunk", "model": "truth", "choices": [], "usage": usage}, crlf))
+        usage = {
+            "prompt_tokens": len(prompt.split()),
+            "completion_tokens": count,
+            "total_tokens": len(prompt.split()) + count,
+        }
+        await put(
+            sse(
+                {
+                    "id": "chatcmpl-1",
+                    "object": "chat.completion.chunk",
+                    "model": "truth",
+                    "choices": [],
+                    "usage": usage,
+                },
+                crlf,
+            )
+        )
     await put(b"data: [DONE]\r\n\r\n" if crlf else b"data: [DONE]\n\n")
     if chunked:
         await put(b"")
     else:
-        head = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nContent-Length: %d\r\n\r\n" % len(written)
+        head = (
+            b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nContent-Length: %d\r\n\r\n"
+            % len(written)
+        )
         writer.write(head + bytes(written))
-    TRUTH.append({"prompt": prompt, "begin": begin, "stamps": stamps, "tokens": [k for k, _ in plan]})
+    TRUTH.append(
+        {"prompt": prompt, "begin": begin, "stamps": stamps, "tokens": [k for k, _ in plan]}
+    )
 
 
 async def handle(reader, writer):
@@ -139,14 +198,18 @@ async def handle(reader, writer):
         while True:
             head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").split("\r\n")
             method, path, _ = head[0].split(" ", 2)
-            headers = {k.strip().lower(): v.strip() for k, _, v in (line.partition(":") for line in head[1:])}
+            headers = {
+                k.strip().lower(): v.strip()
+                for k, _, v in (line.partition(":") for line in head[1:])
+            }
             body = await reader.readexactly(int(headers.get("content-length", 0)))
             begin = now()
 
             def reply(value, status="200 OK", kind="application/json"):
                 data = value if isinstance(value, bytes) else json.dumps(value).encode()
                 writer.write(
-                    b"HTTP/1.1 %s\r\nContent-Type: %s\r\nContent-Length: %d\r\n\r\n%s" % (status.encode(), kind.encode(), len(data), data)
+                    b"HTTP/1.1 %s\r\nContent-Type: %s\r\nContent-Length: %d\r\n\r\n%s"
+                    % (status.encode(), kind.encode(), len(data), data)
                 )
 
             if path == "/truth":
@@ -164,16 +227,42 @@ async def handle(reader, writer):
                 request = json.loads(body)
                 options = request.get("truth") or DEFAULT
                 if options.get("status"):
-                    reply({"error": {"message": "The model is not loaded", "code": options["status"]}}, f"{options['status']} Error")
-                elif options.get("key") and headers.get("authorization") != f"Bearer {options['key']}":
+                    reply(
+                        {
+                            "error": {
+                                "message": "The model is not loaded",
+                                "code": options["status"],
+                            }
+                        },
+                        f"{options['status']} Error",
+                    )
+                elif (
+                    options.get("key")
+                    and headers.get("authorization") != f"Bearer {options['key']}"
+                ):
                     reply({"error": "Unauthorized"}, "401 Unauthorized")
                 elif options.get("strict") and "ignore_eos" in request:
-                    reply({"error": {"message": "Unrecognized request argument: ignore_eos"}}, "400 Bad Request")
+                    reply(
+                        {"error": {"message": "Unrecognized request argument: ignore_eos"}},
+                        "400 Bad Request",
+                    )
                 elif not request.get("stream"):
                     count = request.get("max_tokens") or request.get("max_completion_tokens") or 1
-                    usage = {"prompt_tokens": 20, "completion_tokens": count, "total_tokens": 20 + count}
+                    usage = {
+                        "prompt_tokens": 20,
+                        "completion_tokens": count,
+                        "total_tokens": 20 + count,
+                    }
                     message = {"role": "assistant", "content": "Paris " * count}
-                    reply({"id": "x", "choices": [{"index": 0, "message": message, "finish_reason": "length"}], "usage": usage})
+                    reply(
+                        {
+                            "id": "x",
+                            "choices": [
+                                {"index": 0, "message": message, "finish_reason": "length"}
+                            ],
+                            "usage": usage,
+                        }
+                    )
                 else:
                     STATE["running"] += 1
                     try:
@@ -194,7 +283,9 @@ async def main():
     if len(sys.argv) > 2:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.load_cert_chain(sys.argv[1], sys.argv[2])
-    server = await asyncio.start_server(handle, "127.0.0.1", 0, limit=2**24, ssl=context, backlog=512)
+    server = await asyncio.start_server(
+        handle, "127.0.0.1", 0, limit=2**24, ssl=context, backlog=512
+    )
     print(server.sockets[0].getsockname()[1], flush=True)
     async with server:
         await server.serve_forever()

@@ -19,10 +19,19 @@ from urllib.request import urlopen
 import websocket
 
 FLAGS = [
-    "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
-    "--disable-component-update", "--disable-sync", "--disable-default-apps", "--hide-scrollbars", "--remote-debugging-port=0",
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--disable-default-apps",
+    "--hide-scrollbars",
+    "--remote-debugging-port=0",
     "--remote-allow-origins=*",
-]  # fmt: skip
+]
 NAMES = ("chromium", "chromium-browser", "google-chrome")
 
 
@@ -41,7 +50,9 @@ class Quiet(http.server.SimpleHTTPRequestHandler):
 @contextlib.contextmanager
 def served(folder: Path, handler: type[Quiet] = Quiet) -> Iterator[str]:
     """The address of a folder, while it is served."""
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(handler, directory=str(folder))) as server:
+    with http.server.ThreadingHTTPServer(
+        ("127.0.0.1", 0), functools.partial(handler, directory=str(folder))
+    ) as server:
         thread = threading.Thread(target=server.serve_forever)
         thread.start()
         try:
@@ -62,7 +73,9 @@ class Tab:
             self.call(f"{domain}.enable")
 
     def call(self, method: str, session: str | None = None, **parameters: Any) -> dict[str, Any]:
-        """One command and its answer; events that come meanwhile are kept. `session` is that of a worker which the page has started."""
+        """One command and its answer; events that come meanwhile are kept. `session` is that of a
+        worker which the page has started.
+        """
         self._number += 1
         command: dict[str, Any] = {"id": self._number, "method": method, "params": parameters}
         if session:
@@ -78,8 +91,17 @@ class Tab:
     def open(self, url: str, width: int, scheme: str, rest_ms: int = 500) -> None:
         """Load a page at this width in this colour scheme, and wait until it is at rest."""
         self.events.clear()
-        self.call("Emulation.setDeviceMetricsOverride", width=width, height=900, deviceScaleFactor=1, mobile=False)
-        self.call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}])
+        self.call(
+            "Emulation.setDeviceMetricsOverride",
+            width=width,
+            height=900,
+            deviceScaleFactor=1,
+            mobile=False,
+        )
+        self.call(
+            "Emulation.setEmulatedMedia",
+            features=[{"name": "prefers-color-scheme", "value": scheme}],
+        )
         self.call("Page.navigate", url=url)
         deadline = time.monotonic() + 30
         while not any(event["method"] == "Page.loadEventFired" for event in self.events):
@@ -89,7 +111,9 @@ class Tab:
 
     def evaluate(self, expression: str) -> Any:
         """The value of an expression in the page; a promise is waited for."""
-        answer = self.call("Runtime.evaluate", expression=expression, awaitPromise=True, returnByValue=True)
+        answer = self.call(
+            "Runtime.evaluate", expression=expression, awaitPromise=True, returnByValue=True
+        )
         assert "exceptionDetails" not in answer, answer
         return answer["result"].get("value")
 
@@ -109,7 +133,11 @@ class Tab:
 
     def asked_for(self) -> list[str]:
         """The address of every request."""
-        return [event["params"]["request"]["url"] for event in self.events if event.get("method") == "Network.requestWillBeSent"]
+        return [
+            event["params"]["request"]["url"]
+            for event in self.events
+            if event.get("method") == "Network.requestWillBeSent"
+        ]
 
     def picture(self, path: Path) -> None:
         """The whole page as a PNG."""
@@ -127,7 +155,9 @@ def browser(folder: Path) -> Iterator[Tab]:
     program = find()
     assert program, f"none of {', '.join(NAMES)} is installed; on Debian: apt-get install chromium"
     process = subprocess.Popen(
-        [program, *FLAGS, f"--user-data-dir={folder}", "about:blank"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        [program, *FLAGS, f"--user-data-dir={folder}", "about:blank"],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
     )
     try:
         tab = Tab(_address(process, folder / "DevToolsActivePort"))
@@ -151,6 +181,10 @@ def _address(process: subprocess.Popen[bytes], port_file: Path) -> str:
         with contextlib.suppress(OSError, ValueError, IndexError):
             port = int(port_file.read_text("utf-8").splitlines()[0])
             with urlopen(f"http://127.0.0.1:{port}/json/list", timeout=5) as answer:
-                return next(tab["webSocketDebuggerUrl"] for tab in json.load(answer) if tab["type"] == "page")
+                return next(
+                    tab["webSocketDebuggerUrl"]
+                    for tab in json.load(answer)
+                    if tab["type"] == "page"
+                )
         time.sleep(0.1)
     raise AssertionError("the browser did not come up")

@@ -22,12 +22,26 @@ ROOT = Path(__file__).resolve().parents[2]
 Cell = str | tuple[str, list[str]]
 
 
-def write_notebook(path: Path, cells: list[Cell], parameters: str = 'target: str = "auto"  # which engine', engine: str = "none") -> Path:
+def write_notebook(
+    path: Path,
+    cells: list[Cell],
+    parameters: str = 'target: str = "auto"  # which engine',
+    engine: str = "none",
+) -> Path:
     """A notebook with a parameters cell and these code cells; a cell may be given with its tags."""
     nodes = [nbformat.v4.new_markdown_cell(f"# {path.stem}\n\nWhat comes first:")]
-    for source, tags in [(parameters, ["parameters"]), *(cell if isinstance(cell, tuple) else (cell, []) for cell in cells)]:
-        nodes += [nbformat.v4.new_code_cell(source, metadata={"tags": tags} if tags else {}), nbformat.v4.new_markdown_cell("And then:")]
-    metadata = {"sparkbook": {"engine": engine}, "kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"}}
+    for source, tags in [
+        (parameters, ["parameters"]),
+        *(cell if isinstance(cell, tuple) else (cell, []) for cell in cells),
+    ]:
+        nodes += [
+            nbformat.v4.new_code_cell(source, metadata={"tags": tags} if tags else {}),
+            nbformat.v4.new_markdown_cell("And then:"),
+        ]
+    metadata = {
+        "sparkbook": {"engine": engine},
+        "kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"},
+    }
     path.parent.mkdir(parents=True, exist_ok=True)
     nbformat.write(nbformat.v4.new_notebook(cells=nodes[:-1], metadata=metadata), path)
     return path
@@ -45,14 +59,20 @@ def notebook(tmp_path: Path) -> Callable[..., Path]:
 
 @pytest.fixture
 def book(tmp_path: Path) -> Callable[..., Project]:
-    """Makes a book of chapters, each given as its list of cells; it has no recipes' pages, and its site is never built."""
+    """Makes a book of chapters, each given as its list of cells; it has no recipes' pages, and its
+    site is never built.
+    """
 
     def make(chapters: dict[str, list[Cell]], **options: Any) -> Project:
         for name, cells in chapters.items():
             write_notebook(tmp_path / "notebooks" / f"{name}.ipynb", cells, **options)
         (tmp_path / "book").mkdir(exist_ok=True)
         (tmp_path / "book" / "intro.md").write_text("# A book\n", "utf-8")
-        toc = {"format": "jb-book", "root": "book/intro", "chapters": [{"file": f"notebooks/{name}"} for name in chapters]}
+        toc = {
+            "format": "jb-book",
+            "root": "book/intro",
+            "chapters": [{"file": f"notebooks/{name}"} for name in chapters],
+        }
         (tmp_path / "_toc.yml").write_text(yaml.safe_dump(toc), "utf-8")
         return Project(tmp_path, recipes=())
 
@@ -80,7 +100,9 @@ flowchart LR
 
 @pytest.fixture(scope="session")
 def small_book(tmp_path_factory: pytest.TempPathFactory) -> Project:
-    """The real configuration, scripts and model template, three recipes, one chapter with a widget: run, and its site built."""
+    """The real configuration, scripts and model template, three recipes, one chapter with a widget:
+    run, and its site built.
+    """
     import io
 
     from sparkbook.book import vendor
@@ -88,22 +110,43 @@ def small_book(tmp_path_factory: pytest.TempPathFactory) -> Project:
     from sparkbook.book.project import here
 
     root = tmp_path_factory.mktemp("book")
-    for name in ("_config.yml", "conf.py", "package.json", "package-lock.json", "requirements.txt", "requirements-wasm.txt"):
+    for name in (
+        "_config.yml",
+        "conf.py",
+        "package.json",
+        "package-lock.json",
+        "requirements.txt",
+        "requirements-wasm.txt",
+    ):
         shutil.copyfile(ROOT / name, root / name)
     for name in ("_static", "reference"):
         shutil.copytree(ROOT / "book" / name, root / "book" / name)
     shutil.copyfile(ROOT / "book" / "how-to-read.md", root / "book" / "how-to-read.md")
     (root / "book" / "intro.md").write_text(INTRO, "utf-8")
     overview = (
-        f"from sparkbook import recipes\nfrom sparkbook.book import present\npresent.overview([recipes.load(name) for name in {RECIPES!r}])"
+        "from sparkbook import recipes\nfrom sparkbook.book import"
+        f" present\npresent.overview([recipes.load(name) for name in {RECIPES!r}])"
     )
     number = "factor: int = 2  # what is multiplied"
     write_notebook(root / "notebooks/07_models.ipynb", [overview, "print(factor)"], number)
-    write_notebook(root / "notebooks/01_small.ipynb", ["print(21 * factor)", "import ipywidgets\nipywidgets.IntSlider(3)"], number)
+    write_notebook(
+        root / "notebooks/01_small.ipynb",
+        ["print(21 * factor)", "import ipywidgets\nipywidgets.IntSlider(3)"],
+        number,
+    )
     shutil.copyfile(ROOT / "notebooks/model.ipynb", root / "notebooks/model.ipynb")
-    reference = [{"file": f"book/reference/{path.stem}"} for path in sorted((root / "book/reference").glob("*.md"))]
-    chapters = [{"file": name} for name in ("book/how-to-read", "notebooks/01_small", "notebooks/07_models")]
-    toc = {"format": "jb-book", "root": "book/intro", "parts": [{"caption": "All", "chapters": chapters + reference}]}
+    reference = [
+        {"file": f"book/reference/{path.stem}"}
+        for path in sorted((root / "book/reference").glob("*.md"))
+    ]
+    chapters = [
+        {"file": name} for name in ("book/how-to-read", "notebooks/01_small", "notebooks/07_models")
+    ]
+    toc = {
+        "format": "jb-book",
+        "root": "book/intro",
+        "parts": [{"caption": "All", "chapters": chapters + reference}],
+    }
     (root / "_toc.yml").write_text(yaml.safe_dump(toc), "utf-8")
     project = Project(root, recipes=RECIPES)
     vendor.ensure(here())
@@ -123,7 +166,9 @@ def small_site(small_book: Project) -> Path:
 @pytest.fixture
 def small_copy(small_book: Project, tmp_path: Path) -> Project:
     """The small book again, to be spoilt."""
-    return Project(Path(shutil.copytree(small_book.root, tmp_path / "book", symlinks=True)), recipes=RECIPES)
+    return Project(
+        Path(shutil.copytree(small_book.root, tmp_path / "book", symlinks=True)), recipes=RECIPES
+    )
 
 
 @pytest.fixture(scope="module")

@@ -1,4 +1,6 @@
-"""The start page's chooser says what the command says, for every recipe: its data, and the page that shows them."""
+"""The start page's chooser says what the command says, for every recipe: its data, and the page
+that shows them.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +44,10 @@ def findings(numbers: list[int]) -> list[list[Any]]:
 
 
 def told(answer: dict[str, Any]) -> list[list[Any]]:
-    return [[f[key] for key in ("severity", "message", "fix", "rule", "why")] for f in answer["findings"]]
+    return [
+        [f[key] for key in ("severity", "message", "fix", "rule", "why")]
+        for f in answer["findings"]
+    ]
 
 
 def test_every_recipe_for_a_spark_can_be_chosen() -> None:
@@ -53,17 +58,28 @@ def test_every_recipe_for_a_spark_can_be_chosen() -> None:
 def test_the_answer_is_the_commands(place: int) -> None:
     data = known()
     recipe = data["recipes"][place]
-    assert "\n".join(data["lines"][n] for n in recipe["lines"][0]) + "\n" == said(f"recipes show {recipe['id']} --as docker")
+    assert "\n".join(data["lines"][n] for n in recipe["lines"][0]) + "\n" == said(
+        f"recipes show {recipe['id']} --as docker"
+    )
     assert findings(recipe["lint"][0]) == told(json.loads(said(f"lint {recipe['id']} --json")))
-    # Each use and each memory once, and the last ones together; the options are those that the page itself names.
+    # Each use and each memory once, and the last ones together; the options are those that the page
+    # itself names.
     for use, memory in ((0, 0), (1, 0), (2, 1), (3, 2)):
         options = data["uses"][use]["options"] + data["memories"][memory]["options"]
         answer = json.loads(said(f"plan {recipe['id']}{options} --json"))
         plan, summary = recipe["plans"][use][memory], answer["summary"]
         assert plan["verdict"] == summary["verdict"]
-        assert (plan["context"], plan["sequences"], plan["kv"]) == (summary["context"], summary["sequences"], summary["kv_tokens"])
-        assert data["speeds"][plan["speed"]] == [[speed["requests"], *speed["tok_s"]] for speed in summary["decode"] or ()]
-        assert {speed["context"] for speed in summary["decode"] or ()} == ({plan["behind"]} - {None})
+        assert (plan["context"], plan["sequences"], plan["kv"]) == (
+            summary["context"],
+            summary["sequences"],
+            summary["kv_tokens"],
+        )
+        assert data["speeds"][plan["speed"]] == [
+            [speed["requests"], *speed["tok_s"]] for speed in summary["decode"] or ()
+        ]
+        assert {speed["context"] for speed in summary["decode"] or ()} == (
+            {plan["behind"]} - {None}
+        )
         assert findings(plan["said"]) == told(answer)
 
 
@@ -86,8 +102,13 @@ def test_the_line_for_a_use_asks_for_what_was_planned() -> None:
         for use in chooser.USES:
             changed = chooser.for_use(recipe, use)
             planned = request.read(recipe.id, request.Override(use.context, use.sequences))
-            asked = request.of_case(Case(from_launch(changed.launch, changed), None), request.Override())
-            assert (asked.context, asked.sequences) == (planned.context, planned.sequences), (recipe.id, use.key)
+            asked = request.of_case(
+                Case(from_launch(changed.launch, changed), None), request.Override()
+            )
+            assert (asked.context, asked.sequences) == (planned.context, planned.sequences), (
+                recipe.id,
+                use.key,
+            )
 
 
 @pytest.mark.browser
@@ -95,11 +116,17 @@ def test_the_line_for_a_use_asks_for_what_was_planned() -> None:
 def test_the_page_shows_the_answer_for_every_recipe(tmp_path: Path) -> None:
     block = chooser.page(known()).removeprefix("```{raw} html\n").removesuffix("```\n")
     page = tmp_path / "page.html"
-    page.write_text(f'<!doctype html><meta charset="utf-8">{block}<script>{(STATIC / "chooser.js").read_text("utf-8")}</script>', "utf-8")
+    page.write_text(
+        "<!doctype html><meta"
+        f' charset="utf-8">{block}<script>{(STATIC / "chooser.js").read_text("utf-8")}</script>',
+        "utf-8",
+    )
     with browser(tmp_path / "profile") as tab:
         tab.open(page.as_uri(), 1000, "light")
         assert tab.complaints() == []
-        first = tab.evaluate("document.querySelector('#sb-choose-model').selectedOptions[0].textContent")
+        first = tab.evaluate(
+            "document.querySelector('#sb-choose-model').selectedOptions[0].textContent"
+        )
         assert first == recipes.load(chooser.FIRST).title
         shown = tab.evaluate(SHOW_ALL)
     data = known()
@@ -108,14 +135,17 @@ def test_the_page_shows_the_answer_for_every_recipe(tmp_path: Path) -> None:
         recipe = data["recipes"][answer["recipe"]]
         plan = recipe["plans"][answer["use"]][answer["memory"]]
         assert answer["line"] == "\n".join(data["lines"][n] for n in recipe["lines"][answer["use"]])
-        assert answer["facts"][0].startswith(f"{plan['fit']}, with {plan['context']:,} tokens for each of {plan['sequences']} ")
+        assert answer["facts"][0].startswith(
+            f"{plan['fit']}, with {plan['context']:,} tokens for each of {plan['sequences']} "
+        )
         wanted = {data["findings"][n][3] for n in plan["said"] + recipe["lint"][answer["use"]]}
         assert set(answer["rules"]) == wanted
         rates = data["speeds"][plan["speed"]]
         assert ("no estimate" in answer["facts"][2]) == (not rates)
         commands = answer["same"]
         assert (
-            f"sparkbook plan {recipe['id']}{data['uses'][answer['use']]['options']}{data['memories'][answer['memory']]['options']}"
+            "sparkbook plan"
+            f" {recipe['id']}{data['uses'][answer['use']]['options']}{data['memories'][answer['memory']]['options']}"
             in commands
         )
 

@@ -11,7 +11,9 @@ from sparkbook.book.pages import Page, as_published
 from sparkbook.errors import SparkbookError
 
 ROOT = Path(__file__).resolve().parents[2]
-CHAPTERS = {path.stem: notebooks.read(path) for path in sorted((ROOT / "notebooks").glob("[!.]*.ipynb"))}
+CHAPTERS = {
+    path.stem: notebooks.read(path) for path in sorted((ROOT / "notebooks").glob("[!.]*.ipynb"))
+}
 
 
 def cell(source: str, kind: str = "markdown", tags: tuple[str, ...] = ()) -> dict[str, object]:
@@ -22,10 +24,17 @@ class TestRegister:
     def test_every_tested_claim_comes_out_as_its_verdict_says(self) -> None:
         for claim in claims.every():
             if claim.test:
-                assert claims.execute(claim).verdict == claim.verdict, (claim.id, claims.execute(claim).evidence)
+                assert claims.execute(claim).verdict == claim.verdict, (
+                    claim.id,
+                    claims.execute(claim).evidence,
+                )
 
     def test_recipes_keep_the_same_figures(self) -> None:
-        kept = [(claim.id, one.recipe, one.path, one.value, one.is_) for claim in claims.every() for one in claim.kept]
+        kept = [
+            (claim.id, one.recipe, one.path, one.value, one.is_)
+            for claim in claims.every()
+            for one in claim.kept
+        ]
         assert len(kept) > 15
         assert [entry for entry in kept if entry[3] != entry[4]] == []
 
@@ -38,7 +47,11 @@ class TestRegister:
             if test.counted and test.counted.gb
         }
         assert len(false) >= 6
-        assert [recipe.id for recipe in recipes.all() if (recipe.model.repo, recipe.model.weights_gb) in false] == []
+        assert [
+            recipe.id
+            for recipe in recipes.all()
+            if (recipe.model.repo, recipe.model.weights_gb) in false
+        ] == []
 
     def test_every_verdict_occurs_and_none_is_most_of_a_document(self) -> None:
         for name, register in claims.registers().items():
@@ -48,10 +61,14 @@ class TestRegister:
     def test_a_chapter_named_as_executing_is_one(self) -> None:
         assert {claim.executed_by for claim in claims.every() if claim.executable} <= set(CHAPTERS)
 
-    def test_a_wrong_verdict_is_found_when_the_claim_is_executed(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_a_wrong_verdict_is_found_when_the_claim_is_executed(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         claim = claims.get("guide-13-disable-flag")
         monkeypatch.setattr(claims, "get", lambda _: claim.model_copy(update={"verdict": "holds"}))
-        with pytest.raises(SparkbookError, match="the register says 'holds', the execution gave 'false'"):
+        with pytest.raises(
+            SparkbookError, match="the register says 'holds', the execution gave 'false'"
+        ):
             claims.check("guide-13-disable-flag")
 
     def test_what_the_documents_say_of_an_image_is_no_proof(self) -> None:
@@ -61,12 +78,21 @@ class TestRegister:
 
     def test_a_check_that_can_only_refute_proves_nothing_by_passing(self) -> None:
         claim = claims.get("guide-7-super-speed")
-        assert claim.test and claim.test.only_refutes and claims.execute(claim).verdict == "not-testable"
-        failing = claim.test.model_copy(update={"now": [claims.Test(sum=claims.Sum(of="1 + 1", gives=3))]})
+        assert (
+            claim.test
+            and claim.test.only_refutes
+            and claims.execute(claim).verdict == "not-testable"
+        )
+        failing = claim.test.model_copy(
+            update={"now": [claims.Test(sum=claims.Sum(of="1 + 1", gives=3))]}
+        )
         assert claims.execute(claim.model_copy(update={"test": failing})).verdict == "false"
         with pytest.raises(ValueError, match="what was executed has a verdict"):
             claims.Claim.model_validate(
-                {**claim.model_dump(by_alias=True, exclude={"test"}), "test": {"now": [{"sum": {"of": "1 + 1", "gives": 2}}]}}
+                {
+                    **claim.model_dump(by_alias=True, exclude={"test"}),
+                    "test": {"now": [{"sum": {"of": "1 + 1", "gives": 2}}]},
+                }
             )
 
     @pytest.mark.parametrize(
@@ -75,34 +101,71 @@ class TestRegister:
             ({"clean": "vllm serve openai/gpt-oss-20b --no-such-option 3"}, False, "FLAG101"),
             ({"clean": "vllm serve openai/gpt-oss-20b --max-num-seqs 4"}, True, "no error"),
             ({"clean": "gpt-oss-120b"}, True, "the line of gpt-oss-120b"),
-            ({"shape": {"model": "openai/gpt-oss-120b", "is": {"num_hidden_layers": 36}}}, True, "num_hidden_layers 36"),
-            ({"shape": {"model": "openai/gpt-oss-120b", "is": {"num_hidden_layers": 35}}}, False, "num_hidden_layers 36"),
-            ({"shape": {"model": "nvidia/NVIDIA-Nemotron-3-Nano-30B-A3B-NVFP4", "is": {"layers.mamba": 23}}}, True, "layers.mamba 23"),
-            ({"scores": {"recipe": "gemma-4-31b-it-nvfp4", "within": 0.5}}, True, "-0.43 points (SciCode)"),
+            (
+                {"shape": {"model": "openai/gpt-oss-120b", "is": {"num_hidden_layers": 36}}},
+                True,
+                "num_hidden_layers 36",
+            ),
+            (
+                {"shape": {"model": "openai/gpt-oss-120b", "is": {"num_hidden_layers": 35}}},
+                False,
+                "num_hidden_layers 36",
+            ),
+            (
+                {
+                    "shape": {
+                        "model": "nvidia/NVIDIA-Nemotron-3-Nano-30B-A3B-NVFP4",
+                        "is": {"layers.mamba": 23},
+                    }
+                },
+                True,
+                "layers.mamba 23",
+            ),
+            (
+                {"scores": {"recipe": "gemma-4-31b-it-nvfp4", "within": 0.5}},
+                True,
+                "-0.43 points (SciCode)",
+            ),
             ({"scores": {"recipe": "gemma-4-31b-it-nvfp4", "within": 0.4}}, False, "6 scores"),
         ],
     )
-    def test_what_a_line_a_config_and_a_table_of_scores_say(self, test: dict[str, object], held: bool, evidence: str) -> None:
+    def test_what_a_line_a_config_and_a_table_of_scores_say(
+        self, test: dict[str, object], held: bool, evidence: str
+    ) -> None:
         found, said = claims.run(claims.Test.model_validate(test), "0.22.1")
         assert found is held and evidence in said
 
     def test_a_line_gives_its_settings_and_a_table_its_scores(self) -> None:
         line = claims.get("guide-7-qwen36-35b-line-starts").every_setting
-        assert {("--max-model-len", "65536"), ("num_speculative_tokens", "3"), ("CUTE_DSL_ARCH", "sm_121a"), ("--ipc", "host")} <= set(line)
+        assert {
+            ("--max-model-len", "65536"),
+            ("num_speculative_tokens", "3"),
+            ("CUTE_DSL_ARCH", "sm_121a"),
+            ("--ipc", "host"),
+        } <= set(line)
         scores = claims.get("guide-7-qwen36-35b-scores").every_figure
-        assert len(scores) == 16 and str(scores[0]) == "85.6 %" and scores[0].name == "MMLU Pro, baseline"
+        assert (
+            len(scores) == 16
+            and str(scores[0]) == "85.6 %"
+            and scores[0].name == "MMLU Pro, baseline"
+        )
         assert ("max_tokens", "200") in claims.get("guide-6-max-tokens").every_setting
 
     @pytest.mark.parametrize(
         ("text", "value", "unit", "shown"),
         [
-            ("273 GB/s", 273, "GB/s", "273 GB/s"), ("64.0 tok/s", 64.0, "tok/s", "64.0 tok/s"),
+            ("273 GB/s", 273, "GB/s", "273 GB/s"),
+            ("64.0 tok/s", 64.0, "tok/s", "64.0 tok/s"),
             ("25 to 60 s", "25 to 60", "s", "25 to 60 s"),
-            ("3.76×", 3.76, "×", "3.76×"), ("3.80 %", "3.80", "%", "3.80 %"), ("3,105 tok/s", "3,105", "tok/s", "3,105 tok/s"),
+            ("3.76×", 3.76, "×", "3.76×"),
+            ("3.80 %", "3.80", "%", "3.80 %"),
+            ("3,105 tok/s", "3,105", "tok/s", "3,105 tok/s"),
             (65536, 65536, "", "65,536"),
         ],
-    )  # fmt: skip
-    def test_a_figure_keeps_its_digits(self, text: object, value: object, unit: str, shown: str) -> None:
+    )
+    def test_a_figure_keeps_its_digits(
+        self, text: object, value: object, unit: str, shown: str
+    ) -> None:
         figure = claims.Figure(**claims._read_figure(text))
         assert (figure.value, figure.unit, str(figure)) == (value, unit, shown)
 
@@ -121,7 +184,9 @@ class TestExecuted:
     """A claim that can be executed has to be reported by the chapter it names."""
 
     def test_a_cell_reports_what_it_found_and_is_held_to_the_verdict(self) -> None:
-        both = claims.check("guide-one-pool", True, "as asked") + claims.check("gemma4-three-paths", False, "one did not")
+        both = claims.check("guide-one-pool", True, "as asked") + claims.check(
+            "gemma4-three-paths", False, "one did not"
+        )
         assert both._repr_mimebundle_()[claims.MIME] == [
             {"id": "guide-one-pool", "verdict": "holds"},
             {"id": "gemma4-three-paths", "verdict": "false"},
@@ -136,13 +201,23 @@ class TestExecuted:
         assert "nvfp4-cores" in checks.unchecked and "nvfp4-peak" not in checks.unchecked
         shown = checks({"nvfp4-cores": (True, "OMMA"), "nvfp4-variables": (False, "none")})
         assert repr(shown) == "nvfp4-cores: holds\nnvfp4-variables: expired"
-        assert checks.verdicts == {"nvfp4-cores": "holds", "nvfp4-variables": "expired"} and "nvfp4-cores" not in checks.unchecked
+        assert (
+            checks.verdicts == {"nvfp4-cores": "holds", "nvfp4-variables": "expired"}
+            and "nvfp4-cores" not in checks.unchecked
+        )
         page = checks.summary("Avarok").data
-        assert page.count("<td>cell</td>") == 2 and "<td>read</td>" in page and claims.get("nvfp4-forum-100").statement not in page
+        assert (
+            page.count("<td>cell</td>") == 2
+            and "<td>read</td>" in page
+            and claims.get("nvfp4-forum-100").statement not in page
+        )
 
     def test_a_cell_that_found_otherwise_stops_the_chapter(self) -> None:
         checks = claims.Checks("nvfp4")
-        with pytest.raises(SparkbookError, match="nvfp4-cores: the register says 'holds', the execution gave 'false'"):
+        with pytest.raises(
+            SparkbookError,
+            match="nvfp4-cores: the register says 'holds', the execution gave 'false'",
+        ):
             checks({"nvfp4-cores": (False, "")})
         with pytest.raises(SparkbookError, match="the document has no claim guide-one-pool"):
             checks({"guide-one-pool": (True, "")})
@@ -164,7 +239,9 @@ class TestExecuted:
 
 
 class TestFigures:
-    """A figure in a chapter is drawn, or says where it is from, or stands in `figures.yaml` with the reason."""
+    """A figure in a chapter is drawn, or says where it is from, or stands in `figures.yaml` with
+    the reason.
+    """
 
     def test_no_figure_of_a_chapter_comes_from_nowhere(self) -> None:
         exempted = claims.exempt()
@@ -174,13 +251,19 @@ class TestFigures:
             problems += found
             used |= {(name, text) for text in needed}
         assert problems == []
-        assert {(entry.chapter, text) for entry in exempted for text in entry.figures if entry.chapter in CHAPTERS} - used == set(), (
-            "exemptions that nothing needs"
-        )
+        assert {
+            (entry.chapter, text)
+            for entry in exempted
+            for text in entry.figures
+            if entry.chapter in CHAPTERS
+        } - used == set(), "exemptions that nothing needs"
 
     def test_drawn_figures_are_in_the_words_of_the_register(self) -> None:
         drawn = [
-            match["id"] for notebook in CHAPTERS.values() for one in notebook["cells"] for match in claims.LINK.finditer(one["source"])
+            match["id"]
+            for notebook in CHAPTERS.values()
+            for one in notebook["cells"]
+            for match in claims.LINK.finditer(one["source"])
         ]
         assert len(drawn) > 10
         for notebook in CHAPTERS.values():
@@ -221,32 +304,65 @@ class TestFigures:
 
     def test_a_typed_figure_in_code_is_found_unless_the_parameter_names_its_claim(self) -> None:
         typed = {"cells": [cell("speed = 273.0", "code")]}
-        assert "guide-bandwidth" in claims.unaccounted("x", typed, [])[0][0] or "273.0" in claims.unaccounted("x", typed, [])[0][0]
+        assert (
+            "guide-bandwidth" in claims.unaccounted("x", typed, [])[0][0]
+            or "273.0" in claims.unaccounted("x", typed, [])[0][0]
+        )
         good = "speed: float = 273.0  # specified (claim guide-bandwidth)"
-        assert claims.unaccounted("x", {"cells": [cell(good, "code", ("parameters",))]}, [])[0] == []
+        assert (
+            claims.unaccounted("x", {"cells": [cell(good, "code", ("parameters",))]}, [])[0] == []
+        )
         bad = good.replace("273.0", "300.0")
-        assert "not the figure" in claims.unaccounted("x", {"cells": [cell(bad, "code", ("parameters",))]}, [])[0][0]
+        assert (
+            "not the figure"
+            in claims.unaccounted("x", {"cells": [cell(bad, "code", ("parameters",))]}, [])[0][0]
+        )
 
     def test_on_the_site_a_drawn_figure_leads_to_its_row(self) -> None:
         text = claims.on_site("[273 GB/s](../book/claims/guide.yaml#guide-bandwidth)")
-        assert text == '<a class="sb-claim" href="../generated/claims.html#guide-bandwidth">273 GB/s</a>'
+        assert (
+            text
+            == '<a class="sb-claim" href="../generated/claims.html#guide-bandwidth">273 GB/s</a>'
+        )
         page = claims.register_page()
         assert 'id="guide-bandwidth"' in page
         # And back: the row leads to the place in the chapter that draws it.
-        assert f'href="../notebooks/{claims.drawn()["guide-memory"][0]}.html#from-guide-memory"' in page
+        assert (
+            f'href="../notebooks/{claims.drawn()["guide-memory"][0]}.html#from-guide-memory"'
+            in page
+        )
         seen: set[str] = set()
-        both = [claims.on_site("[273 GB/s](../book/claims/guide.yaml#guide-bandwidth)", seen=seen) for _ in range(2)]
-        assert [one.startswith('<a id="from-guide-bandwidth" class="sb-claim"') for one in both] == [True, False]
+        both = [
+            claims.on_site("[273 GB/s](../book/claims/guide.yaml#guide-bandwidth)", seen=seen)
+            for _ in range(2)
+        ]
+        assert [
+            one.startswith('<a id="from-guide-bandwidth" class="sb-claim"') for one in both
+        ] == [True, False]
 
     def test_the_register_can_be_narrowed_without_a_script(self) -> None:
         page = claims.register_page()
-        for field, value in (("verdict", "false"), ("document", "gemma4"), ("document", "thread"), ("page", "p0")):
-            assert f'body:has(.sb-by-{field} [value="{value}"]:checked) .sb-claims tbody tr:not(.{value}){{display:none}}' in page
+        for field, value in (
+            ("verdict", "false"),
+            ("document", "gemma4"),
+            ("document", "thread"),
+            ("page", "p0"),
+        ):
+            assert (
+                f'body:has(.sb-by-{field} [value="{value}"]:checked) .sb-claims tbody'
+                f" tr:not(.{value}){{display:none}}" in page
+            )
         row = next(line for line in page.splitlines() if line.startswith('<tr id="guide-memory"'))
-        assert 'class="holds guide p' in row and 'href="#source-guide"' in row and '<li id="source-guide">' in page
+        assert (
+            'class="holds guide p' in row
+            and 'href="#source-guide"' in row
+            and '<li id="source-guide">' in page
+        )
 
     def test_a_page_names_the_claims_that_it_uses(self) -> None:
-        assert "guide-bandwidth" in claims.uses("02_hardware") and "guide-7-phi-scipy" in claims.uses("models/phi-4-multimodal-nvfp4")
+        assert "guide-bandwidth" in claims.uses(
+            "02_hardware"
+        ) and "guide-7-phi-scipy" in claims.uses("models/phi-4-multimodal-nvfp4")
         assert claims.uses("no_such_page") == ""
         path = ROOT / "notebooks" / "02_hardware.ipynb"
         shown = as_published(Page("02_hardware", path, path, {}, "none", "f"))["cells"]

@@ -29,42 +29,68 @@ def example(name: str) -> str:
 
 def imported(tree: ast.AST) -> Iterator[str]:
     """The rooms that a module imports, but not those that it names for a type alone."""
-    if isinstance(tree, ast.If) and isinstance(tree.test, ast.Name) and tree.test.id == "TYPE_CHECKING":
+    if (
+        isinstance(tree, ast.If)
+        and isinstance(tree.test, ast.Name)
+        and tree.test.id == "TYPE_CHECKING"
+    ):
         return
     if isinstance(tree, ast.ImportFrom) and tree.module == "sparkbook":
         yield from (alias.name for alias in tree.names)
     elif isinstance(tree, ast.ImportFrom | ast.Import):
-        names = [tree.module or ""] if isinstance(tree, ast.ImportFrom) else [alias.name for alias in tree.names]
+        names = (
+            [tree.module or ""]
+            if isinstance(tree, ast.ImportFrom)
+            else [alias.name for alias in tree.names]
+        )
         yield from (name.split(".")[1] for name in names if name.startswith("sparkbook."))
     for inside in ast.iter_child_nodes(tree):
         yield from imported(inside)
 
 
 def test_the_house_is_as_its_table_says() -> None:
-    rows = {int(floor): re.findall(r"`(\w+)", rooms) for floor, rooms in re.findall(r"^\| (\d) \| ([^|]+)", PAGE, re.MULTILINE)}
+    rows = {
+        int(floor): re.findall(r"`(\w+)", rooms)
+        for floor, rooms in re.findall(r"^\| (\d) \| ([^|]+)", PAGE, re.MULTILINE)
+    }
     order = [room for floor in sorted(rows) for room in rows[floor]]
     library = Path(recipes.__file__).parents[1]
     there = {
-        path.stem for path in library.iterdir() if (path.suffix == ".py" or (path / "__init__.py").is_file()) and path.stem != "__init__"
+        path.stem
+        for path in library.iterdir()
+        if (path.suffix == ".py" or (path / "__init__.py").is_file()) and path.stem != "__init__"
     }
     assert set(order) == there | {"notebooks"}
     wrong = [
         f"{path.relative_to(library)} imports {name}"
-        for room in order if room not in rows[6]
+        for room in order
+        if room not in rows[6]
         for path in sorted([*(library / room).rglob("*.py"), *library.glob(f"{room}.py")])
         for name in imported(ast.parse(path.read_text("utf-8")))
         if name in order[order.index(room) + 1 :]
-    ]  # fmt: skip
+    ]
     assert wrong == []
 
 
 def test_every_example_is_executed_here() -> None:
-    assert re.findall(r"<!-- example: (\w+) -->", PAGE) == ["recipe", "rule", "signature", "chapter", "figure", "record"]
+    assert re.findall(r"<!-- example: (\w+) -->", PAGE) == [
+        "recipe",
+        "rule",
+        "signature",
+        "chapter",
+        "figure",
+        "record",
+    ]
 
 
 def test_the_recipe(tmp_path: Path) -> None:
     file = tmp_path / "example-1b.yaml"
-    file.write_text(example("recipe").replace("extends: _spark", f"extends: {Path(recipes.__file__).parent}/catalogue/_spark"), "utf-8")
+    file.write_text(
+        example("recipe").replace(
+            "extends: _spark", f"extends: {Path(recipes.__file__).parent}/catalogue/_spark"
+        ),
+        "utf-8",
+    )
     recipe = recipes.load(file)
     assert lint.lint(recipe).findings.worst != "error"
     assert set(recipe.serve.args) <= set(flags.MEANS)
@@ -111,7 +137,9 @@ def test_the_figure() -> None:
 
 
 def test_the_recording(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The line as it stands, but for the server, which is not there, and the probes of this machine, which other tests run."""
+    """The line as it stands, but for the server, which is not there, and the probes of this
+    machine, which other tests run.
+    """
     monkeypatch.chdir(tmp_path)
     Path("vllm.log").write_text("ERROR: MY-COMPANY has no GPU\n", "utf-8")
     line = example("record").splitlines()[1].replace("--url http://127.0.0.1:8000", "--no-host")

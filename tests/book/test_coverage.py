@@ -42,8 +42,12 @@ def test_the_page_says_so() -> None:
         ({"items": ["guide/option/--no-such"]}, "needed by nothing"),
     ],
 )
-def test_a_wrong_mapping_is_found(monkeypatch: pytest.MonkeyPatch, change: dict[str, object], problem: str) -> None:
-    entry = coverage.Entry(items=["guide/option/--max-num-seqs"], home="notebooks/08_flags").model_copy(update=change)
+def test_a_wrong_mapping_is_found(
+    monkeypatch: pytest.MonkeyPatch, change: dict[str, object], problem: str
+) -> None:
+    entry = coverage.Entry(
+        items=["guide/option/--max-num-seqs"], home="notebooks/08_flags"
+    ).model_copy(update=change)
     mapping = [entry, *coverage.entries(ROOT)]
     monkeypatch.setattr(coverage, "entries", lambda _: mapping)
     assert any(problem in found for found in coverage.problems(here()))
@@ -63,25 +67,38 @@ def test_a_wrong_mapping_is_found(monkeypatch: pytest.MonkeyPatch, change: dict[
         ("thread", "figure", "turbo-kv-types/41.61", True),
     ],
 )
-def test_a_figure_and_a_setting_have_a_claim_of_their_document_and_section(document: str, kind: str, name: str, found: bool) -> None:
+def test_a_figure_and_a_setting_have_a_claim_of_their_document_and_section(
+    document: str, kind: str, name: str, found: bool
+) -> None:
     assert bool(coverage.claims_with(coverage.Item(document, kind, name))) is found
 
 
 def test_a_figure_without_a_claim_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(coverage, "outline", lambda _: [coverage.Item("guide", "figure", "2/999 GB/s")])
+    monkeypatch.setattr(
+        coverage, "outline", lambda _: [coverage.Item("guide", "figure", "2/999 GB/s")]
+    )
     assert "guide/figure/2/999 GB/s has no home in this book" in list(coverage.problems(here()))
 
 
 def test_an_item_that_nothing_maps_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(coverage, "outline", lambda _: [coverage.Item("guide", "variable", "NEW_ONE")])
+    monkeypatch.setattr(
+        coverage, "outline", lambda _: [coverage.Item("guide", "variable", "NEW_ONE")]
+    )
     assert "guide/variable/NEW_ONE has no home in this book" in list(coverage.problems(here()))
 
 
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, str(ROOT / "tools/extract_outline.py"), *arguments], capture_output=True, text=True, check=False)
+    return subprocess.run(
+        [sys.executable, str(ROOT / "tools/extract_outline.py"), *arguments],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
 
 
-@pytest.mark.skipif(not DOCUMENTS, reason="SPARKBOOK_DOCUMENTS names no folder with the source documents")
+@pytest.mark.skipif(
+    not DOCUMENTS, reason="SPARKBOOK_DOCUMENTS names no folder with the source documents"
+)
 def test_the_committed_outline_is_that_of_the_documents() -> None:
     assert run(DOCUMENTS).stdout == (ROOT / coverage.OUTLINE).read_text("utf-8")
 
@@ -113,9 +130,17 @@ Run `vllm serve Qwen/Some-Model --port 8000` with -e HF_HOME=/models.
 #### 3.1 Deeper
 """
     assert outline("small", text) == [
-        "section/3", "model/Qwen/Some-Model", "option/--port", "variable/HF_HOME", "setting/3/--port=8000", "setting/3/HF_HOME=/models",
-        "row/3/a-b", "option/--a-b", "row/3/other-words-that-go-on", "section/3.1",
-    ]  # fmt: skip
+        "section/3",
+        "model/Qwen/Some-Model",
+        "option/--port",
+        "variable/HF_HOME",
+        "setting/3/--port=8000",
+        "setting/3/HF_HOME=/models",
+        "row/3/a-b",
+        "option/--a-b",
+        "row/3/other-words-that-go-on",
+        "section/3.1",
+    ]
 
 
 def test_figures_and_settings_of_lines() -> None:
@@ -124,9 +149,23 @@ def test_figures_and_settings_of_lines() -> None:
         from extract_outline import figures, settings
     finally:
         sys.path.pop(0)
-    text = "About **128 GB** at ~273 GB/s, 10–15 min, 3,105 t/s and 85.6%, on sm_121 with vLLM ≥ 0.21.0 (2026-04-05, #38837, §7.1)"
-    assert figures(text, False) == ["128 GB", "273 GB/s", "10 to 15 min", "3,105 tok/s", "85.6 %", "0.21.0"]
-    assert figures("| c=4 | 181.47 | Qwen3.6-35B-A3B | 35B / 3B | https://x.y/9.5 |", False) == ["181.47", "35 B", "3 B"]
+    text = (
+        "About **128 GB** at ~273 GB/s, 10–15 min, 3,105 t/s and 85.6%, on sm_121 with vLLM ≥"
+        " 0.21.0 (2026-04-05, #38837, §7.1)"
+    )
+    assert figures(text, False) == [
+        "128 GB",
+        "273 GB/s",
+        "10 to 15 min",
+        "3,105 tok/s",
+        "85.6 %",
+        "0.21.0",
+    ]
+    assert figures("| c=4 | 181.47 | Qwen3.6-35B-A3B | 35B / 3B | https://x.y/9.5 |", False) == [
+        "181.47",
+        "35 B",
+        "3 B",
+    ]
     line = """vllm serve m --max-model-len 65536 --kv-cache-dtype=fp8 -e MAX_NUM_SEQS=4 '{"method":"mtp","num_speculative_tokens":3}'"""
     assert settings(line, True) == [
         "--max-model-len=65536",
@@ -136,5 +175,7 @@ def test_figures_and_settings_of_lines() -> None:
         "num_speculative_tokens=3",
     ]
     assert settings(
-        "leave out `--quantization` for `gptq`; lower --gpu-memory-utilization to 0.80, or to --gpu-memory-utilization 0.7", False
+        "leave out `--quantization` for `gptq`; lower --gpu-memory-utilization to 0.80, or to"
+        " --gpu-memory-utilization 0.7",
+        False,
     ) == ["--gpu-memory-utilization=0.7"]

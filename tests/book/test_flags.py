@@ -1,4 +1,6 @@
-"""The flags' pages and the links between recipes, rules, flags, signatures and chapters: both ways, and each to something that is there."""
+"""The flags' pages and the links between recipes, rules, flags, signatures and chapters: both ways,
+and each to something that is there.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,11 @@ from sparkbook.book.rules import rule_pages, speaking_of
 from sparkbook.logs.signatures import signatures
 
 MODELS = {recipe.id: recipe.slug for recipe in recipes.all()}
-CHAPTER = ("notebooks/06_launch", "A baseline", "we give `--max_model_len 64k` and --no-enable-chunked-prefill")
+CHAPTER = (
+    "notebooks/06_launch",
+    "A baseline",
+    "we give `--max_model_len 64k` and --no-enable-chunked-prefill",
+)
 
 
 @functools.cache
@@ -26,7 +32,11 @@ def site() -> dict[str, str]:
     """Every flag's and every rule's page, by its address, with the links put in."""
     linker = Linker(addresses(known(), MODELS))
     written = [("flags", flags.pages(known(), [CHAPTER])), ("rules", rule_pages(known(), MODELS))]
-    return {f"{folder}/{name}.html": linker.markdown(text, f"{folder}/{name}.html") for folder, pages in written for name, text in pages}
+    return {
+        f"{folder}/{name}.html": linker.markdown(text, f"{folder}/{name}.html")
+        for folder, pages in written
+        for name, text in pages
+    }
 
 
 @pytest.mark.parametrize("recipe", recipes.all(), ids=lambda recipe: recipe.id)
@@ -43,7 +53,10 @@ def test_a_recipes_page_names_its_flags_and_its_rules() -> None:
     for recipe in recipes.all():
         text = flags.of_recipe(recipe, known())
         for name, flag in known().items():
-            assert (f"`--{name}`" in text) is any(user.id == recipe.id for user, _ in flag.uses), (recipe.id, name)
+            assert (f"`--{name}`" in text) is any(user.id == recipe.id for user, _ in flag.uses), (
+                recipe.id,
+                name,
+            )
         for finding in lint.lint(recipe).findings:
             assert finding.rule in text, recipe.id
 
@@ -70,18 +83,25 @@ def test_signature_and_flag_name_each_other() -> None:
 def test_a_rule_names_the_recipes_that_it_speaks_of() -> None:
     for recipe in recipes.all():
         for code in speaking_of(recipe):
-            assert f'<a href="../models/{recipe.slug}.html">' in section(lint.RULES[code].address), (recipe.id, code)
+            assert f'<a href="../models/{recipe.slug}.html">' in section(
+                lint.RULES[code].address
+            ), (recipe.id, code)
 
 
 def section(address: str) -> str:
     """The part of a page that an address names."""
     page, label = address.split("#")
-    return re.split(r"^\(\w+\)=$", site()[page].partition(f"({label})=\n")[2], maxsplit=1, flags=re.MULTILINE)[0]
+    return re.split(
+        r"^\(\w+\)=$", site()[page].partition(f"({label})=\n")[2], maxsplit=1, flags=re.MULTILINE
+    )[0]
 
 
 def test_every_link_of_a_generated_page_leads_to_a_generated_page() -> None:
     there = {*site(), *(f"models/{slug}.html" for slug in MODELS.values())}
-    anchors = {address: set(re.findall(r"^\(([\w-]+)\)=$", text, re.MULTILINE)) for address, text in site().items()}
+    anchors = {
+        address: set(re.findall(r"^\(([\w-]+)\)=$", text, re.MULTILINE))
+        for address, text in site().items()
+    }
     for page, text in site().items():
         for link in re.findall(r'href="\.\./([^"]+)"', text):
             address, _, anchor = link.partition("#")
@@ -113,17 +133,33 @@ def test_every_flag_is_explained() -> None:
 
 class TestLinker:
     linker = Linker(
-        {"--max-num-seqs": "flags/max-num-seqs.html", "FLAG101": "rules/flag.html#flag101", "gpt-oss-20b": "models/gpt-oss-20b.html"}
+        {
+            "--max-num-seqs": "flags/max-num-seqs.html",
+            "FLAG101": "rules/flag.html#flag101",
+            "gpt-oss-20b": "models/gpt-oss-20b.html",
+        }
     )
 
     @pytest.mark.parametrize(
         ("text", "expected"),
         [
-            ("give `--max-num-seqs 4`", 'give <a href="../flags/max-num-seqs.html"><code>--max-num-seqs 4</code></a>'),
+            (
+                "give `--max-num-seqs 4`",
+                'give <a href="../flags/max-num-seqs.html"><code>--max-num-seqs 4</code></a>',
+            ),
             ("see FLAG101.", 'see <a href="../rules/flag.html#flag101">FLAG101</a>.'),
-            ("the recipe `gpt-oss-20b`", 'the recipe <a href="../models/gpt-oss-20b.html"><code>gpt-oss-20b</code></a>'),
-            ("| give --max-num-seqs 4 |", '| give <a href="../flags/max-num-seqs.html"><code>--max-num-seqs</code></a> 4 |'),
-            ("`--no-max-num-seqs`", '<a href="../flags/max-num-seqs.html"><code>--no-max-num-seqs</code></a>'),
+            (
+                "the recipe `gpt-oss-20b`",
+                'the recipe <a href="../models/gpt-oss-20b.html"><code>gpt-oss-20b</code></a>',
+            ),
+            (
+                "| give --max-num-seqs 4 |",
+                '| give <a href="../flags/max-num-seqs.html"><code>--max-num-seqs</code></a> 4 |',
+            ),
+            (
+                "`--no-max-num-seqs`",
+                '<a href="../flags/max-num-seqs.html"><code>--no-max-num-seqs</code></a>',
+            ),
         ],
     )
     def test_a_name_becomes_a_link(self, text: str, expected: str) -> None:
@@ -148,24 +184,41 @@ class TestLinker:
         assert self.linker.markdown(text, "notebooks/x.html") == text
 
     def test_a_page_is_not_linked_to_itself(self) -> None:
-        assert self.linker.markdown("`--max-num-seqs`", "flags/max-num-seqs.html") == "`--max-num-seqs`"
+        assert (
+            self.linker.markdown("`--max-num-seqs`", "flags/max-num-seqs.html")
+            == "`--max-num-seqs`"
+        )
 
     def test_tables_that_a_cell_wrote(self) -> None:
-        assert self.linker.html("<td>--max-num-seqs 4 --other</td>", "notebooks/x.html") == (
-            '<td><code><a href="../flags/max-num-seqs.html">--max-num-seqs</a></code> 4 --other</td>'
+        assert (
+            self.linker.html("<td>--max-num-seqs 4 --other</td>", "notebooks/x.html")
+            == '<td><code><a href="../flags/max-num-seqs.html">--max-num-seqs</a></code> 4'
+            " --other</td>"
         )
-        text = '<td><code>--max-num-seqs</code> FLAG101</td><pre>FLAG101</pre><a href="FLAG101">FLAG101</a><script>FLAG101</script>'
+        text = (
+            "<td><code>--max-num-seqs</code> FLAG101</td><pre>FLAG101</pre><a"
+            ' href="FLAG101">FLAG101</a><script>FLAG101</script>'
+        )
         expected = (
-            '<td><code><a href="../flags/max-num-seqs.html">--max-num-seqs</a></code> <a href="../rules/flag.html#flag101">FLAG101</a></td>'
-            '<pre>FLAG101</pre><a href="FLAG101">FLAG101</a><script>FLAG101</script>'
+            '<td><code><a href="../flags/max-num-seqs.html">--max-num-seqs</a></code> <a'
+            ' href="../rules/flag.html#flag101">FLAG101</a></td><pre>FLAG101</pre><a'
+            ' href="FLAG101">FLAG101</a><script>FLAG101</script>'
         )
         assert self.linker.html(text, "notebooks/x.html") == expected
 
     def test_a_text_that_the_file_holds_as_lines(self) -> None:
-        data = {"text/markdown": ["| rule |\n", "|---|\n", "| FLAG101 |\n"], "text/html": ["<p>FLAG101\n", "</p>"]}
-        self.linker.notebook({"cells": [{"cell_type": "code", "outputs": [{"data": data}]}]}, "notebooks/x.html")
+        data = {
+            "text/markdown": ["| rule |\n", "|---|\n", "| FLAG101 |\n"],
+            "text/html": ["<p>FLAG101\n", "</p>"],
+        }
+        self.linker.notebook(
+            {"cells": [{"cell_type": "code", "outputs": [{"data": data}]}]}, "notebooks/x.html"
+        )
         link = '<a href="../rules/flag.html#flag101">FLAG101</a>'
-        assert data == {"text/markdown": f"| rule |\n|---|\n| {link} |\n", "text/html": f"<p>{link}\n</p>"}
+        assert data == {
+            "text/markdown": f"| rule |\n|---|\n| {link} |\n",
+            "text/html": f"<p>{link}\n</p>",
+        }
 
     def test_a_finding_has_links_and_code(self) -> None:
         from sparkbook.findings import Finding
@@ -178,8 +231,15 @@ class TestLinker:
             source="https://example.org/a, b",
         )
         shown = self.linker.html(found._repr_html_(), "notebooks/x.html")
-        assert "give <code>x</code> or <code><a href='../flags/max-num-seqs.html'>--max-num-seqs</a></code>" in shown.replace('"', "'")
-        assert '<dt>why</dt><dd><a href="../rules/flag.html#flag101">FLAG101: what it catches, with examples</a></dd>' in shown
+        assert (
+            "give <code>x</code> or <code><a"
+            " href='../flags/max-num-seqs.html'>--max-num-seqs</a></code>"
+            in shown.replace('"', "'")
+        )
+        assert (
+            '<dt>why</dt><dd><a href="../rules/flag.html#flag101">FLAG101: what it catches, with'
+            " examples</a></dd>" in shown
+        )
         assert '<dd><a href="https://example.org/a">https://example.org/a</a>, b</dd>' in shown
 
 
@@ -195,4 +255,7 @@ def test_every_page_says_what_it_rests_on() -> None:
     assert f"<li><span>recipes</span> {uses}</li>" in page
     assert f"{releases.known()[0]} to {releases.newest()}" in page
     memory = [rule for rule in lint.RULES.values() if rule.family == "MEM"]
-    assert f"<li><span>taken on</span> {2 * len(memory)} examples, judged in this build</li>" in site()["rules/mem.html"]
+    assert (
+        f"<li><span>taken on</span> {2 * len(memory)} examples, judged in this build</li>"
+        in site()["rules/mem.html"]
+    )

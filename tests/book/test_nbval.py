@@ -15,16 +15,35 @@ SANITIZE = Path(__file__).parents[1] / "sanitize.cfg"
 
 
 def nbval(path: Path, *options: str) -> subprocess.CompletedProcess[str]:
-    """A strict run over one notebook, apart from this project's own settings but with its sanitizers."""
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--rootdir", str(path.parent), "-c", "/dev/null", "--nbval"]
+    """A strict run over one notebook, apart from this project's own settings but with its
+    sanitizers.
+    """
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-p",
+        "no:cacheprovider",
+        "--rootdir",
+        str(path.parent),
+        "-c",
+        "/dev/null",
+        "--nbval",
+    ]
     return subprocess.run(
-        [*command, "--nbval-sanitize-with", str(SANITIZE), *options, str(path)], capture_output=True, text=True, check=False
+        [*command, "--nbval-sanitize-with", str(SANITIZE), *options, str(path)],
+        capture_output=True,
+        text=True,
+        check=False,
     )
 
 
 @pytest.mark.kernel
 def test_a_changed_output_fails_and_the_right_one_passes(notebook: Callable[..., Path]) -> None:
-    path = notebook("print('decode', 6 * 7, 'tok/s')", "object()", "print('http://127.0.0.1:%d/v1' % 8123)")
+    path = notebook(
+        "print('decode', 6 * 7, 'tok/s')", "object()", "print('http://127.0.0.1:%d/v1' % 8123)"
+    )
     assert notebooks.execute(path, path) is None
     good = nbval(path)
     assert good.returncode == 0, good.stdout
@@ -52,13 +71,19 @@ pytest_addoption, pytest_runtest_setup = ours.pytest_addoption, ours.pytest_runt
 
 
 @pytest.mark.kernel
-def test_as_built_holds_the_committed_outputs_to_the_builds_run_and_starts_no_kernel(notebook: Callable[..., Path], tmp_path: Path) -> None:
-    path = notebook("print('decode', 6 * 7, 'tok/s')", "from pathlib import Path\nPath('ran').touch()\nobject()")
+def test_as_built_holds_the_committed_outputs_to_the_builds_run_and_starts_no_kernel(
+    notebook: Callable[..., Path], tmp_path: Path
+) -> None:
+    path = notebook(
+        "print('decode', 6 * 7, 'tok/s')", "from pathlib import Path\nPath('ran').touch()\nobject()"
+    )
     executed = tmp_path / "executed" / path.name
     assert notebooks.execute(path, executed) is None
     path.write_text(executed.read_text("utf-8"), "utf-8")
     conftest = Path(__file__).parents[2] / "conftest.py"
-    (tmp_path / "conftest.py").write_text(AS_BUILT.format(conftest=str(conftest), executed=str(executed)), "utf-8")
+    (tmp_path / "conftest.py").write_text(
+        AS_BUILT.format(conftest=str(conftest), executed=str(executed)), "utf-8"
+    )
     (tmp_path / "ran").unlink()
 
     good = nbval(path, "--as-built")
@@ -77,7 +102,12 @@ def test_as_built_holds_the_committed_outputs_to_the_builds_run_and_starts_no_ke
 
 @pytest.mark.parametrize(
     ("stored", "fresh"),
-    [("<Figure size 640x480>", "<Figure size 640x481>"), ("port 8000", "port 8001"), ("0x12", "0x13"), ("12.3 s", "12.4 s")],
+    [
+        ("<Figure size 640x480>", "<Figure size 640x481>"),
+        ("port 8000", "port 8001"),
+        ("0x12", "0x13"),
+        ("12.3 s", "12.4 s"),
+    ],
 )
 def test_the_sanitizers_do_not_hide_a_difference(stored: str, fresh: str) -> None:
     import configparser

@@ -17,18 +17,27 @@ Make = Callable[..., Path]
 
 
 def outputs(path: Path) -> list[str]:
-    return ["".join(out.get("text", out.get("data", {}).get("text/plain", ""))) for cell in notebooks.code_cells(notebooks.read(path))
-            for out in cell["outputs"]]  # fmt: skip
+    return [
+        "".join(out.get("text", out.get("data", {}).get("text/plain", "")))
+        for cell in notebooks.code_cells(notebooks.read(path))
+        for out in cell["outputs"]
+    ]
 
 
 def test_parameters_say_type_default_and_help(notebook: Make) -> None:
-    path = notebook("print(port)", parameters='port: int = 8000  # host port\nname: str | None = "a # b"  # served as')
+    path = notebook(
+        "print(port)",
+        parameters='port: int = 8000  # host port\nname: str | None = "a # b"  # served as',
+    )
     port, name = notebooks.parameters(path).values()
     assert (port.type, port.default, port.help) == ("int", 8000, "host port")
     assert (name.type, name.default, name.help) == ("str | None", "a # b", "served as")
 
 
-@pytest.mark.parametrize("line", ["port = 8000  # untyped", "port: int = 8000", "import os", "port: int = other  # no literal"])
+@pytest.mark.parametrize(
+    "line",
+    ["port = 8000  # untyped", "port: int = 8000", "import os", "port: int = other  # no literal"],
+)
 def test_a_parameter_of_another_form_is_refused(notebook: Make, line: str) -> None:
     with pytest.raises(SparkbookError, match=r"one\.ipynb"):
         notebooks.parameters(notebook("print(1)", parameters=line))
@@ -52,20 +61,29 @@ def test_a_file_that_is_no_notebook_is_named(tmp_path: Path, text: str) -> None:
         notebooks.read(tmp_path / "bad.ipynb")
 
 
-def test_an_unknown_parameter_is_refused_before_anything_runs(notebook: Make, tmp_path: Path) -> None:
+def test_an_unknown_parameter_is_refused_before_anything_runs(
+    notebook: Make, tmp_path: Path
+) -> None:
     path = notebook("print(port)", parameters="port: int = 8000  # host port")
     with pytest.raises(SparkbookError, match="no parameter prot; it has port"):
         notebooks.execute(path, tmp_path / "out" / "one.ipynb", {"prot": 1})
     assert not (tmp_path / "out").exists()
 
 
-def test_values_reach_the_notebook_and_the_result_is_normalised(notebook: Make, tmp_path: Path) -> None:
-    path = notebook("import os\nprint(port + 1)\nprint(os.path.basename(os.getcwd()))", parameters="port: int = 8000  # host port")
+def test_values_reach_the_notebook_and_the_result_is_normalised(
+    notebook: Make, tmp_path: Path
+) -> None:
+    path = notebook(
+        "import os\nprint(port + 1)\nprint(os.path.basename(os.getcwd()))",
+        parameters="port: int = 8000  # host port",
+    )
     out = tmp_path / "out" / "one.ipynb"
     assert notebooks.execute(path, out, {"port": 9000}) is None
     assert outputs(out) == [f"9001\n{tmp_path.name}\n"], "cells run in the notebook's own folder"
     assert notebooks.is_normalised(out)
-    assert [file.name for file in out.parent.iterdir()] == ["one.ipynb"], "nothing temporary is left"
+    assert [file.name for file in out.parent.iterdir()] == ["one.ipynb"], (
+        "nothing temporary is left"
+    )
 
 
 def test_a_failure_names_cell_line_and_last_line(notebook: Make, tmp_path: Path) -> None:
@@ -78,7 +96,12 @@ def test_a_failure_names_cell_line_and_last_line(notebook: Make, tmp_path: Path)
     assert cells[0]["source"].startswith("# one"), "the title stays first"
     assert "did not run to its end" in cells[1]["source"]
     assert not [cell for cell in cells if "papermill-error" in str(cell["metadata"])]
-    assert [cell["execution_count"] for cell in notebooks.code_cells({"cells": cells})] == [1, 2, 3, None]
+    assert [cell["execution_count"] for cell in notebooks.code_cells({"cells": cells})] == [
+        1,
+        2,
+        3,
+        None,
+    ]
 
 
 def test_a_failure_is_told_from_the_number_the_reader_sees(notebook: Make, tmp_path: Path) -> None:
@@ -95,13 +118,21 @@ def test_a_kernel_that_dies_is_a_failure(notebook: Make, tmp_path: Path) -> None
     assert "DeadKernelError" in failure.error
     shown = notebooks.read(tmp_path / "out.ipynb")["cells"]
     assert "did not run to its end" in shown[1]["source"]
-    assert not any(cell["outputs"] for cell in notebooks.code_cells({"cells": shown})), "nothing is shown that this run did not give"
+    assert not any(cell["outputs"] for cell in notebooks.code_cells({"cells": shown})), (
+        "nothing is shown that this run did not give"
+    )
 
 
 def test_plan_shows_the_engine_cells_and_runs_the_others(notebook: Make, tmp_path: Path) -> None:
-    path = notebook(("raise SystemError('an engine was asked')", ["engine"]), "print('ran', target)")
+    path = notebook(
+        ("raise SystemError('an engine was asked')", ["engine"]), "print('ran', target)"
+    )
     assert notebooks.execute(path, tmp_path / "out.ipynb", {"target": "plan"}, plan=True) is None
-    texts = [cell["source"] for cell in notebooks.read(tmp_path / "out.ipynb")["cells"] if cell["cell_type"] == "markdown"]
+    texts = [
+        cell["source"]
+        for cell in notebooks.read(tmp_path / "out.ipynb")["cells"]
+        if cell["cell_type"] == "markdown"
+    ]
     shown = next(text for text in texts if "SystemError" in text)
     assert shown.startswith("```python\n")
     assert "Not run: this book was built with `TARGET=plan`" in shown
@@ -119,9 +150,15 @@ def test_two_runs_give_the_same_bytes(notebook: Make, tmp_path: Path) -> None:
 
 
 def test_normalising_drops_what_changes_and_keeps_the_rest() -> None:
-    cell = nbformat.v4.new_code_cell("1", metadata={"papermill": {"duration": 1.5}, "execution": {}, "tags": []})
-    cell.outputs = [nbformat.v4.new_output("stream", name="stdout", text=text) for text in ("a", "b")]
-    book = nbformat.v4.new_notebook(cells=[cell], metadata={"papermill": {}, "sparkbook": {"engine": "none"}})
+    cell = nbformat.v4.new_code_cell(
+        "1", metadata={"papermill": {"duration": 1.5}, "execution": {}, "tags": []}
+    )
+    cell.outputs = [
+        nbformat.v4.new_output("stream", name="stdout", text=text) for text in ("a", "b")
+    ]
+    book = nbformat.v4.new_notebook(
+        cells=[cell], metadata={"papermill": {}, "sparkbook": {"engine": "none"}}
+    )
     notebooks.normalise(book)
     assert dict(book.cells[0].metadata) == {}
     assert [out.text for out in book.cells[0].outputs] == ["ab"]

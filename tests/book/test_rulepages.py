@@ -17,10 +17,17 @@ def pages() -> list[tuple[str, str]]:
 
 def test_every_rule_and_signature_stands_once_at_its_address() -> None:
     written = dict(pages())
-    found = [f"rules/{name}.html#{label}" for name, text in written.items() for label in re.findall(r"^\((\w+)\)=$", text, re.MULTILINE)]
+    found = [
+        f"rules/{name}.html#{label}"
+        for name, text in written.items()
+        for label in re.findall(r"^\((\w+)\)=$", text, re.MULTILINE)
+    ]
     expected = [rule.address for rule in lint.RULES.values()]
     expected += [code.address for _, codes, _ in code_tables().values() for code in codes.values()]
-    expected += [f"rules/{signature.id[:4].lower()}.html#{signature.id.lower()}" for signature in signatures()]
+    expected += [
+        f"rules/{signature.id[:4].lower()}.html#{signature.id.lower()}"
+        for signature in signatures()
+    ]
     expected += [check.address for family in code_families() for check in family.checks.values()]
     assert sorted(found) == sorted(expected)
 
@@ -48,7 +55,10 @@ def test_a_page_names_the_chapters_that_speak_of_it() -> None:
         ("notebooks/c", "Neither", "XHOST002"),
     ]
     text = dict(rule_pages({}, {}, chapters))["host"]
-    assert "Chapters that speak of it: {doc}`By code <../notebooks/a>`, {doc}`By command <../notebooks/b>`." in text
+    assert (
+        "Chapters that speak of it: {doc}`By code <../notebooks/a>`, {doc}`By command"
+        " <../notebooks/b>`." in text
+    )
     assert "Neither" not in text
 
 
@@ -59,12 +69,21 @@ def test_every_section_has_gravity_two_examples_and_a_source() -> None:
     assert len(by_code) > 250
     for code, section in by_code.items():
         if code.startswith("log") and not code.startswith("log9"):
-            assert "It is found here:" in section and "and not here:" in section and "| source |" in section, code
+            assert (
+                "It is found here:" in section
+                and "and not here:" in section
+                and "| source |" in section
+            ), code
             continue
         assert re.search(r"^\*.+ · (error|warning|info)\b.*\*$", section, re.MULTILINE), code
-        failing, _, passing = re.split(r"^\*\*(?:Passes|Not reported)(.*)\*\*$", section, flags=re.MULTILINE)
+        failing, _, passing = re.split(
+            r"^\*\*(?:Passes|Not reported)(.*)\*\*$", section, flags=re.MULTILINE
+        )
         assert re.search(r"^\*\*(Fails|Reported)", failing, re.MULTILINE), code
         assert "**Source**" in passing, code
-        # What the hub answers is made to happen by a test and told in words; all other examples are judged when the page is built.
-        assert code.startswith("hub") or re.search(r"^- \*\*(error|warning|info)\*\*: ", failing, re.MULTILINE), code
+        # What the hub answers is made to happen by a test and told in words; all other examples are
+        # judged when the page is built.
+        assert code.startswith("hub") or re.search(
+            r"^- \*\*(error|warning|info)\*\*: ", failing, re.MULTILINE
+        ), code
         assert not re.search(r"^- \*\*(error|warning|info)\*\*: ", passing, re.MULTILINE), code

@@ -1,4 +1,6 @@
-"""The search page finds the right signature for a pasted line: each is the line of a recorded log on which `diagnose` rests its answer."""
+"""The search page finds the right signature for a pasted line: each is the line of a recorded log
+on which `diagnose` rests its answer.
+"""
 
 from __future__ import annotations
 
@@ -26,10 +28,14 @@ def pasted() -> list[tuple[str, str]]:
             continue
         number, _, evidence = primary.evidence.removeprefix("line ").partition(": ")
         head = re.sub(r"^\(\w+\) ", "", evidence)[:30]
-        lines = re.sub(r"\x1b\[[0-9;]*m", "", file.read_text("utf-8", errors="replace")).splitlines()[int(number) - 1 :]
+        lines = re.sub(
+            r"\x1b\[[0-9;]*m", "", file.read_text("utf-8", errors="replace")
+        ).splitlines()[int(number) - 1 :]
         start = next((i for i, line in enumerate(lines) if head in line), None)
         if start is None:
-            assert re.match(r"\w+(Error|Exception) Process ", head), evidence  # an exception without a word: nothing that one would paste
+            assert re.match(r"\w+(Error|Exception) Process ", head), (
+                evidence
+            )  # an exception without a word: nothing that one would paste
             continue
         text = lines[start]
         while len(text) < min(len(evidence), 120):  # an error of several lines is pasted as a whole
@@ -51,8 +57,12 @@ def test_pasted_lines_find_their_signature(tmp_path: Path) -> None:
     lines = pasted()
     assert len(lines) >= 10
     (tmp_path / "_static").mkdir()
-    (tmp_path / "_static" / "search.js").write_text((ROOT / "book/_static/search.js").read_text("utf-8"), "utf-8")
-    (tmp_path / "_static" / "signatures.js").write_text(search.script(["max-model-len"], MODELS), "utf-8")
+    (tmp_path / "_static" / "search.js").write_text(
+        (ROOT / "book/_static/search.js").read_text("utf-8"), "utf-8"
+    )
+    (tmp_path / "_static" / "signatures.js").write_text(
+        search.script(["max-model-len"], MODELS), "utf-8"
+    )
     head = '<!doctype html><meta charset="utf-8"><link rel="icon" href="data:,">'
     page = f'{head}<div id="search-results"></div><script src="_static/search.js"></script>'
     (tmp_path / "search.html").write_text(page, "utf-8")
@@ -61,7 +71,10 @@ def test_pasted_lines_find_their_signature(tmp_path: Path) -> None:
         def hits(line: str) -> list[str]:
             tab.open(f"{address}/search.html?q={quote(line)}", 1000, "light")
             assert tab.complaints() == []
-            return tab.evaluate("[...document.querySelectorAll('#sb-recognized a')].map((a) => a.getAttribute('href'))")
+            return tab.evaluate(
+                "[...document.querySelectorAll('#sb-recognized a')].map((a) =>"
+                " a.getAttribute('href'))"
+            )
 
         for line, rule in lines:
             assert signatures()[rule].address in hits(line)[:3], (rule, line)

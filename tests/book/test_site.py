@@ -1,5 +1,7 @@
-"""The published site. Built by these tests from a small book with the real configuration, pages and scripts: so a leftover in `_build`
-cannot pass for a site that builds, and the tests need no engine. `make book` checks the whole book with the same `check`."""
+"""The published site. Built by these tests from a small book with the real configuration, pages and
+scripts: so a leftover in `_build` cannot pass for a site that builds, and the tests need no engine.
+`make book` checks the whole book with the same `check`.
+"""
 
 from __future__ import annotations
 
@@ -32,10 +34,19 @@ class TestCheck:
         ("page", "problem"),
         [
             ('<a href="gone.html">x</a>', "index.html: the link gone.html leads nowhere"),
-            ('<a href="#part">x</a>', "index.html: the link #part leads to a page without that anchor"),
+            (
+                '<a href="#part">x</a>',
+                "index.html: the link #part leads to a page without that anchor",
+            ),
             ('<img src="gone.png" alt="x">', "index.html: the link gone.png leads nowhere"),
-            ('<script src="https://cdn.example/x.js"></script>', "index.html: loads https://cdn.example/x.js from elsewhere"),
-            ('<link rel="stylesheet" href="//cdn.example/x.css">', "index.html: loads //cdn.example/x.css from elsewhere"),
+            (
+                '<script src="https://cdn.example/x.js"></script>',
+                "index.html: loads https://cdn.example/x.js from elsewhere",
+            ),
+            (
+                '<link rel="stylesheet" href="//cdn.example/x.css">',
+                "index.html: loads //cdn.example/x.css from elsewhere",
+            ),
             (
                 '<script type="module">import m from "https://cdn.example/m.mjs"</script>',
                 "index.html: loads https://cdn.example/m.mjs from elsewhere",
@@ -48,14 +59,26 @@ class TestCheck:
         assert problem in found
 
     def test_a_style_sheet_that_loads_from_elsewhere_is_found(self, tmp_path: Path) -> None:
-        site = write(tmp_path, {"index.html": "x", "_static/a.css": "a{src:url(https://fonts.example/f.woff)}"})
+        site = write(
+            tmp_path,
+            {"index.html": "x", "_static/a.css": "a{src:url(https://fonts.example/f.woff)}"},
+        )
         assert check(site) == ["_static/a.css: loads https://fonts.example/f.woff from elsewhere"]
 
     def test_what_is_right_passes(self, tmp_path: Path) -> None:
         page = (
-            '<h1 id="a b">x</h1><a href="#a%20b">x</a><a href="sub/two.html#z">x</a><a href="https://example.org/">x</a><a href="#">x</a>'
+            '<h1 id="a b">x</h1><a href="#a%20b">x</a><a href="sub/two.html#z">x</a><a'
+            ' href="https://example.org/">x</a><a href="#">x</a>'
         )
-        assert check(write(tmp_path, {"index.html": page, "sub/two.html": '<p id="z"><a href="../index.html">x</a>'})) == []
+        assert (
+            check(
+                write(
+                    tmp_path,
+                    {"index.html": page, "sub/two.html": '<p id="z"><a href="../index.html">x</a>'},
+                )
+            )
+            == []
+        )
 
     def test_an_empty_site_is_a_fault(self, tmp_path: Path) -> None:
         assert check(tmp_path) == [f"{tmp_path.name} holds no page"]
@@ -65,13 +88,23 @@ class TestCheck:
 class TestAssembled:
     """What Sphinx is given."""
 
-    def test_a_generated_page_has_its_own_title_and_its_own_parameters(self, small_book: Project) -> None:
-        page = next(page for page in pages(small_book, "auto") if page.name == "models/gpt-oss-120b")
+    def test_a_generated_page_has_its_own_title_and_its_own_parameters(
+        self, small_book: Project
+    ) -> None:
+        page = next(
+            page for page in pages(small_book, "auto") if page.name == "models/gpt-oss-120b"
+        )
         notebook = as_published(page)
         assert notebook["cells"][0]["source"].startswith("# gpt-oss-120b\n")
-        given = [cell for cell in notebooks.code_cells(notebook) if "injected-parameters" in notebooks.tags(cell)]
+        given = [
+            cell
+            for cell in notebooks.code_cells(notebook)
+            if "injected-parameters" in notebooks.tags(cell)
+        ]
         assert 'recipe_id = "gpt-oss-120b"' in given[0]["source"]
-        (default,) = [cell for cell in notebooks.code_cells(notebook) if "parameters" in notebooks.tags(cell)]
+        (default,) = [
+            cell for cell in notebooks.code_cells(notebook) if "parameters" in notebooks.tags(cell)
+        ]
         assert "remove-cell" in notebooks.tags(default)
 
     def test_every_cell_was_run(self, small_book: Project) -> None:
@@ -80,33 +113,56 @@ class TestAssembled:
             assert counts == list(range(1, len(counts) + 1)), page.name
 
     def test_every_picture_has_a_text(self, small_book: Project) -> None:
-        page = next(page for page in pages(small_book, "auto") if page.name == "models/gemma-4-31b-it-nvfp4")
+        page = next(
+            page for page in pages(small_book, "auto") if page.name == "models/gemma-4-31b-it-nvfp4"
+        )
         cells = [
             cell
             for cell in notebooks.code_cells(as_published(page))
             if any("image/svg+xml" in out.get("data", {}) for out in cell["outputs"])
         ]
         told = [cell["metadata"]["mystnb"]["image"]["alt"].split(":")[0] for cell in cells]
-        assert told == ["Bar chart", "Bar chart", "Stacked bars of memory in GiB against a total of 121.6", "Roofline"]
+        assert told == [
+            "Bar chart",
+            "Bar chart",
+            "Stacked bars of memory in GiB against a total of 121.6",
+            "Roofline",
+        ]
 
     def test_the_pages_stand_under_the_overview(self, small_book: Project) -> None:
-        toc = site.with_models(small_book.toc(), [page for page in pages(small_book, "auto") if page.title])
+        toc = site.with_models(
+            small_book.toc(), [page for page in pages(small_book, "auto") if page.title]
+        )
         files = list(toc_files(toc))
         at = files.index("notebooks/07_models")
-        assert files[at + 1 : at + 4] == ["models/gemma-4-31b-it-nvfp4", "models/gpt-oss-120b", "models/embedded-tiny-dense"]
+        assert files[at + 1 : at + 4] == [
+            "models/gemma-4-31b-it-nvfp4",
+            "models/gpt-oss-120b",
+            "models/embedded-tiny-dense",
+        ]
 
     def test_pages_without_an_overview_are_refused(self, small_book: Project) -> None:
         with pytest.raises(SparkbookError, match="notebooks/07_models"):
-            site.with_models({"root": "book/intro"}, [page for page in pages(small_book, "auto") if page.title])
+            site.with_models(
+                {"root": "book/intro"}, [page for page in pages(small_book, "auto") if page.title]
+            )
 
 
 @pytest.mark.site
 class TestSite:
     """The site itself."""
 
-    def test_it_builds_without_a_warning_and_is_whole(self, small_site: Path, small_book: Project) -> None:
+    def test_it_builds_without_a_warning_and_is_whole(
+        self, small_site: Path, small_book: Project
+    ) -> None:
         assert check(small_site) == []
-        for name in ("book/intro", "notebooks/07_models", "models/gpt-oss-120b", "book/reference/words", "index"):
+        for name in (
+            "book/intro",
+            "notebooks/07_models",
+            "models/gpt-oss-120b",
+            "book/reference/words",
+            "index",
+        ):
             assert (small_site / f"{name}.html").is_file()
         assert not list(small_book.build.glob("*.old")), "nothing is left of the swap"
 
@@ -123,9 +179,16 @@ class TestSite:
 
     def test_a_recipes_page_has_a_planner_for_it(self, small_site: Path) -> None:
         text = (small_site / "models/gpt-oss-120b.html").read_text("utf-8")
-        data = json.loads(text.partition('<div class="sb-planner"><script type="application/json">')[2].partition("</script>")[0])
+        data = json.loads(
+            text.partition('<div class="sb-planner"><script type="application/json">')[2].partition(
+                "</script>"
+            )[0]
+        )
         assert [recipe["id"] for recipe in data["recipes"]] == [data["first"]] == ["gpt-oss-120b"]
-        files = {path.name: path.stat().st_size for path in (small_site / "_static" / "planner").iterdir()}
+        files = {
+            path.name: path.stat().st_size
+            for path in (small_site / "_static" / "planner").iterdir()
+        }
         assert data["size"] == sum(size for name, size in files.items() if name != "LICENCES.txt")
         assert planner.NONE in (small_site / "models/embedded-tiny-dense.html").read_text("utf-8")
 
@@ -137,12 +200,28 @@ class TestSite:
         assert "site: unchanged" in out.getvalue()
         assert (small_site / "index.html").stat().st_mtime_ns == before
 
-    def test_plain_sphinx_builds_the_same_pages(self, small_site: Path, small_book: Project, tmp_path: Path) -> None:
-        command = [sys.executable, "-m", "sphinx", "-q", "-n", "-W", "-E", str(small_book.source_tree), str(tmp_path / "html")]
+    def test_plain_sphinx_builds_the_same_pages(
+        self, small_site: Path, small_book: Project, tmp_path: Path
+    ) -> None:
+        command = [
+            sys.executable,
+            "-m",
+            "sphinx",
+            "-q",
+            "-n",
+            "-W",
+            "-E",
+            str(small_book.source_tree),
+            str(tmp_path / "html"),
+        ]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr
         names = [
-            {path.relative_to(folder) for path in folder.rglob("*.html") if "_static" not in path.parts}
+            {
+                path.relative_to(folder)
+                for path in folder.rglob("*.html")
+                if "_static" not in path.parts
+            }
             for folder in (small_site, tmp_path / "html")
         ]
         assert names[0] - {Path("index.html")} == names[1] - {Path("index.html")}
@@ -151,10 +230,14 @@ class TestSite:
         intro = small_copy.root / "book" / "intro.md"
         intro.write_text(intro.read_text("utf-8") + "\n{doc}`no-such-page`\n", "utf-8")
         chapter = small_copy.root / "notebooks" / "01_small.ipynb"
-        chapter.write_text(chapter.read_text("utf-8").replace("print(21 * factor)", "21 / 0"), "utf-8")
+        chapter.write_text(
+            chapter.read_text("utf-8").replace("print(21 * factor)", "21 / 0"), "utf-8"
+        )
         outcome = build(small_copy, only="01_small", out=io.StringIO())
         assert str(outcome.failures["01_small"]).endswith("ZeroDivisionError: division by zero")
-        assert any("book/intro.md" in problem and "no-such-page" in problem for problem in outcome.problems)
+        assert any(
+            "book/intro.md" in problem and "no-such-page" in problem for problem in outcome.problems
+        )
         page = (small_copy.html / "notebooks/01_small.html").read_text("utf-8")
         assert "did not run to its end" in page
         assert "ZeroDivisionError" in page

@@ -27,10 +27,19 @@ def safetensors(tensors: Mapping[str, tuple[str, tuple[int, ...]]]) -> bytes:
 
 
 CONFIG = {
-    "model_type": "qwen3", "architectures": ["Qwen3ForCausalLM"], "vocab_size": 64, "hidden_size": 32, "intermediate_size": 64,
-    "num_hidden_layers": 1, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 8, "dtype": "bfloat16",
-    "tie_word_embeddings": False, "max_position_embeddings": 512,
-}  # fmt: skip
+    "model_type": "qwen3",
+    "architectures": ["Qwen3ForCausalLM"],
+    "vocab_size": 64,
+    "hidden_size": 32,
+    "intermediate_size": 64,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 8,
+    "dtype": "bfloat16",
+    "tie_word_embeddings": False,
+    "max_position_embeddings": 512,
+}
 LAYER = "model.layers.0."
 PLAIN = {
     "model.embed_tokens.weight": ("BF16", (64, 32)),
@@ -72,7 +81,9 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             self.server.sent += len(body)
 
     def do_GET(self):
-        self.server.asked.append(f"{self.command} {self.path} {self.headers.get('Range') or ''}".strip())
+        self.server.asked.append(
+            f"{self.command} {self.path} {self.headers.get('Range') or ''}".strip()
+        )
         if self.server.refuse:
             status, code = self.server.refuse
             self._answer(status, b"{}", **({"X_Error_Code": code} if code else {}))
@@ -81,8 +92,18 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             if re.search(r"/revision/(?!main|v1)", self.path):
                 self._answer(404, b"{}", X_Error_Code="RevisionNotFound")
                 return
-            files = [{"rfilename": name, "size": len(data)} for name, data in self.server.files.items()]
-            body = json.dumps({"id": "ORG/MODEL", "modelId": "ORG/MODEL", "sha": COMMIT, "siblings": files, "tags": []}).encode()
+            files = [
+                {"rfilename": name, "size": len(data)} for name, data in self.server.files.items()
+            ]
+            body = json.dumps(
+                {
+                    "id": "ORG/MODEL",
+                    "modelId": "ORG/MODEL",
+                    "sha": COMMIT,
+                    "siblings": files,
+                    "tags": [],
+                }
+            ).encode()
             self._answer(200, body, Content_Type="application/json")
             return
         file = self.path.split("?")[0].rpartition(f"/resolve/{COMMIT}/")[2]
@@ -91,7 +112,9 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             self._answer(404, b"", X_Error_Code="EntryNotFound", X_Repo_Commit=COMMIT)
             return
         common = {"ETag": f'"{len(data):x}{file}"', "X_Repo_Commit": COMMIT}
-        match = re.fullmatch(r"bytes=(\d+)-(\d+)", self.headers.get("Range") or self.headers.get("range") or "")
+        match = re.fullmatch(
+            r"bytes=(\d+)-(\d+)", self.headers.get("Range") or self.headers.get("range") or ""
+        )
         if match and self.command == "GET":
             self._answer(206, data[int(match[1]) : int(match[2]) + 1], **common)
         elif self.command == "HEAD":
@@ -111,7 +134,10 @@ def hub(tmp_path, monkeypatch):
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
     server = Hub()
-    server.files = {"config.json": json.dumps(CONFIG).encode(), "model.safetensors": safetensors(PLAIN)}
+    server.files = {
+        "config.json": json.dumps(CONFIG).encode(),
+        "model.safetensors": safetensors(PLAIN),
+    }
     thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
     thread.start()
     yield server

@@ -1,4 +1,6 @@
-"""Ranges, names of tensors, configs, folders, and the written-down facts against what the models' cards say."""
+"""Ranges, names of tensors, configs, folders, and the written-down facts against what the models'
+cards say.
+"""
 
 import json
 import math
@@ -97,7 +99,9 @@ def test_formats_by_producer():
         "lm_head.weight": ("BF16", (64, 32)),
     }
     data = safetensors(tensors)
-    found = {(w.kind, w.format): (w.params.low, w.bytes.low) for w in weights([parse_header(data, "x")])}
+    found = {
+        (w.kind, w.format): (w.params.low, w.bytes.low) for w in weights([parse_header(data, "x")])
+    }
     assert found[("mlp", "nvfp4")] == (1024, 512)
     assert found[("attention", "nvfp4")] == (1024, 512)
     assert found[("experts", "mxfp4")] == (2048, 1024)
@@ -107,7 +111,9 @@ def test_formats_by_producer():
     assert found[("head", "bf16")] == (2048, 4096)
     assert all(params == 0 for (kind, _), (params, _) in found.items() if kind == "scales")
     header = parse_header(data, "x")
-    assert sum(size for _, size in found.values()) == max(entry["data_offsets"][1] for entry in header.values())
+    assert sum(size for _, size in found.values()) == max(
+        entry["data_offsets"][1] for entry in header.values()
+    )
 
 
 def _compressed(**more):
@@ -123,16 +129,32 @@ def test_scales_are_told_from_weights():
     ("config", "extra", "expected"),
     [
         ({}, None, ("none", None)),
-        ({}, {"quantization": {"quant_algo": "NVFP4", "exclude_modules": ["lm_head"]}}, ("nvfp4", "modelopt")),
-        ({"quantization_config": {"quant_method": "modelopt", "quant_algo": "FP8"}}, None, ("fp8", "modelopt")),
+        (
+            {},
+            {"quantization": {"quant_algo": "NVFP4", "exclude_modules": ["lm_head"]}},
+            ("nvfp4", "modelopt"),
+        ),
+        (
+            {"quantization_config": {"quant_method": "modelopt", "quant_algo": "FP8"}},
+            None,
+            ("fp8", "modelopt"),
+        ),
         (_compressed(format="nvfp4-pack-quantized"), None, ("nvfp4", "compressed-tensors")),
-        (_compressed(config_groups={"a": {"weights": {"num_bits": 8, "type": "float"}}}), None, ("fp8", "compressed-tensors")),
+        (
+            _compressed(config_groups={"a": {"weights": {"num_bits": 8, "type": "float"}}}),
+            None,
+            ("fp8", "compressed-tensors"),
+        ),
         ({"quantization_config": {"quant_method": "mxfp4"}}, None, ("mxfp4", "openai")),
         ({"quantization_config": {"quant_method": "awq", "bits": 4}}, None, ("awq", "awq")),
-        ({"text_config": {"quantization_config": {"quant_method": "gptq"}}}, None, ("gptq", "gptq")),
+        (
+            {"text_config": {"quantization_config": {"quant_method": "gptq"}}},
+            None,
+            ("gptq", "gptq"),
+        ),
         ({"quantization_config": {"quant_method": "fp8"}}, None, ("fp8", "fp8")),
     ],
-)  # fmt: skip
+)
 def test_how_a_checkpoint_is_quantized(config, extra, expected):
     found = quantization(config, extra)
     assert (found.format, found.producer, found.flag) == (*expected, None)
@@ -168,8 +190,16 @@ def test_the_shipped_models(name):
         (lambda f: (f / "model.safetensors").unlink(), "no safetensors"),
         (lambda f: (f / "model.safetensors").write_bytes(safetensors(PLAIN)[:-10]), "cut off"),
         (lambda f: (f / "model.safetensors").write_bytes(b"1234"), "no safetensors file"),
-        (lambda f: (f / "model.safetensors").write_bytes(b"version https://git-lfs"), "LFS pointer"),
-        (lambda f: (f / "model.safetensors.index.json").write_text('{"weight_map": {"a": "b.safetensors"}}'), "files are missing"),
+        (
+            lambda f: (f / "model.safetensors").write_bytes(b"version https://git-lfs"),
+            "LFS pointer",
+        ),
+        (
+            lambda f: (f / "model.safetensors.index.json").write_text(
+                '{"weight_map": {"a": "b.safetensors"}}'
+            ),
+            "files are missing",
+        ),
     ],
 )
 def test_a_spoiled_folder_says_what_is_wrong(tmp_path, spoil, message):
@@ -196,11 +226,22 @@ def test_a_name_that_is_not_known_gets_a_hint():
 
 def test_layers_that_read_anothers_cache_are_not_counted_twice():
     config = {
-        "model_type": "gemma4_text", "hidden_size": 64, "vocab_size": 100, "num_hidden_layers": 10, "num_attention_heads": 4,
-        "num_key_value_heads": 2, "head_dim": 16, "sliding_window": 32, "sliding_window_pattern": 5, "num_kv_shared_layers": 4,
+        "model_type": "gemma4_text",
+        "hidden_size": 64,
+        "vocab_size": 100,
+        "num_hidden_layers": 10,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "head_dim": 16,
+        "sliding_window": 32,
+        "sliding_window_pattern": 5,
+        "num_kv_shared_layers": 4,
         "intermediate_size": 8,
-    }  # fmt: skip
-    assert {cache.kind: cache.layers for cache in geometry(config).caches} == {"full": 1, "window": 5}
+    }
+    assert {cache.kind: cache.layers for cache in geometry(config).caches} == {
+        "full": 1,
+        "window": 5,
+    }
     assert geometry(config).tied, "Gemma ties its embedding without saying so"
 
 
@@ -227,8 +268,12 @@ def test_counted_parameters_are_the_cards(recipe):
 
 def test_nvfp4_is_not_all_four_bit():
     found = checkpoint.load("nvidia/Gemma-4-31B-IT-NVFP4")
-    assert found.four_bit_share.middle == pytest.approx(2 / 3, abs=0.01), "attention was left in BF16"
+    assert found.four_bit_share.middle == pytest.approx(2 / 3, abs=0.01), (
+        "attention was left in BF16"
+    )
     assert 29.5 < found.bytes.middle / 2**30 < 31.5, "31 GiB, as who loaded it counts"
     share = checkpoint.load("nvidia/Gemma-4-26B-A4B-NVFP4").four_bit_share
-    assert share.low < 0.9 < share.high, "attention and dense MLPs are in 4 bits or not: it is not known"
+    assert share.low < 0.9 < share.high, (
+        "attention and dense MLPs are in 4 bits or not: it is not known"
+    )
     assert checkpoint.load("google/gemma-4-31B-it").four_bit_share == Range(0, 0)

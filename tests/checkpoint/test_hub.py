@@ -1,4 +1,6 @@
-"""Reading a checkpoint on a hub of our own: exact bytes, one commit, no weights, and what goes wrong told in words."""
+"""Reading a checkpoint on a hub of our own: exact bytes, one commit, no weights, and what goes
+wrong told in words.
+"""
 
 import json
 
@@ -36,11 +38,19 @@ def test_everything_is_read_at_one_commit(hub, api):
 
 def test_shards_of_an_index(hub, api):
     first, second = dict(list(PLAIN.items())[:2]), dict(list(PLAIN.items())[2:])
-    index = {"weight_map": {**dict.fromkeys(first, "a.safetensors"), **dict.fromkeys(second, "b.safetensors")}}
+    index = {
+        "weight_map": {
+            **dict.fromkeys(first, "a.safetensors"),
+            **dict.fromkeys(second, "b.safetensors"),
+        }
+    }
     hub.files = {
-        "config.json": json.dumps(CONFIG).encode(), "model.safetensors.index.json": json.dumps(index).encode(),
-        "a.safetensors": safetensors(first), "b.safetensors": safetensors(second), "consolidated.safetensors": safetensors(PLAIN),
-    }  # fmt: skip
+        "config.json": json.dumps(CONFIG).encode(),
+        "model.safetensors.index.json": json.dumps(index).encode(),
+        "a.safetensors": safetensors(first),
+        "b.safetensors": safetensors(second),
+        "consolidated.safetensors": safetensors(PLAIN),
+    }
     found = reading.read("ORG/MODEL", api=api)
     assert [name for name, _ in found.files] == ["a.safetensors", "b.safetensors"]
     assert found.bytes.low == sum(2 * _size(shape) for _, shape in PLAIN.values())

@@ -1,4 +1,6 @@
-"""Two nodes on one machine: two network namespaces joined by a veth pair, and this process inside the first one."""
+"""Two nodes on one machine: two network namespaces joined by a veth pair, and this process inside
+the first one.
+"""
 
 import ctypes
 import os
@@ -36,7 +38,10 @@ class TwoNodes:
 
     def inventory(self, **second):
         """An inventory of the two; `second` are fields of the second node."""
-        nodes = [{"host": "spark-a", "address": "10.97.0.1"}, {"host": "spark-b", "address": "10.97.0.2", "via": self.via} | second]
+        nodes = [
+            {"host": "spark-a", "address": "10.97.0.1"},
+            {"host": "spark-b", "address": "10.97.0.2", "via": self.via} | second,
+        ]
         return cluster.Inventory(name="two", link_gbit=10, nodes=nodes)
 
     @property
@@ -48,20 +53,39 @@ class TwoNodes:
         _ip("link", "set", self.left, "down")
 
     def slow(self):
-        """Limit what the first node sends to 100 Mbit/s, with 20 ms of delay where the kernel has netem; whether it has."""
+        """Limit what the first node sends to 100 Mbit/s, with 20 ms of delay where the kernel has
+        netem; whether it has.
+        """
         add = ["tc", "qdisc", "add", "dev", self.left, "root"]
-        if subprocess.run([*add, "netem", "delay", "20ms", "rate", "100mbit"], capture_output=True).returncode == 0:
+        if (
+            subprocess.run(
+                [*add, "netem", "delay", "20ms", "rate", "100mbit"], capture_output=True
+            ).returncode
+            == 0
+        ):
             return True
-        subprocess.run([*add, "tbf", "rate", "100mbit", "burst", "32kb", "latency", "50ms"], check=True, capture_output=True)
+        subprocess.run(
+            [*add, "tbf", "rate", "100mbit", "burst", "32kb", "latency", "50ms"],
+            check=True,
+            capture_output=True,
+        )
         return False
 
     def processes(self):
-        """Ids of the processes in the second namespace, and of those in the first that are not this one's."""
+        """Ids of the processes in the second namespace, and of those in the first that are not this
+        one's.
+        """
         found = []
         for name in (self.a, self.b):
-            told = subprocess.run(["ip", "netns", "pids", name], capture_output=True, text=True).stdout.split()
+            told = subprocess.run(
+                ["ip", "netns", "pids", name], capture_output=True, text=True
+            ).stdout.split()
             # The command that was asked is in the first namespace itself, and gone by now.
-            found += [int(pid) for pid in told if int(pid) != os.getpid() and Path(f"/proc/{pid}").exists()]
+            found += [
+                int(pid)
+                for pid in told
+                if int(pid) != os.getpid() and Path(f"/proc/{pid}").exists()
+            ]
         return found
 
 
@@ -70,7 +94,9 @@ def two_nodes(tmp_path, monkeypatch):
     """The two nodes; both namespaces are gone afterwards, with all that ran in them."""
     if os.geteuid() or not all(map(shutil.which, ("ip", "nsenter"))):
         # In CI these tests have to run: .ci/run installs what they need.
-        (pytest.fail if os.environ.get("CI") else pytest.skip)("network namespaces need root, iproute2 and util-linux")
+        (pytest.fail if os.environ.get("CI") else pytest.skip)(
+            "network namespaces need root, iproute2 and util-linux"
+        )
     monkeypatch.setenv("SPARKBOOK_CACHE", str(tmp_path / "cache"))
     monkeypatch.delenv("VLLM_API_KEY", raising=False)
     tag = f"{os.getpid() % 100000}"
@@ -80,8 +106,24 @@ def two_nodes(tmp_path, monkeypatch):
     try:
         _ip("netns", "add", nodes.a)
         _ip("netns", "add", nodes.b)
-        _ip("link", "add", nodes.left, "netns", nodes.a, "type", "veth", "peer", "name", nodes.right, "netns", nodes.b)
-        for name, end, address in ((nodes.a, nodes.left, "10.97.0.1"), (nodes.b, nodes.right, "10.97.0.2")):
+        _ip(
+            "link",
+            "add",
+            nodes.left,
+            "netns",
+            nodes.a,
+            "type",
+            "veth",
+            "peer",
+            "name",
+            nodes.right,
+            "netns",
+            nodes.b,
+        )
+        for name, end, address in (
+            (nodes.a, nodes.left, "10.97.0.1"),
+            (nodes.b, nodes.right, "10.97.0.2"),
+        ):
             _ip("-n", name, "addr", "add", f"{address}/24", "dev", end)
             for device in ("lo", end):
                 _ip("-n", name, "link", "set", device, "up")

@@ -1,4 +1,6 @@
-"""One Spark or two: memory, the price of the network, break-evens, and how far the estimate is from what others measured."""
+"""One Spark or two: memory, the price of the network, break-evens, and how far the estimate is from
+what others measured.
+"""
 
 from __future__ import annotations
 
@@ -17,12 +19,18 @@ from sparkbook.plan.decode import Machine, Reads
 from typer.testing import CliRunner
 
 # 40 GB of weights at 200 GB/s: 0.2 s a step; 100 layers at 0.1 ms: 10 ms beside.
-ROUND = Model(Reads(every_step=40e9, layers=100, active_params=1), hidden=8192, machine=Machine(read_gb_s=200.0, overhead_s=1e-4))
+ROUND = Model(
+    Reads(every_step=40e9, layers=100, active_params=1),
+    hidden=8192,
+    machine=Machine(read_gb_s=200.0, overhead_s=1e-4),
+)
 QUICK = Link(Range.of(10e-6), Range.of(10.0), "round figures")
 
 
 def llama(extra: str = "") -> advice.Advice:
-    return advice.advise(request.read(f"vllm serve nvidia/Llama-3.3-70B-Instruct-NVFP4 --max-model-len 8192 {extra}"))
+    return advice.advise(
+        request.read(f"vllm serve nvidia/Llama-3.3-70B-Instruct-NVFP4 --max-model-len 8192 {extra}")
+    )
 
 
 def test_tensor_parallel_halves_the_reading_and_pays_two_all_reduces_a_layer() -> None:
@@ -30,7 +38,9 @@ def test_tensor_parallel_halves_the_reading_and_pays_two_all_reduces_a_layer() -
     assert (cost.count, cost.size) == (201, 16384)
     # Beyond 8 KiB each byte costs: 8,192 bytes at 10 GB/s.
     assert cost.seconds.low == pytest.approx(201 * (10e-6 + 8192 / 10e9))
-    assert ROUND.speed("tensor parallel", 1, 0, QUICK, 2).middle == pytest.approx(1 / (0.1 + 0.01 + cost.seconds.low))
+    assert ROUND.speed("tensor parallel", 1, 0, QUICK, 2).middle == pytest.approx(
+        1 / (0.1 + 0.01 + cost.seconds.low)
+    )
 
 
 def test_four_nodes_pay_more_rounds() -> None:
@@ -42,7 +52,10 @@ def test_pipeline_parallel_does_nothing_for_one_request_and_as_much_as_replicas_
     one = ROUND.speed("one node", 1, 0, QUICK, 2).middle
     assert ROUND.speed("pipeline parallel", 1, 0, QUICK, 2).middle == pytest.approx(one, rel=1e-3)
     assert ROUND.speed("pipeline parallel", 1, 0, QUICK, 2).middle < one
-    many = [ROUND.speed(way, 16, 0, QUICK, 2).middle for way in ("one node", "pipeline parallel", "replicas")]
+    many = [
+        ROUND.speed(way, 16, 0, QUICK, 2).middle
+        for way in ("one node", "pipeline parallel", "replicas")
+    ]
     assert many[1] == pytest.approx(many[2], rel=1e-2)
     assert many[1] < many[2]
 
@@ -53,7 +66,9 @@ def test_at_the_break_even_latency_one_node_is_as_fast() -> None:
     assert limit
     assert found.model
     for factor, faster in ((0.99, True), (1.01, False)):
-        link = replace(NOMINAL, latency_s=Range.of(limit * factor), gb_s=Range.of(NOMINAL.gb_s.middle))
+        link = replace(
+            NOMINAL, latency_s=Range.of(limit * factor), gb_s=Range.of(NOMINAL.gb_s.middle)
+        )
         two = found.model.speed("tensor parallel", 1, found.context, link, 2).middle
         assert (two > found.model.speed("one node", 1, found.context, link, 2).middle) is faster
 
@@ -62,7 +77,9 @@ def test_the_break_even_in_requests_is_where_replicas_come_first() -> None:
     even = llama().break_even_requests
     assert even
     for requests, first in ((even // 2, "tensor parallel"), (even, "replicas")):
-        speeds = {way: llama().speed(way, requests).middle for way in ("tensor parallel", "replicas")}  # type: ignore[union-attr]
+        speeds = {
+            way: llama().speed(way, requests).middle for way in ("tensor parallel", "replicas")
+        }  # type: ignore[union-attr]
         assert max(speeds, key=speeds.__getitem__) == first
 
 
@@ -99,7 +116,10 @@ def test_what_fits_in_two_only_has_no_speed_in_one() -> None:
 
 def test_a_latent_cache_is_kept_whole_by_every_node() -> None:
     found = advice.advise(request.read("mistral-small-4-119b-nvfp4"))
-    tensor, layers = found.memory["tensor parallel"].sequences, found.memory["pipeline parallel"].sequences
+    tensor, layers = (
+        found.memory["tensor parallel"].sequences,
+        found.memory["pipeline parallel"].sequences,
+    )
     assert layers.middle == pytest.approx(2 * tensor.middle, rel=0.02)  # type: ignore[union-attr]
     assert any(reason.startswith("Pipeline parallel holds") for reason in found.reasons())
 
@@ -113,12 +133,20 @@ def test_three_nodes_do_not_divide_eight_heads() -> None:
 
 
 def test_the_slowest_pair_of_a_fabric_counts() -> None:
-    pairs = [{"a": "1", "b": "2", "reduce_us": 30, "reduce_gbit": 160}, {"a": "1", "b": "3", "reduce_us": 300, "reduce_gbit": 80}]
+    pairs = [
+        {"a": "1", "b": "2", "reduce_us": 30, "reduce_gbit": 160},
+        {"a": "1", "b": "3", "reduce_us": 300, "reduce_gbit": 80},
+    ]
     link = advice.link_of({"pairs": pairs})
     assert link.latency_s.low == pytest.approx(300e-6)
     assert link.gb_s.high == pytest.approx(10)
     assert "1 and 3" in link.source
-    for broken in ([], {}, [{**pairs[0], "reduce_us": None, "reduce_problem": "NCCL said no"}], [*pairs, {"a": "2", "b": "3"}]):
+    for broken in (
+        [],
+        {},
+        [{**pairs[0], "reduce_us": None, "reduce_problem": "NCCL said no"}],
+        [*pairs, {"a": "2", "b": "3"}],
+    ):
         with pytest.raises(SparkbookError, match="no measured all-reduce"):
             advice.link_of(broken)
     with pytest.raises(SparkbookError, match="NCCL said no"):
@@ -126,7 +154,9 @@ def test_the_slowest_pair_of_a_fabric_counts() -> None:
 
 
 def test_how_far_the_estimate_is_from_what_others_measured() -> None:
-    """Nothing was fitted to these figures: the bounds are what was found, so that a change of the model shows."""
+    """Nothing was fitted to these figures: the bounds are what was found, so that a change of the
+    model shows.
+    """
     beside = advice.compared()
     assert len(beside) == 40
     single = [one for one in beside if one.way == "tensor parallel" and one.requests == 1]
@@ -155,7 +185,12 @@ def cli(*words: str) -> tuple[int, str]:
 def test_the_command_prints_it_within_80_columns_and_as_json(tmp_path: Path) -> None:
     code, told = cli("gpt-oss-120b", "--nodes", "2", "--json")
     cluster = json.loads(told)["cluster"]
-    assert (code, cluster["nodes"], cluster["all_reduce"]["count"], cluster["all_reduce"]["bytes"]) == (0, 2, 73, 5760)
+    assert (
+        code,
+        cluster["nodes"],
+        cluster["all_reduce"]["count"],
+        cluster["all_reduce"]["bytes"],
+    ) == (0, 2, 73, 5760)
     assert cluster["decode"][0]["best"] == ["tensor parallel"]
     file = tmp_path / "fabric.json"
     file.write_text(json.dumps([{"a": "a", "b": "b", "reduce_us": 800, "reduce_gbit": 8}]))
@@ -165,9 +200,20 @@ def test_the_command_prints_it_within_80_columns_and_as_json(tmp_path: Path) -> 
     assert code == 0
     assert "this link takes 30 to 40 µs" in told
     for name in ("gpt-oss-120b", "mistral-small-4-119b-nvfp4", "llama-3.3-70b-instruct-nvfp4"):
-        tables = [line for line in advice.advise(request.read(name)).lines() if not line.plain.startswith("- ")]
+        tables = [
+            line
+            for line in advice.advise(request.read(name)).lines()
+            if not line.plain.startswith("- ")
+        ]
         assert max(len(line.plain) for line in tables) <= 80
-    assert cli("vllm serve nvidia/Llama-3.3-70B-Instruct-NVFP4 --gpu-memory-utilization 0.05", "--nodes", "2")[0] == 1
+    assert (
+        cli(
+            "vllm serve nvidia/Llama-3.3-70B-Instruct-NVFP4 --gpu-memory-utilization 0.05",
+            "--nodes",
+            "2",
+        )[0]
+        == 1
+    )
 
 
 @pytest.mark.parametrize(

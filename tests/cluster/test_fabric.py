@@ -1,4 +1,6 @@
-"""The network between two namespaces, measured for real, and its faults: each named, nothing left behind."""
+"""The network between two namespaces, measured for real, and its faults: each named, nothing left
+behind.
+"""
 
 import json
 import subprocess
@@ -17,7 +19,9 @@ def look(two_nodes, **second):
 def measured(two_nodes):
     inventory, sites = look(two_nodes)
     pairs = fabric.measure(inventory, sites, seconds=0.2, reduce=False)
-    return pairs[0], [finding.rule for finding in checks.FAB.judge(checks.Seen(inventory, sites, pairs=pairs))]
+    return pairs[0], [
+        finding.rule for finding in checks.FAB.judge(checks.Seen(inventory, sites, pairs=pairs))
+    ]
 
 
 def test_a_link_in_good_order(two_nodes):
@@ -25,7 +29,13 @@ def test_a_link_in_good_order(two_nodes):
     assert [site.interface for site in sites] == [two_nodes.left, two_nodes.right]
     assert sites[1].environment()["GLOO_SOCKET_IFNAME"] == two_nodes.right
     pair, found = measured(two_nodes)
-    assert pair.problem is None and pair.full and pair.full_bytes == 1500 and pair.tcp_gbit > 1 and pair.rtt_us < 5000
+    assert (
+        pair.problem is None
+        and pair.full
+        and pair.full_bytes == 1500
+        and pair.tcp_gbit > 1
+        and pair.rtt_us < 5000
+    )
     assert not {"FAB301", "FAB302", "FAB303"} & set(found)
     assert not two_nodes.processes()
 
@@ -46,21 +56,33 @@ def test_a_slow_link(two_nodes):
 
 def test_large_packets_that_are_lost(two_nodes):
     # The ends say 9000, what lies between carries 1500.
-    for words in (["link", "set", two_nodes.left, "mtu", "9000"], ["-n", two_nodes.b, "link", "set", two_nodes.right, "mtu", "9000"]):
+    for words in (
+        ["link", "set", two_nodes.left, "mtu", "9000"],
+        ["-n", two_nodes.b, "link", "set", two_nodes.right, "mtu", "9000"],
+    ):
         subprocess.run(["ip", *words], check=True)
     assert measured(two_nodes)[0].full_bytes == 9000
-    subprocess.run(["ip", "-n", two_nodes.b, "link", "set", two_nodes.right, "mtu", "1500"], check=True)
+    subprocess.run(
+        ["ip", "-n", two_nodes.b, "link", "set", two_nodes.right, "mtu", "1500"], check=True
+    )
     _, sites = look(two_nodes)
     inventory = two_nodes.inventory()
     assert "FAB204" in [finding.rule for finding in checks.FAB.judge(checks.Seen(inventory, sites))]
     claimed = sites[0].link.model_copy(update={"mtu": 9000})
     both = [
-        site.model_copy(update={"network": site.network.model_copy(update={"links": [claimed]}), "interface": claimed.name})
+        site.model_copy(
+            update={
+                "network": site.network.model_copy(update={"links": [claimed]}),
+                "interface": claimed.name,
+            }
+        )
         for site in sites
     ]
     pairs = fabric.measure(inventory, both, seconds=0.2, reduce=False)
     assert pairs[0].full is False
-    assert "FAB302" in [finding.rule for finding in checks.FAB.judge(checks.Seen(inventory, both, pairs=pairs))]
+    assert "FAB302" in [
+        finding.rule for finding in checks.FAB.judge(checks.Seen(inventory, both, pairs=pairs))
+    ]
 
 
 @pytest.mark.parametrize(
@@ -73,7 +95,11 @@ def test_large_packets_that_are_lost(two_nodes):
 )
 def test_a_wrong_interface(two_nodes, second, said):
     inventory, sites = look(two_nodes, **second)
-    found = [finding.message for finding in checks.FAB.judge(checks.Seen(inventory, sites)) if finding.rule == "FAB102"]
+    found = [
+        finding.message
+        for finding in checks.FAB.judge(checks.Seen(inventory, sites))
+        if finding.rule == "FAB102"
+    ]
     assert (said is None and not found) or any(said in message for message in found)
 
 
@@ -82,14 +108,31 @@ def test_staging_makes_another_revision_the_same(two_nodes, tmp_path):
 
     old, new = "1" * 40, "2" * 40
     here, there = tmp_path / "a", tmp_path / "b"
-    write_cache(here / "hub", "org/model", {new: {"config.json": b"{}", "model.safetensors": b"new"}}, new)
-    write_cache(there / "hub", "org/model", {old: {"config.json": b"{}", "model.safetensors": b"old"}}, old)
+    write_cache(
+        here / "hub", "org/model", {new: {"config.json": b"{}", "model.safetensors": b"new"}}, new
+    )
+    write_cache(
+        there / "hub", "org/model", {old: {"config.json": b"{}", "model.safetensors": b"old"}}, old
+    )
     inventory = two_nodes.inventory(store=str(there))
-    inventory = inventory.model_copy(update={"nodes": [inventory.head.model_copy(update={"store": str(here)}), inventory.nodes[1]]})
+    inventory = inventory.model_copy(
+        update={
+            "nodes": [inventory.head.model_copy(update={"store": str(here)}), inventory.nodes[1]]
+        }
+    )
     place = "{store}/hub/models--org--model"
     sites = nodes.look(inventory, model=place)
-    found = [finding for finding in checks.FAB.judge(checks.Seen(inventory, sites)) if finding.rule == "FAB202"]
-    assert len(found) == 1 and "spark-b has other model files" in found[0].message and old in found[0].evidence and new in found[0].evidence
+    found = [
+        finding
+        for finding in checks.FAB.judge(checks.Seen(inventory, sites))
+        if finding.rule == "FAB202"
+    ]
+    assert (
+        len(found) == 1
+        and "spark-b has other model files" in found[0].message
+        and old in found[0].evidence
+        and new in found[0].evidence
+    )
     said = []
     sites, left = staging.stage(inventory, None, place, say=said.append)
     assert not left and sites[0].model == sites[1].model and sites[1].revision == new
@@ -105,7 +148,12 @@ def test_a_file_that_was_changed_has_another_hash(two_nodes, tmp_path):
     (tmp_path / "b" / "model.safetensors").write_text("same siZe")
     inventory = two_nodes.inventory(store=str(tmp_path / "b"))
     inventory = inventory.model_copy(
-        update={"nodes": [inventory.head.model_copy(update={"store": str(tmp_path / "a")}), inventory.nodes[1]]}
+        update={
+            "nodes": [
+                inventory.head.model_copy(update={"store": str(tmp_path / "a")}),
+                inventory.nodes[1],
+            ]
+        }
     )
     quick, full = (nodes.look(inventory, model="{store}", quick=quick) for quick in (True, False))
     assert quick[0].model == quick[1].model and full[0].model != full[1].model
@@ -118,9 +166,15 @@ def test_the_command(two_nodes, tmp_path):
     file = tmp_path / "two.yaml"
     file.write_text(two_nodes.inventory(interface="nosuch0").model_dump_json())
     ran = CliRunner().invoke(app, ["serve", "embedded/tiny-dense", "--cluster", str(file)])
-    assert ran.exit_code == 1 and "spark-b has no port nosuch0" in ran.output and not two_nodes.processes()
+    assert (
+        ran.exit_code == 1
+        and "spark-b has no port nosuch0" in ran.output
+        and not two_nodes.processes()
+    )
     file.write_text(two_nodes.inventory().model_dump_json())
-    ran = CliRunner().invoke(app, ["serve", "embedded/tiny-dense", "--cluster", str(file), "--dry-run", "--json"])
+    ran = CliRunner().invoke(
+        app, ["serve", "embedded/tiny-dense", "--cluster", str(file), "--dry-run", "--json"]
+    )
     ranks = json.loads(ran.output)["ranks"]
     assert (
         ran.exit_code == 0

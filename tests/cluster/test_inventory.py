@@ -5,7 +5,10 @@ import pytest
 from sparkbook import cluster
 from sparkbook.errors import SparkbookError
 
-PAIR = "nodes: [{host: spark-1, address: 192.168.100.1}, {host: spark-2, ssh: me@spark-2, address: 192.168.100.2, env: {A: b}}]"
+PAIR = (
+    "nodes: [{host: spark-1, address: 192.168.100.1}, {host: spark-2, ssh: me@spark-2, address:"
+    " 192.168.100.2, env: {A: b}}]"
+)
 
 
 def test_a_pair():
@@ -30,7 +33,10 @@ def test_a_pair():
         ("nodes: [{host: a, ssh: x y}]", "write user@host"),
         ("nodes: [{host: a}, {host: b}]", "a and b would both be this machine"),
         ("nodes: [{host: a}, {host: a, ssh: b}]", "the host a belongs to two nodes"),
-        ("nodes: [{host: a, address: 10.0.0.1}, {host: b, ssh: b, address: 10.0.0.1}]", "the address 10.0.0.1 belongs to two nodes"),
+        (
+            "nodes: [{host: a, address: 10.0.0.1}, {host: b, ssh: b, address: 10.0.0.1}]",
+            "the address 10.0.0.1 belongs to two nodes",
+        ),
         ("nodes: [{host: a, ssh: b, via: [ip]}]", "give one of them"),
         ("nodes: [{host: a, gpus: 2}, {host: b, ssh: b}]", "same number on each"),
         ("nodes: [{host: a, env: {HF_TOKEN: abc}}]", "HF_TOKEN is a secret"),
@@ -42,7 +48,11 @@ def test_a_pair():
 def test_what_is_no_inventory(text, said):
     with pytest.raises(SparkbookError) as error:
         cluster.parse(text, "pair.yaml")
-    assert said in str(error.value) and str(error.value).startswith("pair.yaml") and "abc" not in str(error.value)
+    assert (
+        said in str(error.value)
+        and str(error.value).startswith("pair.yaml")
+        and "abc" not in str(error.value)
+    )
 
 
 def test_files(tmp_path):
@@ -63,4 +73,7 @@ def test_an_unknown_node_is_told_the_known_ones():
 
 def test_a_layout_counts_gpus():
     assert cluster.Layout(tensor=2, data=2).gpus == 4
-    assert str(cluster.Layout(tensor=2, pipeline=2)) == "TP=2 PP=2" and str(cluster.Layout()) == "one GPU"
+    assert (
+        str(cluster.Layout(tensor=2, pipeline=2)) == "TP=2 PP=2"
+        and str(cluster.Layout()) == "one GPU"
+    )

@@ -1,4 +1,6 @@
-"""A real Ray cluster of two nodes, started, counted, broken and gone by the launcher; vLLM itself is the stand-in."""
+"""A real Ray cluster of two nodes, started, counted, broken and gone by the launcher; vLLM itself
+is the stand-in.
+"""
 
 import os
 import shutil
@@ -21,7 +23,11 @@ def ray_environment(tmp_path, monkeypatch):
     programs = tmp_path / "engine" / "bin"
     programs.mkdir(parents=True)
     stand_in = Path(__file__).parents[1] / "serve" / "stand_in.py"
-    for name, command in (("python", ""), ("ray", f'"{Path(sys.executable).with_name("ray")}"'), ("vllm", f'"{stand_in}"')):
+    for name, command in (
+        ("python", ""),
+        ("ray", f'"{Path(sys.executable).with_name("ray")}"'),
+        ("vllm", f'"{stand_in}"'),
+    ):
         (programs / name).write_text(f'#!/bin/sh\nexec "{sys.executable}" {command} "$@"\n')
         (programs / name).chmod(0o755)
     monkeypatch.setenv("SPARKBOOK_ENGINE_PYTHON", str(programs / "python"))
@@ -36,21 +42,33 @@ def test_ray_over_two_nodes(two_nodes, ray_environment):
     # A machine of its own has a folder of its own: Ray's sockets of both would lie in one.
     (ray_environment / "b").mkdir()
     script = f'mount --bind {ray_environment}/b {ray_environment} && exec "$@"'
-    inventory = two_nodes.inventory(via=[*two_nodes.via, "unshare", "--mount", "sh", "-c", script, "sh"])
+    inventory = two_nodes.inventory(
+        via=[*two_nodes.via, "unshare", "--mount", "sh", "-c", script, "sh"]
+    )
     sites = nodes.look(inventory)
-    served = server.ClusterServer(plan.plan(inventory, stack.given("embedded/tiny-dense", "two"), sites, backend="ray"), sites)
+    served = server.ClusterServer(
+        plan.plan(inventory, stack.given("embedded/tiny-dense", "two"), sites, backend="ray"), sites
+    )
     said = []
     try:
         served.start(said.append)
         assert said == [
-            "starting two-spark-a-ray on spark-a", "starting two-spark-b-ray on spark-b", "Ray counts 2 nodes",
+            "starting two-spark-a-ray on spark-a",
+            "starting two-spark-b-ray on spark-b",
+            "Ray counts 2 nodes",
             "starting two-spark-a on spark-a",
-        ]  # fmt: skip
+        ]
         served.wait_ready(deadline_s=30)
         assert b"--distributed-executor-backend ray" in served.head.log_file.read_bytes()
         worker = served.engines["two-spark-b-ray"]
-        raylet = next(p for p in psutil.Process(worker._guard.pid).children(recursive=True) if p.name() == "raylet")
-        assert "10.97.0.2" in " ".join(raylet.cmdline()), "it is known by its address on the fast network"
+        raylet = next(
+            p
+            for p in psutil.Process(worker._guard.pid).children(recursive=True)
+            if p.name() == "raylet"
+        )
+        assert "10.97.0.2" in " ".join(raylet.cmdline()), (
+            "it is known by its address on the fast network"
+        )
         os.kill(raylet.pid, signal.SIGKILL)
         fault = served.settled(30)
         assert fault is not None and "spark-b" in fault.findings[0].message, str(fault)

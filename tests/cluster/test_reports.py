@@ -1,4 +1,6 @@
-"""Public reports about several Sparks: each is caught, by a check of the nodes, by a rank's log, or by the linter."""
+"""Public reports about several Sparks: each is caught, by a check of the nodes, by a rank's log, or
+by the linter.
+"""
 
 from pathlib import Path
 
@@ -12,8 +14,24 @@ from sparkbook.serve.watchdog import Limits, Sample
 from sparkbook.serve.watchdog import judge as watch
 from sparkbook.units import GIB
 
-REPORTS = yaml.safe_load((Path(__file__).parents[1] / "data" / "cluster" / "reports.yaml").read_text("utf-8"))
-ALL = {"B090", "B091", "B177", "B178", "B181", "B182", "B186", "B189", "B190", "B227", "B234", "B235", "B237"}
+REPORTS = yaml.safe_load(
+    (Path(__file__).parents[1] / "data" / "cluster" / "reports.yaml").read_text("utf-8")
+)
+ALL = {
+    "B090",
+    "B091",
+    "B177",
+    "B178",
+    "B181",
+    "B182",
+    "B186",
+    "B189",
+    "B190",
+    "B227",
+    "B234",
+    "B235",
+    "B237",
+}
 UP = b"(APIServer pid=1) INFO 11-28 09:00:00 [launcher.py:1] Application startup complete.\n"
 
 
@@ -26,7 +44,9 @@ def test_it_is_caught(report):
         found = checks.FAB.judge(checks.example(ranks=ranks))
         assert found[0].kind == report["kind"] and "spark-2" in found[0].message, found
     elif report.get("trace"):
-        samples = [Sample(60.0 * n, None, 1000.0, 1.0, report["trace"]["power_w"]) for n in range(4)]
+        samples = [
+            Sample(60.0 * n, None, 1000.0, 1.0, report["trace"]["power_w"]) for n in range(4)
+        ]
         assert watch(samples, Limits.of_host(121 * GIB)).rule == "DOCK402"
     else:
         b = report.get("site", {})
@@ -36,7 +56,9 @@ def test_it_is_caught(report):
             b = checks._rdma(rdma)
         pairs = [Pair(a="spark-1", b="spark-2", **report["pair"])] if "pair" in report else []
         found = checks.FAB.judge(checks.example(b=b, node=report.get("node"), pairs=pairs))
-        assert {finding.kind for finding in found if finding.rule == report["rule"]} == {report["kind"]}
+        assert {finding.kind for finding in found if finding.rule == report["rule"]} == {
+            report["kind"]
+        }
         assert not checks.FAB.judge(checks.example())
 
 

@@ -1,4 +1,6 @@
-"""The life of a server over two nodes, with the stand-in for vLLM: what is lost is named, and every rank is taken down."""
+"""The life of a server over two nodes, with the stand-in for vLLM: what is lost is named, and every
+rank is taken down.
+"""
 
 import pytest
 from sparkbook.cluster import nodes, plan, server
@@ -10,7 +12,9 @@ pytestmark = pytest.mark.cluster
 def started(two_nodes, mode="", host="spark-b"):
     inventory = two_nodes.inventory(env={"STAND_IN_MODE": mode} if host == "spark-b" else {})
     sites = nodes.look(inventory)
-    served = server.ClusterServer(plan.plan(inventory, stack.given("embedded/tiny-dense", "two"), sites), sites)
+    served = server.ClusterServer(
+        plan.plan(inventory, stack.given("embedded/tiny-dense", "two"), sites), sites
+    )
     served.start()
     return served
 
@@ -33,7 +37,9 @@ def test_a_rank_that_dies_ends_the_wait(two_nodes, stand_in_engine):
     served = started(two_nodes, "dies")
     with pytest.raises(server.ClusterFault) as fault:
         served.wait_ready(deadline_s=30)
-    assert fault.value.findings[0].rule == "FAB401" and "Rank 1 on spark-b fell first" in str(fault.value)
+    assert fault.value.findings[0].rule == "FAB401" and "Rank 1 on spark-b fell first" in str(
+        fault.value
+    )
     assert "the model can't be loaded" in str(fault.value) and not two_nodes.processes()
 
 
@@ -42,7 +48,10 @@ def test_a_deadline_says_what_every_rank_said_last(two_nodes, stand_in_engine, m
     served = started(two_nodes, "hangs")
     with pytest.raises(server.ClusterFault) as fault:
         served.wait_ready(deadline_s=2)
-    assert fault.value.findings[0].rule == "FAB405" and "INFO stand-in" in fault.value.findings[0].evidence
+    assert (
+        fault.value.findings[0].rule == "FAB405"
+        and "INFO stand-in" in fault.value.findings[0].evidence
+    )
     assert not two_nodes.processes()
 
 
@@ -51,7 +60,9 @@ def test_a_start_that_fails_half_way_leaves_nothing(two_nodes, stand_in_engine, 
 
     inventory = two_nodes.inventory()
     sites = nodes.look(inventory)
-    served = server.ClusterServer(plan.plan(inventory, stack.given("embedded/tiny-dense", "two"), sites), sites)
+    served = server.ClusterServer(
+        plan.plan(inventory, stack.given("embedded/tiny-dense", "two"), sites), sites
+    )
     real = served._engine
 
     def second_fails(rank):

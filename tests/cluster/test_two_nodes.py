@@ -1,4 +1,6 @@
-"""A real server over two nodes: real vLLM on two network namespaces, started, asked, broken, and gone."""
+"""A real server over two nodes: real vLLM on two network namespaces, started, asked, broken, and
+gone.
+"""
 
 import os
 import signal
@@ -36,18 +38,32 @@ def test_tensor_parallel_over_two_nodes_and_a_worker_killed(two_nodes):
     try:
         served.start()
         ready = served.wait_ready(deadline_s=240)
-        assert [stage.name for stage in ready.stages][:4] == ["port", "health", "models", "completion"]
+        assert [stage.name for stage in ready.stages][:4] == [
+            "port",
+            "health",
+            "models",
+            "completion",
+        ]
         reply = served.endpoint.client().chat.completions.create(
-            model="tiny-dense", messages=[{"role": "user", "content": "What is 12*17?"}], temperature=0, max_tokens=64
+            model="tiny-dense",
+            messages=[{"role": "user", "content": "What is 12*17?"}],
+            temperature=0,
+            max_tokens=64,
         )
         assert "204" in reply.choices[0].message.content
         worker = served.engines["two-spark-b"]
         assert b"rank 1 in world size 2" in worker.log_file.read_bytes()
-        leader = next(p for p in psutil.Process(worker._guard.pid).children(recursive=True) if "Worker" in " ".join(p.cmdline()))
+        leader = next(
+            p
+            for p in psutil.Process(worker._guard.pid).children(recursive=True)
+            if "Worker" in " ".join(p.cmdline())
+        )
         os.kill(leader.pid, signal.SIGKILL)
         fault = served.settled(30)
         assert fault is not None
-        assert fault.findings[0].rule == "FAB402" and "spark-b" in fault.findings[0].message, str(fault)
+        assert fault.findings[0].rule == "FAB402" and "spark-b" in fault.findings[0].message, str(
+            fault
+        )
         assert set(fault.tails) == {"spark-a (rank 0)", "spark-b (rank 1)"}
     finally:
         left = served.stop()
@@ -63,7 +79,10 @@ def test_the_link_is_cut_during_the_start(two_nodes):
         two_nodes.cut()
         with pytest.raises(server.ClusterFault) as fault:
             served.wait_ready(deadline_s=120)
-        assert fault.value.findings[0].rule == "FAB404" and "spark-b" in fault.value.findings[0].message, str(fault.value)
+        assert (
+            fault.value.findings[0].rule == "FAB404"
+            and "spark-b" in fault.value.findings[0].message
+        ), str(fault.value)
     finally:
         served.stop()
     assert not two_nodes.processes()

@@ -1,4 +1,6 @@
-"""Makes the strategies in launches.py importable: tests are collected without their folder on the path."""
+"""Makes the strategies in launches.py importable: tests are collected without their folder on the
+path.
+"""
 
 import sys
 from pathlib import Path

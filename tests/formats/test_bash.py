@@ -32,11 +32,20 @@ def machine(tmp_path: Path) -> Path:
 
 def run(machine: Path, text: str, shell: str = "bash") -> tuple[list[str], dict[str, str]]:
     """What the fake command was given: its arguments and its environment."""
-    env = {"PATH": f"{machine / 'bin'}:{os.environ['PATH']}", "HOME": str(machine / "my home"), "OUT": str(machine), "LC_ALL": "C.UTF-8"}
-    result = subprocess.run([shell], input=text.encode(), env=env, capture_output=True, timeout=20, check=False)
+    env = {
+        "PATH": f"{machine / 'bin'}:{os.environ['PATH']}",
+        "HOME": str(machine / "my home"),
+        "OUT": str(machine),
+        "LC_ALL": "C.UTF-8",
+    }
+    result = subprocess.run(
+        [shell], input=text.encode(), env=env, capture_output=True, timeout=20, check=False
+    )
     assert result.returncode == 0 and not result.stderr, result.stderr.decode()
     argv = (machine / "argv").read_bytes().decode().split("\0")[:-1]
-    seen = dict(pair.split("=", 1) for pair in (machine / "env").read_bytes().decode().split("\0") if pair)
+    seen = dict(
+        pair.split("=", 1) for pair in (machine / "env").read_bytes().decode().split("\0") if pair
+    )
     return argv, seen
 
 
@@ -51,10 +60,16 @@ def meant(machine: Path, launch: Launch) -> list[str]:
     entry, groups = container_words(launch)
     gpus = f'"{container.gpus}"' if container.gpus and "," in container.gpus else container.gpus
     for option, value in [
-        ("--name", container.name), ("--gpus", gpus), ("--runtime", container.runtime), ("--ipc", container.ipc),
-        ("--shm-size", container.shm_size), ("--network", container.network), ("--restart", container.restart), ("--user", container.user),
+        ("--name", container.name),
+        ("--gpus", gpus),
+        ("--runtime", container.runtime),
+        ("--ipc", container.ipc),
+        ("--shm-size", container.shm_size),
+        ("--network", container.network),
+        ("--restart", container.restart),
+        ("--user", container.user),
         ("--entrypoint", entry),
-    ]:  # fmt: skip
+    ]:
         words += [] if value is None else [option, home(machine, value)]
     for name, limit in container.ulimits.items():
         words += ["--ulimit", f"{name}={limit}"]
@@ -65,12 +80,19 @@ def meant(machine: Path, launch: Launch) -> list[str]:
     for name, value in launch.env.items():
         words += ["-e", name if value is None else f"{name}={home(machine, value)}"]
     assert launch.image is not None
-    return [*words, launch.image, *(word.replace(HOME, str(machine / "my home")) for group in groups for word in group)]
+    return [
+        *words,
+        launch.image,
+        *(word.replace(HOME, str(machine / "my home")) for group in groups for word in group),
+    ]
 
 
 def in_process(machine: Path, launch: Launch) -> list[str]:
     groups = serve_groups(launch.on_host().serve)
-    return ["serve", *(word.replace(HOME, str(machine / "my home")) for group in groups for word in group)]
+    return [
+        "serve",
+        *(word.replace(HOME, str(machine / "my home")) for group in groups for word in group),
+    ]
 
 
 @pytest.mark.parametrize("shell", ["bash", "sh"])
@@ -78,13 +100,44 @@ def test_the_docker_line(machine: Path, shell: str) -> None:
     argv, _ = run(machine, FORMATS["docker"].write(EXAMPLE), shell)
     where = machine / "my home"
     assert argv == [
-        "run", "-d", "--name", "x", "--gpus", '"device=0,1"', "--ulimit", "memlock=-1:-1", "-p", "127.0.0.1:8000:8000",
-        "-v", f"{where}/my models:/models", "-e", "HF_HOME=/models", "-e", "NOTE=it's $5 \\ {a,b}", "-e", f"CACHE={where}/c d",
-        "-e", "COLON=a:~/b", "-e", "HF_TOKEN", "nvcr.io/nvidia/vllm:26.04-py3", "vllm", "serve", "/models/m",
-        "--served-model-name", "a", "b c",
-        "--speculative-config", f'{{"model":"/models/d","k":[1,"{where}/e"]}}', "--enforce-eager", "--seed", "-1", "--suffix=-x",
-        "--chat-template", f"{where}/t'é",
-    ]  # fmt: skip
+        "run",
+        "-d",
+        "--name",
+        "x",
+        "--gpus",
+        '"device=0,1"',
+        "--ulimit",
+        "memlock=-1:-1",
+        "-p",
+        "127.0.0.1:8000:8000",
+        "-v",
+        f"{where}/my models:/models",
+        "-e",
+        "HF_HOME=/models",
+        "-e",
+        "NOTE=it's $5 \\ {a,b}",
+        "-e",
+        f"CACHE={where}/c d",
+        "-e",
+        "COLON=a:~/b",
+        "-e",
+        "HF_TOKEN",
+        "nvcr.io/nvidia/vllm:26.04-py3",
+        "vllm",
+        "serve",
+        "/models/m",
+        "--served-model-name",
+        "a",
+        "b c",
+        "--speculative-config",
+        f'{{"model":"/models/d","k":[1,"{where}/e"]}}',
+        "--enforce-eager",
+        "--seed",
+        "-1",
+        "--suffix=-x",
+        "--chat-template",
+        f"{where}/t'é",
+    ]
 
 
 @pytest.mark.parametrize("shell", ["bash", "sh"])
@@ -92,10 +145,22 @@ def test_the_shell_line(machine: Path, shell: str) -> None:
     argv, env = run(machine, FORMATS["shell"].write(EXAMPLE), shell)
     where = machine / "my home"
     assert argv == [
-        "serve", f"{where}/my models/m", "--served-model-name", "a", "b c",
-        "--speculative-config", f'{{"model":"{where}/my models/d","k":[1,"{where}/e"]}}', "--enforce-eager", "--seed", "-1", "--suffix=-x",
-        "--chat-template", f"{where}/t'é", "--host", "127.0.0.1",
-    ]  # fmt: skip
+        "serve",
+        f"{where}/my models/m",
+        "--served-model-name",
+        "a",
+        "b c",
+        "--speculative-config",
+        f'{{"model":"{where}/my models/d","k":[1,"{where}/e"]}}',
+        "--enforce-eager",
+        "--seed",
+        "-1",
+        "--suffix=-x",
+        "--chat-template",
+        f"{where}/t'é",
+        "--host",
+        "127.0.0.1",
+    ]
     assert env["HF_HOME"] == f"{where}/my models" and env["CACHE"] == f"{where}/c d"
     assert env["NOTE"] == "it's $5 \\ {a,b}" and env["COLON"] == "a:~/b" and "HF_TOKEN" not in env
 
@@ -103,28 +168,61 @@ def test_the_shell_line(machine: Path, shell: str) -> None:
 def test_commands_before_run_in_the_containers_shell(machine: Path) -> None:
     """The script that docker hands on is run by a second bash, whose home is another one."""
     launch = EXAMPLE.model_copy(
-        update={"serve": Serve(model="~/m n", args={"x": {"a": "~/it's"}}, before=["echo 'a  b' ~ > \"$OUT/said\""])}
+        update={
+            "serve": Serve(
+                model="~/m n", args={"x": {"a": "~/it's"}}, before=["echo 'a  b' ~ > \"$OUT/said\""]
+            )
+        }
     )
     argv, _ = run(machine, FORMATS["docker"].write(launch))
     assert argv[-3:-1] == ["bash", "-lc"]
-    inner = {"PATH": f"{machine / 'bin'}:{os.environ['PATH']}", "HOME": "/container", "OUT": str(machine)}
+    inner = {
+        "PATH": f"{machine / 'bin'}:{os.environ['PATH']}",
+        "HOME": "/container",
+        "OUT": str(machine),
+    }
     subprocess.run(["bash", "-c", argv[-1]], env=inner, check=True, timeout=20)
     assert (machine / "said").read_text() == "a  b /container\n"
     where = machine / "my home"
-    assert (machine / "argv").read_text().split("\0")[:-1] == ["serve", f"{where}/m n", "--x", f'{{"a":"{where}/it\'s"}}']
+    assert (machine / "argv").read_text().split("\0")[:-1] == [
+        "serve",
+        f"{where}/m n",
+        "--x",
+        f'{{"a":"{where}/it\'s"}}',
+    ]
 
 
-@settings(deadline=None, derandomize=True, max_examples=12, database=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    deadline=None,
+    derandomize=True,
+    max_examples=12,
+    database=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
 @given(launch=launches())
 def test_random_docker_lines(machine: Path, launch: Launch) -> None:
     argv, _ = run(machine, FORMATS["docker"].write(launch))
     assert argv == meant(machine, launch)
 
 
-@settings(deadline=None, derandomize=True, max_examples=12, database=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(launch=launches().filter(lambda launch: launch.entrypoint != "wrapper" and not launch.serve.before))
+@settings(
+    deadline=None,
+    derandomize=True,
+    max_examples=12,
+    database=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
+@given(
+    launch=launches().filter(
+        lambda launch: launch.entrypoint != "wrapper" and not launch.serve.before
+    )
+)
 def test_random_shell_lines(machine: Path, launch: Launch) -> None:
-    env = {name: value for name, value in launch.env.items() if name not in ("PATH", "HOME", "OUT", "_")}
+    env = {
+        name: value
+        for name, value in launch.env.items()
+        if name not in ("PATH", "HOME", "OUT", "_")
+    }
     launch = launch.model_copy(update={"env": env})
     argv, seen = run(machine, FORMATS["shell"].write(launch))
     assert argv == in_process(machine, launch)

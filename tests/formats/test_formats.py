@@ -1,4 +1,6 @@
-"""Every format: examples that hold each field, round trips up to the loss report, hostile input, and the pages' examples."""
+"""Every format: examples that hold each field, round trips up to the loss report, hostile input,
+and the pages' examples.
+"""
 
 import contextlib
 import json
@@ -17,11 +19,26 @@ from sparkbook.recipes.launch import Launch
 
 DATA = Path(__file__).parents[1] / "data/formats"
 EXAMPLES = {
-    "docker.sh": "docker", "compose.yaml": "compose", "serve.sh": "shell", "recipe.yaml": "recipe", "eugr.yaml": "eugr",
-    "sparkrun.yaml": "sparkrun", "spark-pulse.yaml": "spark-pulse", "nvidia-v3.yaml": "nvidia", "nvidia-v4.yaml": "nvidia",
-    "vllm-recipe.yaml": "vllm-recipes", "vllm-hardware.json": "vllm-recipes-json", "kubernetes.yaml": "kubernetes",
-}  # fmt: skip
-some = settings(deadline=None, derandomize=True, max_examples=40, database=None, suppress_health_check=[HealthCheck.too_slow])
+    "docker.sh": "docker",
+    "compose.yaml": "compose",
+    "serve.sh": "shell",
+    "recipe.yaml": "recipe",
+    "eugr.yaml": "eugr",
+    "sparkrun.yaml": "sparkrun",
+    "spark-pulse.yaml": "spark-pulse",
+    "nvidia-v3.yaml": "nvidia",
+    "nvidia-v4.yaml": "nvidia",
+    "vllm-recipe.yaml": "vllm-recipes",
+    "vllm-hardware.json": "vllm-recipes-json",
+    "kubernetes.yaml": "kubernetes",
+}
+some = settings(
+    deadline=None,
+    derandomize=True,
+    max_examples=40,
+    database=None,
+    suppress_health_check=[HealthCheck.too_slow],
+)
 
 KEEPS = {
     "docker": r"image\.(ref|digest)|container\..*|serve\..*|env\..*",
@@ -29,9 +46,13 @@ KEEPS = {
     "recipe": r".*",
     "shell": r"serve\.before",  # for the rest see test_round_trip: it says what launch.on_host() is
     "eugr": r"title|summary|model\.repo|image\.(ref|digest)|serve\.(args\..*|model)",
-    "sparkrun": r"title|summary|model\.(repo|revision)|image\.(ref|digest)|serve\.(args\..*|model)|container\.(gpus|ipc|shm_size|restart)",
+    "sparkrun": (
+        r"title|summary|model\.(repo|revision)|image\.(ref|digest)|serve\.(args\..*|model)|container\.(gpus|ipc|shm_size|restart)"
+    ),
     "spark-pulse": r"title|summary|model\.repo|image\.(ref|digest)|serve\.(args\..*|model)",
-    "nvidia": r"title|model\.repo|image\.(ref|digest)|serve\.(args\..*|model)|container\.(?!entrypoint).*|env\..*",
+    "nvidia": (
+        r"title|model\.repo|image\.(ref|digest)|serve\.(args\..*|model)|container\.(?!entrypoint).*|env\..*"
+    ),
     "vllm-recipes": r"title|summary|image\.(ref|digest)|serve\.(args\..*|model)",
     "vllm-recipes-json": r"image\.(ref|digest)|container\..*|serve\..*|env\..*",
     "kubernetes": r"image\.(ref|digest)|serve\..*|container\.(ipc|ports|runtime)",
@@ -60,32 +81,65 @@ def test_an_example_comes_back_from_its_own_format(name: str, format: str) -> No
     assert again.launch == (first.launch.on_host() if format == "shell" else first.launch)
     assert again.foreign == first.foreign
     assert changes(first, again) == ({"serve.args.host": "added"} if format == "shell" else {}) | (
-        {"container.gpus": "changed"} if format == "kubernetes" and first.container.gpus == "all" else {}
+        {"container.gpus": "changed"}
+        if format == "kubernetes" and first.container.gpus == "all"
+        else {}
     )
 
 
 def test_what_the_examples_say() -> None:
     """One value of each that only a right reading gives."""
-    assert read("docker.sh").launch.serve.args == {"max-model-len": 32768, "chat-template": "/models/a b.jinja", "port": 8000}
-    assert read("docker.sh").launch.port == 9000 and read("docker.sh").recipe.foreign["docker"] == {"--cap-add": ["IPC_LOCK"]}
-    assert read("compose.yaml").launch.env == {"VLLM_LOGGING_LEVEL": "INFO", "HF_TOKEN": None, "NAME": "orchid"}
+    assert read("docker.sh").launch.serve.args == {
+        "max-model-len": 32768,
+        "chat-template": "/models/a b.jinja",
+        "port": 8000,
+    }
+    assert read("docker.sh").launch.port == 9000 and read("docker.sh").recipe.foreign["docker"] == {
+        "--cap-add": ["IPC_LOCK"]
+    }
+    assert read("compose.yaml").launch.env == {
+        "VLLM_LOGGING_LEVEL": "INFO",
+        "HF_TOKEN": None,
+        "NAME": "orchid",
+    }
     assert read("compose.yaml").launch.container.ports == ["127.0.0.1:9000:8000", "8001:8001"]
     assert read("serve.sh").launch.serve.before == ["pip install scipy"]
-    assert read("eugr.yaml").launch.serve.args["speculative-config"] == {"method": "mtp", "num_speculative_tokens": 3}
+    assert read("eugr.yaml").launch.serve.args["speculative-config"] == {
+        "method": "mtp",
+        "num_speculative_tokens": 3,
+    }
     assert read("eugr.yaml").recipe.foreign["eugr"]["mods"] == ["mods/fix-orchid-dtype"]
     assert read("sparkrun.yaml").recipe.model.revision == "0123456789abcdef0123456789abcdef01234567"
-    assert read("sparkrun.yaml").recipe.topology.nodes == 2 and read("sparkrun.yaml").recipe.model.total_params_b == 8
+    assert (
+        read("sparkrun.yaml").recipe.topology.nodes == 2
+        and read("sparkrun.yaml").recipe.model.total_params_b == 8
+    )
     assert read("sparkrun.yaml").launch.serve.args["block-size"] == "{block_size}"
     assert read("spark-pulse.yaml").launch.serve.args["kv-cache-dtype"] == "fp8"
-    assert read("nvidia-v4.yaml").launch.container.volumes == ["~/.cache/huggingface:/root/.cache/huggingface"]
-    assert [remark.level for remark in read("nvidia-v3.yaml").recipe.remarks] == ["warning", "caution", "note"]
+    assert read("nvidia-v4.yaml").launch.container.volumes == [
+        "~/.cache/huggingface:/root/.cache/huggingface"
+    ]
+    assert [remark.level for remark in read("nvidia-v3.yaml").recipe.remarks] == [
+        "warning",
+        "caution",
+        "note",
+    ]
     assert read("nvidia-v3.yaml").recipe == read("nvidia-v4.yaml").recipe
     vllm = read("vllm-recipe.yaml")
-    assert vllm.recipe.model.repo == "example/Orchid-8B-NVFP4" and vllm.launch.serve.args["max-num-seqs"] == 8
-    assert vllm.launch.serve.args["speculative-config"]["num_speculative_tokens"] == 3 and "enforce-eager" not in vllm.launch.serve.args
+    assert (
+        vllm.recipe.model.repo == "example/Orchid-8B-NVFP4"
+        and vllm.launch.serve.args["max-num-seqs"] == 8
+    )
+    assert (
+        vllm.launch.serve.args["speculative-config"]["num_speculative_tokens"] == 3
+        and "enforce-eager" not in vllm.launch.serve.args
+    )
     assert read("vllm-hardware.json").launch.serve.args == {"gpu-memory-utilization": 0.5}
     kubernetes = read("kubernetes.yaml").launch
-    assert kubernetes.serve.args["served-model-name"] == "orchid" and kubernetes.env["HF_TOKEN"] is None
+    assert (
+        kubernetes.serve.args["served-model-name"] == "orchid"
+        and kubernetes.env["HF_TOKEN"] is None
+    )
     assert kubernetes.container.volumes == ["/srv/models:/models:ro", "hf-cache:/root/.cache"]
 
 
@@ -106,22 +160,31 @@ def check_round_trip(recipe: Recipe, name: str) -> bool:
             assert place in told, place
         if recipe.image is None and place.startswith("env."):
             continue  # a process inherits its caller's environment: nothing to pass on
-        assert place not in values or not re.fullmatch(KEEPS[name], place) or place in back.guessed, place
+        assert (
+            place not in values or not re.fullmatch(KEEPS[name], place) or place in back.guessed
+        ), place
     return True
 
 
 @pytest.mark.parametrize("name", FORMATS)
 def test_every_recipe_of_the_catalogue(name: str) -> None:
-    assert sum(check_round_trip(recipe, name) for recipe in recipes.all()) >= (3 if name == "shell" else 25)
+    assert sum(check_round_trip(recipe, name) for recipe in recipes.all()) >= (
+        3 if name == "shell" else 25
+    )
 
 
-@pytest.mark.parametrize("name", [name for name in FORMATS if name not in ("docker", "compose", "shell")])
+@pytest.mark.parametrize(
+    "name", [name for name in FORMATS if name not in ("docker", "compose", "shell")]
+)
 @some
 @given(launch=launches())
 def test_random_recipes(name: str, launch) -> None:
-    # Several formats name the recipe after its model, and a recipe's name holds no control characters.
+    # Several formats name the recipe after its model, and a recipe's name holds no control
+    # characters.
     assume((launch.serve.model or "").isprintable())
-    recipe = build("docker", "docker run line", "", launch, Notes(), {"model": {"repo": "org/model"}}).recipe
+    recipe = build(
+        "docker", "docker run line", "", launch, Notes(), {"model": {"repo": "org/model"}}
+    ).recipe
     try:
         written = FORMATS[name].write(recipe)
     except SparkbookError:
@@ -134,10 +197,25 @@ def test_random_recipes(name: str, launch) -> None:
 
 @pytest.mark.parametrize("name", FORMATS)
 @pytest.mark.parametrize("words", [["~"], ["run", "~/a b"], ["~a", "x~", "{~}"]])
-def test_the_home_folder_among_the_words_of_an_image_of_its_own(name: str, words: list[str]) -> None:
-    given = {"image": "ghcr.io/aeon-7/vllm-dflash:latest", "entrypoint": "wrapper", "serve": {"command": words}}
-    recipe = build("docker", "docker run line", "", Launch.model_validate(given), Notes(), {"model": {"repo": "org/model"}}).recipe
-    assert check_round_trip(recipe, name) is (name not in ("shell", "vllm-recipes", "vllm-recipes-json"))  # which have no such words
+def test_the_home_folder_among_the_words_of_an_image_of_its_own(
+    name: str, words: list[str]
+) -> None:
+    given = {
+        "image": "ghcr.io/aeon-7/vllm-dflash:latest",
+        "entrypoint": "wrapper",
+        "serve": {"command": words},
+    }
+    recipe = build(
+        "docker",
+        "docker run line",
+        "",
+        Launch.model_validate(given),
+        Notes(),
+        {"model": {"repo": "org/model"}},
+    ).recipe
+    assert check_round_trip(recipe, name) is (
+        name not in ("shell", "vllm-recipes", "vllm-recipes-json")
+    )  # which have no such words
 
 
 HOSTILE = {
@@ -147,12 +225,17 @@ HOSTILE = {
     "deep closed": "services: " + "[" * 5000 + "]" * 5000,
     "deep block": "\n".join(" " * i + "a:" for i in range(300)),
     "deep json": '{"recommended_command": ' + "[" * 100_000,
-    "anchor bomb": "services: &a0 {image: x}\n" + "\n".join(f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 10)}]" for i in range(1, 12)),
+    "anchor bomb": (
+        "services: &a0 {image: x}\n"
+        + "\n".join(f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 10)}]" for i in range(1, 12))
+    ),
     "anchor in itself": "services: &a [*a]",
     "surrogate": "vllm serve \ud800",
     "surrogate in yaml": "services: {a: {image: '\ud800'}}",
     "surrogate by an escape in yaml": 'services: {a: {image: "\\ud800"}}',
-    "surrogate by an escape in json": '{"recommended_command": "vllm serve m", "hardware": "\\ud800"}',
+    "surrogate by an escape in json": (
+        '{"recommended_command": "vllm serve m", "hardware": "\\ud800"}'
+    ),
     "nul": "docker run a\0b",
     "tag": "services: !!python/object/apply:os.system ['true']",
     "tag of compose": "services: {a: {image: x, ports: !reset []}}",
@@ -160,12 +243,17 @@ HOSTILE = {
     "networks": "services: {a: {image: x, command: vllm serve m, networks: 5}}",
     "list key": "? [a]\n: services",
     "variables that double": "A=xxxxxxxxxx\n" + "A=$A$A\n" * 40 + "vllm serve $A",
-    "variables of kubernetes": "kind: Deployment\nspec: {template: {spec: {containers: [{image: x, env: ["
-    + ", ".join(f"{{name: A{i}, value: {f'$(A{i - 1})' * 9 if i else 'x' * 99}}}" for i in range(20)) + "]}]}}}",
+    "variables of kubernetes": (
+        "kind: Deployment\nspec: {template: {spec: {containers: [{image: x, env: ["
+        + ", ".join(
+            f"{{name: A{i}, value: {f'$(A{i - 1})' * 9 if i else 'x' * 99}}}" for i in range(20)
+        )
+        + "]}]}}}"
+    ),
     "many openings": "vllm serve " + "$(" * 200_000,
     "many quotes": "vllm serve m " + "\\ " * 300_000,
     "many colons": "vllm serve A=" + ":" * 300_000,
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", HOSTILE)
@@ -173,15 +261,24 @@ def test_hostile_input_gets_a_clear_error(name: str) -> None:
     for format in [None, *FORMATS]:
         try:
             formats.read(HOSTILE[name], format)
-            assert name in ("tag of compose",) or name.startswith("many"), f"{name} was read as {format}"
+            assert name in ("tag of compose",) or name.startswith("many"), (
+                f"{name} was read as {format}"
+            )
         except SparkbookError as error:
             assert 10 < len(str(error)) < 2000
 
 
 def test_nothing_is_executed_or_included(tmp_path: Path) -> None:
     mark = tmp_path / "mark"
-    for text in (f"vllm serve $(touch {mark}) m", f"A=`touch {mark}`\ndocker run x vllm serve m", f"docker run $(touch {mark}) m",
-                 f"services: {{a: {{image: x, command: vllm serve m, env_file: {mark}, extends: {{file: {mark}}}}}}}"):  # fmt: skip
+    for text in (
+        f"vllm serve $(touch {mark}) m",
+        f"A=`touch {mark}`\ndocker run x vllm serve m",
+        f"docker run $(touch {mark}) m",
+        (
+            f"services: {{a: {{image: x, command: vllm serve m, env_file: {mark}, extends: {{file:"
+            f" {mark}}}}}}}"
+        ),
+    ):
         with contextlib.suppress(SparkbookError):
             formats.read(text)
     assert not mark.exists()
@@ -201,19 +298,33 @@ def test_the_examples_of_the_codes(code) -> None:
 def test_performance_both_ways() -> None:
     text = (DATA / "performance.yaml").read_text()
     value = performance.read(text)
-    assert value.profiles[0].results == performance.Results(1000.5, 34.39, 8840.14) and not value.foreign
+    assert (
+        value.profiles[0].results == performance.Results(1000.5, 34.39, 8840.14)
+        and not value.foreign
+    )
     assert documents.parse(performance.write(value)) == documents.parse(text)
     strange = text + "extra: 1\n"
-    assert performance.read(strange).foreign == {"extra": 1} and performance.read(performance.write(performance.read(strange))).foreign
+    assert (
+        performance.read(strange).foreign == {"extra": 1}
+        and performance.read(performance.write(performance.read(strange))).foreign
+    )
     row = performance.speeds(value, "nvidia")[0]
-    assert (row.decode_tok_s, row.prompt_tokens, row.machine, row.on_spark) == (34.39, 8192, "NVIDIA DGX Spark", True)
+    assert (row.decode_tok_s, row.prompt_tokens, row.machine, row.on_spark) == (
+        34.39,
+        8192,
+        "NVIDIA DGX Spark",
+        True,
+    )
     for bad in ("a: 1", "schema_version: 2\nprofiles: []", text.replace("34.39", "fast")):
         with pytest.raises(SparkbookError):
             performance.read(bad)
 
 
 def test_resolve_takes_what_a_user_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert formats.resolve("gpt-oss-120b").recipe.id == "gpt-oss-120b" and not formats.resolve("gpt-oss-120b").findings
+    assert (
+        formats.resolve("gpt-oss-120b").recipe.id == "gpt-oss-120b"
+        and not formats.resolve("gpt-oss-120b").findings
+    )
     file = tmp_path / "anything.at-all"
     file.write_text((DATA / "eugr.yaml").read_text())
     assert formats.resolve(str(file)).format == "eugr"
@@ -235,11 +346,22 @@ def test_resolve_takes_what_a_user_names(tmp_path: Path, monkeypatch: pytest.Mon
 def test_on_host_takes_the_published_port() -> None:
     launch = formats.read("docker run -p 9000:8000 vllm/vllm-openai:v0.19.0 m").launch
     assert launch.port == 9000 and launch.on_host().serve.args["port"] == 9000
-    assert "port" not in formats.read("docker run -p 8000:8000 vllm/vllm-openai:v0.19.0 m").launch.on_host().serve.args
+    assert (
+        "port"
+        not in formats.read("docker run -p 8000:8000 vllm/vllm-openai:v0.19.0 m")
+        .launch.on_host()
+        .serve.args
+    )
 
 
 def test_an_env_file_is_lines_of_names_and_values() -> None:
-    assert compose.read_env("# c\n\nA=1\nexport B='x y'\nC=\nD=a#b\nE=a # b\n") == {"A": "1", "B": "x y", "C": "", "D": "a#b", "E": "a"}
+    assert compose.read_env("# c\n\nA=1\nexport B='x y'\nC=\nD=a#b\nE=a # b\n") == {
+        "A": "1",
+        "B": "x y",
+        "C": "",
+        "D": "a#b",
+        "E": "a",
+    }
     with pytest.raises(SparkbookError, match="line 1"):
         compose.read_env("what is this")
 

@@ -23,26 +23,55 @@ sudo docker run -dit --rm --name=gptoss --ipc=host --shm-size 16g --restart unle
     --served-model-name a b --speculative-config '{"method": "mtp", "num_speculative_tokens": 1}' \\
     --trust-remote-code -O3 --seed -1 --speculative-config.model_x y  # and so on
 """)
-    assert launch == Launch.model_validate({
-        "image": "nvcr.io/nvidia/vllm:26.04-py3",
-        "container": {
-            "name": "gptoss", "ipc": "host", "shm_size": "16g", "restart": "unless-stopped", "gpus": "all", "user": "1000:1000",
-            "ports": ["8000:8000", "127.0.0.1:9000:9000"], "ulimits": {"memlock": "-1:-1", "stack": "67108864"}, "network": "my-net",
-            "volumes": ["~/vllm:/models", "~/my cache:/cache:ro"], "runtime": "nvidia",
-        },
-        "env": {"HF_TOKEN": None, "HF_HOME": "/models", "A": "b c", "X": None, "VLLM_API_KEY": None},
-        "serve": {"model": "openai/gpt-oss-120b", "args": {
-            "tensor-parallel-size": 1, "max-model-len": 131072, "gpu-memory-utilization": 0.85, "served-model-name": ["a", "b"],
-            "speculative-config": {"method": "mtp", "num_speculative_tokens": 1}, "trust-remote-code": True, "optimization-level": 3,
-            "seed": -1, "speculative-config.model_x": "y",
-        }},
-    })  # fmt: skip
+    assert launch == Launch.model_validate(
+        {
+            "image": "nvcr.io/nvidia/vllm:26.04-py3",
+            "container": {
+                "name": "gptoss",
+                "ipc": "host",
+                "shm_size": "16g",
+                "restart": "unless-stopped",
+                "gpus": "all",
+                "user": "1000:1000",
+                "ports": ["8000:8000", "127.0.0.1:9000:9000"],
+                "ulimits": {"memlock": "-1:-1", "stack": "67108864"},
+                "network": "my-net",
+                "volumes": ["~/vllm:/models", "~/my cache:/cache:ro"],
+                "runtime": "nvidia",
+            },
+            "env": {
+                "HF_TOKEN": None,
+                "HF_HOME": "/models",
+                "A": "b c",
+                "X": None,
+                "VLLM_API_KEY": None,
+            },
+            "serve": {
+                "model": "openai/gpt-oss-120b",
+                "args": {
+                    "tensor-parallel-size": 1,
+                    "max-model-len": 131072,
+                    "gpu-memory-utilization": 0.85,
+                    "served-model-name": ["a", "b"],
+                    "speculative-config": {"method": "mtp", "num_speculative_tokens": 1},
+                    "trust-remote-code": True,
+                    "optimization-level": 3,
+                    "seed": -1,
+                    "speculative-config.model_x": "y",
+                },
+            },
+        }
+    )
 
 
 @pytest.mark.parametrize("words", ["m --port 1", "vllm serve m --port 1", "--port 1 --model m"])
 def test_an_image_that_serves_by_itself(words: str) -> None:
     launch = docker(f"docker run vllm/vllm-openai:v0.19.0 {words}")
-    assert launch.entrypoint == "vllm-serve" and launch.serve.model == "m" and launch.serve.args == {"port": 1}
+    assert (
+        launch.entrypoint == "vllm-serve"
+        and launch.serve.model == "m"
+        and launch.serve.args == {"port": 1}
+    )
     assert launch.serve.model_option == ("--model" in words)
     assert "vllm serve" not in FORMATS["docker"].write(launch)
 
@@ -50,8 +79,14 @@ def test_an_image_that_serves_by_itself(words: str) -> None:
 @pytest.mark.parametrize(
     "command",
     [
-        "docker run nvcr.io/nvidia/vllm:1 python3 -m vllm.entrypoints.openai.api_server --model m --port 1",
-        "docker run --entrypoint python3 nvcr.io/nvidia/vllm:1 -m vllm.entrypoints.openai.api_server --model m --port 1",
+        (
+            "docker run nvcr.io/nvidia/vllm:1 python3 -m vllm.entrypoints.openai.api_server --model"
+            " m --port 1"
+        ),
+        (
+            "docker run --entrypoint python3 nvcr.io/nvidia/vllm:1 -m"
+            " vllm.entrypoints.openai.api_server --model m --port 1"
+        ),
         "docker container run nvcr.io/nvidia/vllm:1 /usr/bin/vllm serve m --port 1",
         "docker run nvcr.io/nvidia/vllm:1 bash -c 'exec vllm serve m --port 1'",
         "docker run nvcr.io/nvidia/vllm:1 vllm serve --enable-log-requests m --port=1",
@@ -59,7 +94,12 @@ def test_an_image_that_serves_by_itself(words: str) -> None:
 )
 def test_other_ways_to_start_the_server(command: str) -> None:
     serve = docker(command).serve
-    assert serve.model == "m" and serve.args["port"] == 1 and not serve.model_option and not serve.before
+    assert (
+        serve.model == "m"
+        and serve.args["port"] == 1
+        and not serve.model_option
+        and not serve.before
+    )
 
 
 def test_an_unknown_image_that_is_given_a_model() -> None:
@@ -69,17 +109,28 @@ def test_an_unknown_image_that_is_given_a_model() -> None:
 
 
 def test_commands_before() -> None:
-    line = 'docker run {} bash -lc "pip install --no-cache-dir scipy && \\\n  vllm serve m \\\n --port 1"'
+    line = (
+        'docker run {} bash -lc "pip install --no-cache-dir scipy && \\\n  vllm serve m \\\n'
+        ' --port 1"'
+    )
     launch = docker(line.format("nvcr.io/nvidia/vllm:1"))
-    assert launch.serve.before == ["pip install --no-cache-dir scipy"] and launch.serve.args == {"port": 1}
-    official = docker('docker run --entrypoint bash vllm/vllm-openai:v0.19.0 -lc "pip install scipy && vllm serve m"')
+    assert launch.serve.before == ["pip install --no-cache-dir scipy"] and launch.serve.args == {
+        "port": 1
+    }
+    official = docker(
+        'docker run --entrypoint bash vllm/vllm-openai:v0.19.0 -lc "pip install scipy && vllm'
+        ' serve m"'
+    )
     assert official.serve.before == ["pip install scipy"] and official.container.entrypoint is None
     assert "--entrypoint bash" in FORMATS["docker"].write(official)
     assert compose(FORMATS["compose"].write(official)) == official
 
 
 def test_commands_before_that_may_fail_still_may() -> None:
-    assert docker("docker run x/y:1 bash -c 'a; b && c\nvllm serve m'").serve.before == ["a; b", "c; true"]
+    assert docker("docker run x/y:1 bash -c 'a; b && c\nvllm serve m'").serve.before == [
+        "a; b",
+        "c; true",
+    ]
 
 
 def test_wrapper_words_are_kept_as_they_are() -> None:
@@ -88,14 +139,23 @@ def test_wrapper_words_are_kept_as_they_are() -> None:
 
 
 def test_a_shell_line_of_the_wild() -> None:
-    launch = shell("export A=1 HF_TOKEN=$HF_TOKEN\nuv pip install vllm &&\nB='x y' vllm serve m \\\n  --api-key $VLLM_API_KEY\n")
+    launch = shell(
+        "export A=1 HF_TOKEN=$HF_TOKEN\nuv pip install vllm &&\nB='x y' vllm serve m \\\n "
+        " --api-key $VLLM_API_KEY\n"
+    )
     assert launch.env == {"A": "1", "HF_TOKEN": None, "B": "x y", "VLLM_API_KEY": None}
-    assert launch.serve.model == "m" and launch.serve.args == {} and launch.serve.before == ["uv pip install vllm"]
+    assert (
+        launch.serve.model == "m"
+        and launch.serve.args == {}
+        and launch.serve.before == ["uv pip install vllm"]
+    )
     assert shell("exec env C=~/z vllm serve ~/m").env == {"C": "~/z"}
 
 
 def test_a_repeated_option_that_vllm_collects() -> None:
-    assert shell("vllm serve m --middleware a --middleware b").serve.args == {"middleware": ["a", "b"]}
+    assert shell("vllm serve m --middleware a --middleware b").serve.args == {
+        "middleware": ["a", "b"]
+    }
 
 
 def test_a_compose_file_of_the_wild() -> None:
@@ -117,9 +177,19 @@ services:
 volumes: {store: {}}
 """)
     assert launch.env == {"HF_TOKEN": None, "A": "b=c", "CACHE": "~/c", "X": None}
-    assert launch.serve.model == "m" and launch.serve.args == {"max-model-len": 4096, "chat-template": "{{ x }}", "note": "$5"}
-    assert launch.container.volumes == ["~/vllm:/models", "~/x:/x", "store:/s"] and launch.container.gpus == "device=0,1"
-    assert launch.container.ulimits == {"stack": "67108864", "memlock": "-1:-1"} and launch.container.network == "host"
+    assert launch.serve.model == "m" and launch.serve.args == {
+        "max-model-len": 4096,
+        "chat-template": "{{ x }}",
+        "note": "$5",
+    }
+    assert (
+        launch.container.volumes == ["~/vllm:/models", "~/x:/x", "store:/s"]
+        and launch.container.gpus == "device=0,1"
+    )
+    assert (
+        launch.container.ulimits == {"stack": "67108864", "memlock": "-1:-1"}
+        and launch.container.network == "host"
+    )
 
 
 @pytest.mark.parametrize(
@@ -200,18 +270,48 @@ def test_a_secret_is_left_out_and_not_repeated(text: str) -> None:
         ("docker run x vllm serve m --model n", "CONV207", "model"),
         ("docker run x bash -c 'vllm serve m & sleep 5'", "CONV209", "follows"),
         ("vllm serve m &\nsleep 5", "CONV209", "follows"),
-        ("services: {a: {image: x, command: vllm serve m}, b: {image: y}}", "CONV205", "2 services"),
-        ("services: {a: {image: x, command: vllm serve m, privileged: true}}", "CONV203", "privileged"),
+        (
+            "services: {a: {image: x, command: vllm serve m}, b: {image: y}}",
+            "CONV205",
+            "2 services",
+        ),
+        (
+            "services: {a: {image: x, command: vllm serve m, privileged: true}}",
+            "CONV203",
+            "privileged",
+        ),
         ("services: {a: {image: x, command: vllm serve m, comand: 1}}", "CONV202", "comand"),
-        ("secrets: {a: {file: x}}\nservices: {a: {image: x, command: vllm serve m}}", "CONV203", "secrets"),
-        ("services: {a: {image: x, command: vllm serve m, ports: [{target: 1}]}}", "CONV210", "published port"),
-        ("services: {a: {image: x, command: vllm serve m, deploy: {replicas: 2}}}", "CONV203", "replicas"),
-        ("services: {a: {image: x, command: vllm serve m, networks: [a, b]}}", "CONV210", "one network"),
-        ("services: {a: {image: x, command: 'vllm serve m --port ${PORT:-8000}'}}", "CONV208", "PORT"),
+        (
+            "secrets: {a: {file: x}}\nservices: {a: {image: x, command: vllm serve m}}",
+            "CONV203",
+            "secrets",
+        ),
+        (
+            "services: {a: {image: x, command: vllm serve m, ports: [{target: 1}]}}",
+            "CONV210",
+            "published port",
+        ),
+        (
+            "services: {a: {image: x, command: vllm serve m, deploy: {replicas: 2}}}",
+            "CONV203",
+            "replicas",
+        ),
+        (
+            "services: {a: {image: x, command: vllm serve m, networks: [a, b]}}",
+            "CONV210",
+            "one network",
+        ),
+        (
+            "services: {a: {image: x, command: 'vllm serve m --port ${PORT:-8000}'}}",
+            "CONV208",
+            "PORT",
+        ),
     ],
 )
 def test_what_a_recipe_cannot_keep_is_told(text: str, code: str, part: str) -> None:
-    assert part in " ".join(finding.message for finding in formats.read(text).findings if finding.rule == code)
+    assert part in " ".join(
+        finding.message for finding in formats.read(text).findings if finding.rule == code
+    )
 
 
 @pytest.mark.parametrize(
@@ -253,5 +353,11 @@ def test_shell_lines_that_cannot_be_read(text: str, complaint: str) -> None:
 def test_compose_cannot_say_every_gpu_request() -> None:
     with pytest.raises(SparkbookError, match="gpus"):
         FORMATS["compose"].write(
-            Launch.model_validate({"image": "x", "container": {"gpus": "capabilities=utility"}, "serve": {"command": []}})
+            Launch.model_validate(
+                {
+                    "image": "x",
+                    "container": {"gpus": "capabilities=utility"},
+                    "serve": {"command": []},
+                }
+            )
         )

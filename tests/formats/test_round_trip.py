@@ -49,7 +49,9 @@ def test_every_recipe_of_the_catalogue(name: str) -> None:
     checked = 0
     for recipe in recipes.all():
         launch = recipe.launch
-        if (name == "shell" and launch.entrypoint == "wrapper") or (name != "shell" and launch.image is None):
+        if (name == "shell" and launch.entrypoint == "wrapper") or (
+            name != "shell" and launch.image is None
+        ):
             with pytest.raises(SparkbookError, match="write it as"):
                 LINES[name].write(launch)
             continue
@@ -68,12 +70,31 @@ def test_example(name: str) -> None:
 @pytest.mark.parametrize("word", NASTY)
 def test_each_nasty_string(name: str, word: str) -> None:
     serve = Serve(model="m", args={"x": word, "y": {"z": word}, "chat-template": word})
-    launch = Launch(image="nvcr.io/nvidia/vllm:26.04-py3", env={"A": word, "B": f"x{word}"}, serve=serve)
+    launch = Launch(
+        image="nvcr.io/nvidia/vllm:26.04-py3", env={"A": word, "B": f"x{word}"}, serve=serve
+    )
     assert LINES[name].read(LINES[name].write(launch)) == expected(name, launch)
 
 
 @pytest.mark.parametrize(
-    "word", ["8000", "0.85", "1e5", "0o14", "0x1f", "1:30", "y", "no", "on", "true", "null", "-1", ".5", ".inf", "2026-01-01"]
+    "word",
+    [
+        "8000",
+        "0.85",
+        "1e5",
+        "0o14",
+        "0x1f",
+        "1:30",
+        "y",
+        "no",
+        "on",
+        "true",
+        "null",
+        "-1",
+        ".5",
+        ".inf",
+        "2026-01-01",
+    ],
 )
 def test_compose_quotes_what_some_reader_takes_for_something_else(word: str) -> None:
     text = FORMATS["compose"].write(Launch(image="i", env={"A": word}, serve=Serve(model="m")))
@@ -81,18 +102,37 @@ def test_compose_quotes_what_some_reader_takes_for_something_else(word: str) -> 
 
 
 def test_rendering_of_values() -> None:
-    serve = Serve(model="m", args={
-        "flag": True, "mapping": {"a": [1, "é"]}, "several": ["x", "y z"], "negative": -1, "dashed": "-x", "number": 0.85,
-        "middleware": ["a", "b"],
-    })  # fmt: skip
+    serve = Serve(
+        model="m",
+        args={
+            "flag": True,
+            "mapping": {"a": [1, "é"]},
+            "several": ["x", "y z"],
+            "negative": -1,
+            "dashed": "-x",
+            "number": 0.85,
+            "middleware": ["a", "b"],
+        },
+    )
     assert serve_groups(serve) == [
-        ["m"], ["--flag"], ["--mapping", '{"a":[1,"é"]}'], ["--several", "x", "y z"], ["--negative", "-1"], ["--dashed=-x"],
-        ["--number", "0.85"], ["--middleware", "a"], ["--middleware", "b"],
-    ]  # fmt: skip
+        ["m"],
+        ["--flag"],
+        ["--mapping", '{"a":[1,"é"]}'],
+        ["--several", "x", "y z"],
+        ["--negative", "-1"],
+        ["--dashed=-x"],
+        ["--number", "0.85"],
+        ["--middleware", "a"],
+        ["--middleware", "b"],
+    ]
 
 
 def test_words_that_no_line_can_say_are_refused() -> None:
-    for args, complaint in [({"x": ["a", "--b"]}, "option of its own"), ({"x": {"a": float("inf")}}, "JSON"), ({"x": "a\0"}, "NUL")]:
+    for args, complaint in [
+        ({"x": ["a", "--b"]}, "option of its own"),
+        ({"x": {"a": float("inf")}}, "JSON"),
+        ({"x": "a\0"}, "NUL"),
+    ]:
         with pytest.raises(SparkbookError, match=complaint):
             FORMATS["docker"].write(Launch(image="i", serve=Serve(model="m", args=args)))
 
@@ -123,9 +163,13 @@ def test_a_wrapper_has_no_bare_line() -> None:
 
 def test_a_wrapper_is_not_given_arguments_it_would_not_see() -> None:
     with pytest.raises(SparkbookError, match=r"serve\.command"):
-        FORMATS["docker"].write(Launch(image="avarok/x:1", entrypoint="wrapper", serve=Serve(model="m")))
+        FORMATS["docker"].write(
+            Launch(image="avarok/x:1", entrypoint="wrapper", serve=Serve(model="m"))
+        )
 
 
 def test_json_survives_as_json() -> None:
-    text = FORMATS["docker"].write(Launch(image="i", serve=Serve(model="m", args={"x": {"a": "b"}})))
+    text = FORMATS["docker"].write(
+        Launch(image="i", serve=Serve(model="m", args={"x": {"a": "b"}}))
+    )
     assert json.dumps({"a": "b"}, separators=(",", ":")) in text

@@ -9,26 +9,74 @@ from hypothesis import strategies as st
 from sparkbook.errors import SparkbookError
 from sparkbook.formats.lexer import lex
 
-# Without $ and ` (expansions), * ? [ (file names), { } (braces), ~ and ! (home, history), and the operators, which end a command.
-plain = st.sampled_from(["a", "b", "-", "=", ":", ",", ".", "/", "%", "@", "+", "^", "_", "0", "]", "é", "日", " ", "  ", "\t", "\\\n"])
+# Without $ and
+# ` (expansions), * ? [ (file names), { } (braces), ~ and ! (home, history), and the operators,
+# which end a command.
+plain = st.sampled_from(
+    [
+        "a",
+        "b",
+        "-",
+        "=",
+        ":",
+        ",",
+        ".",
+        "/",
+        "%",
+        "@",
+        "+",
+        "^",
+        "_",
+        "0",
+        "]",
+        "é",
+        "日",
+        " ",
+        "  ",
+        "\t",
+        "\\\n",
+    ]
+)
 quoting = st.sampled_from(
-    ["'", '"', "\\", "#", "''", '""', "\\'", '\\"', "\\ ", "\\\\", " #", '"a b"', "'a \"b'", "'\\'", '"\\a"', '"\\\\"', '"a\\\nb"']
+    [
+        "'",
+        '"',
+        "\\",
+        "#",
+        "''",
+        '""',
+        "\\'",
+        '\\"',
+        "\\ ",
+        "\\\\",
+        " #",
+        '"a b"',
+        "'a \"b'",
+        "'\\'",
+        '"\\a"',
+        '"\\\\"',
+        '"a\\\nb"',
+    ]
 )
 lines = st.lists(st.one_of(plain, quoting), min_size=1, max_size=14).map("".join)
 
 
 def bash_words(batch: list[str]) -> list[list[str] | None]:
-    """The words of each line as bash splits it, None where bash calls it a syntax error: one process for the batch."""
+    """The words of each line as bash splits it, None where bash calls it a syntax error: one
+    process for the batch.
+    """
     script = (
-        'while IFS= read -r -d "" line; do\n'
-        '  if (eval "set -- $line") 2>/dev/null; then eval "set -- $line"; printf "%s\\0" "$#" "$@"; else printf "%s\\0" error; fi\n'
-        "done\n"
+        'while IFS= read -r -d "" line; do\n  if (eval "set -- $line") 2>/dev/null; then eval "set'
+        ' -- $line"; printf "%s\\0" "$#" "$@"; else printf "%s\\0" error; fi\ndone\n'
     )
     result = subprocess.run(
-        ["bash", "--norc", "-c", script], input="".join(f"{line}\0" for line in batch).encode(), capture_output=True, check=True,
-                   timeout=60,
+        ["bash", "--norc", "-c", script],
+        input="".join(f"{line}\0" for line in batch).encode(),
+        capture_output=True,
+        check=True,
+        timeout=60,
         env={"PATH": os.environ["PATH"], "LC_ALL": "C.UTF-8"},
-    )  # fmt: skip
+    )
     fields = result.stdout.decode().split("\0")
     found: list[list[str] | None] = []
     at = 0
@@ -50,7 +98,8 @@ def test_words_are_bashs_words(batch: list[str]) -> None:
         try:
             tokens = lex(line)
         except SparkbookError as error:
-            # What bash takes and the lexer refuses on purpose: a backslash at the very end, or before blanks that end a line.
+            # What bash takes and the lexer refuses on purpose: a backslash at the very end, or
+            # before blanks that end a line.
             assert words is None or "backslash" in str(error), line
             continue
         if any(token.operator for token in tokens):
@@ -61,7 +110,13 @@ def test_words_are_bashs_words(batch: list[str]) -> None:
 
 @pytest.mark.parametrize(
     ("line", "words"),
-    [("a'b c'\"d e\"f\\ g", ["ab cd ef g"]), ("a#b #c", ["a#b"]), ("'' \"\"", ["", ""]), ("a\\\nb", ["ab"]), ('"\\a\\""', ['\\a"'])],
+    [
+        ("a'b c'\"d e\"f\\ g", ["ab cd ef g"]),
+        ("a#b #c", ["a#b"]),
+        ("'' \"\"", ["", ""]),
+        ("a\\\nb", ["ab"]),
+        ('"\\a\\""', ['\\a"']),
+    ],
 )
 def test_bash_itself_agrees_with_these(line: str, words: list[str]) -> None:
     assert bash_words([line]) == [words] and [token.text for token in lex(line)] == words

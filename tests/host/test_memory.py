@@ -62,8 +62,11 @@ def test_any_other_text_is_an_error_for_people(text):
 
 
 def test_the_figures_of_a_reported_refusal():
-    # vLLM's own message in https://github.com/rwlove/home-ops/pull/13221: (38.74/121.63 GiB) … (0.35, 42.57 GiB).
-    check = start_check(Memory(total=round(121.63 * GIB), free=0, available=round(38.74 * GIB)), 0.35)
+    # vLLM's own message in https://github.com/rwlove/home-ops/pull/13221: (38.74/121.63 GiB) …
+    # (0.35, 42.57 GiB).
+    check = start_check(
+        Memory(total=round(121.63 * GIB), free=0, available=round(38.74 * GIB)), 0.35
+    )
     assert round(check.requested / GIB, 2) == 42.57
     assert not check.passes
     assert round(check.missing / GIB, 2) == 3.83

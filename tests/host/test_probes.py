@@ -1,4 +1,6 @@
-"""The probes read what recorded machines answer: commands, files under /proc and /sys, Docker's API, the hub."""
+"""The probes read what recorded machines answer: commands, files under /proc and /sys, Docker's
+API, the hub.
+"""
 
 from __future__ import annotations
 
@@ -23,19 +25,25 @@ SMI = """\
 | NVIDIA-SMI 580.173.02             Driver Version: 580.173.02     CUDA Version: 13.0     |
 """
 ADDRESSES = [{"family": "inet", "local": "192.168.100.1"}, {"family": "inet6", "local": "fe80::1"}]
-LISTENS = "   0: 0100007F:1F40 00000000:0000 0A 00000000:00000000 00:00000000 00000000 1000 0 55555 1"
+LISTENS = (
+    "   0: 0100007F:1F40 00000000:0000 0A 00000000:00000000 00:00000000 00000000 1000 0 55555 1"
+)
 ASK = "nvidia-smi --query-gpu=name,compute_cap,driver_version,memory.total,temperature.gpu"
 COMMANDS = {
     "nvidia-smi": Ran(0, SMI, ""),
     ASK: Ran(0, "NVIDIA GB10, 12.1, 580.173.02, [N/A], 41", ""),
-    "nvidia-smi --query-gpu=utilization.gpu,clocks.sm,power.draw,temperature.gpu": Ran(0, "96, 513, 14.20, 55", ""),
+    "nvidia-smi --query-gpu=utilization.gpu,clocks.sm,power.draw,temperature.gpu": Ran(
+        0, "96, 513, 14.20, 55", ""
+    ),
     "nvidia-smi --query-compute-apps=pid,used_memory": Ran(0, "4711, 104277\n4800, [N/A]", ""),
     "docker --version": Ran(0, "Docker version 28.2.2, build e6534b4", ""),
-    "dmesg": Ran(0, "[1.0] booted\n[9.0] NVRM: Xid (PCI:000f:01:00): 31, pid=4242, MMU Fault\n", ""),
+    "dmesg": Ran(
+        0, "[1.0] booted\n[9.0] NVRM: Xid (PCI:000f:01:00): 31, pid=4242, MMU Fault\n", ""
+    ),
     "timedatectl show": Ran(0, "yes", ""),
     "ip -j": Ran(0, json.dumps([{"ifname": "enp1s0f0np0", "addr_info": ADDRESSES}]), ""),
     "ibv_devinfo": Ran(0, "hca_id:\trocep1s0f0\n\t\tport:\t1\n\t\t\tactive_mtu:\t\t1024 (3)\n", ""),
-}  # fmt: skip
+}
 MEMINFO = host.EXAMPLES["headless"].text
 FILES = {
     "proc/meminfo": MEMINFO,
@@ -69,12 +77,20 @@ FILES = {
 
 
 def recipe(**more) -> Recipe:
-    return Recipe.model_validate({
-        "id": "test", "title": "T", "summary": "S", "family": "qwen", "sources": [{"id": "s", "title": "S"}],
-        "model": {"repo": "org/name", "quantization": {"format": "nvfp4"}, "weights_gb": 23.0},
-        "image": {"ref": "vllm/vllm-openai:v0.28.0"}, "container": {"ipc": "host", "ports": ["127.0.0.1:8000:8000"]},
-        "serve": {"args": {"gpu-memory-utilization": 0.8}}, **more,
-    })  # fmt: skip
+    return Recipe.model_validate(
+        {
+            "id": "test",
+            "title": "T",
+            "summary": "S",
+            "family": "qwen",
+            "sources": [{"id": "s", "title": "S"}],
+            "model": {"repo": "org/name", "quantization": {"format": "nvfp4"}, "weights_gb": 23.0},
+            "image": {"ref": "vllm/vllm-openai:v0.28.0"},
+            "container": {"ipc": "host", "ports": ["127.0.0.1:8000:8000"]},
+            "serve": {"args": {"gpu-memory-utilization": 0.8}},
+            **more,
+        }
+    )
 
 
 def container(name, status="running", **more):
@@ -84,12 +100,30 @@ def container(name, status="running", **more):
         "Error": more.get("error", ""),
         "FinishedAt": "2026-11-28T04:00:00.123456789Z",
     }
-    return SimpleNamespace(name=name, attrs={
-        "Name": f"/{name}", "State": state, "RestartCount": more.get("restarts", 0),
-        "HostConfig": {"RestartPolicy": {"Name": more.get("restart", "no"), "MaximumRetryCount": more.get("most", 0)}},
-        "Config": {"Image": more.get("image", "vllm/vllm-openai:v0.28.0"), "Labels": {}, "Env": ["VLLM_API_KEY=the-secret-key"]},
-        "NetworkSettings": {"Ports": {"8000/tcp": [{"HostIp": "127.0.0.1", "HostPort": str(more.get("port", 9999))}]}},
-    })  # fmt: skip
+    return SimpleNamespace(
+        name=name,
+        attrs={
+            "Name": f"/{name}",
+            "State": state,
+            "RestartCount": more.get("restarts", 0),
+            "HostConfig": {
+                "RestartPolicy": {
+                    "Name": more.get("restart", "no"),
+                    "MaximumRetryCount": more.get("most", 0),
+                }
+            },
+            "Config": {
+                "Image": more.get("image", "vllm/vllm-openai:v0.28.0"),
+                "Labels": {},
+                "Env": ["VLLM_API_KEY=the-secret-key"],
+            },
+            "NetworkSettings": {
+                "Ports": {
+                    "8000/tcp": [{"HostIp": "127.0.0.1", "HostPort": str(more.get("port", 9999))}]
+                }
+            },
+        },
+    )
 
 
 class FakeDocker:
@@ -103,7 +137,11 @@ class FakeDocker:
         return {"Version": "28.2.2", "ApiVersion": "1.50", "MinAPIVersion": "1.24"}
 
     def info(self):
-        return {"Architecture": "aarch64", "Runtimes": {"runc": {}, "nvidia": {}}, "DockerRootDir": "/nowhere/docker"}
+        return {
+            "Architecture": "aarch64",
+            "Runtimes": {"runc": {}, "nvidia": {}},
+            "DockerRootDir": "/nowhere/docker",
+        }
 
     def list(self, **_):
         return list(self._containers)
@@ -116,7 +154,8 @@ class FakeDocker:
 
 def refuse():
     raise docker.errors.DockerException(
-        "Error while fetching server API version: ('Connection aborted.', PermissionError(13, 'Permission denied'))"
+        "Error while fetching server API version: ('Connection aborted.', PermissionError(13,"
+        " 'Permission denied'))"
     )
 
 
@@ -132,26 +171,47 @@ def access(tmp_path: Path, files=None, commands=None, client=None, get=None, **e
 
     def runner(command):
         for length in (2, 1):
-            if (found := known.get(" ".join(command[:length]))) and (length == 2 or len(command) == 1):
+            if (found := known.get(" ".join(command[:length]))) and (
+                length == 2 or len(command) == 1
+            ):
                 return found
         return Ran(127, "", f"{command[0]}: not found")
 
     ticks = iter(range(10**6))
     return Access(
-        runner=runner, docker=client or (lambda: FakeDocker()), get=get or (lambda url, token: (200, {})), root=root, home=tmp_path,
-        environ={"USER": "spark", **environ}, clock=lambda: next(ticks) / 10, now=lambda: 1_795_838_440.0, sleep=lambda seconds: None,
-    )  # fmt: skip
+        runner=runner,
+        docker=client or (lambda: FakeDocker()),
+        get=get or (lambda url, token: (200, {})),
+        root=root,
+        home=tmp_path,
+        environ={"USER": "spark", **environ},
+        clock=lambda: next(ticks) / 10,
+        now=lambda: 1_795_838_440.0,
+        sleep=lambda seconds: None,
+    )
 
 
 def test_a_spark_is_read(tmp_path):
     machine = look(recipe(), access(tmp_path, VLLM_HOST_IP="192.168.100.1", NCCL_DEBUG="INFO"))
     assert machine.is_spark
-    assert (machine.system.kernel, machine.system.os, machine.system.user) == ("6.17.0-1032-nvidia", "Ubuntu 24.04.4 LTS", "spark")
+    assert (machine.system.kernel, machine.system.os, machine.system.user) == (
+        "6.17.0-1032-nvidia",
+        "Ubuntu 24.04.4 LTS",
+        "spark",
+    )
     gpu = machine.gpu
-    assert (gpu.capability, gpu.driver, gpu.cuda, gpu.memory, gpu.temperature_c) == ("12.1", "580.173.02", "13.0", "[N/A]", 41)
+    assert (gpu.capability, gpu.driver, gpu.cuda, gpu.memory, gpu.temperature_c) == (
+        "12.1",
+        "580.173.02",
+        "13.0",
+        "[N/A]",
+        41,
+    )
     assert machine.memory.memory == host.parse_meminfo(MEMINFO)
     assert machine.memory.min_free_kbytes == 45056
-    assert machine.system.kernel_messages == ["[9.0] NVRM: Xid (PCI:000f:01:00): 31, pid=4242, MMU Fault"]
+    assert machine.system.kernel_messages == [
+        "[9.0] NVRM: Xid (PCI:000f:01:00): 31, pid=4242, MMU Fault"
+    ]
     assert machine.docker.runtimes == ["nvidia", "runc"]
     assert machine.time.synchronized is True
     assert not machine.unread
@@ -175,12 +235,20 @@ def test_what_a_recipe_asks(tmp_path):
 def test_a_busy_gpu_is_watched_and_its_stuck_clock_seen(tmp_path):
     machine = look(None, access(tmp_path))
     assert machine.load is not None
-    assert (machine.load.utilization, machine.load.clock_mhz, machine.load.power_w) == (96, 513, 14.2)
+    assert (machine.load.utilization, machine.load.clock_mhz, machine.load.power_w) == (
+        96,
+        513,
+        14.2,
+    )
     assert "HOST017" in [finding.rule for finding in host.judge(machine)]
 
 
 def test_an_idle_gpu_is_not_watched(tmp_path):
-    idle = {"nvidia-smi --query-gpu=utilization.gpu,clocks.sm,power.draw,temperature.gpu": Ran(0, "0, 208, 4.1, 36", "")}
+    idle = {
+        "nvidia-smi --query-gpu=utilization.gpu,clocks.sm,power.draw,temperature.gpu": Ran(
+            0, "0, 208, 4.1, 36", ""
+        )
+    }
     assert look(None, access(tmp_path, commands=idle)).load is None
 
 
@@ -196,14 +264,24 @@ def test_processes_are_named_without_their_arguments(tmp_path):
 
 def test_the_driver_that_fails_and_the_one_that_is_not_there(tmp_path):
     broken = look(
-        None, access(tmp_path, commands={ASK: Ran(9, "", "NVIDIA-SMI has failed because it couldn't communicate with the driver.")})
+        None,
+        access(
+            tmp_path,
+            commands={
+                ASK: Ran(
+                    9, "", "NVIDIA-SMI has failed because it couldn't communicate with the driver."
+                )
+            },
+        ),
     )
     assert "HOST013" in [finding.rule for finding in host.judge(broken)]
     none = look(None, access(tmp_path, commands={ASK: Ran(127, "", "")}))
     assert (none.gpu.names, none.gpu.error) == ([], None)
 
 
-@pytest.mark.parametrize(("page", "blocks"), [(4096, 7 + 2 * 5), (65536, 9 + 2 * 9 + 4 * 9 + 8 * 9 + 16 * 7 + 32 * 5)])
+@pytest.mark.parametrize(
+    ("page", "blocks"), [(4096, 7 + 2 * 5), (65536, 9 + 2 * 9 + 4 * 9 + 8 * 9 + 16 * 7 + 32 * 5)]
+)
 def test_blocks_of_2_mib_for_both_page_sizes(page, blocks):
     assert _blocks(FILES["proc/buddyinfo"], page) == blocks
 
@@ -232,7 +310,9 @@ def test_docker_that_refuses_and_docker_that_is_not_there(tmp_path):
     refused = look(recipe(), access(tmp_path, client=refuse))
     assert refused.docker.version is None
     assert "HOST005" in [finding.rule for finding in host.judge(refused)]
-    nothing = look(recipe(), access(tmp_path, commands={"docker --version": Ran(127, "", "")}, client=refuse))
+    nothing = look(
+        recipe(), access(tmp_path, commands={"docker --version": Ran(127, "", "")}, client=refuse)
+    )
     assert nothing.docker == Docker(error=refused.docker.error)
     assert "HOST004" in [finding.rule for finding in host.judge(nothing)]
 
@@ -254,7 +334,12 @@ def test_the_image(tmp_path):
     [
         (None, [], False),
         (
-            {"auths": {"nvcr.io": {"auth": "c2VjcmV0"}, "https://index.docker.io/v1/": {"auth": "c2VjcmV0"}}},
+            {
+                "auths": {
+                    "nvcr.io": {"auth": "c2VjcmV0"},
+                    "https://index.docker.io/v1/": {"auth": "c2VjcmV0"},
+                }
+            },
             ["index.docker.io", "nvcr.io"],
             False,
         ),
@@ -287,7 +372,9 @@ def test_a_real_listener_is_found():
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
         one = recipe(container={"ports": [f"127.0.0.1:{port}:8000"]})
-        here = Access(docker=refuse, get=lambda url, token: (200, {}), runner=lambda command: Ran(127, "", ""))
+        here = Access(
+            docker=refuse, get=lambda url, token: (200, {}), runner=lambda command: Ran(127, "", "")
+        )
         assert f"(pid {os.getpid()})" in (look(one, here).port.owner or "")
 
 
@@ -302,11 +389,24 @@ def test_limits_and_logind(tmp_path):
 
 
 def test_the_network(tmp_path):
-    network = look(None, access(tmp_path, NCCL_IB_GID_INDEX="5", VLLM_HOST_IP="192.168.1.20")).network
+    network = look(
+        None, access(tmp_path, NCCL_IB_GID_INDEX="5", VLLM_HOST_IP="192.168.1.20")
+    ).network
     (link,) = network.links
-    assert (link.name, link.up, link.speed, link.mtu, link.addresses) == ("enp1s0f0np0", True, 200000, 1500, ["192.168.100.1"])
+    assert (link.name, link.up, link.speed, link.mtu, link.addresses) == (
+        "enp1s0f0np0",
+        True,
+        200000,
+        1500,
+        ["192.168.100.1"],
+    )
     (port,) = network.rdma
-    assert (port.name, port.active, port.link, port.mtu) == ("rocep1s0f0", True, "enp1s0f0np0", 1024)
+    assert (port.name, port.active, port.link, port.mtu) == (
+        "rocep1s0f0",
+        True,
+        "enp1s0f0np0",
+        1024,
+    )
     assert port.gids == {0: "RoCE v1 fe80::1", 3: "RoCE v2 192.168.100.1"}
     assert network.default == "enP7s7"
     assert network.env == {"NCCL_IB_GID_INDEX": "5", "VLLM_HOST_IP": "192.168.1.20"}
@@ -317,11 +417,24 @@ def test_the_hub_is_asked_with_the_token_and_says_who_may_read(tmp_path):
 
     def get(url, token):
         asked.append((url, token))
-        return (200, {}) if url.endswith("whoami-v2") else (403, {"date": "Sat, 28 Nov 2026 02:00:40 GMT"})
+        return (
+            (200, {})
+            if url.endswith("whoami-v2")
+            else (403, {"date": "Sat, 28 Nov 2026 02:00:40 GMT"})
+        )
 
-    machine = look(recipe(), access(tmp_path, get=get, HF_TOKEN="hf_secret", HF_ENDPOINT="http://hub/"))
-    assert asked == [("http://hub/api/whoami-v2", "hf_secret"), ("http://hub/api/models/org/name/auth-check", "hf_secret")]
-    assert (machine.hub.token, machine.hub.valid, machine.hub.access) == ("HF_TOKEN", True, {"org/name": 403})
+    machine = look(
+        recipe(), access(tmp_path, get=get, HF_TOKEN="hf_secret", HF_ENDPOINT="http://hub/")
+    )
+    assert asked == [
+        ("http://hub/api/whoami-v2", "hf_secret"),
+        ("http://hub/api/models/org/name/auth-check", "hf_secret"),
+    ]
+    assert (machine.hub.token, machine.hub.valid, machine.hub.access) == (
+        "HF_TOKEN",
+        True,
+        {"org/name": 403},
+    )
     assert machine.hub.skew_s == 1_795_838_440.0 - 1_795_831_240.0
     assert "hf_secret" not in json.dumps(host.check(machine).to_dict())
     assert {"HOST046", "HOST066"} <= {finding.rule for finding in host.judge(machine)}
@@ -350,13 +463,30 @@ def test_the_store(tmp_path):
     assert look(recipe(), access(tmp_path)).store.exists is False
     good = (8).to_bytes(8, "little") + b'{"a":1}\n'
     shard = (
-        (66).to_bytes(8, "little") + json.dumps({"a": {"dtype": "U8", "shape": [4], "data_offsets": [0, 4]}}).ljust(66).encode() + b"1234"
+        (66).to_bytes(8, "little")
+        + json.dumps({"a": {"dtype": "U8", "shape": [4], "data_offsets": [0, 4]}})
+        .ljust(66)
+        .encode()
+        + b"1234"
     )
     commit = "a" * 40
-    write_cache(tmp_path / "vllm" / "hub", "org/name", {commit: {"config.json": good, "model.safetensors": shard}}, commit)
+    write_cache(
+        tmp_path / "vllm" / "hub",
+        "org/name",
+        {commit: {"config.json": good, "model.safetensors": shard}},
+        commit,
+    )
     store = look(recipe(), access(tmp_path)).store
-    assert (store.path, store.writable, store.foreign, store.broken, store.revisions) == ("~/vllm", True, 0, [], {"org/name": commit})
-    blob = (tmp_path / "vllm/hub/models--org--name/snapshots" / commit / "model.safetensors").resolve()
+    assert (store.path, store.writable, store.foreign, store.broken, store.revisions) == (
+        "~/vllm",
+        True,
+        0,
+        [],
+        {"org/name": commit},
+    )
+    blob = (
+        tmp_path / "vllm/hub/models--org--name/snapshots" / commit / "model.safetensors"
+    ).resolve()
     blob.write_bytes(shard + b"!")
     (blob.parent / "x.incomplete").write_bytes(b"")
     torn = look(recipe(), access(tmp_path)).store
@@ -389,7 +519,14 @@ def test_vllm_without_a_container(tmp_path):
 
 
 def test_a_probe_that_fails_stops_none_of_the_others(tmp_path):
-    machine = look(None, access(tmp_path, files={"proc/meminfo": "MemTotal: 1 kB"}, commands={"ip -j": Ran(0, "no json", "")}))
+    machine = look(
+        None,
+        access(
+            tmp_path,
+            files={"proc/meminfo": "MemTotal: 1 kB"},
+            commands={"ip -j": Ran(0, "no json", "")},
+        ),
+    )
     assert set(machine.unread) == {"memory", "network"}
     by_name = {result.name: result for result in host.check(machine).results}
     assert by_name["memory"].verdict == "not judged"
@@ -401,7 +538,14 @@ class GpuDocker(FakeDocker):
 
     def __init__(self, output, code=0, fails=None):
         super().__init__(image={"Architecture": "arm64", "RepoDigests": [], "Config": {}})
-        self.output, self.code, self.fails, self.removed, self.status, self.asked = output, code, fails, False, "running", {}
+        self.output, self.code, self.fails, self.removed, self.status, self.asked = (
+            output,
+            code,
+            fails,
+            False,
+            "running",
+            {},
+        )
 
     def create(self, image, **options):
         self.asked = options
@@ -438,7 +582,10 @@ def test_a_container_on_the_gpu_is_started_watched_and_removed(tmp_path):
     }
     assert machine.load.by == "a short load"
     assert engine.removed
-    assert (engine.asked["network_mode"], engine.asked["device_requests"][0]["Capabilities"]) == ("none", [["gpu"]])
+    assert (engine.asked["network_mode"], engine.asked["device_requests"][0]["Capabilities"]) == (
+        "none",
+        [["gpu"]],
+    )
     assert "HOST037" in [finding.rule for finding in host.judge(machine)]
 
 
@@ -473,7 +620,10 @@ def _sparkbook(*words):
 def test_the_command_judges_probes_of_other_machines(tmp_path):
     healthy = host.recorded("healthy")
     files = []
-    for name, change in {"spark-1": {}, "spark-2": {"system": {"kernel": "6.11.0-1016-nvidia"}}}.items():
+    for name, change in {
+        "spark-1": {},
+        "spark-2": {"system": {"kernel": "6.11.0-1016-nvidia"}},
+    }.items():
         file = tmp_path / f"{name}.json"
         file.write_text(json.dumps(host.check(healthy.changed({"name": name, **change})).to_dict()))
         files += ["--probes", str(file)]
@@ -489,7 +639,9 @@ def test_the_command_judges_probes_of_other_machines(tmp_path):
 
 def test_the_command_blocks_with_1(tmp_path):
     file = tmp_path / "m.yaml"
-    file.write_text(host.recorded("healthy").changed({"port": {"owner": "python3 (pid 1)"}}).model_dump_json())
+    file.write_text(
+        host.recorded("healthy").changed({"port": {"owner": "python3 (pid 1)"}}).model_dump_json()
+    )
     answer = _sparkbook("--probes", str(file))
     assert answer.exit_code == 1
     assert "Port 8000 is taken by python3 (pid 1)." in answer.output

@@ -29,14 +29,27 @@ def test_the_machine_code_is_what_was_meant(built):
     found = build.instructions(built.path)
     names = set(found)
     assert not {name for name in names if re.match(r"LDL|STL", name)}, "local memory"
-    assert not {name for name in names if re.match(r"D(ADD|MUL|FMA|SETP)|F2F\.F64|I2F\.F64|.*\.F64", name)}, "double precision"
-    assert sum(count for name, count in found.items() if name.startswith(("LDG", "LDGSTS")) and ".128" in name) > 50
+    assert not {
+        name for name in names if re.match(r"D(ADD|MUL|FMA|SETP)|F2F\.F64|I2F\.F64|.*\.F64", name)
+    }, "double precision"
+    assert (
+        sum(
+            count
+            for name, count in found.items()
+            if name.startswith(("LDG", "LDGSTS")) and ".128" in name
+        )
+        > 50
+    )
     assert any(name.startswith("HMMA.16816.F32.BF16") for name in names)
     assert any(name.startswith("HMMA.SP.16832.F32") for name in names)
     native = {name for name in names if "E2M1" in name}
     if built.target.endswith("f"):
-        assert any(name.startswith("F2FP.SATFINITE.E2M1.F32") for name in native), "no native FP4 encoding"
-        assert any(name.startswith("F2FP.F16.E2M1.UNPACK") for name in native), "no native FP4 decoding"
+        assert any(name.startswith("F2FP.SATFINITE.E2M1.F32") for name in native), (
+            "no native FP4 encoding"
+        )
+        assert any(name.startswith("F2FP.F16.E2M1.UNPACK") for name in native), (
+            "no native FP4 decoding"
+        )
     else:
         assert not native
 
@@ -62,8 +75,9 @@ except Exception as error:
 def test_the_plain_target_rejects_the_instruction_that_the_family_target_has(tmp_path):
     source = tmp_path / "one.cu"
     source.write_text(
-        '__global__ void k(unsigned char* y, float a, float b) { asm("{.reg .b8 t; cvt.rn.satfinite.e2m1x2.f32 t, %1, %2;'
-        ' st.global.b8 [%0], t;}" :: "l"(y), "f"(a), "f"(b)); }'
+        '__global__ void k(unsigned char* y, float a, float b) { asm("{.reg .b8 t;'
+        ' cvt.rn.satfinite.e2m1x2.f32 t, %1, %2; st.global.b8 [%0], t;}" :: "l"(y), "f"(a),'
+        ' "f"(b)); }'
     )
     chain = build.find_toolchain()
     says = {}
@@ -96,7 +110,10 @@ def test_without_a_compiler_the_message_says_how_to_get_one(monkeypatch):
     monkeypatch.delenv("CUDA_PATH", raising=False)
     monkeypatch.setenv("PATH", "/nonexistent")
     monkeypatch.setattr(sys, "path", [])
-    with pytest.raises(SparkbookError, match=r"no CUDA compiler.*pip install nvidia-cuda-nvcc nvidia-cuda-crt nvidia-nvvm"):
+    with pytest.raises(
+        SparkbookError,
+        match=r"no CUDA compiler.*pip install nvidia-cuda-nvcc nvidia-cuda-crt nvidia-nvvm",
+    ):
         build.find_toolchain()
     with pytest.raises(SparkbookError, match="no cuobjdump"):
         build.find_disassembler()
@@ -139,7 +156,9 @@ def test_what_does_not_compile_is_told_in_the_compilers_words(monkeypatch, tmp_p
     nvcc.chmod(0o755)
     monkeypatch.setattr(build, "library_path", lambda target: tmp_path / "out" / "x.so")
     chain = build.Toolchain(nvcc, "PATH", tmp_path)
-    with pytest.raises(SparkbookError, match=r"could not compile sm_90:\ngemv.cu\(3\): error: it is broken"):
+    with pytest.raises(
+        SparkbookError, match=r"could not compile sm_90:\ngemv.cu\(3\): error: it is broken"
+    ):
         build.build("sm_90", toolchain=chain)
     assert not list((tmp_path / "out").iterdir())
 
@@ -147,7 +166,12 @@ def test_what_does_not_compile_is_told_in_the_compilers_words(monkeypatch, tmp_p
 def test_the_command_says_what_is_missing(tmp_path):
     """Neither torch nor a GPU: one line and exit code 2."""
     for verb in ("test", "bench"):
-        done = subprocess.run([Path(sys.executable).with_name("sparkbook"), "kernels", verb], capture_output=True, text=True, check=False)
+        done = subprocess.run(
+            [Path(sys.executable).with_name("sparkbook"), "kernels", verb],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
         assert done.returncode == 2 and "Traceback" not in done.stderr
         assert re.search(r"torch|GPU", done.stderr)
 
@@ -158,7 +182,10 @@ def test_committed_results_say_where_they_come_from():
     for path in results:
         report = json.loads(path.read_text("utf-8"))
         assert {"gpu", "driver", "date", "kernels"} <= report["machine"].keys()
-        assert 1 <= report["machine"]["kernels"]["version"] <= build.VERSION and report["machine"]["kernels"]["sources"]
+        assert (
+            1 <= report["machine"]["kernels"]["version"] <= build.VERSION
+            and report["machine"]["kernels"]["sources"]
+        )
         copy = report["ceilings_gb_s"]["copy"]
         for row in report["rows"]:
             if row["mb"] > 1:  # smaller ones are rounded too much

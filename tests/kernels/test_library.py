@@ -1,4 +1,6 @@
-"""What the loading layer checks before anything reaches the GPU, with stand-ins for arrays and for the C library."""
+"""What the loading layer checks before anything reaches the GPU, with stand-ins for arrays and for
+the C library.
+"""
 
 from __future__ import annotations
 
@@ -12,9 +14,17 @@ from sparkbook.kernels import library as lib
 class Fake:
     """An array on the GPU, by its description only."""
 
-    def __init__(self, typestr: str, *shape: int, pointer: int = 4096, strides: tuple[int, ...] | None = None) -> None:
+    def __init__(
+        self, typestr: str, *shape: int, pointer: int = 4096, strides: tuple[int, ...] | None = None
+    ) -> None:
         self.shape = shape
-        self.__cuda_array_interface__ = {"data": (pointer, False), "shape": shape, "typestr": typestr, "strides": strides, "version": 3}
+        self.__cuda_array_interface__ = {
+            "data": (pointer, False),
+            "shape": shape,
+            "typestr": typestr,
+            "strides": strides,
+            "version": 3,
+        }
 
 
 @pytest.fixture
@@ -60,11 +70,17 @@ def test_a_call_passes_addresses_sizes_and_types(calls):
     [
         ({"x": Fake("<f4", 2, 128)}, "x is of type f32; expected bf16 or f16"),
         ({"x": Fake("<f2", 2, 64)}, "x has the shape 2 x 64; expected any x 128"),
-        ({"x": Fake("<f2", 9, 128), "y": Fake("<f4", 9, 48)}, "x has 9 rows; these kernels take 1 to 8"),
+        (
+            {"x": Fake("<f2", 9, 128), "y": Fake("<f4", 9, 48)},
+            "x has 9 rows; these kernels take 1 to 8",
+        ),
         ({"scales": Fake("|u1", 48, 4)}, "scales has the shape 48 x 4; expected 48 x 8"),
         ({"codes": Fake("|u1", 48, 24)}, "K is 48; it has to be a multiple of 64"),
         ({"codes": Fake("|u1", 48, 64, strides=(128, 1))}, "codes is not contiguous"),
-        ({"codes": Fake("|u1", 48, 64, pointer=4104)}, "codes starts at an address that is not a multiple of 16"),
+        (
+            {"codes": Fake("|u1", 48, 64, pointer=4104)},
+            "codes starts at an address that is not a multiple of 16",
+        ),
         ({"alpha": Fake("<f4", 2)}, "alpha has 2 values; expected one"),
         ({"y": Fake("<f4", 2, 47)}, "y has the shape 2 x 47; expected 2 x 48"),
         ({"y": [0.0]}, "y is a list; expected a torch tensor"),
@@ -79,7 +95,12 @@ def test_what_does_not_fit_is_refused_before_the_gpu_sees_it(calls, changes, say
 
 def test_a_tensor_on_the_cpu_is_refused(calls):
     tensor = SimpleNamespace(
-        data_ptr=lambda: 0, is_contiguous=lambda: True, is_cuda=False, device="cpu", shape=(2, 128), dtype="torch.float16"
+        data_ptr=lambda: 0,
+        is_contiguous=lambda: True,
+        is_cuda=False,
+        device="cpu",
+        shape=(2, 128),
+        dtype="torch.float16",
     )
     with pytest.raises(SparkbookError, match="x is on cpu"):
         calls[0].fp4_gemv(**gemv(x=tensor))
@@ -90,8 +111,16 @@ def test_moe_shapes_hang_together(calls):
     e, inter, hidden, m, topk = 4, 64, 128, 2, 3
     given = {
         "x": Fake("<V2", m, hidden),
-        "w13": (Fake("|u1", e, 2 * inter, hidden // 2), Fake("|u1", e, 2 * inter, hidden // 16), Fake("<f4", e, 2)),
-        "w2": (Fake("|u1", e, hidden, inter // 2), Fake("|u1", e, hidden, inter // 16), Fake("<f4", e)),
+        "w13": (
+            Fake("|u1", e, 2 * inter, hidden // 2),
+            Fake("|u1", e, 2 * inter, hidden // 16),
+            Fake("<f4", e, 2),
+        ),
+        "w2": (
+            Fake("|u1", e, hidden, inter // 2),
+            Fake("|u1", e, hidden, inter // 16),
+            Fake("<f4", e),
+        ),
         "ids": Fake("<i4", m, topk),
         "weights": Fake("<f4", m, topk),
         "h": Fake("<V2", m, topk, inter),

@@ -1,4 +1,6 @@
-"""The numpy reference: formats against their definitions, products against plain matrix products, the 2:4 layout there and back."""
+"""The numpy reference: formats against their definitions, products against plain matrix products,
+the 2:4 layout there and back.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,8 @@ from sparkbook.errors import SparkbookError
 from sparkbook.kernels import reference as r
 
 KERNELS = Path(__file__).parents[2] / "kernels"
-# What E2M1 is, by its values: a magnitude goes to the nearest of these, of two equally near ones to the one with the even code.
+# What E2M1 is, by its values: a magnitude goes to the nearest of these, of two equally near ones to
+# the one with the even code.
 MAGNITUDES = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6])
 TIES = np.array([0.25, 0.75, 1.25, 1.75, 2.5, 3.5, 5.0], np.float32)
 
@@ -31,13 +34,17 @@ def test_e2m1_rounds_to_the_nearest_and_ties_to_even():
     bits = rng.integers(0, 0x7F800001, 200_000, dtype=np.uint32)
     around = (TIES.view(np.uint32)[:, None] + np.arange(-2, 3)).astype(np.uint32).ravel()
     x = np.concatenate([bits, around, np.array([0, 1, 0x7F800000], np.uint32)]).view(np.float32)
-    want = nearest(np.minimum(x, 100), MAGNITUDES)  # what is larger is as far from 4 as from 6, in float64
+    want = nearest(
+        np.minimum(x, 100), MAGNITUDES
+    )  # what is larger is as far from 4 as from 6, in float64
     assert np.array_equal(r.encode_e2m1(x), want)
     assert np.array_equal(r.encode_e2m1(-x), want | 8)
 
 
 def test_e2m1_of_nan_is_six_whatever_its_sign():
-    nan = np.array([0x7FC00000, 0xFFC00000, 0x7F800001, 0xFF800001, 0xFFFFFFFF], np.uint32).view(np.float32)
+    nan = np.array([0x7FC00000, 0xFFC00000, 0x7F800001, 0xFF800001, 0xFFFFFFFF], np.uint32).view(
+        np.float32
+    )
     assert r.encode_e2m1(nan).tolist() == [7] * 5
 
 
@@ -50,23 +57,26 @@ def test_e4m3_codes_decode_and_encode_to_themselves_and_rounding_is_to_the_neare
     codes = np.delete(np.arange(256, dtype=np.uint8), [0x7F, 0xFF])
     assert np.array_equal(r.encode_e4m3(r.E4M3[codes]), codes)
     assert r.E4M3[0x7E] == 448 and r.E4M3[1] == 2**-9 and r.E4M3[0x38] == 1
-    x = np.abs(np.random.default_rng(2).standard_normal(5000).astype(np.float32)) * np.float32(10) ** np.random.default_rng(3).integers(
-        -4, 3, 5000
-    )
+    x = np.abs(np.random.default_rng(2).standard_normal(5000).astype(np.float32)) * np.float32(
+        10
+    ) ** np.random.default_rng(3).integers(-4, 3, 5000)
     middle = (r.E4M3[:0x7E] + r.E4M3[1:0x7F]) / 2  # every tie
     x = np.concatenate([x.astype(np.float32), middle.astype(np.float32), np.float32([449, 1e30])])
-    assert np.array_equal(r.encode_e4m3(x), nearest(np.minimum(x, 1000), r.E4M3[:0x7F].astype(np.float64)))
+    assert np.array_equal(
+        r.encode_e4m3(x), nearest(np.minimum(x, 1000), r.E4M3[:0x7F].astype(np.float64))
+    )
     assert r.encode_e4m3(np.float32([np.nan, np.inf])).tolist() == [0x7F, 0x7E]
 
 
 @pytest.fixture(scope="module")
 def host(tmp_path_factory) -> ctypes.CDLL:
-    """kernels/e2m1.h, the header that the GPU code includes, compiled for this machine beside a definition by comparisons."""
+    """kernels/e2m1.h, the header that the GPU code includes, compiled for this machine beside a
+    definition by comparisons.
+    """
     if (compiler := shutil.which("cc") or shutil.which("gcc")) is None:
         pytest.fail("no C compiler: nvcc needs one too (apt install gcc)")
     folder = tmp_path_factory.mktemp("e2m1")
-    (folder / "sweep.c").write_text(
-        r"""
+    (folder / "sweep.c").write_text(r"""
 #include "e2m1.h"
 static uint32_t by_comparison(uint32_t bits) {
   float x; memcpy(&x, &bits, 4);
@@ -87,12 +97,33 @@ uint32_t encode(float x) { return sb_e2m1_encode(x); }
 float decode(uint32_t c) { return sb_e2m1_decode(c); }
 uint32_t encode8(float x) { return sb_e4m3_encode(x); }
 float decode8(uint32_t c) { return sb_e4m3_decode(c); }
-"""
+""")
+    command = (
+        [compiler, "-O3", "-mavx2"]
+        if "avx2" in Path("/proc/cpuinfo").read_text()
+        else [compiler, "-O3"]
     )
-    command = [compiler, "-O3", "-mavx2"] if "avx2" in Path("/proc/cpuinfo").read_text() else [compiler, "-O3"]
-    subprocess.run([*command, "-shared", "-fPIC", "-I", str(KERNELS), str(folder / "sweep.c"), "-o", str(folder / "sweep.so")], check=True)
+    subprocess.run(
+        [
+            *command,
+            "-shared",
+            "-fPIC",
+            "-I",
+            str(KERNELS),
+            str(folder / "sweep.c"),
+            "-o",
+            str(folder / "sweep.so"),
+        ],
+        check=True,
+    )
     library = ctypes.CDLL(str(folder / "sweep.so"))
-    library.wrong.argtypes, library.wrong.restype = [ctypes.c_uint64, ctypes.c_uint64], ctypes.c_uint64
+    library.wrong.argtypes, library.wrong.restype = (
+        [
+            ctypes.c_uint64,
+            ctypes.c_uint64,
+        ],
+        ctypes.c_uint64,
+    )
     for name in ("decode", "decode8"):
         getattr(library, name).restype = ctypes.c_float
     for name in ("encode", "encode8"):
@@ -161,12 +192,22 @@ def test_products_are_those_of_the_decoded_weights():
     rng = np.random.default_rng(8)
     codes, scales, alpha = weights(24, 160)
     x = rng.standard_normal((3, 160))
-    np.testing.assert_allclose(r.fp4_gemv(x, codes, scales, alpha), x @ r.dequantize(codes, scales, alpha).T.astype(np.float64), rtol=1e-5)
+    np.testing.assert_allclose(
+        r.fp4_gemv(x, codes, scales, alpha),
+        x @ r.dequantize(codes, scales, alpha).T.astype(np.float64),
+        rtol=1e-5,
+    )
     w = r.encode_e4m3(rng.standard_normal((200, 160)))
     rows, blocks = rng.uniform(1, 2, 200), rng.uniform(1, 2, (2, 2))
-    np.testing.assert_allclose(r.fp8_gemv(x, w, rows), x @ (r.E4M3[w] * rows[:, None]).T, rtol=1e-12)
+    np.testing.assert_allclose(
+        r.fp8_gemv(x, w, rows), x @ (r.E4M3[w] * rows[:, None]).T, rtol=1e-12
+    )
     y = r.fp8_gemv(x, w, blocks)
-    np.testing.assert_allclose(y[0, 130], sum(x[0, j] * r.E4M3[w[130, j]] * blocks[1, j // 128] for j in range(160)), rtol=1e-12)
+    np.testing.assert_allclose(
+        y[0, 130],
+        sum(x[0, j] * r.E4M3[w[130, j]] * blocks[1, j // 128] for j in range(160)),
+        rtol=1e-12,
+    )
     assert np.array_equal(r.lm_head(x, w, rows), r.fp8_gemv(x, w, rows).argmax(1))
 
 
@@ -182,12 +223,18 @@ def test_moe_adds_the_experts_that_exist():
     np.testing.assert_allclose(both, 0.75 * one[2] + 2 * one[0], rtol=1e-12)
     dense = r.dequantize(c13, s13, a13).reshape(e, 2 * inter, hidden).astype(np.float64)[1]
     h = r.silu(x @ dense[:inter].T) * (x @ dense[inter:].T)
-    np.testing.assert_allclose(one[1], h @ r.dequantize(c2, s2, a2).reshape(e, hidden, inter)[1].T.astype(np.float64), rtol=1e-5)
+    np.testing.assert_allclose(
+        one[1],
+        h @ r.dequantize(c2, s2, a2).reshape(e, hidden, inter)[1].T.astype(np.float64),
+        rtol=1e-5,
+    )
 
 
 def test_ordinary_weights_are_refused_by_the_sparse_converter():
     codes, scales, _ = weights(16, 512)
-    with pytest.raises(SparkbookError, match=r"not 2:4 sparse.*would lose 1[0-9]\.\d\d% of the weights' energy"):
+    with pytest.raises(
+        SparkbookError, match=r"not 2:4 sparse.*would lose 1[0-9]\.\d\d% of the weights' energy"
+    ):
         r.to_sparse24(codes, scales)
     lossy = r.to_sparse24(codes, scales, allow_lossy=True)
     assert lossy.lossy_groups > 0.95 and 0.11 < lossy.energy_lost < 0.16
@@ -198,7 +245,9 @@ def test_the_energy_lost_is_what_the_dropped_weights_had():
     codes, scales, _ = weights(20, 256)
     lossy = r.to_sparse24(codes, scales, allow_lossy=True)
     kept, same = r.from_sparse24(lossy)
-    before, after = (np.square(r.dequantize(c, scales, 1.0), dtype=np.float64).sum() for c in (codes, kept))
+    before, after = (
+        np.square(r.dequantize(c, scales, 1.0), dtype=np.float64).sum() for c in (codes, kept)
+    )
     assert np.array_equal(same, scales)
     assert lossy.energy_lost == pytest.approx(1 - after / before)
 
@@ -209,7 +258,11 @@ def test_weights_that_are_two_of_four_come_through_whole():
     np.put_along_axis(x, order[..., :2], 0, -1)
     codes, scales, alpha = r.quantize(x.reshape(21, 512))
     sparse = r.to_sparse24(codes, scales)
-    assert sparse.lossy_groups == 0 and sparse.energy_lost == 0 and "nothing was lost" in sparse.report()
+    assert (
+        sparse.lossy_groups == 0
+        and sparse.energy_lost == 0
+        and "nothing was lost" in sparse.report()
+    )
     assert sparse.tiles.shape == (2, 2, r.TILE_BYTES)
     back, same = r.from_sparse24(sparse)
     assert np.array_equal(r.dequantize(back, same, alpha), r.dequantize(codes, scales, alpha))

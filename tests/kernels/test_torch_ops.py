@@ -1,4 +1,6 @@
-"""torch's operators on the CPU, every one: values, schema, and that torch.compile keeps them in one graph. In the engine's environment."""
+"""torch's operators on the CPU, every one: values, schema, and that torch.compile keeps them in one
+graph. In the engine's environment.
+"""
 
 from __future__ import annotations
 
@@ -57,5 +59,7 @@ print("ok")
 def test_operators_on_the_cpu():
     python = ROOT / ".venv-engine" / "bin" / "python"
     environment = {**os.environ, "PYTHONPATH": str(ROOT / "lib")}
-    done = subprocess.run([python, "-c", CODE], capture_output=True, text=True, check=False, env=environment)
+    done = subprocess.run(
+        [python, "-c", CODE], capture_output=True, text=True, check=False, env=environment
+    )
     assert done.stdout.strip() == "ok", done.stderr[-2000:]

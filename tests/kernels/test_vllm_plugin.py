@@ -1,5 +1,7 @@
-"""The vLLM plug-in in the engine's environment (vLLM for CPUs): found by its entry point, silent with the switch off, a refusal with the
-switch on; and its two classes on stand-in layers against the numpy reference."""
+"""The vLLM plug-in in the engine's environment (vLLM for CPUs): found by its entry point, silent
+with the switch off, a refusal with the switch on; and its two classes on stand-in layers against
+the numpy reference.
+"""
 
 from __future__ import annotations
 
@@ -99,20 +101,32 @@ print("ok")
 
 @pytest.fixture
 def run(tmp_path: Path):
-    """Runs code in the engine's environment, with the package's entry points as an installation would have them."""
+    """Runs code in the engine's environment, with the package's entry points as an installation
+    would have them.
+    """
     info = tmp_path / "sparkbook-0.1.0.dist-info"
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: sparkbook\nVersion: 0.1.0\n")
     points = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["entry-points"]
     (info / "entry_points.txt").write_text(
-        "\n".join(f"[{group}]\n" + "\n".join(f"{k} = {v}" for k, v in named.items()) for group, named in points.items())
+        "\n".join(
+            f"[{group}]\n" + "\n".join(f"{k} = {v}" for k, v in named.items())
+            for group, named in points.items()
+        )
     )
 
     def call(code: str) -> str:
-        environment = {key: value for key, value in os.environ.items() if not key.startswith("SPARKBOOK_VLLM")}
-        environment |= {"PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT / 'lib'}", "VLLM_LOGGING_LEVEL": "WARNING"}
+        environment = {
+            key: value for key, value in os.environ.items() if not key.startswith("SPARKBOOK_VLLM")
+        }
+        environment |= {
+            "PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT / 'lib'}",
+            "VLLM_LOGGING_LEVEL": "WARNING",
+        }
         python = ROOT / ".venv-engine" / "bin" / "python"
-        done = subprocess.run([python, "-c", code], capture_output=True, text=True, check=False, env=environment)
+        done = subprocess.run(
+            [python, "-c", code], capture_output=True, text=True, check=False, env=environment
+        )
         assert done.returncode == 0, done.stderr[-3000:]
         return done.stdout.strip().splitlines()[-1]
 
@@ -130,7 +144,9 @@ def test_the_switch_off_imports_nothing():
         "import sys; from sparkbook.kernels.vllm_plugin import register; register();"
         "print(sorted({'torch', 'vllm', 'numpy'} & set(sys.modules)))"
     )
-    environment = {key: value for key, value in os.environ.items() if not key.startswith("SPARKBOOK_VLLM")}
+    environment = {
+        key: value for key, value in os.environ.items() if not key.startswith("SPARKBOOK_VLLM")
+    }
     done = subprocess.run(
         [ROOT / ".venv" / "bin" / "python", "-c", code],
         capture_output=True,

@@ -43,23 +43,37 @@ def test_the_twin_with_nvidias_image_loses_exactly_the_entry_point():
     official = [f.rule for f in judged("vllm/vllm-openai:nightly", "0.29.0")]
     ngc = [f.rule for f in judged("nvcr.io/nvidia/vllm:26.09-py3", "0.29.0")]
     about_the_tag = {"IMG101", "IMG102", "IMG107"}
-    assert [rule for rule in official if rule not in about_the_tag and rule not in ngc] == ["IMG104"]
+    assert [rule for rule in official if rule not in about_the_tag and rule not in ngc] == [
+        "IMG104"
+    ]
     assert [rule for rule in ngc if rule not in about_the_tag and rule not in official] == []
 
 
 def test_a_healthy_line_with_one_variable_that_has_gone():
-    """The line whose log is healthy: one variable has no effect any more, and nothing else is wrong with it."""
+    """The line whose log is healthy: one variable has no effect any more, and nothing else is wrong
+    with it.
+    """
     line = (
-        "docker run -d --gpus all --ipc=host -p 127.0.0.1:8000:8000 -v ~/vllm:/models:ro -e VLLM_FLASHINFER_MOE_BACKEND=latency "
-        "vllm/vllm-openai:v0.28.0@sha256:" + "1" * 64 + " /models/Qwen3.6-35B-A3B-NVFP4 --load-format fastsafetensors "
-        "--gpu-memory-utilization 0.8 --max-num-seqs 4 --reasoning-parser qwen3 --kv-cache-dtype fp8 "
+        "docker run -d --gpus all --ipc=host -p 127.0.0.1:8000:8000 -v ~/vllm:/models:ro -e"
+        " VLLM_FLASHINFER_MOE_BACKEND=latency vllm/vllm-openai:v0.28.0@sha256:"
+        + "1"
+        * 64
+        + " /models/Qwen3.6-35B-A3B-NVFP4 --load-format fastsafetensors "
+        "--gpu-memory-utilization 0.8 --max-num-seqs 4 --reasoning-parser qwen3 --kv-cache-dtype"
+        " fp8 "
         """--speculative-config '{"method":"mtp","num_speculative_tokens":3}'"""
     )
     findings = lint.lint(line).findings
-    assert [(f.rule, f.kind) for f in findings if f.severity != "info"] == [("ENV102", "removed-env")]
+    assert [(f.rule, f.kind) for f in findings if f.severity != "info"] == [
+        ("ENV102", "removed-env")
+    ]
     assert "--moe-backend" in findings[0].fix
     said = " ".join(f.message for f in findings)
-    assert "FP4" not in said.replace("NVFP4", "") and "not supported" not in said and "loader" not in said
+    assert (
+        "FP4" not in said.replace("NVFP4", "")
+        and "not supported" not in said
+        and "loader" not in said
+    )
 
 
 @pytest.mark.parametrize("image", ["vllm/vllm-openai:nightly", "example.org/mine:1"])

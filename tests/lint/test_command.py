@@ -11,7 +11,10 @@ from sparkbook.cli import app
 from sparkbook.errors import SparkbookError
 from typer.testing import CliRunner
 
-BAD = "docker run --gpus all --ipc=host --restart always vllm/vllm-openai:v0.28.0 vllm serve a/b --swap-space 4 --max-num-seqs 4\n"
+BAD = (
+    "docker run --gpus all --ipc=host --restart always vllm/vllm-openai:v0.28.0 vllm serve a/b"
+    " --swap-space 4 --max-num-seqs 4\n"
+)
 GOOD = "vllm serve a/b --gpu-memory-utilization 0.8 --max-num-seqs 4\n"
 
 
@@ -26,7 +29,14 @@ def test_the_exit_code_is_the_verdict(text, code, tmp_path):
     assert run(str(file)).exit_code == run("-", text=text).exit_code == code
 
 
-@pytest.mark.parametrize("words", [["no-such-recipe"], ["gpt-oss-20b", "--release", "0.1"], ["gpt-oss-20b", "--ignore", "FLAG999"]])
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["no-such-recipe"],
+        ["gpt-oss-20b", "--release", "0.1"],
+        ["gpt-oss-20b", "--ignore", "FLAG999"],
+    ],
+)
 def test_what_cannot_be_used_is_an_error_of_its_own(words):
     assert isinstance(run(*words).exception, SparkbookError)
 
@@ -34,10 +44,24 @@ def test_what_cannot_be_used_is_an_error_of_its_own(words):
 def test_json_has_the_shape_of_every_judgement():
     answer = json.loads(run("-", "--json", text=BAD).output)
     assert set(answer["findings"][0]) == {
-        "rule", "kind", "severity", "message", "evidence", "fix", "why", "source", "since", "until", "confidence"
-    }  # fmt: skip
+        "rule",
+        "kind",
+        "severity",
+        "message",
+        "evidence",
+        "fix",
+        "why",
+        "source",
+        "since",
+        "until",
+        "confidence",
+    }
     assert answer["findings"][0]["kind"] == "entrypoint"
-    assert answer["summary"]["error"] == 2 and answer["summary"]["release"] == "0.28.0" and answer["summary"]["assumed"] is None
+    assert (
+        answer["summary"]["error"] == 2
+        and answer["summary"]["release"] == "0.28.0"
+        and answer["summary"]["assumed"] is None
+    )
 
 
 def test_rules_are_ignored_by_code():
@@ -46,7 +70,9 @@ def test_rules_are_ignored_by_code():
 
 
 def test_a_suppression_in_the_text_gives_its_reason():
-    report = lint.lint(BAD + "# lint: ignore RUN103, RUN106 the unit has run like this since March\n")
+    report = lint.lint(
+        BAD + "# lint: ignore RUN103, RUN106 the unit has run like this since March\n"
+    )
     assert ("RUN103", "the unit has run like this since March") in report.suppressed
     assert not {"RUN103", "RUN106"} & {finding.rule for finding in report.findings}
 
@@ -69,9 +95,9 @@ def test_fix_repairs_the_file_and_shows_the_difference(tmp_path):
     shown = run(str(file), "--fix")
     assert shown.exit_code == 0
     assert "-docker run --gpus all" in shown.output and "+docker run --gpus all" in shown.output
-    assert file.read_text("utf-8") == (
-        "# kept\ndocker run --gpus all --ipc=host --restart on-failure:3 vllm/vllm-openai:v0.28.0 a/b \\\n"
-        "  --max-num-seqs 4 --gpu-memory-utilization 0.80\n"
+    assert (
+        file.read_text("utf-8") == "# kept\ndocker run --gpus all --ipc=host --restart on-failure:3"
+        " vllm/vllm-openai:v0.28.0 a/b \\\n  --max-num-seqs 4 --gpu-memory-utilization 0.80\n"
     )
     assert "-docker" not in run(str(file), "--fix").output, "a second run has nothing to do"
 
@@ -79,25 +105,56 @@ def test_fix_repairs_the_file_and_shows_the_difference(tmp_path):
 def test_a_repair_that_cannot_be_written_leaves_the_file_as_it_was(tmp_path):
     file = tmp_path / "line.sh"
     file.write_text(BAD, "utf-8")
-    line = ["bash", "-c", f'ulimit -f 0; exec "{sys.executable}" -c "from sparkbook.cli import main; main()" lint line.sh --fix']
-    done = subprocess.run(line, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=60)
-    assert (done.returncode, done.stderr) == (2, f"sparkbook: {file.name} can't be written: File too large\n")
+    line = [
+        "bash",
+        "-c",
+        (
+            f'ulimit -f 0; exec "{sys.executable}" -c "from sparkbook.cli import main; main()" lint'
+            " line.sh --fix"
+        ),
+    ]
+    done = subprocess.run(
+        line, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=60
+    )
+    assert (done.returncode, done.stderr) == (
+        2,
+        f"sparkbook: {file.name} can't be written: File too large\n",
+    )
     assert file.read_text("utf-8") == BAD and list(tmp_path.iterdir()) == [file]
 
 
 def shell(line, cwd, **variables):
-    words = ["bash", "-c", f'sparkbook() {{ "{sys.executable}" -c "from sparkbook.cli import main; main()" "$@"; }}\n{line}']
-    return subprocess.run(words, cwd=cwd, env={**os.environ, **variables}, capture_output=True, check=False, timeout=60)
+    words = [
+        "bash",
+        "-c",
+        (
+            f'sparkbook() {{ "{sys.executable}" -c "from sparkbook.cli import main; main()" "$@";'
+            f" }}\n{line}"
+        ),
+    ]
+    return subprocess.run(
+        words,
+        cwd=cwd,
+        env={**os.environ, **variables},
+        capture_output=True,
+        check=False,
+        timeout=60,
+    )
 
 
 def test_a_file_is_found_by_a_name_with_spaces_and_through_a_pipe(tmp_path):
     file = tmp_path / "my line.txt"
     file.write_text(BAD, "utf-8")
     assert run(str(file)).output == run("-", text=BAD).output
-    done = shell('sparkbook lint <(cat "my line.txt"); cat "my line.txt" | sparkbook lint /dev/stdin', tmp_path)
+    done = shell(
+        'sparkbook lint <(cat "my line.txt"); cat "my line.txt" | sparkbook lint /dev/stdin',
+        tmp_path,
+    )
     assert done.stderr == b"" and done.stdout.count(b"IMG104") == 2
     run(str(file), "--fix")
-    assert "-docker" not in run(str(file), "--fix").output and "--swap-space" not in file.read_text("utf-8")
+    assert "-docker" not in run(str(file), "--fix").output and "--swap-space" not in file.read_text(
+        "utf-8"
+    )
 
 
 @pytest.mark.parametrize("verb", ["lint", "plan", "diagnose", "record out --log"])
@@ -108,16 +165,31 @@ def test_a_closed_standard_input_is_told(verb, tmp_path):
 
 def test_a_terminal_without_all_signs_shows_the_rest(tmp_path):
     done = shell(
-        "sparkbook plan gpt-oss-120b; sparkbook lint gpt-oss-20b; sparkbook lint no-such-\u00f6 2>&1", tmp_path, PYTHONIOENCODING="ascii"
+        "sparkbook plan gpt-oss-120b; sparkbook lint gpt-oss-20b; sparkbook lint no-such-\u00f6"
+        " 2>&1",
+        tmp_path,
+        PYTHONIOENCODING="ascii",
     )
-    assert b"Traceback" not in done.stderr and b"there is no recipe" in done.stdout and b"?" in done.stdout
+    assert (
+        b"Traceback" not in done.stderr
+        and b"there is no recipe" in done.stdout
+        and b"?" in done.stdout
+    )
 
 
 def test_repairs_at_one_place_come_in_the_same_order_in_every_process():
-    code = "from sparkbook import lint; print(lint.repair(lint.lint('vllm serve nvidia/Qwen3.6-35B-A3B-NVFP4 --max-num-seqs 8'))[0])"
+    code = (
+        "from sparkbook import lint; print(lint.repair(lint.lint('vllm serve"
+        " nvidia/Qwen3.6-35B-A3B-NVFP4 --max-num-seqs 8'))[0])"
+    )
     seen = {
         subprocess.run(
-            [sys.executable, "-c", code], env={**os.environ, "PYTHONHASHSEED": seed}, capture_output=True, text=True, check=True, timeout=60
+            [sys.executable, "-c", code],
+            env={**os.environ, "PYTHONHASHSEED": seed},
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=60,
         ).stdout
         for seed in "0123"
     }
@@ -156,7 +228,10 @@ def test_a_link_in_a_circle_is_told(tmp_path):
 
 
 def test_standard_input_is_only_shown():
-    assert "+vllm serve a/b --max-model-len 5" in run("-", "--fix", text="vllm serve a/b --max-model-length 5\n").output
+    assert (
+        "+vllm serve a/b --max-model-len 5"
+        in run("-", "--fix", text="vllm serve a/b --max-model-length 5\n").output
+    )
 
 
 def test_a_recipe_is_not_rewritten():
@@ -168,11 +243,16 @@ def test_a_recipe_is_not_rewritten():
     [
         ("vllm serve a/b --port 1 --port 2", "vllm serve a/b --port 2"),
         ("vllm serve a/b --gpu-memory-util=0.8", "vllm serve a/b --gpu-memory-utilization=0.8"),
-        ("vllm serve RedHatAI/x-NVFP4 \\\n  --quantization modelopt \\\n  --port 2", "vllm serve RedHatAI/x-NVFP4 \\\n  --port 2"),
-        ("vllm serve google/gemma-4-31B-it --tool-call-parser gemma4", "vllm serve google/gemma-4-31B-it --tool-call-parser gemma4 "
-         "--enable-auto-tool-choice"),
+        (
+            "vllm serve RedHatAI/x-NVFP4 \\\n  --quantization modelopt \\\n  --port 2",
+            "vllm serve RedHatAI/x-NVFP4 \\\n  --port 2",
+        ),
+        (
+            "vllm serve google/gemma-4-31B-it --tool-call-parser gemma4",
+            "vllm serve google/gemma-4-31B-it --tool-call-parser gemma4 --enable-auto-tool-choice",
+        ),
     ],
-)  # fmt: skip
+)
 def test_mechanical_repairs(before, after):
     """The rules about memory are left out here, whose repairs add to every line."""
     memory = ["MEM101", "MEM105"]
@@ -181,11 +261,15 @@ def test_mechanical_repairs(before, after):
     assert lint.lint(fixed, ignore=memory).findings == report.findings
 
 
-@pytest.mark.parametrize("rule", [rule for rule in lint.RULES.values() if " " in rule.bad], ids=lambda rule: rule.code)
+@pytest.mark.parametrize(
+    "rule", [rule for rule in lint.RULES.values() if " " in rule.bad], ids=lambda rule: rule.code
+)
 def test_a_repair_leaves_a_line_that_can_be_read_and_is_no_worse(rule):
     report = lint.lint(rule.bad, release=rule.release)
     fixed, after = lint.repair(report, rule.release)
     if fixed != report.text:
         lint.read(fixed)
         assert after.findings.summary["error"] <= report.findings.summary["error"]
-        assert {f.rule for f in after.findings if f.severity == "error"} <= {f.rule for f in report.findings}
+        assert {f.rule for f in after.findings if f.severity == "error"} <= {
+            f.rule for f in report.findings
+        }

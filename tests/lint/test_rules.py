@@ -28,7 +28,9 @@ def test_the_failing_example_fails(rule):
 def test_the_passing_example_passes(rule):
     report = lint.lint(lint.example(rule.good), release=rule.release)
     assert rule.code not in [finding.rule for finding in report.findings]
-    assert report.findings.worst != "error", "an example of what is right must not be wrong in another way"
+    assert report.findings.worst != "error", (
+        "an example of what is right must not be wrong in another way"
+    )
 
 
 @RULE
@@ -48,9 +50,16 @@ def test_there_are_at_least_sixty_rules_in_nine_families():
 @RULE
 def test_every_rule_has_a_page_with_both_examples(rule):
     text = lint.page(rule)
-    assert text.startswith(f"# {rule.code}: {rule.name}") and "## Fails" in text and "## Passes" in text and "## Source" in text
+    assert (
+        text.startswith(f"# {rule.code}: {rule.name}")
+        and "## Fails" in text
+        and "## Passes" in text
+        and "## Source" in text
+    )
     failing = text.split("## Fails")[1].split("## Passes")[0]
-    assert re.search(r"- \*\*(error|warning|info)\*\*", failing), "the page shows what the linter says, not what is written about it"
+    assert re.search(r"- \*\*(error|warning|info)\*\*", failing), (
+        "the page shows what the linter says, not what is written about it"
+    )
 
 
 @pytest.mark.parametrize("code", ["QUANT104", "SPEC105", "MODEL107", "SPARK105", "SPARK107"])

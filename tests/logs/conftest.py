@@ -31,14 +31,17 @@ def healthy_lines():
     count = 0
     while len(lines) < 5000:
         count += 1
-        lines.append(f'INFO:     127.0.0.1:{40000 + count % 9000} - "POST /v1/chat/completions HTTP/1.1" 200 OK')
+        lines.append(
+            f'INFO:     127.0.0.1:{40000 + count % 9000} - "POST /v1/chat/completions HTTP/1.1"'
+            " 200 OK"
+        )
         if count % 40 == 0:
             second = count // 40 % 60
             lines.append(
-                f"(APIServer pid=4980) INFO 11-28 00:{count // 2400 % 60:02d}:{second:02d} [loggers.py:273] Engine "
-                f"000: Avg prompt throughput: "
-                f"{count % 97}.2 tokens/s, Avg generation throughput: {100 + count % 400}.0 tokens/s, Running: "
-                f"{count % 16} reqs, Waiting: 0 reqs, "
-                f"GPU KV cache usage: {count % 90}.2%, Prefix cache hit rate: 41.7%"
+                f"(APIServer pid=4980) INFO 11-28 00:{count // 2400 % 60:02d}:{second:02d}"
+                f" [loggers.py:273] Engine 000: Avg prompt throughput: {count % 97}.2 tokens/s, Avg"
+                f" generation throughput: {100 + count % 400}.0 tokens/s, Running: {count % 16}"
+                f" reqs, Waiting: 0 reqs, GPU KV cache usage: {count % 90}.2%, Prefix cache hit"
+                " rate: 41.7%"
             )
     return lines[:5000]

@@ -1,4 +1,6 @@
-"""Logs of real engines, on an H100, an H200 and the CPU: each is read right, with its timeline and facts."""
+"""Logs of real engines, on an H100, an H200 and the CPU: each is read right, with its timeline and
+facts.
+"""
 
 from pathlib import Path
 
@@ -80,7 +82,10 @@ def test_echoes_are_consequences():
 
 def test_the_killed_engine_core_is_named_as_such():
     diagnosis = logs.diagnose(DATA / "h100-0.24.0-moe-fp8.log")
-    assert "engine core" in diagnosis.primary.message and "killed from outside" in diagnosis.primary.message
+    assert (
+        "engine core" in diagnosis.primary.message
+        and "killed from outside" in diagnosis.primary.message
+    )
     assert "Collect next" in diagnosis.primary.fix
 
 
@@ -123,40 +128,63 @@ def test_the_story_of_a_gpu_start():
         "API server",
     ]
     assert story.total_s == pytest.approx(135, abs=1)
-    assert [(t.generation_tok_s, t.running, t.prefix_hits) for t in story.throughput] == [(462.0, 16, 0.887), (244.7, 0, 0.887)]
+    assert [(t.generation_tok_s, t.running, t.prefix_hits) for t in story.throughput] == [
+        (462.0, 16, 0.887),
+        (244.7, 0, 0.887),
+    ]
 
 
 def test_the_story_of_a_start_with_a_draft():
     story = logs.diagnose(DATA / "cpu-0.32.0-tiny35_mtp3.log").story
-    assert (story.speculation, story.draft_tokens, story.draft_architecture) == ("mtp", 3, "Qwen3_5MTP")
+    assert (story.speculation, story.draft_tokens, story.draft_architecture) == (
+        "mtp",
+        3,
+        "Qwen3_5MTP",
+    )
     assert story.kv_tokens == 1048576 and story.concurrency == 1024.0  # one line holds both in 0.32
     assert "draft" in [phase.name for phase in story.phases]
-    assert len(story.acceptance) == 2 and all(len(a.per_position) == 3 and a.mean_length > 1 for a in story.acceptance)
+    assert len(story.acceptance) == 2 and all(
+        len(a.per_position) == 3 and a.mean_length > 1 for a in story.acceptance
+    )
 
 
 def test_the_story_of_a_fragment_of_a_spark():
     diagnosis = logs.diagnose(DATA / "gb10-nightly-2026-04-01.log")
     story = diagnosis.story
     assert story.autotune_s == pytest.approx(12.87, abs=0.01)
-    assert (story.kv_gib, story.kv_tokens, story.concurrency) == (18.04, 694656, 2.63)  # two lines before 0.32
-    assert story.graph_gib == -0.1 and story.graph_estimate_gib == 0.33  # the measurement may be negative, the estimate may not
+    assert (story.kv_gib, story.kv_tokens, story.concurrency) == (
+        18.04,
+        694656,
+        2.63,
+    )  # two lines before 0.32
+    assert (
+        story.graph_gib == -0.1 and story.graph_estimate_gib == 0.33
+    )  # the measurement may be negative, the estimate may not
     assert {"LOG604", "LOG606"} == {f.rule for f in diagnosis.findings}
 
 
 def test_is_nvfp4_on_the_fast_path():
     config = (
-        "INFO 11-27 10:00:00 [core.py:1] Initializing a V1 LLM engine (v0.32.0) with config: model='m', quantization=modelopt_fp4, x=1\n"
+        "INFO 11-27 10:00:00 [core.py:1] Initializing a V1 LLM engine (v0.32.0) with config:"
+        " model='m', quantization=modelopt_fp4, x=1\n"
     )
     said = {
         "native": (
-            "INFO 11-27 10:00:01 [nvfp4.py:242] Using 'FLASHINFER_CUTLASS' NvFp4 MoE backend out of potential backends: ['MARLIN'].\n"
+            "INFO 11-27 10:00:01 [nvfp4.py:242] Using 'FLASHINFER_CUTLASS' NvFp4 MoE backend out of"
+            " potential backends: ['MARLIN'].\n"
         ),
-        "weight-only": "INFO 11-27 10:00:01 [nvfp4.py:242] Using 'MARLIN' NvFp4 MoE backend out of potential backends: ['MARLIN'].\n",
+        "weight-only": (
+            "INFO 11-27 10:00:01 [nvfp4.py:242] Using 'MARLIN' NvFp4 MoE backend out of potential"
+            " backends: ['MARLIN'].\n"
+        ),
         "unknown": "",
     }
     for path, line in said.items():
         assert logs.diagnose(config + line).story.nvfp4_path == path
-    dense = "INFO 11-27 10:00:01 [__init__.py:1240] Using FlashInferCutlassNvFp4LinearKernel for NVFP4 GEMM\n"
+    dense = (
+        "INFO 11-27 10:00:01 [__init__.py:1240] Using FlashInferCutlassNvFp4LinearKernel for NVFP4"
+        " GEMM\n"
+    )
     assert logs.diagnose(config + dense).story.nvfp4_path == "native"
 
 

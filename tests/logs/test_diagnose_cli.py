@@ -19,7 +19,11 @@ def run(*words, given=None):
 def test_a_fault():
     result = run(DATA / "h100-0.24.0-kv-small.log")
     assert result.exit_code == 1
-    assert "4.69 GiB too small" in result.output and "LOG108" in result.output and "Last line of each process" in result.output
+    assert (
+        "4.69 GiB too small" in result.output
+        and "LOG108" in result.output
+        and "Last line of each process" in result.output
+    )
 
 
 def test_healthy():
@@ -32,8 +36,14 @@ def test_json_and_standard_input():
     result = run("-", "--json", given=(DATA / "h100-0.24.0-moe-fp8.log").read_bytes())
     answer = json.loads(result.output)
     assert result.exit_code == 1
-    assert answer["findings"][0]["kind"] == "killed-by-watchdog" and answer["summary"]["primary"] == answer["findings"][0]["rule"]
-    assert answer["summary"]["verdict"] == "fault" and answer["summary"]["facts"]["kv_tokens"] == 897664
+    assert (
+        answer["findings"][0]["kind"] == "killed-by-watchdog"
+        and answer["summary"]["primary"] == answer["findings"][0]["rule"]
+    )
+    assert (
+        answer["summary"]["verdict"] == "fault"
+        and answer["summary"]["facts"]["kv_tokens"] == 897664
+    )
     assert [entry["phase"] for entry in answer["summary"]["timeline"]][-1] == "API server"
     assert set(answer["findings"][0]) >= {
         "rule",
@@ -53,14 +63,20 @@ def test_json_and_standard_input():
 def test_facts_change_the_answer(tmp_path):
     log = tmp_path / "start.log"
     log.write_text(
-        "ValueError: Free memory on device cuda:0 (14.2/121.63 GiB) on startup is less than desired GPU memory "
-        "utilization (0.85, 103.38 GiB).\n"
+        "ValueError: Free memory on device cuda:0 (14.2/121.63 GiB) on startup is less than desired"
+        " GPU memory utilization (0.85, 103.38 GiB).\n"
     )
     assert json.loads(run(log, "--json").output)["findings"][0]["kind"] == "restart-loop"
     facts = tmp_path / "facts.json"
-    facts.write_text(json.dumps({"processes": [{"name": "VLLM::EngineCore", "pid": 41218, "memory": "104277 MiB"}]}))
+    facts.write_text(
+        json.dumps(
+            {"processes": [{"name": "VLLM::EngineCore", "pid": 41218, "memory": "104277 MiB"}]}
+        )
+    )
     answer = json.loads(run(log, "--json", "--facts", facts).output)
-    assert answer["findings"][0]["kind"] == "orphan-memory" and "41218" in answer["findings"][0]["fix"]
+    assert (
+        answer["findings"][0]["kind"] == "orphan-memory" and "41218" in answer["findings"][0]["fix"]
+    )
 
 
 def test_unusable(tmp_path):
@@ -81,11 +97,21 @@ def test_a_fact_that_is_no_amount_is_told(value):
         parse_facts(f"MemTotal: {value}\nMemAvailable: 101 GiB")
 
 
-@pytest.mark.parametrize("junk", [bytes(400), b" \n \n", b"[]\n", b"# A title\n\nSome words.\n", b"vllm serve m --port 8000\n"])
+@pytest.mark.parametrize(
+    "junk",
+    [bytes(400), b" \n \n", b"[]\n", b"# A title\n\nSome words.\n", b"vllm serve m --port 8000\n"],
+)
 def test_what_is_no_log_is_not_called_healthy(junk):
     assert "does not look like a log of vLLM" in str(run("-", given=junk).exception)
 
 
-@pytest.mark.parametrize("begun", [b"INFO 11-28 10:00:00 [x.py:1] loading\n", b"==========\n== vLLM ==\n", b"Loading weights:   0%\n"])
+@pytest.mark.parametrize(
+    "begun",
+    [
+        b"INFO 11-28 10:00:00 [x.py:1] loading\n",
+        b"==========\n== vLLM ==\n",
+        b"Loading weights:   0%\n",
+    ],
+)
 def test_a_log_that_only_begins_is_one(begun):
     assert run("-", given=begun).exit_code == 0

@@ -32,13 +32,23 @@ def test_any_log(pieces, noise, cut):
     text = "".join(pieces).encode("utf-8", "replace")
     text = text[:cut] + noise + text[cut:]
     answer = logs.diagnose(text).to_dict()
-    assert answer["summary"]["verdict"] in ("healthy", "fault", "unknown fault", "starting", "empty")
+    assert answer["summary"]["verdict"] in (
+        "healthy",
+        "fault",
+        "unknown fault",
+        "starting",
+        "empty",
+    )
 
 
 @settings(max_examples=200, deadline=2000)
 @given(
     st.one_of(
-        st.text(max_size=200), st.from_regex(r"(MemTotal|total|pid|fraction|VLLM::EngineCore)[:= ]+[0-9.kGiB]{0,30}\n?", fullmatch=True)
+        st.text(max_size=200),
+        st.from_regex(
+            r"(MemTotal|total|pid|fraction|VLLM::EngineCore)[:= ]+[0-9.kGiB]{0,30}\n?",
+            fullmatch=True,
+        ),
     )
 )
 def test_any_facts(text):

@@ -24,7 +24,9 @@ def test_ends_the_wait_with_the_same_answer(name, step):
     assert found.primary.rule == logs.diagnose(text).primary.rule
 
 
-@pytest.mark.parametrize("name", ["h100-0.24.0-ngram", "cpu-0.32.0-compiled", "cpu-0.32.0-tiny35_mtp3"])
+@pytest.mark.parametrize(
+    "name", ["h100-0.24.0-ngram", "cpu-0.32.0-compiled", "cpu-0.32.0-tiny35_mtp3"]
+)
 def test_a_healthy_start_is_never_interrupted(name):
     text = (DATA / f"{name}.log").read_bytes()
     text = text[: text.index(b"[shutdown]")].rpartition(b"\n")[0]
@@ -37,7 +39,10 @@ def test_a_healthy_start_is_never_interrupted(name):
 
 def test_an_echo_waits_for_the_cause():
     follower = logs.Follower()
-    echo = b"(APIServer pid=1) RuntimeError: Engine core initialization failed. See root cause above.\n"
+    echo = (
+        b"(APIServer pid=1) RuntimeError: Engine core initialization failed. See root cause"
+        b" above.\n"
+    )
     assert follower.fault(echo) is None
     assert follower.fault(b"") is None
     assert follower.fault(b"", ended=True).primary.rule == "LOG510"

@@ -1,5 +1,7 @@
-"""Cases with known answers, scored: a point for the primary finding, one for the fix, one for each thing that must also be said, and one
-off for each thing that must not be said. Full marks are what is asked for."""
+"""Cases with known answers, scored: a point for the primary finding, one for the fix, one for each
+thing that must also be said, and one off for each thing that must not be said. Full marks are what
+is asked for.
+"""
 
 import re
 from dataclasses import dataclass, field
@@ -10,7 +12,9 @@ from sparkbook import logs
 
 @dataclass
 class Case:
-    """`primary`: kind of the primary fault, None for a healthy log. The other fields are patterns looked for in everything said."""
+    """`primary`: kind of the primary fault, None for a healthy log. The other fields are patterns
+    looked for in everything said.
+    """
 
     name: str
     log: str
@@ -64,7 +68,10 @@ A = """\
 ptxas fatal   : Value 'sm_121a' is not defined for option 'gpu-name'
    triton ... command: /opt/venv/.../triton/backends/nvidia/bin/ptxas -v --gpu-name=sm_121a
 """
-B = "torch.AcceleratorError: CUDA error: the provided PTX was compiled with an unsupported toolchain. (222)\n"
+B = (
+    "torch.AcceleratorError: CUDA error: the provided PTX was compiled with an unsupported"
+    " toolchain. (222)\n"
+)
 C = """\
 ptxas error : Instruction 'cvt with .e2m1x2' not supported on .target 'sm_121'
    ninja: build stopped | env TORCH_CUDA_ARCH_LIST=12.1
@@ -75,7 +82,10 @@ CASES = [
         "3: KV short by 0.75 GiB",
         KV_SHORT,
         "kv-too-small",
-        (r"--max-model-len 190272", r"--gpu-memory-utilization 0\.81 \(98\.52 GiB requested, 101\.4 available"),
+        (
+            r"--max-model-len 190272",
+            r"--gpu-memory-utilization 0\.81 \(98\.52 GiB requested, 101\.4 available",
+        ),
         facts="total: 121.63 GiB\nMemAvailable: 101.4\nkv_cache_dtype: fp8\nmax_num_seqs: 4",
         also=(r"KV cache about 23\.7 GiB", r"0\.842.{0,60}102\.4 GiB would fail"),
         never=(r"kv-cache-dtype fp8", r"--max-num-seqs", r"out of memory|\bOOM\b"),
@@ -150,8 +160,9 @@ CASES = [
     ),
     Case(
         "memory not given back yet",
-        '  File "gpu_worker.py", line 210, in init_device\n    self.init_snapshot = '
-        "MemorySnapshot()\ntorch.AcceleratorError: CUDA error: out of memory (MemorySnapshot -> mem_get_info)",
+        '  File "gpu_worker.py", line 210, in init_device\n    self.init_snapshot ='
+        " MemorySnapshot()\ntorch.AcceleratorError: CUDA error: out of memory (MemorySnapshot ->"
+        " mem_get_info)",
         "orphan-memory",
         (r"MemAvailable has come back",),
         never=(r"(?<!don't )lower the fraction",),
@@ -165,22 +176,26 @@ CASES = [
     ),
     Case(
         "token missing",
-        "OSError: You are trying to access a gated repo. 401 Client Error. https://huggingface.co/x",
+        "OSError: You are trying to access a gated repo. 401 Client Error."
+        " https://huggingface.co/x",
         "gated-download",
         (r"HF_TOKEN",),
         never=(r"403",),
     ),
     Case(
         "2: an orphan engine, not the network",
-        "(Worker_TP1 pid=77) ERROR 11-28 10:00:01 [core.py:1] ValueError: Free memory on device cuda:0 (14.2/121.63 "
-        "GiB) on startup is less than "
-        "desired GPU memory utilization (0.85, 103.38 GiB).\n"
-        "[rank0]:[W1128 10:00:09.100 TCPStore.cpp:106] [c10d] sendBytes failed on SocketImpl(fd=56): Broken pipe\n"
-        "[rank0]:[E1128 10:00:19.100 ProcessGroupNCCL.cpp:1] NCCL error: unhandled system error\n"
-        "(EngineCore pid=7) RuntimeError: Engine core initialization failed. See root cause above. Failed core proc(s): {}\n",
+        "(Worker_TP1 pid=77) ERROR 11-28 10:00:01 [core.py:1] ValueError: Free memory on device"
+        " cuda:0 (14.2/121.63 GiB) on startup is less than desired GPU memory utilization (0.85,"
+        " 103.38 GiB).\n[rank0]:[W1128 10:00:09.100 TCPStore.cpp:106] [c10d] sendBytes failed on"
+        " SocketImpl(fd=56): Broken pipe\n[rank0]:[E1128 10:00:19.100 ProcessGroupNCCL.cpp:1] NCCL"
+        " error: unhandled system error\n(EngineCore pid=7) RuntimeError: Engine core"
+        " initialization failed. See root cause above. Failed core proc(s): {}\n",
         "orphan-memory",
         (r"process 41218",),
-        facts='{"processes": [{"name": "VLLM::EngineCore", "pid": 41218, "used": "104277 MiB"}], "memory": {"MemTotal": "121.63 GiB"}}',
+        facts=(
+            '{"processes": [{"name": "VLLM::EngineCore", "pid": 41218, "used": "104277 MiB"}],'
+            ' "memory": {"MemTotal": "121.63 GiB"}}'
+        ),
         also=(r"Consequence", r"104277 MiB"),
         never=(r"[Ll]ower --gpu-memory-utilization",),
     ),
@@ -208,7 +223,10 @@ def test_full_marks(case):
 
 
 def test_one_wait_is_noise_and_three_are_not():
-    line = "INFO 11-28 10:0{}:00 [shm_broadcast.py:466] No available shared memory broadcast block found in 60 seconds."
+    line = (
+        "INFO 11-28 10:0{}:00 [shm_broadcast.py:466] No available shared memory broadcast block"
+        " found in 60 seconds."
+    )
     one = logs.diagnose(line.format(1))
     assert one.healthy and one.findings[0].kind == "benign-noise"
     three = logs.diagnose("\n".join(line.format(minute) for minute in range(4)))
@@ -216,8 +234,14 @@ def test_one_wait_is_noise_and_three_are_not():
 
 
 def test_the_three_of_case_5_in_one_log_stay_three():
-    kinds = {finding.rule: finding.kind for finding in logs.diagnose(A + "\n" + B + "\n" + C).findings}
-    assert kinds["LOG201"] == "arch-ptxas" and kinds["LOG203"] == "arch-ptx-driver" and kinds["LOG202"] == "arch-ptxas"
+    kinds = {
+        finding.rule: finding.kind for finding in logs.diagnose(A + "\n" + B + "\n" + C).findings
+    }
+    assert (
+        kinds["LOG201"] == "arch-ptxas"
+        and kinds["LOG203"] == "arch-ptx-driver"
+        and kinds["LOG202"] == "arch-ptxas"
+    )
 
 
 @pytest.mark.parametrize(

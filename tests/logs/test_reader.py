@@ -1,4 +1,6 @@
-"""The reader: prefixes of processes and ranks, progress bars, colours, encodings, tracebacks, and memory that does not grow."""
+"""The reader: prefixes of processes and ranks, progress bars, colours, encodings, tracebacks, and
+memory that does not grow.
+"""
 
 import io
 import tracemalloc
@@ -16,14 +18,35 @@ def flat(source):
 @pytest.mark.parametrize(
     ("raw", "expected"),
     [
-        ("(EngineCore_DP0 pid=272) INFO 11-27 23:57:14 [core.py:114] hello", ("EngineCore_DP0", "INFO", "core.py:114", "hello", "vllm")),
-        ("(EngineCore_0 pid=272) ERROR 2025-10-03 23:57:14 [core.py:114] hello", ("EngineCore_0", "ERROR", "core.py:114", "hello", "vllm")),
-        ("(Worker_TP1 pid=9) WARNING 11-27 23:57:14.123 [x.py:1] w", ("Worker_TP1", "WARNING", "x.py:1", "w", "vllm")),
-        ("INFO 11-27 23:57:14 [core.py:114] no process", ("", "INFO", "core.py:114", "no process", "vllm")),
-        ("INFO:     Application startup complete.", ("", "INFO", "", "Application startup complete.", "uvicorn")),
-        ("[rank3]:[W1127 23:51:28.977372923 ProcessGroupNCCL.cpp:1575] Warning: x", ("rank3", "WARNING", "", None, "nccl")),
         (
-            "(EngineCore pid=94) 2026-04-01 17:57:12,303 - INFO - autotuner.py:455 - flashinfer.jit: [Autotuner]: x",
+            "(EngineCore_DP0 pid=272) INFO 11-27 23:57:14 [core.py:114] hello",
+            ("EngineCore_DP0", "INFO", "core.py:114", "hello", "vllm"),
+        ),
+        (
+            "(EngineCore_0 pid=272) ERROR 2025-10-03 23:57:14 [core.py:114] hello",
+            ("EngineCore_0", "ERROR", "core.py:114", "hello", "vllm"),
+        ),
+        (
+            "(Worker_TP1 pid=9) WARNING 11-27 23:57:14.123 [x.py:1] w",
+            ("Worker_TP1", "WARNING", "x.py:1", "w", "vllm"),
+        ),
+        (
+            "INFO 11-27 23:57:14 [core.py:114] no process",
+            ("", "INFO", "core.py:114", "no process", "vllm"),
+        ),
+        (
+            "INFO:     Application startup complete.",
+            ("", "INFO", "", "Application startup complete.", "uvicorn"),
+        ),
+        (
+            "[rank3]:[W1127 23:51:28.977372923 ProcessGroupNCCL.cpp:1575] Warning: x",
+            ("rank3", "WARNING", "", None, "nccl"),
+        ),
+        (
+            (
+                "(EngineCore pid=94) 2026-04-01 17:57:12,303 - INFO - autotuner.py:455 -"
+                " flashinfer.jit: [Autotuner]: x"
+            ),
             ("EngineCore", "INFO", "", None, "flashinfer"),
         ),
         ("[TensorRT-LLM][DEBUG] SM121: skipping", ("", "", "", None, "tensorrt-llm")),
@@ -32,9 +55,18 @@ def flat(source):
             "Nov 27 10:00:00 spark vllm[12]: (EngineCore pid=1) ERROR 11-27 10:00:00 [c.py:1] boom",
             ("EngineCore", "ERROR", "c.py:1", "boom", "vllm"),
         ),
-        ("2026-11-27T10:00:00.123456789Z INFO 11-27 10:00:00 [c.py:1] docker logs -t", ("", "INFO", "c.py:1", "docker logs -t", "vllm")),
-        ("vllm-1  | INFO 11-27 10:00:00 [c.py:1] compose", ("", "INFO", "c.py:1", "compose", "vllm")),
-        ("(RayWorkerWrapper pid=8, ip=10.0.0.2) INFO 11-27 10:00:00 [c.py:1] ray", ("RayWorkerWrapper", "INFO", "c.py:1", "ray", "vllm")),
+        (
+            "2026-11-27T10:00:00.123456789Z INFO 11-27 10:00:00 [c.py:1] docker logs -t",
+            ("", "INFO", "c.py:1", "docker logs -t", "vllm"),
+        ),
+        (
+            "vllm-1  | INFO 11-27 10:00:00 [c.py:1] compose",
+            ("", "INFO", "c.py:1", "compose", "vllm"),
+        ),
+        (
+            "(RayWorkerWrapper pid=8, ip=10.0.0.2) INFO 11-27 10:00:00 [c.py:1] ray",
+            ("RayWorkerWrapper", "INFO", "c.py:1", "ray", "vllm"),
+        ),
     ],
 )
 def test_prefixes(raw, expected):
@@ -92,22 +124,30 @@ def test_a_traceback_is_one_event():
     assert len(found) == 1
     assert found[0].exceptions == ["ValueError: the first", "RuntimeError: the second"]
     assert found[0].frames == ["gpu_worker.py, load", "core.py, run"]
-    assert "goes on" in found[0].text and "afterwards" not in found[0].text and found[0].line.process == "EngineCore"
+    assert (
+        "goes on" in found[0].text
+        and "afterwards" not in found[0].text
+        and found[0].line.process == "EngineCore"
+    )
 
 
 def test_an_unknown_fault_is_quoted():
     diagnosis = logs.diagnose(TRACE)
     assert diagnosis.verdict == "unknown fault" and diagnosis.primary.rule == "LOG900"
-    assert "RuntimeError: the second" in diagnosis.primary.message and "core.py, run" in diagnosis.primary.message
+    assert (
+        "RuntimeError: the second" in diagnosis.primary.message
+        and "core.py, run" in diagnosis.primary.message
+    )
     assert "EngineCore" in diagnosis.primary.evidence
 
 
 def test_the_first_fault_of_any_rank_wins():
     text = (
-        "(Worker_TP0 pid=1) INFO 11-28 10:00:00 [x.py:1] fine\n"
-        "(Worker_TP1 pid=2) ERROR 11-28 10:00:01 [x.py:1] RuntimeError: CUDA error: an illegal instruction was encountered\n"
-        "(Worker_TP0 pid=1) ERROR 11-28 10:00:09 [x.py:1] TimeoutError: RPC call to sample_tokens timed out.\n"
-        "[rank0]:[W1128 10:00:09.1 TCPStore.cpp:106] [c10d] sendBytes failed: Broken pipe\n"
+        "(Worker_TP0 pid=1) INFO 11-28 10:00:00 [x.py:1] fine\n(Worker_TP1 pid=2) ERROR 11-28"
+        " 10:00:01 [x.py:1] RuntimeError: CUDA error: an illegal instruction was"
+        " encountered\n(Worker_TP0 pid=1) ERROR 11-28 10:00:09 [x.py:1] TimeoutError: RPC call to"
+        " sample_tokens timed out.\n[rank0]:[W1128 10:00:09.1 TCPStore.cpp:106] [c10d] sendBytes"
+        " failed: Broken pipe\n"
     )
     diagnosis = logs.diagnose(text)
     assert diagnosis.primary.kind == "illegal-instruction"
@@ -117,9 +157,9 @@ def test_the_first_fault_of_any_rank_wins():
 
 def test_wrapped_lines_are_read_together():
     line = (
-        "ValueError: Free memory on device cuda:0 (98.9/121.69 GiB) on startup is less than desired GPU memory "
-        "utilization (0.92, 111.95 GiB). "
-        "Decrease GPU memory utilization or reduce GPU memory used by other processes."
+        "ValueError: Free memory on device cuda:0 (98.9/121.69 GiB) on startup is less than desired"
+        " GPU memory utilization (0.92, 111.95 GiB). Decrease GPU memory utilization or reduce GPU"
+        " memory used by other processes."
     )
     for width in (80, 100, 120):
         wrapped = "\n".join(line[i : i + width] for i in range(0, len(line), width))
@@ -127,12 +167,15 @@ def test_wrapped_lines_are_read_together():
 
 
 def test_memory_stays_small():
-    """At 12,000 lines of 12,000 processes the peak is 1.7 MiB, and 1.8 at twice as many; a reader that kept its lines would pass 3 MiB."""
+    """At 12,000 lines of 12,000 processes the peak is 1.7 MiB, and 1.8 at twice as many; a reader
+    that kept its lines would pass 3 MiB.
+    """
 
     def endless():
         for number in range(12_000):
             yield (
-                f"(P{number} pid={number}) INFO 11-28 00:00:00 [x.py:1] request {number:x} of {number * 7:x} waits in graph took\n"
+                f"(P{number} pid={number}) INFO 11-28 00:00:00 [x.py:1] request {number:x} of"
+                f" {number * 7:x} waits in graph took\n"
             ).encode()
 
     reader = Reader({"graph", "took"})
@@ -160,7 +203,9 @@ def test_one_line_without_an_end_is_cut():
 )
 def test_facts(text):
     facts = logs.parse_facts(text)
-    assert facts.total_gib == pytest.approx(121.63, abs=0.01) and facts.available_gib == pytest.approx(101.4, abs=0.01)
+    assert facts.total_gib == pytest.approx(
+        121.63, abs=0.01
+    ) and facts.available_gib == pytest.approx(101.4, abs=0.01)
 
 
 def test_no_facts():

@@ -1,4 +1,6 @@
-"""Faults of the real vLLM, provoked on the CPU, and what the doctor says about the log that they leave."""
+"""Faults of the real vLLM, provoked on the CPU, and what the doctor says about the log that they
+leave.
+"""
 
 import os
 import shutil
@@ -43,8 +45,17 @@ def model(tmp_path, **changes):
 
 def log_of(tmp_path, served, env=None, **args):
     """The log of a start that ends by itself."""
-    arguments = {name: value for name, value in {**SMALL, **{n.replace("_", "-"): v for n, v in args.items()}}.items() if value is not None}
-    engine = ProcessEngine(Launch(serve=Serve(args=arguments), env=env or {}), served, name="tiny", folder=tmp_path / "engine")
+    arguments = {
+        name: value
+        for name, value in {**SMALL, **{n.replace("_", "-"): v for n, v in args.items()}}.items()
+        if value is not None
+    }
+    engine = ProcessEngine(
+        Launch(serve=Serve(args=arguments), env=env or {}),
+        served,
+        name="tiny",
+        folder=tmp_path / "engine",
+    )
     try:
         deadline = time.monotonic() + 150
         while engine.running and time.monotonic() < deadline:
@@ -60,7 +71,13 @@ def log_of(tmp_path, served, env=None, **args):
 
 # Each start of vLLM costs half a minute, so each is made once.
 STARTS = {
-    "too long context": ({"max_model_len": 1_000_000}, {}, "flag-conflict", "LOG315", "Set --max-model-len 4096"),
+    "too long context": (
+        {"max_model_len": 1_000_000},
+        {},
+        "flag-conflict",
+        "LOG315",
+        "Set --max-model-len 4096",
+    ),
     "unknown architecture": (
         {},
         {"architectures": ["NobodysForCausalLM"], "model_type": "nobodys"},
@@ -68,7 +85,13 @@ STARTS = {
         "LOG317",
         "newer image",
     ),
-    "bad JSON": ({"speculative_config": '{"method":"ngram"'}, {}, "launcher-quoting", "LOG305", "single quotes"),
+    "bad JSON": (
+        {"speculative_config": '{"method":"ngram"'},
+        {},
+        "launcher-quoting",
+        "LOG305",
+        "single quotes",
+    ),
     "missing model": ({}, None, "offline-assets", "LOG325", "Fetch the files beforehand"),
     "unknown tool parser": (
         {"enable_auto_tool_choice": True, "tool_call_parser": "nobodys"},
@@ -77,16 +100,36 @@ STARTS = {
         "LOG309",
         "--tool-parser-plugin",
     ),
-    "removed flag": ({"speculative_disable_by_batch_size": 32}, {}, "removed-flag", "LOG303", "num_speculative_tokens_per_batch_size"),
+    "removed flag": (
+        {"speculative_disable_by_batch_size": 32},
+        {},
+        "removed-flag",
+        "LOG303",
+        "num_speculative_tokens_per_batch_size",
+    ),
     "wrong dtype": ({"dtype": "int3"}, {}, "removed-flag", "LOG306", "--dtype"),
-    "unknown reasoning parser": ({"reasoning_parser": "nano_v3"}, {}, "reasoning-parser", "LOG310", "nemotron_v3"),
-    "KV too small": ({"max_model_len": 2048, "kv_cache_memory_bytes": "256K"}, {}, "kv-too-small", "LOG108", "--max-model-len"),
+    "unknown reasoning parser": (
+        {"reasoning_parser": "nano_v3"},
+        {},
+        "reasoning-parser",
+        "LOG310",
+        "nemotron_v3",
+    ),
+    "KV too small": (
+        {"max_model_len": 2048, "kv_cache_memory_bytes": "256K"},
+        {},
+        "kv-too-small",
+        "LOG108",
+        "--max-model-len",
+    ),
 }
 
 
 @pytest.fixture(scope="module")
 def printed(request, tmp_path_factory):
-    """The log of each start that is asked for, on its way: two at a time, since one keeps a single core busy."""
+    """The log of each start that is asked for, on its way: two at a time, since one keeps a single
+    core busy.
+    """
 
     def start(name):
         args, config, *_ = STARTS[name]
@@ -94,7 +137,11 @@ def printed(request, tmp_path_factory):
         served = "nobody/no-such-model" if config is None else model(folder, **config)
         return log_of(folder, served, {"HF_HUB_OFFLINE": "1"}, **args)
 
-    asked = [item.callspec.params["name"] for item in request.session.items if item.path == request.path and hasattr(item, "callspec")]
+    asked = [
+        item.callspec.params["name"]
+        for item in request.session.items
+        if item.path == request.path and hasattr(item, "callspec")
+    ]
     with ThreadPoolExecutor(2) as pool:
         yield {name: pool.submit(start, name) for name in asked}
         pool.shutdown(cancel_futures=True)
@@ -115,9 +162,16 @@ def test_port_in_use(cache, tmp_path):
         taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         taken.bind(("127.0.0.1", 0))
         port = taken.getsockname()[1]
-        # The library looks before it starts; the engine itself is what is tried here, so the port is taken behind its back.
+        # The library looks before it starts; the engine itself is what is tried here, so the port
+        # is taken behind its back.
         launch = Launch(serve=Serve(args=SMALL))
-        engine = ProcessEngine(launch, embedded.model_folder("tiny-dense"), name="tiny", port=port, folder=tmp_path / "engine")
+        engine = ProcessEngine(
+            launch,
+            embedded.model_folder("tiny-dense"),
+            name="tiny",
+            port=port,
+            folder=tmp_path / "engine",
+        )
         taken.listen()
         try:
             deadline = time.monotonic() + 150
@@ -130,16 +184,26 @@ def test_port_in_use(cache, tmp_path):
 
 
 def test_healthy_then_killed(cache, tmp_path):
-    """One start shows two things: a healthy log is healthy, and the same log is a fault when the engine core has been killed."""
+    """One start shows two things: a healthy log is healthy, and the same log is a fault when the
+    engine core has been killed.
+    """
     launch = Launch(serve=Serve(args=SMALL))
-    engine = ProcessEngine(launch, embedded.model_folder("tiny-dense"), name="tiny", folder=tmp_path / "engine")
+    engine = ProcessEngine(
+        launch, embedded.model_folder("tiny-dense"), name="tiny", folder=tmp_path / "engine"
+    )
     try:
         engine.wait_ready(requests=False, deadline_s=150)
         healthy = logs.diagnose(engine.log_file)
-        assert healthy.verdict == "healthy" and not [f for f in healthy.findings if f.severity != "info"]
+        assert healthy.verdict == "healthy" and not [
+            f for f in healthy.findings if f.severity != "info"
+        ]
         assert healthy.story.release and healthy.story.kv_tokens and healthy.story.phases
         processes = psutil.Process(engine._guard.pid).children(recursive=True)
-        core = next(p for p in processes if "EngineCore" in " ".join(p.cmdline()) or "EngineCore" in p.name())
+        core = next(
+            p
+            for p in processes
+            if "EngineCore" in " ".join(p.cmdline()) or "EngineCore" in p.name()
+        )
         os.kill(core.pid, signal.SIGKILL)
         deadline = time.monotonic() + 60
         while engine.running and time.monotonic() < deadline:

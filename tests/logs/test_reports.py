@@ -1,4 +1,6 @@
-"""Lines of public problem reports: each is recognized for what it is, alone and in the middle of a long healthy log."""
+"""Lines of public problem reports: each is recognized for what it is, alone and in the middle of a
+long healthy log.
+"""
 
 from collections import Counter
 from functools import cache
@@ -14,7 +16,9 @@ PLACES = (0.02, 0.4, 0.97)
 
 
 def kind_of(diagnosis, expected):
-    """The kind of the primary fault; for what is no fault, the expected kind where it is among the findings."""
+    """The kind of the primary fault; for what is no fault, the expected kind where it is among the
+    findings.
+    """
     if diagnosis.primary is not None:
         return diagnosis.primary.kind
     return next((f.kind for f in diagnosis.findings if f.kind == expected), "healthy")
@@ -53,12 +57,22 @@ def test_confusion_table(haystack, capsys):
     for report in REPORTS:
         table["alone", report["kind"], kind_of(alone(report["signature"]), report["kind"])] += 1
         place = PLACES[int(report["id"][1:]) % 3]
-        table["buried", report["kind"], kind_of(buried(haystack, report["signature"], place), report["kind"])] += 1
+        table[
+            "buried",
+            report["kind"],
+            kind_of(buried(haystack, report["signature"], place), report["kind"]),
+        ] += 1
     right = sum(count for (_, kind, found), count in table.items() if kind == found)
     with capsys.disabled():
-        print(f"\n{len(REPORTS)} reports, alone and in a 5,000-line healthy log: {right} of {sum(table.values())} right")
+        print(
+            f"\n{len(REPORTS)} reports, alone and in a 5,000-line healthy log: {right} of"
+            f" {sum(table.values())} right"
+        )
         for kind in sorted({report["kind"] for report in REPORTS}):
-            cells = {how: {f: n for (h, k, f), n in table.items() if h == how and k == kind} for how in ("alone", "buried")}
+            cells = {
+                how: {f: n for (h, k, f), n in table.items() if h == how and k == kind}
+                for how in ("alone", "buried")
+            }
             print(f"  {kind:<24} alone {cells['alone']}  buried {cells['buried']}")
     assert right == sum(table.values())
 
@@ -73,7 +87,9 @@ UNSEEN = yaml.safe_load((DATA / "unseen.yaml").read_text())
 """The same kinds in other words."""
 
 
-@pytest.mark.parametrize("report", UNSEEN, ids=lambda report: f"{report['kind']}: {report['line'][:40]}")
+@pytest.mark.parametrize(
+    "report", UNSEEN, ids=lambda report: f"{report['kind']}: {report['line'][:40]}"
+)
 def test_other_words(report, haystack):
     assert kind_of(alone(report["line"]), report["kind"]) == report["kind"]
     assert kind_of(buried(haystack, report["line"], 0.4), report["kind"]) == report["kind"]

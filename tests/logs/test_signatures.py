@@ -52,7 +52,9 @@ def test_figures_are_all_used():
 
 
 def test_most_kinds_have_a_signature():
-    """Kinds that no log line can tell are for the linter, the planner, the host check and the metrics."""
+    """Kinds that no log line can tell are for the linter, the planner, the host check and the
+    metrics.
+    """
     given_by_figures = {"multi-tenant", "oom-runtime", "spec-decode-oom", "hang-health-ok"}
     assert KINDS - {s.kind for s in ALL} - given_by_figures == {
         "config-drift",
@@ -64,8 +66,12 @@ def test_most_kinds_have_a_signature():
 
 
 def test_the_words_never_hide_a_match():
-    """A line that a signature's pattern fits has one of its words, for every line of every example and report."""
-    lines = [s.example for s in ALL] + [r["signature"] for r in yaml.safe_load((DATA / "reports.yaml").read_text())]
+    """A line that a signature's pattern fits has one of its words, for every line of every example
+    and report.
+    """
+    lines = [s.example for s in ALL] + [
+        r["signature"] for r in yaml.safe_load((DATA / "reports.yaml").read_text())
+    ]
     for line in lines:
         words = set(re.findall("[a-z]+", line.lower()))
         for signature in ALL:
@@ -97,7 +103,10 @@ def test_asking_for_one():
 def test_page(signature):
     markdown = page(signature)
     assert markdown.startswith(f"# {signature.id}: ") and signature.source in markdown
-    assert signature.example.replace("\r", "\n") in markdown and signature.passing.replace("\r", "\n") in markdown
+    assert (
+        signature.example.replace("\r", "\n") in markdown
+        and signature.passing.replace("\r", "\n") in markdown
+    )
 
 
 def test_the_table_of_symptoms():
@@ -111,7 +120,10 @@ def test_a_semaphore_gone_after_a_fault_is_an_echo_of_it():
     gone = "FileNotFoundError: [Errno 2] No such file or directory: '/psm_0a1b2c3d'\n"
     taken = "OSError: [Errno 98] Address already in use\n"
     first = "INFO 11-27 10:00:00 [api_server.py:1] vLLM API server version 0.32.0\n"
-    alone, after = logs.diagnose((first + gone).encode()), logs.diagnose((first + taken + first + gone).encode())
+    alone, after = (
+        logs.diagnose((first + gone).encode()),
+        logs.diagnose((first + taken + first + gone).encode()),
+    )
     assert alone.primary.rule == "LOG405"
     assert after.primary.kind == "port-in-use"
     assert [f.rule for f in after.findings if f.severity == "error"] == [after.primary.rule]

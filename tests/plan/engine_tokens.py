@@ -1,4 +1,5 @@
-"""Run by the engine's Python: builds a real CPU engine on dummy weights for each folder and prints the KV tokens that it comes to.
+"""Run by the engine's Python: builds a real CPU engine on dummy weights for each folder and prints
+the KV tokens that it comes to.
 
 python engine_tokens.py OPTIONS-AS-JSON FOLDER...
 """
@@ -12,7 +13,13 @@ from vllm import LLM
 options = json.loads(sys.argv[1])
 for folder in sys.argv[2:]:
     try:
-        engine = LLM(model=folder, load_format="dummy", enforce_eager=True, skip_tokenizer_init=True, **options)
+        engine = LLM(
+            model=folder,
+            load_format="dummy",
+            enforce_eager=True,
+            skip_tokenizer_init=True,
+            **options,
+        )
         config = engine.llm_engine.vllm_config
         found = {
             "tokens": config.cache_config.kv_cache_size_tokens,

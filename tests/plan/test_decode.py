@@ -16,7 +16,9 @@ from sparkbook.plan.decode import (
     step,
 )
 
-ROUND = Machine(read_gb_s=100.0, peak_flop_s=1e14, overhead_s=1e-3, verify_kv_gb_s=10.0, scatter=0.25)
+ROUND = Machine(
+    read_gb_s=100.0, peak_flop_s=1e14, overhead_s=1e-3, verify_kv_gb_s=10.0, scatter=0.25
+)
 """100 GB/s, 100 TFLOP/s, 1 ms a layer: numbers that a head can follow."""
 
 DENSE = Reads(every_step=10e9, layers=10, active_params=10e9, kv_token=1e5, head=1e9)
@@ -25,7 +27,9 @@ MOE = Reads(every_step=1e9, routed=1e9, experts=8, active_experts=2, layers=10, 
 
 def test_a_dense_step_reads_everything_once():
     found = step(DENSE, 1, 10_000, machine=ROUND)
-    assert found.parts == pytest.approx({"weights": 0.1, "KV cache": 0.01, "recurrent state": 0, "draft": 0, "overhead": 0.01})
+    assert found.parts == pytest.approx(
+        {"weights": 0.1, "KV cache": 0.01, "recurrent state": 0, "draft": 0, "overhead": 0.01}
+    )
     assert found.total_s == pytest.approx(0.12)
     assert found.limit == "memory"
 
@@ -43,14 +47,17 @@ def test_enough_tokens_make_arithmetic_the_limit():
 
 
 def test_more_tokens_touch_more_experts():
-    # One token goes through 2 of 8; of two tokens, each expert is missed with (3/4)^2: 3.5 are touched, 1.75 times the bytes.
+    # One token goes through 2 of 8; of two tokens, each expert is missed with (3/4)^2: 3.5 are
+    # touched, 1.75 times the bytes.
     assert step(MOE, 1, 0, machine=ROUND).weights_s == pytest.approx(0.02)
     assert step(MOE, 2, 0, machine=ROUND).weights_s == pytest.approx(0.01 + 0.01 * 1.75)
     assert step(MOE, 500, 0, machine=ROUND).weights_s == pytest.approx(0.01 + 0.04)
 
 
 def test_a_window_ends_the_growth_of_the_cache():
-    sliding = Reads(every_step=1e9, layers=1, active_params=1e9, kv_token=1e3, kv_window=1e5, window=1000)
+    sliding = Reads(
+        every_step=1e9, layers=1, active_params=1e9, kv_token=1e3, kv_window=1e5, window=1000
+    )
     assert sliding.kv(500) == 500 * 1e3 + 500 * 1e5
     assert sliding.kv(50_000) == 50_000 * 1e3 + 1000 * 1e5
 
@@ -65,7 +72,9 @@ def test_a_state_is_read_once_and_written_after_every_token():
 def test_a_draft_costs_its_passes_and_the_head():
     draft = Drafting(tokens=4, passes=4, weights=5e8, layers=1, length=(2.0, 3.0, 4.0))
     assert step(DENSE, 1, 0, draft, ROUND).draft_s == pytest.approx(4 * (1.5e9 / 1e11 + 1e-3))
-    own_head = Drafting(tokens=4, passes=1, weights=5e8, layers=1, length=(2.0, 3.0, 4.0), shares_head=False)
+    own_head = Drafting(
+        tokens=4, passes=1, weights=5e8, layers=1, length=(2.0, 3.0, 4.0), shares_head=False
+    )
     assert step(DENSE, 1, 0, own_head, ROUND).draft_s == pytest.approx(5e8 / 1e11 + 1e-3)
 
 
@@ -79,7 +88,10 @@ def test_verifying_attention_is_slower_and_its_speed_unknown():
 
 
 def test_bounds_of_the_input_widen_the_interval():
-    sure, unsure = speed(DENSE, machine=ROUND), speed((DENSE.scaled(0.5), DENSE, DENSE.scaled(2)), machine=ROUND)
+    sure, unsure = (
+        speed(DENSE, machine=ROUND),
+        speed((DENSE.scaled(0.5), DENSE, DENSE.scaled(2)), machine=ROUND),
+    )
     assert unsure.tok_s == sure.tok_s
     assert unsure.low < sure.low < sure.tok_s < sure.high < unsure.high
 
@@ -98,7 +110,8 @@ def test_a_plan_answers_for_four_loads():
 
 
 def test_mean_length_is_one_plus_the_rates():
-    # vLLM's log line in the recorded scrape: 0.85 / 0.59 / 0.33 gives a mean acceptance length of 2.77.
+    # vLLM's log line in the recorded scrape: 0.85 / 0.59 / 0.33 gives a mean acceptance length of
+    # 2.77.
     assert mean_length([0.85, 0.59, 0.33]) == pytest.approx(2.77)
     assert mean_length([]) == 1
     assert geometric_length(0.5, 3) == pytest.approx(1.875)

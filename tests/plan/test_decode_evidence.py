@@ -1,4 +1,6 @@
-"""The decode model against every published figure that it covers: the errors, the intervals, and that the fit is the calibration rows'."""
+"""The decode model against every published figure that it covers: the errors, the intervals, and
+that the fit is the calibration rows'.
+"""
 
 import statistics
 
@@ -20,7 +22,8 @@ def _in(group):
 def test_median_errors(group):
     rows = COVERED if group == "all" else _in(group)
     plain, others = [o for o in rows if o.plain], [o for o in rows if not o.plain]
-    # The goal is 8 %; the calibration half, where the range of a single source stands twice, is a little above it.
+    # The goal is 8 %; the calibration half, where the range of a single source stands twice, is a
+    # little above it.
     assert evidence.median_error(plain) <= (0.085 if group == "calibration" else 0.08)
     assert evidence.median_error(others) <= 0.15
 
@@ -37,7 +40,9 @@ def test_intervals_hold_nine_of_ten(group):
 
 
 def test_no_interval_says_nothing():
-    """From low to high: least where nothing is drafted, most where the kind of text is not known either."""
+    """From low to high: least where nothing is drafted, most where the kind of text is not known
+    either.
+    """
     for outcome in OUTCOMES:
         span = outcome.estimate.high / outcome.estimate.low
         known = outcome.row.draft and outcome.row.draft.text != "mixed"
@@ -45,9 +50,13 @@ def test_no_interval_says_nothing():
 
 
 def test_every_large_error_is_explained():
-    unexplained = [outcome.row.id for outcome in OUTCOMES if abs(outcome.error) > 0.25 and not outcome.row.note]
+    unexplained = [
+        outcome.row.id for outcome in OUTCOMES if abs(outcome.error) > 0.25 and not outcome.row.note
+    ]
     assert not unexplained
-    needless = [outcome.row.id for outcome in OUTCOMES if abs(outcome.error) <= 0.2 and outcome.row.note]
+    needless = [
+        outcome.row.id for outcome in OUTCOMES if abs(outcome.error) <= 0.2 and outcome.row.note
+    ]
     assert not needless, "a note beside a row that needs none"
 
 
@@ -63,7 +72,13 @@ def test_calibration_takes_at_most_half():
 
 def test_what_is_left_out_says_why():
     reasons = {row.left_out for row in DATA.rows if row.left_out}
-    assert reasons == {"llama.cpp", "two Sparks", "a momentary peak", "quantizer in Python", "TensorRT-LLM"}
+    assert reasons == {
+        "llama.cpp",
+        "two Sparks",
+        "a momentary peak",
+        "quantizer in Python",
+        "TensorRT-LLM",
+    }
     assert len(DATA.rows) == 76
     assert len(DATA.covered) == 59
 
@@ -77,27 +92,39 @@ def test_rows_are_complete_and_cited():
             assert row.draft.use in DATA.models[row.model].drafts
     for figure in (*DATA.rows, *DATA.further, *DATA.prefills):
         assert DATA.source(figure).url
-    assert {figure.source for figure in (*DATA.rows, *DATA.further, *DATA.prefills)} | {"config"} == set(DATA.sources)
+    assert {figure.source for figure in (*DATA.rows, *DATA.further, *DATA.prefills)} | {
+        "config"
+    } == set(DATA.sources)
 
 
 @pytest.mark.parametrize(
     ("model", "active_b"),
     # Active parameters that the models' cards state; heads count, input embeddings do not.
-    [("gemma-4-31b", 30.7), ("gemma-4-26b-a4b", 3.8), ("nemotron-3-super-120b-a12b", 12), ("gpt-oss-120b", 5.1), ("llama-3.3-70b", 69.5),
-     ("qwen3.5-27b", 25.6), ("qwen3.5-35b-a3b", 3), ("qwen3-next-80b-a3b", 3.4), ("nemotron-3-nano-30b-a3b", 3.2)],
-)  # fmt: skip
+    [
+        ("gemma-4-31b", 30.7),
+        ("gemma-4-26b-a4b", 3.8),
+        ("nemotron-3-super-120b-a12b", 12),
+        ("gpt-oss-120b", 5.1),
+        ("llama-3.3-70b", 69.5),
+        ("qwen3.5-27b", 25.6),
+        ("qwen3.5-35b-a3b", 3),
+        ("qwen3-next-80b-a3b", 3.4),
+        ("nemotron-3-nano-30b-a3b", 3.2),
+    ],
+)
 def test_shapes_add_up_to_the_active_parameters(model, active_b):
     assert sum(DATA.models[model].params().values()) / 1e9 == pytest.approx(active_b, rel=0.05)
 
 
 def test_bytes_of_a_checked_checkpoint():
-    # https://github.com/NVIDIA/dgx-spark-playbooks/pull/91 counts 40.61 GB a token for Llama 3.3 70B in NVFP4.
+    # https://github.com/NVIDIA/dgx-spark-playbooks/pull/91 counts 40.61 GB a token for Llama 3.3
+    # 70B in NVFP4.
     _, reads, _ = DATA.models["llama-3.3-70b"].reads("nvfp4")
     assert reads.every_step / 1e9 == pytest.approx(40.61, abs=0.01)
 
 
 def test_prefill_rates_are_the_published_ones():
     rates = [rate for _, rate in evidence.prefill_rates()]
-    assert tuple(round(rate / 1e12) for rate in (min(rates), statistics.median(rates), max(rates))) == tuple(
-        round(rate / 1e12) for rate in PREFILL_FLOP_S
-    )
+    assert tuple(
+        round(rate / 1e12) for rate in (min(rates), statistics.median(rates), max(rates))
+    ) == tuple(round(rate / 1e12) for rate in PREFILL_FLOP_S)

@@ -19,26 +19,42 @@ def model(gib=20.0, params=1, **more):
     """An invented checkpoint of which everything is known."""
     weights = (checkpoint.Weights("mlp", "bf16", Range.of(params), Range.of(gib * GIB)),)
     return Checkpoint(
-        "ORG/MODEL", None, None, Geometry(62, 3072, 200064, (Cache("full", 62, 4, 128, 128),), context=196608), weights, **more
+        "ORG/MODEL",
+        None,
+        None,
+        Geometry(62, 3072, 200064, (Cache("full", 62, 4, 128, 128),), context=196608),
+        weights,
+        **more,
     )
 
 
 def test_kv_short_by_three_quarters_of_a_gib():
-    """A recipe 0.75 GiB short for its own context: https://github.com/eugr/spark-vllm-docker/issues/396."""
+    """A recipe 0.75 GiB short for its own context:
+    https://github.com/eugr/spark-vllm-docker/issues/396.
+    """
     setup = Setup(model(), 196608, 4, 0.80, release="0.24.0", kv_bytes=round(22.5 * GIB))
     found = plan.plan(setup, Host(TOTAL, Range.of(101.4 * GIB)))
     assert found.needed == Range.of(23.25 * GIB)
     assert found.verdict == "fits with less context"
     assert [f.rule for f in found.findings][:1] == ["PLAN104"]
     assert found.longest().low == 190_256, "the log's 190,272 is for 22.5 GiB before rounding"
-    # The same by the fraction: 0.75 GiB are 0.0062 of the total, so 0.81 holds it, and passes the start check where 0.842 would not.
+    # The same by the fraction: 0.75 GiB are 0.0062 of the total, so 0.81 holds it, and passes the
+    # start check where 0.842 would not.
     rest = 0.80 * 121.63 - 22.5
     for fraction, fits in ((0.80, False), (0.81, True), (0.842, False)):
-        again = plan.Plan(dataclasses.replace(setup, kv_bytes=None, fraction=fraction, checkpoint=model(rest)), found.host, _nothing())
+        again = plan.Plan(
+            dataclasses.replace(setup, kv_bytes=None, fraction=fraction, checkpoint=model(rest)),
+            found.host,
+            _nothing(),
+        )
         assert again.fits is fits, fraction
     codes = [f.rule for f in again.findings]
     assert codes[0] == "PLAN102"
-    at = plan.Plan(dataclasses.replace(setup, kv_bytes=None, fraction=0.81, checkpoint=model(rest)), found.host, _nothing())
+    at = plan.Plan(
+        dataclasses.replace(setup, kv_bytes=None, fraction=0.81, checkpoint=model(rest)),
+        found.host,
+        _nothing(),
+    )
     assert f"{at.requested / GIB:.2f} {at.kv.low / GIB:.1f}" == "98.52 23.7"
 
 
@@ -56,11 +72,16 @@ def test_engines_side_by_side():
     found = plan.of("gpt-oss-20b", host(cotenants=("other=0.42", "32GiB")), fraction=0.35)
     assert "PLAN106" in [f.rule for f in found.findings]
     assert found.verdict == "does not fit"
-    assert plan.of("gpt-oss-20b", host(cotenants=("other=0.36", "32GiB"), available_gib=121.6), fraction=0.28).fits
+    assert plan.of(
+        "gpt-oss-20b", host(cotenants=("other=0.36", "32GiB"), available_gib=121.6), fraction=0.28
+    ).fits
 
 
 def test_an_idle_engine_holds_its_fraction():
-    alone, beside = (plan.of("gpt-oss-20b", host(available_gib=110, cotenants=t), fraction=0.6) for t in ((), ("other=0.42",)))
+    alone, beside = (
+        plan.of("gpt-oss-20b", host(available_gib=110, cotenants=t), fraction=0.6)
+        for t in ((), ("other=0.42",))
+    )
     assert alone.fits
     assert not beside.fits
     assert beside.host.free_for_engine == Range.of(110 * GIB - CoTenant("x", 0.42).held(TOTAL))
@@ -74,7 +95,11 @@ def test_a_co_tenant_that_is_neither_share_nor_size_is_refused(text):
 
 def test_graphs_are_taken_off_the_cache_since_0_21():
     old, new = (
-        plan.plan(Setup(model(), 4096, release=v, fraction=0.5), Host(TOTAL), plan.Calibration(working=GIB, graphs=GIB))
+        plan.plan(
+            Setup(model(), 4096, release=v, fraction=0.5),
+            Host(TOTAL),
+            plan.Calibration(working=GIB, graphs=GIB),
+        )
         for v in ("0.20.0", "0.21.0")
     )
     assert old.kv.low - new.kv.low == pytest.approx(1.1 * GIB)
@@ -89,13 +114,19 @@ def test_what_is_not_known_is_a_range_and_is_named():
     assert any("draft" in f.message for f in found.findings if f.rule == "PLAN108")
     card = checkpoint.unwritten("ORG/MODEL", card_gb=8.25, form="nvfp4")
     shapeless = plan.plan(Setup(card, 16384, fraction=0.5))
-    assert (shapeless.verdict, shapeless.tokens, shapeless.fraction_for()) == ("not known", None, None)
+    assert (shapeless.verdict, shapeless.tokens, shapeless.fraction_for()) == (
+        "not known",
+        None,
+        None,
+    )
     assert shapeless.to_dict()["summary"]["kv_tokens"] is None
     assert shapeless.working_out()
 
 
 def test_a_checkpoint_of_unknown_size_never_fits_for_sure():
-    nothing = checkpoint.Checkpoint("X", None, None, Geometry(1, 1, 1, (Cache("full", 1, 1, 1, 1),)), ())
+    nothing = checkpoint.Checkpoint(
+        "X", None, None, Geometry(1, 1, 1, (Cache("full", 1, 1, 1, 1),)), ()
+    )
     found = plan.plan(Setup(nothing, 1024, fraction=0.5))
     assert found.kv.low == float("-inf")
     assert found.verdict != "fits"
@@ -104,7 +135,12 @@ def test_a_checkpoint_of_unknown_size_never_fits_for_sure():
 
 
 def test_the_smallest_fraction_surely_holds_what_it_promises():
-    for name in ("gpt-oss-120b", "qwen3.6-27b-nvfp4-mtp", "gemma-4-31b-it-nvfp4", "llama-3.3-70b-instruct-nvfp4"):
+    for name in (
+        "gpt-oss-120b",
+        "qwen3.6-27b-nvfp4-mtp",
+        "gemma-4-31b-it-nvfp4",
+        "llama-3.3-70b-instruct-nvfp4",
+    ):
         first = plan.of(name)
         for sequences in (1, 2):
             fraction = first.fraction_for(sequences)
@@ -131,7 +167,11 @@ def test_quantizing_while_loading_halves_linear_layers_only():
     setup = Setup(wide, 4096)
     narrow = dataclasses.replace(setup, load_format="fp8")
     halved = wide.of("attention", "mlp", "experts")
-    assert setup.weights.low - narrow.weights.low == setup.weights.high - narrow.weights.high == halved.low / 2
+    assert (
+        setup.weights.low - narrow.weights.low
+        == setup.weights.high - narrow.weights.high
+        == halved.low / 2
+    )
 
 
 def test_prediction_layers_count_only_while_they_draft():
@@ -152,7 +192,9 @@ def test_every_code_has_an_example_that_gives_it_and_one_that_does_not(code):
     assert mine[0].severity == CODES[code].severity
     passing = planned(CODES[code].passing)
     assert code not in [f.rule for f in passing]
-    assert "error" not in [f.severity for f in passing], "an example of what is right must not be wrong in another way"
+    assert "error" not in [f.severity for f in passing], (
+        "an example of what is right must not be wrong in another way"
+    )
 
 
 @pytest.mark.parametrize(
@@ -185,8 +227,22 @@ def test_page_cache_counts_as_taken_where_old_releases_look_at_free_memory():
         ("vllm serve openai/gpt-oss-120b --max-model-len 131072", None, False),
         ("vllm serve openai/gpt-oss-120b --max-model-len 131073", None, True),
         ("gpt-oss-120b", 300_000, True),
-        ("vllm serve openai/gpt-oss-120b --max-model-len 300000 --hf-overrides.rope_theta 300000", None, False),
-        ("docker run -e VLLM_ALLOW_LONG_MAX_MODEL_LEN=1 vllm/vllm-openai:v0.28.0 openai/gpt-oss-120b --max-model-len 300000", None, False),
+        (
+            (
+                "vllm serve openai/gpt-oss-120b --max-model-len 300000 --hf-overrides.rope_theta"
+                " 300000"
+            ),
+            None,
+            False,
+        ),
+        (
+            (
+                "docker run -e VLLM_ALLOW_LONG_MAX_MODEL_LEN=1 vllm/vllm-openai:v0.28.0"
+                " openai/gpt-oss-120b --max-model-len 300000"
+            ),
+            None,
+            False,
+        ),
         ("qwen3.6-27b-nvfp4-yarn-1m", None, False),
         ("nemotron-3-super-120b-a12b-nvfp4", None, False),
     ],
@@ -203,5 +259,18 @@ def test_a_context_that_vllm_refuses_does_not_fit(line, context, refused):
 def test_a_rope_that_is_stretched_by_a_plain_factor_is_longer():
     from sparkbook.checkpoint.config import _context
 
-    assert _context({"max_position_embeddings": 4096, "rope_scaling": {"type": "linear", "factor": 4.0}}) == 16_384
-    assert _context({"max_position_embeddings": 131_072, "rope_scaling": {"rope_type": "yarn", "factor": 32}}) == 131_072
+    assert (
+        _context(
+            {"max_position_embeddings": 4096, "rope_scaling": {"type": "linear", "factor": 4.0}}
+        )
+        == 16_384
+    )
+    assert (
+        _context(
+            {
+                "max_position_embeddings": 131_072,
+                "rope_scaling": {"rope_type": "yarn", "factor": 32},
+            }
+        )
+        == 131_072
+    )

@@ -34,7 +34,18 @@ def test_what_does_not_fit_exits_with_one():
 
 
 def test_json_has_the_shape_of_every_answer():
-    answer = json.loads(run("qwen3.6-35b-a3b-nvfp4-2026-09", "--json", "--seqs", "2", "--context", "65536", "--kv-dtype", "fp8"))
+    answer = json.loads(
+        run(
+            "qwen3.6-35b-a3b-nvfp4-2026-09",
+            "--json",
+            "--seqs",
+            "2",
+            "--context",
+            "65536",
+            "--kv-dtype",
+            "fp8",
+        )
+    )
     assert answer["summary"]["sequences"] == 2
     assert answer["summary"]["context"] == 65536
     low, high = answer["summary"]["kv_tokens"]
@@ -42,19 +53,24 @@ def test_json_has_the_shape_of_every_answer():
     assert {entry["rule"] for entry in answer["findings"]} <= set(CODES)
 
 
-@pytest.mark.parametrize(("text", "told"), [("junk", "it is not JSON"), ('{"weights": 1}', "lacks a figure"), (None, "Is a directory")])
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [("junk", "it is not JSON"), ('{"weights": 1}', "lacks a figure"), (None, "Is a directory")],
+)
 def test_what_is_no_calibration_is_not_to_be_deleted(text, told, tmp_path):
     file = tmp_path / "machine.json"
     file.mkdir() if text is None else file.write_text(text)
-    error = str(CliRunner().invoke(app, ["plan", "gpt-oss-120b", "--calibration", str(file)]).exception)
+    error = str(
+        CliRunner().invoke(app, ["plan", "gpt-oss-120b", "--calibration", str(file)]).exception
+    )
     assert told in error and error.endswith("name another file")
 
 
 def test_a_log_is_compared_and_kept(tmp_path):
     log = tmp_path / "engine.log"
     log.write_text(
-        "INFO Model loading took 60.1 GiB memory and 88.12 seconds\nINFO Estimated CUDA graph memory: 0.33 GiB total\n"
-        "INFO Available KV cache memory: 33.50 GiB\n"
+        "INFO Model loading took 60.1 GiB memory and 88.12 seconds\nINFO Estimated CUDA graph"
+        " memory: 0.33 GiB total\nINFO Available KV cache memory: 33.50 GiB\n"
     )
     kept = tmp_path / "machine.json"
     text = run("gpt-oss-120b", "--fraction", "0.8", "--log", str(log), "--calibration", str(kept))
@@ -106,7 +122,13 @@ def test_a_meminfo_of_no_machine_is_told(tmp_path, total):
 
 @pytest.mark.parametrize(
     "arguments",
-    [["--context", "1000000000"], ["--seqs", "1000000000"], ["--nodes", "1024"], ["--memory-gib", "0.001"], ["--memory-gib", "1e6"]],
+    [
+        ["--context", "1000000000"],
+        ["--seqs", "1000000000"],
+        ["--nodes", "1024"],
+        ["--memory-gib", "0.001"],
+        ["--memory-gib", "1e6"],
+    ],
 )
 def test_up_to_its_bounds_a_number_is_reckoned_with(arguments):
     result = CliRunner().invoke(app, ["plan", "gpt-oss-120b", *arguments])

@@ -27,7 +27,9 @@ def test_time_follows_the_rates():
 
 
 def test_few_tokens_wait_for_the_weights():
-    assert first_token(MODEL, 1, machine=ROUND, flop_s=(1e12, 2e12, 4e12)).seconds == pytest.approx(0.01)
+    assert first_token(MODEL, 1, machine=ROUND, flop_s=(1e12, 2e12, 4e12)).seconds == pytest.approx(
+        0.01
+    )
 
 
 def test_whole_blocks_are_kept_and_one_token_is_always_computed():
@@ -37,7 +39,8 @@ def test_whole_blocks_are_kept_and_one_token_is_always_computed():
 
 
 def test_an_agent_waits_for_a_hundred_thousand_tokens_once():
-    # An owner: 100k tokens at 2,000 tokens/s are 50 s, for Nemotron-3-Super (NVIDIA forum, "State of FP4/NVFP4 support").
+    # An owner: 100k tokens at 2,000 tokens/s are 50 s, for Nemotron-3-Super (NVIDIA forum, "State
+    # of FP4/NVFP4 support").
     _, reads, _ = evidence.measured().models["nemotron-3-super-120b-a12b"].reads("nvfp4")
     cold, warm = first_token(reads, 100_000), first_token(reads, 100_000, cached=99_000)
     assert cold.low_s < 50 < cold.high_s

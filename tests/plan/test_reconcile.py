@@ -1,4 +1,6 @@
-"""A plan beside an engine's log: recorded logs, the report with a negative estimate, and the calibration that is kept."""
+"""A plan beside an engine's log: recorded logs, the report with a negative estimate, and the
+calibration that is kept.
+"""
 
 import dataclasses
 import json
@@ -22,7 +24,9 @@ def story(text):
 
 def model(gib, caches=(), context=262144):
     weights = (checkpoint.Weights("mlp", "bf16", Range.of(1), Range.of(gib * GIB)),)
-    return Checkpoint("ORG/MODEL", None, None, Geometry(48, 2048, 151936, tuple(caches), context=context), weights)
+    return Checkpoint(
+        "ORG/MODEL", None, None, Geometry(48, 2048, 151936, tuple(caches), context=context), weights
+    )
 
 
 def moe():
@@ -52,7 +56,9 @@ def test_what_a_log_shows_is_used_from_then_on(tmp_path):
     told, file = recorded(), tmp_path / "calibration.json"
     first = plan.plan(moe(), H100)
     found = reconcile(first, told)
-    assert found.working == pytest.approx(H100.total * 0.9 - (29.06 + 41.09 + 0.06) * GIB, abs=0.02 * GIB)
+    assert found.working == pytest.approx(
+        H100.total * 0.9 - (29.06 + 41.09 + 0.06) * GIB, abs=0.02 * GIB
+    )
     save_calibration(file, found.calibration)
     kept = load_calibration(file)
     assert kept == found.calibration
@@ -66,8 +72,13 @@ def test_what_a_log_shows_is_used_from_then_on(tmp_path):
 
 def test_no_file_means_the_general_figures_and_a_bad_one_is_refused(tmp_path):
     assert load_calibration(tmp_path / "none.json") == plan.Calibration()
-    for text in ("{", "[]", '{"weights": 1}', json.dumps({"weights": "x", "working": 1, "graphs": 1, "samples": 1}),
-                 json.dumps({"weights": 0, "working": 1, "graphs": 1, "samples": 1})):  # fmt: skip
+    for text in (
+        "{",
+        "[]",
+        '{"weights": 1}',
+        json.dumps({"weights": "x", "working": 1, "graphs": 1, "samples": 1}),
+        json.dumps({"weights": 0, "working": 1, "graphs": 1, "samples": 1}),
+    ):
         (tmp_path / "bad.json").write_text(text)
         with pytest.raises(SparkbookError, match="no calibration file"):
             load_calibration(tmp_path / "bad.json")
@@ -83,7 +94,9 @@ INFO GPU KV cache size: 4,812,032 tokens, Maximum concurrency for 262,144 tokens
 
 
 def test_a_negative_estimate_is_the_fault_and_calibrates_nothing():
-    """0.70 of 121.63 is 85.14; 85.14 - 22.40 - 5.10 + 35.69 = 93.33: https://github.com/vllm-project/vllm/issues/54200."""
+    """0.70 of 121.63 is 85.14; 85.14 - 22.40 - 5.10 + 35.69 = 93.33:
+    https://github.com/vllm-project/vllm/issues/54200.
+    """
     setup = Setup(model(22.4, (Cache("full", 10, 2, 256, 256),)), 262144, 8, 0.70, release="0.30.0")
     planned = plan.plan(setup, Host(), plan.Calibration(working=5.10 * GIB, graphs=0.0))
     assert f"{planned.requested / GIB:.2f}" == "85.14"
@@ -109,7 +122,10 @@ def test_differences_are_told_apart():
     assert any("because of the weights" in m for m in messages)
     assert any("the pages agree" in m for m in messages)
     wide = reconcile(plan.plan(dataclasses.replace(moe(), kv_dtype="auto"), H100), told).findings
-    assert any(m.message.startswith("pages: 897,664 tokens logged") and "(+100.0%)" in m.message for m in wide)
+    assert any(
+        m.message.startswith("pages: 897,664 tokens logged") and "(+100.0%)" in m.message
+        for m in wide
+    )
     other = reconcile(plan.plan(dataclasses.replace(moe(), context=8192), H100), told).findings
     assert any("--context 16384" in (f.fix or "") for f in other)
     assert {f.rule for f in [*wide, *other]} <= set(CODES)

@@ -38,7 +38,9 @@ def test_the_break_even_is_that_of_the_advice(found):
     alt = drawn(plots.break_even(found, {"here": 30}))
     assert f"1 requests {found.break_even_latency_s(1) * 1e6:.0f} µs" in alt
     slow = replace(found, link=replace(found.link, latency_s=Range.of(1.0)))
-    assert drawn(plots.break_even(slow)) == alt  # the map goes over all latencies, whatever the link
+    assert (
+        drawn(plots.break_even(slow)) == alt
+    )  # the map goes over all latencies, whatever the link
 
 
 @pytest.mark.parametrize("us", [3, 30, 637, 1900, 2872])
@@ -56,7 +58,10 @@ def test_the_name_of_a_latency_stays_on_the_map(found, us):
 
 def test_gains_beside_the_published_ones():
     alt = drawn(plots.gains(advice.compared()))
-    assert "gpt-oss-120b, tensor parallel: published 1.20 at 1 request to 1.50 at 64, estimated 1.25" in alt
+    assert (
+        "gpt-oss-120b, tensor parallel: published 1.20 at 1 request to 1.50 at 64, estimated 1.25"
+        in alt
+    )
 
 
 def test_recordings_are_judged_as_they_were_made():

@@ -30,14 +30,21 @@ def test_what_does_not_fit_is_crossed_out():
 
 
 def test_a_part_has_one_look_in_every_row():
-    rows = {"a": [plots.Part("weights", 20.0), plots.Part("KV cache", 30.0)], "b": [plots.Part("KV cache", 10.0)]}
+    rows = {
+        "a": [plots.Part("weights", 20.0), plots.Part("KV cache", 30.0)],
+        "b": [plots.Part("KV cache", 10.0)],
+    }
     bars = plots.memory_bar(rows, 121.6).figure.axes[0].patches
     assert bars[1].get_facecolor() == bars[2].get_facecolor() != bars[0].get_facecolor()
     assert bars[1].get_hatch() == bars[2].get_hatch() != bars[0].get_hatch()
 
 
 def test_a_roofline_has_published_figures_and_estimates_apart():
-    dots = [plots.Dot("gemma", 10.0, 20.0), plots.Dot("gemma", 10.0, 28.0), plots.Dot("mine", 5.0, 40.0, "estimate", 30.0, 50.0)]
+    dots = [
+        plots.Dot("gemma", 10.0, 20.0),
+        plots.Dot("gemma", 10.0, 28.0),
+        plots.Dot("mine", 5.0, 40.0, "estimate", 30.0, 50.0),
+    ]
     chart = plots.roofline(dots)
     published, estimates = chart.figure.axes[0].collections
     assert [list(point) for point in published.get_offsets()] == [[10, 20], [10, 28]]
@@ -47,7 +54,9 @@ def test_a_roofline_has_published_figures_and_estimates_apart():
 
 
 def test_names_on_a_roofline_lie_on_no_dot_and_on_no_other_name():
-    dots = [plots.Dot(o.row.model, o.gigabytes, o.row.tok_s) for o in evidence.outcomes() if o.plain]
+    dots = [
+        plots.Dot(o.row.model, o.gigabytes, o.row.tok_s) for o in evidence.outcomes() if o.plain
+    ]
     axis = plots.roofline(dots).figure.axes[0]
     axis.figure.draw_without_rendering()
     boxes = [Text.get_window_extent(text) for text in axis.texts]
@@ -59,7 +68,9 @@ def test_names_on_a_roofline_lie_on_no_dot_and_on_no_other_name():
 
 def test_context_costs_room_and_speed():
     contexts = [4096, 8192]
-    chart = plots.context_tradeoff(contexts, [8.0, 4.0], [speed(DENSE, 1, context) for context in contexts])
+    chart = plots.context_tradeoff(
+        contexts, [8.0, 4.0], [speed(DENSE, 1, context) for context in contexts]
+    )
     upper, lower = chart.figure.axes
     assert list(upper.lines[0].get_ydata()) == [8, 4]
     assert [label.get_text() for label in lower.get_xticklabels()] == ["4k", "8k"]

@@ -1,4 +1,6 @@
-"""The book's style of picture: readable in light and in dark, without seeing all colours, and the same bytes each time."""
+"""The book's style of picture: readable in light and in dark, without seeing all colours, and the
+same bytes each time.
+"""
 
 import itertools
 import os
@@ -20,12 +22,26 @@ SIDES = {"light": {colour: colour for colour in DARK}, "dark": DARK}
 
 SEEN_BY = {
     "all colours": np.eye(3),
-    "protanopia": [[0.152286, 1.052583, -0.204868], [0.114503, 0.786281, 0.099216], [-0.003882, -0.048116, 1.051998]],
-    "deuteranopia": [[0.367322, 0.860646, -0.227968], [0.280085, 0.672501, 0.047413], [-0.011820, 0.042940, 0.968881]],
-    "tritanopia": [[1.255528, -0.076749, -0.178779], [-0.078411, 0.930809, 0.147602], [0.004733, 0.691367, 0.303900]],
+    "protanopia": [
+        [0.152286, 1.052583, -0.204868],
+        [0.114503, 0.786281, 0.099216],
+        [-0.003882, -0.048116, 1.051998],
+    ],
+    "deuteranopia": [
+        [0.367322, 0.860646, -0.227968],
+        [0.280085, 0.672501, 0.047413],
+        [-0.011820, 0.042940, 0.968881],
+    ],
+    "tritanopia": [
+        [1.255528, -0.076749, -0.178779],
+        [-0.078411, 0.930809, 0.147602],
+        [0.004733, 0.691367, 0.303900],
+    ],
 }
-"""Of linear sRGB, at full severity. Machado, Oliveira and Fernandes, A Physiologically-based Model for Simulation of Color Vision
-Deficiency, 2009, https://www.inf.ufrgs.br/~oliveira/pubs_files/CVD_Simulation/CVD_Simulation.html"""
+"""Of linear sRGB, at full severity. Machado, Oliveira and Fernandes, A Physiologically-based Model
+for Simulation of Color Vision Deficiency, 2009,
+https://www.inf.ufrgs.br/~oliveira/pubs_files/CVD_Simulation/CVD_Simulation.html
+"""
 
 
 def linear(colour):
@@ -41,11 +57,17 @@ def contrast(one, other):
 
 
 def distance(one, other, seen_by):
-    """CIE 1976 difference (D65) of two colours as somebody sees them; about 2 can just be noticed side by side."""
+    """CIE 1976 difference (D65) of two colours as somebody sees them; about 2 can just be noticed
+    side by side.
+    """
 
     def lab(colour):
         seen = np.clip(np.array(SEEN_BY[seen_by]) @ linear(colour), 0, 1)
-        xyz = np.array([[0.4124, 0.3576, 0.1805], [0.2126, 0.7152, 0.0722], [0.0193, 0.1192, 0.9505]]) @ seen / [0.9505, 1.0, 1.089]
+        xyz = (
+            np.array([[0.4124, 0.3576, 0.1805], [0.2126, 0.7152, 0.0722], [0.0193, 0.1192, 0.9505]])
+            @ seen
+            / [0.9505, 1.0, 1.089]
+        )
         f = np.where(xyz > 216 / 24389, np.cbrt(xyz), (24389 / 27 * xyz + 16) / 116)
         return np.array([116 * f[1] - 16, 500 * (f[0] - f[1]), 200 * (f[1] - f[2])])
 
@@ -55,11 +77,14 @@ def distance(one, other, seen_by):
 @pytest.mark.parametrize("side", SIDES)
 def test_lines_and_texts_can_be_read(side):
     shown = SIDES[side]
-    # A series' colour is also that of texts beside it, and of bars with a text of the page's colour in them: 4.5 as for text.
+    # A series' colour is also that of texts beside it, and of bars with a text of the page's colour
+    # in them: 4.5 as for text.
     found = {colour: contrast(shown[colour], shown[PAPER]) for colour in (INK, *COLOURS)}
     assert min(found.values()) >= 4.5, found
     assert contrast(shown[INK], shown[PAPER]) >= 7
-    assert 1.15 <= contrast(shown[GRID], shown[PAPER]) < 3, "lines behind the data: seen, and no louder than the data"
+    assert 1.15 <= contrast(shown[GRID], shown[PAPER]) < 3, (
+        "lines behind the data: seen, and no louder than the data"
+    )
 
 
 @pytest.mark.parametrize("seen_by", SEEN_BY)
@@ -68,12 +93,16 @@ def test_colours_are_told_apart(side, seen_by):
     shown = [SIDES[side][colour] for colour in COLOURS]
     found = {pair: distance(*pair, seen_by) for pair in itertools.combinations(shown, 2)}
     assert min(found.values()) >= 15, found
-    assert min(distance(*pair, seen_by) for pair in itertools.pairwise(shown[:4])) >= 20, "neighbours among the first four"
+    assert min(distance(*pair, seen_by) for pair in itertools.pairwise(shown[:4])) >= 20, (
+        "neighbours among the first four"
+    )
 
 
 @pytest.mark.parametrize("side", SIDES)
 def test_texts_on_the_bands_of_the_break_even_can_be_read(side):
-    shown = {name: np.array(matplotlib.colors.to_rgb(colour)) for name, colour in SIDES[side].items()}
+    shown = {
+        name: np.array(matplotlib.colors.to_rgb(colour)) for name, colour in SIDES[side].items()
+    }
     for colour, density, words in cluster._BANDS:
         ground = density * shown[colour] + (1 - density) * shown[PAPER]
         assert contrast(shown[INK], ground) >= 4.5, words
@@ -103,17 +132,33 @@ def test_a_chart_is_the_same_bytes_whatever_runs_beside_it():
     with matplotlib.rc_context({"figure.facecolor": "black", "font.size": 20, "axes.grid": True}):
         assert small().svg == chart.svg
         assert matplotlib.rcParams["font.size"] == 20, "a reader's own settings stay"
-    code = "import sys; sys.path[:0] = sys.argv[1:]; import test_style; sys.stdout.buffer.write(test_style.small().svg.encode())"
-    command = [sys.executable, "-c", code, str(Path(__file__).parent), str(Path(style.__file__).parents[2])]
+    code = (
+        "import sys; sys.path[:0] = sys.argv[1:]; import test_style;"
+        " sys.stdout.buffer.write(test_style.small().svg.encode())"
+    )
+    command = [
+        sys.executable,
+        "-c",
+        code,
+        str(Path(__file__).parent),
+        str(Path(style.__file__).parents[2]),
+    ]
     for seed in ("1", "2"):
-        other = subprocess.run(command, env={**os.environ, "PYTHONHASHSEED": seed, "TZ": "Asia/Tokyo"}, capture_output=True, check=True)
+        other = subprocess.run(
+            command,
+            env={**os.environ, "PYTHONHASHSEED": seed, "TZ": "Asia/Tokyo"},
+            capture_output=True,
+            check=True,
+        )
         assert other.stdout.decode() == chart.svg
 
 
 def test_two_charts_in_one_document_share_no_name_but_letters():
     one = small()
     other = style.Chart(one.figure, "another")
-    names = [set(re.findall(r'<(?:clipPath|pattern) id="(\w+)"', chart.svg)) for chart in (one, other)]
+    names = [
+        set(re.findall(r'<(?:clipPath|pattern) id="(\w+)"', chart.svg)) for chart in (one, other)
+    ]
     assert all(names) and not names[0] & names[1]
 
 
@@ -123,7 +168,11 @@ def figures():
         for number, cell in enumerate(notebooks.read(path)["cells"]):
             for output in cell.get("outputs", ()):
                 if drawn := output.get("data", {}).get("image/svg+xml"):
-                    yield f"{path.stem}, cell {number}", "".join(drawn), output["metadata"]["image/svg+xml"]
+                    yield (
+                        f"{path.stem}, cell {number}",
+                        "".join(drawn),
+                        output["metadata"]["image/svg+xml"],
+                    )
 
 
 def test_every_figure_of_the_book_is_small_described_and_knows_both_sides():
@@ -133,7 +182,9 @@ def test_every_figure_of_the_book_is_small_described_and_knows_both_sides():
         assert len(drawn) < 100_000, f"{place}: {len(drawn)} bytes; thin the data out"
         root = ElementTree.fromstring(drawn)
         assert root.get("aria-label") == about["alt"] and len(about["alt"]) > 20, place
-        assert not list(root.iter("{http://www.w3.org/2000/svg}image")), f"{place}: pixels have no dark side"
+        assert not list(root.iter("{http://www.w3.org/2000/svg}image")), (
+            f"{place}: pixels have no dark side"
+        )
         inside = drawn.partition("</style>")[2]
         used = set(re.findall(r'(?:fill|stroke)(?:: |=")(#[0-9a-f]{6})', inside))
         assert used <= set(DARK), f"{place}: colours without a dark side: {used - set(DARK)}"

@@ -52,7 +52,9 @@ def test_one_form_of_a_value(given: Any, one: Any) -> None:
 
 
 @settings(deadline=None, derandomize=True, database=None)
-@given(st.one_of(st.text(max_size=8), st.integers(), st.floats(allow_nan=False, allow_infinity=False)))
+@given(
+    st.one_of(st.text(max_size=8), st.integers(), st.floats(allow_nan=False, allow_infinity=False))
+)
 def test_the_one_form_is_stable_and_survives_being_a_word(value: Any) -> None:
     once = canonical(value)
     assert canonical(once) == once
@@ -61,7 +63,11 @@ def test_the_one_form_is_stable_and_survives_being_a_word(value: Any) -> None:
 
 def test_options_have_one_spelling() -> None:
     serve = Serve(args={"max_model_len": "4096", "tp": 2, "speculative_config.num_x": 1})
-    assert serve.args == {"max-model-len": 4096, "tensor-parallel-size": 2, "speculative-config.num_x": 1}
+    assert serve.args == {
+        "max-model-len": 4096,
+        "tensor-parallel-size": 2,
+        "speculative-config.num_x": 1,
+    }
     assert all(option_name(long) == long for long in SHORT_FLAGS.values())
 
 
@@ -110,7 +116,9 @@ def test_names_of_variables_are_checked(env: dict[str, str]) -> None:
         Launch(env=env)
 
 
-@pytest.mark.parametrize("name", ["HF_TOKEN", "VLLM_API_KEY", "NGC_API_KEY", "db_password", "CLIENT_SECRET"])
+@pytest.mark.parametrize(
+    "name", ["HF_TOKEN", "VLLM_API_KEY", "NGC_API_KEY", "db_password", "CLIENT_SECRET"]
+)
 def test_secrets_are_refused(name: str) -> None:
     assert is_secret(name)
     with pytest.raises(ValidationError, match="secret"):
@@ -119,7 +127,17 @@ def test_secrets_are_refused(name: str) -> None:
 
 
 def test_ordinary_names_are_no_secrets() -> None:
-    assert not any(map(is_secret, ["HF_HOME", "MAX_NUM_BATCHED_TOKENS", "TOKENIZERS_PARALLELISM", "VLLM_ATTENTION_BACKEND"]))
+    assert not any(
+        map(
+            is_secret,
+            [
+                "HF_HOME",
+                "MAX_NUM_BATCHED_TOKENS",
+                "TOKENIZERS_PARALLELISM",
+                "VLLM_ATTENTION_BACKEND",
+            ],
+        )
+    )
 
 
 @pytest.mark.parametrize(
@@ -141,7 +159,10 @@ def test_the_same_start_without_a_container() -> None:
         {
             "image": "vllm/vllm-openai:v0.19.0",
             "entrypoint": "vllm-serve",
-            "container": {"gpus": "all", "volumes": ["~/vllm:/models", "~/drafts:/models/drafts:ro"]},
+            "container": {
+                "gpus": "all",
+                "volumes": ["~/vllm:/models", "~/drafts:/models/drafts:ro"],
+            },
             "env": {"HF_HOME": "/models", "HF_TOKEN": None, "MODE": "/modelsx"},
             "serve": {
                 "model": "/models/m",
@@ -167,6 +188,11 @@ def test_the_same_start_without_a_container() -> None:
     assert launch.serve.args["host"] == "0.0.0.0", "the launch itself stays as it is"
 
 
-@pytest.mark.parametrize(("host", "bound"), [(None, "127.0.0.1"), ("::", "127.0.0.1"), ("192.0.2.7", "192.0.2.7")])
+@pytest.mark.parametrize(
+    ("host", "bound"), [(None, "127.0.0.1"), ("::", "127.0.0.1"), ("192.0.2.7", "192.0.2.7")]
+)
 def test_a_process_listens_on_loopback_unless_told_an_address(host: str | None, bound: str) -> None:
-    assert Launch(serve=Serve(args={"host": host} if host else {})).on_host().serve.args["host"] == bound
+    assert (
+        Launch(serve=Serve(args={"host": host} if host else {})).on_host().serve.args["host"]
+        == bound
+    )

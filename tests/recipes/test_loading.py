@@ -38,17 +38,24 @@ def test_what_extending_does(tmp_path: Path) -> None:
         write(
             tmp_path,
             "x",
-            "extends: _base\nid: x\nmodel: {weights_gb: 20}\ncontainer: {ports: null, ipc: host}\nenv: {A: null, C: null, B: '3'}",
+            "extends: _base\nid: x\nmodel: {weights_gb: 20}\ncontainer: {ports: null, ipc:"
+            " host}\nenv: {A: null, C: null, B: '3'}",
         )
     )
     assert recipe.model.weights_gb == 20 and recipe.model.repo == "a/b", "mappings merge"
-    assert recipe.container.ports == [] and recipe.container.gpus == "all" and recipe.container.ipc == "host", "null takes out"
+    assert (
+        recipe.container.ports == []
+        and recipe.container.gpus == "all"
+        and recipe.container.ipc == "host"
+    ), "null takes out"
     assert recipe.env == {"B": "3", "C": None}, "a null that takes nothing out is a value"
 
 
 def test_a_list_replaces(tmp_path: Path) -> None:
     write(tmp_path, "_base", BASE)
-    recipe = recipes.load(write(tmp_path, "x", "extends: _base\nid: x\nsources: [{id: other, title: Other}]"))
+    recipe = recipes.load(
+        write(tmp_path, "x", "extends: _base\nid: x\nsources: [{id: other, title: Other}]")
+    )
     assert [source.id for source in recipe.sources] == ["other"]
 
 
@@ -89,7 +96,9 @@ def test_an_unknown_id_names_the_closest() -> None:
 
 @pytest.mark.parametrize("name", ["_spark", "../recipes/catalogue/gpt-oss-120b", "/etc/passwd", ""])
 def test_what_is_no_id_is_no_recipe(name: str) -> None:
-    assert ("there is no file" if name.startswith("..") else "there is no recipe") in complaint(name)
+    assert ("there is no file" if name.startswith("..") else "there is no recipe") in complaint(
+        name
+    )
 
 
 def test_ids() -> None:
@@ -139,7 +148,10 @@ def test_a_file_that_cannot_be_read(tmp_path: Path, text: str, part: str) -> Non
 
 def test_an_ampersand_is_no_alias(tmp_path: Path) -> None:
     write(tmp_path, "_base", BASE)
-    assert recipes.load(write(tmp_path, "x", "extends: _base\nid: x\ntitle: salt & pepper *x")).title == "salt & pepper *x"
+    assert (
+        recipes.load(write(tmp_path, "x", "extends: _base\nid: x\ntitle: salt & pepper *x")).title
+        == "salt & pepper *x"
+    )
 
 
 def test_a_circle_of_files(tmp_path: Path) -> None:
@@ -182,7 +194,11 @@ def test_what_no_recipe_should_hold_is_refused(tmp_path, old, new, complaint):
 
 def test_a_variant_is_the_recipe_with_what_differs():
     clean = recipes.load("gpt-oss-120b@lint-clean")
-    assert clean.id == "gpt-oss-120b@lint-clean" and clean.serve.args["gpu-memory-utilization"] == 0.8 and not clean.variants
+    assert (
+        clean.id == "gpt-oss-120b@lint-clean"
+        and clean.serve.args["gpu-memory-utilization"] == 0.8
+        and not clean.variants
+    )
     assert recipes.load("gpt-oss-120b@as-published").container.ports == ["8000:8000"]
     assert "gpt-oss-120b@lint-clean" not in recipes.ids()
     with pytest.raises(RecipeError, match="has no variant 'fast'; it has"):

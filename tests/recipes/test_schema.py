@@ -38,8 +38,14 @@ def complaint(path: Path) -> str:
 def test_the_least_a_recipe_can_say(tmp_path: Path) -> None:
     recipe = recipes.load(written(tmp_path))
     assert recipe.launch.serve.model == "org/model" and recipe.launch.entrypoint == "vllm-serve"
-    assert recipe.status == "published" and recipe.model.weights_gb is None and recipe.model.weights_gib is None
-    assert recipe.container.ports == [] and recipe.served_name == "org/model" and recipe.slug == "mine"
+    assert (
+        recipe.status == "published"
+        and recipe.model.weights_gb is None
+        and recipe.model.weights_gib is None
+    )
+    assert (
+        recipe.container.ports == [] and recipe.served_name == "org/model" and recipe.slug == "mine"
+    )
     assert recipe.source("card").title == "Model card"
 
 
@@ -47,7 +53,10 @@ def test_the_least_a_recipe_can_say(tmp_path: Path) -> None:
     ("changes", "parts"),
     [
         ({"sumary": "x"}, ["sumary: no such key", "did you mean 'summary'"]),
-        ({"model": {**MINIMAL["model"], "quantisation": {}}}, ["model.quantisation", "did you mean 'quantization'"]),
+        (
+            {"model": {**MINIMAL["model"], "quantisation": {}}},
+            ["model.quantisation", "did you mean 'quantization'"],
+        ),
         ({"container": {"zzzz": 1}}, ["container.zzzz: no such key", "allowed here:", "shm_size"]),
         (
             {"benchmarks": {"speed": [{"machine": "x", "source": "card", "decode_toks": 1}]}},
@@ -55,34 +64,58 @@ def test_the_least_a_recipe_can_say(tmp_path: Path) -> None:
         ),
         ({"model": {"repo": "a/b"}}, ["model.quantization: is missing"]),
         ({"family": "llama"}, ["family: 'llama' is not allowed", "'qwen'", "'meta'"]),
-        ({"model": {"repo": "a/b", "quantization": {"format": "int3"}}}, ["model.quantization.format", "'int3'", "'nvfp4'"]),
+        (
+            {"model": {"repo": "a/b", "quantization": {"format": "int3"}}},
+            ["model.quantization.format", "'int3'", "'nvfp4'"],
+        ),
         ({"container": {"ports": ["8000"]}}, ["container.ports", "127.0.0.1:8000:8000", "'8000'"]),
         ({"container": {"volumes": ["/data"]}}, ["container.volumes", "HOST:CONTAINER"]),
         ({"container": {"ulimits": {"memlock": "many"}}}, ["container.ulimits", "SOFT:HARD"]),
         ({"container": {"shm_size": "huge"}}, ["container.shm_size", "is not a size"]),
-        ({"container": {"network": "host", "ports": ["8000:8000"]}}, ["container", "nothing to publish"]),
+        (
+            {"container": {"network": "host", "ports": ["8000:8000"]}},
+            ["container", "nothing to publish"],
+        ),
         ({"serve": {"args": {"enable-x": False}}}, ["serve.args", "no-enable-x"]),
-        ({"remarks": [{"text": "x", "source": "blog"}]}, ["remarks[0]", "'blog'", "listed are card"]),
-        ({"sources": [{"id": "card", "title": "a"}, {"id": "card", "title": "b"}]}, ["card is listed twice"]),
+        (
+            {"remarks": [{"text": "x", "source": "blog"}]},
+            ["remarks[0]", "'blog'", "listed are card"],
+        ),
+        (
+            {"sources": [{"id": "card", "title": "a"}, {"id": "card", "title": "b"}]},
+            ["card is listed twice"],
+        ),
         ({"sources": []}, ["sources"]),
         ({"sources": [{"id": "card", "title": "a", "url": "ftp://x"}]}, ["sources.0.url"]),
         (
             {
                 "benchmarks": {
-                    "accuracy": [{"title": "t", "series": ["a", "b"], "rows": [{"label": "MMLU", "values": [1]}], "source": "card"}]
+                    "accuracy": [
+                        {
+                            "title": "t",
+                            "series": ["a", "b"],
+                            "rows": [{"label": "MMLU", "values": [1]}],
+                            "source": "card",
+                        }
+                    ]
                 }
             },
             ["benchmarks.accuracy.0", "'MMLU' has 1 values for 2 series"],
         ),
         ({"image": {"ref": "x", "vllm": "newest"}}, ["image.vllm", "version range"]),
         ({"image": {"ref": "x", "digest": "sha256:12"}}, ["image.digest"]),
-        ({"prepare": [{"do": "fetch", "why": "w", "url": "https://x"}]}, ["prepare.0", "needs to, sha256"]),
+        (
+            {"prepare": [{"do": "fetch", "why": "w", "url": "https://x"}]},
+            ["prepare.0", "needs to, sha256"],
+        ),
         ({"schema_version": 2}, ["schema_version"]),
         ({"id": "Not An Id"}, ["id"]),
         ({"model": {**MINIMAL["model"], "weights_gb": 0}}, ["model.weights_gb", "greater than 0"]),
     ],
 )
-def test_the_author_is_told_the_key_and_the_remedy(tmp_path: Path, changes: dict[str, Any], parts: list[str]) -> None:
+def test_the_author_is_told_the_key_and_the_remedy(
+    tmp_path: Path, changes: dict[str, Any], parts: list[str]
+) -> None:
     message = complaint(written(tmp_path, **changes))
     assert "mine.yaml is not a valid recipe" in message
     for part in parts:
@@ -107,14 +140,21 @@ def test_an_unreasonable_value_is_shown_shortened(tmp_path: Path) -> None:
 
 
 def test_a_prepare_step_says_what_it_needs() -> None:
-    assert PrepareStep(do="fetch", why="w", url="https://x/y", to="~/y", sha256="unknown").sha256 == "unknown"
+    assert (
+        PrepareStep(do="fetch", why="w", url="https://x/y", to="~/y", sha256="unknown").sha256
+        == "unknown"
+    )
     with pytest.raises(ValueError, match="64 hex digits"):
         PrepareStep(do="fetch", why="w", url="https://x/y", to="~/y", sha256="12")
 
 
 def test_request_defaults_as_a_body() -> None:
     defaults = RequestDefaults(
-        use="reasoning", temperature=0, chat_template_kwargs={"enable_thinking": True}, system_prompt="x", source="card"
+        use="reasoning",
+        temperature=0,
+        chat_template_kwargs={"enable_thinking": True},
+        system_prompt="x",
+        source="card",
     )
     assert defaults.body() == {"temperature": 0, "chat_template_kwargs": {"enable_thinking": True}}
     assert RequestDefaults().body() == {}
@@ -122,17 +162,32 @@ def test_request_defaults_as_a_body() -> None:
 
 def test_a_digest_is_what_gets_pulled(tmp_path: Path) -> None:
     digest = "sha256:" + "a" * 64
-    assert recipes.load(written(tmp_path, image={"ref": "x/y:1", "digest": digest})).launch.image == f"x/y:1@{digest}"
+    assert (
+        recipes.load(written(tmp_path, image={"ref": "x/y:1", "digest": digest})).launch.image
+        == f"x/y:1@{digest}"
+    )
     assert recipes.load(written(tmp_path, image=None)).launch.image is None
 
 
 def test_a_wrapper_takes_its_model_from_the_environment(tmp_path: Path) -> None:
-    recipe = recipes.load(written(tmp_path, image={"ref": "ghcr.io/aeon-7/vllm-dflash:latest"}, env={"SERVED_MODEL_NAME": "short"}))
-    assert recipe.launch.serve.model is None and recipe.launch.serve.command == [] and recipe.served_name == "short"
+    recipe = recipes.load(
+        written(
+            tmp_path,
+            image={"ref": "ghcr.io/aeon-7/vllm-dflash:latest"},
+            env={"SERVED_MODEL_NAME": "short"},
+        )
+    )
+    assert (
+        recipe.launch.serve.model is None
+        and recipe.launch.serve.command == []
+        and recipe.served_name == "short"
+    )
 
 
 def test_the_published_schema_is_up_to_date() -> None:
-    assert SCHEMA_FILE.read_text("utf-8") == json_schema(), "run: sparkbook recipes schema > lib/sparkbook/recipes/recipe.schema.json"
+    assert SCHEMA_FILE.read_text("utf-8") == json_schema(), (
+        "run: sparkbook recipes schema > lib/sparkbook/recipes/recipe.schema.json"
+    )
 
 
 def test_the_published_schema_judges_recipes(tmp_path: Path) -> None:

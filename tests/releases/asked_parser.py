@@ -12,10 +12,20 @@ class RealParser:
     """vLLM's own argument parser, in a process of its own."""
 
     def __init__(self):
-        env = {**os.environ, "VLLM_LOGGING_LEVEL": "ERROR", "VLLM_NO_USAGE_STATS": "1", "HF_HUB_OFFLINE": "1"}
+        env = {
+            **os.environ,
+            "VLLM_LOGGING_LEVEL": "ERROR",
+            "VLLM_NO_USAGE_STATS": "1",
+            "HF_HUB_OFFLINE": "1",
+        }
         script = Path(__file__).with_name("real_parser.py")
         self.process = subprocess.Popen(
-            [engine_python(), script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=env
+            [engine_python(), script],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+            env=env,
         )
 
     def ask(self, question):

@@ -1,7 +1,8 @@
-"""Runs under the engine's own Python: vLLM's real parser, asked over standard input and output, a JSON value a line.
+"""Runs under the engine's own Python: vLLM's real parser, asked over standard input and output, a
+JSON value a line.
 
-`{"dump": true}` is answered with every option; `{"argv": [...]}` (the words after `vllm serve`) with null where they are accepted, else
-with the error's text.
+`{"dump": true}` is answered with every option; `{"argv": [...]}` (the words after `vllm serve`)
+with null where they are accepted, else with the error's text.
 """
 
 import contextlib

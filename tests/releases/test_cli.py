@@ -33,7 +33,9 @@ def test_diff_is_a_changelog():
     text = run("diff", "0.19.0", "0.32.0").output
     assert "--gpu-memory-utilization: default 0.9, now 0.92" in text
     assert "options of vllm serve: added" in text
-    removed = text.split("environment variables: removed")[1].split("environment variables: changed")[0]
+    removed = text.split("environment variables: removed")[1].split(
+        "environment variables: changed"
+    )[0]
     assert "VLLM_NVFP4_GEMM_BACKEND" in removed
 
 
@@ -46,7 +48,10 @@ def test_nothing_changed():
     assert run("diff", "0.32.0", "0.32.0").output == "vLLM 0.32.0 accepts what 0.32.0 does.\n"
 
 
-@pytest.mark.parametrize("words", [("show", "0.99.0"), ("diff", "0.19.0", "x"), ("show", "0.32.0", "--category", "nonsense")])
+@pytest.mark.parametrize(
+    "words",
+    [("show", "0.99.0"), ("diff", "0.19.0", "x"), ("show", "0.32.0", "--category", "nonsense")],
+)
 def test_what_cannot_be_answered_is_one_error(words):
     error = run(*words).exception
     assert isinstance(error, SparkbookError)
@@ -55,7 +60,11 @@ def test_what_cannot_be_answered_is_one_error(words):
 def test_changes_in_words():
     before = {"type": "str", "choices": ["a", "b"], "default": "a"}
     after = {"type": "str", "choices": ["b", "c"], "default": "b", "deprecated": "use --y"}
-    assert changelog.explain(Change("options", "x", "changed", before, after)) == (
-        "--x: now accepts c; no longer accepts a; default a, now b; deprecated: use --y"
+    assert (
+        changelog.explain(Change("options", "x", "changed", before, after))
+        == "--x: now accepts c; no longer accepts a; default a, now b; deprecated: use --y"
     )
-    assert changelog.explain(Change("architectures", "A", "changed", "old", "new")) == "A: old, now new"
+    assert (
+        changelog.explain(Change("architectures", "A", "changed", "old", "new"))
+        == "A: old, now new"
+    )

@@ -25,7 +25,9 @@ def test_an_image_is_found(ref, vllm, entrypoint):
     assert (found.vllm, found.entrypoint) == (vllm, entrypoint)
 
 
-@pytest.mark.parametrize("ref", ["example.org/mine:1", "vllm/vllm-openai:something-else", "nvcr.io/nvidia/vllm:whatever"])
+@pytest.mark.parametrize(
+    "ref", ["example.org/mine:1", "vllm/vllm-openai:something-else", "nvcr.io/nvidia/vllm:whatever"]
+)
 def test_what_is_not_known_is_none(ref):
     assert images.find(ref) is None
 
@@ -45,7 +47,10 @@ def test_a_reference_is_taken_apart(ref, parts):
 def test_the_images_agree_with_what_launches_take_for_their_entry_point():
     for entry in images.all():
         tag = entry.tags[0] if isinstance(entry.tags, list) else "v0.32.0"
-        assert entrypoint_of(f"{entry.image}:{tag}") == entry.entrypoint or entry.contents.get("vllm") is False, entry.image
+        assert (
+            entrypoint_of(f"{entry.image}:{tag}") == entry.entrypoint
+            or entry.contents.get("vllm") is False
+        ), entry.image
 
 
 def test_every_image_of_the_catalogue_is_known_and_agrees_with_it():

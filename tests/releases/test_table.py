@@ -1,4 +1,6 @@
-"""The releases table and the questions that it answers. Expectations are facts that were looked up in vLLM's own history."""
+"""The releases table and the questions that it answers. Expectations are facts that were looked up
+in vLLM's own history.
+"""
 
 import json
 import os
@@ -27,11 +29,15 @@ def test_the_table_is_small_and_whole():
 
 
 def test_every_minor_release_is_there():
-    assert {release.rsplit(".", 1)[0] for release in releases.known()} == {f"0.{minor}" for minor in range(11, 34)}
+    assert {release.rsplit(".", 1)[0] for release in releases.known()} == {
+        f"0.{minor}" for minor in range(11, 34)
+    }
 
 
 def test_loading_takes_less_than_20_ms():
-    """In a process of its own, with byte code on disk as in any installation; processor time, the best of five: the machine is shared."""
+    """In a process of its own, with byte code on disk as in any installation; processor time, the
+    best of five: the machine is shared.
+    """
     script = (
         "import time, sparkbook.errors, dataclasses, functools, pathlib\n"
         "start = time.process_time()\n"
@@ -41,7 +47,10 @@ def test_loading_takes_less_than_20_ms():
     )
     run = [sys.executable, "-c", script]
     env = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
-    seconds = [float(subprocess.run(run, check=True, capture_output=True, text=True, env=env).stdout) for _ in range(6)]
+    seconds = [
+        float(subprocess.run(run, check=True, capture_output=True, text=True, env=env).stdout)
+        for _ in range(6)
+    ]
     assert min(seconds) < 0.020
 
 
@@ -82,13 +91,19 @@ def test_what_no_release_ever_had():
 
 
 def test_defaults_change():
-    assert [releases.get(v).option("gpu-memory-utilization").default for v in ("0.19.0", "0.32.0")] == [0.9, 0.92]
+    assert [
+        releases.get(v).option("gpu-memory-utilization").default for v in ("0.19.0", "0.32.0")
+    ] == [0.9, 0.92]
     assert releases.get("0.32.0").option("gpu_memory_utilization").type == "float"
 
 
 def test_parsers_methods_and_architectures_by_release():
-    assert not releases.get("0.18.1").has("tool_parsers", "gemma4") and releases.get("0.19.0").has("tool_parsers", "gemma4")
-    assert not releases.get("0.19.1").has("spec_methods", "dflash") and releases.get("0.20.0").has("spec_methods", "dflash")
+    assert not releases.get("0.18.1").has("tool_parsers", "gemma4") and releases.get("0.19.0").has(
+        "tool_parsers", "gemma4"
+    )
+    assert not releases.get("0.19.1").has("spec_methods", "dflash") and releases.get("0.20.0").has(
+        "spec_methods", "dflash"
+    )
     assert not releases.get("0.24.0").has("tool_parsers", "qwen3_json")
     assert releases.get("0.32.0").architectures["Qwen3ForCausalLM"] == "qwen3"
     assert "DiffusionGemmaForBlockDiffusion" in releases.get("0.32.0").architectures
@@ -99,15 +114,22 @@ def test_metrics_and_routes():
     assert newest.metrics["kv_cache_usage_perc"] == "gauge"
     assert newest.metrics["time_to_first_token_seconds"] == "histogram"
     assert newest.metrics["spec_decode_num_accepted_tokens"] == "counter"
-    assert "gpu_cache_usage_perc" not in newest.metrics and "gpu_cache_usage_perc" in releases.get("0.11.0").metrics
+    assert (
+        "gpu_cache_usage_perc" not in newest.metrics
+        and "gpu_cache_usage_perc" in releases.get("0.11.0").metrics
+    )
     assert newest.routes["/v1/chat/completions"] == ["POST"] and "/health" in newest.routes
 
 
-@pytest.mark.parametrize("recorded", ["h100-0.24.0-ngram-before.txt", "h100-0.24.0-ngram-after.txt"])
+@pytest.mark.parametrize(
+    "recorded", ["h100-0.24.0-ngram-before.txt", "h100-0.24.0-ngram-after.txt"]
+)
 def test_what_a_server_showed_is_in_the_table(recorded):
     """A recorded scrape of a real server: every vLLM metric of it, with its type."""
     metrics = releases.get("0.24.0").metrics
-    shown = re.findall(r"^# TYPE vllm:(\w+) (\w+)$", (DATA / recorded).read_text("utf-8"), re.MULTILINE)
+    shown = re.findall(
+        r"^# TYPE vllm:(\w+) (\w+)$", (DATA / recorded).read_text("utf-8"), re.MULTILINE
+    )
     assert len(shown) > 30
     for name, kind in shown:
         if not name.endswith("_created"):
@@ -144,7 +166,11 @@ def test_an_ambiguous_abbreviation_is_no_option():
 def test_versions_are_read_as_people_write_them():
     assert releases.get("v0.32").version == "0.32.0"
     assert releases.get("0.32.0+cpu").version == "0.32.0"
-    assert releases.nearest("0.23.1rc1") == "0.23.0" and releases.nearest("0.5") == "0.11.0" and releases.nearest("9") == releases.newest()
+    assert (
+        releases.nearest("0.23.1rc1") == "0.23.0"
+        and releases.nearest("0.5") == "0.11.0"
+        and releases.nearest("9") == releases.newest()
+    )
 
 
 @pytest.mark.parametrize("version", ["0.99.0", "0.10.2", "latest"])
@@ -163,7 +189,10 @@ def test_a_diff_names_what_moved():
 
 def test_what_a_release_requires():
     assert releases.get("0.33.0").requires["torch"] == "==2.14.0"
-    assert "flashinfer" in releases.get("0.33.0").requires and "ray" not in releases.get("0.33.0").requires
+    assert (
+        "flashinfer" in releases.get("0.33.0").requires
+        and "ray" not in releases.get("0.33.0").requires
+    )
 
 
 def test_the_table_is_written_one_symbol_a_line():

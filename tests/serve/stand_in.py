@@ -1,7 +1,9 @@
-"""A stand-in for `vllm serve` in tests of what surrounds an engine: starts in a moment, answers the few paths that readiness asks.
+"""A stand-in for `vllm serve` in tests of what surrounds an engine: starts in a moment, answers the
+few paths that readiness asks.
 
-STAND_IN_MODE chooses how it misbehaves: `dies` (ends with status 3 after a log line), `hangs` (never opens its port), `ignores-term`,
-`fatal-line` (prints a fatal line and lingers), `forks` (starts a child that leaves the process group), `no-tools`.
+STAND_IN_MODE chooses how it misbehaves: `dies` (ends with status 3 after a log line), `hangs`
+(never opens its port), `ignores-term`, `fatal-line` (prints a fatal line and lingers), `forks`
+(starts a child that leaves the process group), `no-tools`.
 """
 
 import json
@@ -45,21 +47,48 @@ class Handler(BaseHTTPRequestHandler):
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         base = {"id": "x", "model": NAME, "created": 0}
         if body.get("stream"):
-            chunks = [{"choices": [{"index": 0, "delta": {"content": word}}]} for word in ("Hello", " there")]
-            chunks.append({"choices": [], "usage": {"prompt_tokens": 3, "completion_tokens": 2, "total_tokens": 5}})
-            lines = [json.dumps({**base, "object": "chat.completion.chunk", **chunk}) for chunk in chunks]
-            return self.reply("".join(f"data: {line}\n\n" for line in [*lines, "[DONE]"]).encode(), kind="text/event-stream")
+            chunks = [
+                {"choices": [{"index": 0, "delta": {"content": word}}]}
+                for word in ("Hello", " there")
+            ]
+            chunks.append(
+                {
+                    "choices": [],
+                    "usage": {"prompt_tokens": 3, "completion_tokens": 2, "total_tokens": 5},
+                }
+            )
+            lines = [
+                json.dumps({**base, "object": "chat.completion.chunk", **chunk}) for chunk in chunks
+            ]
+            return self.reply(
+                "".join(f"data: {line}\n\n" for line in [*lines, "[DONE]"]).encode(),
+                kind="text/event-stream",
+            )
         message = {"role": "assistant", "content": "Hello there"}
         if body.get("tools") and MODE != "no-tools":
-            message["tool_calls"] = [{"id": "c", "type": "function", "function": {"name": "get_weather", "arguments": '{"city": "Paris"}'}}]
+            message["tool_calls"] = [
+                {
+                    "id": "c",
+                    "type": "function",
+                    "function": {"name": "get_weather", "arguments": '{"city": "Paris"}'},
+                }
+            ]
         if body.get("response_format"):
             message["content"] = '{"answer": "yes"}'
         if "12*17" in body["messages"][0]["content"]:
             message["reasoning"] = "I multiply."
-        return self.reply({**base, "object": "chat.completion", "choices": [{"index": 0, "finish_reason": "stop", "message": message}]})
+        return self.reply(
+            {
+                **base,
+                "object": "chat.completion",
+                "choices": [{"index": 0, "finish_reason": "stop", "message": message}],
+            }
+        )
 
 
-signal.signal(signal.SIGTERM, lambda *_: os._exit(0))  # a container's first process has no default for it
+signal.signal(
+    signal.SIGTERM, lambda *_: os._exit(0)
+)  # a container's first process has no default for it
 print("INFO stand-in", *ARGUMENTS, flush=True)
 if MODE == "dies":
     print("ValueError: the model can't be loaded", flush=True)
@@ -71,6 +100,8 @@ if HEADLESS or MODE in ("hangs", "fatal-line"):
 if MODE == "ignores-term":
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
 if MODE == "forks":
-    child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], start_new_session=True)
+    child = subprocess.Popen(
+        [sys.executable, "-c", "import time; time.sleep(600)"], start_new_session=True
+    )
     print(f"child {child.pid}", flush=True)
 ThreadingHTTPServer((HOST, PORT), Handler).serve_forever()

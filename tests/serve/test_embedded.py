@@ -1,4 +1,6 @@
-"""Several engines at a time, with stand-ins for them: all start before any is waited for, and none is left."""
+"""Several engines at a time, with stand-ins for them: all start before any is waited for, and none
+is left.
+"""
 
 import pytest
 from sparkbook.serve import embedded
@@ -42,6 +44,9 @@ def test_they_start_side_by_side(log):
 
 
 def test_one_that_fails_takes_the_others_with_it(log):
-    with pytest.raises(EngineError), embedded.together(["embedded/tiny-dense", "embedded/tiny-mtp-k3"]):
+    with (
+        pytest.raises(EngineError),
+        embedded.together(["embedded/tiny-dense", "embedded/tiny-mtp-k3"]),
+    ):
         raise AssertionError("never entered")
     assert log[-2:] == ["stop tiny-mtp-k3", "stop tiny-dense"]

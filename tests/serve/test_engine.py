@@ -1,4 +1,6 @@
-"""The real vLLM, end to end: start, chat, stream, read the metrics, stop, and nothing is left. And the ways it fails."""
+"""The real vLLM, end to end: start, chat, stream, read the metrics, stop, and nothing is left. And
+the ways it fails.
+"""
 
 import os
 import signal
@@ -32,7 +34,9 @@ def gone(processes, within_s=15):
 
 @pytest.fixture
 def cache(tmp_path, monkeypatch):
-    """Logs and keys of these engines go to the test's own folder; the converted SmolLM2 stays where it is."""
+    """Logs and keys of these engines go to the test's own folder; the converted SmolLM2 stays where
+    it is.
+    """
     monkeypatch.setenv("SPARKBOOK_CACHE", str(tmp_path))
 
 
@@ -42,14 +46,24 @@ def test_the_life_of_an_engine_until_it_is_killed(cache):
     try:
         processes = tree(engine)
         stages = [stage.name for stage in engine.readiness.stages]
-        assert stages == ["port", "health", "models", "completion", "tools", "reasoning", "json schema"]
+        assert stages == [
+            "port",
+            "health",
+            "models",
+            "completion",
+            "tools",
+            "reasoning",
+            "json schema",
+        ]
         assert any(line.startswith("completion: ") for line in said)
 
         client = engine.endpoint.client()
         question = [{"role": "user", "content": "What is the capital of France?"}]
         thinking_off = {"chat_template_kwargs": {"enable_thinking": False}}
         before = Metrics.parse(engine.endpoint.metrics_text())
-        reply = client.chat.completions.create(model=engine.endpoint.model, messages=question, temperature=0, extra_body=thinking_off)
+        reply = client.chat.completions.create(
+            model=engine.endpoint.model, messages=question, temperature=0, extra_body=thinking_off
+        )
         assert "Paris" in reply.choices[0].message.content
 
         stream = client.chat.completions.create(
@@ -61,17 +75,27 @@ def test_the_life_of_an_engine_until_it_is_killed(cache):
             extra_body=thinking_off,
         )
         chunks = list(stream)
-        assert "".join(c.choices[0].delta.content or "" for c in chunks if c.choices) == reply.choices[0].message.content
+        assert (
+            "".join(c.choices[0].delta.content or "" for c in chunks if c.choices)
+            == reply.choices[0].message.content
+        )
         assert chunks[-1].usage.completion_tokens == reply.usage.completion_tokens
 
         after = Metrics.parse(engine.endpoint.metrics_text())
         generated = after.value("generation_tokens_total") - before.value("generation_tokens_total")
         assert generated == 2 * reply.usage.completion_tokens
-        assert after.histogram("time_to_first_token_seconds").minus(before.histogram("time_to_first_token_seconds")).count == 2
+        assert (
+            after.histogram("time_to_first_token_seconds")
+            .minus(before.histogram("time_to_first_token_seconds"))
+            .count
+            == 2
+        )
         assert 0 <= after.value("kv_cache_usage_perc") <= 1
 
         with pytest.raises(openai.AuthenticationError):
-            openai.OpenAI(base_url=f"{engine.endpoint.url}/v1", api_key="wrong", max_retries=0).models.list()
+            openai.OpenAI(
+                base_url=f"{engine.endpoint.url}/v1", api_key="wrong", max_retries=0
+            ).models.list()
 
         # Its end, in the middle of a reply.
         stream = client.chat.completions.create(
@@ -83,7 +107,10 @@ def test_the_life_of_an_engine_until_it_is_killed(cache):
         )
         received = [next(iter(stream))]
         os.killpg(processes[1].pid, signal.SIGKILL)
-        with pytest.raises((openai.APIError, Exception), match=r"(?i)peer closed|incomplete|connection|reset|closed"):
+        with pytest.raises(
+            (openai.APIError, Exception),
+            match=r"(?i)peer closed|incomplete|connection|reset|closed",
+        ):
             received.extend(stream)
         assert received
         with pytest.raises(SparkbookError, match="does not answer"):
@@ -97,7 +124,11 @@ def test_the_life_of_an_engine_until_it_is_killed(cache):
 
 @pytest.mark.parametrize(
     ("recipe", "kind"),
-    [("embedded/tiny-mtp-k3", "mtp"), ("embedded/tiny-dense-draft", "draft_model"), ("embedded/tiny-dense-ngram", "ngram")],
+    [
+        ("embedded/tiny-mtp-k3", "mtp"),
+        ("embedded/tiny-dense-draft", "draft_model"),
+        ("embedded/tiny-dense-ngram", "ngram"),
+    ],
 )
 def test_speculation_is_real(cache, recipe, kind):
     """Drafted tokens are counted, and accepted for text that the model knows by heart."""
@@ -105,11 +136,16 @@ def test_speculation_is_real(cache, recipe, kind):
     with embedded.start(recipe) as engine:
         for prompt in ("Count to ten.", "Write a binary search in Python with type hints."):
             engine.endpoint.client().chat.completions.create(
-                model=engine.endpoint.model, messages=[{"role": "user", "content": prompt}], temperature=0, max_tokens=120,
+                model=engine.endpoint.model,
+                messages=[{"role": "user", "content": prompt}],
+                temperature=0,
+                max_tokens=120,
                 extra_body={"chat_template_kwargs": {"enable_thinking": False}},
-            )  # fmt: skip
+            )
         metrics = Metrics.parse(engine.endpoint.metrics_text())
-        drafted, accepted = (metrics.value(f"spec_decode_num_{name}_tokens") for name in ("draft", "accepted"))
+        drafted, accepted = (
+            metrics.value(f"spec_decode_num_{name}_tokens") for name in ("draft", "accepted")
+        )
         assert 0 < accepted <= drafted
         by_position = metrics.by_label("spec_decode_num_accepted_tokens_per_pos", "position")
         assert sum(by_position.values()) == accepted
@@ -133,7 +169,9 @@ def test_smollm2_is_converted_and_whole():
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="mounting a small file system needs root")
 def test_disk_full_while_converting(tmp_path, monkeypatch):
-    """A 64 MiB file system, the check beforehand switched off: the real conversion runs into the end of the disk."""
+    """A 64 MiB file system, the check beforehand switched off: the real conversion runs into the
+    end of the disk.
+    """
     place = tmp_path / "small"
     place.mkdir()
     subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64m", "tmpfs", place], check=True)

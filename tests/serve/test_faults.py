@@ -1,4 +1,6 @@
-"""The table of faults: every example is recognized as what it is an example of, and every end of a container is named."""
+"""The table of faults: every example is recognized as what it is an example of, and every end of a
+container is named.
+"""
 
 import re
 
@@ -7,25 +9,38 @@ import yaml
 from sparkbook.serve.faults import FILE, explain, faults, how_it_ended, redact
 
 SEEN = {
-    # What engines 20.10.24 and 26.1.5 said, as docker-py hands it on, where it is worded otherwise than the table's own example.
+    # What engines 20.10.24 and 26.1.5 said, as docker-py hands it on, where it is worded otherwise
+    # than the table's own example.
     'could not select device driver "nvidia" with capabilities: [[gpu]]': "DOCK103",
     "Unknown runtime specified nvidia": "DOCK103",
     "unknown or invalid runtime name: nvidia": "DOCK103",
     "CDI device injection failed: unresolvable CDI devices nvidia.com/gpu=7": "DOCK103",
     "failed to discover GPU vendor from CDI: no known GPU vendor found": "DOCK103",
-    'error gathering device information while adding custom device "/dev/nvidia0": no such file or directory': "DOCK103",
-    'Get "https://registry.invalid/v2/": dial tcp: lookup registry.invalid on 10.0.0.1:53: no such host': "DOCK108",
-    "failed to create shim task: OCI runtime create failed: runc create failed: unable to start container process: error during "
-    "container init: error setting rlimits for ready process: error setting rlimit type 8: operation not permitted: unknown": "DOCK113",
-    "permission denied while trying to connect to the Docker daemon socket at unix:///var/run/docker.sock": "DOCK102",
-    "Cannot connect to the Docker daemon at unix:///var/run/docker.sock. Is the docker daemon running?": "DOCK101",
-    "driver failed programming external connectivity on endpoint x (0a): Error starting userland proxy: listen tcp4 127.0.0.1:8000: "
-    "bind: address already in use": "DOCK104",
+    'error gathering device information while adding custom device "/dev/nvidia0": no such file or directory': (
+        "DOCK103"
+    ),
+    'Get "https://registry.invalid/v2/": dial tcp: lookup registry.invalid on 10.0.0.1:53: no such host': (
+        "DOCK108"
+    ),
+    "failed to create shim task: OCI runtime create failed: runc create failed: unable to start container process: error during container init: error setting rlimits for ready process: error setting rlimit type 8: operation not permitted: unknown": (
+        "DOCK113"
+    ),
+    "permission denied while trying to connect to the Docker daemon socket at unix:///var/run/docker.sock": (
+        "DOCK102"
+    ),
+    "Cannot connect to the Docker daemon at unix:///var/run/docker.sock. Is the docker daemon running?": (
+        "DOCK101"
+    ),
+    "driver failed programming external connectivity on endpoint x (0a): Error starting userland proxy: listen tcp4 127.0.0.1:8000: bind: address already in use": (
+        "DOCK104"
+    ),
     "something that nobody has seen before": "DOCK100",
 }
 
 
-@pytest.mark.parametrize("fault", [fault for fault in faults().values() if fault.example], ids=lambda fault: fault.code)
+@pytest.mark.parametrize(
+    "fault", [fault for fault in faults().values() if fault.example], ids=lambda fault: fault.code
+)
 def test_examples(fault):
     assert explain(fault.example).rule == fault.code
 
@@ -40,7 +55,9 @@ def test_what_a_text_names_is_in_the_advice():
     assert "8000" in explain("Bind for 127.0.0.1:8000 failed: port is already allocated").message
     assert "8123" in explain("port is already allocated", port=8123).message
     assert "PORT" in explain("port is already allocated").message
-    assert explain('Conflict. The container name "/l2" is already in use by container "1"').fix.startswith("docker rm -f l2")
+    assert explain(
+        'Conflict. The container name "/l2" is already in use by container "1"'
+    ).fix.startswith("docker rm -f l2")
 
 
 @pytest.mark.parametrize(
@@ -54,7 +71,16 @@ def test_what_a_text_names_is_in_the_advice():
         ({"Running": False, "ExitCode": 127}, 0, "DOCK304"),
         ({"Running": False, "ExitCode": 143}, 0, "DOCK305"),
         ({"Running": False, "ExitCode": 1}, 3, "DOCK306"),
-        ({"Running": False, "Status": "created", "ExitCode": 128, "Error": "port is already allocated"}, 0, "DOCK104"),
+        (
+            {
+                "Running": False,
+                "Status": "created",
+                "ExitCode": 128,
+                "Error": "port is already allocated",
+            },
+            0,
+            "DOCK104",
+        ),
     ],
 )
 def test_ends(state, restarts, code):
@@ -78,5 +104,8 @@ def test_the_table_is_in_order():
 
 def test_redact():
     assert redact(["HF_TOKEN=a=b", "MODE=x", "MY_PASSWORD=", "VLLM_API_KEY=k"]) == [
-        "HF_TOKEN=***", "MODE=x", "MY_PASSWORD=***", "VLLM_API_KEY=***",
-    ]  # fmt: skip
+        "HF_TOKEN=***",
+        "MODE=x",
+        "MY_PASSWORD=***",
+        "VLLM_API_KEY=***",
+    ]

@@ -1,4 +1,6 @@
-"""The process engine around a stand-in: ports, keys, logs, and above all that nothing is left behind."""
+"""The process engine around a stand-in: ports, keys, logs, and above all that nothing is left
+behind.
+"""
 
 import os
 import signal
@@ -28,7 +30,15 @@ def gone(processes, within_s=5):
 def test_starts_answers_and_leaves_nothing(stand_in, launch):
     with ProcessEngine(launch, stand_in, name="small") as engine:
         readiness = engine.wait_ready(Capabilities(tools=True, reasoning=True))
-        assert [stage.name for stage in readiness.stages] == ["port", "health", "models", "completion", "tools", "reasoning", "json schema"]
+        assert [stage.name for stage in readiness.stages] == [
+            "port",
+            "health",
+            "models",
+            "completion",
+            "tools",
+            "reasoning",
+            "json schema",
+        ]
         assert engine.running
         processes = descendants(engine)
         assert processes
@@ -44,7 +54,11 @@ def test_key_is_private_and_in_no_command_line(stand_in, launch):
         assert len(key) == 32
         assert key not in repr(engine.endpoint) + repr(engine)
         engine.wait_ready(Capabilities(structured_output=False))
-        assert not [p for p in [psutil.Process(engine._guard.pid), *descendants(engine)] if key in " ".join(p.cmdline())]
+        assert not [
+            p
+            for p in [psutil.Process(engine._guard.pid), *descendants(engine)]
+            if key in " ".join(p.cmdline())
+        ]
         assert key not in engine.log_file.read_text()
 
 
@@ -92,7 +106,9 @@ def test_missing_engine_environment(stand_in, launch, monkeypatch):
         ("fatal-line", r"failed while waiting for port: .*(?i:port)(?s:.*)what to do: "),
     ],
 )
-def test_failed_start_ends_the_wait_at_once_with_the_log(stand_in, launch, monkeypatch, mode, message):
+def test_failed_start_ends_the_wait_at_once_with_the_log(
+    stand_in, launch, monkeypatch, mode, message
+):
     monkeypatch.setenv("STAND_IN_MODE", mode)
     engine = ProcessEngine(launch, stand_in, name="small", grace_s=1)
     begin = time.monotonic()
@@ -127,7 +143,9 @@ def test_stubborn_and_escaped_processes_are_killed(stand_in, launch, monkeypatch
     engine.wait_ready(Capabilities(structured_output=False))
     processes = descendants(engine)
     if mode == "forks":
-        processes.append(psutil.Process(int(engine.log_file.read_text().split("child ")[1].split()[0])))
+        processes.append(
+            psutil.Process(int(engine.log_file.read_text().split("child ")[1].split()[0]))
+        )
     engine.stop()
     assert gone(processes)
     engine.stop()  # again: nothing to do
@@ -156,7 +174,12 @@ time.sleep(600)
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
 def test_engine_does_not_outlive_a_starter_that_dies(stand_in, number):
-    starter = subprocess.Popen([sys.executable, "-c", STARTER, stand_in], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    starter = subprocess.Popen(
+        [sys.executable, "-c", STARTER, stand_in],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    )
     guard = psutil.Process(int(starter.stdout.readline()))
     processes = [guard, *guard.children(recursive=True)]
     assert len(processes) >= 2

@@ -1,4 +1,6 @@
-"""Process engines as other processes see them: status, logs, stop; and the command's foreground server."""
+"""Process engines as other processes see them: status, logs, stop; and the command's foreground
+server.
+"""
 
 import json
 import os
@@ -34,7 +36,12 @@ def test_status_logs_and_stop(stand_in, launch):
     assert [server.state for server in running.status(None)] in (["starting"], ["ready"])
     engine.wait_ready(Capabilities(structured_output=False))
     (server,) = running.status(None)
-    assert (server.name, server.state, server.recipe, server.target) == (engine.folder.name, "ready", "embedded/small", "process")
+    assert (server.name, server.state, server.recipe, server.target) == (
+        engine.folder.name,
+        "ready",
+        "embedded/small",
+        "process",
+    )
     assert json.dumps(server.to_dict()) and engine.endpoint.api_key not in str(server)
     assert running.endpoint(None, "small") == engine.endpoint
     assert b"".join(running.logs(None, "embedded/small")) == engine.log_file.read_bytes()
@@ -49,7 +56,10 @@ def test_status_logs_and_stop(stand_in, launch):
 
 
 def test_two_of_one_name_are_told_apart(stand_in, launch):
-    with ProcessEngine(launch, stand_in, name="small") as one, ProcessEngine(launch, stand_in, name="small") as two:
+    with (
+        ProcessEngine(launch, stand_in, name="small") as one,
+        ProcessEngine(launch, stand_in, name="small") as two,
+    ):
         with pytest.raises(SparkbookError, match="means several servers"):
             running.stop(None, "small")
         assert running.stop(None, one.folder.name) == one.folder.name
@@ -154,7 +164,12 @@ def test_a_server_in_the_foreground(run, stand_in):
     """serve, status, logs, stop by the command, around the stand-in; another one ends by Ctrl-C."""
     line = f"vllm serve {stand_in} --served-model-name small"
     for end in ("stop", "interrupt"):
-        server = subprocess.Popen([COMMAND, "serve", line, "--json"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        server = subprocess.Popen(
+            [COMMAND, "serve", line, "--json"],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
         told = ""
         while not told.rstrip().endswith("}"):
             told += server.stdout.readline()
@@ -178,7 +193,11 @@ def test_a_server_in_the_foreground(run, stand_in):
 
 def test_ctrl_c_while_it_starts_leaves_nothing(stand_in, monkeypatch):
     monkeypatch.setenv("STAND_IN_MODE", "hangs")
-    server = subprocess.Popen([COMMAND, "serve", f"vllm serve {stand_in}", "--no-watchdog"], stderr=subprocess.PIPE, text=True)
+    server = subprocess.Popen(
+        [COMMAND, "serve", f"vllm serve {stand_in}", "--no-watchdog"],
+        stderr=subprocess.PIPE,
+        text=True,
+    )
     deadline = time.monotonic() + 20
     while not running.status(None) and time.monotonic() < deadline:
         time.sleep(0.1)
@@ -206,12 +225,23 @@ def test_lock_by_the_command(run, tmp_path):
 def test_a_lock_keeps_plan_and_measurement(run, tmp_path):
     from sparkbook.bench.results import Cell, Figures, Report
 
-    cell = Cell(prompt_class="code", concurrency=4, figures=Figures(completed=16, out_tok_s=123.456))
-    Report(date="2026-11-28T00:00:00Z", tool="sparkbook", model="m", cells=[cell]).write(tmp_path / "bench.json")
+    cell = Cell(
+        prompt_class="code", concurrency=4, figures=Figures(completed=16, out_tok_s=123.456)
+    )
+    Report(date="2026-11-28T00:00:00Z", tool="sparkbook", model="m", cells=[cell]).write(
+        tmp_path / "bench.json"
+    )
     locked = json.loads(run("lock", "gpt-oss-20b", "--bench", str(tmp_path / "bench.json")).stdout)
     assert locked["plan"]["fraction"] == 0.85 and locked["plan"]["kv_gib"]
     assert locked["bench"]["rows"] == [
-        {"class": "code", "load": "c=4", "verdict": "valid", "out_tok_s": 123.5, "ttft_s": None, "tpot_s": None}
+        {
+            "class": "code",
+            "load": "c=4",
+            "verdict": "valid",
+            "out_tok_s": 123.5,
+            "ttft_s": None,
+            "tpot_s": None,
+        }
     ]
     run("lock", "gpt-oss-20b", "--bench", str(tmp_path / "none.json"), check=2)
 
@@ -221,7 +251,10 @@ def test_a_lock_of_other_files_is_not_served(run, tmp_path):
     locked = launcher.lock_of("embedded/tiny-dense")
     locked["models"]["tiny-dense"]["files"]["model.safetensors"]["sha256"] = "0" * 64
     file.write_text(json.dumps(locked))
-    assert "not started, the lock is about other files" in run("serve", "--locked", str(file), check=2).stderr
+    assert (
+        "not started, the lock is about other files"
+        in run("serve", "--locked", str(file), check=2).stderr
+    )
 
 
 def test_a_lock_is_served_as_it_was_not_as_the_recipe_is_now(tmp_path, monkeypatch):
@@ -243,5 +276,8 @@ def test_a_lock_is_served_as_it_was_not_as_the_recipe_is_now(tmp_path, monkeypat
 
 
 def test_without_an_answer_of_docker_nobody_says_that_nothing_runs():
-    with pytest.raises(SparkbookError, match=r"Docker can't be asked \(DOCK101\)"), running.engines("tcp://127.0.0.1:1") as (docker, _):
+    with (
+        pytest.raises(SparkbookError, match=r"Docker can't be asked \(DOCK101\)"),
+        running.engines("tcp://127.0.0.1:1") as (docker, _),
+    ):
         running.stop(docker, "nobody")

@@ -27,9 +27,17 @@ def test_plan_starts_nothing_and_says_so():
 @pytest.mark.parametrize(
     ("recipe", "target", "message"),
     [
-        ("embedded/tiny-dense", "gpu", "'gpu' is not a target; choose one of auto, docker, process, attach, plan"),
+        (
+            "embedded/tiny-dense",
+            "gpu",
+            "'gpu' is not a target; choose one of auto, docker, process, attach, plan",
+        ),
         ("embedded/tiny-dense", "attach", "set SPARKBOOK_ENDPOINT"),
-        ("gpt-oss-120b", "auto", "gpt-oss-120b runs in a container.*target 'docker'.*target 'attach'"),
+        (
+            "gpt-oss-120b",
+            "auto",
+            "gpt-oss-120b runs in a container.*target 'docker'.*target 'attach'",
+        ),
         ("embedded/nothing", "auto", "there is no recipe"),
     ],
 )
@@ -143,7 +151,9 @@ def test_a_cache_that_can_not_be_used(monkeypatch, place):
     from sparkbook.serve import paths
 
     monkeypatch.setenv("SPARKBOOK_CACHE", place)
-    with pytest.raises(SparkbookError, match="name a folder that can be written with SPARKBOOK_CACHE"):
+    with pytest.raises(
+        SparkbookError, match="name a folder that can be written with SPARKBOOK_CACHE"
+    ):
         paths.cache_dir()
 
 

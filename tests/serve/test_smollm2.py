@@ -1,4 +1,6 @@
-"""The conversion's safety net, with a stand-in for the conversion itself; the real one runs in test_engine.py."""
+"""The conversion's safety net, with a stand-in for the conversion itself; the real one runs in
+test_engine.py.
+"""
 
 import errno
 import json
@@ -31,7 +33,10 @@ def test_converts_once(converter, tmp_path):
     assert smollm2.ensure(tmp_path / "m", said.append) == folder
     assert len(converter) == 1
     assert "not converted yet" in said[0]
-    assert sorted(json.loads((folder / "sparkbook.json").read_text())["sha256"]) == ["config.json", "model.safetensors"]
+    assert sorted(json.loads((folder / "sparkbook.json").read_text())["sha256"]) == [
+        "config.json",
+        "model.safetensors",
+    ]
 
 
 @pytest.mark.parametrize(
@@ -85,7 +90,10 @@ def failing_engine(tmp_path, monkeypatch):
 
 def test_failed_conversion_gives_its_last_line(failing_engine, tmp_path):
     failing_engine('raise SystemExit("the converted model answers London")')
-    with pytest.raises(SparkbookError, match=r"could not be converted \(status 1\): the converted model answers London"):
+    with pytest.raises(
+        SparkbookError,
+        match=r"could not be converted \(status 1\): the converted model answers London",
+    ):
         smollm2.ensure(tmp_path / "m")
     assert not (tmp_path / "m").exists()
 
@@ -99,9 +107,14 @@ def test_disk_that_fills_up_while_writing(failing_engine, tmp_path):
 
 def test_two_at_once_convert_once(tmp_path):
     program = (
-        "import sys, time\nfrom pathlib import Path\nfrom sparkbook.serve import smollm2\n"
-        "def run(folder):\n    time.sleep(0.5)\n    (folder / 'config.json').write_text('{}')\n    print('converted')\n"
-        "smollm2.run_converter = run\nsmollm2.ensure(Path(sys.argv[1]))"
+        "import sys, time\nfrom pathlib import Path\nfrom sparkbook.serve import smollm2\ndef"
+        " run(folder):\n    time.sleep(0.5)\n    (folder / 'config.json').write_text('{}')\n   "
+        " print('converted')\nsmollm2.run_converter = run\nsmollm2.ensure(Path(sys.argv[1]))"
     )
-    both = [subprocess.Popen([sys.executable, "-c", program, tmp_path / "m"], stdout=subprocess.PIPE, text=True) for _ in range(2)]
+    both = [
+        subprocess.Popen(
+            [sys.executable, "-c", program, tmp_path / "m"], stdout=subprocess.PIPE, text=True
+        )
+        for _ in range(2)
+    ]
     assert "".join(process.communicate(timeout=30)[0] for process in both).count("converted") == 1

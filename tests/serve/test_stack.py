@@ -1,4 +1,6 @@
-"""What is sent to Docker for a launch, and what the user is told of it: pure, so that every recipe can be looked at."""
+"""What is sent to Docker for a launch, and what the user is told of it: pure, so that every recipe
+can be looked at.
+"""
 
 import json
 
@@ -16,7 +18,9 @@ CONTAINED = [recipe for recipe in recipes.all() if recipe.image]
 
 def ask(launch, secrets=KEY, choices=None, **changes):
     if changes:
-        launch = launch.model_copy(update={"container": launch.container.model_copy(update=changes)})
+        launch = launch.model_copy(
+            update={"container": launch.container.model_copy(update=changes)}
+        )
     return request(given(launch, "x"), secrets, home="/home/me", choices=choices or Choices())
 
 
@@ -27,9 +31,10 @@ def rules(asked):
 @pytest.fixture
 def line():
     return docker_run.read(
-        "docker run -d --gpus all --ipc=host --shm-size 16g --ulimit memlock=-1 --ulimit stack=67108864:67108864 -p 8000:8000 "
-        "-v ~/vllm:/models -v cache:/root/.cache -v /srv/tok:/tok:ro -e HF_HOME=/models -e HF_TOKEN -e MODE=fast "
-        "nvcr.io/nvidia/vllm:26.04-py3 vllm serve some/model --port 8000"
+        "docker run -d --gpus all --ipc=host --shm-size 16g --ulimit memlock=-1 --ulimit"
+        " stack=67108864:67108864 -p 8000:8000 -v ~/vllm:/models -v cache:/root/.cache -v"
+        " /srv/tok:/tok:ro -e HF_HOME=/models -e HF_TOKEN -e MODE=fast"
+        " nvcr.io/nvidia/vllm:26.04-py3 vllm serve some/model --port 8000"
     )
 
 
@@ -38,15 +43,28 @@ def test_everything_the_line_says_is_sent(line):
     body = asked.body
     assert body["Image"] == "nvcr.io/nvidia/vllm:26.04-py3"
     assert body["Cmd"] == ["vllm", "serve", "some/model", "--port", "8000"]
-    assert body["Env"] == ["HF_HOME=/models", "HF_TOKEN=hf-secret", "MODE=fast", "VLLM_API_KEY=the-key-of-the-test"]
+    assert body["Env"] == [
+        "HF_HOME=/models",
+        "HF_TOKEN=hf-secret",
+        "MODE=fast",
+        "VLLM_API_KEY=the-key-of-the-test",
+    ]
     config = body["HostConfig"]
     assert config["PortBindings"] == {"8000/tcp": [{"HostIp": "127.0.0.1", "HostPort": "8000"}]}
     assert [(mount["Type"], mount["Source"], mount["ReadOnly"]) for mount in config["Mounts"]] == [
-        ("bind", "/home/me/vllm", False), ("volume", "cache", False), ("bind", "/srv/tok", True),
-    ]  # fmt: skip
-    assert config["DeviceRequests"][0] | {"Count": -1, "Capabilities": [["gpu"]]} == config["DeviceRequests"][0]
+        ("bind", "/home/me/vllm", False),
+        ("volume", "cache", False),
+        ("bind", "/srv/tok", True),
+    ]
+    assert (
+        config["DeviceRequests"][0] | {"Count": -1, "Capabilities": [["gpu"]]}
+        == config["DeviceRequests"][0]
+    )
     assert (config["IpcMode"], config["ShmSize"], config["Privileged"]) == ("host", 16 << 30, False)
-    assert config["Ulimits"] == [{"Name": "memlock", "Soft": -1, "Hard": -1}, {"Name": "stack", "Soft": 67108864, "Hard": 67108864}]
+    assert config["Ulimits"] == [
+        {"Name": "memlock", "Soft": -1, "Hard": -1},
+        {"Name": "stack", "Soft": 67108864, "Hard": 67108864},
+    ]
 
 
 def test_no_secret_is_shown(line):
@@ -58,7 +76,9 @@ def test_no_secret_is_shown(line):
 
 def test_the_callers_other_variables_stay_at_home(line):
     asked = ask(line, {**KEY, "AWS_SECRET_ACCESS_KEY": "x", "MODE": "slow"})
-    assert not [entry for entry in asked.body["Env"] if entry.startswith("AWS") or entry == "MODE=slow"]
+    assert not [
+        entry for entry in asked.body["Env"] if entry.startswith("AWS") or entry == "MODE=slow"
+    ]
     assert "DOCK207" in rules(asked)  # HF_TOKEN is not set
 
 
@@ -75,9 +95,13 @@ def test_the_callers_other_variables_stay_at_home(line):
 )
 def test_published_on_loopback_unless_asked(line, ports, choices, host, port, rule):
     asked = ask(line, choices=choices, ports=ports)
-    assert asked.body["HostConfig"]["PortBindings"] == {"8000/tcp": [{"HostIp": host, "HostPort": str(port)}]}
+    assert asked.body["HostConfig"]["PortBindings"] == {
+        "8000/tcp": [{"HostIp": host, "HostPort": str(port)}]
+    }
     assert (asked.host, asked.port) == (host, port)
-    assert [found for found in rules(asked) if found in ("DOCK202", "DOCK203")] == ([rule] if rule else [])
+    assert [found for found in rules(asked) if found in ("DOCK202", "DOCK203")] == (
+        [rule] if rule else []
+    )
 
 
 def test_host_network_is_said_and_bound_to_loopback(line):
@@ -87,8 +111,14 @@ def test_host_network_is_said_and_bound_to_loopback(line):
     script = line.serve.model_copy(update={"before": ["pip install scipy"]})
     shell = ask(line.model_copy(update={"serve": script}), ports=[], network="host")
     assert shell.body["Cmd"][-1].endswith("--host 127.0.0.1")
-    own = ask(Launch(image="avarok/x:1", entrypoint="wrapper", serve=Serve(command=[])), ports=[], network="host")
-    assert "DOCK203" in rules(own) and "DOCK202" not in rules(own)  # nothing can be promised of an image's own script
+    own = ask(
+        Launch(image="avarok/x:1", entrypoint="wrapper", serve=Serve(command=[])),
+        ports=[],
+        network="host",
+    )
+    assert "DOCK203" in rules(own) and "DOCK202" not in rules(
+        own
+    )  # nothing can be promised of an image's own script
     wide = ask(line, ports=[], network="host", choices=Choices(expose=True))
     assert wide.body["Cmd"][-2:] == ["--host", "0.0.0.0"] and "DOCK203" in rules(wide)
     with pytest.raises(SparkbookError, match="change that one"):
@@ -96,25 +126,45 @@ def test_host_network_is_said_and_bound_to_loopback(line):
 
 
 def test_restart_policy_is_earned():
-    launch = Launch(image="a/b:1", entrypoint="vllm-serve", container=Container(restart="unless-stopped"), serve=Serve(model="m"))
+    launch = Launch(
+        image="a/b:1",
+        entrypoint="vllm-serve",
+        container=Container(restart="unless-stopped"),
+        serve=Serve(model="m"),
+    )
     first = ask(launch)
     assert first.body["HostConfig"]["RestartPolicy"] == {"Name": "no"}  # while it is waited for
-    assert first.restart == {"Name": "on-failure", "MaximumRetryCount": 3} and "DOCK208" in rules(first)
+    assert first.restart == {"Name": "on-failure", "MaximumRetryCount": 3} and "DOCK208" in rules(
+        first
+    )
     assert first.calls()[-1] == ("POST /containers/x/update", {"RestartPolicy": first.restart})
     kept = ask(launch, choices=Choices(restart_always=True))
     assert kept.restart == {"Name": "unless-stopped"} and "DOCK208" not in rules(kept)
-    assert ask(launch, choices=Choices(watched=False)).body["HostConfig"]["RestartPolicy"] == first.restart
+    assert (
+        ask(launch, choices=Choices(watched=False)).body["HostConfig"]["RestartPolicy"]
+        == first.restart
+    )
 
 
 def test_offline_makes_the_store_read_only(line):
     asked = ask(line, choices=Choices(offline=True))
-    assert [mount["ReadOnly"] for mount in asked.body["HostConfig"]["Mounts"]] == [True, False, True]
+    assert [mount["ReadOnly"] for mount in asked.body["HostConfig"]["Mounts"]] == [
+        True,
+        False,
+        True,
+    ]
     assert "HF_HUB_OFFLINE=1" in asked.body["Env"] and "DOCK205" not in rules(asked)
     assert "DOCK205" in rules(ask(line))
 
 
 @pytest.mark.parametrize(
-    ("gpus", "count", "devices"), [("all", -1, None), ("2", 2, None), ("device=0,1", 0, ["0", "1"]), ("device=GPU-3a2", 0, ["GPU-3a2"])]
+    ("gpus", "count", "devices"),
+    [
+        ("all", -1, None),
+        ("2", 2, None),
+        ("device=0,1", 0, ["0", "1"]),
+        ("device=GPU-3a2", 0, ["GPU-3a2"]),
+    ],
 )
 def test_gpus(line, gpus, count, devices):
     (wanted,) = ask(line, gpus=gpus).body["HostConfig"]["DeviceRequests"]
@@ -141,26 +191,39 @@ def test_what_is_pulled(image, pulled):
 
 def test_the_fingerprint_tells_stacks_apart_and_no_secret(line):
     one = ask(line)
-    assert one.stack == ask(line, {"VLLM_API_KEY": "another"}).stack == ask(line, choices=Choices(watched=False)).stack
+    assert (
+        one.stack
+        == ask(line, {"VLLM_API_KEY": "another"}).stack
+        == ask(line, choices=Choices(watched=False)).stack
+    )
     others = [
-        ask(line, choices=Choices(port=1)), ask(line, gpus="2"), ask(line, {**KEY, "HF_TOKEN": "x"}),
-        ask(line.model_copy(update={"image": "other:1"})), ask(line, choices=Choices(restart_always=True)),
-    ]  # fmt: skip
+        ask(line, choices=Choices(port=1)),
+        ask(line, gpus="2"),
+        ask(line, {**KEY, "HF_TOKEN": "x"}),
+        ask(line.model_copy(update={"image": "other:1"})),
+        ask(line, choices=Choices(restart_always=True)),
+    ]
     assert len({one.stack, *(other.stack for other in others)}) == 1 + len(others)
 
 
 @pytest.mark.parametrize("recipe", CONTAINED, ids=lambda recipe: recipe.id)
 def test_every_recipe_can_be_asked_for(recipe):
     asked = request(given(recipe), KEY, home="/home/me")
-    assert asked.body["HostConfig"]["PortBindings"][f"{recipe.launch.port}/tcp"] == [{"HostIp": "127.0.0.1", "HostPort": str(asked.port)}]
+    assert asked.body["HostConfig"]["PortBindings"][f"{recipe.launch.port}/tcp"] == [
+        {"HostIp": "127.0.0.1", "HostPort": str(asked.port)}
+    ]
     assert asked.body["HostConfig"]["DeviceRequests"] and not asked.body["HostConfig"]["Privileged"]
-    assert "DOCK206" in rules(asked) and ("DOCK204" in rules(asked)) is (recipe.image.digest is None)
+    assert "DOCK206" in rules(asked) and ("DOCK204" in rules(asked)) is (
+        recipe.image.digest is None
+    )
     assert "~" not in json.dumps(asked.body["HostConfig"])
 
 
 def test_what_can_be_given(tmp_path):
     file = tmp_path / "line.sh"
-    file.write_text("docker run --name mine -p 8000:8000 vllm/vllm-openai:v0.28.0 --model some/model\n")
+    file.write_text(
+        "docker run --name mine -p 8000:8000 vllm/vllm-openai:v0.28.0 --model some/model\n"
+    )
     assert given(str(file)).name == "mine"
     assert given("vllm serve some/model --port 9").launch.port == 9
     assert given("gpt-oss-20b").recipe.id == "gpt-oss-20b"

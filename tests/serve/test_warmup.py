@@ -36,7 +36,9 @@ def test_warm_up_ends_when_settled(stand_in, launch):
         warmth = warm_up(engine.endpoint, progress=lines.append)
     assert warmth.settled
     assert 4 <= len(warmth.samples) == len(lines) <= 12
-    assert all(0 < sample.ttft_s <= sample.total_s and sample.tokens == 2 for sample in warmth.samples)
+    assert all(
+        0 < sample.ttft_s <= sample.total_s and sample.tokens == 2 for sample in warmth.samples
+    )
 
 
 def test_failing_request_says_which():

@@ -1,4 +1,5 @@
-"""Measurement that can be trusted: a client that does not colour the clock, prompts by class, and a gate that rejects.
+"""Measurement that can be trusted: a client that does not colour the clock, prompts by class, and a
+gate that rejects.
 
 >>> from sparkbook import bench
 >>> report = bench.measure(endpoint, bench.Plan(classes=["code"], concurrency=[1, 4]))   # doctest: +SKIP
@@ -10,4 +11,17 @@ from sparkbook.bench.gate import RULES, Seen, judge
 from sparkbook.bench.load import Plan, measure
 from sparkbook.bench.results import Cell, Figures, Report, Request, Summary, figures, json_schema
 
-__all__ = ["RULES", "Cell", "Figures", "Plan", "Report", "Request", "Seen", "Summary", "figures", "json_schema", "judge", "measure"]
+__all__ = [
+    "RULES",
+    "Cell",
+    "Figures",
+    "Plan",
+    "Report",
+    "Request",
+    "Seen",
+    "Summary",
+    "figures",
+    "json_schema",
+    "judge",
+    "measure",
+]

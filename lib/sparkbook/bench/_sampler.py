@@ -1,7 +1,9 @@
-"""Looks at the machine and the engine once in a while and prints what it sees, one JSON line a sample. Standard library only.
+"""Looks at the machine and the engine once in a while and prints what it sees, one JSON line a
+sample. Standard library only.
 
-It is a process of its own, so that it takes no time from the measuring client: `python _sampler.py INTERVAL_S [METRICS_URL]`; the API key
-comes in SPARKBOOK_SAMPLER_KEY. It ends with its parent.
+It is a process of its own, so that it takes no time from the measuring client:
+`python _sampler.py INTERVAL_S [METRICS_URL]`; the API key comes in SPARKBOOK_SAMPLER_KEY. It ends
+with its parent.
 """
 
 from __future__ import annotations
@@ -17,7 +19,14 @@ import time
 import urllib.request
 from pathlib import Path
 
-FIELDS = ("clocks.sm", "clocks.max.sm", "power.draw", "temperature.gpu", "utilization.gpu", "clocks_event_reasons.active")
+FIELDS = (
+    "clocks.sm",
+    "clocks.max.sm",
+    "power.draw",
+    "temperature.gpu",
+    "utilization.gpu",
+    "clocks_event_reasons.active",
+)
 WHOLE_S, MOST_BYTES = 5.0, 4 * 2**20
 """Of one page of metrics."""
 _GAUGE = re.compile(r"^vllm:(num_requests_running|num_requests_waiting)(?:\{[^}]*\})? (\S+)", re.M)
@@ -25,9 +34,16 @@ _GAUGE = re.compile(r"^vllm:(num_requests_running|num_requests_waiting)(?:\{[^}]
 
 def watch_gpu(interval_s: float, latest: dict[int, list[str]]) -> None:
     """Keep the newest line of each GPU; ends at once where there is no nvidia-smi."""
-    command = ["nvidia-smi", "--query-gpu=index," + ",".join(FIELDS), "--format=csv,noheader,nounits", f"-lms={int(interval_s * 1000)}"]
+    command = [
+        "nvidia-smi",
+        "--query-gpu=index," + ",".join(FIELDS),
+        "--format=csv,noheader,nounits",
+        f"-lms={int(interval_s * 1000)}",
+    ]
     try:
-        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+        process = subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+        )
     except OSError:
         return
     for line in process.stdout or ():
@@ -45,7 +61,9 @@ def number(text: str) -> float | None:
 
 
 def gpu(latest: dict[int, list[str]]) -> dict[str, object]:
-    """All GPUs as one: the slowest clock, the hottest temperature, the power of all, the reasons of any."""
+    """All GPUs as one: the slowest clock, the hottest temperature, the power of all, the reasons of
+    any.
+    """
     if not latest:
         return {}
     columns = list(zip(*(latest[index] for index in sorted(latest)), strict=True))
@@ -53,13 +71,21 @@ def gpu(latest: dict[int, list[str]]) -> dict[str, object]:
     pick = (min, max, sum, max, max)
     found = {
         name: choose(v) if v else None
-        for name, choose, v in zip(("clock_mhz", "clock_max_mhz", "power_w", "temperature_c", "gpu_busy"), pick, values, strict=True)
+        for name, choose, v in zip(
+            ("clock_mhz", "clock_max_mhz", "power_w", "temperature_c", "gpu_busy"),
+            pick,
+            values,
+            strict=True,
+        )
     }
     found["gpu_busy"] = found["gpu_busy"] / 100 if found["gpu_busy"] is not None else None
     bits = 0
     for text in columns[-1]:
         bits |= int(text, 16) if text.startswith("0x") else 0
-    return {**found, "reasons": bits if any(text.startswith("0x") for text in columns[-1]) else None}
+    return {
+        **found,
+        "reasons": bits if any(text.startswith("0x") for text in columns[-1]) else None,
+    }
 
 
 def host(state: dict[str, float]) -> dict[str, object]:
@@ -75,15 +101,25 @@ def host(state: dict[str, float]) -> dict[str, object]:
     busy = 1 - (idle - state["idle"]) / spent if spent > 0 else None
     state.update(total=total, idle=idle)
     swapped = sum(map(int, pages.values())) * os.sysconf("SC_PAGE_SIZE") / 2**20 if pages else None
-    return {"available_gib": round(int(memory["MemAvailable"]) / 2**20, 3), "swapped_mib": swapped, "cpu_busy": busy}
+    return {
+        "available_gib": round(int(memory["MemAvailable"]) / 2**20, 3),
+        "swapped_mib": swapped,
+        "cpu_busy": busy,
+    }
 
 
 def engine(opener: urllib.request.OpenerDirector, url: str, key: str) -> dict[str, object]:
-    """Requests that run and wait; nothing where no such page comes: one bad look is not the end of looking."""
+    """Requests that run and wait; nothing where no such page comes: one bad look is not the end of
+    looking.
+    """
     found: dict[str, float] = {}
     try:
-        with opener.open(urllib.request.Request(url, headers={"Authorization": f"Bearer {key}"} if key else {}), timeout=WHOLE_S) as reply:
-            # The timeout is the longest silence: a page that comes byte by byte would hold up all other looks.
+        with opener.open(
+            urllib.request.Request(url, headers={"Authorization": f"Bearer {key}"} if key else {}),
+            timeout=WHOLE_S,
+        ) as reply:
+            # The timeout is the longest silence: a page that comes byte by byte would hold up all
+            # other looks.
             page, until = bytearray(), time.monotonic() + WHOLE_S
             while part := reply.read1(65536):
                 page += part
@@ -112,7 +148,11 @@ def main() -> None:
     state: dict[str, float] = {}
     parent = os.getppid()
     while os.getppid() == parent:
-        seen = {"t_s": time.monotonic(), **(gpu(latest) if local else {}), **(host(state) if local else {})}
+        seen = {
+            "t_s": time.monotonic(),
+            **(gpu(latest) if local else {}),
+            **(host(state) if local else {}),
+        }
         if url:
             seen.update(engine(opener, url, key))
         print(json.dumps(seen), flush=True)  # noqa: T201

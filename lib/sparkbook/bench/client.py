@@ -1,10 +1,14 @@
-"""The measuring client: many streamed requests at once, and the time at which every piece of them arrived.
+"""The measuring client: many streamed requests at once, and the time at which every piece of them
+arrived.
 
-It runs as a process of its own (`python client.py`, standard library only), so that no notebook, progress bar or garbage collector of
-the caller shares its interpreter. One job a line comes in on standard input; a line for each finished request and one with all records
-go out. While it measures it only stamps and keeps what it reads: framing, events and JSON are taken apart when the last stream has ended.
+It runs as a process of its own (`python client.py`, standard library only), so that no notebook,
+progress bar or garbage collector of the caller shares its interpreter. One job a line comes in on
+standard input; a line for each finished request and one with all records go out. While it measures
+it only stamps and keeps what it reads: framing, events and JSON are taken apart when the last
+stream has ended.
 
-A stamp is the clock (`time.monotonic`, seconds) at the moment when the bytes were read that completed a server-sent event.
+A stamp is the clock (`time.monotonic`, seconds) at the moment when the bytes were read that
+completed a server-sent event.
 """
 
 from __future__ import annotations
@@ -24,16 +28,33 @@ from typing import Any
 
 clock = time.monotonic
 _LAG_EVERY_S = 0.02
-_NUMBER = re.compile("[0-9]{1,15}")  # isdigit() takes what int() does not: other scripts' digits, and thousands of them
+_NUMBER = re.compile(
+    "[0-9]{1,15}"
+)  # isdigit() takes what int() does not: other scripts' digits, and thousands of them
 _BROKE = "the connection broke"
 MOST_BYTES, MOST_HEAD_BYTES = 64 * 2**20, 2**16
-"""Of one reply, and of its head. The longest answer of an engine stays far below; what never ends would be kept until memory is full."""
+"""Of one reply, and of its head. The longest answer of an engine stays far below; what never ends
+would be kept until memory is full.
+"""
 
 
 class Reply:
     """What one request was answered with: every read with its stamp, as it came."""
 
-    __slots__ = ("begin", "connection", "done", "error", "head", "index", "mode", "reads", "scheduled", "size", "slot", "status")
+    __slots__ = (
+        "begin",
+        "connection",
+        "done",
+        "error",
+        "head",
+        "index",
+        "mode",
+        "reads",
+        "scheduled",
+        "size",
+        "slot",
+        "status",
+    )
 
     def __init__(self, index: int, slot: int, scheduled: float | None):
         self.index, self.slot, self.scheduled = index, slot, scheduled
@@ -87,8 +108,9 @@ class Connection(asyncio.Protocol):
         elif reply.mode == "chunked":
             tail = data[-5:] if len(data) >= 5 else (self.tail + data)[-5:]
             self.tail = tail
-            # The last chunk has no bytes. The same five bytes can stand inside a chunk that the network split, so unless the stream
-            # has just said that it is done, the framing decides.
+            # The last chunk has no bytes. The same five bytes can stand inside a chunk that the
+            # network split, so unless the stream has just said that it is done, the framing
+            # decides.
             if tail == b"0\r\n\r\n" and (b"[DONE]" in data[-32:] or self.complete()):
                 self._finish()
         elif reply.mode == "length":
@@ -105,12 +127,17 @@ class Connection(asyncio.Protocol):
         if end < 0:
             return
         lines = received[:end].decode("latin-1").split("\r\n")
-        headers = {name.strip().lower(): value.strip() for name, _, value in (line.partition(":") for line in lines[1:])}
+        headers = {
+            name.strip().lower(): value.strip()
+            for name, _, value in (line.partition(":") for line in lines[1:])
+        }
         body = received[end + 4 :]
         words = lines[0].split(" ")
         reply.status = int(words[1]) if len(words) > 1 and _NUMBER.fullmatch(words[1]) else 0
         reply.head = received[: end + 4]
-        self.reusable = headers.get("connection", "").lower() != "close" and lines[0].startswith("HTTP/1.1")
+        self.reusable = headers.get("connection", "").lower() != "close" and lines[0].startswith(
+            "HTTP/1.1"
+        )
         if "chunked" in headers.get("transfer-encoding", "").lower():
             reply.mode = "chunked"
             self.tail = body[-5:]
@@ -217,9 +244,11 @@ def _bodies(reply: Reply) -> Iterator[tuple[float, bytes]]:
 
 
 def events(bodies: Iterable[tuple[float, bytes]], chunked: bool) -> Iterator[tuple[float, bytes]]:
-    """Server-sent events: the stamp of the read that completed it, and its data. Comments (`: ping`) are not events.
+    """Server-sent events: the stamp of the read that completed it, and its data. Comments
+    (`: ping`) are not events.
 
-    Line ends may be CRLF, LF or CR, and bytes may be split anywhere (https://html.spec.whatwg.org/multipage/server-sent-events.html).
+    Line ends may be CRLF, LF or CR, and bytes may be split anywhere
+    (https://html.spec.whatwg.org/multipage/server-sent-events.html).
     """
     framing = Dechunker() if chunked else None
     rest, carriage, data = b"", False, []
@@ -245,21 +274,37 @@ def events(bodies: Iterable[tuple[float, bytes]], chunked: bool) -> Iterator[tup
             elif not line and data:
                 yield stamp, data[0] if len(data) == 1 else b"\n".join(data)
                 data = []
-    # A stream that ends with its last event's line but without the empty one after it was cut off: it is not an event.
+    # A stream that ends with its last event's line but without the empty one after it was cut off:
+    # it is not an event.
 
 
 def record(reply: Reply, keep_text: bool = True) -> dict[str, Any]:
-    """One request as plain values. Times are seconds since the request was written; None is unknown.
+    """One request as plain values. Times are seconds since the request was written; None is
+    unknown.
 
-    Keys: index, slot, begin (clock), scheduled (clock), status, error, ttfr, ttft, ttfo, end, stamps (one a step), tokens (of each
+    Keys: index, slot, begin (clock), scheduled (clock), status, error, ttfr, ttft, ttfo, end,
+        stamps (one a step), tokens (of each
     step, where token ids came), usage, finish, text, events.
     """
     begin = reply.begin
     result: dict[str, Any] = {
-        "index": reply.index, "slot": reply.slot, "begin": begin, "scheduled": reply.scheduled, "status": reply.status,
-        "error": reply.error, "ttfr": None, "ttft": None, "ttfo": None, "end": None, "stamps": [], "tokens": None, "usage": None,
-        "finish": None, "text": "", "events": 0,
-    }  # fmt: skip
+        "index": reply.index,
+        "slot": reply.slot,
+        "begin": begin,
+        "scheduled": reply.scheduled,
+        "status": reply.status,
+        "error": reply.error,
+        "ttfr": None,
+        "ttft": None,
+        "ttfo": None,
+        "end": None,
+        "stamps": [],
+        "tokens": None,
+        "usage": None,
+        "finish": None,
+        "text": "",
+        "events": 0,
+    }
     if reply.reads:
         result["end"] = round(reply.reads[-1][0] - begin, 6)
     if reply.status != 200:
@@ -268,24 +313,35 @@ def record(reply: Reply, keep_text: bool = True) -> dict[str, Any]:
     try:
         _read_steps(reply, result, keep_text)
     except (ValueError, TypeError, AttributeError, LookupError) as error:
-        result["error"] = result["error"] or f"the reply is no streamed chat: {type(error).__name__}"
-    result["text"], result["finish"] = sound(result["text"]), result["finish"] and sound(result["finish"])
+        result["error"] = (
+            result["error"] or f"the reply is no streamed chat: {type(error).__name__}"
+        )
+    result["text"], result["finish"] = (
+        sound(result["text"]),
+        result["finish"] and sound(result["finish"]),
+    )
     result["error"] = result["error"] and _line(result["error"])
     return result
 
 
 def sound(text: str) -> str:
-    """A text that can be written as UTF-8. JSON may hold half a character (`\\ud83d`): two halves make one, one alone becomes U+FFFD."""
+    """A text that can be written as UTF-8. JSON may hold half a character (`\\ud83d`): two halves
+    make one, one alone becomes U+FFFD.
+    """
     return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
 def _line(error: str) -> str:
     """What went wrong as one line, whatever bytes a server sent in place of words."""
-    return " ".join("".join(letter if letter.isprintable() else " " for letter in sound(error)).split())
+    return " ".join(
+        "".join(letter if letter.isprintable() else " " for letter in sound(error)).split()
+    )
 
 
 def _read_steps(reply: Reply, result: dict[str, Any], keep_text: bool) -> None:
-    """Take the stream apart, into the result. A stream of another shape may make it fail as it likes."""
+    """Take the stream apart, into the result. A stream of another shape may make it fail as it
+    likes.
+    """
     begin = reply.begin
     stamps: list[float] = []
     tokens: list[int] = []
@@ -321,7 +377,8 @@ def _read_steps(reply: Reply, result: dict[str, Any], keep_text: bool) -> None:
         if choice.get("finish_reason"):
             result["finish"] = str(choice["finish_reason"])
         shown = bool(answer or thought or calls)
-        # Ids tell of a step that shows nothing: a mark such as <think> that the parser takes away, half a character, the end of the text.
+        # Ids tell of a step that shows nothing: a mark such as <think> that the parser takes away,
+        # half a character, the end of the text.
         if not (shown or ids):
             continue
         stamps.append(round(since, 6))
@@ -333,11 +390,19 @@ def _read_steps(reply: Reply, result: dict[str, Any], keep_text: bool) -> None:
         if keep_text:
             texts.extend(part for part in (thought, answer) if part)
     if result["error"] is None and not done and result["finish"] is None:
-        result["error"] = "the stream ended in the middle" if seen else f"the reply holds no events: {_told(reply)[:120]}"
+        result["error"] = (
+            "the stream ended in the middle"
+            if seen
+            else f"the reply holds no events: {_told(reply)[:120]}"
+        )
     if any(tokens):
-        # In such a stream an event without ids is no step: the rest of what an earlier one held, or a parser's last word.
+        # In such a stream an event without ids is no step: the rest of what an earlier one held, or
+        # a parser's last word.
         steps = [(stamp, count) for stamp, count in zip(stamps, tokens, strict=True) if count]
-        result["stamps"], result["tokens"] = [stamp for stamp, _ in steps], [count for _, count in steps]
+        result["stamps"], result["tokens"] = (
+            [stamp for stamp, _ in steps],
+            [count for _, count in steps],
+        )
     else:
         result["stamps"] = stamps
     result["events"] = seen
@@ -363,26 +428,38 @@ def _message(value: Any) -> str:
 # ---- the load
 
 
-async def run(job: dict[str, Any], finished: Callable[[int], None] = lambda count: None) -> dict[str, Any]:
+async def run(
+    job: dict[str, Any], finished: Callable[[int], None] = lambda count: None
+) -> dict[str, Any]:
     """Send the requests of a job and collect their records.
 
-    A job's keys: `host`, `port`, `tls`, `path`, `headers`, `bodies` (JSON texts, sent in order), `slots` (so many at a time, released
-    together), `arrivals_s` (open loop instead: when each is sent, seconds from the start), `seconds` (none is begun later), `timeout_s`
-    (silence after which a request is given up), `whole_s` (the same for a reply that never ends; four silences where it is not given),
-    `keep_text`. After as many failures in a row as twice the slots, at least eight, it sends no more.
+    A job's keys: `host`, `port`, `tls`, `path`, `headers`, `bodies` (JSON texts, sent in order),
+    `slots` (so many at a time, released together), `arrivals_s` (open loop instead: when each is
+    sent, seconds from the start), `seconds` (none is begun later), `timeout_s` (silence after which
+    a request is given up), `whole_s` (the same for a reply that never ends; four silences where it
+    is not given), `keep_text`. After as many failures in a row as twice the slots, at least eight,
+    it sends no more.
 
     Returns:
-        `records`, and about the client itself: `begin` (clock), `cpu_s` while it measured, `parse_cpu_s` afterwards, `reads`,
+        `records`, and about the client itself: `begin` (clock), `cpu_s` while it measured,
+            `parse_cpu_s` afterwards, `reads`,
         `lag_p99_s` (how late the loop was), `interrupted`.
     """
     loop = asyncio.get_running_loop()
     context = ssl.create_default_context() if job.get("tls") else None
     timeout = float(job.get("timeout_s") or 300)
     whole = float(job.get("whole_s") or 4 * timeout)
-    lines = [f"POST {job['path']} HTTP/1.1", f"Host: {job['host']}:{job['port']}", "Content-Type: application/json"]
+    lines = [
+        f"POST {job['path']} HTTP/1.1",
+        f"Host: {job['host']}:{job['port']}",
+        "Content-Type: application/json",
+    ]
     lines += [f"{name}: {value}" for name, value in job.get("headers", {}).items()]
     prefix = "\r\n".join([*lines, "Content-Length: "]).encode()
-    requests = [prefix + str(len(body)).encode() + b"\r\n\r\n" + body for body in (text.encode() for text in job["bodies"])]
+    requests = [
+        prefix + str(len(body)).encode() + b"\r\n\r\n" + body
+        for body in (text.encode() for text in job["bodies"])
+    ]
     replies: list[Reply] = []
     active: dict[Connection, Reply] = {}
     opened_ever: list[Connection] = []
@@ -393,25 +470,37 @@ async def run(job: dict[str, Any], finished: Callable[[int], None] = lambda coun
 
     async def connect() -> Connection:
         _, connection = await asyncio.wait_for(
-            loop.create_connection(Connection, job["host"], job["port"], ssl=context, server_hostname=job["host"] if context else None),
+            loop.create_connection(
+                Connection,
+                job["host"],
+                job["port"],
+                ssl=context,
+                server_hostname=job["host"] if context else None,
+            ),
             30,
         )
         opened_ever.append(connection)
         return connection
 
-    async def ask(connection: Connection, index: int, slot: int, scheduled: float | None = None) -> Connection:
+    async def ask(
+        connection: Connection, index: int, slot: int, scheduled: float | None = None
+    ) -> Connection:
         reply = Reply(index, slot, scheduled)
         for last in (False, True):
             if not connection.usable:
                 try:
                     connection = await connect()
                 except (OSError, TimeoutError) as error:
-                    reply.begin, reply.error = clock(), f"no connection: {error or type(error).__name__}"
+                    reply.begin, reply.error = (
+                        clock(),
+                        f"no connection: {error or type(error).__name__}",
+                    )
                     break
             active[connection] = reply
             await connection.send(requests[index], reply)
             active.pop(connection, None)
-            # A server may close an idle connection in the moment in which it is used again: that is no failure of the request.
+            # A server may close an idle connection in the moment in which it is used again: that is
+            # no failure of the request.
             if last or reply.reads or not (reply.error or "").startswith(_BROKE):
                 break
             reply.error = None
@@ -481,7 +570,11 @@ async def run(job: dict[str, Any], finished: Callable[[int], None] = lambda coun
     stopped = asyncio.ensure_future(stop.wait())
     watcher = asyncio.ensure_future(watch())
     try:
-        await (opened() if job.get("arrivals_s") is not None else asyncio.gather(*(closed(n, c) for n, c in enumerate(pool))))
+        await (
+            opened()
+            if job.get("arrivals_s") is not None
+            else asyncio.gather(*(closed(n, c) for n, c in enumerate(pool)))
+        )
     finally:
         watcher.cancel()
         stopped.cancel()
@@ -493,10 +586,15 @@ async def run(job: dict[str, Any], finished: Callable[[int], None] = lambda coun
     records = [record(reply, job.get("keep_text", True)) for reply in replies]
     lags.sort()
     outcome = {
-        "records": records, "begin": begin, "cpu_s": round(cpu, 6), "parse_cpu_s": round(time.process_time() - begin_parse, 6),
-        "reads": sum(len(reply.reads) for reply in replies), "events": sum(r["events"] for r in records),
-        "lag_p99_s": round(lags[min(len(lags) - 1, int(0.99 * len(lags)))], 6) if lags else None, "interrupted": stop.is_set(),
-    }  # fmt: skip
+        "records": records,
+        "begin": begin,
+        "cpu_s": round(cpu, 6),
+        "parse_cpu_s": round(time.process_time() - begin_parse, 6),
+        "reads": sum(len(reply.reads) for reply in replies),
+        "events": sum(r["events"] for r in records),
+        "lag_p99_s": round(lags[min(len(lags) - 1, int(0.99 * len(lags)))], 6) if lags else None,
+        "interrupted": stop.is_set(),
+    }
     gc.enable()
     return outcome
 

@@ -1,4 +1,6 @@
-"""What `sparkbook bench` does between its options and the library: read lists, draw the bar, print the tables."""
+"""What `sparkbook bench` does between its options and the library: read lists, draw the bar, print
+the tables.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,13 @@ if TYPE_CHECKING:
 
 
 def obtain(
-    source: str, options: dict[str, Any], *, model: str | None = None, bar: bool = False, out: str | None = None, form: str = "sparkbook"
+    source: str,
+    options: dict[str, Any],
+    *,
+    model: str | None = None,
+    bar: bool = False,
+    out: str | None = None,
+    form: str = "sparkbook",
 ) -> Report:
     """Measure a server at an address, or read a file of an earlier measurement.
 
@@ -34,7 +42,8 @@ def obtain(
         options: fields of `load.Plan`; lists as words with commas.
         model: the served name; the first that the server lists where it is not given.
         bar: draw a progress bar on standard error.
-        out, form: where and how the result will be kept: what is wrong with them is said before the measurement, not after it.
+        out, form: where and how the result will be kept: what is wrong with them is said before the
+            measurement, not after it.
 
     Raises:
         SparkbookError: an option can't be used, or nothing answers.
@@ -42,7 +51,9 @@ def obtain(
     _check_form(form)
     if not source.startswith(("http://", "https://")):
         if not Path(source).is_file():
-            raise SparkbookError(f"'{source}' is neither an address such as http://127.0.0.1:8000 nor a result file")
+            raise SparkbookError(
+                f"'{source}' is neither an address such as http://127.0.0.1:8000 nor a result file"
+            )
         report = exchange.read(source)
         _check_target(out, form, len(report.cells))
         return report
@@ -70,76 +81,122 @@ def _server(url: str, model: str | None = None) -> Endpoint:
     return Endpoint(endpoint.url, names[0], endpoint.api_key)
 
 
-def equal_servers(a: str, b: str, option: str, *, each: int, max_tokens: int, bar: bool = False) -> Trial:
+def equal_servers(
+    a: str, b: str, option: str, *, each: int, max_tokens: int, bar: bool = False
+) -> Trial:
     """Compare what two servers answer; see `lossless.compare`.
 
     Raises:
-        SparkbookError: an address is none, or a server does not answer or gives no log-probabilities.
+        SparkbookError: an address is none, or a server does not answer or gives no
+            log-probabilities.
     """
     from sparkbook.bench import lossless
 
     if wrong := [url for url in (a, b) if not url.startswith(("http://", "https://"))]:
-        raise SparkbookError(f"'{wrong[0]}' is not an address: write one such as http://127.0.0.1:8000")
+        raise SparkbookError(
+            f"'{wrong[0]}' is not an address: write one such as http://127.0.0.1:8000"
+        )
     first, second = _server(a), _server(b)
     total = 3 * (len(lossless.texts(each)) + len(lossless.tasks()))
     with _bar(bar) as progress:
         told = progress and (lambda done: progress("asking A, B and A again", done, total))
-        return lossless.compare(first, second, option=option, progress=told, each=each, max_tokens=max_tokens)
+        return lossless.compare(
+            first, second, option=option, progress=told, each=each, max_tokens=max_tokens
+        )
 
 
 def obtain_with_vllm(
-    url: str, options: dict[str, Any], *, model: str | None = None, tokenizer: str | None = None, out: str | None = None,
+    url: str,
+    options: dict[str, Any],
+    *,
+    model: str | None = None,
+    tokenizer: str | None = None,
+    out: str | None = None,
     form: str = "sparkbook",
-) -> Report:  # fmt: skip
-    """Let `vllm bench serve` measure a server, a run for each number of requests at a time, and import its rows.
+) -> Report:
+    """Let `vllm bench serve` measure a server, a run for each number of requests at a time, and
+    import its rows.
 
     Args:
         url: the server's address.
-        options: `concurrency` (words with commas), `requests` of a row and `max_tokens` of a reply. Its prompts are random tokens.
+        options: `concurrency` (words with commas), `requests` of a row and `max_tokens` of a reply.
+            Its prompts are random tokens.
         tokenizer: folder or name; what the server says of its model where it is not given.
         out, form: as for `obtain`.
 
     Raises:
-        SparkbookError: an option can't be used, nothing answers, vLLM is not installed, or its benchmark fails.
+        SparkbookError: an option can't be used, nothing answers, vLLM is not installed, or its
+            benchmark fails.
     """
     from sparkbook.serve import paths
 
     if not url.startswith(("http://", "https://")):
-        raise SparkbookError(f"'{url}' is no address such as http://127.0.0.1:8000: vllm bench serve measures a running server")
-    unused = [f"--{name}" for name, option in (("rate", "rates"), ("seconds", "seconds"), ("caching", "caching")) if options.get(option)]
+        raise SparkbookError(
+            f"'{url}' is no address such as http://127.0.0.1:8000: vllm bench serve measures a"
+            " running server"
+        )
+    unused = [
+        f"--{name}"
+        for name, option in (("rate", "rates"), ("seconds", "seconds"), ("caching", "caching"))
+        if options.get(option)
+    ]
     if unused:
-        raise SparkbookError(f"{', '.join(unused)} can't be used with vllm bench serve: it runs so many requests, so many at a time")
+        raise SparkbookError(
+            f"{', '.join(unused)} can't be used with vllm bench serve: it runs so many requests, so"
+            " many at a time"
+        )
     loads = _words(options["concurrency"], int, "concurrency")
     if not loads or min(loads) < 1:
-        raise SparkbookError("give at least one number of requests at a time, such as --concurrency 1,4")
+        raise SparkbookError(
+            "give at least one number of requests at a time, such as --concurrency 1,4"
+        )
     _check_target(out, form, len(loads))
     endpoint = _server(url, model)
     if tokenizer is None:
         tokenizer = endpoint.root_of_model() or endpoint.model
     if tokenizer.startswith("/") and not Path(tokenizer).is_dir():
-        raise SparkbookError(f"the server's model lies in {tokenizer}, which is not here: name its tokenizer with --tokenizer")
+        raise SparkbookError(
+            f"the server's model lies in {tokenizer}, which is not here: name its tokenizer with"
+            " --tokenizer"
+        )
     command = [str(paths.engine_python().with_name("vllm"))]
-    # One request of our own first: a server that answers otherwise than a chat is told at once and in words.
+    # One request of our own first: a server that answers otherwise than a chat is told at once and
+    # in words.
     latency = load.probe(endpoint, float(options.get("timeout_s") or 300))
     whole: Report | None = None
     for slots in loads:
         count = options.get("requests") or max(4 * slots, 16)
-        # Ten times what the requests would take one by one at the pace of the first, which was cold, and the start of vLLM itself.
+        # Ten times what the requests would take one by one at the pace of the first, which was
+        # cold, and the start of vLLM itself.
         limit = 300 + 10 * latency * count * max(1.0, options["max_tokens"] / load.PROBE_TOKENS)
         try:
             found = exchange.run_vllm_bench(
-                endpoint, command=command, tokenizer=tokenizer, prompts=count, concurrency=slots, output_len=options["max_tokens"],
+                endpoint,
+                command=command,
+                tokenizer=tokenizer,
+                prompts=count,
+                concurrency=slots,
+                output_len=options["max_tokens"],
                 limit_s=limit,
-            )  # fmt: skip
+            )
         except (SparkbookError, KeyboardInterrupt) as error:
             if whole is None:
                 raise
-            whole.interrupted, whole.ended = isinstance(error, KeyboardInterrupt), str(error) or None
+            whole.interrupted, whole.ended = (
+                isinstance(error, KeyboardInterrupt),
+                str(error) or None,
+            )
             break
-        whole = found if whole is None else whole.model_copy(update={"cells": [*whole.cells, *found.cells]})
+        whole = (
+            found
+            if whole is None
+            else whole.model_copy(update={"cells": [*whole.cells, *found.cells]})
+        )
     assert whole is not None
     whole.label = options.get("label")
-    whole.notes.append("Measured by vllm bench serve with random prompts: classes and seed were not used.")
+    whole.notes.append(
+        "Measured by vllm bench serve with random prompts: classes and seed were not used."
+    )
     gate.compare_rows(whole)
     return whole
 
@@ -148,19 +205,28 @@ def _words(text: str, kind: type, name: str) -> list[Any]:
     try:
         return [kind(word.strip()) for word in text.split(",") if word.strip()]
     except ValueError:
-        raise SparkbookError(f"--{name} is '{text}'; write numbers with commas, such as 1,4,8") from None
+        raise SparkbookError(
+            f"--{name} is '{text}'; write numbers with commas, such as 1,4,8"
+        ) from None
 
 
 @contextlib.contextmanager
 def _bar(wanted: bool) -> Iterator[load.Progress | None]:
-    """A progress bar, one task a row. It draws in this process; the measuring client is another one."""
+    """A progress bar, one task a row. It draws in this process; the measuring client is another
+    one.
+    """
     if not wanted:
         yield None
         return
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+    )
     with Progress(*columns, console=Console(stderr=True), transient=True) as drawing:
         tasks: dict[str, Any] = {}
 
@@ -176,7 +242,8 @@ FORMS = ("sparkbook", "vllm", "llama-benchy", "performance")
 
 
 def _check_target(out: str | None, form: str, rows: int) -> None:
-    """Whether a result of so many rows can be kept in this form at this place, as far as it can be told before there is one.
+    """Whether a result of so many rows can be kept in this form at this place, as far as it can be
+    told before there is one.
 
     Raises:
         SparkbookError: it can't.
@@ -187,8 +254,14 @@ def _check_target(out: str | None, form: str, rows: int) -> None:
     if form in ("vllm", "performance"):
         _one_row(form, rows)
     path = Path(out)
-    if path.is_dir() or not path.parent.is_dir() or not os.access(path if path.exists() else path.parent, os.W_OK):
-        raise SparkbookError(f"{out} can't be written: name a file in a folder that is there and yours")
+    if (
+        path.is_dir()
+        or not path.parent.is_dir()
+        or not os.access(path if path.exists() else path.parent, os.W_OK)
+    ):
+        raise SparkbookError(
+            f"{out} can't be written: name a file in a folder that is there and yours"
+        )
 
 
 def _check_form(form: str) -> None:
@@ -199,11 +272,14 @@ def _check_form(form: str) -> None:
 def _one_row(form: str, rows: int) -> None:
     if rows != 1:
         name = "vLLM's file" if form == "vllm" else "performance.yaml"
-        raise SparkbookError(f"{name} holds one row and this measurement has {rows}: choose one class and one load")
+        raise SparkbookError(
+            f"{name} holds one row and this measurement has {rows}: choose one class and one load"
+        )
 
 
 def keep_or_rescue(report: Report, source: str, file: str, form: str) -> str | None:
-    """Keep a report, as `keep` does. Where that fails, keep what was just measured whole in a temporary file: it can't be measured again.
+    """Keep a report, as `keep` does. Where that fails, keep what was just measured whole in a
+    temporary file: it can't be measured again.
 
     Args:
         source: what `obtain` was given.
@@ -231,8 +307,8 @@ def keep_or_rescue(report: Report, source: str, file: str, form: str) -> str | N
 
 
 def keep(report: Report, file: str, form: str) -> None:
-    """Write a report: `sparkbook` (all of it), `vllm` (a report of one row), `llama-benchy`, or `performance` (NVIDIA's performance.yaml:
-    one row that passed the gate).
+    """Write a report: `sparkbook` (all of it), `vllm` (a report of one row), `llama-benchy`, or
+    `performance` (NVIDIA's performance.yaml: one row that passed the gate).
 
     Raises:
         SparkbookError: the form is unknown, does not fit, or the file can't be written.
@@ -252,19 +328,31 @@ def keep(report: Report, file: str, form: str) -> None:
         value = exchange.to_performance(
             report,
             report.cells[0],
-            {"system": {"label": report.machine or "unknown"}, "software": {"engine": report.engine or "unknown"}},
+            {
+                "system": {"label": report.machine or "unknown"},
+                "software": {"engine": report.engine or "unknown"},
+            },
         )
     else:
         raise SparkbookError(f"there is no form '{form}'; there are {', '.join(FORMS)}")
-    text = yaml.safe_dump(value, sort_keys=False) if form == "performance" else json.dumps(value, ensure_ascii=False) + "\n"
+    text = (
+        yaml.safe_dump(value, sort_keys=False)
+        if form == "performance"
+        else json.dumps(value, ensure_ascii=False) + "\n"
+    )
     write_text(file, text)
 
 
 def to_dict(report: Report) -> dict[str, Any]:
-    """The answer of `--json`: findings as every verb gives them, and the report without its single requests."""
+    """The answer of `--json`: findings as every verb gives them, and the report without its single
+    requests.
+    """
     findings = Findings(f for cell in report.cells for f in cell.findings)
     rest = report.model_dump(
-        mode="json", by_alias=True, exclude_none=True, exclude={"cells": {"__all__": {"requests", "findings"}}, "cold": {"text"}}
+        mode="json",
+        by_alias=True,
+        exclude_none=True,
+        exclude={"cells": {"__all__": {"requests", "findings"}}, "cold": {"text"}},
     )
     return {**findings.to_dict(verdict=report.verdict, rows=len(report.cells)), "report": rest}
 
@@ -278,7 +366,16 @@ def show(report: Report, console: Console) -> None:
     console.print(Text(about, "bold"))
     if report.cold:
         first = report.cold.ttft_s
-        console.print(Text(f"first request: {first:.2f} s to the first token, in no figure below" if first else "", "dim"))
+        console.print(
+            Text(
+                (
+                    f"first request: {first:.2f} s to the first token, in no figure below"
+                    if first
+                    else ""
+                ),
+                "dim",
+            )
+        )
     styles = {"valid": "green", "suspect": "yellow", "invalid": "bold red"}
     for header, rows in (tables.by_concurrency(report), tables.by_context(report)):
         if not rows:
@@ -287,7 +384,10 @@ def show(report: Report, console: Console) -> None:
         for place, name in enumerate(header):
             grid.add_column(name, justify="left" if isinstance(rows[0][place], str) else "right")
         for row in rows:
-            cells = [Text("–" if v is None else f"{v:,.1f}" if isinstance(v, float) else str(v)) for v in row[:-1]]
+            cells = [
+                Text("–" if v is None else f"{v:,.1f}" if isinstance(v, float) else str(v))
+                for v in row[:-1]
+            ]
             grid.add_row(*cells, Text(row[-1], styles[row[-1]]))
         console.print(grid)
         console.print()
@@ -295,9 +395,13 @@ def show(report: Report, console: Console) -> None:
     found = Findings(finding for cell in report.cells for finding in cell.findings)
     for cell in report.cells:
         for finding in cell.findings:
-            rows_of.setdefault((finding.rule, finding.message), []).append(f"{cell.prompt_class} {cell.load}")
+            rows_of.setdefault((finding.rule, finding.message), []).append(
+                f"{cell.prompt_class} {cell.load}"
+            )
     for finding in found:
-        if rows := rows_of.pop((finding.rule, finding.message), None):  # the same of several rows is said once
+        if rows := rows_of.pop(
+            (finding.rule, finding.message), None
+        ):  # the same of several rows is said once
             console.print(finding)
             console.print(Text(f"        {'rows':<8} {', '.join(rows)}", "dim"))
     for note in report.notes:
@@ -317,11 +421,15 @@ def advice_of_files(files: Sequence[str]) -> Advice:
     return advise.advise(*advise.sort([Report.read(file) for file in files]))
 
 
-def advice_of_server(url: str, seconds: float, draft_cost: float, verify_cost: float) -> tuple[list[tuple[int, float, float]], str]:
-    """What acceptance alone lets expect: rows of K, tokens per step and speed-up, and what they rest on.
+def advice_of_server(
+    url: str, seconds: float, draft_cost: float, verify_cost: float
+) -> tuple[list[tuple[int, float, float]], str]:
+    """What acceptance alone lets expect: rows of K, tokens per step and speed-up, and what they
+    rest on.
 
     Args:
-        url: a running server that speculates. If it makes no draft within the time, its counters since the start are taken.
+        url: a running server that speculates. If it makes no draft within the time, its counters
+            since the start are taken.
         seconds: between two scrapes.
         draft_cost, verify_cost: of one draft token, as shares of a step without speculation.
 
@@ -341,9 +449,14 @@ def advice_of_server(url: str, seconds: float, draft_cost: float, verify_cost: f
     change = deltas(before, after, seconds)
     since = f"in the last {seconds:g} s"
     if not change.drafts:
-        change, since = deltas(Metrics.parse(""), after, seconds), "since its start, other prompts included"
+        change, since = (
+            deltas(Metrics.parse(""), after, seconds),
+            "since its start, other prompts included",
+        )
     if not change.drafts:
-        raise SparkbookError(f"{url} made no drafts: it runs without speculation, or nobody asked it anything yet")
+        raise SparkbookError(
+            f"{url} made no drafts: it runs without speculation, or nobody asked it anything yet"
+        )
     costs = advise.Costs(draft=draft_cost, verify=verify_cost)
     rows = advise.expected(change.per_position, costs, max(len(change.per_position), 8))
     positions = ", ".join(f"{share:.0%}" for share in change.per_position)

@@ -1,8 +1,9 @@
 """Two arms of the same prompts: is B faster than A, by how much, and how sure is that?
 
-The unit is the prompt. For each prompt the ratio of the two arms is taken, so that easy and hard prompts do not blur each other; the mean
-of the log ratios is a geometric mean, which treats 2x and 0.5x alike. Its t-interval covers what it claims also for a dozen prompts, where
-a bootstrap does not; so the t-interval decides, and the bootstrap and a permutation test stand beside it as a check.
+The unit is the prompt. For each prompt the ratio of the two arms is taken, so that easy and hard
+prompts do not blur each other; the mean of the log ratios is a geometric mean, which treats 2x and
+0.5x alike. Its t-interval covers what it claims also for a dozen prompts, where a bootstrap does
+not; so the t-interval decides, and the bootstrap and a permutation test stand beside it as a check.
 """
 
 from __future__ import annotations
@@ -22,7 +23,9 @@ ENOUGH = 12
 """Prompts a class below which a comparison is called too small to trust."""
 
 DRIFT = 0.02
-"""A machine that changed by less than this share between two blocks of the same arm is taken as steady."""
+"""A machine that changed by less than this share between two blocks of the same arm is taken as
+steady.
+"""
 
 _EXACT_UP_TO = 14
 DRAWS = 10_000
@@ -48,7 +51,8 @@ class Comparison:
         ratio: geometric mean of B / A.
         interval: 95 % t-interval of it; None for a single prompt.
         bootstrap: 95 % percentile bootstrap over prompts (10,000 draws), as a check.
-        p: two-sided sign-flip permutation test of "no difference"; exact up to 14 prompts, else 10,000 draws.
+        p: two-sided sign-flip permutation test of "no difference"; exact up to 14 prompts, else
+            10,000 draws.
         drift: A's second block over its first, as a comparison of its own; None without one.
     """
 
@@ -61,7 +65,9 @@ class Comparison:
 
     @property
     def steady(self) -> bool:
-        """Whether the machine stayed the same: the two blocks of A agree, or differ by less than 2 %."""
+        """Whether the machine stayed the same: the two blocks of A agree, or differ by less than 2
+        %.
+        """
         if self.drift is None:
             return True
         low, high = self.drift.interval or (self.drift.ratio, self.drift.ratio)
@@ -70,21 +76,37 @@ class Comparison:
     @property
     def sure(self) -> bool:
         """Whether there are enough prompts, on a steady machine, and the interval holds no 1."""
-        return bool(self.n >= ENOUGH and self.steady and self.interval and not self.interval[0] <= 1 <= self.interval[1])
+        return bool(
+            self.n >= ENOUGH
+            and self.steady
+            and self.interval
+            and not self.interval[0] <= 1 <= self.interval[1]
+        )
 
     def __str__(self) -> str:
         low, high = self.interval or (float("nan"), float("nan"))
         text = f"{self.ratio:.3f}x (95 %: {low:.3f} to {high:.3f}, n = {self.n}, p = {self.p:.4f})"
         if self.n < ENOUGH:
             text += f", fewer than {ENOUGH} prompts"
-        return text if self.steady else f"{text}, and the machine changed by {self.drift.ratio - 1:+.1%} meanwhile"  # type: ignore[union-attr]
+        return (
+            text
+            if self.steady
+            else f"{text}, and the machine changed by {self.drift.ratio - 1:+.1%} meanwhile"
+        )  # type: ignore[union-attr]
 
 
-def paired(a: Mapping[str, Sequence[float]], b: Mapping[str, Sequence[float]], *, seed: int = 0, draws: int = DRAWS) -> Comparison:
+def paired(
+    a: Mapping[str, Sequence[float]],
+    b: Mapping[str, Sequence[float]],
+    *,
+    seed: int = 0,
+    draws: int = DRAWS,
+) -> Comparison:
     """Compare two arms.
 
     Args:
-        a, b: values of each prompt, above 0; several values of a prompt are one by their geometric mean.
+        a, b: values of each prompt, above 0; several values of a prompt are one by their geometric
+            mean.
         seed, draws: of the bootstrap and of the permutations.
 
     Raises:
@@ -92,7 +114,10 @@ def paired(a: Mapping[str, Sequence[float]], b: Mapping[str, Sequence[float]], *
     """
     shared = [prompt for prompt in a if prompt in b and a[prompt] and b[prompt]]
     if not shared:
-        raise SparkbookError("the two arms share no prompt with a result: run the same classes with the same seed in both")
+        raise SparkbookError(
+            "the two arms share no prompt with a result: run the same classes with the same seed in"
+            " both"
+        )
     return _compare([_log_mean(b[p], p) - _log_mean(a[p], p) for p in shared], seed, draws=draws)
 
 
@@ -102,14 +127,19 @@ def _log_mean(values: Sequence[float], prompt: str) -> float:
     return math.fsum(map(math.log, values)) / len(values)
 
 
-def _compare(logs: Sequence[float], seed: int, drift: Comparison | None = None, draws: int = DRAWS) -> Comparison:
+def _compare(
+    logs: Sequence[float], seed: int, drift: Comparison | None = None, draws: int = DRAWS
+) -> Comparison:
     interval = stats.mean_interval(logs)
     bootstrap = None
     if len(logs) > 1:
         rng = np.random.default_rng(seed)
         values = np.asarray(logs)
         means = values[rng.integers(0, len(logs), (draws, len(logs)))].mean(axis=1)
-        bootstrap = (float(np.exp(np.quantile(means, 0.025))), float(np.exp(np.quantile(means, 0.975))))
+        bootstrap = (
+            float(np.exp(np.quantile(means, 0.025))),
+            float(np.exp(np.quantile(means, 0.975))),
+        )
     return Comparison(
         n=len(logs),
         ratio=math.exp(math.fsum(logs) / len(logs)),
@@ -121,7 +151,9 @@ def _compare(logs: Sequence[float], seed: int, drift: Comparison | None = None, 
 
 
 def _permutation(logs: Sequence[float], seed: int, draws: int) -> float:
-    """How often a random choice of signs gives a mean at least as far from 0. The observed choice counts as one of them."""
+    """How often a random choice of signs gives a mean at least as far from 0. The observed choice
+    counts as one of them.
+    """
     values = np.asarray(logs)
     if len(logs) <= _EXACT_UP_TO:
         signs = np.array(list(itertools.product((1, -1), repeat=len(logs))))
@@ -141,7 +173,9 @@ def values(cells: Sequence[Cell], figure: str = "decode_tok_s") -> dict[str, lis
         SparkbookError: there is no such figure.
     """
     if figure not in FIGURES:
-        raise SparkbookError(f"there is no figure '{figure}' to compare; there are {', '.join(FIGURES)}")
+        raise SparkbookError(
+            f"there is no figure '{figure}' to compare; there are {', '.join(FIGURES)}"
+        )
     found: dict[str, list[float]] = {}
     for cell in cells:
         for request in cell.requests:
@@ -160,12 +194,15 @@ class Row:
     comparison: Comparison
 
 
-def arms(a: Sequence[Report], b: Sequence[Report], figure: str = "decode_tok_s", *, seed: int = 0) -> list[Row]:
+def arms(
+    a: Sequence[Report], b: Sequence[Report], figure: str = "decode_tok_s", *, seed: int = 0
+) -> list[Row]:
     """Compare two arms under every class and load that both have.
 
     Args:
-        a, b: the blocks of each arm, in the order in which they ran. With two blocks of A (as in A-B-B-A) the second is held against the
-            first, so that a machine that changed meanwhile is noticed.
+        a, b: the blocks of each arm, in the order in which they ran. With two blocks of A (as in
+            A-B-B-A) the second is held against the first, so that a machine that changed meanwhile
+            is noticed.
         figure: one of `FIGURES`.
 
     Raises:
@@ -183,7 +220,10 @@ def arms(a: Sequence[Report], b: Sequence[Report], figure: str = "decode_tok_s",
             drift = paired(blocks[0], blocks[-1], seed=seed)
         shared = [p for p in left if p in right]
         if not shared:
-            raise SparkbookError(f"{key[0]} {key[1]}: the two measurements share no prompt: use the same seed in both")
+            raise SparkbookError(
+                f"{key[0]} {key[1]}: the two measurements share no prompt: use the same seed in"
+                " both"
+            )
         logs = [_log_mean(right[p], p) - _log_mean(left[p], p) for p in shared]
         rows.append(Row(*key, _compare(logs, seed, drift)))
     return rows

@@ -1,10 +1,13 @@
-"""Does an option that claims to change nothing change nothing? Greedy output, token by token, with and without it.
+"""Does an option that claims to change nothing change nothing? Greedy output, token by token, with
+and without it.
 
-Byte equality alone is the wrong gate. An engine that checks five tokens at once multiplies matrices of another shape than one that makes
-one token, and rounds otherwise; where two tokens are almost equally likely, either may win. So a first difference is looked at: within
-`NEAR_TIE` of log-probability it is a near-tie, else it is real. And the same server asked twice is the control: what it does to itself says
-nothing about the option.
-Sources: https://github.com/sgl-project/sglang/issues/34734, https://github.com/vllm-project/vllm/issues/54506.
+Byte equality alone is the wrong gate. An engine that checks five tokens at once multiplies matrices
+of another shape than one that makes one token, and rounds otherwise; where two tokens are almost
+equally likely, either may win. So a first difference is looked at: within `NEAR_TIE` of
+log-probability it is a near-tie, else it is real. And the same server asked twice is the control:
+what it does to itself says nothing about the option. Sources:
+https://github.com/sgl-project/sglang/issues/34734,
+https://github.com/vllm-project/vllm/issues/54506.
 """
 
 from __future__ import annotations
@@ -22,9 +25,11 @@ from sparkbook.serve.endpoint import Endpoint
 NEAR_TIE = 0.26
 """Difference of log-probability (nats) up to which rounding may choose between two tokens.
 
-Logits leave a bfloat16 model as bfloat16, which has 8 significant bits: between 16 and 32, where the first choices of a language model lie,
-they are multiples of 0.125. A kernel that adds in another order may move each of two logits by such a step, so two that are up to two steps
-apart may change places. Settled after the first recordings (it had been 0.05, then 0.13); `Equality.under` judges with another.
+Logits leave a bfloat16 model as bfloat16, which has 8 significant bits: between 16 and 32, where
+the first choices of a language model lie, they are multiples of 0.125. A kernel that adds in
+another order may move each of two logits by such a step, so two that are up to two steps apart may
+change places. Settled after the first recordings (it had been 0.05, then 0.13); `Equality.under`
+judges with another.
 """
 
 _TOP = 5
@@ -39,7 +44,8 @@ class Answer:
     Attributes:
         prompt: id of its prompt.
         tokens: token ids as the server writes them.
-        tops: for each token the log-probabilities (nats) of the most likely ones, its own among them.
+        tops: for each token the log-probabilities (nats) of the most likely ones, its own among
+            them.
         text: the reply.
     """
 
@@ -55,8 +61,9 @@ class Difference:
 
     Attributes:
         at: index of the first token that differs; None where none does.
-        margin: by how much (nats) the first server preferred its own token there; `at_least`: it is no less than this, since the other
-            token was not among the most likely ones; None where one reply just ended.
+        margin: by how much (nats) the first server preferred its own token there; `at_least`: it is
+            no less than this, since the other token was not among the most likely ones; None where
+            one reply just ended.
     """
 
     prompt: str
@@ -83,13 +90,20 @@ class Equality:
 
     @property
     def identical(self) -> tuple[float, float, float]:
-        """Share of identical replies with its 95 % interval (Wilson's score interval, JASA 22, 1927)."""
+        """Share of identical replies with its 95 % interval (Wilson's score interval, JASA 22,
+        1927).
+        """
         return wilson(self.count("identical"), len(self.differences))
 
     def under(self, near_tie: float) -> Equality:
         """The same replies, judged with another limit of a near-tie (nats)."""
         judged = tuple(
-            d if d.at is None else dataclasses.replace(d, state=_state(d.margin, d.at_least, near_tie)) for d in self.differences
+            (
+                d
+                if d.at is None
+                else dataclasses.replace(d, state=_state(d.margin, d.at_least, near_tie))
+            )
+            for d in self.differences
         )
         return Equality(judged, self.control.under(near_tie) if self.control else None)
 
@@ -100,10 +114,16 @@ class Equality:
 
     def __str__(self) -> str:
         share, low, high = self.identical
-        text = f"{self.count('identical')} of {len(self.differences)} identical ({share:.0%}, 95 %: {low:.0%} to {high:.0%})"
+        text = (
+            f"{self.count('identical')} of {len(self.differences)} identical ({share:.0%}, 95 %:"
+            f" {low:.0%} to {high:.0%})"
+        )
         text += f", {self.count('near-tie')} near-ties, {self.count('real')} real differences"
         if self.control:
-            text += f"; the same server asked twice: {self.control.count('identical')} identical, {self.control.count('real')} real"
+            text += (
+                f"; the same server asked twice: {self.control.count('identical')} identical,"
+                f" {self.control.count('real')} real"
+            )
         return text
 
 
@@ -128,7 +148,8 @@ def ask(
     timeout_s: float = 120.0,
     progress: Callable[[int], None] | None = None,
 ) -> list[Answer]:
-    """Ask a server, one request at a time, with the log-probabilities of each token; greedily, unless a temperature is given.
+    """Ask a server, one request at a time, with the log-probabilities of each token; greedily,
+    unless a temperature is given.
 
     Args:
         stop: let the prompt be continued up to this text, instead of answered as a chat.
@@ -141,28 +162,46 @@ def ask(
 
     answers: list[Answer] = []
     same: dict[str, Any] = {
-        "model": endpoint.model, "max_tokens": max_tokens, "temperature": temperature, "seed": 0,
+        "model": endpoint.model,
+        "max_tokens": max_tokens,
+        "temperature": temperature,
+        "seed": 0,
         "extra_body": {"return_tokens_as_token_ids": True},
-    }  # fmt: skip
+    }
     with endpoint.client(timeout_s, timeout_s) as client:
         for number, prompt in enumerate(prompts, 1):
             try:
                 if stop is None:
                     message = [{"role": "user", "content": prompt.text}]
                     answer = _of_chat(
-                        prompt.id, client.chat.completions.create(messages=message, logprobs=True, top_logprobs=_TOP, **same).choices[0]
+                        prompt.id,
+                        client.chat.completions.create(
+                            messages=message, logprobs=True, top_logprobs=_TOP, **same
+                        ).choices[0],
                     )
                 else:
-                    answer = _of_text(prompt.id, client.completions.create(prompt=prompt.text, logprobs=_TOP, stop=stop, **same).choices[0])
+                    answer = _of_text(
+                        prompt.id,
+                        client.completions.create(
+                            prompt=prompt.text, logprobs=_TOP, stop=stop, **same
+                        ).choices[0],
+                    )
             except openai.OpenAIError as error:
-                raise SparkbookError(f"{endpoint.url} does not answer {prompt.id}: {str(error)[:300]}") from None
-            except (AttributeError, TypeError, LookupError, ValueError, RecursionError):
-                # The client takes whatever JSON comes: a reply without a message, with null for a list, or nested without end.
                 raise SparkbookError(
-                    f"{endpoint.url} answers {prompt.id} with something else than a completion: is it a vLLM server?"
+                    f"{endpoint.url} does not answer {prompt.id}: {str(error)[:300]}"
+                ) from None
+            except (AttributeError, TypeError, LookupError, ValueError, RecursionError):
+                # The client takes whatever JSON comes: a reply without a message, with null for a
+                # list, or nested without end.
+                raise SparkbookError(
+                    f"{endpoint.url} answers {prompt.id} with something else than a completion: is"
+                    " it a vLLM server?"
                 ) from None
             if not answer.tokens:
-                raise SparkbookError(f"{endpoint.url} gives no log-probabilities, so a near-tie can't be told from a real difference")
+                raise SparkbookError(
+                    f"{endpoint.url} gives no log-probabilities, so a near-tie can't be told from a"
+                    " real difference"
+                )
             answers.append(answer)
             if progress:
                 progress(number)
@@ -171,7 +210,10 @@ def ask(
 
 def _of_chat(prompt: str, choice: Any) -> Answer:
     steps = choice.logprobs.content if choice.logprobs and choice.logprobs.content else ()
-    tops = tuple({top.token: top.logprob for top in step.top_logprobs} | {step.token: step.logprob} for step in steps)
+    tops = tuple(
+        {top.token: top.logprob for top in step.top_logprobs} | {step.token: step.logprob}
+        for step in steps
+    )
     return Answer(prompt, tuple(step.token for step in steps), tops, choice.message.content or "")
 
 
@@ -179,12 +221,17 @@ def _of_text(prompt: str, choice: Any) -> Answer:
     told = choice.logprobs
     if not told or not told.tokens:
         return Answer(prompt, (), (), choice.text)
-    tops = tuple({**(top or {}), token: own} for token, own, top in zip(told.tokens, told.token_logprobs, told.top_logprobs, strict=True))
+    tops = tuple(
+        {**(top or {}), token: own}
+        for token, own, top in zip(told.tokens, told.token_logprobs, told.top_logprobs, strict=True)
+    )
     return Answer(prompt, tuple(told.tokens), tops, choice.text)
 
 
 def _state(margin: float | None, at_least: bool, near_tie: float) -> State:
-    """Of two replies that parted. A token that is not even listed may be far less likely than the last one that is."""
+    """Of two replies that parted. A token that is not even listed may be far less likely than the
+    last one that is.
+    """
     return "near-tie" if margin is not None and abs(margin) < near_tie and not at_least else "real"
 
 
@@ -202,7 +249,9 @@ def difference(a: Answer, b: Answer) -> Difference:
     return Difference(a.prompt, "identical")
 
 
-def compare(a: Sequence[Answer], b: Sequence[Answer], again: Sequence[Answer] | None = None) -> Equality:
+def compare(
+    a: Sequence[Answer], b: Sequence[Answer], again: Sequence[Answer] | None = None
+) -> Equality:
     """Compare the replies of two servers.
 
     Args:
@@ -213,7 +262,9 @@ def compare(a: Sequence[Answer], b: Sequence[Answer], again: Sequence[Answer] | 
         SparkbookError: they share no prompt.
     """
     others = {answer.prompt: answer for answer in b}
-    found = tuple(difference(answer, others[answer.prompt]) for answer in a if answer.prompt in others)
+    found = tuple(
+        difference(answer, others[answer.prompt]) for answer in a if answer.prompt in others
+    )
     if not found:
         raise SparkbookError("the two servers were not asked the same prompts")
     return Equality(found, compare(a, again) if again is not None else None)

@@ -1,7 +1,9 @@
-"""The gate: whether a number may be believed. Pure functions from what was seen to findings, and from findings to a verdict.
+"""The gate: whether a number may be believed. Pure functions from what was seen to findings, and
+from findings to a verdict.
 
-`error` makes a cell invalid, `warning` suspect; `info` only remarks. What was not seen is not judged, and is said to be unknown.
-The thresholds are the project's own choice; each stands beside its reason.
+`error` makes a cell invalid, `warning` suspect; `info` only remarks. What was not seen is not
+judged, and is said to be unknown. The thresholds are the project's own choice; each stands beside
+its reason.
 """
 
 from __future__ import annotations
@@ -64,18 +66,24 @@ class Rule:
     @property
     def source(self) -> str:
         """The links of its reason; without one it is the project's own choice."""
-        return ", ".join(re.findall(r"\[[^\]]+\]\(https?://[^)]+\)", self.reason)) or "This project's own choice."
+        return (
+            ", ".join(re.findall(r"\[[^\]]+\]\(https?://[^)]+\)", self.reason))
+            or "This project's own choice."
+        )
 
 
 INTRO = (
-    "What `sparkbook bench` says of a measurement. Each example is one sound measurement (16 requests, 4 at a time; a look at the machine "
-    "each second: two before the load, eight during it, two after it) with what is changed about it, and below it what the gate said "
-    "when this page was built. The thresholds are the project's own choice; each stands with its reason."
+    "What `sparkbook bench` says of a measurement. Each example is one sound measurement (16"
+    " requests, 4 at a time; a look at the machine each second: two before the load, eight during"
+    " it, two after it) with what is changed about it, and below it what the gate said when this"
+    " page was built. The thresholds are the project's own choice; each stands with its reason."
 )
 
 
 def page(rule: Rule) -> str:
-    """The section of one rule, in Markdown: text, the reason of its threshold, the two examples and what the gate says of them now."""
+    """The section of one rule, in Markdown: text, the reason of its threshold, the two examples and
+    what the gate says of them now.
+    """
     from sparkbook.bench import examples
     from sparkbook.checks import section_page
 
@@ -83,10 +91,17 @@ def page(rule: Rule) -> str:
     for title, example in zip(("Fails", "Passes"), examples.CASES[rule.code], strict=True):
         found = examples.findings(example)
         severities += [f.severity for f in found if f.rule == rule.code]
-        told = [f.model_copy(update={"message": f"{f.message} ({f.evidence})" if f.evidence else f.message}) for f in found]
+        told = [
+            f.model_copy(
+                update={"message": f"{f.message} ({f.evidence})" if f.evidence else f.message}
+            )
+            for f in found
+        ]
         shown.append((title, f"```text\n{examples.show(example)}\n```", told))
     text = rule.text.strip() + (f"\n\n**Threshold:** {rule.reason.strip()}" if rule.reason else "")
-    return section_page(rule.code, rule.name, ("Measurements", *dict.fromkeys(severities)), text, shown, rule.source)
+    return section_page(
+        rule.code, rule.name, ("Measurements", *dict.fromkeys(severities)), text, shown, rule.source
+    )
 
 
 Answer = tuple[Severity, str, str]
@@ -95,7 +110,9 @@ Answer = tuple[Severity, str, str]
 _JUDGES: dict[str, Callable[[Seen], Answer | None]] = {}
 
 
-def _rule(code: str) -> Callable[[Callable[[Seen], Answer | None]], Callable[[Seen], Answer | None]]:
+def _rule(
+    code: str,
+) -> Callable[[Callable[[Seen], Answer | None]], Callable[[Seen], Answer | None]]:
     def add(judge: Callable[[Seen], Answer | None]) -> Callable[[Seen], Answer | None]:
         _JUDGES[code] = judge
         return judge
@@ -126,7 +143,11 @@ def _clock_stuck(seen: Seen) -> Answer | None:
         return None
     power = known(seen.trace.during, "power_w")
     watts = f", {statistics.fmean(power):.0f} W" if power else ""
-    return "error", f"The SM clock stood at {clock:g} MHz under load", f"median of {len(clocks)} samples{watts}; below {limit:g} MHz"
+    return (
+        "error",
+        f"The SM clock stood at {clock:g} MHz under load",
+        f"median of {len(clocks)} samples{watts}; below {limit:g} MHz",
+    )
 
 
 @_rule("BENCH102")
@@ -136,7 +157,11 @@ def _throttled(seen: Seen) -> Answer | None:
     if not hit:
         return None
     names = [n for n in seen.trace.summary().throttle if n != "software power cap"]  # type: ignore[union-attr]
-    return "error", f"The GPU was throttled: {', '.join(names)}", f"{len(hit)} of {len(during)} samples"
+    return (
+        "error",
+        f"The GPU was throttled: {', '.join(names)}",
+        f"{len(hit)} of {len(during)} samples",
+    )
 
 
 @_rule("BENCH103")
@@ -145,7 +170,11 @@ def _power_cap(seen: Seen) -> Answer | None:
     hit = [s for s in during if (s.reasons or 0) & 0x4]
     if len(hit) * 4 < len(during) or not hit:
         return None
-    return "warning", "The GPU ran into its power limit", f"software power cap in {len(hit)} of {len(during)} samples"
+    return (
+        "warning",
+        "The GPU ran into its power limit",
+        f"software power cap in {len(hit)} of {len(during)} samples",
+    )
 
 
 @_rule("BENCH104")
@@ -157,7 +186,11 @@ def _clock_drift(seen: Seen) -> Answer | None:
     first, second = statistics.median(clocks[:half]), statistics.median(clocks[half:])
     if abs(second - first) <= _DRIFT * first:
         return None
-    return "warning", f"The SM clock went from {first:g} to {second:g} MHz", f"medians of the two halves of {len(clocks)} samples"
+    return (
+        "warning",
+        f"The SM clock went from {first:g} to {second:g} MHz",
+        f"medians of the two halves of {len(clocks)} samples",
+    )
 
 
 @_rule("BENCH105")
@@ -165,7 +198,11 @@ def _hot(seen: Seen) -> Answer | None:
     heat = known(seen.trace.during, "temperature_c") if seen.trace else []
     if not heat or max(heat) < 85:
         return None
-    return "warning", f"The GPU was {max(heat):g} °C hot", "85 °C or more: the next run may be throttled, and differ from this one"
+    return (
+        "warning",
+        f"The GPU was {max(heat):g} °C hot",
+        "85 °C or more: the next run may be throttled, and differ from this one",
+    )
 
 
 @_rule("BENCH111")
@@ -174,7 +211,8 @@ def _busy(seen: Seen) -> Answer | None:
         return None
     for name, what in (("cpu_busy", "CPU"), ("gpu_busy", "GPU")):
         for when, samples in (("before", seen.trace.before), ("after", seen.trace.after)):
-            # A share counts since the sample before it: the first one still holds some of the warm-up or of the load.
+            # A share counts since the sample before it: the first one still holds some of the
+            # warm-up or of the load.
             values = known(samples[1:], name)
             if values and statistics.fmean(values) > _LOAD:
                 share = statistics.fmean(values)
@@ -191,15 +229,27 @@ def _memory(seen: Seen) -> Answer | None:
     left = known(seen.trace.samples, "available_gib") if seen.trace else []
     if not left or min(left) >= _LOW_GIB:
         return None
-    return "warning", f"Only {min(left):.1f} GiB of memory were available", f"MemAvailable; below {_LOW_GIB:g} GiB a Spark begins to swap"
+    return (
+        "warning",
+        f"Only {min(left):.1f} GiB of memory were available",
+        f"MemAvailable; below {_LOW_GIB:g} GiB a Spark begins to swap",
+    )
 
 
 @_rule("BENCH113")
 def _swap(seen: Seen) -> Answer | None:
-    pages = known((*seen.trace.before[-1:], *seen.trace.during, *seen.trace.after[:1]), "swapped_mib") if seen.trace else []
+    pages = (
+        known((*seen.trace.before[-1:], *seen.trace.during, *seen.trace.after[:1]), "swapped_mib")
+        if seen.trace
+        else []
+    )
     if len(pages) < 2 or pages[-1] - pages[0] < 1:
         return None
-    return "error", f"The machine swapped {pages[-1] - pages[0]:.0f} MiB during the load", "pswpin + pswpout of /proc/vmstat"
+    return (
+        "error",
+        f"The machine swapped {pages[-1] - pages[0]:.0f} MiB during the load",
+        "pswpin + pswpout of /proc/vmstat",
+    )
 
 
 @_rule("BENCH201")
@@ -209,11 +259,22 @@ def _others(seen: Seen) -> Answer | None:
     for when, samples in (("before", seen.trace.before), ("after", seen.trace.after[1:])):
         counts = [(s.running or 0) + (s.waiting or 0) for s in samples if s.running is not None]
         if any(counts):
-            return "error", f"The engine had {max(counts):g} other requests {when} the load", "num_requests_running + num_requests_waiting"
+            return (
+                "error",
+                f"The engine had {max(counts):g} other requests {when} the load",
+                "num_requests_running + num_requests_waiting",
+            )
     limit = seen.cell.concurrency
-    most = max(((s.running or 0) + (s.waiting or 0) for s in seen.trace.during if s.running is not None), default=0)
+    most = max(
+        ((s.running or 0) + (s.waiting or 0) for s in seen.trace.during if s.running is not None),
+        default=0,
+    )
     if limit and most > limit:
-        return "error", f"The engine had {most:g} requests while {limit} were sent", "num_requests_running + num_requests_waiting"
+        return (
+            "error",
+            f"The engine had {most:g} requests while {limit} were sent",
+            "num_requests_running + num_requests_waiting",
+        )
     return None
 
 
@@ -232,13 +293,26 @@ def _queued(seen: Seen) -> Answer | None:
 @_rule("BENCH203")
 def _preempted(seen: Seen) -> Answer | None:
     count = seen.cell.engine.preemptions if seen.cell.engine else None
-    return ("warning", f"{count:g} requests were thrown out of the KV cache and computed again", "num_preemptions_total") if count else None
+    return (
+        (
+            "warning",
+            f"{count:g} requests were thrown out of the KV cache and computed again",
+            "num_preemptions_total",
+        )
+        if count
+        else None
+    )
 
 
 @_rule("BENCH204")
 def _cached(seen: Seen) -> Answer | None:
     engine = seen.cell.engine
-    if seen.cell.caching or engine is None or engine.prefix_hits is None or engine.prefix_hits <= _HITS:
+    if (
+        seen.cell.caching
+        or engine is None
+        or engine.prefix_hits is None
+        or engine.prefix_hits <= _HITS
+    ):
         return None
     each = engine.prefix_hits * (engine.prompt_tokens or 0) / max(seen.cell.figures.completed, 1)
     # The chat template in front of the first word is the same in every request.
@@ -254,7 +328,11 @@ def _cached(seen: Seen) -> Answer | None:
 
 @_rule("BENCH205")
 def _restarted(seen: Seen) -> Answer | None:
-    return ("error", "The engine was started anew during the load", "a counter of /metrics fell") if seen.restarted else None
+    return (
+        ("error", "The engine was started anew during the load", "a counter of /metrics fell")
+        if seen.restarted
+        else None
+    )
 
 
 @_rule("BENCH206")
@@ -266,13 +344,21 @@ def _server_count(seen: Seen) -> Answer | None:
     # vLLM counts a token when it is made, usage when the text is cut: one a request may differ.
     if abs(told - mine) <= max(_AGREE * mine, seen.cell.figures.completed):
         return None
-    return "error", f"The engine made {told:g} tokens and the replies hold {mine}", "generation_tokens_total against usage"
+    return (
+        "error",
+        f"The engine made {told:g} tokens and the replies hold {mine}",
+        "generation_tokens_total against usage",
+    )
 
 
 @_rule("BENCH207")
 def _id_count(seen: Seen) -> Answer | None:
     wrong = [
-        r for r in seen.cell.requests if r.id_tokens is not None and r.output_tokens is not None and abs(r.id_tokens - r.output_tokens) > 1
+        r
+        for r in seen.cell.requests
+        if r.id_tokens is not None
+        and r.output_tokens is not None
+        and abs(r.id_tokens - r.output_tokens) > 1
     ]
     if not wrong:
         return None
@@ -289,7 +375,11 @@ def _no_count(seen: Seen) -> Answer | None:
     missing = [r for r in seen.cell.requests if r.error is None and r.output_tokens is None]
     if not missing:
         return None
-    return "error", f"{len(missing)} replies came without a number of tokens", "neither `usage` nor token ids: chunks are not tokens"
+    return (
+        "error",
+        f"{len(missing)} replies came without a number of tokens",
+        "neither `usage` nor token ids: chunks are not tokens",
+    )
 
 
 @_rule("BENCH209")
@@ -297,22 +387,40 @@ def _acceptance(seen: Seen) -> Answer | None:
     engine = seen.cell.engine
     requests = [r for r in seen.cell.requests if r.error is None and r.output_tokens and r.stamps_s]
     events = sum(len(r.stamps_s) - 1 for r in requests)
-    if engine is None or not engine.accepted or (engine.drafts or 0) < 200 or not events or seen.cell.interrupted:
+    if (
+        engine is None
+        or not engine.accepted
+        or (engine.drafts or 0) < 200
+        or not events
+        or seen.cell.interrupted
+    ):
         return None
     later = sum((r.output_tokens or 0) - r.first_tokens for r in requests)
     mine = later / events
-    # Where the engine does not tell its steps, the events stand in for them, and only the accepted drafts are left to compare.
+    # Where the engine does not tell its steps, the events stand in for them, and only the accepted
+    # drafts are left to compare.
     steps = engine.steps or events
-    made = sum(r.output_tokens or 0 for r in requests) - (engine.first_tokens or len(requests)) if engine.steps else later
+    made = (
+        sum(r.output_tokens or 0 for r in requests) - (engine.first_tokens or len(requests))
+        if engine.steps
+        else later
+    )
     if abs(mine / (made / steps) - 1) > _AGREE:
         return (
             "warning",
             f"The client sees {mine:.2f} tokens a step, the engine tells {made / steps:.2f}",
-            f"{events} events against {steps:g} steps (inter_token_latency_seconds_count): some came in one event, so step_gap is no step",
+            (
+                f"{events} events against {steps:g} steps (inter_token_latency_seconds_count): some"
+                " came in one event, so step_gap is no step"
+            ),
         )
-    # An n-gram draft is not made in every step, so 1 + accepted / drafts is not the mean of all steps; 1 + accepted / steps is. The last
-    # step of a reply may have more accepted than the reply took: up to K.
-    told, cut = 1 + engine.accepted / steps, len(requests) * (engine.drafted or 0) / (engine.drafts or 1) / steps
+    # An n-gram draft is not made in every step, so 1 + accepted / drafts is not the mean of all
+    # steps; 1 + accepted / steps is. The last step of a reply may have more accepted than the reply
+    # took: up to K.
+    told, cut = (
+        1 + engine.accepted / steps,
+        len(requests) * (engine.drafted or 0) / (engine.drafts or 1) / steps,
+    )
     if made / steps * (1 - _AGREE) <= told <= (made / steps + cut) * (1 + _AGREE):
         return None
     return (
@@ -337,14 +445,26 @@ def _no_metrics(seen: Seen) -> Answer | None:
 def _no_telemetry(seen: Seen) -> Answer | None:
     if seen.trace and seen.trace.during and known(seen.trace.during, "clock_mhz"):
         return None
-    what = "clocks, power and temperature" if seen.trace and seen.trace.during else "clocks, power, temperature, memory and load"
-    return "info", f"The machine's {what} are unknown", "no nvidia-smi, an engine on another machine, or a run shorter than a sample"
+    what = (
+        "clocks, power and temperature"
+        if seen.trace and seen.trace.during
+        else "clocks, power, temperature, memory and load"
+    )
+    return (
+        "info",
+        f"The machine's {what} are unknown",
+        "no nvidia-smi, an engine on another machine, or a run shorter than a sample",
+    )
 
 
 @_rule("BENCH301")
 def _cold(seen: Seen) -> Answer | None:
     if seen.cell.warm_up is None or not seen.cell.warm_up.ttfts_s:
-        return "warning", "No warm-up of this shape", "the first requests of a batch size or a prompt length can pay for compilation"
+        return (
+            "warning",
+            "No warm-up of this shape",
+            "the first requests of a batch size or a prompt length can pay for compilation",
+        )
     return None
 
 
@@ -353,12 +473,20 @@ def _unsettled(seen: Seen) -> Answer | None:
     warmth = seen.cell.warm_up
     if not warmth or not warmth.ttfts_s or warmth.settled:
         return None
-    return "warning", "The warm-up did not settle", "TTFT by wave: " + ", ".join(f"{t * 1000:.0f} ms" for t in warmth.ttfts_s)
+    return (
+        "warning",
+        "The warm-up did not settle",
+        "TTFT by wave: " + ", ".join(f"{t * 1000:.0f} ms" for t in warmth.ttfts_s),
+    )
 
 
 @_rule("BENCH303")
 def _late_compile(seen: Seen) -> Answer | None:
-    ttfts = [(r.ttft_s, r.start_s) for r in seen.cell.requests if r.error is None and r.ttft_s is not None]
+    ttfts = [
+        (r.ttft_s, r.start_s)
+        for r in seen.cell.requests
+        if r.error is None and r.ttft_s is not None
+    ]
     if len(ttfts) < 4:
         return None
     middle = statistics.median(t for t, _ in ttfts)
@@ -375,7 +503,11 @@ def _late_compile(seen: Seen) -> Answer | None:
 @_rule("BENCH304")
 def _spread(seen: Seen) -> Answer | None:
     # Under speculation the tokens of a step differ from text to text; the time of a step does not.
-    values = [statistics.fmean(gaps) for r in seen.cell.requests if r.error is None and (gaps := r.step_gaps_s)]
+    values = [
+        statistics.fmean(gaps)
+        for r in seen.cell.requests
+        if r.error is None and (gaps := r.step_gaps_s)
+    ]
     if len(values) < 4:
         return None
     middle = stats.quantile(values, 0.5)
@@ -397,7 +529,11 @@ def _few(seen: Seen) -> Answer | None:
     count, least = seen.cell.figures.completed, max(_FEW, 2 * (seen.cell.concurrency or 1))
     if count >= least:
         return None
-    return "warning", f"Only {count} requests", f"under this load at least {least} are needed to see more than the first wave"
+    return (
+        "warning",
+        f"Only {count} requests",
+        f"under this load at least {least} are needed to see more than the first wave",
+    )
 
 
 @_rule("BENCH306")
@@ -416,7 +552,10 @@ def _short(seen: Seen) -> Answer | None:
 def _repeated(seen: Seen) -> Answer | None:
     if seen.cell.caching:
         return None
-    repeated = sum(count if prompt in seen.earlier else count - 1 for prompt, count in Counter(seen.prompts).items())
+    repeated = sum(
+        count if prompt in seen.earlier else count - 1
+        for prompt, count in Counter(seen.prompts).items()
+    )
     if not repeated:
         return None
     return (
@@ -463,7 +602,9 @@ def _looping(seen: Seen) -> Answer | None:
 
 
 def loops(text: str) -> bool:
-    """Whether a text's last part says the same over and over: over half of the 4-word sequences in its last 120 words are repetitions."""
+    """Whether a text's last part says the same over and over: over half of the 4-word sequences in
+    its last 120 words are repetitions.
+    """
     words = re.findall(r"\S+", text)[-120:]
     grams = [tuple(words[i : i + 4]) for i in range(len(words) - 3)]
     if len(grams) >= 24:
@@ -477,7 +618,13 @@ def loops(text: str) -> bool:
 @_rule("BENCH312")
 def _interrupted(seen: Seen) -> Answer | None:
     return (
-        ("info", "The measurement was interrupted; what had been answered until then counts", "Ctrl-C") if seen.cell.interrupted else None
+        (
+            "info",
+            "The measurement was interrupted; what had been answered until then counts",
+            "Ctrl-C",
+        )
+        if seen.cell.interrupted
+        else None
     )
 
 
@@ -496,7 +643,15 @@ def judge(seen: Seen) -> Findings:
     for rule in RULES.values():
         if rule.judge and (answer := rule.judge(seen)):
             severity, message, evidence = answer
-            found.append(Finding(rule=rule.code, severity=severity, message=message, evidence=evidence, why=rule.address))
+            found.append(
+                Finding(
+                    rule=rule.code,
+                    severity=severity,
+                    message=message,
+                    evidence=evidence,
+                    why=rule.address,
+                )
+            )
     return Findings(found)
 
 
@@ -507,16 +662,26 @@ def verdict(findings: Iterable[Finding]) -> Verdict:
 
 
 def stamp(cell: Cell, findings: Iterable[Finding]) -> Cell:
-    """The cell with these findings added, and its verdict renewed. A code that it has already is not said twice."""
+    """The cell with these findings added, and its verdict renewed. A code that it has already is
+    not said twice.
+    """
     had = {(f.rule, f.message) for f in cell.findings}
-    cell.findings = list(Findings([*cell.findings, *(f for f in findings if (f.rule, f.message) not in had)]))
+    cell.findings = list(
+        Findings([*cell.findings, *(f for f in findings if (f.rule, f.message) not in had)])
+    )
     cell.verdict = verdict(cell.findings)
     return cell
 
 
 def compare_rows(report: Report) -> None:
-    """Judge the rows of a report against each other, and stamp those that cannot both be true (BENCH308)."""
-    rows = [c for c in report.cells if c.concurrency and c.rate is None and (c.figures.decode_tok_s or c.figures.req_tok_s)]
+    """Judge the rows of a report against each other, and stamp those that cannot both be true
+    (BENCH308).
+    """
+    rows = [
+        c
+        for c in report.cells
+        if c.concurrency and c.rate is None and (c.figures.decode_tok_s or c.figures.req_tok_s)
+    ]
     for low in rows:
         for high in rows:
             alike = (low.prompt_class, low.label, low.max_tokens, low.context) == (
@@ -528,18 +693,30 @@ def compare_rows(report: Report) -> None:
             if not alike or (low.concurrency or 0) >= (high.concurrency or 0):
                 continue
             slow, fast = _speed(low), _speed(high)
-            # The tokens of a step depend on the texts; what load cannot do is make the step itself faster.
+            # The tokens of a step depend on the texts; what load cannot do is make the step itself
+            # faster.
             if fast <= _RISE * slow:
                 continue
-            message = f"A request decodes at {fast:.0f} tok/s at c={high.concurrency} and at {slow:.0f} tok/s at c={low.concurrency}"
+            message = (
+                f"A request decodes at {fast:.0f} tok/s at c={high.concurrency} and at {slow:.0f}"
+                f" tok/s at c={low.concurrency}"
+            )
             severity: Severity = "error" if fast > _LEAP * slow else "warning"
             evidence = "median of the requests' speeds; load makes none faster"
-            finding = Finding(rule="BENCH308", severity=severity, message=message, evidence=evidence, why=RULES["BENCH308"].address)
+            finding = Finding(
+                rule="BENCH308",
+                severity=severity,
+                message=message,
+                evidence=evidence,
+                why=RULES["BENCH308"].address,
+            )
             stamp(low, [finding])
             stamp(high, [finding])
 
 
 def _speed(cell: Cell) -> float:
-    """Median speed of a request at one token a step, in steps per second: comparable between texts under speculation."""
+    """Median speed of a request at one token a step, in steps per second: comparable between texts
+    under speculation.
+    """
     summary = cell.figures.decode_tok_s or cell.figures.req_tok_s
     return (summary.median if summary else 0.0) / max(cell.figures.tok_per_step or 1.0, 1.0)

@@ -23,14 +23,25 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from sparkbook.bench import gate, prompts, telemetry
-from sparkbook.bench.results import Cell, Client, Engine, Report, Request, WarmUp, agreement, figures
+from sparkbook.bench.results import (
+    Cell,
+    Client,
+    Engine,
+    Report,
+    Request,
+    WarmUp,
+    agreement,
+    figures,
+)
 from sparkbook.errors import SparkbookError
 from sparkbook.metrics import Metrics
 from sparkbook.metrics_doctor import Deltas, deltas
 from sparkbook.serve.endpoint import Endpoint
 
 Progress = Callable[[str, int, int | None], None]
-"""Called with a description, the requests that are done, and how many there will be (None: until the time is up)."""
+"""Called with a description, the requests that are done, and how many there will be (None: until
+the time is up).
+"""
 
 
 PROBE_TOKENS = 8
@@ -54,8 +65,10 @@ class Plan:
         rates: open loop instead: requests per second, at random moments (Poisson).
         requests: of each row; None: `seconds` of it, or max(4 c, 16).
         seconds: no request of a row is begun later.
-        max_tokens: length of each reply, the end of the text ignored (`ignore_eos`) where the server can, so that replies are alike.
-        seed: chooses prompts and arrival times. salt: makes them new to a prefix cache; None draws one.
+        max_tokens: length of each reply, the end of the text ignored (`ignore_eos`) where the
+            server can, so that replies are alike.
+        seed: chooses prompts and arrival times. salt: makes them new to a prefix cache; None draws
+            one.
         caching: send the prompts unsalted, since caching is what is measured.
         waves: warm-up waves at most, in each row; 0 for none.
         extra: further fields of every request's body.
@@ -83,15 +96,30 @@ class Plan:
     def __post_init__(self) -> None:
         for name in self.classes:
             self.prompts(name, 1, salt=None)
-        wrong = [c for c in self.concurrency if not 1 <= c <= _MOST] + [r for r in self.rates if not 0 < r <= _MOST]
+        wrong = [c for c in self.concurrency if not 1 <= c <= _MOST] + [
+            r for r in self.rates if not 0 < r <= _MOST
+        ]
         if wrong or not (self.concurrency or self.rates) or not self.classes:
-            raise SparkbookError(f"a load has at least one class, and concurrencies from 1, or rates above 0, to {_MOST:,}")
-        if (self.requests or 0) > 1_000_000 or not 0 < (self.seconds or 1) <= 1e6 or not 0 < self.timeout_s <= 1e6:
+            raise SparkbookError(
+                "a load has at least one class, and concurrencies from 1, or rates above 0, to"
+                f" {_MOST:,}"
+            )
+        if (
+            (self.requests or 0) > 1_000_000
+            or not 0 < (self.seconds or 1) <= 1e6
+            or not 0 < self.timeout_s <= 1e6
+        ):
             raise SparkbookError("requests and seconds are above 0, and a million at most")
-        if self.max_tokens < 1 or (self.requests is not None and self.requests < 1) or (self.seconds is not None and self.seconds <= 0):
+        if (
+            self.max_tokens < 1
+            or (self.requests is not None and self.requests < 1)
+            or (self.seconds is not None and self.seconds <= 0)
+        ):
             raise SparkbookError("requests, seconds and the length of replies must be above 0")
 
-    def prompts(self, name: str, count: int, *, salt: str | None, chars_per_token: float = 4.0) -> list[prompts.Prompt]:
+    def prompts(
+        self, name: str, count: int, *, salt: str | None, chars_per_token: float = 4.0
+    ) -> list[prompts.Prompt]:
         """Prompts of one of its classes.
 
         Raises:
@@ -115,8 +143,11 @@ class Worker:
 
     def __enter__(self) -> Worker:
         command = [sys.executable, "-I", str(Path(__file__).with_name("client.py"))]
-        # In a session of its own, so that Ctrl-C reaches only this process, which then asks for what was measured.
-        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True)
+        # In a session of its own, so that Ctrl-C reaches only this process, which then asks for
+        # what was measured.
+        self._process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True
+        )
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -127,8 +158,11 @@ class Worker:
                 with contextlib.suppress(OSError):
                     pipe.close()
 
-    def run(self, job: dict[str, Any], progress: Callable[[int], None] = lambda count: None) -> dict[str, Any]:
-        """Run a job of `client.run`. Ctrl-C ends it early: what was answered comes back, marked `interrupted`.
+    def run(
+        self, job: dict[str, Any], progress: Callable[[int], None] = lambda count: None
+    ) -> dict[str, Any]:
+        """Run a job of `client.run`. Ctrl-C ends it early: what was answered comes back, marked
+        `interrupted`.
 
         Raises:
             SparkbookError: it could not connect, or died.
@@ -139,17 +173,22 @@ class Worker:
             stdin.write(json.dumps(job).encode() + b"\n")
             stdin.flush()
         except OSError:
-            raise SparkbookError(f"the measuring client ended with status {self._process.wait()}") from None
+            raise SparkbookError(
+                f"the measuring client ended with status {self._process.wait()}"
+            ) from None
         stopped = False
         while True:
             try:
                 line = stdout.readline()
                 if not line:
-                    raise SparkbookError(f"the measuring client ended with status {self._process.wait()}")
+                    raise SparkbookError(
+                        f"the measuring client ended with status {self._process.wait()}"
+                    )
                 answer = json.loads(line)
                 if "failed" in answer:
                     raise SparkbookError(
-                        f"http{'s' * bool(job['tls'])}://{job['host']}:{job['port']} can't be measured: {answer['failed']}"
+                        f"http{'s' * bool(job['tls'])}://{job['host']}:{job['port']} can't be"
+                        f" measured: {answer['failed']}"
                     )
                 if "records" in answer:
                     return answer
@@ -164,7 +203,14 @@ class Worker:
 class Bench:
     """A running measurement of one endpoint."""
 
-    def __init__(self, endpoint: Endpoint, plan: Plan, worker: Worker, source: telemetry.Source | None, progress: Progress | None):
+    def __init__(
+        self,
+        endpoint: Endpoint,
+        plan: Plan,
+        worker: Worker,
+        source: telemetry.Source | None,
+        progress: Progress | None,
+    ):
         self.endpoint, self.plan, self.worker, self.source = endpoint, plan, worker, source
         self.progress = progress or (lambda text, done, total: None)
         self.salt = plan.salt if plan.salt is not None else secrets.token_hex(4)
@@ -173,31 +219,62 @@ class Bench:
         self.sent: set[str] = set()
         parts = urlsplit(endpoint.url)
         if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise SparkbookError(f"'{endpoint.url}' is not an address: write one such as http://127.0.0.1:8000")
+            raise SparkbookError(
+                f"'{endpoint.url}' is not an address: write one such as http://127.0.0.1:8000"
+            )
         tls = parts.scheme == "https"
         headers = {"Authorization": f"Bearer {endpoint.api_key}"} if endpoint.api_key else {}
-        port, path = parts.port or (443 if tls else 80), f"{parts.path.rstrip('/')}/v1/chat/completions"
-        self.target = {"host": parts.hostname, "port": port, "tls": tls, "path": path, "headers": headers}
+        port, path = (
+            parts.port or (443 if tls else 80),
+            f"{parts.path.rstrip('/')}/v1/chat/completions",
+        )
+        self.target = {
+            "host": parts.hostname,
+            "port": port,
+            "tls": tls,
+            "path": path,
+            "headers": headers,
+        }
 
     def body(self, text: str, max_tokens: int, ids: bool = True) -> str:
         """One request's body."""
         value: dict[str, Any] = {
-            "model": self.endpoint.model, "messages": [{"role": "user", "content": text}], "max_tokens": max_tokens, "temperature": 0,
-            "stream": True, "stream_options": {"include_usage": True},
-        }  # fmt: skip
+            "model": self.endpoint.model,
+            "messages": [{"role": "user", "content": text}],
+            "max_tokens": max_tokens,
+            "temperature": 0,
+            "stream": True,
+            "stream_options": {"include_usage": True},
+        }
         if self.vllm_fields:
-            # Ids say how many tokens a chunk holds. Those of a long prompt would come back too, in front of the first token.
+            # Ids say how many tokens a chunk holds. Those of a long prompt would come back too, in
+            # front of the first token.
             value |= {"ignore_eos": True} if self.plan.ignore_eos else {}
             value |= {"return_token_ids": True} if ids else {}
         return json.dumps(value | self.plan.extra, ensure_ascii=False)
 
-    def send(self, bodies: Sequence[str], slots: int, name: str = "", total: int | None = None, **job: Any) -> dict[str, Any]:
+    def send(
+        self,
+        bodies: Sequence[str],
+        slots: int,
+        name: str = "",
+        total: int | None = None,
+        **job: Any,
+    ) -> dict[str, Any]:
         """Run one job."""
-        job = {**self.target, "bodies": list(bodies), "slots": slots, "timeout_s": self.plan.timeout_s, "keep_text": True, **job}
+        job = {
+            **self.target,
+            "bodies": list(bodies),
+            "slots": slots,
+            "timeout_s": self.plan.timeout_s,
+            "keep_text": True,
+            **job,
+        }
         return self.worker.run(job, lambda done: self.progress(name, done, total))
 
     def cold(self) -> Request:
-        """The very first request. It also tells whether the server takes vLLM's own fields, and how long its tokens are.
+        """The very first request. It also tells whether the server takes vLLM's own fields, and how
+        long its tokens are.
 
         Raises:
             SparkbookError: it fails.
@@ -211,7 +288,9 @@ class Bench:
             raise KeyboardInterrupt
         request = requests_of(outcome, probe, False)[0]
         if request.error:
-            raise SparkbookError(f"{self.endpoint.url} does not answer a streamed chat: {request.error}")
+            raise SparkbookError(
+                f"{self.endpoint.url} does not answer a streamed chat: {request.error}"
+            )
         return request
 
     def calibrate(self, name: str) -> None:
@@ -219,7 +298,11 @@ class Bench:
         if prompts.context_tokens(name) is None:
             return
         probe = prompts.make("long-500", 1, seed=self.plan.seed, salt=f"{self.salt}/probe")
-        request = requests_of(self.send([self.body(probe[0].text, 1, ids=False)], 1, f"{name}: tokens", 1), probe, False)[0]
+        request = requests_of(
+            self.send([self.body(probe[0].text, 1, ids=False)], 1, f"{name}: tokens", 1),
+            probe,
+            False,
+        )[0]
         if request.prompt_tokens:
             self.chars_per_token = len(probe[0].text) / request.prompt_tokens
 
@@ -228,16 +311,21 @@ class Bench:
         return self.plan.prompts(name, count, salt=salt, chars_per_token=self.chars_per_token)
 
     def warm_up(self, name: str, slots: int, row: str) -> tuple[WarmUp, float]:
-        """Waves of the row's own shape, until two of them agree; and the shortest latency seen (seconds).
+        """Waves of the row's own shape, until two of them agree; and the shortest latency seen
+        (seconds).
 
         Raises:
-            SparkbookError: a whole wave brought nothing: neither would the row, and each of its requests would be waited for.
+            SparkbookError: a whole wave brought nothing: neither would the row, and each of its
+                requests would be waited for.
         """
         result, shortest = WarmUp(), float("inf")
         for wave in range(self.plan.waves):
             chosen = self.make(name, slots, f"warm/{row}/{wave}")
             outcome = self.send(
-                [self.body(p.text, min(self.plan.max_tokens, 16), self.ids(name)) for p in chosen], slots, f"{row}: warm-up", None
+                [self.body(p.text, min(self.plan.max_tokens, 16), self.ids(name)) for p in chosen],
+                slots,
+                f"{row}: warm-up",
+                None,
             )
             found = requests_of(outcome, chosen, False)
             ttfts = [r.ttft_s for r in found if r.ttft_s is not None and not r.error]
@@ -246,7 +334,10 @@ class Bench:
                 raise KeyboardInterrupt
             if not ttfts:
                 errors = [r.error for r in found if r.error]
-                raise SparkbookError(f"{self.endpoint.url} answers no request of {row}: {errors[0] if errors else 'no text came'}")
+                raise SparkbookError(
+                    f"{self.endpoint.url} answers no request of {row}:"
+                    f" {errors[0] if errors else 'no text came'}"
+                )
             result.ttfts_s.append(round(statistics.median(ttfts), 6))
             last = result.ttfts_s[-2:]
             if len(last) == 2 and abs(last[1] - last[0]) <= max(0.1 * last[0], NOISE_S):
@@ -269,9 +360,11 @@ class Bench:
             # No reply is shorter than the warm-up's: more than these can't be sent in the time.
             count = min(
                 20_000,
-                round(plan.seconds / max(min(shortest, plan.seconds), 1e-3) + 2) * slots
-                if concurrency
-                else round(plan.seconds * (rate or 1) * 2 + 20),
+                (
+                    round(plan.seconds / max(min(shortest, plan.seconds), 1e-3) + 2) * slots
+                    if concurrency
+                    else round(plan.seconds * (rate or 1) * 2 + 20)
+                ),
             )
         chosen = self.make(name, count, f"run/{row}")
         bodies = [self.body(p.text, plan.max_tokens, self.ids(name)) for p in chosen]
@@ -284,18 +377,29 @@ class Bench:
         before = self.scrape()
         begin = time.monotonic()
         job = {"arrivals_s": arrivals, "seconds": plan.seconds}
-        outcome = self.send(bodies, slots, row, None if plan.seconds and not plan.requests else count, **job)
+        outcome = self.send(
+            bodies, slots, row, None if plan.seconds and not plan.requests else count, **job
+        )
         end = time.monotonic()
         self.pause()
         engine, restarted = engine_delta(before, self.scrape(), max(end - begin, 1e-3))
         requests = requests_of(outcome, chosen, plan.keep_text)
         parsed = figures(requests_of(outcome, chosen, False), concurrency)
         result = Cell(
-            prompt_class=name, concurrency=concurrency, rate=rate, max_tokens=plan.max_tokens, context=prompts.context_tokens(name),
-            caching=plan.caching, label=plan.label, figures=parsed, warm_up=warmth, engine=engine, requests=requests,
+            prompt_class=name,
+            concurrency=concurrency,
+            rate=rate,
+            max_tokens=plan.max_tokens,
+            context=prompts.context_tokens(name),
+            caching=plan.caching,
+            label=plan.label,
+            figures=parsed,
+            warm_up=warmth,
+            engine=engine,
+            requests=requests,
             client=Client(**{name: outcome[name] for name in Client.model_fields}),
             interrupted=outcome["interrupted"],
-        )  # fmt: skip
+        )
         trace = None
         if self.source:
             last = max((r["begin"] + (r["end"] or 0) for r in outcome["records"]), default=end)
@@ -303,7 +407,9 @@ class Bench:
             result.machine = trace.summary()
         sent = tuple(chosen[r["index"]].text for r in outcome["records"])
         full = result.model_copy(update={"requests": requests_of(outcome, chosen, True)})
-        gate.stamp(result, gate.judge(gate.Seen(full, trace, sent, frozenset(self.sent), restarted)))
+        gate.stamp(
+            result, gate.judge(gate.Seen(full, trace, sent, frozenset(self.sent), restarted))
+        )
         self.sent.update(sent)
         return result
 
@@ -321,7 +427,11 @@ class Bench:
 
 
 def measure(
-    endpoint: Endpoint, plan: Plan | None = None, *, source: telemetry.Source | None = None, progress: Progress | None = None
+    endpoint: Endpoint,
+    plan: Plan | None = None,
+    *,
+    source: telemetry.Source | None = None,
+    progress: Progress | None = None,
 ) -> Report:
     """Measure an endpoint.
 
@@ -332,24 +442,34 @@ def measure(
         progress: called as requests are answered.
 
     Returns:
-        All rows, each with its verdict. Ctrl-C ends the run early: rows measured until then are in it, `interrupted` is set. So does a
+        All rows, each with its verdict. Ctrl-C ends the run early: rows measured until then are in
+        it, `interrupted` is set. So does a
         server that stops answering after a row: `ended` says what happened.
 
     Raises:
-        SparkbookError: the server does not answer a streamed chat, or nothing before the first row was done.
+        SparkbookError: the server does not answer a streamed chat, or nothing before the first row
+            was done.
     """
     plan = plan or Plan()
     report = Report(
-        date=datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ"), tool="sparkbook", model=endpoint.model,
-        engine=engine_name(endpoint), machine=machine_name(endpoint), label=plan.label, seed=plan.seed,
-    )  # fmt: skip
+        date=datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
+        tool="sparkbook",
+        model=endpoint.model,
+        engine=engine_name(endpoint),
+        machine=machine_name(endpoint),
+        label=plan.label,
+        seed=plan.seed,
+    )
     with source or telemetry.Live(endpoint) as looking, Worker() as worker:
         bench = Bench(endpoint, plan, worker, looking, progress)
         report.salt = None if plan.caching else bench.salt
         try:
             report.cold = bench.cold()
             if not bench.vllm_fields:
-                report.notes.append("The server refuses vLLM's own fields: replies may end early, and no token ids come.")
+                report.notes.append(
+                    "The server refuses vLLM's own fields: replies may end early, and no token ids"
+                    " come."
+                )
             for name, concurrency, rate in plan.rows():
                 cell = bench.cell(name, concurrency, rate)
                 report.cells.append(cell)
@@ -366,13 +486,22 @@ def measure(
 
 
 def agreeing(
-    endpoint: Endpoint, plan: Plan, names: Sequence[str], *, within: float = 0.02, tries: int = 5, interval_s: float = 0.25
+    endpoint: Endpoint,
+    plan: Plan,
+    names: Sequence[str],
+    *,
+    within: float = 0.02,
+    tries: int = 5,
+    interval_s: float = 0.25,
 ) -> Report:
-    """Measure until the client's figures are within a share of the engine's own, at most so many times.
+    """Measure until the client's figures are within a share of the engine's own, at most so many
+    times.
 
-    What is told apart so: a machine without a free CPU delivers an event late now and then, another one each time; a client that counts or
-    times wrong is wrong every time. The time of a reply's events is off by the delivery of its first and its last one, some milliseconds
-    however long the reply is, so replies of a second or more are needed to see 2 %.
+    What is told apart so: a machine without a free CPU delivers an event late now and then, another
+        one each time; a client that counts or
+    times wrong is wrong every time. The time of a reply's events is off by the delivery of its
+    first and its last one, some milliseconds however long the reply is, so replies of a second or
+    more are needed to see 2 %.
 
     Args:
         names: of `results.agreement`, such as `tpot_s`.
@@ -383,7 +512,8 @@ def agreeing(
         The first measurement of which all rows agree in all names; the nearest one where none does.
 
     Raises:
-        SparkbookError: as `measure`, the server stopped answering, or the engine tells nothing of these.
+        SparkbookError: as `measure`, the server stopped answering, or the engine tells nothing of
+            these.
         KeyboardInterrupt: Ctrl-C before the first row was done.
     """
     best: tuple[float, Report] | None = None
@@ -395,7 +525,9 @@ def agreeing(
             raise KeyboardInterrupt
         found = [agreement(cell) for cell in report.cells]
         if not all(set(names) <= both.keys() for both in found):
-            raise SparkbookError(f"{endpoint.url} does not tell of itself what is compared here: {', '.join(names)}")
+            raise SparkbookError(
+                f"{endpoint.url} does not tell of itself what is compared here: {', '.join(names)}"
+            )
         apart = max(abs(both[name].apart) for both in found for name in names)
         best = min([(apart, report), *([best] if best else [])], key=lambda one: one[0])
         if apart <= within or report.interrupted:
@@ -411,10 +543,14 @@ def probe(endpoint: Endpoint, timeout_s: float) -> float:
         SparkbookError: the server does not answer one.
     """
     with Worker() as worker:
-        return Bench(endpoint, Plan(timeout_s=timeout_s), worker, None, None).cold().latency_s or 0.0
+        return (
+            Bench(endpoint, Plan(timeout_s=timeout_s), worker, None, None).cold().latency_s or 0.0
+        )
 
 
-def requests_of(outcome: dict[str, Any], chosen: Sequence[prompts.Prompt], keep_text: bool) -> list[Request]:
+def requests_of(
+    outcome: dict[str, Any], chosen: Sequence[prompts.Prompt], keep_text: bool
+) -> list[Request]:
     """The client's records as requests, in the order in which they were sent."""
     records = sorted(outcome["records"], key=lambda r: (r["begin"], r["index"]))
     first = records[0]["begin"] if records else 0.0
@@ -430,7 +566,11 @@ def _request(record: dict[str, Any], prompt: str, first: float, keep_text: bool)
         prompt=prompt,
         slot=record["slot"],
         start_s=round(record["begin"] - first, 6),
-        late_s=round(record["begin"] - record["scheduled"], 6) if record["scheduled"] is not None else None,
+        late_s=(
+            round(record["begin"] - record["scheduled"], 6)
+            if record["scheduled"] is not None
+            else None
+        ),
         ttfr_s=record["ttfr"],
         ttft_s=record["ttft"],
         ttfo_s=record["ttfo"],
@@ -440,7 +580,9 @@ def _request(record: dict[str, Any], prompt: str, first: float, keep_text: bool)
         prompt_tokens=_count(usage.get("prompt_tokens")),
         output_tokens=count,
         id_tokens=by_ids,
-        count_from="usage" if told is not None else "token ids" if by_ids is not None else "unknown",
+        count_from=(
+            "usage" if told is not None else "token ids" if by_ids is not None else "unknown"
+        ),
         finish=record["finish"],
         text=record["text"] if keep_text else None,
         error=record["error"],
@@ -449,10 +591,16 @@ def _request(record: dict[str, Any], prompt: str, first: float, keep_text: bool)
 
 def _count(value: Any) -> int | None:
     """A number of tokens; None for what is none, such as NaN, or more than a float tells apart."""
-    return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**53 else None
+    return (
+        value
+        if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**53
+        else None
+    )
 
 
-def engine_delta(before: Metrics | None, after: Metrics | None, seconds: float) -> tuple[Engine | None, bool]:
+def engine_delta(
+    before: Metrics | None, after: Metrics | None, seconds: float
+) -> tuple[Engine | None, bool]:
     """What the engine's counters grew by, and whether it was started anew meanwhile."""
     if before is None or after is None:
         return None, before is not None
@@ -466,11 +614,22 @@ def engine_delta(before: Metrics | None, after: Metrics | None, seconds: float) 
 def engine_account(change: Deltas) -> Engine:
     """The part of two scrapes' difference that is stored with a result."""
     return Engine(
-        generation_tokens=change.generation_tokens, prompt_tokens=change.prompt_tokens, preemptions=change.preemptions,
-        prefix_hits=change.prefix_hits, drafts=change.drafts, drafted=change.drafted, accepted=change.accepted,
-        acceptance=change.acceptance, mean_length=change.mean_length, per_position=list(change.per_position), queue_s=change.queue_s,
-        steps=change.steps, first_tokens=change.first_tokens, ttft_s=change.ttft_s, decode_s=change.decode_s,
-    )  # fmt: skip
+        generation_tokens=change.generation_tokens,
+        prompt_tokens=change.prompt_tokens,
+        preemptions=change.preemptions,
+        prefix_hits=change.prefix_hits,
+        drafts=change.drafts,
+        drafted=change.drafted,
+        accepted=change.accepted,
+        acceptance=change.acceptance,
+        mean_length=change.mean_length,
+        per_position=list(change.per_position),
+        queue_s=change.queue_s,
+        steps=change.steps,
+        first_tokens=change.first_tokens,
+        ttft_s=change.ttft_s,
+        decode_s=change.decode_s,
+    )
 
 
 def engine_name(endpoint: Endpoint) -> str | None:
@@ -488,9 +647,17 @@ def machine_name(endpoint: Endpoint) -> str | None:
         return None
     with contextlib.suppress(OSError, subprocess.SubprocessError):
         command = ["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"]
-        told = subprocess.run(command, capture_output=True, text=True, timeout=20, check=True).stdout.strip().splitlines()
+        told = (
+            subprocess.run(command, capture_output=True, text=True, timeout=20, check=True)
+            .stdout.strip()
+            .splitlines()
+        )
         name, driver = told[0].rsplit(", ", 1)
-        return f"{len(told)} x {name}, driver {driver}" if len(told) > 1 else f"{name}, driver {driver}"
+        return (
+            f"{len(told)} x {name}, driver {driver}"
+            if len(told) > 1
+            else f"{name}, driver {driver}"
+        )
     with contextlib.suppress(OSError):
         found = re.search(r"^model name\s*:\s*(.+)$", Path("/proc/cpuinfo").read_text(), re.M)
         return f"{found[1] if found else platform.machine()}, {os.cpu_count()} CPUs, no GPU"

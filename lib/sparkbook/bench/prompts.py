@@ -1,8 +1,10 @@
-"""Prompts by class: what is asked decides how fast a speculating engine answers, so a speed without its class says little.
+"""Prompts by class: what is asked decides how fast a speculating engine answers, so a speed without
+its class says little.
 
-All texts are the project's own. A prompt is made from a template and a seeded choice of its parts, so a class has hundreds of different
-prompts and the same seed always gives the same ones. A salt stands at the very front: a prefix cache matches from the beginning, so a
-salted prompt is never found in it.
+All texts are the project's own. A prompt is made from a template and a seeded choice of its parts,
+so a class has hundreds of different prompts and the same seed always gives the same ones. A salt
+stands at the very front: a prefix cache matches from the beginning, so a salted prompt is never
+found in it.
 """
 
 from __future__ import annotations
@@ -23,7 +25,8 @@ class Prompt:
     """One prompt.
 
     Attributes:
-        id: class and number, such as `code-007`; the unit of statistics, and what pairs two arms of a comparison.
+        id: class and number, such as `code-007`; the unit of statistics, and what pairs two arms of
+            a comparison.
         text: the user's message, with its salt.
     """
 
@@ -32,12 +35,27 @@ class Prompt:
 
 
 _REPORT = (
-    "On day {n} the survey party measured a depth of {a} metres at marker {b} and found {c} traces of the old canal.",
-    "Entry {n}: the wind came from the {d}, {a} crates were moved to store {b}, and {c} of them had to be opened again.",
-    "In the ledger of week {n} the clerk wrote down {a} visitors, {b} letters and a bill of {c} crowns for the {d} gate.",
-    "Station {n} reported {a} units at half past {b}, then nothing for {c} minutes, then the usual signal from the {d}.",
+    (
+        "On day {n} the survey party measured a depth of {a} metres at marker {b} and found {c}"
+        " traces of the old canal."
+    ),
+    (
+        "Entry {n}: the wind came from the {d}, {a} crates were moved to store {b}, and {c} of them"
+        " had to be opened again."
+    ),
+    (
+        "In the ledger of week {n} the clerk wrote down {a} visitors, {b} letters and a bill of {c}"
+        " crowns for the {d} gate."
+    ),
+    (
+        "Station {n} reported {a} units at half past {b}, then nothing for {c} minutes, then the"
+        " usual signal from the {d}."
+    ),
 )
-_QUESTION = "Read this record and then summarize what happened at the four gates, in the order of the days.\n\n"
+_QUESTION = (
+    "Read this record and then summarize what happened at the four gates, in the order of the"
+    " days.\n\n"
+)
 _WORDS = ("north", "south", "east", "west")
 
 _BY_HEART = (
@@ -59,24 +77,40 @@ CLASSES = ("code", "reasoning", "dialogue", "prose", "json", "random")
 """Classes with short prompts. `long-4k`, `long-16k` and so on are prompts of about so many tokens."""
 
 
-def make(name: str, count: int, *, seed: int = 0, salt: str | None = "", chars_per_token: float = 4.0) -> list[Prompt]:
+def make(
+    name: str, count: int, *, seed: int = 0, salt: str | None = "", chars_per_token: float = 4.0
+) -> list[Prompt]:
     """Make prompts of a class.
 
     Args:
-        name: one of `CLASSES`, or `long-` and a number of tokens such as `long-16k` (k = 1,000) or `long-500`.
-        count: how many. Where a class has fewer different ones they come again, each time with another salt.
+        name: one of `CLASSES`, or `long-` and a number of tokens such as `long-16k` (k = 1,000) or
+            `long-500`.
+        count: how many. Where a class has fewer different ones they come again, each time with
+            another salt.
         seed: chooses them; the same seed gives the same prompts.
-        salt: joins the seed in the text at the front. None leaves it away, so that caching can be measured.
+        salt: joins the seed in the text at the front. None leaves it away, so that caching can be
+            measured.
         chars_per_token: of the model's tokenizer, for the length of long prompts.
 
     Raises:
         SparkbookError: there is no such class.
     """
-    return own(name, list(itertools.islice(_writer(name, chars_per_token)(random.Random(f"{name}/{seed}")), count)), count, seed, salt)
+    return own(
+        name,
+        list(
+            itertools.islice(_writer(name, chars_per_token)(random.Random(f"{name}/{seed}")), count)
+        ),
+        count,
+        seed,
+        salt,
+    )
 
 
-def own(name: str, texts: Sequence[str], count: int, seed: int = 0, salt: str | None = "") -> list[Prompt]:
-    """Prompts from texts of your own, in their order; where there are fewer than `count`, they come again, each with another salt.
+def own(
+    name: str, texts: Sequence[str], count: int, seed: int = 0, salt: str | None = ""
+) -> list[Prompt]:
+    """Prompts from texts of your own, in their order; where there are fewer than `count`, they come
+    again, each with another salt.
 
     Raises:
         SparkbookError: there is no text.
@@ -90,12 +124,16 @@ def own(name: str, texts: Sequence[str], count: int, seed: int = 0, salt: str | 
             digest = hashlib.sha256(f"{seed}/{salt}/{name}/{number}".encode()).hexdigest()
             # Words of their own: no two salts share more than a token or two at the front.
             mark = f"[{digest[:4]} {digest[4:8]} {digest[8:12]}] "
-        prompts.append(Prompt(f"{name}-{number % len(bodies):03}", mark + bodies[number % len(bodies)]))
+        prompts.append(
+            Prompt(f"{name}-{number % len(bodies):03}", mark + bodies[number % len(bodies)])
+        )
     return prompts
 
 
 def familiar() -> dict[str, list[str]]:
-    """Texts for the project's tiny models, which know little: a dozen chats by heart, and lines of Python's library to be continued."""
+    """Texts for the project's tiny models, which know little: a dozen chats by heart, and lines of
+    Python's library to be continued.
+    """
     import bisect
     import heapq
     import inspect
@@ -112,15 +150,23 @@ def familiar() -> dict[str, list[str]]:
 
 
 def edits(count: int = 16) -> list[str]:
-    """Functions to be copied with one name changed: replies that repeat their prompt, which is where drafts by n-grams pay."""
+    """Functions to be copied with one name changed: replies that repeat their prompt, which is
+    where drafts by n-grams pay.
+    """
     words = ("total", "count", "price", "score", "width", "depth", "speed", "power")
     bodies = (
-        "def {w}_of(items):\n    {w} = 0\n    for item in items:\n        {w} = {w} + item.{w}\n    return {w}",
-        "def max_{w}(items):\n    best = None\n    for item in items:\n        if best is None or item.{w} > best.{w}:\n"
-        "            best = item\n    return best",
+        (
+            "def {w}_of(items):\n    {w} = 0\n    for item in items:\n        {w} = {w} +"
+            " item.{w}\n    return {w}"
+        ),
+        (
+            "def max_{w}(items):\n    best = None\n    for item in items:\n        if best is None"
+            " or item.{w} > best.{w}:\n            best = item\n    return best"
+        ),
     )
     made = [
-        f"Copy this Python code exactly, but call the function {word}_b{number}:\n\n```python\n{body.format(w=word)}\n```"
+        "Copy this Python code exactly, but call the function"
+        f" {word}_b{number}:\n\n```python\n{body.format(w=word)}\n```"
         for number, body in enumerate(bodies)
         for word in words
     ]
@@ -138,7 +184,10 @@ def context_tokens(name: str) -> int | None:
     text = name.removeprefix("long-")
     number = text.removesuffix("k")
     if not number.isdigit() or not int(number):
-        raise SparkbookError(f"'{name}' is not a class: write long- and a number of tokens, such as long-4k or long-500")
+        raise SparkbookError(
+            f"'{name}' is not a class: write long- and a number of tokens, such as long-4k or"
+            " long-500"
+        )
     return int(number) * (1000 if text.endswith("k") else 1)
 
 
@@ -149,7 +198,10 @@ def _writer(name: str, chars_per_token: float) -> Callable[[random.Random], Iter
         return _noise
     known = own_yaml.read(Path(__file__).with_name("prompts.yaml"))
     if name not in known:
-        raise SparkbookError(f"there is no prompt class '{name}'; there are {', '.join(CLASSES)}, and long-4k, long-16k, …")
+        raise SparkbookError(
+            f"there is no prompt class '{name}'; there are {', '.join(CLASSES)}, and long-4k,"
+            " long-16k, …"
+        )
     return lambda rng: _filled(rng, known[name]["template"], known[name]["parts"])
 
 
@@ -164,14 +216,23 @@ def _filled(rng: random.Random, template: str, parts: dict[str, list[str]]) -> I
 def _noise(rng: random.Random) -> Iterator[str]:
     """Letters without meaning: the control, since nothing can be guessed of them."""
     while True:
-        yield " ".join("".join(rng.choices("abcdefghijklmnopqrstuvwxyz", k=rng.randint(2, 9))) for _ in range(60))
+        yield " ".join(
+            "".join(rng.choices("abcdefghijklmnopqrstuvwxyz", k=rng.randint(2, 9)))
+            for _ in range(60)
+        )
 
 
 def _long(rng: random.Random, characters: int) -> Iterator[str]:
     while True:
         lines, size = [], len(_QUESTION)
         for n in itertools.count(1):
-            line = rng.choice(_REPORT).format(n=n, a=rng.randint(2, 900), b=rng.randint(1, 12), c=rng.randint(2, 59), d=rng.choice(_WORDS))
+            line = rng.choice(_REPORT).format(
+                n=n,
+                a=rng.randint(2, 900),
+                b=rng.randint(1, 12),
+                c=rng.randint(2, 59),
+                d=rng.choice(_WORDS),
+            )
             size += len(line) + 1
             if size > characters:
                 break

@@ -1,6 +1,7 @@
 """Files that measurements are kept in: written and read with the same care everywhere.
 
-A recording is JSON lines: the first line says what it is about, each further one holds a part of it.
+A recording is JSON lines: the first line says what it is about, each further one holds a part of
+it.
 """
 
 from __future__ import annotations
@@ -22,7 +23,9 @@ def write(file: str | Path, head: Any, rest: Iterable[Any]) -> None:
     Raises:
         SparkbookError: the file can't be written.
     """
-    write_text(file, "".join(f"{json.dumps(value, ensure_ascii=False)}\n" for value in (head, *rest)))
+    write_text(
+        file, "".join(f"{json.dumps(value, ensure_ascii=False)}\n" for value in (head, *rest))
+    )
 
 
 def read(file: str | Path, what: str, make: Callable[[Any, list[Any]], T]) -> T:
@@ -30,15 +33,20 @@ def read(file: str | Path, what: str, make: Callable[[Any, list[Any]], T]) -> T:
 
     Args:
         what: its name, with an article, for the message.
-        make: from the first value and the further ones to what is wanted. Values of another shape may make it fail as they like:
-            `KeyError`, `TypeError`, `ValueError` (pydantic's among them) and `AttributeError` say that the file is something else.
+        make: from the first value and the further ones to what is wanted. Values of another shape
+            may make it fail as they like: `KeyError`, `TypeError`, `ValueError` (pydantic's among
+                them) and `AttributeError` say that the file is something else.
 
     Raises:
         SparkbookError: it can't be read, or is not such a file.
     """
     try:
         # Not splitlines(), which also cuts at U+2028 and its like: JSON may hold them as they are.
-        head, *rest = [json.loads(line) for line in Path(file).read_text(encoding="utf-8").split("\n") if line.strip()]
+        head, *rest = [
+            json.loads(line)
+            for line in Path(file).read_text(encoding="utf-8").split("\n")
+            if line.strip()
+        ]
         return make(head, rest)
     except OSError as error:
         raise SparkbookError(f"{file} can't be read: {error.strerror}") from None

@@ -1,7 +1,8 @@
-"""What a measurement leaves: one JSON shape, from single requests to the verdict, with a published JSON Schema.
+"""What a measurement leaves: one JSON shape, from single requests to the verdict, with a published
+JSON Schema.
 
-Names of figures say what they count; no figure is called just "ITL" or "tok/s", since four tools mean four things by these words.
-Times are seconds. Unknown is None, never zero.
+Names of figures say what they count; no figure is called just "ITL" or "tok/s", since four tools
+mean four things by these words. Times are seconds. Unknown is None, never zero.
 """
 
 from __future__ import annotations
@@ -22,7 +23,9 @@ from sparkbook.findings import Finding
 
 SCHEMA = "sparkbench/1"
 FEW_FOR_P99 = 100
-"""Below so many samples the largest one stands in for the 99th percentile more often than not, so none is printed."""
+"""Below so many samples the largest one stands in for the 99th percentile more often than not, so
+none is printed.
+"""
 
 Verdict = Literal["valid", "suspect", "invalid"]
 
@@ -32,20 +35,23 @@ class _Model(BaseModel):
 
 
 class Request(_Model):
-    """One request as measured. Times of `ttfr_s` to `stamps_s` count from the moment before it was written.
+    """One request as measured. Times of `ttfr_s` to `stamps_s` count from the moment before it was
+    written.
 
     Attributes:
         prompt: id of its prompt.
         start_s: when it was sent, since the first one of its cell.
         late_s: open loop: sent so long after it was due.
         ttfr_s: first event with `choices`, be it an empty role.
-        ttft_s: first event with an answer, a thought or a tool call: what a reader sees. Where the first token is a mark that the server's
-            parser takes away, such as `<think>`, it is later than the engine's first token, which is `stamps_s[0]`.
+        ttft_s: first event with an answer, a thought or a tool call: what a reader sees. Where the
+            first token is a mark that the server's parser takes away, such as `<think>`, it is
+            later than the engine's first token, which is `stamps_s[0]`.
         ttfo_s: first event with an answer or a tool call.
         latency_s: the last byte.
         stamps_s: events that carry tokens, one an engine step as far as the client can tell.
         chunk_tokens: tokens of each such event, where the server sends token ids.
-        prompt_tokens, output_tokens: by the server's `usage`, else by token ids; None where it tells neither.
+        prompt_tokens, output_tokens: by the server's `usage`, else by token ids; None where it
+            tells neither.
         count_from: where `output_tokens` comes from.
         id_tokens: tokens by ids, where both are told.
     """
@@ -75,9 +81,15 @@ class Request(_Model):
 
     @property
     def tpot_s(self) -> float | None:
-        """Time of a token after the first event: (last event - first event) / (tokens - tokens of the first event)."""
+        """Time of a token after the first event: (last event - first event) / (tokens - tokens of
+        the first event).
+        """
         later = (self.output_tokens or 0) - self.first_tokens
-        return (self.stamps_s[-1] - self.stamps_s[0]) / later if later > 0 and len(self.stamps_s) > 1 else None
+        return (
+            (self.stamps_s[-1] - self.stamps_s[0]) / later
+            if later > 0 and len(self.stamps_s) > 1
+            else None
+        )
 
     @property
     def step_gaps_s(self) -> list[float]:
@@ -86,21 +98,34 @@ class Request(_Model):
 
     @property
     def itl_tok_s(self) -> list[float]:
-        """Times between tokens: each gap shared out over the tokens that came at its end. Empty where their number is unknown."""
+        """Times between tokens: each gap shared out over the tokens that came at its end. Empty
+        where their number is unknown.
+        """
         if not self.chunk_tokens:
             return []
-        return [gap / k for gap, k in zip(self.step_gaps_s, self.chunk_tokens[1:], strict=False) for _ in range(k) if k]
+        return [
+            gap / k
+            for gap, k in zip(self.step_gaps_s, self.chunk_tokens[1:], strict=False)
+            for _ in range(k)
+            if k
+        ]
 
     @property
     def tok_per_step(self) -> float | None:
         """Tokens an event after the first: the client's view of the mean acceptance length."""
         gaps = len(self.stamps_s) - 1
-        return (self.output_tokens - self.first_tokens) / gaps if gaps > 0 and self.output_tokens else None
+        return (
+            (self.output_tokens - self.first_tokens) / gaps
+            if gaps > 0 and self.output_tokens
+            else None
+        )
 
     @property
     def req_tok_s(self) -> float | None:
         """Tokens of the reply / its whole latency."""
-        return self.output_tokens / self.latency_s if self.output_tokens and self.latency_s else None
+        return (
+            self.output_tokens / self.latency_s if self.output_tokens and self.latency_s else None
+        )
 
 
 class Summary(_Model):
@@ -108,7 +133,8 @@ class Summary(_Model):
 
     Attributes:
         n: values. `mean_ci`, `median_ci`: 95 % intervals with the prompt as the unit.
-        p90: None where another tool's file does not tell it. p99: only from 100 values on. iqr_share: (p75 - p25) / median.
+        p90: None where another tool's file does not tell it. p99: only from 100 values on.
+            iqr_share: (p75 - p25) / median.
     """
 
     n: int
@@ -139,7 +165,11 @@ class Summary(_Model):
             p99=stats.quantile(values, 0.99) if len(values) >= FEW_FOR_P99 else None,
             low=min(values),
             high=max(values),
-            iqr_share=(stats.quantile(values, 0.75) - stats.quantile(values, 0.25)) / middle if middle and len(values) > 3 else None,
+            iqr_share=(
+                (stats.quantile(values, 0.75) - stats.quantile(values, 0.25)) / middle
+                if middle and len(values) > 3
+                else None
+            ),
         )
 
 
@@ -148,8 +178,10 @@ class Figures(_Model):
 
     Attributes:
         duration_s: first request sent to last event.
-        out_tok_s: all output tokens / duration: ramp and drain are in it (vLLM's output throughput).
-        steady_tok_s: tokens that came while all slots were decoding / the length of that time `steady_s`.
+        out_tok_s: all output tokens / duration: ramp and drain are in it (vLLM's output
+            throughput).
+        steady_tok_s: tokens that came while all slots were decoding / the length of that time
+            `steady_s`.
         prefill_tok_s: prompt tokens / TTFT, a request. decode_tok_s: 1 / TPOT, a request.
     """
 
@@ -199,7 +231,11 @@ def figures(requests: Sequence[Request], slots: int | None = None) -> Figures:
     # Gaps of one reply are not independent of each other, so they get no interval.
     result.step_gap_s = Summary.of([gap for r in good for gap in r.step_gaps_s])
     result.itl_tok_s = Summary.of([gap for r in good for gap in r.itl_tok_s])
-    steps = [(r.output_tokens - r.first_tokens, len(r.stamps_s) - 1) for r in good if r.output_tokens and len(r.stamps_s) > 1]
+    steps = [
+        (r.output_tokens - r.first_tokens, len(r.stamps_s) - 1)
+        for r in good
+        if r.output_tokens and len(r.stamps_s) > 1
+    ]
     result.tok_per_step = sum(t for t, _ in steps) / sum(g for _, g in steps) if steps else None
     ends = [r.start_s + r.stamps_s[-1] for r in good if r.stamps_s]
     if ends:
@@ -214,7 +250,9 @@ def figures(requests: Sequence[Request], slots: int | None = None) -> Figures:
 
 
 def _steady(requests: Sequence[Request], slots: int | None) -> tuple[float | None, float | None]:
-    """Tokens per second between the instant when all slots are decoding and the first instant when one has run dry."""
+    """Tokens per second between the instant when all slots are decoding and the first instant when
+    one has run dry.
+    """
     lanes: dict[int, list[Request]] = {}
     for request in requests:
         if request.stamps_s:
@@ -228,9 +266,19 @@ def _steady(requests: Sequence[Request], slots: int | None) -> tuple[float | Non
     tokens = 0.0
     for request in requests:
         later = len(request.stamps_s) - 1
-        share = [request.first_tokens] + [((request.output_tokens or 0) - request.first_tokens) / max(later, 1)] * later
-        counts = request.chunk_tokens if request.chunk_tokens and sum(request.chunk_tokens) == request.output_tokens else share
-        tokens += sum(k for at, k in zip(request.stamps_s, counts, strict=False) if begin < request.start_s + at <= end)
+        share = [request.first_tokens] + [
+            ((request.output_tokens or 0) - request.first_tokens) / max(later, 1)
+        ] * later
+        counts = (
+            request.chunk_tokens
+            if request.chunk_tokens and sum(request.chunk_tokens) == request.output_tokens
+            else share
+        )
+        tokens += sum(
+            k
+            for at, k in zip(request.stamps_s, counts, strict=False)
+            if begin < request.start_s + at <= end
+        )
     return tokens / (end - begin), end - begin
 
 
@@ -238,7 +286,8 @@ class WarmUp(_Model):
     """How a cell was warmed: requests of its own shape, wave by wave.
 
     Attributes:
-        ttfts_s: median TTFT of each wave, the cold one first. settled: the last two agreed within 10 %.
+        ttfts_s: median TTFT of each wave, the cold one first. settled: the last two agreed within
+            10 %.
     """
 
     ttfts_s: list[float] = Field(default_factory=list)
@@ -246,7 +295,9 @@ class WarmUp(_Model):
 
 
 class Client(_Model):
-    """The measuring client itself: CPU while measuring and while taking the events apart afterwards, and how late its loop was."""
+    """The measuring client itself: CPU while measuring and while taking the events apart
+    afterwards, and how late its loop was.
+    """
 
     events: int | None = None
     cpu_s: float | None = None
@@ -278,7 +329,9 @@ class Engine(_Model):
 
 
 class Machine(_Model):
-    """The machine's state in a cell, summed up from telemetry: before, during and after. None is unknown."""
+    """The machine's state in a cell, summed up from telemetry: before, during and after. None is
+    unknown.
+    """
 
     samples: int = 0
     clock_mhz: float | None = None
@@ -297,7 +350,8 @@ class Cell(_Model):
     """One measurement: a prompt class under one load.
 
     Attributes:
-        concurrency: requests at a time (closed loop); rate: requests per second (open loop, Poisson).
+        concurrency: requests at a time (closed loop); rate: requests per second (open loop,
+            Poisson).
         context: tokens that a long prompt aimed at. caching: prompts repeat on purpose.
         findings: reasons for the verdict, and remarks.
     """
@@ -330,7 +384,8 @@ class Agreement:
     """One quantity of a cell as the client measured it and as the engine counted it.
 
     Attributes:
-        name: `tokens`; `tokens a step`; `acceptance`, the tokens of a step once more, against 1 + accepted / steps; `tpot_s`; `ttft_s`.
+        name: `tokens`; `tokens a step`; `acceptance`, the tokens of a step once more, against 1 +
+            accepted / steps; `tpot_s`; `ttft_s`.
     """
 
     name: str
@@ -344,45 +399,72 @@ class Agreement:
 
 
 def agreement(cell: Cell) -> dict[str, Agreement]:
-    """The client's figures beside the engine's own, by name; only what both know, and nothing of a cell in which a request failed.
+    """The client's figures beside the engine's own, by name; only what both know, and nothing of a
+    cell in which a request failed.
 
-    - `tokens`: by `usage`, against `generation_tokens`: the same number, the end-of-text token included in both.
-    - `tokens a step`: tokens after the first / events after the first, against the same over `inter_token_latency_seconds_count`. A server
-      that is late merges two steps into one event, so events can be fewer than steps and never more.
-    - `acceptance`: tokens by `usage` after the first / the engine's steps, against 1 + accepted / steps. In the last step of a reply the
-      engine counts drafts as accepted that lie behind the reply's end, so the engine's is higher by up to K / (tokens of a reply).
-    - `tpot_s`: time from the first event to the last / tokens after the first, both summed over requests, against
-      `request_decode_time_seconds_sum` / tokens. A merged event does not change it. (`tpot_s` of the figures weighs requests alike.)
-    - `ttft_s`: mean time to the first event that holds a token, against `time_to_first_token_seconds`. The engine's clock starts when the
-      request has been received and parsed and stops before the event is written, so the client's is longer by a few milliseconds of server.
+    - `tokens`: by `usage`, against `generation_tokens`: the same number, the end-of-text token
+      included in both.
+    - `tokens a step`: tokens after the first / events after the first, against the same over
+      `inter_token_latency_seconds_count`. A server that is late merges two steps into one event, so
+      events can be fewer than steps and never more.
+    - `acceptance`: tokens by `usage` after the first / the engine's steps, against 1 + accepted /
+      steps. In the last step of a reply the engine counts drafts as accepted that lie behind the
+      reply's end, so the engine's is higher by up to K / (tokens of a reply).
+    - `tpot_s`: time from the first event to the last / tokens after the first, both summed over
+      requests, against `request_decode_time_seconds_sum` / tokens. A merged event does not change
+      it. (`tpot_s` of the figures weighs requests alike.)
+    - `ttft_s`: mean time to the first event that holds a token, against
+      `time_to_first_token_seconds`. The engine's clock starts when the request has been received
+      and parsed and stops before the event is written, so the client's is longer by a few
+      milliseconds of server.
 
-    (vLLM 0.32, `vllm/v1/metrics/stats.py`, https://github.com/vllm-project/vllm/blob/main/vllm/v1/metrics/stats.py)
+    (vLLM 0.32, `vllm/v1/metrics/stats.py`,
+    https://github.com/vllm-project/vllm/blob/main/vllm/v1/metrics/stats.py)
     """
-    engine, good = cell.engine, [r for r in cell.requests if r.error is None and r.stamps_s and r.output_tokens]
+    engine, good = (
+        cell.engine,
+        [r for r in cell.requests if r.error is None and r.stamps_s and r.output_tokens],
+    )
     if engine is None or not good or len(good) < len(cell.requests) or cell.interrupted:
         return {}
     tokens = sum(r.output_tokens or 0 for r in good)
     later = tokens - sum(r.first_tokens for r in good)
-    # A recorded sweep has kept only the first and the last stamp of a request, so its events are not known any more.
+    # A recorded sweep has kept only the first and the last stamp of a request, so its events are
+    # not known any more.
     whole = all(not r.chunk_tokens or len(r.chunk_tokens) == len(r.stamps_s) for r in good)
     events = sum(len(r.stamps_s) - 1 for r in good) if whole else 0
     decode = math.fsum(r.stamps_s[-1] - r.stamps_s[0] for r in good)
     made = tokens - (engine.first_tokens or 0)
     pairs: dict[str, tuple[float | None, float | None]] = {
         "tokens": (tokens, engine.generation_tokens),
-        "tokens a step": (later / events if events else None, made / engine.steps if engine.steps else None),
-        "acceptance": (made / engine.steps, 1 + engine.accepted / engine.steps) if engine.steps and engine.accepted else (None, None),
-        "tpot_s": (decode / later if later else None, engine.decode_s / made if engine.decode_s and made else None),
+        "tokens a step": (
+            later / events if events else None,
+            made / engine.steps if engine.steps else None,
+        ),
+        "acceptance": (
+            (made / engine.steps, 1 + engine.accepted / engine.steps)
+            if engine.steps and engine.accepted
+            else (None, None)
+        ),
+        "tpot_s": (
+            decode / later if later else None,
+            engine.decode_s / made if engine.decode_s and made else None,
+        ),
         "ttft_s": (math.fsum(r.stamps_s[0] for r in good) / len(good), engine.ttft_s),
     }
-    return {name: Agreement(name, a, b) for name, (a, b) in pairs.items() if a is not None and b is not None}
+    return {
+        name: Agreement(name, a, b)
+        for name, (a, b) in pairs.items()
+        if a is not None and b is not None
+    }
 
 
 class Report(_Model):
     """A whole run.
 
     Attributes:
-        tool: who measured. engine, machine: what was measured. label: the arm of a comparison, or a mode.
+        tool: who measured. engine, machine: what was measured. label: the arm of a comparison, or a
+            mode.
         seed, salt: what the prompts are made from. cold: the very first request, kept apart.
         interrupted: ended by Ctrl-C. ended: why it ended before its last row otherwise.
     """
@@ -411,15 +493,28 @@ class Report(_Model):
         return max((cell.verdict for cell in self.cells), key=order.index, default="invalid")
 
     def summary(self) -> dict[str, Any]:
-        """The few figures that tell one measurement from another: medians in seconds, rates in tokens per second."""
+        """The few figures that tell one measurement from another: medians in seconds, rates in
+        tokens per second.
+        """
         rows = []
         for cell in self.cells:
             ttft, tpot = cell.figures.ttft_s, cell.figures.tpot_s
-            rows.append({
-                "class": cell.prompt_class, "load": cell.load, "verdict": cell.verdict, "out_tok_s": _short(cell.figures.out_tok_s),
-                "ttft_s": _short(ttft.median if ttft else None), "tpot_s": _short(tpot.median if tpot else None),
-            })  # fmt: skip
-        about = {"date": self.date, "model": self.model, "engine": self.engine, "machine": self.machine}
+            rows.append(
+                {
+                    "class": cell.prompt_class,
+                    "load": cell.load,
+                    "verdict": cell.verdict,
+                    "out_tok_s": _short(cell.figures.out_tok_s),
+                    "ttft_s": _short(ttft.median if ttft else None),
+                    "tpot_s": _short(tpot.median if tpot else None),
+                }
+            )
+        about = {
+            "date": self.date,
+            "model": self.model,
+            "engine": self.engine,
+            "machine": self.machine,
+        }
         return {**about, "verdict": self.verdict, "rows": rows}
 
     @classmethod
@@ -436,7 +531,9 @@ class Report(_Model):
         except ValidationError as error:
             first = error.errors()[0]
             where = ".".join(map(str, first["loc"]))
-            raise SparkbookError(f"{file} is not a {SCHEMA} file: {where}: {first['msg']}") from None
+            raise SparkbookError(
+                f"{file} is not a {SCHEMA} file: {where}: {first['msg']}"
+            ) from None
 
     def write(self, file: str | Path) -> None:
         """Write as JSON.

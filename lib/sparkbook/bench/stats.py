@@ -1,4 +1,6 @@
-"""The few statistics that a measurement needs, in closed form: no tables to trust, no package to install."""
+"""The few statistics that a measurement needs, in closed form: no tables to trust, no package to
+install.
+"""
 
 from __future__ import annotations
 
@@ -24,11 +26,15 @@ def quantile(values: Sequence[float], q: float) -> float:
     return ordered[low] + (ordered[high] - ordered[low]) * (place - low)
 
 
-@functools.lru_cache(maxsize=1024)  # one measurement asks for the same few over and over, 20 ms each
+@functools.lru_cache(
+    maxsize=1024
+)  # one measurement asks for the same few over and over, 20 ms each
 def t_quantile(p: float, df: float) -> float:
-    """The p-quantile of Student's t with df degrees of freedom, by bisection of its distribution function.
+    """The p-quantile of Student's t with df degrees of freedom, by bisection of its distribution
+    function.
 
-    The distribution function is 1 - I(df/(df+t²); df/2, 1/2)/2 for t >= 0 (Abramowitz and Stegun 26.7.1).
+    The distribution function is 1 - I(df/(df+t²); df/2, 1/2)/2 for t >= 0 (Abramowitz and Stegun
+    26.7.1).
     """
     if p < 0.5:
         return -t_quantile(1 - p, df)
@@ -46,12 +52,23 @@ def _t_cdf(t: float, df: float) -> float:
 
 
 def _beta(x: float, a: float, b: float) -> float:
-    """The regularized incomplete beta function, by its continued fraction (Abramowitz and Stegun 26.5.8)."""
+    """The regularized incomplete beta function, by its continued fraction (Abramowitz and Stegun
+    26.5.8).
+    """
     if x <= 0 or x >= 1:
         return min(max(x, 0.0), 1.0)
     if x > (a + 1) / (a + b + 2):
         return 1 - _beta(1 - x, b, a)
-    front = math.exp(math.lgamma(a + b) - math.lgamma(a) - math.lgamma(b) + a * math.log(x) + b * math.log1p(-x)) / a
+    front = (
+        math.exp(
+            math.lgamma(a + b)
+            - math.lgamma(a)
+            - math.lgamma(b)
+            + a * math.log(x)
+            + b * math.log1p(-x)
+        )
+        / a
+    )
     fraction = 1.0
     for m in range(200, 0, -1):  # from the inside out
         odd = -(a + m) * (a + b + m) * x / ((a + 2 * m) * (a + 2 * m + 1))
@@ -62,7 +79,9 @@ def _beta(x: float, a: float, b: float) -> float:
 
 
 def mean_interval(values: Sequence[float], level: float = 0.95) -> tuple[float, float] | None:
-    """The t-interval of the mean; None for fewer than two values. The values are one a prompt: tokens of one text are not independent."""
+    """The t-interval of the mean; None for fewer than two values. The values are one a prompt:
+    tokens of one text are not independent.
+    """
     n = len(values)
     if n < 2:
         return None
@@ -73,11 +92,15 @@ def mean_interval(values: Sequence[float], level: float = 0.95) -> tuple[float, 
 
 
 def median_interval(values: Sequence[float], level: float = 0.95) -> tuple[float, float] | None:
-    """The interval between two order statistics that holds the median with at least this probability; None for too few values (< 6)."""
+    """The interval between two order statistics that holds the median with at least this
+    probability; None for too few values (< 6).
+    """
     ordered, n = sorted(values), len(values)
     cumulative, below = 0.0, -1
     for k in range(n // 2):
-        cumulative += math.comb(n, k) * 0.5**n if n < 1000 else math.exp(_log_choose(n, k) - n * math.log(2))
+        cumulative += (
+            math.comb(n, k) * 0.5**n if n < 1000 else math.exp(_log_choose(n, k) - n * math.log(2))
+        )
         if cumulative > (1 - level) / 2:
             break
         below = k

@@ -1,4 +1,6 @@
-"""Every K against no speculation, on an engine that is started anew for each; and the advice that follows."""
+"""Every K against no speculation, on an engine that is started anew for each; and the advice that
+follows.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,8 @@ class Sweep:
     """What a sweep over K left.
 
     Attributes:
-        off: the two blocks without speculation, before and after all others. arms: a block for each K.
+        off: the two blocks without speculation, before and after all others. arms: a block for each
+            K.
         answers: greedy replies without (0) and with each K, for the comparison of outputs.
     """
 
@@ -46,20 +49,31 @@ class Sweep:
         told: dict[int, list[float]] = {}
         for k, reports in {0: self.off, **self.arms}.items():
             for cell in (cell for report in reports for cell in report.cells):
-                if (cell.prompt_class, cell.concurrency) == (prompt_class, concurrency) and cell.figures.step_gap_s:
+                if (cell.prompt_class, cell.concurrency) == (
+                    prompt_class,
+                    concurrency,
+                ) and cell.figures.step_gap_s:
                     told.setdefault(k, []).append(cell.figures.step_gap_s.median)
         return {k: statistics.fmean(values) for k, values in told.items()}
 
     def write(self, file: str | Path) -> None:
-        """Write as JSON, one line an arm. Of a request's stamps only the first and the last are kept, and of its replies nothing: speeds,
-        comparisons and advice come out the same.
+        """Write as JSON, one line an arm. Of a request's stamps only the first and the last are
+        kept, and of its replies nothing: speeds, comparisons and advice come out the same.
 
         Raises:
             SparkbookError: the file can't be written.
         """
-        rows = [(0, self.off[0]), *((k, report) for k, reports in self.arms.items() for report in reports), (0, self.off[1])]
+        rows = [
+            (0, self.off[0]),
+            *((k, report) for k, reports in self.arms.items() for report in reports),
+            (0, self.off[1]),
+        ]
         equal = {k: [_plain(found), _plain(found.control)] for k, found in self.equality.items()}
-        recording.write(file, {"equality": equal}, ({"k": k, "report": _thin(report).to_dict()} for k, report in rows))
+        recording.write(
+            file,
+            {"equality": equal},
+            ({"k": k, "report": _thin(report).to_dict()} for k, report in rows),
+        )
 
     @classmethod
     def read(cls, file: str | Path) -> Sweep:
@@ -73,9 +87,15 @@ class Sweep:
     @classmethod
     def _of(cls, head: dict[str, Any], rest: list[dict[str, Any]]) -> Sweep:
         reports = [(row["k"], Report.model_validate(row["report"])) for row in rest]
-        equal = {int(k): dataclasses.replace(_parsed(mine), control=_parsed(other)) for k, (mine, other) in head["equality"].items()}
+        equal = {
+            int(k): dataclasses.replace(_parsed(mine), control=_parsed(other))
+            for k, (mine, other) in head["equality"].items()
+        }
         first, last = (report for k, report in reports if k == 0)
-        arms = {k: tuple(r for other, r in reports if other == k) for k in dict.fromkeys(k for k, _ in reports if k)}
+        arms = {
+            k: tuple(r for other, r in reports if other == k)
+            for k in dict.fromkeys(k for k, _ in reports if k)
+        }
         return cls((first, last), arms, {}, equal)
 
 
@@ -90,14 +110,17 @@ def _parsed(rows: Sequence[dict[str, Any]]) -> Equality:
 def _thin(report: Report) -> Report:
     thin = report.model_copy(deep=True)
     for request in (r for cell in thin.cells for r in cell.requests):
-        request.stamps_s = [request.stamps_s[0], request.stamps_s[-1]] if len(request.stamps_s) > 1 else []
+        request.stamps_s = (
+            [request.stamps_s[0], request.stamps_s[-1]] if len(request.stamps_s) > 1 else []
+        )
         request.chunk_tokens = request.chunk_tokens[:1] if request.chunk_tokens else None
         request.text = None
     return thin
 
 
 def recorded(name: str) -> Sweep:
-    """A sweep that was taken with `tools/record_speculation.py` and comes with the project: `mtp`, `draft`, `ngram` or `smollm2-ngram`.
+    """A sweep that was taken with `tools/record_speculation.py` and comes with the project: `mtp`,
+    `draft`, `ngram` or `smollm2-ngram`.
 
     Raises:
         SparkbookError: there is no such recording.
@@ -113,8 +136,13 @@ def with_k(recipe: Recipe, k: int) -> Recipe:
     """
     config = recipe.serve.args.get("speculative-config")
     if not isinstance(config, dict):
-        raise SparkbookError(f"{recipe.id} has no speculative-config, so there is no K to change: name the recipe with the draft")
-    return with_args(recipe, {"speculative-config": {**config, "num_speculative_tokens": k} if k else None})
+        raise SparkbookError(
+            f"{recipe.id} has no speculative-config, so there is no K to change: name the recipe"
+            " with the draft"
+        )
+    return with_args(
+        recipe, {"speculative-config": {**config, "num_speculative_tokens": k} if k else None}
+    )
 
 
 def with_args(recipe: Recipe, changed: Mapping[str, Any]) -> Recipe:
@@ -135,14 +163,16 @@ def sweep(
     measure: Callable[[Endpoint, load.Plan], Report] = load.measure,
     say: Callable[[str], None] = lambda line: None,
 ) -> Sweep:
-    """Measure without speculation, with each K, and without once more: the two blocks without it show whether the machine changed.
+    """Measure without speculation, with each K, and without once more: the two blocks without it
+    show whether the machine changed.
 
     Args:
         recipe: with the draft.
         ks: numbers of drafts, 1 or more.
         plan: classes, concurrencies and lengths; the same prompts for every arm.
         start: how an engine is started.
-        compare: prompts whose outputs are compared (the unsalted ones of each class in turn); 0 compares none.
+        compare: prompts whose outputs are compared (the unsalted ones of each class in turn); 0
+            compares none.
         compare_tokens: length of those replies.
         say: called with a line before each block.
 
@@ -188,15 +218,17 @@ def by_turns(
     measure: Callable[[Endpoint, load.Plan], Report] = load.measure,
     say: Callable[[str], None] = lambda line: None,
 ) -> Sweep:
-    """The same over servers that run side by side, each idle while another is measured: class by class, without drafts, each K, and without
-    once more. A machine that changes over minutes changes all arms of a class alike.
+    """The same over servers that run side by side, each idle while another is measured: class by
+    class, without drafts, each K, and without once more. A machine that changes over minutes
+    changes all arms of a class alike.
 
     Args:
         endpoints: a running server for each K; 0 is the one without speculation.
         plan, compare, compare_tokens, say: as for `sweep`; `say` is told each class.
 
     Raises:
-        SparkbookError: there is no server without speculation, or none with; or a measurement fails.
+        SparkbookError: there is no server without speculation, or none with; or a measurement
+            fails.
     """
     ks = sorted(k for k in endpoints if k > 0)
     if 0 not in endpoints or not ks:
@@ -206,24 +238,42 @@ def by_turns(
     for name in plan.classes:
         say(name)
         for turn, k in enumerate(turns):
-            report = measure(endpoints[k], dataclasses.replace(plan, classes=(name,), label=f"K={k}"))
+            report = measure(
+                endpoints[k], dataclasses.replace(plan, classes=(name,), label=f"K={k}")
+            )
             if report.interrupted:
                 raise KeyboardInterrupt
             if report.ended:
                 raise SparkbookError(report.ended)
             earlier = reports[turn]
-            reports[turn] = earlier.model_copy(update={"cells": [*earlier.cells, *report.cells]}) if earlier else report
-    first, *middle, last = (report.model_copy(update={"label": f"K={k}"}) for k, report in zip(turns, reports, strict=True) if report)
+            reports[turn] = (
+                earlier.model_copy(update={"cells": [*earlier.cells, *report.cells]})
+                if earlier
+                else report
+            )
+    first, *middle, last = (
+        report.model_copy(update={"label": f"K={k}"})
+        for k, report in zip(turns, reports, strict=True)
+        if report
+    )
     asked = _asked(plan, compare)
-    answers = {k: equality.ask(endpoints[k], asked, max_tokens=compare_tokens) for k in (0, *ks)} if asked else {}
+    answers = (
+        {k: equality.ask(endpoints[k], asked, max_tokens=compare_tokens) for k in (0, *ks)}
+        if asked
+        else {}
+    )
     equal = {}
     if asked:
         again = equality.ask(endpoints[0], asked, max_tokens=compare_tokens)
         equal = {k: equality.compare(answers[0], answers[k], again) for k in ks}
-    return Sweep((first, last), {k: (report,) for k, report in zip(ks, middle, strict=True)}, answers, equal)
+    return Sweep(
+        (first, last), {k: (report,) for k, report in zip(ks, middle, strict=True)}, answers, equal
+    )
 
 
 def _asked(plan: load.Plan, count: int) -> list[Prompt]:
     """Unsalted prompts of each class in turn, for the comparison of outputs."""
     each = -(-count // max(len(plan.classes), 1))
-    return [prompt for name in plan.classes for prompt in plan.prompts(name, each, salt=None)][:count]
+    return [prompt for name in plan.classes for prompt in plan.prompts(name, each, salt=None)][
+        :count
+    ]

@@ -1,4 +1,6 @@
-"""What the machine and the engine did before, during and after a measurement: samples from a source that can be live or recorded."""
+"""What the machine and the engine did before, during and after a measurement: samples from a source
+that can be live or recorded.
+"""
 
 from __future__ import annotations
 
@@ -20,9 +22,16 @@ from sparkbook.errors import SparkbookError
 from sparkbook.serve.endpoint import Endpoint
 
 REASONS = {
-    0x1: "idle", 0x2: "application clocks", 0x4: "software power cap", 0x8: "hardware slowdown", 0x10: "sync boost",
-    0x20: "software thermal slowdown", 0x40: "hardware thermal slowdown", 0x80: "power brake", 0x100: "display clocks",
-}  # fmt: skip
+    0x1: "idle",
+    0x2: "application clocks",
+    0x4: "software power cap",
+    0x8: "hardware slowdown",
+    0x10: "sync boost",
+    0x20: "software thermal slowdown",
+    0x40: "hardware thermal slowdown",
+    0x80: "power brake",
+    0x100: "display clocks",
+}
 """Bits of nvidia-smi's `clocks_event_reasons.active` (NVML, nvmlClocksEventReasons)."""
 
 
@@ -35,7 +44,8 @@ class Sample:
         clock_mhz, clock_max_mhz: SM clock, and the highest that the GPU knows.
         reasons: bits of `REASONS`.
         gpu_busy, cpu_busy: share of time in use, 0 to 1.
-        available_gib: MemAvailable. swapped_mib: read from and written to swap since the start of the machine.
+        available_gib: MemAvailable. swapped_mib: read from and written to swap since the start of
+            the machine.
         running, waiting: the engine's requests.
     """
 
@@ -83,7 +93,11 @@ class Trace:
     def summary(self) -> Machine:
         """The trace in a few numbers, as they are stored with the result."""
         during = self.during
-        clocks, power, heat = known(during, "clock_mhz"), known(during, "power_w"), known(during, "temperature_c")
+        clocks, power, heat = (
+            known(during, "clock_mhz"),
+            known(during, "power_w"),
+            known(during, "temperature_c"),
+        )
         swapped = known(self.samples, "swapped_mib")
         waiting = known(during, "waiting")
         return Machine(
@@ -93,10 +107,18 @@ class Trace:
             clock_max_mhz=max(known(self.samples, "clock_max_mhz"), default=None),
             power_w=round(statistics.fmean(power), 2) if power else None,
             temperature_c=max(heat, default=None),
-            throttle=[name for bit, name in REASONS.items() if bit > 2 and any((s.reasons or 0) & bit for s in during)],
+            throttle=[
+                name
+                for bit, name in REASONS.items()
+                if bit > 2 and any((s.reasons or 0) & bit for s in during)
+            ],
             available_gib=min(known(self.samples, "available_gib"), default=None),
             swapped_mib=round(swapped[-1] - swapped[0], 3) if swapped else None,
-            load_before=round(statistics.fmean(busy), 3) if (busy := known(self.before[1:], "cpu_busy")) else None,
+            load_before=(
+                round(statistics.fmean(busy), 3)
+                if (busy := known(self.before[1:], "cpu_busy"))
+                else None
+            ),
             waiting=max(waiting, default=None),
         )
 
@@ -146,7 +168,8 @@ class Recorded:
 class Live:
     """This machine and a running engine, looked at by a process beside.
 
-    Of an engine on another machine only its own `/metrics` is looked at: this machine's clocks say nothing about it.
+    Of an engine on another machine only its own `/metrics` is looked at: this machine's clocks say
+    nothing about it.
     """
 
     def __init__(self, endpoint: Endpoint, interval_s: float = 1.0):
@@ -171,7 +194,12 @@ class Live:
             command.append("--remote")
         environment = {**os.environ, "SPARKBOOK_SAMPLER_KEY": self._endpoint.api_key}
         process = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.DEVNULL, env=environment, start_new_session=True
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            stderr=subprocess.DEVNULL,
+            env=environment,
+            start_new_session=True,
         )
         self._stack.callback(_end, process)
         return self
@@ -182,7 +210,9 @@ class Live:
     def trace(self, begin_s: float, end_s: float) -> Trace:
         samples = parse(self._file.read_text(encoding="utf-8")) if self._file else []
         around = 3 * self.interval_s + 1
-        return Trace(tuple(s for s in samples if begin_s - around <= s.t_s <= end_s + around), begin_s, end_s)
+        return Trace(
+            tuple(s for s in samples if begin_s - around <= s.t_s <= end_s + around), begin_s, end_s
+        )
 
 
 def parse(text: str) -> list[Sample]:
@@ -199,7 +229,9 @@ def parse(text: str) -> list[Sample]:
         try:
             samples.append(Sample(**json.loads(line)))
         except (ValueError, TypeError) as error:
-            raise SparkbookError(f"line {number} of the telemetry is not a sample: {error}") from None
+            raise SparkbookError(
+                f"line {number} of the telemetry is not a sample: {error}"
+            ) from None
     return samples
 
 

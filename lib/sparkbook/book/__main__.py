@@ -18,16 +18,28 @@ from sparkbook.errors import SparkbookError
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Exit code: 0 good, 1 a page failed or the site has a fault, 2 nothing could be done, 130 interrupted."""
-    parser = argparse.ArgumentParser(prog="python -m sparkbook.book", description="Run the chapters and publish the site.")
-    parser.add_argument("--root", type=Path, help="the checkout (default: the one this library is part of)")
+    """Exit code: 0 good, 1 a page failed or the site has a fault, 2 nothing could be done, 130
+    interrupted.
+    """
+    parser = argparse.ArgumentParser(
+        prog="python -m sparkbook.book", description="Run the chapters and publish the site."
+    )
+    parser.add_argument(
+        "--root", type=Path, help="the checkout (default: the one this library is part of)"
+    )
     verbs = parser.add_subparsers(dest="verb", required=True)
     build = verbs.add_parser("build", help="run what changed and publish the site")
-    build.add_argument("--target", choices=["auto", "plan"], default="auto", help="plan: start no engine")
-    build.add_argument("--only", metavar="NAME", help="one chapter (06_launch) or one recipe's page (gpt-oss-120b)")
+    build.add_argument(
+        "--target", choices=["auto", "plan"], default="auto", help="plan: start no engine"
+    )
+    build.add_argument(
+        "--only", metavar="NAME", help="one chapter (06_launch) or one recipe's page (gpt-oss-120b)"
+    )
     refresh = verbs.add_parser("refresh", help="run the committed notebooks again, in place")
     refresh.add_argument("--only", metavar="NAME", help="one notebook")
-    verbs.add_parser("check", help="look for broken links, missing pages and outside loads in the built site")
+    verbs.add_parser(
+        "check", help="look for broken links, missing pages and outside loads in the built site"
+    )
     serve = verbs.add_parser("serve", help="show the built site on this machine's loopback address")
     serve.add_argument("--port", type=int, default=8080)
     args = parser.parse_args(argv)
@@ -45,7 +57,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"error: {error}", file=sys.stderr)  # noqa: T201
         return 2
     except KeyboardInterrupt:
-        print("interrupted: nothing is left running, and what was half done has been put away", file=sys.stderr)  # noqa: T201
+        print(
+            "interrupted: nothing is left running, and what was half done has been put away",
+            file=sys.stderr,
+        )
         return 130
 
 
@@ -69,9 +84,14 @@ def _serve(project: Project, port: int) -> int:
     if not project.html.is_dir():
         raise SparkbookError("there is no site yet: run 'make book'")
     try:
-        server = ThreadingHTTPServer(("127.0.0.1", port), partial(SimpleHTTPRequestHandler, directory=str(project.html)))
+        server = ThreadingHTTPServer(
+            ("127.0.0.1", port), partial(SimpleHTTPRequestHandler, directory=str(project.html))
+        )
     except (OSError, OverflowError) as error:
-        raise SparkbookError(f"port {port} of 127.0.0.1 cannot be used ({error}); choose another: make serve-site PORT=8081") from None
+        raise SparkbookError(
+            f"port {port} of 127.0.0.1 cannot be used ({error}); choose another: make serve-site"
+            " PORT=8081"
+        ) from None
     with server:
         print(f"http://127.0.0.1:{server.server_port}/ (Ctrl-C ends it)", flush=True)  # noqa: T201
         with suppress(KeyboardInterrupt):

@@ -1,11 +1,13 @@
 """`sparkbook book`: many notebooks, on this machine's cores or on the Sparks of a Ray cluster.
 
-A batch is a list of `Job`s: the chapters and the recipes' pages, or one notebook with every combination of some parameters. What travels
-to a node is the notebook's text and its parameters; the library has to be there already, the same one, which is checked. What comes back
-is kept at once, each executed notebook and a line of `manifest.json`, so that a driver which is killed loses nothing that it had collected,
-and a second call with the same folder runs only what is missing.
+A batch is a list of `Job`s: the chapters and the recipes' pages, or one notebook with every
+combination of some parameters. What travels to a node is the notebook's text and its parameters;
+the library has to be there already, the same one, which is checked. What comes back is kept at
+once, each executed notebook and a line of `manifest.json`, so that a driver which is killed loses
+nothing that it had collected, and a second call with the same folder runs only what is missing.
 
-Where the jobs run is a `Workers`: `batch_workers.Local` starts a process a notebook, `batch_workers.OnRay` a Ray task.
+Where the jobs run is a `Workers`: `batch_workers.Local` starts a process a notebook,
+`batch_workers.OnRay` a Ray task.
 """
 
 from __future__ import annotations
@@ -58,7 +60,9 @@ class Job:
 
     def made_from(self, library: str) -> str:
         """Hash of all that decides the result; `library` as `library_id` gives it."""
-        return fingerprint.text(json.dumps([self.text, self.values, self.plan, library], sort_keys=True))
+        return fingerprint.text(
+            json.dumps([self.text, self.values, self.plan, library], sort_keys=True)
+        )
 
 
 @dataclass(frozen=True)
@@ -71,7 +75,8 @@ class Result:
         outcome: `done`; `failed`: a cell raised; `lost`: the node or its process went away.
         begin, end: UTC, ISO 8601, by the node's clock; None where the node did not live to say.
         seconds: between them.
-        error: what went wrong in one line, with the failing cell's number and first line where a cell failed.
+        error: what went wrong in one line, with the failing cell's number and first line where a
+            cell failed.
         cell: the failing code cell's number, from 1.
         text: the executed notebook, also of one that failed; None of one that was lost.
     """
@@ -116,7 +121,10 @@ def chapters(project: Project, target: Target = "auto") -> list[Job]:
     Raises:
         SparkbookError: the book is not in order.
     """
-    return [Job(page.name, page.source.read_text("utf-8"), page.values, target == "plan") for page in pages(project, target)]
+    return [
+        Job(page.name, page.source.read_text("utf-8"), page.values, target == "plan")
+        for page in pages(project, target)
+    ]
 
 
 def jobs(
@@ -127,12 +135,14 @@ def jobs(
     target: Target = "auto",
     project: Callable[[], Project] = here,
 ) -> list[Job]:
-    """What a user names: chapters or files, with every combination of the values; nothing named: the whole book.
+    """What a user names: chapters or files, with every combination of the values; nothing named:
+    the whole book.
 
     Args:
         names: notebooks, by a chapter's name or as files.
         values: parameters and their values.
-        matrix_file: a file that names notebook and parameters; `values` add to it and take precedence.
+        matrix_file: a file that names notebook and parameters; `values` add to it and take
+            precedence.
         target: `plan` starts no engine.
         project: the checkout, asked for only where a chapter is named.
 
@@ -144,9 +154,15 @@ def jobs(
         names, values = [*names, name], {**listed, **values}
     if not names:
         if values:
-            raise SparkbookError("parameters belong to a notebook: name one, such as 'model -p recipe_id=gpt-oss-20b,gpt-oss-120b'")
+            raise SparkbookError(
+                "parameters belong to a notebook: name one, such as 'model -p"
+                " recipe_id=gpt-oss-20b,gpt-oss-120b'"
+            )
         return chapters(project(), target)
-    found = [Path(name) if name.endswith(".ipynb") else project().root / "notebooks" / f"{name}.ipynb" for name in names]
+    found = [
+        Path(name) if name.endswith(".ipynb") else project().root / "notebooks" / f"{name}.ipynb"
+        for name in names
+    ]
     return [job for notebook in found for job in matrix(notebook, values, plan=target == "plan")]
 
 
@@ -154,20 +170,29 @@ def matrix(notebook: Path, values: Mapping[str, Sequence[Any]], *, plan: bool = 
     """One notebook with every combination of the parameters' values, in the order given.
 
     Raises:
-        SparkbookError: a parameter that the notebook does not have, one without a value, or one that would carry a secret.
+        SparkbookError: a parameter that the notebook does not have, one without a value, or one
+            that would carry a secret.
     """
     if not notebook.is_file():
-        raise SparkbookError(f"there is no notebook {notebook}: name a chapter such as 06_launch, or a file")
+        raise SparkbookError(
+            f"there is no notebook {notebook}: name a chapter such as 06_launch, or a file"
+        )
     notebooks.require_known(notebook, dict(values))
     known = notebooks.parameters(notebook)
     for name, several in values.items():
         if not several:
             raise SparkbookError(f"parameter {name} has no value: leave it out, or give one")
-    axes = [[(name, _typed(known[name], value)) for value in several] for name, several in values.items()]
+    axes = [
+        [(name, _typed(known[name], value)) for value in several]
+        for name, several in values.items()
+    ]
     text = notebook.read_text("utf-8")
     if plan and "target" in known and "target" not in values:
         axes.append([("target", "plan")])
-    jobs = [Job(_name(notebook.stem, dict(chosen)), text, dict(chosen), plan) for chosen in itertools.product(*axes)]
+    jobs = [
+        Job(_name(notebook.stem, dict(chosen)), text, dict(chosen), plan)
+        for chosen in itertools.product(*axes)
+    ]
     _refuse_secrets(jobs)
     return list({job.name: job for job in jobs}.values())
 
@@ -189,9 +214,19 @@ def read_matrix(file: Path) -> tuple[str, dict[str, list[Any]]]:
     except RecursionError:
         raise SparkbookError(f"{file} is nested too deeply for a matrix") from None
     parameters = found.get("parameters") if isinstance(found, dict) else None
-    if not isinstance(parameters, dict) or not isinstance(found.get("notebook"), str) or set(found) != {"notebook", "parameters"}:
-        raise SparkbookError(f"{file}: a matrix has 'notebook: NAME', 'parameters:' with a list of values for each name, and nothing else")
-    return found["notebook"], {str(name): value if isinstance(value, list) else [value] for name, value in parameters.items()}
+    if (
+        not isinstance(parameters, dict)
+        or not isinstance(found.get("notebook"), str)
+        or set(found) != {"notebook", "parameters"}
+    ):
+        raise SparkbookError(
+            f"{file}: a matrix has 'notebook: NAME', 'parameters:' with a list of values for each"
+            " name, and nothing else"
+        )
+    return found["notebook"], {
+        str(name): value if isinstance(value, list) else [value]
+        for name, value in parameters.items()
+    }
 
 
 def assignments(words: Sequence[str]) -> dict[str, list[Any]]:
@@ -204,7 +239,9 @@ def assignments(words: Sequence[str]) -> dict[str, list[Any]]:
     for word in words:
         name, equals, text = word.partition("=")
         if not equals or not name.isidentifier():
-            raise SparkbookError(f"'{name}' is not of the form name=v1,v2")  # not the whole word: it may hold a secret
+            raise SparkbookError(
+                f"'{name}' is not of the form name=v1,v2"
+            )  # not the whole word: it may hold a secret
         if name in found:
             raise SparkbookError(f"parameter {name} is given twice: write {name}=v1,v2")
         found[name] = [_Text(part) for part in text.split(",")]
@@ -216,23 +253,34 @@ class _Text(str):
 
 
 def _typed(parameter: notebooks.Parameter, value: Any) -> Any:
-    """The value as the notebook's parameter wants it: text where that is `str`, else what YAML makes of it."""
+    """The value as the notebook's parameter wants it: text where that is `str`, else what YAML
+    makes of it.
+    """
     if isinstance(value, _Text) and parameter.type.split("|")[0].strip() != "str":
         import yaml
 
         try:
             value = yaml.safe_load(value)
         except yaml.YAMLError:
-            raise SparkbookError(f"parameter {parameter.name}: its value is no {parameter.type}") from None
+            raise SparkbookError(
+                f"parameter {parameter.name}: its value is no {parameter.type}"
+            ) from None
     value = str(value) if isinstance(value, _Text) else value
     accepted = {"int": int, "float": (int, float), "bool": bool, "str": str}.get(parameter.type)
-    if accepted and (not isinstance(value, accepted) or (isinstance(value, bool) and parameter.type != "bool")):
-        raise SparkbookError(f"parameter {parameter.name} is {parameter.type}, and one of the values is {type(value).__name__}")
+    if accepted and (
+        not isinstance(value, accepted) or (isinstance(value, bool) and parameter.type != "bool")
+    ):
+        raise SparkbookError(
+            f"parameter {parameter.name} is {parameter.type}, and one of the values is"
+            f" {type(value).__name__}"
+        )
     return value
 
 
 def _name(stem: str, values: dict[str, Any]) -> str:
-    """A name that a person and a file system can read; a hash joins it where signs had to go or it is long."""
+    """A name that a person and a file system can read; a hash joins it where signs had to go or it
+    is long.
+    """
     words = [f"{name}={value}" for name, value in values.items() if name != "target"]
     plain = "--".join([stem, *words])
     safe = re.sub(r"[^\w.=+-]+", "-", plain, flags=re.ASCII)[:120]
@@ -240,7 +288,8 @@ def _name(stem: str, values: dict[str, Any]) -> str:
 
 
 def _refuse_secrets(jobs: Sequence[Job]) -> None:
-    """A parameter is shown in the executed notebook and in the manifest, so no secret may be one. The value is never printed.
+    """A parameter is shown in the executed notebook and in the manifest, so no secret may be one.
+    The value is never printed.
 
     Raises:
         SparkbookError: naming the parameter.
@@ -291,13 +340,19 @@ class Outcome:
 
     def to_dict(self) -> dict[str, Any]:
         """For `--json`."""
-        return {"done": self.done, "kept": self.kept, "failed": self.failed, "manifest": str(self.folder / MANIFEST)}
+        return {
+            "done": self.done,
+            "kept": self.kept,
+            "failed": self.failed,
+            "manifest": str(self.folder / MANIFEST),
+        }
 
 
 class Folder:
     """The folder that a batch collects into: `manifest.json` and the executed notebooks.
 
-    A file appears under its name only when it is complete, and the notebook before the manifest's line about it.
+    A file appears under its name only when it is complete, and the notebook before the manifest's
+    line about it.
     """
 
     def __init__(self, path: Path, library: str) -> None:
@@ -306,13 +361,17 @@ class Folder:
         self.items: dict[str, dict[str, Any]] = {}
         try:
             items = json.loads((path / MANIFEST).read_text("utf-8"))["notebooks"]
-            if not isinstance(items, dict) or not all(isinstance(item, dict) for item in items.values()):
+            if not isinstance(items, dict) or not all(
+                isinstance(item, dict) for item in items.values()
+            ):
                 raise ValueError("its 'notebooks' is no mapping of mappings")
             self.items = items
         except FileNotFoundError:
             pass
         except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
-            raise SparkbookError(f"{path / MANIFEST} can't be read ({error}): name another folder, or take it away") from None
+            raise SparkbookError(
+                f"{path / MANIFEST} can't be read ({error}): name another folder, or take it away"
+            ) from None
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
@@ -330,7 +389,10 @@ class Folder:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
-                raise SparkbookError(f"another batch writes to {self.path}: wait for it, or name another folder with --to") from None
+                raise SparkbookError(
+                    f"another batch writes to {self.path}: wait for it, or name another folder with"
+                    " --to"
+                ) from None
             yield
 
     def has(self, job: Job) -> bool:
@@ -340,14 +402,26 @@ class Folder:
         return made and item.get("outcome") == "done" and (self.path / item["executed"]).is_file()
 
     def begin(self, job: Job) -> None:
-        """The job is to be run; attempts of an earlier batch that did not come to a good end are remembered."""
+        """The job is to be run; attempts of an earlier batch that did not come to a good end are
+        remembered.
+        """
         before = self.items.get(job.name, {})
         same = before.get("made_from") == job.made_from(self.library)
         self.items[job.name] = {
-            "parameters": job.values, "plan": job.plan, "made_from": job.made_from(self.library), "library": self.library,
-            "outcome": "missing", "node": None, "begin": None, "end": None, "seconds": None, "error": None, "cell": None, "executed": None,
+            "parameters": job.values,
+            "plan": job.plan,
+            "made_from": job.made_from(self.library),
+            "library": self.library,
+            "outcome": "missing",
+            "node": None,
+            "begin": None,
+            "end": None,
+            "seconds": None,
+            "error": None,
+            "cell": None,
+            "executed": None,
             "attempts": before.get("attempts", []) if same else [],
-        }  # fmt: skip
+        }
 
     def keep(self, result: Result) -> None:
         """Write an attempt down, and its executed notebook."""
@@ -384,13 +458,15 @@ def run(
 ) -> Outcome:
     """Run what is missing, and collect it.
 
-    A notebook whose node or process went away is begun again, on a node that has not had it where there is one. A notebook that failed in a
+    A notebook whose node or process went away is begun again, on a node that has not had it where
+    there is one. A notebook that failed in a
     cell is begun again only on another node: on the same one it would fail again.
 
     Args:
         jobs: what to run; names are unique.
         folder: where executed notebooks and the manifest go.
-        workers: where they run; a function that makes it is called only when something is to be run.
+        workers: where they run; a function that makes it is called only when something is to be
+            run.
         attempts: how often a notebook is begun at most.
         out: where progress goes (standard error, so that `--json` stays clean).
         patience_s: how long to wait, in seconds, for a node where there is none.
@@ -409,7 +485,11 @@ def run(
         kept.write()
         outcome, out = Outcome(folder, kept=len(jobs) - len(waiting)), out or sys.stderr
         if outcome.kept:
-            print(f"{outcome.kept} of {len(jobs)} notebooks are in {folder} already", file=out, flush=True)
+            print(
+                f"{outcome.kept} of {len(jobs)} notebooks are in {folder} already",
+                file=out,
+                flush=True,
+            )
         if waiting:
             at = workers() if callable(workers) else workers
             try:
@@ -429,9 +509,22 @@ class _Schedule:
     """Which job goes to which node, and what becomes of one that did not end well."""
 
     def __init__(
-        self, jobs: Sequence[Job], folder: Folder, workers: Workers, attempts: int, out: TextIO, kept: int, patience_s: float
+        self,
+        jobs: Sequence[Job],
+        folder: Folder,
+        workers: Workers,
+        attempts: int,
+        out: TextIO,
+        kept: int,
+        patience_s: float,
     ) -> None:
-        self._waiting, self._folder, self._workers, self._attempts, self._out = list(jobs), folder, workers, attempts, out
+        self._waiting, self._folder, self._workers, self._attempts, self._out = (
+            list(jobs),
+            folder,
+            workers,
+            attempts,
+            out,
+        )
         self._patience_s = patience_s
         self._running: dict[str, tuple[Job, str]] = {}
         self._had: dict[str, list[str]] = {job.name: [] for job in jobs}
@@ -447,7 +540,10 @@ class _Schedule:
             nodes = self._workers.nodes()
             alone_since = None if nodes or self._running else alone_since or time.monotonic()
             if alone_since is not None and time.monotonic() - alone_since > self._patience_s:
-                self._say(f"no node has come back in {self._patience_s:.0f} s: {len(self._waiting)} notebooks are left for the next call")
+                self._say(
+                    f"no node has come back in {self._patience_s:.0f} s: {len(self._waiting)}"
+                    " notebooks are left for the next call"
+                )
                 return
             self._assign(nodes)
             for result in self._workers.finished(timeout=0.5):
@@ -476,14 +572,27 @@ class _Schedule:
         self._folder.keep(result)
         had = self._had[job.name]
         elsewhere = any(name not in had for name in nodes)
-        again = len(had) < self._attempts and (result.outcome == "lost" or (result.outcome == "failed" and elsewhere))
+        again = len(had) < self._attempts and (
+            result.outcome == "lost" or (result.outcome == "failed" and elsewhere)
+        )
         if again:
-            self._say(f"{job.name}: {result.outcome} on {node} ({result.error}); again{' elsewhere' if elsewhere else ''}")
+            self._say(
+                f"{job.name}: {result.outcome} on {node} ({result.error});"
+                f" again{' elsewhere' if elsewhere else ''}"
+            )
             self._waiting.append(job)
             return
         self._ended += 1
-        took = f"{format_seconds(result.seconds)} on {node}" if result.seconds is not None else f"on {node}"
-        end = took if result.outcome == "done" else f"{result.outcome.upper()} after {took}: {result.error}"
+        took = (
+            f"{format_seconds(result.seconds)} on {node}"
+            if result.seconds is not None
+            else f"on {node}"
+        )
+        end = (
+            took
+            if result.outcome == "done"
+            else f"{result.outcome.upper()} after {took}: {result.error}"
+        )
         self._say(f"[{self._ended:>{len(str(self._total))}}/{self._total}] {job.name} … {end}")
 
     def _say(self, text: str) -> None:

@@ -1,6 +1,8 @@
-"""Where a batch's notebooks run: processes of this machine, or tasks of a Ray cluster. And what runs there: `run_job`.
+"""Where a batch's notebooks run: processes of this machine, or tasks of a Ray cluster. And what
+runs there: `run_job`.
 
-Both ends meet in `run_job`, which a node calls with a job as plain data; it needs this library and nothing of the checkout.
+Both ends meet in `run_job`, which a node calls with a job as plain data; it needs this library and
+nothing of the checkout.
 """
 
 from __future__ import annotations
@@ -28,13 +30,16 @@ from sparkbook.book.batch import Job, Result, library_id, secret_values
 from sparkbook.errors import SparkbookError
 
 RESOURCE = "spark"
-"""The Ray resource that says how many notebooks a node runs at a time: `ray start --resources '{"spark": 1}'`."""
+"""The Ray resource that says how many notebooks a node runs at a time:
+`ray start --resources '{"spark": 1}'`.
+"""
 
 _GRACE_S = 20.0
 
 
 def run_job(job: dict[str, Any]) -> dict[str, Any]:
-    """Run one notebook here, in a folder of its own that is gone afterwards. Secrets of this node do not leave it.
+    """Run one notebook here, in a folder of its own that is gone afterwards. Secrets of this node
+    do not leave it.
 
     Args:
         job: a `Job` as plain data.
@@ -51,7 +56,11 @@ def run_job(job: dict[str, Any]) -> dict[str, Any]:
         source.write_text(job["text"], "utf-8")
         cell, error = None, None
         try:
-            attach = not job["plan"] and notebooks.read(source)["metadata"].get("sparkbook", {}).get("engine") == "attach"
+            attach = (
+                not job["plan"]
+                and notebooks.read(source)["metadata"].get("sparkbook", {}).get("engine")
+                == "attach"
+            )
             with shared_engine(lambda _: None) if attach else contextlib.nullcontext():
                 failure = notebooks.execute(source, out, job["values"], plan=job["plan"])
             if failure:
@@ -67,7 +76,19 @@ def run_job(job: dict[str, Any]) -> dict[str, Any]:
         text = text and text.replace(json.dumps(secret)[1:-1], "***")
         error = error and error.replace(secret, "***")
     outcome = "failed" if error else "done"
-    return asdict(Result(job["name"], socket.gethostname(), outcome, began, _now(), round(time.monotonic() - clock, 3), error, cell, text))
+    return asdict(
+        Result(
+            job["name"],
+            socket.gethostname(),
+            outcome,
+            began,
+            _now(),
+            round(time.monotonic() - clock, 3),
+            error,
+            cell,
+            text,
+        )
+    )
 
 
 def _now() -> str:
@@ -75,7 +96,8 @@ def _now() -> str:
 
 
 def made(jobs: int, ray: str | None, say: Callable[[str], None]) -> Local | OnRay:
-    """Workers on the Ray cluster at an address, or on this machine. From now on SIGTERM ends this process as Ctrl-C does.
+    """Workers on the Ray cluster at an address, or on this machine. From now on SIGTERM ends this
+    process as Ctrl-C does.
 
     Raises:
         SparkbookError: as `OnRay`.
@@ -93,7 +115,9 @@ def made(jobs: int, ray: str | None, say: Callable[[str], None]) -> Local | OnRa
 
 
 class Local:
-    """A process a notebook, some at a time. A process that dies takes its own notebook with it and no other."""
+    """A process a notebook, some at a time. A process that dies takes its own notebook with it and
+    no other.
+    """
 
     def __init__(self, jobs: int) -> None:
         self._slots, self._name = jobs, socket.gethostname()
@@ -105,11 +129,18 @@ class Local:
         return {self._name: self._slots}
 
     def start(self, job: Job, node: str) -> None:
-        """Start a process and a thread that waits for it. A session of its own keeps the terminal's Ctrl-C from it."""
+        """Start a process and a thread that waits for it. A session of its own keeps the terminal's
+        Ctrl-C from it.
+        """
         process = subprocess.Popen(
-            [sys.executable, "-m", __name__], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-            encoding="utf-8", start_new_session=True,
-        )  # fmt: skip
+            [sys.executable, "-m", __name__],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            encoding="utf-8",
+            start_new_session=True,
+        )
         self._processes[job.name] = process
         threading.Thread(target=self._follow, args=(job, node, process), daemon=True).start()
 
@@ -118,7 +149,8 @@ class Local:
         errors: list[str] = []
         reader = threading.Thread(target=lambda: errors.append(process.stderr.read()), daemon=True)  # type: ignore[union-attr]
         reader.start()
-        # A process that is gone already shows in what it answers. The pipe stays open: its end tells the process that this one is gone.
+        # A process that is gone already shows in what it answers. The pipe stays open: its end
+        # tells the process that this one is gone.
         with contextlib.suppress(OSError):
             process.stdin.write(json.dumps(asdict(job)) + "\n")
             process.stdin.flush()
@@ -134,7 +166,11 @@ class Local:
         except ValueError:
             how = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
             last = (errors[0].strip().splitlines() or ["no words"])[-1]
-            self._ended.put(Result(job.name, node, "lost", error=f"the notebook's process ended with {how}: {last}"))
+            self._ended.put(
+                Result(
+                    job.name, node, "lost", error=f"the notebook's process ended with {how}: {last}"
+                )
+            )
 
     def finished(self, timeout: float) -> list[Result]:
         """What has ended."""
@@ -148,7 +184,9 @@ class Local:
         return found
 
     def stop(self) -> None:
-        """Interrupt what runs; what has not ended after a while is killed, and its kernel ends by itself."""
+        """Interrupt what runs; what has not ended after a while is killed, and its kernel ends by
+        itself.
+        """
         running = [process for process in self._processes.values() if process.poll() is None]
         for process in running:
             process.send_signal(signal.SIGINT)
@@ -165,7 +203,8 @@ class Local:
 def _main() -> int:
     """The process that `Local` starts: a job on standard input, a result on standard output.
 
-    When the input ends before the job does, whoever started this is gone: it interrupts itself, and leaves if that does not help.
+    When the input ends before the job does, whoever started this is gone: it interrupts itself, and
+    leaves if that does not help.
     """
     job = json.loads(sys.stdin.readline())
     # What a library prints must not get between the result and its reader.
@@ -193,7 +232,8 @@ def _leave_when_alone() -> None:
 class OnRay:
     """A Ray task a notebook, on the nodes that have the resource `spark`.
 
-    Ray itself does not begin a task again here (`max_retries=0`): which node a notebook has had is this program's to know.
+    Ray itself does not begin a task again here (`max_retries=0`): which node a notebook has had is
+    this program's to know.
     """
 
     def __init__(self, address: str, say: Callable[[str], None]) -> None:
@@ -204,20 +244,28 @@ class OnRay:
             say: for what is wrong with a node.
 
         Raises:
-            SparkbookError: ray is not installed, there is no such cluster, no node has the resource, or none has this library.
+            SparkbookError: ray is not installed, there is no such cluster, no node has the
+                resource, or none has this library.
         """
         # Ray reports usage to its makers unless told not to.
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
         try:
             import ray
         except ImportError:
-            raise SparkbookError("ray is not installed here: uv pip install 'sparkbook[ray]', the same version as on the nodes") from None
+            raise SparkbookError(
+                "ray is not installed here: uv pip install 'sparkbook[ray]', the same version as on"
+                " the nodes"
+            ) from None
         self._ray, self._say = ray, say
         _need_listener(address)
         try:
-            ray.init(address=address, log_to_driver=False, logging_level="ERROR", configure_logging=False)
+            ray.init(
+                address=address, log_to_driver=False, logging_level="ERROR", configure_logging=False
+            )
         except Exception as error:  # noqa: BLE001 - ray raises whatever its transport does
-            raise SparkbookError(f"no Ray cluster answers at {address}: {first_line(error)}") from None
+            raise SparkbookError(
+                f"no Ray cluster answers at {address}: {first_line(error)}"
+            ) from None
         self._library = library_id()
         self._fit: dict[str, bool] = {}
         self._names: dict[str, str] = {}
@@ -226,10 +274,14 @@ class OnRay:
         try:
             if not self._sparks():
                 raise SparkbookError(
-                    f"no node of the cluster has the resource '{RESOURCE}': start each with ray start … --resources '{{\"{RESOURCE}\": 1}}'"
+                    f"no node of the cluster has the resource '{RESOURCE}': start each with ray"
+                    f" start … --resources '{{\"{RESOURCE}\": 1}}'"
                 )
             if not self.nodes():
-                raise SparkbookError(f"no node has this library ({self._library}): install the same one everywhere, then start again")
+                raise SparkbookError(
+                    f"no node has this library ({self._library}): install the same one everywhere,"
+                    " then start again"
+                )
         except BaseException:
             self.stop()
             raise
@@ -238,14 +290,23 @@ class OnRay:
         """Living nodes with the resource, by Ray's id; their names on the side."""
         found = {}
         try:
-            alive = [node for node in self._ray.nodes() if node["Alive"] and int(node["Resources"].get(RESOURCE, 0))]
+            alive = [
+                node
+                for node in self._ray.nodes()
+                if node["Alive"] and int(node["Resources"].get(RESOURCE, 0))
+            ]
         except Exception as error:  # noqa: BLE001 - ray raises whatever its transport does
-            raise SparkbookError(f"the head of the cluster is gone ({first_line(error)}): start it, then the same line goes on") from None
+            raise SparkbookError(
+                f"the head of the cluster is gone ({first_line(error)}): start it, then the same"
+                " line goes on"
+            ) from None
         hosts = [node["NodeManagerHostname"] for node in alive]
         for node in alive:
             host, address = node["NodeManagerHostname"], node["NodeManagerAddress"]
             # Two raylets of one host are told apart by their addresses.
-            self._names.setdefault(node["NodeID"], host if hosts.count(host) == 1 else f"{host} ({address})")
+            self._names.setdefault(
+                node["NodeID"], host if hosts.count(host) == 1 else f"{host} ({address})"
+            )
             found[node["NodeID"]] = int(node["Resources"][RESOURCE])
         return found
 
@@ -256,7 +317,9 @@ class OnRay:
         return {self._names[node]: slots for node, slots in sparks.items() if self._fit.get(node)}
 
     def _ask(self, nodes: list[str]) -> None:
-        """Ask nodes for their library. The question travels as code, so that a node without the library can answer it."""
+        """Ask nodes for their library. The question travels as code, so that a node without the
+        library can answer it.
+        """
 
         def library() -> str:
             try:
@@ -272,12 +335,17 @@ class OnRay:
             try:
                 found = self._ray.get(answer, timeout=60)
             except Exception as error:  # noqa: BLE001 - the node may have gone since
-                self._say(f"{self._names[node]} does not answer and is left out: {first_line(error)}")
+                self._say(
+                    f"{self._names[node]} does not answer and is left out: {first_line(error)}"
+                )
                 self._fit[node] = False
                 continue
             self._fit[node] = found == self._library
             if found != self._library:
-                self._say(f"{self._names[node]} is left out: its sparkbook is {found}, here it is {self._library}; install the same one")
+                self._say(
+                    f"{self._names[node]} is left out: its sparkbook is {found}, here it is"
+                    f" {self._library}; install the same one"
+                )
 
     def _on(self, node: str) -> Any:
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
@@ -288,7 +356,9 @@ class OnRay:
         """Submit a task that runs on this node or not at all."""
         # Ray's id of the newest node of this name: a machine that came back has a new one.
         where = [key for key, name in self._names.items() if name == node][-1]
-        task = self._run.options(scheduling_strategy=self._on(where), name=job.name).remote(asdict(job))
+        task = self._run.options(scheduling_strategy=self._on(where), name=job.name).remote(
+            asdict(job)
+        )
         self._running[task] = (job.name, node)
 
     def finished(self, timeout: float) -> list[Result]:
@@ -312,7 +382,13 @@ class OnRay:
         with contextlib.suppress(Exception):  # the cluster may be what broke
             for task in self._running:
                 self._ray.cancel(task, force=False)
-            _, left = self._ray.wait(list(self._running), num_returns=len(self._running), timeout=_GRACE_S) if self._running else ([], [])
+            _, left = (
+                self._ray.wait(
+                    list(self._running), num_returns=len(self._running), timeout=_GRACE_S
+                )
+                if self._running
+                else ([], [])
+            )
             for task in left:
                 self._ray.cancel(task, force=True)
         self._ray.shutdown()
@@ -330,12 +406,16 @@ def _need_listener(address: str) -> None:
     try:
         socket.create_connection((host, int(port)), timeout=5).close()
     except (OSError, ValueError, OverflowError) as error:
-        raise SparkbookError(f"no Ray cluster answers at {address} ({error}): give the head's HOST:6379, or auto") from None
+        raise SparkbookError(
+            f"no Ray cluster answers at {address} ({error}): give the head's HOST:6379, or auto"
+        ) from None
 
 
 def first_line(error: BaseException) -> str:
     """The first line with something on it."""
-    return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
+    return next(
+        (line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__
+    )
 
 
 if __name__ == "__main__":

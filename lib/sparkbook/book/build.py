@@ -46,7 +46,8 @@ class Outcome:
 
     Attributes:
         failures: page → why it did not run to its end.
-        problems: what is wrong with the site: a warning, a link that leads nowhere, a page that is missing.
+        problems: what is wrong with the site: a warning, a link that leads nowhere, a page that is
+            missing.
         ran, fresh: how many pages were run, and how many were still good.
         site: the site's folder, where one was published.
     """
@@ -63,7 +64,9 @@ class Outcome:
         return not self.failures and not self.problems
 
 
-def build(project: Project, target: Target = "auto", only: str | None = None, out: TextIO | None = None) -> Outcome:
+def build(
+    project: Project, target: Target = "auto", only: str | None = None, out: TextIO | None = None
+) -> Outcome:
     """Run the pages that are stale and publish the site.
 
     A page that fails does not keep the others from running, nor the site from being built.
@@ -94,7 +97,10 @@ def build(project: Project, target: Target = "auto", only: str | None = None, ou
         _run_all(stale, target, outcome, progress)
         missing = [page.name for page in every if not page.out.is_file()]
         if missing:
-            progress.say(f"site: not built, since {len(missing)} pages have not been run yet ({_some(missing)}); 'make book' runs them")
+            progress.say(
+                f"site: not built, since {len(missing)} pages have not been run yet"
+                f" ({_some(missing)}); 'make book' runs them"
+            )
             return outcome
         site.publish(project, every, outcome, progress.say)
         return outcome
@@ -109,7 +115,19 @@ def refresh(project: Project, only: str | None = None, out: TextIO | None = None
     with locked(project):
         sources = sorted((project.root / "notebooks").glob("[!.]*.ipynb"))
         wanted = select(
-            [Page(path.stem, path, path, {}, notebooks.engine_of(path), "", measures=notebooks.measures(path)) for path in sources], only
+            [
+                Page(
+                    path.stem,
+                    path,
+                    path,
+                    {},
+                    notebooks.engine_of(path),
+                    "",
+                    measures=notebooks.measures(path),
+                )
+                for path in sources
+            ],
+            only,
         )
         outcome = Outcome()
         _run_all(wanted, "auto", outcome, _Progress(len(wanted), out or sys.stdout), record=False)
@@ -130,7 +148,9 @@ def locked(project: Project) -> Iterator[None]:
         except BlockingIOError:
             file.seek(0)
             holder = file.read().strip() or "unknown"
-            raise BuildLocked(f"the book is being built already, by process {holder}: wait for it, or stop it") from None
+            raise BuildLocked(
+                f"the book is being built already, by process {holder}: wait for it, or stop it"
+            ) from None
         file.truncate(0)
         file.write(str(os.getpid()))
         file.flush()
@@ -151,15 +171,22 @@ class _Progress:
         print(text, file=self._out, flush=True)
 
 
-def _run_all(stale: list[Page], target: Target, outcome: Outcome, progress: _Progress, *, record: bool = True) -> None:
-    """First, several at a time, the pages that don't mind company; then, one at a time, those that measure an engine.
+def _run_all(
+    stale: list[Page], target: Target, outcome: Outcome, progress: _Progress, *, record: bool = True
+) -> None:
+    """First, several at a time, the pages that don't mind company; then, one at a time, those that
+    measure an engine.
 
     The engine that chapters attach to comes up beside the first part.
     """
     attached = [page for page in stale if page.engine == "attach" and target != "plan"]
     alone = [page for page in stale if page.measures and page not in attached]
-    # A start takes longest, so chapters that start an engine begin; the many short pages then fill up whichever core is free.
-    company = sorted((page for page in stale if page not in attached and page not in alone), key=lambda page: page.engine == "none")
+    # A start takes longest, so chapters that start an engine begin; the many short pages then fill
+    # up whichever core is free.
+    company = sorted(
+        (page for page in stale if page not in attached and page not in alone),
+        key=lambda page: page.engine == "none",
+    )
     runner = _Runner(target, outcome, progress, record)
     with _starting(progress.say) if attached else contextlib.nullcontext() as starting:
         runner.run(company, PAGES_AT_ONCE)
@@ -176,14 +203,16 @@ def _run_all(stale: list[Page], target: Target, outcome: Outcome, progress: _Pro
 
 @contextlib.contextmanager
 def _starting(say: Callable[[str], None]) -> Iterator[Future[ProcessEngine] | None]:
-    """The book's engine while it comes up, in a thread, since its model may have to be converted first; None where an endpoint is named.
+    """The book's engine while it comes up, in a thread, since its model may have to be converted
+    first; None where an endpoint is named.
 
     It is stopped at the end, if it was not before.
     """
     if os.environ.get("SPARKBOOK_ENDPOINT"):
         yield None
         return
-    # Imported here: two threads that import the same things at the same time get in each other's way.
+    # Imported here: two threads that import the same things at the same time get in each other's
+    # way.
     import papermill  # noqa: F401
 
     from sparkbook import recipes
@@ -198,14 +227,19 @@ def _starting(say: Callable[[str], None]) -> Iterator[Future[ProcessEngine] | No
         finally:
             if not engine.cancel():
                 if not engine.done():
-                    say("engine: its start is under way and can't be broken off; it is stopped as soon as it is there …")
+                    say(
+                        "engine: its start is under way and can't be broken off; it is stopped as"
+                        " soon as it is there …"
+                    )
                 # Whoever wanted the engine was told why there is none.
                 with contextlib.suppress(SparkbookError, OSError):
                     engine.result().stop()
 
 
 @contextlib.contextmanager
-def shared_engine(say: Callable[[str], None], starting: Future[ProcessEngine] | None = None) -> Iterator[None]:
+def shared_engine(
+    say: Callable[[str], None], starting: Future[ProcessEngine] | None = None
+) -> Iterator[None]:
     """The engine that chapters attach to, named to their kernels through the environment.
 
     An endpoint that the user has named already (`SPARKBOOK_ENDPOINT`) is used as it is.
@@ -256,7 +290,12 @@ class _Runner:
     """Runs notebooks in threads, so that Ctrl-C reaches this one, which then stops the kernels."""
 
     def __init__(self, target: Target, outcome: Outcome, progress: _Progress, record: bool) -> None:
-        self._target, self._outcome, self._progress, self._record = target, outcome, progress, record
+        self._target, self._outcome, self._progress, self._record = (
+            target,
+            outcome,
+            progress,
+            record,
+        )
         self.finished: set[str] = set()
         self._stop = threading.Event()
 
@@ -288,7 +327,9 @@ class _Runner:
         page.forget()
         show = bar and sys.stderr.isatty() and not notebooks.in_ci()
         plan = self._target == "plan"
-        failure = notebooks.execute(page.source, page.out, page.values, plan=plan, progress=show, stop=self._stop)
+        failure = notebooks.execute(
+            page.source, page.out, page.values, plan=plan, progress=show, stop=self._stop
+        )
         return failure, time.monotonic() - began
 
     def _report(self, page: Page, failure: Failure | None, seconds: float) -> None:
@@ -304,7 +345,9 @@ class _Runner:
         self._progress.line(page, format_seconds(seconds))
 
     def give_up(self, page: Page, failure: Failure) -> None:
-        """A page that could not even begin: what is published is its text, with a note and without outputs."""
+        """A page that could not even begin: what is published is its text, with a note and without
+        outputs.
+        """
         import nbformat
 
         self.finished.add(page.name)
@@ -322,7 +365,8 @@ class _Runner:
 
 
 def _stop_kernels(finished: Callable[[], bool]) -> None:
-    """Interrupt the kernels that this process started, so that what their cells hold open is closed; then end them.
+    """Interrupt the kernels that this process started, so that what their cells hold open is
+    closed; then end them.
 
     Kernels run in process groups of their own, so the terminal's Ctrl-C does not reach them.
     """

@@ -1,4 +1,6 @@
-"""What a published page must keep to: its links lead somewhere, and it loads nothing from elsewhere."""
+"""What a published page must keep to: its links lead somewhere, and it loads nothing from
+elsewhere.
+"""
 
 from __future__ import annotations
 
@@ -7,8 +9,19 @@ from html.parser import HTMLParser
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-_LOADING = dict.fromkeys(("script", "img", "iframe", "source", "video", "audio", "embed"), "src") | {"object": "data"}
-_LOADING_RELS = {"stylesheet", "preload", "modulepreload", "icon", "manifest", "prefetch", "preconnect", "dns-prefetch"}
+_LOADING = dict.fromkeys(
+    ("script", "img", "iframe", "source", "video", "audio", "embed"), "src"
+) | {"object": "data"}
+_LOADING_RELS = {
+    "stylesheet",
+    "preload",
+    "modulepreload",
+    "icon",
+    "manifest",
+    "prefetch",
+    "preconnect",
+    "dns-prefetch",
+}
 _IMPORT = re.compile(r"""(?:\bfrom|\bimport)\s*\(?\s*["'](?P<url>(?:https?:)?//[^"']+)""")
 _CSS_LOAD = re.compile(r"""(?:url\(\s*["']?|@import\s+["'])(?P<url>(?:https?:)?//[^"')\s]+)""")
 
@@ -37,8 +50,14 @@ class _Page(HTMLParser):
 
 
 def check(site: Path) -> list[str]:
-    """What is wrong with a built site, one sentence each: links, anchors, outside loads, pictures without a text."""
-    texts = {path.resolve(): path.read_text("utf-8") for path in sorted(site.rglob("*.html")) if "_static" not in path.parts}
+    """What is wrong with a built site, one sentence each: links, anchors, outside loads, pictures
+    without a text.
+    """
+    texts = {
+        path.resolve(): path.read_text("utf-8")
+        for path in sorted(site.rglob("*.html"))
+        if "_static" not in path.parts
+    }
     if not texts:
         return [f"{site.name} holds no page"]
     pages = {}
@@ -49,13 +68,24 @@ def check(site: Path) -> list[str]:
     problems = []
     for path, page in pages.items():
         name = path.relative_to(root).as_posix()
-        problems += [f"{name}: {problem}" for link in page.links + page.loads if (problem := _broken(link, path, pages))]
-        outside = [load for load in page.loads if urlsplit(load).netloc] + [match["url"] for match in _IMPORT.finditer(texts[path])]
+        problems += [
+            f"{name}: {problem}"
+            for link in page.links + page.loads
+            if (problem := _broken(link, path, pages))
+        ]
+        outside = [load for load in page.loads if urlsplit(load).netloc] + [
+            match["url"] for match in _IMPORT.finditer(texts[path])
+        ]
         problems += [f"{name}: loads {url} from elsewhere" for url in outside]
-        problems += [f"{name}: the picture {Path(source).name[:60]} has no alternative text" for source in page.without_alt]
+        problems += [
+            f"{name}: the picture {Path(source).name[:60]} has no alternative text"
+            for source in page.without_alt
+        ]
     for path in sorted(site.rglob("*.css")):
         found = _CSS_LOAD.findall(path.read_text("utf-8", errors="replace"))
-        problems += [f"{path.relative_to(site).as_posix()}: loads {url} from elsewhere" for url in found]
+        problems += [
+            f"{path.relative_to(site).as_posix()}: loads {url} from elsewhere" for url in found
+        ]
     return list(dict.fromkeys(problems))
 
 

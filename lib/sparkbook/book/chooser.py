@@ -1,7 +1,9 @@
-"""The start page's chooser: for each recipe, use and memory the launch line, whether it fits, the speed to expect and what is to be said.
+"""The start page's chooser: for each recipe, use and memory the launch line, whether it fits, the
+speed to expect and what is to be said.
 
-All answers are worked out when the site is assembled, by what the command asks as well: `formats`, `plan` and `lint`. The page holds them
-as one block of JSON, which `_static/chooser.js` shows; without scripts the page is a table of all recipes.
+All answers are worked out when the site is assembled, by what the command asks as well: `formats`,
+`plan` and `lint`. The page holds them as one block of JSON, which `_static/chooser.js` shows;
+without scripts the page is a table of all recipes.
 """
 
 from __future__ import annotations
@@ -79,12 +81,17 @@ def chosen(ids: Iterable[str]) -> list[Recipe]:
 
 
 def adjustable(recipe: Recipe) -> bool:
-    """Whether the line itself can ask for a context and a number of sequences; not where a script in the image sets them."""
-    return recipe.launch.entrypoint != "wrapper" or all(name in recipe.launch.env for name in _VARIABLES.values())
+    """Whether the line itself can ask for a context and a number of sequences; not where a script
+    in the image sets them.
+    """
+    return recipe.launch.entrypoint != "wrapper" or all(
+        name in recipe.launch.env for name in _VARIABLES.values()
+    )
 
 
 def for_use(recipe: Recipe, use: Use) -> Recipe:
-    """The recipe with the context and the number of sequences of a use, as options, or as the variables of an image that takes those.
+    """The recipe with the context and the number of sequences of a use, as options, or as the
+    variables of an image that takes those.
 
     A recipe that is not `adjustable` stays as it is.
     """
@@ -94,7 +101,9 @@ def for_use(recipe: Recipe, use: Use) -> Recipe:
     if recipe.launch.entrypoint == "wrapper":
         changed = {_VARIABLES[name]: str(value) for name, value in wanted.items()}
         return recipe.model_copy(update={"env": {**recipe.env, **changed}})
-    return recipe.model_copy(update={"serve": recipe.serve.model_copy(update={"args": {**recipe.serve.args, **wanted}})})
+    return recipe.model_copy(
+        update={"serve": recipe.serve.model_copy(update={"args": {**recipe.serve.args, **wanted}})}
+    )
 
 
 class _Table:
@@ -115,10 +124,12 @@ class _Table:
 def data(ids: Iterable[str]) -> dict[str, Any]:
     """Everything that the chooser knows.
 
-    `recipes[i].lines` and `.lint` have one entry a use, `.plans` one a use and, within it, one a memory. Lines and findings are numbers of
-    the tables `lines` and `findings`; a finding is severity, message, fix, rule and the address of the rule's section. A plan has the
-    verdict, the same for people as `fit`, context, sequences, the KV cache's tokens, its findings, and the number of its speeds: requests,
-    then low, middle, high tok/s, with `behind` tokens behind each request.
+    `recipes[i].lines` and `.lint` have one entry a use, `.plans` one a use and, within it, one a
+    memory. Lines and findings are numbers of the tables `lines` and `findings`; a finding is
+    severity, message, fix, rule and the address of the rule's section. A plan has the verdict, the
+    same for people as `fit`, context, sequences, the KV cache's tokens, its findings, and the
+    number of its speeds: requests, then low, middle, high tok/s, with `behind` tokens behind each
+        request.
     """
     from sparkbook import lint
     from sparkbook.formats import FORMATS
@@ -135,33 +146,63 @@ def data(ids: Iterable[str]) -> dict[str, Any]:
         launches, judged, plans = [], [], []
         for use in USES:
             changed = for_use(recipe, use)
-            launches.append([lines.number(line) for line in FORMATS["docker"].write(changed).splitlines()])
+            launches.append(
+                [lines.number(line) for line in FORMATS["docker"].write(changed).splitlines()]
+            )
             judged.append(said(lint.lint(changed).findings))
             setup = request.read(recipe.id, request.Override(use.context, use.sequences))
             found = [memory.plan(setup, host) for host in hosts]
             plans.append([{**_plan(one.to_dict(), said, speeds), "fit": fit(one)} for one in found])
-        entry = {"id": recipe.id, "title": recipe.title, "summary": recipe.summary, "family": recipe.family, "page": recipe.slug}
-        entry |= {"weights": recipe.model.weights_gb, "nodes": recipe.topology.nodes, "adjustable": adjustable(recipe)}
+        entry = {
+            "id": recipe.id,
+            "title": recipe.title,
+            "summary": recipe.summary,
+            "family": recipe.family,
+            "page": recipe.slug,
+        }
+        entry |= {
+            "weights": recipe.model.weights_gb,
+            "nodes": recipe.topology.nodes,
+            "adjustable": adjustable(recipe),
+        }
         entries.append({**entry, "lines": launches, "lint": judged, "plans": plans})
     choices = {
-        name: [{"key": choice.key, "title": choice.title, "options": choice.options} for choice in table]
+        name: [
+            {"key": choice.key, "title": choice.title, "options": choice.options}
+            for choice in table
+        ]
         for name, table in (("uses", USES), ("memories", MEMORIES))
     }
-    return {**choices, "lines": lines.values, "findings": findings.values, "speeds": speeds.values, "recipes": entries}
+    return {
+        **choices,
+        "lines": lines.values,
+        "findings": findings.values,
+        "speeds": speeds.values,
+        "recipes": entries,
+    }
 
 
 def fit(planned: Plan) -> str:
-    """The plan's verdict; where the fraction alone speaks against it, the fraction that does not, so that it isn't read as one of size."""
+    """The plan's verdict; where the fraction alone speaks against it, the fraction that does not,
+    so that it isn't read as one of size.
+    """
     words = {"may fit": "not surely at", "does not fit": "not at"}.get(planned.verdict)
     safe = min(planned.largest_fraction, planned.setup.fraction)
     if words is None or planned.requested is None or safe <= 0:
         return planned.verdict
-    if dataclasses.replace(planned, setup=dataclasses.replace(planned.setup, fraction=safe)).verdict != "fits":
+    if (
+        dataclasses.replace(
+            planned, setup=dataclasses.replace(planned.setup, fraction=safe)
+        ).verdict
+        != "fits"
+    ):
         return planned.verdict
     return f"fits at {safe:g} of the memory, {words} {planned.setup.fraction:g}"
 
 
-def _plan(answer: dict[str, Any], said: Callable[[Any], list[int]], speeds: _Table) -> dict[str, Any]:
+def _plan(
+    answer: dict[str, Any], said: Callable[[Any], list[int]], speeds: _Table
+) -> dict[str, Any]:
     from types import SimpleNamespace
 
     summary = answer["summary"]
@@ -178,13 +219,17 @@ def _plan(answer: dict[str, Any], said: Callable[[Any], list[int]], speeds: _Tab
 
 
 def page(known: dict[str, Any]) -> str:
-    """The chooser as Markdown to include: the table that is there without scripts, and the data from which the script makes the chooser.
+    """The chooser as Markdown to include: the table that is there without scripts, and the data
+    from which the script makes the chooser.
 
     `known` is what `data` gave.
     """
     text = json.dumps(known, ensure_ascii=False, separators=(",", ":")).replace("<", "\\u003c")
     block = f'<script type="application/json" id="sb-chooser-data">{text}</script>'
-    return f'```{{raw}} html\n<div id="sb-chooser" data-first="{FIRST}"></div>\n{_plain_table(known)}\n{block}\n```\n'
+    return (
+        '```{raw} html\n<div id="sb-chooser"'
+        f' data-first="{FIRST}"></div>\n{_plain_table(known)}\n{block}\n```\n'
+    )
 
 
 def _plain_table(known: dict[str, Any]) -> str:
@@ -194,16 +239,39 @@ def _plain_table(known: dict[str, Any]) -> str:
         rates = known["speeds"][plan["speed"]]
         speed = f"{rates[0][2]:.0f} ({rates[0][1]:.0f} to {rates[0][3]:.0f})" if rates else "–"
         behind = f"{plan['behind']:,}" if rates else "–"
-        grave = sum(known["findings"][number][0] != "info" for number in dict.fromkeys(plan["said"] + recipe["lint"][0]))
+        grave = sum(
+            known["findings"][number][0] != "info"
+            for number in dict.fromkeys(plan["said"] + recipe["lint"][0])
+        )
         name = f'<a href="../models/{recipe["page"]}.html">{html.escape(recipe["title"])}</a>'
-        cells = [f"{plan['context']:,}", str(plan["sequences"]), plan["fit"], speed, behind, str(grave or "none")]
-        rows.append(f'<tr><th scope="row">{name}</th>' + "".join(f"<td>{cell}</td>" for cell in cells) + "</tr>")
+        cells = [
+            f"{plan['context']:,}",
+            str(plan["sequences"]),
+            plan["fit"],
+            speed,
+            behind,
+            str(grave or "none"),
+        ]
+        rows.append(
+            f'<tr><th scope="row">{name}</th>'
+            + "".join(f"<td>{cell}</td>" for cell in cells)
+            + "</tr>"
+        )
     head = "".join(
         f'<th scope="col">{title}</th>'
-        for title in ("Recipe", "Context, tokens", "Requests at once", "On a Spark", "Decode of one, tok/s", "Tokens behind it", "Warnings")
+        for title in (
+            "Recipe",
+            "Context, tokens",
+            "Requests at once",
+            "On a Spark",
+            "Decode of one, tok/s",
+            "Tokens behind it",
+            "Warnings",
+        )
     )
     return (
-        '<div class="sb-scroll" id="sb-chooser-table"><table class="table sb-table"><caption>As each recipe is set; fit and speed are '
+        '<div class="sb-scroll" id="sb-chooser-table"><table class="table sb-table"><caption>As'
+        " each recipe is set; fit and speed are "
         "estimates, and a conversation decodes slower the more tokens are behind it.</caption>"
         f"<thead><tr>{head}</tr></thead><tbody>{''.join(rows)}</tbody></table></div>"
     )

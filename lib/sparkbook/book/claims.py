@@ -1,4 +1,5 @@
-"""The claims register: what the documents that this book starts from say, in our words, and what became of it.
+"""The claims register: what the documents that this book starts from say, in our words, and what
+became of it.
 
 One file a document in `book/claims/`. A figure stands there once; chapters draw it:
 
@@ -6,11 +7,12 @@ One file a document in `book/claims/`. A figure stands there once; chapters draw
     >>> print(claims.figure("guide-bandwidth"))
     273 GB/s
 
-In a chapter's prose a figure is a link, `[273 GB/s](../book/claims/guide.yaml#guide-bandwidth)`: `write_figures` puts the register's words
-into it, and on the site it leads to the claim's row.
+In a chapter's prose a figure is a link, `[273 GB/s](../book/claims/guide.yaml#guide-bandwidth)`:
+`write_figures` puts the register's words into it, and on the site it leads to the claim's row.
 
-A claim that can be executed has tests, or a chapter's cell that reports it through `check`. What was reported stands in the executed
-notebook itself, as data beside the cell's output: the notebooks are the record of what was executed.
+A claim that can be executed has tests, or a chapter's cell that reports it through `check`. What
+was reported stands in the executed notebook itself, as data beside the cell's output: the notebooks
+are the record of what was executed.
 """
 
 from __future__ import annotations
@@ -44,7 +46,9 @@ MIME = "application/vnd.sparkbook.claims+json"
 
 Verdict = Literal["holds", "expired", "false", "not-testable"]
 VERDICTS: tuple[Verdict, ...] = ("holds", "expired", "false", "not-testable")
-LINK = re.compile(r"\[(?P<text>[^\]\[]*)\]\(\.\./book/claims/(?P<file>[\w-]+)\.yaml#(?P<id>[\w-]+)\)")
+LINK = re.compile(
+    r"\[(?P<text>[^\]\[]*)\]\(\.\./book/claims/(?P<file>[\w-]+)\.yaml#(?P<id>[\w-]+)\)"
+)
 
 
 class _Strict(BaseModel):
@@ -78,7 +82,10 @@ class Figure(_Strict):
     @property
     def ends(self) -> tuple[float, float]:
         """Lower and upper end of a range; twice the number of a figure that is none."""
-        found = [float(part.replace(",", "")) for part in re.findall(r"\d[\d,]*(?:\.\d+)?", str(self.value))]
+        found = [
+            float(part.replace(",", ""))
+            for part in re.findall(r"\d[\d,]*(?:\.\d+)?", str(self.value))
+        ]
         return min(found), max(found)
 
     def __str__(self) -> str:
@@ -109,8 +116,9 @@ class Sum(_Strict):
 
 
 class Kept(_Strict):
-    """Where the catalogue keeps a figure as well: a dotted path into a recipe, and its value. A test holds the two together; that a recipe
-    says what the document says proves nothing about it."""
+    """Where the catalogue keeps a figure as well: a dotted path into a recipe, and its value. A
+    test holds the two together; that a recipe says what the document says proves nothing about it.
+    """
 
     recipe: str
     path: str
@@ -124,15 +132,21 @@ class Kept(_Strict):
         value: Any = recipes.load(self.recipe)
         for part in self.path.split("."):
             value = (
-                value[part] if isinstance(value, dict) else value[int(part)] if isinstance(value, list | tuple) else getattr(value, part)
+                value[part]
+                if isinstance(value, dict)
+                else value[int(part)]
+                if isinstance(value, list | tuple)
+                else getattr(value, part)
             )
         return value
 
 
 class Counted(_Strict):
-    """Parameters (10^9) or bytes (10^9) of a checkpoint, against those counted from the shape in its config.
+    """Parameters (10^9) or bytes (10^9) of a checkpoint, against those counted from the shape in
+    its config.
 
-    `within` is the share by which the figure may lie outside what was counted, which is a range where formats are not known.
+    `within` is the share by which the figure may lie outside what was counted, which is a range
+    where formats are not known.
     """
 
     model: str
@@ -157,7 +171,9 @@ class Shape(_Strict):
 
 
 class Scores(_Strict):
-    """A recipe's table of scores: no score differs between the first two series by more points than this."""
+    """A recipe's table of scores: no score differs between the first two series by more points than
+    this.
+    """
 
     recipe: str
     within: float
@@ -176,15 +192,21 @@ class Image(_Strict):
 class Test(_Strict):
     """One thing to execute, put as the claim puts it. Exactly one subject."""
 
-    release: str | None = Field(None, description="vLLM release; left out: the document's own, or the newest")
+    release: str | None = Field(
+        None, description="vLLM release; left out: the document's own, or the newest"
+    )
     absent: bool = Field(False, description="the claim is that it is not so")
     option: str | None = None
     env: str | None = None
     symbol: Symbol | None = None
     default: Default | None = None
-    requires: str | None = Field(None, description="a requirement that the release's CUDA build admits: transformers==5.5.0")
+    requires: str | None = Field(
+        None, description="a requirement that the release's CUDA build admits: transformers==5.5.0"
+    )
     lint: Lint | None = None
-    clean: str | None = Field(None, description="a line, or a recipe's id, in which the linter finds no error")
+    clean: str | None = Field(
+        None, description="a line, or a recipe's id, in which the linter finds no error"
+    )
     image: Image | None = None
     counted: Counted | None = None
     shape: Shape | None = None
@@ -195,7 +217,9 @@ class Test(_Strict):
     @model_validator(mode="after")
     def _one(self) -> Test:
         if len(self.subjects) != 1:
-            raise ValueError(f"a test has one subject, this one has {', '.join(self.subjects) or 'none'}")
+            raise ValueError(
+                f"a test has one subject, this one has {', '.join(self.subjects) or 'none'}"
+            )
         return self
 
     @property
@@ -205,10 +229,12 @@ class Test(_Strict):
 
 
 class Tests(_Strict):
-    """What the claim comes to under the release of its time, and under the newest one that is known.
+    """What the claim comes to under the release of its time, and under the newest one that is
+    known.
 
     Attributes:
-        only_refutes: failing would show that the claim is false, passing shows nothing: a speed that memory allows may still be wrong.
+        only_refutes: failing would show that the claim is false, passing shows nothing: a speed
+            that memory allows may still be wrong.
     """
 
     only_refutes: bool = False
@@ -225,15 +251,19 @@ class Claim(_Strict):
         source: the document.
         section: where in it.
         figures: its figures.
-        line: the recipe that holds the launch line that the claim is about; its settings are the claim's.
-        settings: other settings that it names, as `--option: value`, `VARIABLE: value` or `key: value`.
-        scores: the recipe that holds the table of scores that the claim is about; its values are the claim's figures.
+        line: the recipe that holds the launch line that the claim is about; its settings are the
+            claim's.
+        settings: other settings that it names, as `--option: value`, `VARIABLE: value` or
+            `key: value`.
+        scores: the recipe that holds the table of scores that the claim is about; its values are
+            the claim's figures.
         check: how it was checked, and what that gave.
         test: what to execute.
         executable: whether something can be executed that decides it.
         executed_by: the chapter whose run reports it.
         kept: where recipes have the same figure.
-        verdict: `holds`, `expired` (was so, is no longer), `false`, `not-testable` (not without a Spark, or not at all).
+        verdict: `holds`, `expired` (was so, is no longer), `false`, `not-testable` (not without a
+            Spark, or not at all).
         date: when it was checked.
         where: chapters, pages and cells that use it.
     """
@@ -258,7 +288,9 @@ class Claim(_Strict):
     @model_validator(mode="before")
     @classmethod
     def _short_forms(cls, data: Any) -> Any:
-        """`figure:` for a single one; `test:` makes a claim executable, by the chapter of claims if no other is named."""
+        """`figure:` for a single one; `test:` makes a claim executable, by the chapter of claims if
+        no other is named.
+        """
         if isinstance(data, dict):
             data = dict(data)
             if "figure" in data:
@@ -279,7 +311,9 @@ class Claim(_Strict):
     @model_validator(mode="after")
     def _sound(self) -> Claim:
         if self.executable != (self.executed_by is not None):
-            raise ValueError(f"{self.id}: what is executable names the chapter that executes it, and only that")
+            raise ValueError(
+                f"{self.id}: what is executable names the chapter that executes it, and only that"
+            )
         if self.test and self.verdict == "not-testable" and not self.test.only_refutes:
             raise ValueError(f"{self.id}: what was executed has a verdict")
         return self
@@ -294,7 +328,9 @@ class Claim(_Strict):
             for row in table.rows:
                 for series, value in zip(table.series, row.values, strict=True):
                     if value is not None:
-                        found.append(Figure(value=value, unit=table.unit, name=f"{row.label}, {series}"))
+                        found.append(
+                            Figure(value=value, unit=table.unit, name=f"{row.label}, {series}")
+                        )
         return found
 
     @property
@@ -307,10 +343,22 @@ class Claim(_Strict):
             recipe = recipes.load(self.line)
             found += _settings({f"--{name}": value for name, value in recipe.serve.args.items()})
             found += _settings(recipe.env)
-            found += _settings({f"--{name.replace('_', '-')}": value for name, value in recipe.container.model_dump().items()})
-            for words in (recipe.serve.command or [], *(str(value).split() for value in recipe.env.values())):
+            found += _settings(
+                {
+                    f"--{name.replace('_', '-')}": value
+                    for name, value in recipe.container.model_dump().items()
+                }
+            )
+            for words in (
+                recipe.serve.command or [],
+                *(str(value).split() for value in recipe.env.values()),
+            ):
                 words = [word for text in words for word in text.split()]
-                found += [(option, value) for option, value in itertools.pairwise(words) if option.startswith("--")]
+                found += [
+                    (option, value)
+                    for option, value in itertools.pairwise(words)
+                    if option.startswith("--")
+                ]
             for request in recipe.request:
                 found += _settings(request.body())
         return list(dict.fromkeys(found))
@@ -318,8 +366,13 @@ class Claim(_Strict):
     @property
     def stated_settings(self) -> list[tuple[str, str]]:
         """The settings that it states itself; a list holds several values of one."""
-        values = ((name, value if isinstance(value, list) else [value]) for name, value in self.settings.items())
-        return [pair for name, several in values for one in several for pair in _settings({name: one})]
+        values = (
+            (name, value if isinstance(value, list) else [value])
+            for name, value in self.settings.items()
+        )
+        return [
+            pair for name, several in values for one in several for pair in _settings({name: one})
+        ]
 
     @property
     def figure(self) -> Figure:
@@ -329,7 +382,10 @@ class Claim(_Strict):
             SparkbookError: it has none, or several.
         """
         if len(self.figures) != 1:
-            raise SparkbookError(f"claim {self.id} has {len(self.figures)} figures: say which, claims.figure('{self.id}', NAME)")
+            raise SparkbookError(
+                f"claim {self.id} has {len(self.figures)} figures: say which,"
+                f" claims.figure('{self.id}', NAME)"
+            )
         return self.figures[0]
 
 
@@ -337,7 +393,9 @@ def _settings(values: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """Name and value of each setting; of JSON those of its keys."""
     for name, value in values.items():
         if isinstance(value, Mapping):
-            yield from _settings({key: "null" if inner is None else inner for key, inner in value.items()})
+            yield from _settings(
+                {key: "null" if inner is None else inner for key, inner in value.items()}
+            )
         elif isinstance(value, bool):
             yield name, str(value).lower()
         elif value is not None:
@@ -348,7 +406,9 @@ def _read_figure(text: Any) -> dict[str, Any]:
     """`273 GB/s` → value and unit; a range keeps its words."""
     if isinstance(text, int | float):
         return {"value": text}
-    match = re.fullmatch(r"(?P<value>[~<>−-]?\d[\d,.]*(?: to \d[\d,.]*)?)(?P<unit>×|%| .+)?", str(text))
+    match = re.fullmatch(
+        r"(?P<value>[~<>−-]?\d[\d,.]*(?: to \d[\d,.]*)?)(?P<unit>×|%| .+)?", str(text)
+    )
     if not match:
         raise ValueError(f"'{text}' is no figure: write '273 GB/s', '25 to 60 s' or '3×'")
     value: Any = match["value"]
@@ -364,7 +424,9 @@ class Register(_Strict):
     """One file: a document, and its claims. What a claim leaves out is the document's."""
 
     source: Source
-    release: str = Field(description="the vLLM release that the document's claims are about, where a test names none")
+    release: str = Field(
+        description="the vLLM release that the document's claims are about, where a test names none"
+    )
     date: datetime.date
     claims: list[Claim]
 
@@ -373,7 +435,13 @@ class Register(_Strict):
     def _defaults(cls, data: Any) -> Any:
         if isinstance(data, dict) and isinstance(data.get("claims"), list):
             shared = {key: data[key] for key in ("source", "date") if key in data}
-            data = {**data, "claims": [{**shared, **claim} if isinstance(claim, dict) else claim for claim in data["claims"]]}
+            data = {
+                **data,
+                "claims": [
+                    {**shared, **claim} if isinstance(claim, dict) else claim
+                    for claim in data["claims"]
+                ],
+            }
         return data
 
 
@@ -397,7 +465,9 @@ def registers(folder: Path | None = None) -> dict[str, Register]:
             raise SparkbookError(f"{FOLDER}/{path.name}: {error}") from None
         for claim in found[path.stem].claims:
             if claim.id in seen:
-                raise SparkbookError(f"{FOLDER}/{path.name}: {claim.id} stands in {seen[claim.id]} as well")
+                raise SparkbookError(
+                    f"{FOLDER}/{path.name}: {claim.id} stands in {seen[claim.id]} as well"
+                )
             seen[claim.id] = path.name
     return found
 
@@ -435,10 +505,14 @@ def figure(name: str, which: str | None = None) -> Figure:
     for one in claim.figures:
         if one.name == which:
             return one
-    raise SparkbookError(f"claim {name} has no figure '{which}'; it has {', '.join(one.name for one in claim.figures)}")
+    raise SparkbookError(
+        f"claim {name} has no figure '{which}'; it has"
+        f" {', '.join(one.name for one in claim.figures)}"
+    )
 
 
-# What can be executed -----------------------------------------------------------------------------------------------------------------
+# What can be executed
+# -----------------------------------------------------------------------------------------------------------------
 
 
 def _release(test: Test, release: str) -> Any:
@@ -463,14 +537,23 @@ def _symbol(test: Test, release: str) -> tuple[bool, str]:
     known, symbol = _release(test, release), test.symbol
     assert symbol
     held = known.has(symbol.category, symbol.name)
-    return held, f"{symbol.name} is {'' if held else 'not '}among the {symbol.category.replace('_', ' ')} of vLLM {known.version}"
+    return (
+        held,
+        (
+            f"{symbol.name} is {'' if held else 'not '}among the"
+            f" {symbol.category.replace('_', ' ')} of vLLM {known.version}"
+        ),
+    )
 
 
 def _default(test: Test, release: str) -> tuple[bool, str]:
     known, wanted = _release(test, release), test.default
     assert wanted
     value = known.option(wanted.option).default
-    return value == wanted.is_, f"--{wanted.option} is {value} in vLLM {known.version} if it is not given"
+    return (
+        value == wanted.is_,
+        f"--{wanted.option} is {value} in vLLM {known.version} if it is not given",
+    )
 
 
 def _requires(test: Test, release: str) -> tuple[bool, str]:
@@ -480,8 +563,16 @@ def _requires(test: Test, release: str) -> tuple[bool, str]:
     known, wanted = _release(test, release), Requirement(test.requires or "")
     (exact,) = [part.version for part in wanted.specifier]
     admitted = known.requires.get(wanted.name, "")
-    held = wanted.name in known.requires and SpecifierSet("" if admitted == "*" else admitted).contains(exact)
-    return held, f"vLLM {known.version} {'admits' if held else 'does not admit'} {wanted.name} {exact} ({admitted or 'not required'})"
+    held = wanted.name in known.requires and SpecifierSet(
+        "" if admitted == "*" else admitted
+    ).contains(exact)
+    return (
+        held,
+        (
+            f"vLLM {known.version} {'admits' if held else 'does not admit'} {wanted.name} {exact}"
+            f" ({admitted or 'not required'})"
+        ),
+    )
 
 
 def _lint(test: Test, release: str) -> tuple[bool, str]:
@@ -492,7 +583,13 @@ def _lint(test: Test, release: str) -> tuple[bool, str]:
     source: Any = recipes.load(asked.line) if asked.line in recipes.ids() else asked.line
     report = lint.lint(source, release=test.release or release)
     found = [finding for finding in report.findings if finding.rule == asked.rule]
-    return bool(found), f"{asked.rule} under vLLM {report.release}: {found[0].message if found else 'nothing found'}"
+    return (
+        bool(found),
+        (
+            f"{asked.rule} under vLLM {report.release}:"
+            f" {found[0].message if found else 'nothing found'}"
+        ),
+    )
 
 
 def _clean(test: Test, release: str) -> tuple[bool, str]:
@@ -504,7 +601,10 @@ def _clean(test: Test, release: str) -> tuple[bool, str]:
     report = lint.lint(source, release=test.release or release)
     wrong = [finding for finding in report.findings if finding.severity == "error"]
     said = "; ".join(f"{finding.rule}: {finding.message}" for finding in wrong) or "no error"
-    return not wrong, f"{f'the line of {asked}' if known else 'the line'} under vLLM {report.release}: {said}"
+    return (
+        not wrong,
+        f"{f'the line of {asked}' if known else 'the line'} under vLLM {report.release}: {said}",
+    )
 
 
 def _shape(test: Test, _release_: str) -> tuple[bool, str]:
@@ -520,7 +620,13 @@ def _shape(test: Test, _release_: str) -> tuple[bool, str]:
     for kind, count in known.facts()["shapes"][name]["config"].get("layer_counts", {}).items():
         config[f"layers.{kind}"] = count
     found = {key: config.get(key) for key in asked.is_}
-    return found == asked.is_, f"the config of {asked.model}: {', '.join(f'{key} {value}' for key, value in found.items())}"
+    return (
+        found == asked.is_,
+        (
+            f"the config of {asked.model}:"
+            f" {', '.join(f'{key} {value}' for key, value in found.items())}"
+        ),
+    )
 
 
 def _scores(test: Test, _release_: str) -> tuple[bool, str]:
@@ -528,10 +634,18 @@ def _scores(test: Test, _release_: str) -> tuple[bool, str]:
 
     asked = test.scores
     assert asked
-    rows = [row for table in recipes.load(asked.recipe).benchmarks.accuracy for row in table.rows if len(row.values) > 1]
+    rows = [
+        row
+        for table in recipes.load(asked.recipe).benchmarks.accuracy
+        for row in table.rows
+        if len(row.values) > 1
+    ]
     apart = {row.label: round((row.values[1] or 0) - (row.values[0] or 0), 6) for row in rows}
     label = max(apart, key=lambda key: abs(apart[key]))
-    return abs(apart[label]) <= asked.within, f"{len(apart)} scores; the greatest difference is {apart[label]:+g} points ({label})"
+    return (
+        abs(apart[label]) <= asked.within,
+        f"{len(apart)} scores; the greatest difference is {apart[label]:+g} points ({label})",
+    )
 
 
 def _image(test: Test, _release_: str) -> tuple[bool, str]:
@@ -544,18 +658,33 @@ def _image(test: Test, _release_: str) -> tuple[bool, str]:
     info = images.find(asked.ref)
     if info is None:
         raise SparkbookError(f"nothing is known about the image {asked.ref}")
-    if any(register.source.url == images.source(info.source).url for register in registers().values()):
-        raise SparkbookError(f"what is known about {asked.ref} was taken from the documents themselves: that proves nothing")
+    if any(
+        register.source.url == images.source(info.source).url for register in registers().values()
+    ):
+        raise SparkbookError(
+            f"what is known about {asked.ref} was taken from the documents themselves: that proves"
+            " nothing"
+        )
     if asked.vllm:
         inside = info.vllm or info.vllm_range
-        held = bool(inside) and (info.vllm == asked.vllm or (not info.vllm and SpecifierSet(info.vllm_range or "").contains(asked.vllm)))
+        held = bool(inside) and (
+            info.vllm == asked.vllm
+            or (not info.vllm and SpecifierSet(info.vllm_range or "").contains(asked.vllm))
+        )
         return held, f"{asked.ref} holds vLLM {inside or 'of an unknown release'}"
     if asked.platform:
-        return asked.platform in (info.platforms or ()), f"{asked.ref} can be pulled for {', '.join(info.platforms or ('nothing known',))}"
+        return (
+            asked.platform in (info.platforms or ()),
+            f"{asked.ref} can be pulled for {', '.join(info.platforms or ('nothing known',))}",
+        )
     name = asked.has or asked.lacks or ""
     known = info.contents.get(name)
     held = (known is False) if asked.lacks else bool(known)
-    said = {None: f"nothing is known of {name} in", False: f"{name} is not in", True: f"{name} is in"}
+    said = {
+        None: f"nothing is known of {name} in",
+        False: f"{name} is not in",
+        True: f"{name} is in",
+    }
     return held, f"{said.get(known if isinstance(known, bool | None) else True)} {asked.ref}"
 
 
@@ -595,9 +724,20 @@ def _fits(test: Test, _release_: str) -> tuple[bool, str]:
 
 
 _RUNNERS: dict[str, Callable[[Test, str], tuple[bool, str]]] = {
-    "option": _option, "env": _env, "symbol": _symbol, "default": _default, "requires": _requires, "lint": _lint, "clean": _clean,
-    "image": _image, "counted": _counted, "shape": _shape, "sum": _sum, "scores": _scores, "fits": _fits,
-}  # fmt: skip
+    "option": _option,
+    "env": _env,
+    "symbol": _symbol,
+    "default": _default,
+    "requires": _requires,
+    "lint": _lint,
+    "clean": _clean,
+    "image": _image,
+    "counted": _counted,
+    "shape": _shape,
+    "sum": _sum,
+    "scores": _scores,
+    "fits": _fits,
+}
 
 
 def _calculate(text: str) -> float:
@@ -610,8 +750,12 @@ def _calculate(text: str) -> float:
     import operator
 
     signs: dict[type, Callable[[float, float], float]] = {
-        ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Div: operator.truediv, ast.Pow: operator.pow,
-    }  # fmt: skip
+        ast.Add: operator.add,
+        ast.Sub: operator.sub,
+        ast.Mult: operator.mul,
+        ast.Div: operator.truediv,
+        ast.Pow: operator.pow,
+    }
 
     def value(node: ast.expr) -> float:
         if isinstance(node, ast.Constant) and isinstance(node.value, int | float):
@@ -659,7 +803,11 @@ class Outcomes:
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, Any]:
         rows = [
-            (_code_text(one.claim.statement), verdict_badge(one.verdict), "<br>".join(_code_text(line) for line in one.evidence))
+            (
+                _code_text(one.claim.statement),
+                verdict_badge(one.verdict),
+                "<br>".join(_code_text(line) for line in one.evidence),
+            )
             for one in self.outcomes
         ]
         return {
@@ -672,7 +820,8 @@ class Outcomes:
 def execute(claim: Claim) -> Outcome:
     """Execute a claim's tests: under the release of its time, then under the newest one.
 
-    `holds`: all of today's come out; `not-testable` if they could only have refuted the claim. `expired`: those of its time did, today's do
+    `holds`: all of today's come out; `not-testable` if they could only have refuted the claim.
+        `expired`: those of its time did, today's do
     not. `false`: neither.
 
     Raises:
@@ -681,8 +830,12 @@ def execute(claim: Claim) -> Outcome:
     from sparkbook import releases
 
     if claim.test is None:
-        raise SparkbookError(f"claim {claim.id} has no tests: {claim.executed_by or 'nothing'} executes it")
-    (register,) = [one for one in registers().values() if any(mine.id == claim.id for mine in one.claims)]
+        raise SparkbookError(
+            f"claim {claim.id} has no tests: {claim.executed_by or 'nothing'} executes it"
+        )
+    (register,) = [
+        one for one in registers().values() if any(mine.id == claim.id for mine in one.claims)
+    ]
     newest = releases.table()["releases"][-1]
     then = [run(test, register.release) for test in claim.test.then]
     now = [run(test, newest) for test in claim.test.now]
@@ -696,21 +849,30 @@ def execute(claim: Claim) -> Outcome:
 
 
 def check(name: str, held: bool | None = None, evidence: str = "") -> Outcomes:
-    """Execute a claim, or report that a cell of a chapter did, and hold the outcome to the register's verdict.
+    """Execute a claim, or report that a cell of a chapter did, and hold the outcome to the
+    register's verdict.
 
     Args:
         name: the claim's id.
-        held: what the cell found: whether it is as the claim says. None: execute the claim's own tests.
+        held: what the cell found: whether it is as the claim says. None: execute the claim's own
+            tests.
         evidence: the cell's words for what it found.
 
     Raises:
         SparkbookError: the outcome is not the verdict that the register has.
     """
     claim = get(name)
-    outcome = execute(claim) if held is None else Outcome(claim, _of_cell(claim, held), (evidence,) if evidence else ())
+    outcome = (
+        execute(claim)
+        if held is None
+        else Outcome(claim, _of_cell(claim, held), (evidence,) if evidence else ())
+    )
     if outcome.verdict != claim.verdict:
         said = "; ".join(outcome.evidence)
-        raise SparkbookError(f"claim {name}: the register says '{claim.verdict}', the execution gave '{outcome.verdict}' ({said})")
+        raise SparkbookError(
+            f"claim {name}: the register says '{claim.verdict}', the execution gave"
+            f" '{outcome.verdict}' ({said})"
+        )
     return Outcomes([outcome])
 
 
@@ -729,7 +891,14 @@ def check_document(name: str) -> Outcomes:
     """
     if name not in registers():
         raise SparkbookError(f"no document is called '{name}'; there are {', '.join(registers())}")
-    return Outcomes([one for claim in registers()[name].claims if claim.test for one in check(claim.id).outcomes])
+    return Outcomes(
+        [
+            one
+            for claim in registers()[name].claims
+            if claim.test
+            for one in check(claim.id).outcomes
+        ]
+    )
 
 
 class Checks:
@@ -743,41 +912,63 @@ class Checks:
     def __init__(self, document: str) -> None:
         """Raises SparkbookError if there is no such document."""
         if document not in registers():
-            raise SparkbookError(f"no document is called '{document}'; there are {', '.join(registers())}")
+            raise SparkbookError(
+                f"no document is called '{document}'; there are {', '.join(registers())}"
+            )
         self.claims = {claim.id: claim for claim in registers()[document].claims}
         self.verdicts: dict[str, Verdict] = {}
 
     def __call__(self, found: Mapping[str, tuple[bool, str]]) -> Outcomes:
-        """Takes what a cell found of some claims: whether it is as claimed, and the cell's words for it; see `check`.
+        """Takes what a cell found of some claims: whether it is as claimed, and the cell's words
+        for it; see `check`.
 
         Raises:
-            SparkbookError: a claim is not the document's, or the verdict that follows is not the register's.
+            SparkbookError: a claim is not the document's, or the verdict that follows is not the
+                register's.
         """
         if foreign := [name for name in found if name not in self.claims]:
             raise SparkbookError(f"the document has no claim {', '.join(foreign)}")
-        outcomes = Outcomes([one for name, (held, evidence) in found.items() for one in check(name, held, evidence).outcomes])
+        outcomes = Outcomes(
+            [
+                one
+                for name, (held, evidence) in found.items()
+                for one in check(name, held, evidence).outcomes
+            ]
+        )
         self.verdicts |= {one.claim.id: one.verdict for one in outcomes.outcomes}
         return outcomes
 
     @property
     def unchecked(self) -> list[str]:
         """Executable claims without tests of their own that no cell has checked."""
-        return [name for name, claim in self.claims.items() if claim.executable and not claim.test and name not in self.verdicts]
+        return [
+            name
+            for name, claim in self.claims.items()
+            if claim.executable and not claim.test and name not in self.verdicts
+        ]
 
     def summary(self, title: str) -> Any:
-        """Every claim that the chapter uses and whose source's title begins so: its verdict, whether a cell or a source gave it, how."""
+        """Every claim that the chapter uses and whose source's title begins so: its verdict,
+        whether a cell or a source gave it, how.
+        """
         from IPython.display import HTML
 
         chapters = {self.claims[name].executed_by for name in self.verdicts}
         rows = [
-            (_code_text(claim.statement), verdict_badge(claim.verdict), "cell" if name in self.verdicts else "read", _linked(claim.check))
+            (
+                _code_text(claim.statement),
+                verdict_badge(claim.verdict),
+                "cell" if name in self.verdicts else "read",
+                _linked(claim.check),
+            )
             for name, claim in self.claims.items()
             if claim.source.title.startswith(title) and chapters.intersection(claim.where)
         ]
         return HTML(_table(("claim", "verdict", "by", "how"), rows))
 
 
-# What was executed ---------------------------------------------------------------------------------------------------------------------
+# What was executed
+# ---------------------------------------------------------------------------------------------------------------------
 
 
 def reported(notebook: dict[str, Any]) -> dict[str, str]:
@@ -790,8 +981,11 @@ def reported(notebook: dict[str, Any]) -> dict[str, str]:
     return found
 
 
-def unreported(notebooks: dict[str, dict[str, Any]], claims: Iterable[Claim] | None = None) -> list[str]:
-    """What is wrong with the record: executable claims that the chapter named does not report, or with another verdict.
+def unreported(
+    notebooks: dict[str, dict[str, Any]], claims: Iterable[Claim] | None = None
+) -> list[str]:
+    """What is wrong with the record: executable claims that the chapter named does not report, or
+    with another verdict.
 
     Args:
         notebooks: executed notebooks by name (`18_claims`).
@@ -800,28 +994,44 @@ def unreported(notebooks: dict[str, dict[str, Any]], claims: Iterable[Claim] | N
     problems = []
     for claim in every() if claims is None else claims:
         if claim.executable:
-            said = reported(notebooks[claim.executed_by or ""]) if claim.executed_by in notebooks else {}
+            said = (
+                reported(notebooks[claim.executed_by or ""])
+                if claim.executed_by in notebooks
+                else {}
+            )
             if claim.id not in said:
-                problems.append(f"claim {claim.id} is executable, and {claim.executed_by} did not report it in this build")
+                problems.append(
+                    f"claim {claim.id} is executable, and {claim.executed_by} did not report it in"
+                    " this build"
+                )
             elif said[claim.id] != claim.verdict:
-                problems.append(f"claim {claim.id}: the register says {claim.verdict}, {claim.executed_by} reported {said[claim.id]}")
+                problems.append(
+                    f"claim {claim.id}: the register says {claim.verdict}, {claim.executed_by}"
+                    f" reported {said[claim.id]}"
+                )
     return problems
 
 
-# Figures in chapters -------------------------------------------------------------------------------------------------------------------
+# Figures in chapters
+# -------------------------------------------------------------------------------------------------------------------
 
-_UNITS = r"tok/s|tokens/s|t/s|[GTM]B/s|Gb/s|[KMGT]i?B|TFLOPS?|%|minutes?|min|seconds?|m?s|GPUs?|times|×"
+_UNITS = (
+    r"tok/s|tokens/s|t/s|[GTM]B/s|Gb/s|[KMGT]i?B|TFLOPS?|%|minutes?|min|seconds?|m?s|GPUs?|times|×"
+)
 _FIGURE = re.compile(
-    rf"(?<![\w.#/-])(?P<value>\d[\d,]*(?:\.\d+)?(?:(?: to | of |–|-| or )\d[\d,]*(?:\.\d+)?)?)(?P<space>[ -]?)(?P<unit>{_UNITS})(?![\w/])"
+    r"(?<![\w.#/-])(?P<value>\d[\d,]*(?:\.\d+)?(?:(?: to | of |–|-| or"
+    rf" )\d[\d,]*(?:\.\d+)?)?)(?P<space>[ -]?)(?P<unit>{_UNITS})(?![\w/])"
 )
 _NOT_PROSE = re.compile(r"`[^`\n]*`|\$[^$]+\$|^>.*$|^\s*\|?[\s|:-]+\|?$", re.MULTILINE)
 
 
 def strays(text: str) -> Iterator[tuple[str, str]]:
-    """The figures with a unit in a piece of prose that say nothing of where they come from, each with its line.
+    """The figures with a unit in a piece of prose that say nothing of where they come from, each
+    with its line.
 
-    A figure is accounted for if it is drawn from the register, or its paragraph, list item or table row links to a source of its own; the
-    register's documents are none, since what comes from them is drawn. Code, formulas and quotations (`>`) are no prose.
+    A figure is accounted for if it is drawn from the register, or its paragraph, list item or table
+    row links to a source of its own; the register's documents are none, since what comes from them
+    is drawn. Code, formulas and quotations (`>`) are no prose.
     """
     documents = tuple({claim.source.url: None for claim in every()})
     fenced = False
@@ -838,21 +1048,30 @@ def strays(text: str) -> Iterator[tuple[str, str]]:
 
 
 def typed(code: str) -> Iterator[tuple[str, str]]:
-    """The numbers in a cell's code that are figures of the register, typed instead of drawn, each with the claim.
+    """The numbers in a cell's code that are figures of the register, typed instead of drawn, each
+    with the claim.
 
-    Only numbers with a point and three digits that say something: 64.0 is a figure; 64, 0.85 and 1000.0 may be anything.
+    Only numbers with a point and three digits that say something: 64.0 is a figure; 64, 0.85 and
+    1000.0 may be anything.
     """
     import ast
 
     points = {
-        one.number: claim.id for claim in every() for one in claim.figures if isinstance(one.value, int | float) or _is_point(one.value)
+        one.number: claim.id
+        for claim in every()
+        for one in claim.figures
+        if isinstance(one.value, int | float) or _is_point(one.value)
     }
     try:
         tree = ast.parse(code)
     except SyntaxError:  # a magic line: no Python
         return
     for node in ast.walk(tree):
-        if isinstance(node, ast.Constant) and isinstance(node.value, float) and node.value in points:
+        if (
+            isinstance(node, ast.Constant)
+            and isinstance(node.value, float)
+            and node.value in points
+        ):
             digits = repr(node.value).replace(".", "").lstrip("0")
             if len(digits) > 2 and digits.strip("0") != "1":
                 yield ast.unparse(node), points[node.value]
@@ -881,24 +1100,36 @@ def exempt(path: Path | None = None) -> list[Exempt]:
     return [Exempt.model_validate(entry) for entry in own_yaml.read(path)]
 
 
-def unaccounted(name: str, notebook: dict[str, Any], exempted: Iterable[Exempt]) -> tuple[list[str], set[str]]:
+def unaccounted(
+    name: str, notebook: dict[str, Any], exempted: Iterable[Exempt]
+) -> tuple[list[str], set[str]]:
     """The figures of a chapter that come from nowhere, and the exemptions that it used.
 
-    A parameter, which has to be a plain literal, names its claim in the comment: `= 273.0  # … (claim guide-bandwidth)`.
+    A parameter, which has to be a plain literal, names its claim in the comment:
+    `= 273.0  # … (claim guide-bandwidth)`.
     """
     excused = {text for entry in exempted if entry.chapter == name for text in entry.figures}
     problems, used = [], set()
     for number, cell in enumerate(notebook["cells"]):
         found: list[tuple[str, str]] = []
         if cell["cell_type"] == "markdown":
-            problems += [f"{name}, cell {number}: {problem}" for problem in wrong_links(cell["source"])]
+            problems += [
+                f"{name}, cell {number}: {problem}" for problem in wrong_links(cell["source"])
+            ]
             found = list(strays(cell["source"]))
         elif "parameters" in cell["metadata"].get("tags", []):
             for line in cell["source"].splitlines():
                 if note := _CLAIM_NOTE.search(line):
-                    numbers = [one.number for one in get(note["id"]).figures if not isinstance(one.value, str) or _is_point(one.value)]
+                    numbers = [
+                        one.number
+                        for one in get(note["id"]).figures
+                        if not isinstance(one.value, str) or _is_point(one.value)
+                    ]
                     if float(note["value"]) not in numbers:
-                        problems.append(f"{name}, cell {number}: {note['value']} is not the figure of {note['id']}")
+                        problems.append(
+                            f"{name}, cell {number}: {note['value']} is not the figure of"
+                            f" {note['id']}"
+                        )
                 else:
                     found += list(typed(line))
         else:
@@ -907,14 +1138,17 @@ def unaccounted(name: str, notebook: dict[str, Any], exempted: Iterable[Exempt])
             if text in excused:
                 used.add(text)
             else:
-                problems.append(f"{name}, cell {number}: '{text}' comes from nowhere ({line[:100]})")
+                problems.append(
+                    f"{name}, cell {number}: '{text}' comes from nowhere ({line[:100]})"
+                )
     return problems, used
 
 
 def write_figures(text: str) -> str:
     """The text with every drawn figure in the register's words.
 
-    A link that names a figure of several: `…/dflash.yaml#dflash-code-c1`; where the claim has more than one figure, the text in the
+    A link that names a figure of several: `…/dflash.yaml#dflash-code-c1`; where the claim has more
+        than one figure, the text in the
     brackets has to be one of them and is left.
     """
 
@@ -939,7 +1173,10 @@ def wrong_links(text: str) -> list[str]:
         if match["file"] not in registers() or claim not in registers()[match["file"]].claims:
             problems.append(f"{claim.id} does not stand in {match['file']}.yaml")
         if claim.figures and match["text"] not in [str(one) for one in claim.figures]:
-            problems.append(f"'{match['text']}' is drawn from {claim.id}, which says {', '.join(map(str, claim.figures))}")
+            problems.append(
+                f"'{match['text']}' is drawn from {claim.id}, which says"
+                f" {', '.join(map(str, claim.figures))}"
+            )
     return problems
 
 
@@ -949,7 +1186,8 @@ def on_site(text: str, up: str = "../", seen: set[str] | None = None) -> str:
     Args:
         text: Markdown.
         up: way to the site's root.
-        seen: claims that the page has drawn before; the first figure of each claim gets an address, which the claim's row links to.
+        seen: claims that the page has drawn before; the first figure of each claim gets an address,
+            which the claim's row links to.
     """
 
     def one(match: re.Match[str]) -> str:
@@ -957,7 +1195,10 @@ def on_site(text: str, up: str = "../", seen: set[str] | None = None) -> str:
         if seen is not None and match["id"] not in seen:
             seen.add(match["id"])
             address = f'id="from-{match["id"]}" '
-        return f'<a {address}class="sb-claim" href="{up}{PAGE}.html#{match["id"]}">{html.escape(match["text"])}</a>'
+        return (
+            f'<a {address}class="sb-claim"'
+            f' href="{up}{PAGE}.html#{match["id"]}">{html.escape(match["text"])}</a>'
+        )
 
     return LINK.sub(one, text)
 
@@ -970,7 +1211,11 @@ def drawn() -> dict[str, list[str]]:
 
     found: dict[str, list[str]] = {}
     for path in here().chapters():
-        text = "\n".join(cell["source"] for cell in notebooks.read(path)["cells"] if cell["cell_type"] == "markdown")
+        text = "\n".join(
+            cell["source"]
+            for cell in notebooks.read(path)["cells"]
+            if cell["cell_type"] == "markdown"
+        )
         for name in dict.fromkeys(match["id"] for match in LINK.finditer(text)):
             found.setdefault(name, []).append(path.stem)
     return found
@@ -978,7 +1223,9 @@ def drawn() -> dict[str, list[str]]:
 
 def used_by(place: str) -> list[Claim]:
     """The claims that a chapter or a recipe's page (`models/…`) uses."""
-    return [claim for claim in every() if place in claim.where or place in drawn().get(claim.id, ())]
+    return [
+        claim for claim in every() if place in claim.where or place in drawn().get(claim.id, ())
+    ]
 
 
 def uses(place: str, up: str = "../") -> str:
@@ -988,10 +1235,14 @@ def uses(place: str, up: str = "../") -> str:
         return ""
     address = f"{up}{PAGE}.html"
     items = "".join(
-        f'<li><a href="{address}#{claim.id}">{claim.id}</a> {verdict_badge(claim.verdict)} {_code_text(claim.statement)}</li>'
+        f'<li><a href="{address}#{claim.id}">{claim.id}</a> {verdict_badge(claim.verdict)}'
+        f" {_code_text(claim.statement)}</li>"
         for claim in found
     )
-    return f'<details class="sb-uses"><summary>{len(found)} claims of the register that this page uses</summary><ul>{items}</ul></details>'
+    return (
+        f'<details class="sb-uses"><summary>{len(found)} claims of the register that this page'
+        f" uses</summary><ul>{items}</ul></details>"
+    )
 
 
 # The page ------------------------------------------------------------------------------------------------------------------------------
@@ -1006,7 +1257,10 @@ def _table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
     """A table for a cell's output; head and rows are HTML."""
     top = "".join(f"<th>{cell}</th>" for cell in head)
     body = "".join("<tr>" + "".join(f"<td>{cell}</td>" for cell in row) + "</tr>" for row in rows)
-    return f'<div class="sb-scroll"><table class="table"><thead><tr>{top}</tr></thead><tbody>{body}</tbody></table></div>'
+    return (
+        '<div class="sb-scroll"><table'
+        f' class="table"><thead><tr>{top}</tr></thead><tbody>{body}</tbody></table></div>'
+    )
 
 
 def verdict_badge(verdict: str) -> str:
@@ -1021,18 +1275,29 @@ def counts(claims: Iterable[Claim]) -> dict[Verdict, int]:
 
 
 def register_page() -> str:
-    """The register as a page: one table that can be sorted and filtered, a row a claim, with an address each."""
+    """The register as a page: one table that can be sorted and filtered, a row a claim, with an
+    address each.
+    """
     kept = every()
-    words = {"holds": "hold", "not-testable": "can't be tested here", "expired": "have expired", "false": "were false"}
+    words = {
+        "holds": "hold",
+        "not-testable": "can't be tested here",
+        "expired": "have expired",
+        "false": "were false",
+    }
     said = ", ".join(f"{count} {words[verdict]}" for verdict, count in counts(kept).items())
     executed = sum(1 for claim in kept if claim.executable)
     lines = [
         "# Claims register",
         "",
-        f"What the documents that this book starts from say, in our words, and what became of it: {len(kept)} claims, {said}. "
-        f"{executed} of them are executed whenever this book is built ({{doc}}`../notebooks/{RUNS}` and the chapters named). "
-        "*Holds*: checked, and so. *Expired*: was so at the time, is no longer. *False*: was not so. *Not testable*: not without a Spark, "
-        "or not at all; such a figure is shown as what its source says, and where a check could refute it, it passed.",
+        (
+            "What the documents that this book starts from say, in our words, and what became of"
+            f" it: {len(kept)} claims, {said}. {executed} of them are executed whenever this book"
+            f" is built ({{doc}}`../notebooks/{RUNS}` and the chapters named). *Holds*: checked,"
+            " and so. *Expired*: was so at the time, is no longer. *False*: was not so. *Not"
+            " testable*: not without a Spark, or not at all; such a figure is shown as what its"
+            " source says, and where a check could refute it, it passed."
+        ),
         "",
         "The documents:",
         "",
@@ -1045,11 +1310,22 @@ def register_page() -> str:
     for name, found in documents.items():
         source, date = found[0].source, max(claim.date for claim in found)
         link = f'<a href="{html.escape(source.url)}">{html.escape(source.title)}</a>'
-        lines.append(f'<li id="source-{name}"><code>{name}</code>: {link}, {source.date}: {len(found)} claims, checked on {date}')
-    places = {place: f"p{number}" for number, place in enumerate(sorted({place for claim in kept for place in _places(claim)}))}
+        lines.append(
+            f'<li id="source-{name}"><code>{name}</code>: {link}, {source.date}: {len(found)}'
+            f" claims, checked on {date}"
+        )
+    places = {
+        place: f"p{number}"
+        for number, place in enumerate(
+            sorted({place for claim in kept for place in _places(claim)})
+        )
+    }
     head = ["Claim", "Verdict", "Figures", "How checked", "Executed", "Source", "Used in"]
     top = "".join(f'<th scope="col">{text}' for text in head)
-    table = '<div class="sb-scroll"><table class="table sb-table sb-record sb-claims" data-example="false gemma">'
+    table = (
+        '<div class="sb-scroll"><table class="table sb-table sb-record sb-claims"'
+        ' data-example="false gemma">'
+    )
     table += f"<thead><tr>{top}</thead><tbody>"
     fields = {
         "verdict": {verdict: verdict.replace("-", " ") for verdict in VERDICTS},
@@ -1057,42 +1333,85 @@ def register_page() -> str:
         "page": {short: place for place, short in places.items()},
     }
     # No closing tags in the table, and short classes: HTML needs no more, and the page stays light.
-    return "\n".join([*lines, "</ul>", _selects(fields), table, *(_row(claim, places) for claim in kept), "</table></div>", "```", ""])
+    return "\n".join(
+        [
+            *lines,
+            "</ul>",
+            _selects(fields),
+            table,
+            *(_row(claim, places) for claim in kept),
+            "</table></div>",
+            "```",
+            "",
+        ]
+    )
 
 
 def document(claim: Claim) -> str:
-    """The document that a claim is from, as the outline calls it; the forum's thread shares a file with a README."""
+    """The document that a claim is from, as the outline calls it; the forum's thread shares a file
+    with a README.
+    """
     if claim.source.title.startswith("NVIDIA forum"):
         return "thread"
     return next(name for name, register in registers().items() if register.source == claim.source)
 
 
 def _selects(fields: Mapping[str, Mapping[str, str]]) -> str:
-    """A choice for each field, by the class that its rows have. The style sheet hides the other rows, so it works without a script."""
+    """A choice for each field, by the class that its rows have. The style sheet hides the other
+    rows, so it works without a script.
+    """
     rules, selects = [], []
     for field, choices in fields.items():
-        options = "".join(f'<option value="{value}">{html.escape(text)}</option>' for value, text in choices.items())
-        selects.append(f'<label>{field.capitalize()} <select class="sb-by-{field}"><option value="">all</option>{options}</select></label>')
+        options = "".join(
+            f'<option value="{value}">{html.escape(text)}</option>'
+            for value, text in choices.items()
+        )
+        selects.append(
+            f'<label>{field.capitalize()} <select class="sb-by-{field}"><option'
+            f' value="">all</option>{options}</select></label>'
+        )
         rules += [
-            f'body:has(.sb-by-{field} [value="{value}"]:checked) .sb-claims tbody tr:not(.{value}){{display:none}}' for value in choices
+            f'body:has(.sb-by-{field} [value="{value}"]:checked) .sb-claims tbody'
+            f" tr:not(.{value}){{display:none}}"
+            for value in choices
         ]
-    return f'<style>{"".join(rules)}</style><form class="sb-narrow" aria-label="Narrow the register">{"".join(selects)}</form>'
+    return (
+        f'<style>{"".join(rules)}</style><form class="sb-narrow" aria-label="Narrow the'
+        f' register">{"".join(selects)}</form>'
+    )
 
 
 def _places(claim: Claim) -> list[str]:
     """The pages that use a claim and are in this book."""
-    return [place for place in dict.fromkeys([*claim.where, *drawn().get(claim.id, ())]) if _exists(place)]
+    return [
+        place
+        for place in dict.fromkeys([*claim.where, *drawn().get(claim.id, ())])
+        if _exists(place)
+    ]
 
 
 def _row(claim: Claim, places: Mapping[str, str]) -> str:
     shown = [html.escape(f"{one.name}: {one}" if one.name else str(one)) for one in claim.figures]
-    shown += [f"<code>{html.escape(name)} {html.escape(value)}</code>" for name, value in claim.stated_settings]
+    shown += [
+        f"<code>{html.escape(name)} {html.escape(value)}</code>"
+        for name, value in claim.stated_settings
+    ]
     for recipe, what in ((claim.line, "line"), (claim.scores, "scores")):
         if recipe:
             name = recipe.partition("@")[0]
             shown.append(f'<a href="../models/{name}.html">{what} of {name}</a>')
-    ran = f'<a href="../notebooks/{claim.executed_by}.html">{claim.executed_by}</a>' if claim.executed_by else "no"
-    used = ", ".join(f'<a href="../{_home(place)}.html{_from(claim, place)}">{html.escape(place)}</a>' for place in _places(claim)) or "–"
+    ran = (
+        f'<a href="../notebooks/{claim.executed_by}.html">{claim.executed_by}</a>'
+        if claim.executed_by
+        else "no"
+    )
+    used = (
+        ", ".join(
+            f'<a href="../{_home(place)}.html{_from(claim, place)}">{html.escape(place)}</a>'
+            for place in _places(claim)
+        )
+        or "–"
+    )
     name = document(claim)
     cells = [
         f'<a href="#{claim.id}"><code>{claim.id}</code></a><p>{_code_text(claim.statement)}',
@@ -1100,7 +1419,9 @@ def _row(claim: Claim, places: Mapping[str, str]) -> str:
         "<br>".join(shown) or "–",
         _linked(claim.check),
         ran,
-        f'<a href="#source-{name}">{name}</a>{html.escape(f", {claim.section}" if claim.section else "")}',
+        (
+            f'<a href="#source-{name}">{name}</a>{html.escape(f", {claim.section}" if claim.section else "")}'
+        ),
         used,
     ]
     classes = [claim.verdict, name, *(places[place] for place in _places(claim))]
@@ -1130,5 +1451,7 @@ def _exists(place: str) -> bool:
 def _linked(text: str) -> str:
     """Escaped, with code and with addresses as links."""
     return re.sub(
-        r"https://[^\s)]+[^\s).,;:]", lambda match: f'<a href="{match[0]}">{match[0].removeprefix("https://")}</a>', _code_text(text)
+        r"https://[^\s)]+[^\s).,;:]",
+        lambda match: f'<a href="{match[0]}">{match[0].removeprefix("https://")}</a>',
+        _code_text(text),
     )

@@ -1,9 +1,11 @@
-"""Coverage: every section, model, image, table row, option, variable and fault of the five source documents has a home in this book, or a
-reason; every figure and every setting has a claim in the register, or a reason.
+"""Coverage: every section, model, image, table row, option, variable and fault of the five source
+documents has a home in this book, or a reason; every figure and every setting has a claim in the
+register, or a reason.
 
-`book/outline.yaml` lists what there is, made by `tools/extract_outline.py`; `book/coverage.yaml` says where each has its home. Names (of
-models, images, options, variables) have to stand on the page that is called their home. A figure or a setting needs no entry there if a
-claim of the same document and section has it: `claims_with` looks it up.
+`book/outline.yaml` lists what there is, made by `tools/extract_outline.py`; `book/coverage.yaml`
+says where each has its home. Names (of models, images, options, variables) have to stand on the
+page that is called their home. A figure or a setting needs no entry there if a claim of the same
+document and section has it: `claims_with` looks it up.
 """
 
 from __future__ import annotations
@@ -55,9 +57,12 @@ class Entry(BaseModel):
     """Where some items have their home.
 
     Attributes:
-        items: patterns `DOCUMENT/KIND/…` (`*` stands for anything); the first entry that matches counts.
-        home: page of the site, without ending, with an anchor if need be; `{name}` is the item's name without its dashes.
-        reason: why there is none. Beside a home: what holds as long as that page is not part of the book.
+        items: patterns `DOCUMENT/KIND/…` (`*` stands for anything); the first entry that matches
+            counts.
+        home: page of the site, without ending, with an anchor if need be; `{name}` is the item's
+            name without its dashes.
+        reason: why there is none. Beside a home: what holds as long as that page is not part of the
+            book.
     """
 
     model_config = ConfigDict(extra="forbid")
@@ -108,13 +113,24 @@ def home(item: Item, mapping: list[Entry]) -> Entry | None:
         from sparkbook.book import claims
 
         return Entry(items=[item.key], home=f"{claims.PAGE}#{found[0]}")
-    return next((entry for entry in mapping if any(fnmatchcase(item.key, pattern) for pattern in entry.items)), None)
+    return next(
+        (
+            entry
+            for entry in mapping
+            if any(fnmatchcase(item.key, pattern) for pattern in entry.items)
+        ),
+        None,
+    )
 
 
 def claims_with(item: Item) -> list[str]:
     """Ids of the claims of the same document and section that have a figure, or name a setting."""
     section, _, text = item.name.partition("/")
-    return [name for name, sections in _claimed(item.document).get((item.kind, _plain(text)), {}).items() if section in sections]
+    return [
+        name
+        for name, sections in _claimed(item.document).get((item.kind, _plain(text)), {}).items()
+        if section in sections
+    ]
 
 
 @functools.cache
@@ -157,19 +173,26 @@ def _plain(text: str) -> str:
 
 
 def _forms(figure: Figure) -> set[str]:
-    """The spellings that a document may have of a claim's figure: with its unit, bare in a table, and 262,144 as 262K or 256K."""
+    """The spellings that a document may have of a claim's figure: with its unit, bare in a table,
+    and 262,144 as 262K or 256K.
+    """
     shown = _plain(f"{figure.value} {figure.unit}".strip())
     forms = {shown, _plain(str(figure.value))}
     if isinstance(figure.value, int) and figure.value >= 1000:
         for step in (1000, 1024):
             forms |= {f"{figure.value // step} K", f"{round(figure.value / step)} K"}
     if not figure.unit:
-        forms |= {f"{shown} {word}" for word in ("tokens", "layers", "experts", "languages", "model presets", "benchmarks")}
+        forms |= {
+            f"{shown} {word}"
+            for word in ("tokens", "layers", "experts", "languages", "model presets", "benchmarks")
+        }
     return forms
 
 
 def place(item: Item, entry: Entry) -> str:
-    """The home that an entry gives an item, with the item's name filled in; empty where it gives a reason alone."""
+    """The home that an entry gives an item, with the item's name filled in; empty where it gives a
+    reason alone.
+    """
     return (entry.home or "").replace("{name}", item.name.removeprefix("--"))
 
 
@@ -182,26 +205,38 @@ def names(project: Project) -> set[str]:
     found = {f"notebooks/{path.stem}" for path in project.chapters()}
     found |= {f"models/{recipes.load(name).slug}" for name in project.recipe_ids()}
     found |= {f"flags/{flag.name}" for flag in flags.flags(project.recipe_ids()).values()}
-    found |= {f"rules/{family.lower()}" for family in lint.FAMILIES} | {f"rules/log{hundred}" for hundred in LOG_FAMILIES}
+    found |= {f"rules/{family.lower()}" for family in lint.FAMILIES} | {
+        f"rules/log{hundred}" for hundred in LOG_FAMILIES
+    }
     found |= {f"generated/{name}" for name in ("claims", "changes", "coverage", "sources")}
-    return found | {path.relative_to(project.root).with_suffix("").as_posix() for path in (project.root / "book").rglob("*.md")}
+    return found | {
+        path.relative_to(project.root).with_suffix("").as_posix()
+        for path in (project.root / "book").rglob("*.md")
+    }
 
 
 @functools.cache
 def texts(project: Project) -> dict[str, str]:
-    """Every page of the book by name, with what a reader sees on it: chapters as committed, recipes, flags, the register, prose."""
+    """Every page of the book by name, with what a reader sees on it: chapters as committed,
+    recipes, flags, the register, prose.
+    """
     from sparkbook import recipes
     from sparkbook.book import claims, flags, notebooks
     from sparkbook.formats import FORMATS
 
-    # Working out a rule's page runs its examples; no name has its home there, nor on the generated pages but one.
+    # Working out a rule's page runs its examples; no name has its home there, nor on the generated
+    # pages but one.
     found = dict.fromkeys(sorted(names(project)), "")
     for path in project.chapters():
         cells = notebooks.read(path)["cells"]
-        found[f"notebooks/{path.stem}"] = "\n".join(piece for cell in cells for piece in (cell["source"], *_shown(cell.get("outputs", ()))))
+        found[f"notebooks/{path.stem}"] = "\n".join(
+            piece for cell in cells for piece in (cell["source"], *_shown(cell.get("outputs", ())))
+        )
     for name in project.recipe_ids():
         recipe = recipes.load(name)
-        found[f"models/{recipe.slug}"] = recipe.model_dump_json() + FORMATS["docker" if recipe.image else "shell"].write(recipe.launch)
+        found[f"models/{recipe.slug}"] = recipe.model_dump_json() + FORMATS[
+            "docker" if recipe.image else "shell"
+        ].write(recipe.launch)
     for flag in flags.flags(project.recipe_ids()).values():
         found[f"flags/{flag.name}"] = flags.page(flag, ())
     found["generated/claims"] = html.unescape(claims.register_page())
@@ -214,13 +249,18 @@ def _shown(outputs: Iterable[dict[str, Any]]) -> Iterator[str]:
     """What a reader sees of a cell's outputs, as text."""
     for output in outputs:
         data = output.get("data", {})
-        pieces = [output.get("text", ""), *(data.get(kind, "") for kind in ("text/html", "text/markdown", "text/plain"))]
+        pieces = [
+            output.get("text", ""),
+            *(data.get(kind, "") for kind in ("text/html", "text/markdown", "text/plain")),
+        ]
         for piece in pieces:
             yield html.unescape(re.sub(r"<[^>]+>", " ", "".join(piece)))
 
 
 def problems(project: Project) -> Iterator[str]:
-    """What is wrong: an item without a home, a home that is not there or does not hold the name, an entry that nothing needs."""
+    """What is wrong: an item without a home, a home that is not there or does not hold the name, an
+    entry that nothing needs.
+    """
     from sparkbook.book import claims
 
     mapping, pages, used = entries(project.root), texts(project), set()
@@ -238,23 +278,35 @@ def problems(project: Project) -> Iterator[str]:
                 claims.get(anchor)
         elif not entry.reason:
             yield f"{item.key}: there is no page {page}"
-    yield from (f"the entry of {entry.items[0]} is needed by nothing" for entry in mapping if id(entry) not in used)
+    yield from (
+        f"the entry of {entry.items[0]} is needed by nothing"
+        for entry in mapping
+        if id(entry) not in used
+    )
 
 
 def page(project: Project) -> str:
     """The table on the site, with a count that is worked out."""
     mapping, items = entries(project.root), outline(project.root)
     pages = names(project)
-    placed = {item: (entry, place(item, entry).partition("#")[0] in pages) for item in items if (entry := home(item, mapping))}
+    placed = {
+        item: (entry, place(item, entry).partition("#")[0] in pages)
+        for item in items
+        if (entry := home(item, mapping))
+    }
     homes = sum(1 for _, there in placed.values() if there)
     lines = [
         "# Coverage",
         "",
-        f"What the five documents hold that this book starts from, and where it went: {len(items)} items, {homes} with a home, "
-        f"{len(placed) - homes} named with the reason, {len(items) - len(placed)} lost. Options, variables, models and images "
-        "have to stand by name on the page that is called their home; a test looks. Figures and settings have their home in the "
-        "[claims register](claims), where a claim of the same document and section has to have them; the table below lists only those that "
-        "no claim has.",
+        (
+            "What the five documents hold that this book starts from, and where it went:"
+            f" {len(items)} items, {homes} with a home, {len(placed) - homes} named with the"
+            f" reason, {len(items) - len(placed)} lost. Options, variables, models and images have"
+            " to stand by name on the page that is called their home; a test looks. Figures and"
+            " settings have their home in the [claims register](claims), where a claim of the same"
+            " document and section has to have them; the table below lists only those that no"
+            " claim has."
+        ),
         "",
         "| document | " + " | ".join(KINDS.values()) + " |",
         "|---" * (len(KINDS) + 1) + "|",
@@ -266,8 +318,18 @@ def page(project: Project) -> str:
             there = sum(1 for item in mine if item in placed and placed[item][1])
             counted.append(f"{there} of {len(mine)}" if mine else "–")
         lines.append(f"| {title} | {' | '.join(counted)} |")
-    lines += ["", "```{raw} html", '<div class="sb-scroll"><table class="table sb-table sb-record" data-example="guide option"><thead><tr>']
-    lines += ["".join(f'<th scope="col">{head}</th>' for head in ("Document", "Kind", "Item", "Home")) + "</tr></thead><tbody>"]
+    lines += [
+        "",
+        "```{raw} html",
+        (
+            '<div class="sb-scroll"><table class="table sb-table sb-record" data-example="guide'
+            ' option"><thead><tr>'
+        ),
+    ]
+    lines += [
+        "".join(f'<th scope="col">{head}</th>' for head in ("Document", "Kind", "Item", "Home"))
+        + "</tr></thead><tbody>"
+    ]
     for item in items:
         if item in placed and not (item.kind in CLAIMED and placed[item][1]):
             lines.append(_row(item, *placed[item]))
@@ -276,5 +338,9 @@ def page(project: Project) -> str:
 
 def _row(item: Item, entry: Entry, there: bool) -> str:
     page, hash_, anchor = place(item, entry).partition("#")
-    where: Any = f'<a href="../{page}.html{hash_}{anchor}">{page}{hash_}{anchor}</a>' if there else html.escape(entry.reason or "")
+    where: Any = (
+        f'<a href="../{page}.html{hash_}{anchor}">{page}{hash_}{anchor}</a>'
+        if there
+        else html.escape(entry.reason or "")
+    )
     return f"<tr><td>{item.document}</td><td>{item.kind}</td><td>{html.escape(item.name)}</td><td>{where}</td></tr>"

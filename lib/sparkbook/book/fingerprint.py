@@ -1,4 +1,6 @@
-"""What an executed notebook was made from, as one hash: when it is still the same, the notebook need not run again."""
+"""What an executed notebook was made from, as one hash: when it is still the same, the notebook
+need not run again.
+"""
 
 from __future__ import annotations
 
@@ -27,39 +29,78 @@ class Fingerprints:
         self._library = library or Path(__file__).resolve().parents[1]
 
     def chapter(self, source: Path, values: dict[str, Any], target: str) -> str:
-        """Of a chapter: it may use anything in the library, the catalogue included, and what else its cells speak of."""
+        """Of a chapter: it may use anything in the library, the catalogue included, and what else
+        its cells speak of.
+        """
         written = self._source(source)
         text = "\n".join("".join(source) for _, source, _ in written[1])
         claims = self._claims if "claims" in json.dumps(written) else ""
         kernels = self._kernels if "kernels" in text else ""
-        return _digest("chapter", written, values, target, self._code, self._catalogue, self._pins, claims, kernels, self._modules(text))
+        return _digest(
+            "chapter",
+            written,
+            values,
+            target,
+            self._code,
+            self._catalogue,
+            self._pins,
+            claims,
+            kernels,
+            self._modules(text),
+        )
 
     def model_page(self, recipe: Any, values: dict[str, Any], target: str) -> str:
-        """Of a recipe's page: the template, the library's code, and this one recipe with everything it extends."""
+        """Of a recipe's page: the template, the library's code, and this one recipe with everything
+        it extends.
+        """
         data = recipe.model_dump(mode="json")
-        return _digest("model", self._source(self._project.template), values, target, self._code, data, self._pins)
+        return _digest(
+            "model",
+            self._source(self._project.template),
+            values,
+            target,
+            self._code,
+            data,
+            self._pins,
+        )
 
     @staticmethod
     def _source(path: Path) -> Any:
         """What an author writes in a notebook: no outputs, no counts."""
         notebook = notebooks.read(path)
-        return [notebook["metadata"], [[cell["cell_type"], cell["source"], cell["metadata"]] for cell in notebook["cells"]]]
+        return [
+            notebook["metadata"],
+            [[cell["cell_type"], cell["source"], cell["metadata"]] for cell in notebook["cells"]],
+        ]
 
     @cached_property
     def _code(self) -> str:
-        """Everything in the package but the catalogue, and but the part that builds the book, of which pages see only `present`."""
+        """Everything in the package but the catalogue, and but the part that builds the book, of
+        which pages see only `present`.
+        """
         skip = (self._library / "recipes" / "catalogue", self._library / "book")
-        files = [path for path in _files(self._library) if not any(path.is_relative_to(folder) for folder in skip)]
+        files = [
+            path
+            for path in _files(self._library)
+            if not any(path.is_relative_to(folder) for folder in skip)
+        ]
         return _hash_files([*files, *(self._library / "book").glob("present.py")], self._library)
 
     def _modules(self, text: str) -> str:
         """The modules of the part that builds the book which a text imports."""
-        names = {name for listed in _FROM_BOOK.findall(text) for name in re.findall(r"\w+", listed)} | set(_OF_BOOK.findall(text))
-        return _hash_files([path for path in (self._library / "book").glob("*.py") if path.stem in names], self._library)
+        names = {
+            name for listed in _FROM_BOOK.findall(text) for name in re.findall(r"\w+", listed)
+        } | set(_OF_BOOK.findall(text))
+        return _hash_files(
+            [path for path in (self._library / "book").glob("*.py") if path.stem in names],
+            self._library,
+        )
 
     @cached_property
     def _kernels(self) -> str:
-        """The CUDA sources and what was measured of them, for the chapters that compile or draw them."""
+        """The CUDA sources and what was measured of them, for the chapters that compile or draw
+        them.
+        """
         folder = self._project.root / "kernels"
         return tree(folder) if folder.is_dir() else ""
 
@@ -67,7 +108,10 @@ class Fingerprints:
     def _claims(self) -> str:
         """The claims register, of those chapters that draw from it."""
         folder = self._project.root / "book" / "claims"
-        return _digest(_hash_files(folder.glob("*.yaml"), folder), _hash_files((self._library / "book").glob("claims.py"), self._library))
+        return _digest(
+            _hash_files(folder.glob("*.yaml"), folder),
+            _hash_files((self._library / "book").glob("claims.py"), self._library),
+        )
 
     @cached_property
     def _catalogue(self) -> str:
@@ -76,7 +120,10 @@ class Fingerprints:
 
     @cached_property
     def _pins(self) -> str:
-        return _hash_files([path for name in _REQUIREMENTS if (path := self._project.root / name).exists()], self._project.root)
+        return _hash_files(
+            [path for name in _REQUIREMENTS if (path := self._project.root / name).exists()],
+            self._project.root,
+        )
 
 
 def tree(folder: Path) -> str:
@@ -90,11 +137,18 @@ def text(content: str) -> str:
 
 
 def _files(folder: Path) -> list[Path]:
-    return [path for path in folder.rglob("*") if path.is_file() and "__pycache__" not in path.parts and not path.name.startswith(".")]
+    return [
+        path
+        for path in folder.rglob("*")
+        if path.is_file() and "__pycache__" not in path.parts and not path.name.startswith(".")
+    ]
 
 
 def _hash_files(paths: Iterable[Path], base: Path) -> str:
-    hashes = {path.relative_to(base).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest() for path in paths}
+    hashes = {
+        path.relative_to(base).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in paths
+    }
     return _digest(sorted(hashes.items()))
 
 

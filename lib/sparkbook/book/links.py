@@ -1,9 +1,10 @@
-"""Links that nobody writes: wherever a page names a flag, a rule, a log signature or a recipe, the name leads to its page.
+"""Links that nobody writes: wherever a page names a flag, a rule, a log signature or a recipe, the
+name leads to its page.
 
-Notebooks, prose and generated pages name them as code (`--max-model-len`) or by their codes (FLAG101); a flag that has a page is
-recognized without the marks of code as well, and gets them. The links are put in when the site
-is assembled, so that a notebook reads the same with and without a site around it. Blocks of code, headings and what is a link already are
-left alone.
+Notebooks, prose and generated pages name them as code (`--max-model-len`) or by their codes
+(FLAG101); a flag that has a page is recognized without the marks of code as well, and gets them.
+The links are put in when the site is assembled, so that a notebook reads the same with and without
+a site around it. Blocks of code, headings and what is a link already are left alone.
 """
 
 from __future__ import annotations
@@ -27,7 +28,8 @@ _CLOSED = {"a", "pre", "script", "style", "button", "summary", "option", "svg", 
 class Linker:
     """Knows the address of every name.
 
-    `addresses`: name, as a page writes it (`--max-model-len`, `FLAG101`, a recipe's id), to its address below the site's root.
+    `addresses`: name, as a page writes it (`--max-model-len`, `FLAG101`, a recipe's id), to its
+        address below the site's root.
     """
 
     def __init__(self, addresses: Mapping[str, str]) -> None:
@@ -36,16 +38,24 @@ class Linker:
     def address(self, code: str) -> str | None:
         """Where a piece of code leads: itself a name, or a flag with its value."""
         flag = re.match(r"--(no-)?(?P<name>[a-z][a-z0-9-]*)", code)
-        return self._addresses.get(code) or (self._addresses.get(f"--{flag['name']}") if flag else None)
+        return self._addresses.get(code) or (
+            self._addresses.get(f"--{flag['name']}") if flag else None
+        )
 
     def markdown(self, text: str, page: str) -> str:
-        """A page's Markdown with its links; `page` is the page's own address, to which no name is linked."""
+        """A page's Markdown with its links; `page` is the page's own address, to which no name is
+        linked.
+        """
         up = "../" * page.count("/")
         lines, fence = [], ""
         for line in text.split("\n"):
             mark = _FENCE.match(line)
             if fence:
-                fence = "" if mark and mark["mark"].startswith(fence) and line.strip() == mark["mark"] else fence
+                fence = (
+                    ""
+                    if mark and mark["mark"].startswith(fence) and line.strip() == mark["mark"]
+                    else fence
+                )
             elif mark:
                 fence = mark["mark"]
             elif not line.startswith(("#", "    ", "\t")):
@@ -87,7 +97,9 @@ class Linker:
         def named(name: str) -> str:
             if not name.startswith("--") or code:
                 return linked(name, self._addresses.get(name))
-            return f"<code>{linked(name, self.address(name))}</code>" if self.address(name) else name
+            return (
+                f"<code>{linked(name, self.address(name))}</code>" if self.address(name) else name
+            )
 
         if code and (address := self.address(text)):
             return linked(text, address)
@@ -102,16 +114,31 @@ class Linker:
             for output in cell.get("outputs", ()):
                 data = output.get("data", {})
                 # A notebook's file may hold a text as the list of its lines.
-                data.update({kind: "".join(data[kind]) for kind in ("text/markdown", "text/html") if isinstance(data.get(kind), list)})
+                data.update(
+                    {
+                        kind: "".join(data[kind])
+                        for kind in ("text/markdown", "text/html")
+                        if isinstance(data.get(kind), list)
+                    }
+                )
                 if isinstance(data.get("text/markdown"), str):
                     data["text/markdown"] = self.markdown(data["text/markdown"], page)
-                if isinstance(data.get("text/html"), str) and "application/vnd.jupyter.widget-view+json" not in data:
+                if (
+                    isinstance(data.get("text/html"), str)
+                    and "application/vnd.jupyter.widget-view+json" not in data
+                ):
                     data["text/html"] = self.html(data["text/html"], page)
 
 
 def _finding(text: str, up: str) -> str:
-    """A finding as the library writes it, with its addresses as links and its options as code; a notebook by itself shows them as text."""
-    text = re.sub(r"<dt>why</dt><dd>(rules/[\w-]+\.html#(\w+))</dd>", lambda why: _why(why[1], why[2], up), text)
+    """A finding as the library writes it, with its addresses as links and its options as code; a
+    notebook by itself shows them as text.
+    """
+    text = re.sub(
+        r"<dt>why</dt><dd>(rules/[\w-]+\.html#(\w+))</dd>",
+        lambda why: _why(why[1], why[2], up),
+        text,
+    )
     parts = re.split(r"(<[^>]+>)", text)
     inside = ""
     for i, part in enumerate(parts):
@@ -126,7 +153,10 @@ def _finding(text: str, up: str) -> str:
 
 
 def _why(address: str, code: str, up: str) -> str:
-    return f'<dt>why</dt><dd><a href="{up}{address}">{code.upper()}: what it catches, with examples</a></dd>'
+    return (
+        f'<dt>why</dt><dd><a href="{up}{address}">{code.upper()}: what it catches, with'
+        " examples</a></dd>"
+    )
 
 
 def _marked(word: re.Match[str]) -> str:
@@ -140,7 +170,9 @@ def _escaped(text: str) -> str:
 
 
 def addresses(flags: Mapping[str, Any], recipes: Mapping[str, str]) -> dict[str, str]:
-    """The address of every flag, rule, signature and recipe that has a page. `recipes`: id to the name of its page."""
+    """The address of every flag, rule, signature and recipe that has a page. `recipes`: id to the
+    name of its page.
+    """
     from sparkbook.book.rules import every
 
     found = {f"--{name}": f"flags/{name}.html" for name in flags}

@@ -14,7 +14,9 @@ from typing import Any, Literal
 from sparkbook.errors import SparkbookError
 
 Engine = Literal["attach", "own", "none"]
-"""What a chapter needs: the book's one shared engine, an engine that it starts itself, or none at all."""
+"""What a chapter needs: the book's one shared engine, an engine that it starts itself, or none at
+all.
+"""
 
 ENGINES: tuple[Engine, ...] = ("attach", "own", "none")
 CELL_TIMEOUT_S = 600
@@ -22,7 +24,9 @@ NOT_RUN = "Not run: this book was built with `TARGET=plan`."
 
 # ipykernel warns at each start that its messages are not encrypted; they do not leave this machine.
 _KERNEL_ARGUMENTS = ["--log-level=CRITICAL"]
-_PARAMETER = re.compile(r"(?P<name>\w+): (?P<type>[\w\[\]|., ]+) = (?P<default>.+?)  # (?P<help>.+)")
+_PARAMETER = re.compile(
+    r"(?P<name>\w+): (?P<type>[\w\[\]|., ]+) = (?P<default>.+?)  # (?P<help>.+)"
+)
 _MODEL_ID = re.compile(r"(?<![0-9a-f])[0-9a-f]{32}(?![0-9a-f])")
 
 
@@ -45,7 +49,8 @@ class Failure:
     """Why a notebook did not run to its end.
 
     Attributes:
-        cell: number of the code cell, counted from 1 as its execution count is; 0 where no cell ran.
+        cell: number of the code cell, counted from 1 as its execution count is; 0 where no cell
+            ran.
         first_line: the cell's first line.
         error: the traceback's last line.
     """
@@ -69,7 +74,9 @@ def read(path: Path) -> dict[str, Any]:
     except ValueError as error:
         raise SparkbookError(f"{path.name} is not a notebook: {error}") from None
     if not isinstance(notebook, dict) or notebook.get("nbformat") != 4:
-        raise SparkbookError(f"{path.name} is not a notebook of format 4: open it in JupyterLab and save it again")
+        raise SparkbookError(
+            f"{path.name} is not a notebook of format 4: open it in JupyterLab and save it again"
+        )
     for cell in notebook["cells"]:
         cell["source"] = "".join(cell["source"])
     return notebook
@@ -93,53 +100,75 @@ def engine_of(path: Path) -> Engine:
     """
     engine = read(path)["metadata"].get("sparkbook", {}).get("engine")
     if engine not in ENGINES:
-        raise SparkbookError(f"{path.name}: metadata sparkbook.engine is {engine!r}; it has to be one of {', '.join(ENGINES)}")
+        raise SparkbookError(
+            f"{path.name}: metadata sparkbook.engine is {engine!r}; it has to be one of"
+            f" {', '.join(ENGINES)}"
+        )
     return engine
 
 
 def measures(path: Path) -> bool:
     """Whether the notebook's numbers are taken on its engine, so that nothing may run beside it.
 
-    A notebook with an engine measures unless its metadata says `{"sparkbook": {"measures": false}}`: it only shows that something works.
+    A notebook with an engine measures unless its metadata says
+    `{"sparkbook": {"measures": false}}`: it only shows that something works.
     """
-    return engine_of(path) != "none" and read(path)["metadata"]["sparkbook"].get("measures", True) is not False
+    return (
+        engine_of(path) != "none"
+        and read(path)["metadata"]["sparkbook"].get("measures", True) is not False
+    )
 
 
 def parameters(path: Path) -> dict[str, Parameter]:
     """The notebook's parameters by name.
 
     Raises:
-        SparkbookError: the first code cell is not the one parameters cell, or a line of it is not `name: type = default  # help`.
+        SparkbookError: the first code cell is not the one parameters cell, or a line of it is not
+            `name: type = default  # help`.
     """
     cells = code_cells(read(path))
     if [i for i, cell in enumerate(cells) if "parameters" in tags(cell)] != [0]:
-        raise SparkbookError(f"{path.name}: the first code cell, and no other, has to carry the tag 'parameters'")
+        raise SparkbookError(
+            f"{path.name}: the first code cell, and no other, has to carry the tag 'parameters'"
+        )
     found = {}
     for line in cells[0]["source"].splitlines():
         match = _PARAMETER.fullmatch(line)
         if not match:
-            raise SparkbookError(f"{path.name}: '{line}' in the parameters cell is not of the form 'name: type = default  # what it is'")
+            raise SparkbookError(
+                f"{path.name}: '{line}' in the parameters cell is not of the form 'name: type ="
+                " default  # what it is'"
+            )
         try:
             default = ast.literal_eval(match["default"])
         except (ValueError, SyntaxError):
-            raise SparkbookError(f"{path.name}: the default of '{match['name']}' is no plain literal: {match['default']}") from None
+            raise SparkbookError(
+                f"{path.name}: the default of '{match['name']}' is no plain literal:"
+                f" {match['default']}"
+            ) from None
         found[match["name"]] = Parameter(match["name"], match["type"], default, match["help"])
     return found
 
 
 def require_known(path: Path, values: dict[str, Any]) -> None:
-    """Refuse a parameter that the notebook does not have; papermill itself would only log it and use the default.
+    """Refuse a parameter that the notebook does not have; papermill itself would only log it and
+    use the default.
 
     Raises:
         SparkbookError: naming the unknown ones and those that there are.
     """
     known = parameters(path)
     if unknown := sorted(set(values) - set(known)):
-        raise SparkbookError(f"{path.name} has no parameter {', '.join(unknown)}; it has {', '.join(known) or 'none'}")
+        raise SparkbookError(
+            f"{path.name} has no parameter {', '.join(unknown)}; it has"
+            f" {', '.join(known) or 'none'}"
+        )
 
 
 def without_engine(notebook: dict[str, Any]) -> None:
-    """Put what a cell would have done in the place of each cell tagged `engine`, so that nothing is run and nothing is pretended."""
+    """Put what a cell would have done in the place of each cell tagged `engine`, so that nothing is
+    run and nothing is pretended.
+    """
     for cell in notebook["cells"]:
         if cell["cell_type"] == "code" and "engine" in tags(cell):
             cell["cell_type"] = "markdown"
@@ -159,8 +188,9 @@ def execute(
 ) -> Failure | None:
     """Run a notebook through papermill and write the normalised result.
 
-    The result appears under its name only when it is complete. Where a cell fails, what was reached is written with a note at the top,
-    and the failure is returned; a notebook that was to be replaced by its own run is then left as it is.
+    The result appears under its name only when it is complete. Where a cell fails, what was reached
+    is written with a note at the top, and the failure is returned; a notebook that was to be
+    replaced by its own run is then left as it is.
 
     Args:
         source: the notebook.
@@ -188,9 +218,13 @@ def execute(
     temporary = out.with_name(f".{out.stem}.running.ipynb")
     failure = None
     try:
-        # The working directory goes to the kernel alone: papermill's own `cwd` would move this process, with its other threads.
+        # The working directory goes to the kernel alone: papermill's own `cwd` would move this
+        # process, with its other threads.
         node = nbformat.from_dict(notebook)
-        client = {"resources": {"metadata": {"path": str(source.parent)}}, "extra_arguments": _KERNEL_ARGUMENTS}
+        client = {
+            "resources": {"metadata": {"path": str(source.parent)}},
+            "extra_arguments": _KERNEL_ARGUMENTS,
+        }
         try:
             papermill.execute_notebook(
                 node,
@@ -200,7 +234,8 @@ def execute(
                 language="python",
                 progress_bar=progress,
                 execution_timeout=CELL_TIMEOUT_S,
-                request_save_on_cell_execute=False,  # it would write and check the whole notebook twice for each cell
+                # it would write and check the whole notebook twice for each cell
+                request_save_on_cell_execute=False,
                 **client,
             )
         except PapermillExecutionError as error:
@@ -241,12 +276,17 @@ def _is_banner(cell: Any) -> bool:
 
 def failure_note(failure: Failure) -> str:
     """The note that heads a page whose notebook failed."""
-    return f":::{{error}}\nThis page's notebook did not run to its end when the book was built.\n\n    {failure}\n:::"
+    return (
+        ":::{error}\nThis page's notebook did not run to its end when the book was built.\n\n   "
+        f" {failure}\n:::"
+    )
 
 
 def _place(executed: Path) -> tuple[int, str]:
     """The number among the code cells, and the first line, of the cell that failed."""
-    cells = [cell for cell in code_cells(read(executed)) if "papermill-error-cell-tag" not in tags(cell)]
+    cells = [
+        cell for cell in code_cells(read(executed)) if "papermill-error-cell-tag" not in tags(cell)
+    ]
     for number, cell in enumerate(cells, 1):
         if any(output["output_type"] == "error" for output in cell["outputs"]):
             return number, (cell["source"].strip().splitlines() or [""])[0]
@@ -260,10 +300,16 @@ def _last_line(text: str) -> str:
 
 
 def normalise(notebook: Any) -> None:
-    """Drop what changes from run to run, in place: timings, papermill's metadata, random ids, the way a stream was cut into pieces."""
+    """Drop what changes from run to run, in place: timings, papermill's metadata, random ids, the
+    way a stream was cut into pieces.
+    """
     notebook.metadata.pop("papermill", None)
     notebook.metadata["language_info"] = {"name": "python"}
-    notebook.metadata["kernelspec"] = {"display_name": "Python 3", "language": "python", "name": "python3"}
+    notebook.metadata["kernelspec"] = {
+        "display_name": "Python 3",
+        "language": "python",
+        "name": "python3",
+    }
     for index, cell in enumerate(notebook.cells):
         cell["id"] = f"cell-{index:02d}"
         for key in ("papermill", "execution"):
@@ -279,7 +325,12 @@ def _joined(outputs: list[Any]) -> list[Any]:
     """Neighbouring pieces of one stream as one output."""
     joined: list[Any] = []
     for output in outputs:
-        if output.output_type == "stream" and joined and joined[-1].output_type == "stream" and joined[-1].name == output.name:
+        if (
+            output.output_type == "stream"
+            and joined
+            and joined[-1].output_type == "stream"
+            and joined[-1].name == output.name
+        ):
             joined[-1].text += output.text
         else:
             joined.append(output)
@@ -289,22 +340,31 @@ def _joined(outputs: list[Any]) -> list[Any]:
 def _rename_widgets(notebook: Any) -> None:
     """Give each widget model an id from its place; ipywidgets draws them at random.
 
-    Models are numbered as they are met, going from the widgets that cells show to what those refer to: content alone would not tell two
-    equal models, such as two default layouts, apart.
+    Models are numbered as they are met, going from the widgets that cells show to what those refer
+    to: content alone would not tell two equal models, such as two default layouts, apart.
     """
     widgets = notebook.metadata.get("widgets")
     if not widgets:
         return
     state = next(iter(widgets.values())).get("state", {})
-    by_content = sorted(state, key=lambda name: _MODEL_ID.sub("", json.dumps(state[name], sort_keys=True)))
-    waiting = [*by_content[::-1], *_MODEL_ID.findall(json.dumps(notebook.cells, sort_keys=True))[::-1]]
+    by_content = sorted(
+        state, key=lambda name: _MODEL_ID.sub("", json.dumps(state[name], sort_keys=True))
+    )
+    waiting = [
+        *by_content[::-1],
+        *_MODEL_ID.findall(json.dumps(notebook.cells, sort_keys=True))[::-1],
+    ]
     names: dict[str, str] = {}
     while waiting:
         model = waiting.pop()
         if model in state and model not in names:
             names[model] = f"{len(names):032x}"
             waiting += _MODEL_ID.findall(json.dumps(state[model], sort_keys=True))[::-1]
-    renamed = json.loads(_MODEL_ID.sub(lambda match: names.get(match[0], match[0]), json.dumps(notebook, sort_keys=True)))
+    renamed = json.loads(
+        _MODEL_ID.sub(
+            lambda match: names.get(match[0], match[0]), json.dumps(notebook, sort_keys=True)
+        )
+    )
     import nbformat
 
     fresh = nbformat.from_dict(renamed)

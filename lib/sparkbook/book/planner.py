@@ -1,8 +1,11 @@
-"""The planner in a page: the command `sparkbook plan` itself, run in the reader's browser by Pyodide.
+"""The planner in a page: the command `sparkbook plan` itself, run in the reader's browser by
+Pyodide.
 
-What a page loads when the reader asks for it, all from the site itself: Python (Pyodide, from npm) and `library.zip`, which is packed here:
-the part of this library that a plan needs, and the libraries that it needs in turn, with their licences. The compiled half of pydantic is
-its own build for the browser (`vendor`). `_static/planner.js` makes the form, `_static/planner-worker.mjs` runs Python in its own thread.
+What a page loads when the reader asks for it, all from the site itself: Python (Pyodide, from npm)
+and `library.zip`, which is packed here: the part of this library that a plan needs, and the
+libraries that it needs in turn, with their licences. The compiled half of pydantic is its own build
+for the browser (`vendor`). `_static/planner.js` makes the form, `_static/planner-worker.mjs` runs
+Python in its own thread.
 """
 
 from __future__ import annotations
@@ -23,17 +26,46 @@ MARK = "<!-- planner -->"
 """In a cell of a chapter: the planner stands here on the site."""
 
 OWN = (
-    "__init__.py", "bandwidth.py", "cli.py", "errors.py", "findings.py", "own_yaml.py", "units.py", "book/__init__.py", "book/in_page.py",
-    "checkpoint/*", "cluster/__init__.py", "cluster/advice.py", "cluster/inventory.py", "cluster/published.yaml", "formats/*", "lint/*.py",
-    "lint/rules/*.py", "plan/*", "recipes/*.py", "recipes/catalogue/*.yaml", "releases/*",
-)  # fmt: skip
+    "__init__.py",
+    "bandwidth.py",
+    "cli.py",
+    "errors.py",
+    "findings.py",
+    "own_yaml.py",
+    "units.py",
+    "book/__init__.py",
+    "book/in_page.py",
+    "checkpoint/*",
+    "cluster/__init__.py",
+    "cluster/advice.py",
+    "cluster/inventory.py",
+    "cluster/published.yaml",
+    "formats/*",
+    "lint/*.py",
+    "lint/rules/*.py",
+    "plan/*",
+    "recipes/*.py",
+    "recipes/catalogue/*.yaml",
+    "releases/*",
+)
 """Files of this library, below `sparkbook`. A test follows the command and says what is missing."""
 
 OTHERS = (
-    "annotated-doc", "annotated-types", "packaging", "pydantic", "pydantic-core", "PyYAML", "rich", "shellingham", "typer",
-    "typing-extensions", "typing-inspection",
-)  # fmt: skip
-"""Distributions that come along, as they are installed here: pure Python, and `pydantic-core`'s Python half."""
+    "annotated-doc",
+    "annotated-types",
+    "packaging",
+    "pydantic",
+    "pydantic-core",
+    "PyYAML",
+    "rich",
+    "shellingham",
+    "typer",
+    "typing-extensions",
+    "typing-inspection",
+)
+"""Distributions that come along, as they are installed here: pure Python, and `pydantic-core`'s
+Python half.
+"""
 
 PYODIDE = """The planner in the page runs in Pyodide, which is under the Mozilla Public License 2.0 (https://www.mozilla.org/MPL/2.0/); its
 source is at https://github.com/pyodide/pyodide. Pyodide holds CPython and its standard library, which are under the Python Software
@@ -59,7 +91,11 @@ def write(project: Project, folder: Path) -> int:
     (folder / "library.zip").write_bytes(pack(project.vendor / "wasm"))
     texts = [PYODIDE, *(f"{name}\n\n{text}" for name, text in _licences())]
     (folder / "LICENCES.txt").write_text(f"\n\n{'=' * 100}\n".join(texts), "utf-8")
-    return sum(path.stat().st_size for path in [*came.iterdir(), folder / "library.zip"] if path.suffix != ".txt")
+    return sum(
+        path.stat().st_size
+        for path in [*came.iterdir(), folder / "library.zip"]
+        if path.suffix != ".txt"
+    )
 
 
 def pack(wasm: Path) -> bytes:
@@ -74,7 +110,9 @@ def pack(wasm: Path) -> bytes:
     found = dict(_own()) | dict(_installed())
     compiled = sorted(wasm.rglob("*.so"))
     if not compiled:
-        raise SparkbookError("pydantic-core's build for the browser is not there: run 'make book', which fetches it")
+        raise SparkbookError(
+            "pydantic-core's build for the browser is not there: run 'make book', which fetches it"
+        )
     found |= {path.relative_to(wasm).as_posix(): path for path in compiled}
     held = io.BytesIO()
     with zipfile.ZipFile(held, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as archive:
@@ -108,15 +146,22 @@ def _licences() -> Iterator[tuple[str, str]]:
     for name in OTHERS:
         distribution = _distribution(name)
         for file in distribution.files or ():
-            if ".dist-info" in str(file) and any(word in file.name.lower() for word in _OF_A_LICENCE):
-                yield f"{name} {distribution.version}, {file.name}", Path(str(file.locate())).read_text("utf-8", errors="replace")
+            if ".dist-info" in str(file) and any(
+                word in file.name.lower() for word in _OF_A_LICENCE
+            ):
+                yield (
+                    f"{name} {distribution.version}, {file.name}",
+                    Path(str(file.locate())).read_text("utf-8", errors="replace"),
+                )
 
 
 def _distribution(name: str) -> importlib.metadata.Distribution:
     try:
         return importlib.metadata.distribution(name)
     except importlib.metadata.PackageNotFoundError:
-        raise SparkbookError(f"{name} is not installed, which the planner in the page needs: run 'make book'") from None
+        raise SparkbookError(
+            f"{name} is not installed, which the planner in the page needs: run 'make book'"
+        ) from None
 
 
 def data(ids: Iterable[str], size: int, first: str | None = None) -> dict[str, Any]:
@@ -131,19 +176,29 @@ def data(ids: Iterable[str], size: int, first: str | None = None) -> dict[str, A
     from sparkbook.book import chooser
     from sparkbook.plan.kv import KV_WIDTH
 
-    found = [{"id": recipe.id, "title": recipe.title, "family": recipe.family} for recipe in chooser.chosen(ids)]
+    found = [
+        {"id": recipe.id, "title": recipe.title, "family": recipe.family}
+        for recipe in chooser.chosen(ids)
+    ]
     return {
-        "recipes": found, "first": first or chooser.FIRST, "size": size, "kv": list(KV_WIDTH), "releases": releases.known()[::-1],
-    }  # fmt: skip
+        "recipes": found,
+        "first": first or chooser.FIRST,
+        "size": size,
+        "kv": list(KV_WIDTH),
+        "releases": releases.known()[::-1],
+    }
 
 
 def block(known: dict[str, Any]) -> str:
-    """The planner as a cell's text: its data, from which the script makes the form, and what stands there without scripts."""
+    """The planner as a cell's text: its data, from which the script makes the form, and what stands
+    there without scripts.
+    """
     text = json.dumps(known, ensure_ascii=False, separators=(",", ":")).replace("<", "\\u003c")
     line = html.escape(f"sparkbook plan {known['first']}")
     return (
-        f'<div class="sb-planner"><script type="application/json">{text}</script><noscript><p>With scripts, the planner runs in this page. '
-        f"Without, run <code>{line}</code> where the library is installed.</p></noscript></div>"
+        f'<div class="sb-planner"><script type="application/json">{text}</script><noscript><p>With'
+        f" scripts, the planner runs in this page. Without, run <code>{line}</code> where the"
+        " library is installed.</p></noscript></div>"
     )
 
 
@@ -159,7 +214,12 @@ def place(notebook: dict[str, Any], ids: Iterable[str], size: int, recipe: str |
     for cell in notebook["cells"]:
         if cell["cell_type"] == "markdown" and MARK in cell["source"]:
             known = data(ids if recipe is None else [recipe], size, recipe)
-            cell["source"] = cell["source"].replace(MARK, block(known) if known["recipes"] else NONE)
+            cell["source"] = cell["source"].replace(
+                MARK, block(known) if known["recipes"] else NONE
+            )
 
 
-NONE = "This recipe is for the engine that the book itself runs and not for a Spark, so there is nothing to plan."
+NONE = (
+    "This recipe is for the engine that the book itself runs and not for a Spark, so there is"
+    " nothing to plan."
+)

@@ -1,7 +1,8 @@
 """Recipes as pieces of a page: tables, tabs, remarks.
 
-What a function returns shows itself: in JupyterLab as HTML, on the site as what Sphinx makes of it (real tabs, code with a copy button).
-Every text that comes from a recipe is escaped; `code` in backticks becomes code, and nothing else is markup.
+What a function returns shows itself: in JupyterLab as HTML, on the site as what Sphinx makes of it
+(real tabs, code with a copy button). Every text that comes from a recipe is escaped; `code` in
+backticks becomes code, and nothing else is markup.
 """
 
 from __future__ import annotations
@@ -17,8 +18,16 @@ from sparkbook.recipes.schema import Accuracy, PrepareStep, RequestDefaults
 from sparkbook.store import download_lines
 
 UNKNOWN = "not stated"
-_ENTRY_POINTS = {"command": "the command it is given", "vllm-serve": "<code>vllm serve</code> by itself", "wrapper": "a script of its own"}
-_LEVELS = {"note": ("note", "Note"), "warning": ("warning", "Warning"), "caution": ("caution", "Caution")}
+_ENTRY_POINTS = {
+    "command": "the command it is given",
+    "vllm-serve": "<code>vllm serve</code> by itself",
+    "wrapper": "a script of its own",
+}
+_LEVELS = {
+    "note": ("note", "Note"),
+    "warning": ("warning", "Warning"),
+    "caution": ("caution", "Caution"),
+}
 
 
 class Html:
@@ -37,8 +46,12 @@ class Html:
 class Tabs:
     """Pieces of code side by side: tabs on the site, foldable blocks in JupyterLab."""
 
-    def __init__(self, name: str, tabs: Sequence[tuple[str, str, str]], group: str | None = None) -> None:
-        """`tabs`: title, language of the code, code. Tabs of a `group` stay in step: one choice holds for the whole site."""
+    def __init__(
+        self, name: str, tabs: Sequence[tuple[str, str, str]], group: str | None = None
+    ) -> None:
+        """`tabs`: title, language of the code, code. Tabs of a `group` stay in step: one choice
+        holds for the whole site.
+        """
         self._name, self.tabs, self._group = name, list(tabs), group
 
     def __repr__(self) -> str:
@@ -49,19 +62,25 @@ class Tabs:
         for title, language, code in self.tabs:
             fence = "`" * max(3, 1 + max((len(run) for run in re.findall("`+", code)), default=0))
             sync = f":sync: {title}\n\n" if self._group else ""
-            items.append(f":::{{tab-item}} {title}\n{sync}{fence}{language}\n{code.rstrip()}\n{fence}\n:::")
+            items.append(
+                f":::{{tab-item}} {title}\n{sync}{fence}{language}\n{code.rstrip()}\n{fence}\n:::"
+            )
         group = f":sync-group: {self._group}\n\n" if self._group else ""
         return f"::::{{tab-set}}\n{group}" + "\n\n".join(items) + "\n::::"
 
     def _repr_html_(self) -> str:
-        blocks = (f"<details{' open' * (not i)}><summary>{_text(title)}</summary><pre>{html.escape(code)}</pre></details>"
-                  for i, (title, _, code) in enumerate(self.tabs))  # fmt: skip
+        blocks = (
+            f"<details{' open' * (not i)}><summary>{_text(title)}</summary><pre>{html.escape(code)}</pre></details>"
+            for i, (title, _, code) in enumerate(self.tabs)
+        )
         return "".join(blocks)
 
 
 def summary(recipe: Recipe, target: str) -> Html:
     """The recipe in a sentence, and that its page starts nothing, whatever the book's target."""
-    started = f"Shown, not started: this page runs no engine (target <code>{html.escape(target)}</code>)."
+    started = (
+        f"Shown, not started: this page runs no engine (target <code>{html.escape(target)}</code>)."
+    )
     line = f"<p><strong>{_text(recipe.summary)}</strong></p><p>{started}</p>"
     return Html(f"Summary: {recipe.id}", line)
 
@@ -72,7 +91,10 @@ def facts(recipe: Recipe) -> Html:
     link = f"https://huggingface.co/{model.repo}" if recipe.family != "embedded" else None
     quantization = f"{model.quantization.format.upper()} ({model.quantization.producer or UNKNOWN})"
     rows: list[tuple[str, str | None]] = [
-        ("Model", _link(model.repo, link) + (f" by {_text(model.publisher)}" if model.publisher else "")),
+        (
+            "Model",
+            _link(model.repo, link) + (f" by {_text(model.publisher)}" if model.publisher else ""),
+        ),
         ("Revision", _code(model.revision)),
         ("Architecture", _join(_code(model.architecture), _text(model.design))),
         ("Parameters", _parameters(recipe)),
@@ -80,23 +102,46 @@ def facts(recipe: Recipe) -> Html:
         (
             "Weights",
             model.weights_gb
-            and f"{model.weights_gb:g} GB ({model.weights_gib:.1f} GiB)" + (", counted from shape and formats" * model.weights_counted),
+            and f"{model.weights_gb:g} GB ({model.weights_gib:.1f} GiB)"
+            + (", counted from shape and formats" * model.weights_counted),
         ),
         ("Context", _context(recipe)),
         ("Input", ", ".join(model.modalities)),
         (
             "Licence",
-            _join(_text(model.licence), {True: "gated: accept it before the download", False: "not gated", None: None}[model.gated]),
+            _join(
+                _text(model.licence),
+                {True: "gated: accept it before the download", False: "not gated", None: None}[
+                    model.gated
+                ],
+            ),
         ),
         ("Served as", _code(recipe.served_name)),
-        ("Can do", ", ".join(name.replace("_", " ") for name, able in recipe.capabilities if able) or "text only"),
+        (
+            "Can do",
+            ", ".join(name.replace("_", " ") for name, able in recipe.capabilities if able)
+            or "text only",
+        ),
     ]
     if draft:
         size = f"{draft.params_b:g} B parameters" if draft.params_b else None
-        rows.append(("Speculation", _join(_text(f"{draft.method}, {draft.tokens} tokens"), _code(draft.model), size, _text(draft.note))))
+        rows.append(
+            (
+                "Speculation",
+                _join(
+                    _text(f"{draft.method}, {draft.tokens} tokens"),
+                    _code(draft.model),
+                    size,
+                    _text(draft.note),
+                ),
+            )
+        )
     if image:
         rows += [
-            ("Image", _join(_code(image.ref), "the tag moves: pin a digest" if image.moving else None)),
+            (
+                "Image",
+                _join(_code(image.ref), "the tag moves: pin a digest" if image.moving else None),
+            ),
             ("Digest", _code(image.digest)),
             ("vLLM", _code(image.vllm and image.vllm.removeprefix("=="))),
             ("Runs", _ENTRY_POINTS[recipe.launch.entrypoint]),
@@ -105,11 +150,23 @@ def facts(recipe: Recipe) -> Html:
         rows.append(("Runs", "as a process, without a container"))
     topology = recipe.topology
     rows.append(
-        ("Machines", f"{topology.nodes}, tensor parallel {topology.tensor_parallel}, pipeline parallel {topology.pipeline_parallel}")
+        (
+            "Machines",
+            (
+                f"{topology.nodes}, tensor parallel {topology.tensor_parallel}, pipeline parallel"
+                f" {topology.pipeline_parallel}"
+            ),
+        )
     )
     rows.append(("Status", _text(recipe.status)))
-    body = "".join(f'<tr><th scope="row">{name}</th><td>{value or _unknown()}</td></tr>' for name, value in rows)
-    return Html(f"Facts: {recipe.id}", f'<div class="sb-scroll"><table class="table sb-facts"><tbody>{body}</tbody></table></div>')
+    body = "".join(
+        f'<tr><th scope="row">{name}</th><td>{value or _unknown()}</td></tr>'
+        for name, value in rows
+    )
+    return Html(
+        f"Facts: {recipe.id}",
+        f'<div class="sb-scroll"><table class="table sb-facts"><tbody>{body}</tbody></table></div>',
+    )
 
 
 def _parameters(recipe: Recipe) -> str | None:
@@ -131,7 +188,9 @@ def _context(recipe: Recipe) -> str | None:
 
 
 def forms(recipe: Recipe) -> list[str]:
-    """The formats shown for its launch: docker and compose need an image, a bare line and sparkrun need to know what it runs."""
+    """The formats shown for its launch: docker and compose need an image, a bare line and sparkrun
+    need to know what it runs.
+    """
     if recipe.image is None:
         return ["shell"]
     own_script = recipe.launch.entrypoint == "wrapper" or recipe.serve.command is not None
@@ -143,7 +202,11 @@ def launch_tabs(recipe: Recipe) -> Tabs:
     from sparkbook.formats import FORMATS
 
     shown = [FORMATS[name] for name in forms(recipe)]
-    return Tabs(f"Launch: {recipe.id}", [(form.name, form.language, form.write(recipe)) for form in shown], "launch")
+    return Tabs(
+        f"Launch: {recipe.id}",
+        [(form.name, form.language, form.write(recipe)) for form in shown],
+        "launch",
+    )
 
 
 def prepare(recipe: Recipe) -> Html | Tabs:
@@ -151,24 +214,42 @@ def prepare(recipe: Recipe) -> Html | Tabs:
     if recipe.image is None:
         return Html(
             "Prepare",
-            f"<p>Nothing to prepare: the library starts it, <code>embedded.start(&quot;{recipe.id}&quot;)</code> of "
-            "<code>sparkbook.serve</code>, and puts the model's folder in place of its name in the line below.</p>",
+            "<p>Nothing to prepare: the library starts it,"
+            f" <code>embedded.start(&quot;{recipe.id}&quot;)</code> of"
+            " <code>sparkbook.serve</code>, and puts the model's folder in place of its name in"
+            " the line below.</p>",
         )
     steps = [("download the weights", _download_code(recipe))] if download_lines(recipe) else []
-    steps += [(_prepare_title(step), _prepare_code(step)) for step in recipe.prepare if step.do != "download"]
+    steps += [
+        (_prepare_title(step), _prepare_code(step))
+        for step in recipe.prepare
+        if step.do != "download"
+    ]
     by_hand = [(f"by hand {i}: {title}", "bash", code) for i, (title, code) in enumerate(steps, 1)]
     return Tabs(f"Prepare: {recipe.id}", [("with sparkbook", "bash", _commands(recipe)), *by_hand])
 
 
 def _commands(recipe: Recipe) -> str:
     """The library's own way to a running server."""
-    lines = [f"sparkbook check {recipe.id}", f"sparkbook weights fetch {recipe.id}", f"sparkbook serve {recipe.id}"]
+    lines = [
+        f"sparkbook check {recipe.id}",
+        f"sparkbook weights fetch {recipe.id}",
+        f"sparkbook serve {recipe.id}",
+    ]
     if any(step.do == "fetch" and step.sha256 in (None, "unknown") for step in recipe.prepare):
-        lines[1] = f"# code without a known checksum is refused: read it, then add --unpinned\n{lines[1]}"
+        lines[1] = (
+            f"# code without a known checksum is refused: read it, then add --unpinned\n{lines[1]}"
+        )
     if any(step.do == "run" for step in recipe.prepare):
         lines.insert(2, "# what is run by hand comes here: the next tabs")
     if recipe.variants.get("lint-clean") is not None:
-        lines += ["", f"# the same, changed until the linter has no error and no warning: {recipe.id}@lint-clean"]
+        lines += [
+            "",
+            (
+                "# the same, changed until the linter has no error and no warning:"
+                f" {recipe.id}@lint-clean"
+            ),
+        ]
         lines += [f"sparkbook recipes show {recipe.id}@lint-clean --as docker"]
     return "\n".join(lines)
 
@@ -180,7 +261,9 @@ def _download_code(recipe: Recipe) -> str:
     notes += [f"# size: {step.size_gb:g} GB" for step in steps if step.size_gb]
     if recipe.model.gated:
         notes.append("# gated: accept it on its page first, then: hf auth login")
-    return "\n".join([*notes, "mkdir -p ~/vllm", *(f"HF_HOME=~/vllm {line}" for line in download_lines(recipe))])
+    return "\n".join(
+        [*notes, "mkdir -p ~/vllm", *(f"HF_HOME=~/vllm {line}" for line in download_lines(recipe))]
+    )
 
 
 def _prepare_title(step: PrepareStep) -> str:
@@ -195,9 +278,15 @@ def _prepare_code(step: PrepareStep) -> str:
         why += f"# size: {step.size_gb:g} GB\n"
     match step.do:
         case "fetch":
-            line = f"{why}curl -fL --create-dirs -o {_shell_path(step.to or '')} {shlex.quote(step.url or '')}"
+            line = (
+                f"{why}curl -fL --create-dirs -o {_shell_path(step.to or '')}"
+                f" {shlex.quote(step.url or '')}"
+            )
             if step.sha256 and step.sha256 != "unknown":
-                return f"{line}\necho '{step.sha256}  '{_shell_path(step.to or '')} | sha256sum --check"
+                return (
+                    f"{line}\necho '{step.sha256}  '{_shell_path(step.to or '')} | sha256sum"
+                    " --check"
+                )
             return f"{line}\n# no source states its sha256: read the file before you use it"
         case _:
             return f"{why}{step.command}"
@@ -215,19 +304,30 @@ def remarks(recipe: Recipe) -> Html:
     order = {"caution": 0, "warning": 1, "note": 2}
     items = sorted(recipe.remarks, key=lambda remark: order[remark.level])
     boxes = (
-        f'<div class="admonition {_LEVELS[item.level][0]}"><p class="admonition-title">{_LEVELS[item.level][1]}</p>'
-        f"<p>{_text(item.text)} {_cite(item.source)}</p></div>"
+        f'<div class="admonition {_LEVELS[item.level][0]}"><p'
+        f' class="admonition-title">{_LEVELS[item.level][1]}</p><p>{_text(item.text)}'
+        f" {_cite(item.source)}</p></div>"
         for item in items
     )
-    return Html(f"Remarks: {recipe.id}", "".join(boxes) or "<p>The sources have no remarks on this recipe.</p>")
+    return Html(
+        f"Remarks: {recipe.id}",
+        "".join(boxes) or "<p>The sources have no remarks on this recipe.</p>",
+    )
 
 
 def corrections(recipe: Recipe) -> Html:
-    """Claims of a source that turned out wrong or have expired: the claim, what holds now, and the evidence."""
+    """Claims of a source that turned out wrong or have expired: the claim, what holds now, and the
+    evidence.
+    """
     if not recipe.corrections:
         return Html("Corrections", "<p>None known.</p>")
-    rows = [[_text(item.claim), _text(item.now), item.date.isoformat(), _cite(item.source)] for item in recipe.corrections]
-    return Html(f"Corrections: {recipe.id}", _table(["Claim", "What holds", "Checked", "Evidence"], rows))
+    rows = [
+        [_text(item.claim), _text(item.now), item.date.isoformat(), _cite(item.source)]
+        for item in recipe.corrections
+    ]
+    return Html(
+        f"Corrections: {recipe.id}", _table(["Claim", "What holds", "Checked", "Evidence"], rows)
+    )
 
 
 def accuracy_table(table: Accuracy) -> Html:
@@ -240,8 +340,15 @@ def accuracy_table(table: Accuracy) -> Html:
             known = row.values[0] is not None and row.values[1] is not None
             cells.append(f"{row.values[1] - row.values[0]:+.2f}" if known else _unknown())  # type: ignore[operator]
         rows.append(cells)
-    head = [f"{_text(table.title)} ({_text(table.unit)})", *map(_text, table.series), *(["difference"] if two else [])]
-    note = f"<p>Published{f', measured on {_text(table.machine)}' if table.machine else ''} {_cite(table.source)}.</p>"
+    head = [
+        f"{_text(table.title)} ({_text(table.unit)})",
+        *map(_text, table.series),
+        *(["difference"] if two else []),
+    ]
+    note = (
+        f"<p>Published{f', measured on {_text(table.machine)}' if table.machine else ''}"
+        f" {_cite(table.source)}.</p>"
+    )
     return Html(f"Accuracy: {table.title}", _table(head, rows, numeric=True) + note)
 
 
@@ -257,7 +364,12 @@ def speed_table(recipe: Recipe) -> Html:
         ("Context, tokens", lambda f: _number(f.context_tokens)),
         ("Input, tokens", lambda f: _number(f.prompt_tokens)),
         ("Output, tokens", lambda f: _number(f.output_tokens)),
-        ("Decode, tok/s", lambda f: "–".join(f"{rate:g}" for rate in dict.fromkeys((f.decode_tok_s, f.decode_tok_s_max)) if rate)),
+        (
+            "Decode, tok/s",
+            lambda f: "–".join(
+                f"{rate:g}" for rate in dict.fromkeys((f.decode_tok_s, f.decode_tok_s_max)) if rate
+            ),
+        ),
         ("All requests, tok/s", lambda f: _number(f.aggregate_tok_s)),
         ("Prefill, tok/s", lambda f: _number(f.prefill_tok_s)),
         ("TTFT, ms", lambda f: _number(f.ttft_ms)),
@@ -286,12 +398,16 @@ def fit(recipe: Recipe) -> Html:
     if verdict == found.verdict:
         context += f" at {found.setup.fraction:g} of the memory"
     return Html(
-        f"Fit: {recipe.id}", f"<p><strong>{verdict[0].upper()}{verdict[1:]}</strong>, with {context} (estimate).</p><ul>{said}</ul>"
+        f"Fit: {recipe.id}",
+        f"<p><strong>{verdict[0].upper()}{verdict[1:]}</strong>, with {context}"
+        f" (estimate).</p><ul>{said}</ul>",
     )
 
 
 def expected(recipe: Recipe) -> Html:
-    """What the decode model says for this recipe: an estimate with its interval for each number of requests, and the first token's time."""
+    """What the decode model says for this recipe: an estimate with its interval for each number of
+    requests, and the first token's time.
+    """
     from sparkbook import plan
     from sparkbook.plan.evidence import served
     from sparkbook.plan.prefill import first_token
@@ -299,14 +415,26 @@ def expected(recipe: Recipe) -> Html:
     known = served(recipe)
     speeds = plan.of(recipe.id).decode if known else ()
     if known is None or not speeds:
-        why = "it is made for this book's own engine" if recipe.family == "embedded" else "no source gives all that a step reads"
+        why = (
+            "it is made for this book's own engine"
+            if recipe.family == "embedded"
+            else "no source gives all that a step reads"
+        )
         return Html("Expected", f"<p>No estimate for a Spark: {why}.</p>")
     rows = []
     for speed in speeds:
         _, one, _ = speed.per_request
         slowest = sorted(speed.step.parts.items(), key=lambda part: -part[1])[:2]
         spent = ", ".join(f"{name} {1000 * seconds:.0f} ms" for name, seconds in slowest)
-        rows.append([f"{speed.concurrency}", f"{speed.tok_s:.3g}", f"{speed.low:.3g} to {speed.high:.3g}", f"{one:.3g}", spent])
+        rows.append(
+            [
+                f"{speed.concurrency}",
+                f"{speed.tok_s:.3g}",
+                f"{speed.low:.3g} to {speed.high:.3g}",
+                f"{one:.3g}",
+                spent,
+            ]
+        )
     head = [
         "Requests at once",
         f"Estimate, tok/s together ({speeds[0].context:,} tokens behind each)",
@@ -317,30 +445,41 @@ def expected(recipe: Recipe) -> Html:
     likely = known.reads[1]
     cold, warm = first_token(likely, 100_000), first_token(likely, 100_000, cached=99_000)
     first = (
-        f"<p>First token of an agent's 100,000 tokens, estimate: <strong>{cold.seconds:.0f} s</strong> "
-        f"({cold.low_s:.0f} to {cold.high_s:.0f}) without a prefix cache, <strong>{warm.seconds:.1f} s</strong> "
-        f"({warm.low_s:.1f} to {warm.high_s:.1f}) with 99,000 of them in it.</p>"
+        f"<p>First token of an agent's 100,000 tokens, estimate: <strong>{cold.seconds:.0f}"
+        f" s</strong> ({cold.low_s:.0f} to {cold.high_s:.0f}) without a prefix cache,"
+        f" <strong>{warm.seconds:.1f} s</strong> ({warm.low_s:.1f} to {warm.high_s:.1f}) with"
+        " 99,000 of them in it.</p>"
     )
     draft = ""
     if known.draft:
         low, length, high = known.draft.length
         draft = (
-            f"<p>With {known.draft.tokens} drafted tokens and {length:.1f} tokens a step, as expected for mixed text "
-            f"({low:.1f} to {high:.1f}). Acceptance depends on what is written: measure yours.</p>"
+            f"<p>With {known.draft.tokens} drafted tokens and {length:.1f} tokens a step, as"
+            f" expected for mixed text ({low:.1f} to {high:.1f}). Acceptance depends on what is"
+            " written: measure yours.</p>"
         )
     return Html(f"Expected: {recipe.id}", _table(head, rows) + draft + first)
 
 
 def claims(recipe: Recipe) -> Html:
     """What vendors say about it in words, as they say it."""
-    items = "".join(f"<li>{_text(claim.text)} {_cite(claim.source)}</li>" for claim in recipe.benchmarks.claims)
-    return Html(f"Claims: {recipe.id}", f"<ul>{items}</ul>" if items else "<p>No further claims.</p>")
+    items = "".join(
+        f"<li>{_text(claim.text)} {_cite(claim.source)}</li>" for claim in recipe.benchmarks.claims
+    )
+    return Html(
+        f"Claims: {recipe.id}", f"<ul>{items}</ul>" if items else "<p>No further claims.</p>"
+    )
 
 
 def request_tabs(recipe: Recipe) -> Html | Tabs:
-    """What a request should carry, ready to paste: as a JSON body, and as arguments of the `openai` client."""
+    """What a request should carry, ready to paste: as a JSON body, and as arguments of the `openai`
+    client.
+    """
     if not recipe.request:
-        return Html("Requests", "<p>No source recommends settings for requests: the model's own defaults apply.</p>")
+        return Html(
+            "Requests",
+            "<p>No source recommends settings for requests: the model's own defaults apply.</p>",
+        )
     tabs = []
     for defaults in recipe.request:
         tabs.append((f"{defaults.use}: JSON", "json", _request_json(recipe, defaults)))
@@ -349,12 +488,18 @@ def request_tabs(recipe: Recipe) -> Html | Tabs:
 
 
 def _messages(defaults: RequestDefaults) -> list[dict[str, str]]:
-    system = [{"role": "system", "content": defaults.system_prompt}] if defaults.system_prompt else []
+    system = (
+        [{"role": "system", "content": defaults.system_prompt}] if defaults.system_prompt else []
+    )
     return [*system, {"role": "user", "content": "…"}]
 
 
 def _request_json(recipe: Recipe, defaults: RequestDefaults) -> str:
-    return json.dumps({"model": recipe.served_name, "messages": _messages(defaults), **defaults.body()}, indent=2, ensure_ascii=False)
+    return json.dumps(
+        {"model": recipe.served_name, "messages": _messages(defaults), **defaults.body()},
+        indent=2,
+        ensure_ascii=False,
+    )
 
 
 def _request_python(recipe: Recipe, defaults: RequestDefaults) -> str:
@@ -382,31 +527,56 @@ def sources(recipe: Recipe) -> Html:
 
 
 def overview(recipes: Sequence[Recipe]) -> Html:
-    """All recipes in one table. The site's script makes it sortable and gives it a filter; without it, it is a plain table."""
-    head = ["Model", "Family", "Total, B", "Active, B", "Quantization", "Weights, GB", "Best tok/s", "Context", "Status", "Image"]
+    """All recipes in one table. The site's script makes it sortable and gives it a filter; without
+    it, it is a plain table.
+    """
+    head = [
+        "Model",
+        "Family",
+        "Total, B",
+        "Active, B",
+        "Quantization",
+        "Weights, GB",
+        "Best tok/s",
+        "Context",
+        "Status",
+        "Image",
+    ]
     rows = []
     for recipe in recipes:
         model = recipe.model
-        rows.append([
-            f'<a href="../models/{recipe.slug}.html">{_text(recipe.title)}</a>',
-            _text(recipe.family),
-            _number(model.total_params_b and round(model.total_params_b, 4)),
-            _number(model.active_params_b and round(model.active_params_b, 4)),
-            model.quantization.format.upper(),
-            _number(model.weights_gb),
-            _number(best_single(recipe)),
-            _number(model.context.native),
-            _text(recipe.status),
-            f"<code>{html.escape(recipe.image.ref)}</code>" if recipe.image else "none",
-        ])  # fmt: skip
-    return Html(f"Overview of {len(rows)} recipes", _table(head, [[cell or "–" for cell in row] for row in rows], kind="sb-overview"))
+        rows.append(
+            [
+                f'<a href="../models/{recipe.slug}.html">{_text(recipe.title)}</a>',
+                _text(recipe.family),
+                _number(model.total_params_b and round(model.total_params_b, 4)),
+                _number(model.active_params_b and round(model.active_params_b, 4)),
+                model.quantization.format.upper(),
+                _number(model.weights_gb),
+                _number(best_single(recipe)),
+                _number(model.context.native),
+                _text(recipe.status),
+                f"<code>{html.escape(recipe.image.ref)}</code>" if recipe.image else "none",
+            ]
+        )
+    return Html(
+        f"Overview of {len(rows)} recipes",
+        _table(head, [[cell or "–" for cell in row] for row in rows], kind="sb-overview"),
+    )
 
 
-def _table(head: Sequence[str], rows: Iterable[Sequence[str]], *, kind: str = "", numeric: bool = False) -> str:
+def _table(
+    head: Sequence[str], rows: Iterable[Sequence[str]], *, kind: str = "", numeric: bool = False
+) -> str:
     top = "".join(f'<th scope="col">{name}</th>' for name in head)
     body = "".join("<tr>" + "".join(f"<td>{cell}</td>" for cell in row) + "</tr>" for row in rows)
-    names = " ".join(name for name in ("table", "sb-table", kind, "sb-numeric" if numeric else "") if name)
-    return f'<div class="sb-scroll"><table class="{names}"><thead><tr>{top}</tr></thead><tbody>{body}</tbody></table></div>'
+    names = " ".join(
+        name for name in ("table", "sb-table", kind, "sb-numeric" if numeric else "") if name
+    )
+    return (
+        '<div class="sb-scroll"><table'
+        f' class="{names}"><thead><tr>{top}</tr></thead><tbody>{body}</tbody></table></div>'
+    )
 
 
 def _text(text: str | None) -> str:

@@ -12,7 +12,9 @@ import yaml
 from sparkbook.errors import SparkbookError
 
 TEMPLATE = "model"
-"""Stem of the notebook that is run once per recipe. It is no chapter: the table of contents does not name it."""
+"""Stem of the notebook that is run once per recipe. It is no chapter: the table of contents does
+not name it.
+"""
 
 
 @dataclass(frozen=True)
@@ -34,7 +36,9 @@ class Project:
 
     @property
     def executed(self) -> Path:
-        """The notebooks as papermill left them, with a small JSON file beside each that says what it was made from."""
+        """The notebooks as papermill left them, with a small JSON file beside each that says what
+        it was made from.
+        """
         return self.build / "executed"
 
     @property
@@ -73,7 +77,10 @@ class Project:
             if notebook.exists():
                 found.append(notebook)
             elif not (self.root / f"{name}.md").exists():
-                raise SparkbookError(f"_toc.yml names {name}, and there is neither {name}.md nor {name}.ipynb: add it or drop the line")
+                raise SparkbookError(
+                    f"_toc.yml names {name}, and there is neither {name}.md nor {name}.ipynb: add"
+                    " it or drop the line"
+                )
         return found
 
     def recipe_ids(self) -> list[str]:
@@ -117,5 +124,8 @@ def here() -> Project:
     """
     root = Path(__file__).resolve().parents[3]
     if not (root / "_toc.yml").is_file():
-        raise SparkbookError("the book's notebooks are not here: this command works in a checkout of the project only")
+        raise SparkbookError(
+            "the book's notebooks are not here: this command works in a checkout of the project"
+            " only"
+        )
     return Project(root)

@@ -1,6 +1,8 @@
-"""What the site says about itself: the badges of a page, and the pages on claims, sources, changes and coverage.
+"""What the site says about itself: the badges of a page, and the pages on claims, sources, changes
+and coverage.
 
-All of it is made when the site is assembled, out of the register, the facts and the executed notebooks; nothing of it is typed.
+All of it is made when the site is assembled, out of the register, the facts and the executed
+notebooks; nothing of it is typed.
 """
 
 from __future__ import annotations
@@ -52,30 +54,44 @@ def generated(project: Project) -> Iterator[tuple[str, str]]:
 
 
 def write(project: Project, folder: Path, toc: dict[str, Any], linker: Linker) -> None:
-    """Put the generated pages, with their links, into the assembled book and into its table of contents."""
+    """Put the generated pages, with their links, into the assembled book and into its table of
+    contents.
+    """
     entries = []
     for name, markdown in generated(project):
         (folder / "generated").mkdir(exist_ok=True)
-        (folder / "generated" / f"{name}.md").write_text(linker.markdown(markdown, f"generated/{name}.html"), "utf-8")
+        (folder / "generated" / f"{name}.md").write_text(
+            linker.markdown(markdown, f"generated/{name}.html"), "utf-8"
+        )
         entries.append({"file": f"generated/{name}"})
     if entries:
         toc.setdefault("parts", []).append({"caption": "The record", "chapters": entries})
 
 
 def unreported(project: Project, pages: list[Page]) -> list[str]:
-    """Executable claims that this build's notebooks do not report. In a plan, chapters that need an engine are not asked."""
+    """Executable claims that this build's notebooks do not report. In a plan, chapters that need an
+    engine are not asked.
+    """
     if not (project.root / claims.FOLDER).is_dir():
         return []
-    chapters = {page.name: notebooks.read(page.out) for page in pages if page.title is None and page.out.is_file()}
+    chapters = {
+        page.name: notebooks.read(page.out)
+        for page in pages
+        if page.title is None and page.out.is_file()
+    }
     silent = {name for name, notebook in chapters.items() if _not_run(notebook)}
-    return claims.unreported(chapters, [claim for claim in claims.every() if claim.executed_by not in silent])
+    return claims.unreported(
+        chapters, [claim for claim in claims.every() if claim.executed_by not in silent]
+    )
 
 
 # Badges --------------------------------------------------------------------------------------------------------------------------------
 
 
 def badges(page: Page, notebook: dict[str, Any]) -> str:
-    """What a page's numbers were taken on, when, with which vLLM, and how many findings it shows, as a line of HTML."""
+    """What a page's numbers were taken on, when, with which vLLM, and how many findings it shows,
+    as a line of HTML.
+    """
     made = page.made()
     said: list[tuple[str, str]] = [("taken on", ", ".join(_taken_on(page, notebook)))]
     if date := made.get("date"):
@@ -105,10 +121,11 @@ def counted(severities: Iterable[str]) -> str:
 
 
 class Made:
-    """The day on which this checkout first built each generated page as it is now; a page that comes out the same again keeps its day.
+    """The day on which this checkout first built each generated page as it is now; a page that
+    comes out the same again keeps its day.
 
-    So a build that changes nothing leaves the site as it is, also on the next day. A fresh checkout knows no earlier day.
-    Where a page holds `MADE`, its day is put in.
+    So a build that changes nothing leaves the site as it is, also on the next day. A fresh checkout
+    knows no earlier day. Where a page holds `MADE`, its day is put in.
     """
 
     def __init__(self, file: Path) -> None:
@@ -119,7 +136,9 @@ class Made:
         except (OSError, ValueError):
             kept = None
         known = kept.items() if isinstance(kept, dict) else ()
-        self._before: dict[str, dict[str, str]] = {name: entry for name, entry in known if isinstance(entry, dict)}
+        self._before: dict[str, dict[str, str]] = {
+            name: entry for name, entry in known if isinstance(entry, dict)
+        }
         self._now: dict[str, dict[str, str]] = {}
 
     def put(self, name: str, text: str) -> str:
@@ -139,7 +158,9 @@ def _not_run(notebook: dict[str, Any]) -> bool:
 
 
 def _taken_on(page: Page, notebook: dict[str, Any]) -> list[str]:
-    """What its metadata says (`{"sparkbook": {"taken_on": ["H100"]}}`), else what follows from the engine that it needs."""
+    """What its metadata says (`{"sparkbook": {"taken_on": ["H100"]}}`), else what follows from the
+    engine that it needs.
+    """
     if stated := notebook["metadata"].get("sparkbook", {}).get("taken_on"):
         return list(stated)
     if page.engine == "none":
@@ -164,7 +185,11 @@ def _pinned_engine() -> str | None:
     from sparkbook.book.project import here
 
     pins = here().root / "requirements-engine.txt"
-    found = re.search(r"^vllm(?:-cpu)?==(\S+)", pins.read_text("utf-8"), re.MULTILINE) if pins.is_file() else None
+    found = (
+        re.search(r"^vllm(?:-cpu)?==(\S+)", pins.read_text("utf-8"), re.MULTILINE)
+        if pins.is_file()
+        else None
+    )
     return found[1] if found else None
 
 
@@ -172,9 +197,16 @@ def _findings(page: Page, notebook: dict[str, Any]) -> str:
     if page.title is not None:
         from sparkbook import lint, recipes
 
-        found = [finding.severity for finding in lint.lint(recipes.load(page.values["recipe_id"])).findings]
+        found = [
+            finding.severity
+            for finding in lint.lint(recipes.load(page.values["recipe_id"])).findings
+        ]
     else:
-        shown = [output.get("data", {}).get("text/html", "") for cell in notebook["cells"] for output in cell.get("outputs", [])]
+        shown = [
+            output.get("data", {}).get("text/html", "")
+            for cell in notebook["cells"]
+            for output in cell.get("outputs", [])
+        ]
         found = [severity for text in shown for severity in _FINDING.findall("".join(text))]
     return counted(found)
 
@@ -196,7 +228,9 @@ class _Cited:
 
 
 def cited(project: Project) -> dict[str, _Cited]:
-    """Every source that claims, recipes, rules, images and the landscape cite, by its address; one that has none, by its words."""
+    """Every source that claims, recipes, rules, images and the landscape cite, by its address; one
+    that has none, by its words.
+    """
     from sparkbook import landscape, recipes
     from sparkbook.book import rules
     from sparkbook.releases import images
@@ -236,7 +270,9 @@ def cited(project: Project) -> dict[str, _Cited]:
 
 
 def _addresses(source: str) -> list[tuple[str, str]]:
-    """The addresses in a rule's source with their titles: `[title](address)`, or the words before the address; empty where it has none."""
+    """The addresses in a rule's source with their titles: `[title](address)`, or the words before
+    the address; empty where it has none.
+    """
     named = {url: title.replace("`", "") for title, url in _NAMED.findall(source)}
     words = source.split("http", 1)[0].strip(" ,:(<[")
     return [(url, named.get(url, "" if named else words)) for url in _ADDRESS.findall(source)]
@@ -259,22 +295,29 @@ def sources_page(project: Project) -> str:
         taken = []
         for kind, names in one.taken.items():
             shown = [_LINKS.get(kind, html.escape)(name) for name in names]
-            rest = f"<details><summary>and {len(shown) - MOST} more</summary>{', '.join(shown[MOST:])}</details>" if shown[MOST:] else ""
+            rest = (
+                f"<details><summary>and {len(shown) - MOST}"
+                f" more</summary>{', '.join(shown[MOST:])}</details>"
+                if shown[MOST:]
+                else ""
+            )
             taken.append(f"{kind}: {', '.join(shown[:MOST])}{rest}")
         date = max(one.dates) if one.dates else "–"
         title = re.sub(r"`([^`]+)`", r"<code>\1</code>", html.escape(one.title))
         link = f'<a href="{html.escape(url)}">{title}</a>' if url.startswith("https://") else title
-        rows.append(f'<tr><td>{link}</td><td class="sb-date">{date}</td><td>{"<br>".join(taken)}</td></tr>')
+        rows.append(
+            f'<tr><td>{link}</td><td class="sb-date">{date}</td><td>{"<br>".join(taken)}</td></tr>'
+        )
     intro = (
-        f"Every source that this book cites: {addresses} addresses, and {len(found) - addresses} that have none, such as a run of this "
-        "project's own. Each with the date of the source or, where it states none, the day it was read, and what was taken from it. Facts "
-        "and figures were taken over; sentences and code were not. A dash: no date is stated."
+        f"Every source that this book cites: {addresses} addresses, and {len(found) - addresses}"
+        " that have none, such as a run of this project's own. Each with the date of the source"
+        " or, where it states none, the day it was read, and what was taken from it. Facts and"
+        " figures were taken over; sentences and code were not. A dash: no date is stated."
     )
     head = "".join(f'<th scope="col">{name}</th>' for name in ("Source", "Date", "Taken from it"))
     table = (
-        f'<table class="table sb-table sb-record" data-example="gemma rules"><thead><tr>{head}</tr></thead><tbody>\n'
-        + "\n".join(rows)
-        + "\n</tbody></table>"
+        '<table class="table sb-table sb-record" data-example="gemma'
+        f' rules"><thead><tr>{head}</tr></thead><tbody>\n' + "\n".join(rows) + "\n</tbody></table>"
     )
     return f'# Sources\n\n{intro}\n\n```{{raw}} html\n<div class="sb-scroll">{table}</div>\n```\n'
 
@@ -287,7 +330,8 @@ def _places() -> dict[str, str]:
     return links.addresses({}, {})
 
 
-# What changed --------------------------------------------------------------------------------------------------------------------------
+# What changed
+# --------------------------------------------------------------------------------------------------------------------------
 
 
 def then() -> str:
@@ -296,7 +340,10 @@ def then() -> str:
 
     from sparkbook.landscape import RELEASES
 
-    return max((one.vllm for one in RELEASES if one.track == "vLLM" and str(one.date) <= SINCE), key=Version)
+    return max(
+        (one.vllm for one in RELEASES if one.track == "vLLM" and str(one.date) <= SINCE),
+        key=Version,
+    )
 
 
 def changes_page() -> str:
@@ -307,14 +354,21 @@ def changes_page() -> str:
     from sparkbook.releases.changelog import explain
 
     before, after = then(), releases.table()["releases"][-1]
-    between = [one for one in releases.table()["releases"] if one not in releases.table()["releases"][: releases.get(before).index + 1]]
+    between = [
+        one
+        for one in releases.table()["releases"]
+        if one not in releases.table()["releases"][: releases.get(before).index + 1]
+    ]
     changes = releases.diff(before, after)
     lines = [
         "# What changed since June 2026",
         "",
-        f"The guide that this book starts from is of {SINCE}, when vLLM {before} was the newest release; {len(between)} releases "
-        f"came since, up to {after}. What follows is worked out from vLLM's releases, the facts about images "
-        f"and the {{doc}}`claims register <claims>`.",
+        (
+            f"The guide that this book starts from is of {SINCE}, when vLLM {before} was the newest"
+            f" release; {len(between)} releases came since, up to {after}. What follows is worked"
+            " out from vLLM's releases, the facts about images and the {doc}`claims register"
+            " <claims>`."
+        ),
         "",
         "## vLLM's interface",
         "",
@@ -322,16 +376,34 @@ def changes_page() -> str:
         "|---|--:|--:|--:|",
     ]
     for category, title in releases.CATEGORIES.items():
-        counted = [sum(1 for one in changes if one.category == category and one.change == kind) for kind in ("added", "removed", "changed")]
+        counted = [
+            sum(1 for one in changes if one.category == category and one.change == kind)
+            for kind in ("added", "removed", "changed")
+        ]
         if any(counted):
             lines.append(f"| {title} | {' | '.join(map(str, counted))} |")
-    for category, title in (("options", "Options that are gone"), ("envs", "Environment variables that are no longer read")):
+    for category, title in (
+        ("options", "Options that are gone"),
+        ("envs", "Environment variables that are no longer read"),
+    ):
         gone = [one.name for one in changes if one.category == category and one.change == "removed"]
         marks = "--" if category == "options" else ""
         lines += ["", f"**{title}:** " + ", ".join(f"`{marks}{name}`" for name in gone) + "."]
-    deprecated = [one for one in changes if one.category == "options" and one.change == "changed" and (one.after or {}).get("deprecated")]
+    deprecated = [
+        one
+        for one in changes
+        if one.category == "options"
+        and one.change == "changed"
+        and (one.after or {}).get("deprecated")
+    ]
     lines += ["", "**Deprecated since:**", "", *(f"- {marked(explain(one))}" for one in deprecated)]
-    lines += ["", f"The whole list: `sparkbook releases diff {before} {after}`.", "", "## Images", ""]
+    lines += [
+        "",
+        f"The whole list: `sparkbook releases diff {before} {after}`.",
+        "",
+        "## Images",
+        "",
+    ]
     for one in (one for one in RELEASES if str(one.date) > SINCE):
         inside = "" if one.name == one.vllm else f" with vLLM {one.vllm}"
         when = f"{'out' if one.precision == 'day' else 'out by'} {one.date}"
@@ -343,14 +415,24 @@ def changes_page() -> str:
             if str(source.date) > SINCE:
                 tag = image.tags if isinstance(image.tags, str) else image.tags[0]
                 cite = f"[{source.title}]({source.url}), {source.date}"
-                lines.append(f"- `{image.image}:{tag}`: {marked(bug.what)}. Instead: {marked(bug.fix)} ({cite})")
+                lines.append(
+                    f"- `{image.image}:{tag}`: {marked(bug.what)}. Instead: {marked(bug.fix)}"
+                    f" ({cite})"
+                )
     expired = [claim for claim in claims.every() if claim.verdict == "expired"]
     lines += ["", "## Claims that have expired", "", "True at their time, and not today:", ""]
     lines += ["| claim | what holds now |", "|---|---|"]
-    lines += [f"| [{_cell(claim.statement)}](claims.html#{claim.id}) | {_cell(claim.check)} |" for claim in expired]
+    lines += [
+        f"| [{_cell(claim.statement)}](claims.html#{claim.id}) | {_cell(claim.check)} |"
+        for claim in expired
+    ]
     text = "\n".join(lines) + "\n"
     # A page beside this one: its rows are HTML, which Markdown's own links do not know.
-    return re.sub(r"\[([^\]]*)\]\((claims\.html#[^)]+)\)", lambda match: f'<a href="{match[2]}">{match[1]}</a>', text)
+    return re.sub(
+        r"\[([^\]]*)\]\((claims\.html#[^)]+)\)",
+        lambda match: f'<a href="{match[2]}">{match[1]}</a>',
+        text,
+    )
 
 
 def _cell(text: str) -> str:

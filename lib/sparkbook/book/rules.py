@@ -1,4 +1,6 @@
-"""The pages of the rules: one a family, in which every rule, log signature and check has its own section and address."""
+"""The pages of the rules: one a family, in which every rule, log signature and check has its own
+section and address.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,9 @@ CODE_FAMILIES = (
     "sparkbook.bench.advise:ADV",
     "sparkbook.cluster.checks:FAB",
 )
-"""Families of findings that are made in code, each as the module and the name in it (see `sparkbook.checks`), in the order of the site."""
+"""Families of findings that are made in code, each as the module and the name in it (see
+`sparkbook.checks`), in the order of the site.
+"""
 
 CODE_TABLES = {
     "conv": ("sparkbook.formats.conversion:CODES", "what a conversion says"),
@@ -30,8 +34,9 @@ CODE_TABLES = {
     "lock": ("sparkbook.lock:RULES", "the stack lock"),
     "bench": ("sparkbook.bench.gate:RULES", "measurements that are not numbers"),
 }
-"""Families whose codes stand in a table: name of the page, the table, the page's title. Beside a table its module has `INTRO`, and `page`,
-which gives the section of one code."""
+"""Families whose codes stand in a table: name of the page, the table, the page's title. Beside a
+table its module has `INTRO`, and `page`, which gives the section of one code.
+"""
 
 JUDGED, TESTED = "judged in this build", "held by a test"
 """Who saw to a page's examples."""
@@ -55,14 +60,18 @@ def code_families() -> Iterator[Any]:
 
 
 def rule_pages(
-    flags: Mapping[str, Flag], models: Mapping[str, str], chapters: Iterable[tuple[str, str, str]] = ()
+    flags: Mapping[str, Flag],
+    models: Mapping[str, str],
+    chapters: Iterable[tuple[str, str, str]] = (),
 ) -> Iterator[tuple[str, str]]:
     """Name (without ending) and Markdown of each page, in the order of the table of contents.
 
     Args:
-        flags: the flags that have a page; a rule's section names those that it watches, a signature's those that it speaks of.
+        flags: the flags that have a page; a rule's section names those that it watches, a
+            signature's those that it speaks of.
         models: id and page of each recipe; a rule's section names those of which it complains.
-        chapters: address without ending, title and text of each chapter; a page names those that name its command or one of its codes.
+        chapters: address without ending, title and text of each chapter; a page names those that
+            name its command or one of its codes.
     """
     from sparkbook import lint, releases
     from sparkbook.logs.pages import page as signature_page
@@ -71,24 +80,50 @@ def rule_pages(
     spoken_of, known = _spoken_of(models), releases.known()
     made = functools.partial(_page, list(chapters))
     for family, title in lint.FAMILIES.items():
-        mine = [(r.code, lint.page(r) + _seen(r.code, flags) + _met(r.code, spoken_of)) for r in lint.RULES.values() if r.family == family]
-        intro = "What `sparkbook lint` looks for. Each example was judged when this page was built; what is shown is what the linter said."
+        mine = [
+            (r.code, lint.page(r) + _seen(r.code, flags) + _met(r.code, spoken_of))
+            for r in lint.RULES.values()
+            if r.family == family
+        ]
+        intro = (
+            "What `sparkbook lint` looks for. Each example was judged when this page was built;"
+            " what is shown is what the linter said."
+        )
         met = {recipe for code, _ in mine for recipe in spoken_of.get(code, ())}
-        facts = [("vLLM", f"facts of {known[0]} to {known[-1]}"), ("recipes that it speaks of", str(len(met) or "none"))]
+        facts = [
+            ("vLLM", f"facts of {known[0]} to {known[-1]}"),
+            ("recipes that it speaks of", str(len(met) or "none")),
+        ]
         yield family.lower(), made(f"{family}: {_lower(title)}", intro, mine, JUDGED, facts)
     for hundred, title in LOG_FAMILIES.items():
-        these = [signature for signature in signatures() if signature.id.startswith(f"LOG{hundred}")]
-        mine = [(signature.id, signature_page(signature) + _seen(signature.id, flags)) for signature in these]
-        intro = "What `sparkbook diagnose` recognizes in a log. A test holds each signature to the two examples shown."
+        these = [
+            signature for signature in signatures() if signature.id.startswith(f"LOG{hundred}")
+        ]
+        mine = [
+            (signature.id, signature_page(signature) + _seen(signature.id, flags))
+            for signature in these
+        ]
+        intro = (
+            "What `sparkbook diagnose` recognizes in a log. A test holds each signature to the two"
+            " examples shown."
+        )
         facts = [("signatures", str(len(these)))]
         yield f"log{hundred}", made(f"LOG{hundred}xx: {title}", intro, mine, TESTED, facts)
     for checks in code_families():
         mine = [(check.code, checks.page(check)) for check in checks.checks.values()]
         named = f"{checks.prefix}{'xx' if checks.prefix[-1].isdigit() else ''}"
-        yield checks.prefix.lower(), made(f"{named}: {_lower(checks.title)}", checks.intro, mine, JUDGED)
+        yield (
+            checks.prefix.lower(),
+            made(f"{named}: {_lower(checks.title)}", checks.intro, mine, JUDGED),
+        )
     for name, (module, codes, title) in code_tables().items():
         mine = [(code.code, module.page(code)) for code in codes.values()]
-        yield name, made(f"{name.upper()}: {title}", module.INTRO, mine, TESTED if name == "hub" else JUDGED)
+        yield (
+            name,
+            made(
+                f"{name.upper()}: {title}", module.INTRO, mine, TESTED if name == "hub" else JUDGED
+            ),
+        )
 
 
 def index(pages: Iterable[tuple[str, str]]) -> str:
@@ -97,10 +132,13 @@ def index(pages: Iterable[tuple[str, str]]) -> str:
     for name, markdown in pages:
         title = markdown.partition("\n")[0].removeprefix("# ")
         family, _, about = title.partition(": ")
-        rows.append(f"| [{family}]({name}) | {about} | {len(re.findall(_ANCHOR, markdown, re.MULTILINE))} |")
+        rows.append(
+            f"| [{family}]({name}) | {about} | {len(re.findall(_ANCHOR, markdown, re.MULTILINE))} |"
+        )
     intro = (
-        "Every code that `sparkbook` may answer with, by its first letters: what is looked for, why, what to do, an example in which it is "
-        "found and one in which it is not. To go straight to one, type its code into the search; a line of a log works as well."
+        "Every code that `sparkbook` may answer with, by its first letters: what is looked for,"
+        " why, what to do, an example in which it is found and one in which it is not. To go"
+        " straight to one, type its code into the search; a line of a log works as well."
     )
     head = "| codes | about | how many |\n|---|---|--:|"
     return "\n\n".join(["# Rules and log signatures", intro, "\n".join([head, *rows])]) + "\n"
@@ -116,7 +154,9 @@ def _seen(code: str, flags: Mapping[str, Flag]) -> str:
 
 
 def speaking_of(recipe: Recipe) -> list[str]:
-    """The linter's rules that say something of a recipe: as the catalogue has it, or as its source published it."""
+    """The linter's rules that say something of a recipe: as the catalogue has it, or as its source
+    published it.
+    """
     from sparkbook import lint
     from sparkbook.lint.variants import variant
 
@@ -131,17 +171,25 @@ def _spoken_of(models: Mapping[str, str]) -> dict[str, list[str]]:
     found: dict[str, list[str]] = {}
     for recipe, page in ((recipes.load(name), page) for name, page in models.items()):
         for code in speaking_of(recipe):
-            found.setdefault(code, []).append(f'<a href="../models/{page}.html">{html.escape(recipe.title)}</a>')
+            found.setdefault(code, []).append(
+                f'<a href="../models/{page}.html">{html.escape(recipe.title)}</a>'
+            )
     return found
 
 
 def _met(code: str, spoken_of: dict[str, list[str]]) -> str:
     met = spoken_of.get(code)
-    return f"\nRecipes of which it speaks, as they are or as they were published: {', '.join(met)}.\n" if met else ""
+    return (
+        f"\nRecipes of which it speaks, as they are or as they were published: {', '.join(met)}.\n"
+        if met
+        else ""
+    )
 
 
 class Known(NamedTuple):
-    """A rule, signature or check, as other pages speak of it: its name, where its section stands, where its knowledge comes from."""
+    """A rule, signature or check, as other pages speak of it: its name, where its section stands,
+    where its knowledge comes from.
+    """
 
     code: str
     name: str
@@ -155,12 +203,22 @@ def every() -> Iterator[Known]:
     from sparkbook.book.flags import signature_address
     from sparkbook.logs.signatures import signatures
 
-    yield from (Known(rule.code, rule.name, rule.address, rule.source) for rule in lint.RULES.values())
-    yield from (Known(one.id, one.title, signature_address(one.id), str(one.source)) for one in signatures())
+    yield from (
+        Known(rule.code, rule.name, rule.address, rule.source) for rule in lint.RULES.values()
+    )
+    yield from (
+        Known(one.id, one.title, signature_address(one.id), str(one.source)) for one in signatures()
+    )
     for family in code_families():
-        yield from (Known(check.code, check.name, check.address, check.source) for check in family.checks.values())
+        yield from (
+            Known(check.code, check.name, check.address, check.source)
+            for check in family.checks.values()
+        )
     for module, codes, _ in code_tables().values():
-        yield from (Known(code.code, code.name, code.address, code.source or module.SOURCE) for code in codes.values())
+        yield from (
+            Known(code.code, code.name, code.address, code.source or module.SOURCE)
+            for code in codes.values()
+        )
 
 
 def code_tables() -> dict[str, tuple[Any, dict[str, Any], str]]:
@@ -173,11 +231,21 @@ def code_tables() -> dict[str, tuple[Any, dict[str, Any], str]]:
     return found
 
 
-def _chapters(intro: str, rules: Iterable[tuple[str, str]], chapters: Iterable[tuple[str, str, str]]) -> str:
-    """For the end of a page's introduction: the chapters in which its command or one of its codes stands."""
+def _chapters(
+    intro: str, rules: Iterable[tuple[str, str]], chapters: Iterable[tuple[str, str, str]]
+) -> str:
+    """For the end of a page's introduction: the chapters in which its command or one of its codes
+    stands.
+    """
     command = re.search(r"`(sparkbook \w+)", intro)
-    wanted = re.compile("|".join([rf"\b{code}\b" for code, _ in rules] + ([rf"\b{command[1]}\b"] if command else [])))
-    found = [f"{{doc}}`{title} <../{place}>`" for place, title, text in chapters if wanted.search(text)]
+    wanted = re.compile(
+        "|".join(
+            [rf"\b{code}\b" for code, _ in rules] + ([rf"\b{command[1]}\b"] if command else [])
+        )
+    )
+    found = [
+        f"{{doc}}`{title} <../{place}>`" for place, title, text in chapters if wanted.search(text)
+    ]
     return f"\n\nChapters that speak of it: {', '.join(found)}." if found else ""
 
 
@@ -196,11 +264,23 @@ def _page(
     said = [("taken on", f"{2 * len(rules)} examples, {how}"), ("built", record.MADE), *facts]
     if found := re.findall(r"^- \*\*(error|warning|info)\*\*", "\n".join(sections), re.MULTILINE):
         said.append(("findings in them", record.counted(found)))
-    return "\n\n".join([f"# {title}", record.badge_line(said), intro + _chapters(intro, rules, chapters), *sections]) + "\n"
+    return (
+        "\n\n".join(
+            [
+                f"# {title}",
+                record.badge_line(said),
+                intro + _chapters(intro, rules, chapters),
+                *sections,
+            ]
+        )
+        + "\n"
+    )
 
 
 def _section(markdown: str) -> str:
-    """A rule's page as a section: its title one level deeper, its own headings as bold words; code blocks are left alone."""
+    """A rule's page as a section: its title one level deeper, its own headings as bold words; code
+    blocks are left alone.
+    """
     lines, fenced = [], False
     for line in markdown.strip().splitlines():
         fenced ^= line.startswith("```")

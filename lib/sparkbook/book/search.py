@@ -1,5 +1,6 @@
-"""What the search page needs to recognize a pasted line of a log and the names of flags, rules and recipes: a script that the page loads
-(`_static/search.js`)."""
+"""What the search page needs to recognize a pasted line of a log and the names of flags, rules and
+recipes: a script that the page loads (`_static/search.js`).
+"""
 
 from __future__ import annotations
 
@@ -9,7 +10,8 @@ from collections.abc import Iterable, Mapping
 
 
 def script(flags: Iterable[str], models: Mapping[str, str]) -> str:
-    """`_static/signatures.js`: patterns and addresses of all signatures, and the names of everything else that has a page.
+    """`_static/signatures.js`: patterns and addresses of all signatures, and the names of
+    everything else that has a page.
 
     Args:
         flags: the flags that have a page.
@@ -37,14 +39,18 @@ def script(flags: Iterable[str], models: Mapping[str, str]) -> str:
         "signatures": known,
         "flags": sorted(flags),
         "codes": {one.code: [_plain(one.name), one.address] for one in every()},
-        "recipes": [[recipe.title, page, f"{recipe.id} {recipe.model.repo}"] for recipe, page in loaded],
+        "recipes": [
+            [recipe.title, page, f"{recipe.id} {recipe.model.repo}"] for recipe, page in loaded
+        ],
     }
     data = json.dumps(answers, ensure_ascii=False, separators=(",", ":"))
     return f"window.sparkbookSignatures = {data};\n"
 
 
 def in_script(pattern: str) -> str:
-    """A regular expression of Python as JavaScript writes it: named groups are the one difference in what the signatures use."""
+    """A regular expression of Python as JavaScript writes it: named groups are the one difference
+    in what the signatures use.
+    """
     return re.sub(r"\(\?P<(\w+)>", r"(?:", pattern)
 
 

@@ -38,11 +38,14 @@ _JUPYTER_BOOK = (
 _WARNING = re.compile(r"^.*(?:WARNING|ERROR|CRITICAL|SEVERE): .*")
 
 
-def publish(project: Project, pages: list[Page], outcome: Outcome, say: Callable[[str], None]) -> None:
-    """Bring `_build/html` up to date: assemble, build afresh, check, and put it in the place of the old one.
+def publish(
+    project: Project, pages: list[Page], outcome: Outcome, say: Callable[[str], None]
+) -> None:
+    """Bring `_build/html` up to date: assemble, build afresh, check, and put it in the place of the
+    old one.
 
-    A site with warnings or broken links is published all the same, so that it can be looked at, but counts as a problem, and is built
-    again next time.
+    A site with warnings or broken links is published all the same, so that it can be looked at, but
+    counts as a problem, and is built again next time.
 
     Raises:
         SparkbookError: Sphinx ended without a site; the old one is left as it is.
@@ -71,13 +74,23 @@ def publish(project: Project, pages: list[Page], outcome: Outcome, say: Callable
 
 
 def site_fingerprint(project: Project) -> str:
-    """Of everything that the pages are made from: the assembled tree, other projects' scripts, and the versions of Sphinx and its kin."""
-    pins = (project.root / "requirements.txt").read_text("utf-8") if (project.root / "requirements.txt").exists() else ""
-    return "\n".join([fingerprint.tree(project.source_tree), vendor.fingerprint(project), fingerprint.text(pins)])
+    """Of everything that the pages are made from: the assembled tree, other projects' scripts, and
+    the versions of Sphinx and its kin.
+    """
+    pins = (
+        (project.root / "requirements.txt").read_text("utf-8")
+        if (project.root / "requirements.txt").exists()
+        else ""
+    )
+    return "\n".join(
+        [fingerprint.tree(project.source_tree), vendor.fingerprint(project), fingerprint.text(pins)]
+    )
 
 
 def assemble(project: Project, pages: list[Page]) -> None:
-    """Write `_build/book`, the folder that Sphinx reads. Beside it the old one is gone only when the new one is complete."""
+    """Write `_build/book`, the folder that Sphinx reads. Beside it the old one is gone only when
+    the new one is complete.
+    """
     from sparkbook import recipes
     from sparkbook.book import chooser, flags, links, planner, search
 
@@ -86,7 +99,9 @@ def assemble(project: Project, pages: list[Page]) -> None:
     fresh.mkdir(parents=True)
     for name in _COPIED:
         shutil.copyfile(project.root / name, fresh / name)
-    shutil.copytree(project.root / "book", fresh / "book", ignore=shutil.ignore_patterns(".*", "__pycache__"))
+    shutil.copytree(
+        project.root / "book", fresh / "book", ignore=shutil.ignore_patterns(".*", "__pycache__")
+    )
     (fresh / "_vendor").symlink_to("../vendor/site")
     models = {page.values["recipe_id"]: page.out.stem for page in pages if page.title is not None}
     known = flags.flags(models)
@@ -106,18 +121,30 @@ def assemble(project: Project, pages: list[Page]) -> None:
         if page.title is None:
             texts.append((f"notebooks/{page.out.stem}", *_title_and_text(notebook)))
         notebook["cells"].insert(1, _prose("run-it", run_line(page)))
-        if page.title is not None and (named := flags.of_recipe(recipes.load(page.values["recipe_id"]), known)):
+        if page.title is not None and (
+            named := flags.of_recipe(recipes.load(page.values["recipe_id"]), known)
+        ):
             sources = [cell["source"] for cell in notebook["cells"]]
-            after_the_line = next((i for i, source in enumerate(sources) if source.startswith("## What to know")), len(sources))
+            after_the_line = next(
+                (i for i, source in enumerate(sources) if source.startswith("## What to know")),
+                len(sources),
+            )
             notebook["cells"].insert(after_the_line, _prose("named", named))
         linker.notebook(notebook, f"{folder.name}/{page.out.stem}.html")
-        planner.place(notebook, models, loaded, page.values.get("recipe_id") if page.title is not None else None)
+        planner.place(
+            notebook,
+            models,
+            loaded,
+            page.values.get("recipe_id") if page.title is not None else None,
+        )
         text = json.dumps(notebook, indent=1, ensure_ascii=False, sort_keys=True)
         (folder / page.out.name).write_text(text + "\n", "utf-8")
     made = record.Made(project.build / "generated.json")
     sections = list(_write_pages(fresh / "flags", flags.pages(known, texts), linker, made))
     judged = list(rules.rule_pages(known, models, texts))
-    names = list(_write_pages(fresh / "rules", [("index", rules.index(judged)), *judged], linker, made))
+    names = list(
+        _write_pages(fresh / "rules", [("index", rules.index(judged)), *judged], linker, made)
+    )
     made.save()
     toc = with_models(project.toc(), [page for page in pages if page.title is not None])
     looked_up = [
@@ -126,12 +153,18 @@ def assemble(project: Project, pages: list[Page]) -> None:
     ]
     toc.setdefault("parts", []).append({"caption": "Look up", "chapters": looked_up})
     record.write(project, fresh, toc, linker)
-    (fresh / "_toc.yml").write_text(yaml.safe_dump(toc, sort_keys=False, allow_unicode=True), "utf-8")
+    (fresh / "_toc.yml").write_text(
+        yaml.safe_dump(toc, sort_keys=False, allow_unicode=True), "utf-8"
+    )
     swap(fresh, project.source_tree)
 
 
-def _write_pages(folder: Path, written: Iterable[tuple[str, str]], linker: Linker, made: record.Made) -> Iterator[str]:
-    """Write generated pages with their links and the day on which they came out so; gives their names."""
+def _write_pages(
+    folder: Path, written: Iterable[tuple[str, str]], linker: Linker, made: record.Made
+) -> Iterator[str]:
+    """Write generated pages with their links and the day on which they came out so; gives their
+    names.
+    """
     folder.mkdir()
     for name, markdown in written:
         linked = linker.markdown(markdown, f"{folder.name}/{name}.html")
@@ -148,14 +181,25 @@ def run_line(page: Page) -> str:
     """How a reader runs the page on a Spark, and the notebook to take along."""
     from sparkbook.book import notebooks
 
-    values = " ".join(f"-p {name} {value}" for name, value in page.values.items() if name != "target")
+    values = " ".join(
+        f"-p {name} {value}" for name, value in page.values.items() if name != "target"
+    )
     known = notebooks.parameters(page.source)
     attach = page.engine == "attach" and "target" in known
-    line = f".venv/bin/papermill notebooks/{page.source.name} out.ipynb --cwd notebooks {values}{' -p target attach' * attach}".rstrip()
+    line = (
+        f".venv/bin/papermill notebooks/{page.source.name} out.ipynb --cwd notebooks"
+        f" {values}{' -p target attach' * attach}".rstrip()
+    )
     before = "SPARKBOOK_ENDPOINT=http://127.0.0.1:8000 " * (page.engine == "attach")
-    text = f"in a checkout of the book, `make lab` and open `notebooks/{page.source.name}`; or without a browser:"
+    text = (
+        f"in a checkout of the book, `make lab` and open `notebooks/{page.source.name}`; or without"
+        " a browser:"
+    )
     taken = f"{{download}}`The notebook as it was run here <{page.out.name}>`; or, {text}"
-    return f":::{{dropdown}} Run this on your Spark\n:class-container: sb-run\n\n{taken}\n\n```bash\n{before}{line}\n```\n:::"
+    return (
+        ":::{dropdown} Run this on your Spark\n:class-container:"
+        f" sb-run\n\n{taken}\n\n```bash\n{before}{line}\n```\n:::"
+    )
 
 
 def _title_and_text(notebook: dict[str, Any]) -> tuple[str, str]:
@@ -178,14 +222,18 @@ def with_models(toc: dict[str, Any], models: list[Page]) -> dict[str, Any]:
                 chapter["sections"] = entries
                 return toc
     if entries:
-        raise SparkbookError(f"_toc.yml names no notebooks/{OVERVIEW}, under which the recipes' pages would stand: add it")
+        raise SparkbookError(
+            f"_toc.yml names no notebooks/{OVERVIEW}, under which the recipes' pages would stand:"
+            " add it"
+        )
     return toc
 
 
 def sphinx(project: Project) -> tuple[Path, list[str]]:
     """Build the site from nothing, by jupyter-book; every warning is a problem.
 
-    Always afresh: Sphinx warns only about pages that it reads again, so a second build would pass where the first one failed.
+    Always afresh: Sphinx warns only about pages that it reads again, so a second build would pass
+        where the first one failed.
 
     Returns:
         The folder with the new site, and the warnings.
@@ -212,19 +260,36 @@ def sphinx(project: Project) -> tuple[Path, list[str]]:
     # jupyter-book writes the start page's forward only when there was no warning.
     if (html / "genindex.html").is_file() and not (html / "index.html").is_file():
         root = yaml.safe_load((project.source_tree / "_toc.yml").read_text("utf-8"))["root"]
-        (html / "index.html").write_text(f'<meta http-equiv="Refresh" content="0; url={root}.html" />\n', "utf-8")
-    warnings = [match[0].replace(f"{project.source_tree}{os.sep}", "") for match in map(_WARNING.search, text.splitlines()) if match]
+        (html / "index.html").write_text(
+            f'<meta http-equiv="Refresh" content="0; url={root}.html" />\n', "utf-8"
+        )
+    warnings = [
+        match[0].replace(f"{project.source_tree}{os.sep}", "")
+        for match in map(_WARNING.search, text.splitlines())
+        if match
+    ]
     if not (html / "genindex.html").is_file():
-        raise SparkbookError("Sphinx ended without a site:\n" + "\n".join(text.strip().splitlines()[-12:]))
+        raise SparkbookError(
+            "Sphinx ended without a site:\n" + "\n".join(text.strip().splitlines()[-12:])
+        )
     if done.returncode and not warnings:
-        warnings = [f"jupyter-book ended with exit code {done.returncode}; its words are in _build/site.log"]
+        warnings = [
+            f"jupyter-book ended with exit code {done.returncode}; its words are in _build/site.log"
+        ]
     return html, list(dict.fromkeys(warnings))
 
 
 def _run(command: list[str], project: Project) -> subprocess.CompletedProcess[str]:
     """Run Sphinx; it ends with this process, also on Ctrl-C."""
     env = {**os.environ, "PYTHONUTF8": "1", "NO_COLOR": "1"}
-    process = subprocess.Popen(command, cwd=project.build, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        command,
+        cwd=project.build,
+        env=env,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
     try:
         stdout, stderr = process.communicate(timeout=_TIMEOUT_S)
     except subprocess.TimeoutExpired:
@@ -237,7 +302,9 @@ def _run(command: list[str], project: Project) -> subprocess.CompletedProcess[st
 
 
 def swap(fresh: Path, place: Path) -> None:
-    """Put a finished folder in the place of an old one, by renaming: at no time is there half of it."""
+    """Put a finished folder in the place of an old one, by renaming: at no time is there half of
+    it.
+    """
     old = place.with_name(f"{place.name}.old")
     shutil.rmtree(old, ignore_errors=True)
     if place.exists():

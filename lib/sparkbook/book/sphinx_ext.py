@@ -1,6 +1,8 @@
-"""What the book adds to Sphinx itself: it knows two settings that jupyter-book always passes on, and lets pages be read side by side.
+"""What the book adds to Sphinx itself: it knows two settings that jupyter-book always passes on,
+and lets pages be read side by side.
 
-The settings belong to extensions that the book leaves out (comments on pages, LaTeX), and Sphinx warns about one that nobody declared.
+The settings belong to extensions that the book leaves out (comments on pages, LaTeX), and Sphinx
+warns about one that nobody declared.
 """
 
 from __future__ import annotations
@@ -20,6 +22,8 @@ def setup(app: Sphinx) -> dict[str, Any]:
 
 
 def _read_side_by_side(app: Sphinx, _config: object) -> None:
-    """jupyter-book always loads an extension that numbers sections after all pages are read; that it doesn't mind how, it forgot to say."""
+    """jupyter-book always loads an extension that numbers sections after all pages are read; that
+    it doesn't mind how, it forgot to say.
+    """
     if numbering := app.extensions.get("sphinx_multitoc_numbering"):
         numbering.parallel_read_safe = True

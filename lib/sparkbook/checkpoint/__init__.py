@@ -1,10 +1,12 @@
-"""Facts about a checkpoint, without loading or downloading its weights: bytes by class of tensors, formats, and what a sequence keeps.
+"""Facts about a checkpoint, without loading or downloading its weights: bytes by class of tensors,
+formats, and what a sequence keeps.
 
     >>> from sparkbook import checkpoint
     >>> checkpoint.load("openai/gpt-oss-120b").geometry.active_experts
     4
 
-`load` takes what is written down (`known.yaml`), a folder, or with `hub=True` the hub's config files and safetensors headers.
+`load` takes what is written down (`known.yaml`), a folder, or with `hub=True` the hub's config
+files and safetensors headers.
 """
 
 from __future__ import annotations
@@ -14,14 +16,25 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sparkbook.checkpoint.known import names, unwritten
-from sparkbook.checkpoint.values import UNKNOWN, Cache, Checkpoint, Geometry, Quantization, Range, TokenReads, Weights
+from sparkbook.checkpoint.values import (
+    UNKNOWN,
+    Cache,
+    Checkpoint,
+    Geometry,
+    Quantization,
+    Range,
+    TokenReads,
+    Weights,
+)
 from sparkbook.errors import SparkbookError
 
 if TYPE_CHECKING:
     from sparkbook.recipes.schema import Recipe
 
 
-def load(name: str, *, hub: bool = False, revision: str | None = None, card_gb: float | None = None) -> Checkpoint:
+def load(
+    name: str, *, hub: bool = False, revision: str | None = None, card_gb: float | None = None
+) -> Checkpoint:
     """The facts about a checkpoint.
 
     Args:
@@ -50,7 +63,9 @@ def load(name: str, *, hub: bool = False, revision: str | None = None, card_gb: 
 
 
 def of_recipe(recipe: Recipe) -> Checkpoint:
-    """The checkpoint that a recipe serves: a folder that ships with the package, what is written down, or the card's figures alone."""
+    """The checkpoint that a recipe serves: a folder that ships with the package, what is written
+    down, or the card's figures alone.
+    """
     model = recipe.model
     if model.publisher is None or recipe.family == "embedded":
         shipped = Path(__file__).parent.parent / "serve" / "models" / model.repo
@@ -58,14 +73,27 @@ def of_recipe(recipe: Recipe) -> Checkpoint:
             from sparkbook.checkpoint import local
 
             return local.read(shipped)
-    # A size stated for a checkpoint that is quantized while loading is that of other files; a counted one is no second source.
-    card = None if model.quantization.producer == "vllm" or model.weights_counted else model.weights_gb
+    # A size stated for a checkpoint that is quantized while loading is that of other files; a
+    # counted one is no second source.
+    card = (
+        None if model.quantization.producer == "vllm" or model.weights_counted else model.weights_gb
+    )
     if model.repo in names():
         return load(model.repo, card_gb=card)
     return unwritten(model.repo, card, model.total_params_b, model.quantization.format)
 
 
 __all__ = [
-    "UNKNOWN", "Cache", "Checkpoint", "Geometry", "Quantization", "Range", "TokenReads", "Weights", "load", "names", "of_recipe",
+    "UNKNOWN",
+    "Cache",
+    "Checkpoint",
+    "Geometry",
+    "Quantization",
+    "Range",
+    "TokenReads",
+    "Weights",
+    "load",
+    "names",
+    "of_recipe",
     "unwritten",
-]  # fmt: skip
+]

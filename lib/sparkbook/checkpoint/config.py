@@ -1,7 +1,9 @@
-"""Reads a `config.json`: the geometry of the caches, and how many parameters each class of tensors has.
+"""Reads a `config.json`: the geometry of the caches, and how many parameters each class of tensors
+has.
 
-Written for the architectures of the catalogue and their relatives. Names of keys are those of Hugging Face transformers 5
-(`models/*/configuration_*.py`); what a layer caches is vLLM 0.32.0's (`model_executor/models/`, `v1/kv_cache_interface.py`).
+Written for the architectures of the catalogue and their relatives. Names of keys are those of
+Hugging Face transformers 5 (`models/*/configuration_*.py`); what a layer caches is vLLM 0.32.0's
+(`model_executor/models/`, `v1/kv_cache_interface.py`).
 """
 
 from __future__ import annotations
@@ -25,18 +27,28 @@ def text_config(config: Config) -> Config:
     for name in ("text_config", "llm_config", "language_config"):
         inner = config.get(name)
         if isinstance(inner, Mapping) and "hidden_size" in inner:
-            return {**{key: value for key, value in config.items() if key in ("dtype", "torch_dtype", "tie_word_embeddings")}, **inner}
+            return {
+                **{
+                    key: value
+                    for key, value in config.items()
+                    if key in ("dtype", "torch_dtype", "tie_word_embeddings")
+                },
+                **inner,
+            }
     return config
 
 
 def dtype_bytes(config: Config) -> int:
     """Bytes of the model's own dtype; 2 where the config does not say."""
     text = text_config(config)
-    return DTYPE_BYTES.get(str(text.get("dtype") or text.get("torch_dtype") or config.get("dtype")), 2)
+    return DTYPE_BYTES.get(
+        str(text.get("dtype") or text.get("torch_dtype") or config.get("dtype")), 2
+    )
 
 
 def layer_kinds(text: Config) -> list[str]:
-    """Kind of each layer: `full_attention`, `sliding_attention`, `linear_attention`, or of Nemotron-H `mamba`, `attention`, `moe`, `mlp`.
+    """Kind of each layer: `full_attention`, `sliding_attention`, `linear_attention`, or of
+    Nemotron-H `mamba`, `attention`, `moe`, `mlp`.
 
     Raises:
         SparkbookError: the config does not say how many layers there are.
@@ -50,15 +62,27 @@ def layer_kinds(text: Config) -> list[str]:
     if types := text.get("layer_types"):
         return [str(kind) for kind in types]
     if every := text.get("full_attention_interval"):
-        return ["full_attention" if (i + 1) % every == 0 else "linear_attention" for i in range(count)]
-    if str(text.get("model_type")).startswith(("qwen3_next", "qwen3_5")) and "linear_num_value_heads" in text:
+        return [
+            "full_attention" if (i + 1) % every == 0 else "linear_attention" for i in range(count)
+        ]
+    if (
+        str(text.get("model_type")).startswith(("qwen3_next", "qwen3_5"))
+        and "linear_num_value_heads" in text
+    ):
         return ["full_attention" if (i + 1) % 4 == 0 else "linear_attention" for i in range(count)]
     if text.get("sliding_window") and (every := text.get("sliding_window_pattern")):
-        return ["full_attention" if (i + 1) % every == 0 else "sliding_attention" for i in range(count)]
+        return [
+            "full_attention" if (i + 1) % every == 0 else "sliding_attention" for i in range(count)
+        ]
     if text.get("sliding_window") and str(text.get("model_type")) == "gpt_oss":
         return ["sliding_attention" if i % 2 == 0 else "full_attention" for i in range(count)]
-    # Mistral's and Phi-3's window holds for every layer; Qwen's is off unless use_sliding_window says so.
-    everywhere = text.get("sliding_window") and text.get("use_sliding_window", True) and str(text.get("model_type")) in ("mistral", "phi3")
+    # Mistral's and Phi-3's window holds for every layer; Qwen's is off unless use_sliding_window
+    # says so.
+    everywhere = (
+        text.get("sliding_window")
+        and text.get("use_sliding_window", True)
+        and str(text.get("model_type")) in ("mistral", "phi3")
+    )
     return ["sliding_attention" if everywhere else "full_attention"] * count
 
 
@@ -66,7 +90,10 @@ def _whole(text: Config, *names: str) -> int:
     for name in names:
         if isinstance(value := text.get(name), int) and not isinstance(value, bool):
             return value
-    raise SparkbookError(f"the config says nothing of {' or '.join(names)}, so this is not a decoder that can be planned for")
+    raise SparkbookError(
+        f"the config says nothing of {' or '.join(names)}, so this is not a decoder that can be"
+        " planned for"
+    )
 
 
 def _heads(text: Config, kind: str) -> tuple[int, int, int]:
@@ -94,7 +121,11 @@ def geometry(config: Config) -> Geometry:
         rope = _whole(text, "qk_rope_head_dim")
         caches.append(Cache("mla", len(kinds), 1, latent + rope, 0))
         # Multiplied out in prefill, every head works at full size.
-        width = len(kinds) * _whole(text, "num_attention_heads") * (text.get("qk_nope_head_dim", 0) + rope)
+        width = (
+            len(kinds)
+            * _whole(text, "num_attention_heads")
+            * (text.get("qk_nope_head_dim", 0) + rope)
+        )
     else:
         shared = text.get("num_kv_shared_layers") or 0
         own = kinds[: len(kinds) - shared]  # the last ones read the cache of an earlier layer
@@ -106,7 +137,14 @@ def geometry(config: Config) -> Geometry:
             if count:
                 window = text.get("sliding_window") or 0
                 caches.append(
-                    Cache("window" if kind == "sliding_attention" else "full", count, keys, size, size, window if "sliding" in kind else 0)
+                    Cache(
+                        "window" if kind == "sliding_attention" else "full",
+                        count,
+                        keys,
+                        size,
+                        size,
+                        window if "sliding" in kind else 0,
+                    )
                 )
     if count := kinds.count("linear_attention"):
         caches.append(_gdn(text, count))
@@ -120,7 +158,11 @@ def geometry(config: Config) -> Geometry:
         caches=tuple(caches),
         tied=bool(text.get("tie_word_embeddings", _tied_by_default(text))),
         experts=_experts(text),
-        active_experts=text.get("num_experts_per_tok") or text.get("top_k_experts") or 0 if _experts(text) else 0,
+        active_experts=(
+            text.get("num_experts_per_tok") or text.get("top_k_experts") or 0
+            if _experts(text)
+            else 0
+        ),
         attention_width=width,
         context=_context(text),
         intermediate=text.get("intermediate_size") or 0,
@@ -128,14 +170,20 @@ def geometry(config: Config) -> Geometry:
 
 
 def _context(text: Config) -> int | None:
-    """Longest context that vLLM takes without being overruled (vLLM 0.32.0, `_get_and_verify_max_len`): a rope that is stretched by a plain
-    factor adds it; YaRN, LongRoPE and Llama 3 write the stretched length down themselves."""
+    """Longest context that vLLM takes without being overruled (vLLM 0.32.0,
+    `_get_and_verify_max_len`): a rope that is stretched by a plain factor adds it; YaRN, LongRoPE
+    and Llama 3 write the stretched length down themselves.
+    """
     stated = text.get("max_position_embeddings")
     if not isinstance(stated, int):
         return None
     rope = text.get("rope_parameters") or text.get("rope_scaling") or {}
     kind = rope.get("rope_type") or rope.get("type")
-    factor = rope.get("factor") if kind in ("linear", "dynamic") and "gemma3" not in str(text.get("model_type")) else None
+    factor = (
+        rope.get("factor")
+        if kind in ("linear", "dynamic") and "gemma3" not in str(text.get("model_type"))
+        else None
+    )
     return int(stated * factor) if isinstance(factor, int | float) else stated
 
 
@@ -145,32 +193,40 @@ def _tied_by_default(text: Config) -> bool:
 
 
 def _experts(text: Config) -> int:
-    return text.get("n_routed_experts") or text.get("num_local_experts") or text.get("num_experts") or 0
+    return (
+        text.get("n_routed_experts")
+        or text.get("num_local_experts")
+        or text.get("num_experts")
+        or 0
+    )
 
 
 def _gdn(text: Config, count: int) -> Cache:
     keys, values = _whole(text, "linear_num_key_heads"), _whole(text, "linear_num_value_heads")
     key, value = _whole(text, "linear_key_head_dim"), _whole(text, "linear_value_head_dim")
-    # The state is float32 by the config of Qwen3.5 (mamba_ssm_dtype), which vLLM follows; Qwen3-Next's says nothing.
+    # The state is float32 by the config of Qwen3.5 (mamba_ssm_dtype), which vLLM follows;
+    # Qwen3-Next's says nothing.
     dtype = text.get("mamba_ssm_dtype") or text.get("mamba_ssm_cache_dtype")
     return Cache(
-        "gdn", count,
+        "gdn",
+        count,
         conv=(2 * keys * key + values * value, text.get("linear_conv_kernel_dim", 4)),
         state=values * value * key,
         state_bytes=DTYPE_BYTES.get(str(dtype)),
-    )  # fmt: skip
+    )
 
 
 def _mamba(text: Config, count: int) -> Cache:
     heads, size = _whole(text, "mamba_num_heads"), _whole(text, "mamba_head_dim")
     states, groups = _whole(text, "ssm_state_size"), text.get("n_groups", 8)
     return Cache(
-        "mamba2", count,
+        "mamba2",
+        count,
         conv=(heads * size + 2 * groups * states, text.get("conv_kernel", 4)),
         state=heads * size * states,
         state_bytes=DTYPE_BYTES.get(str(text.get("mamba_ssm_cache_dtype", "float32"))),
         chunk=text.get("chunk_size", 128),
-    )  # fmt: skip
+    )
 
 
 def draft_layers(text: Config) -> int:
@@ -183,16 +239,19 @@ def _draft(text: Config, kinds: list[str]) -> list[Cache]:
     if not (count := draft_layers(text)):
         return []
     if text.get("kv_lora_rank"):
-        return [Cache("mla", count, 1, text["kv_lora_rank"] + text["qk_rope_head_dim"], 0, draft=True)]
+        return [
+            Cache("mla", count, 1, text["kv_lora_rank"] + text["qk_rope_head_dim"], 0, draft=True)
+        ]
     _, keys, size = _heads(text, "attention" if "attention" in kinds else "full_attention")
     return [Cache("full", count, keys, size, size, draft=True)]
 
 
 def parameters(config: Config) -> dict[TensorClass, int]:
-    """Parameters by class, counted from the shapes. Biases and norms of a layer are counted where they are large enough to be seen.
+    """Parameters by class, counted from the shapes. Biases and norms of a layer are counted where
+    they are large enough to be seen.
 
-    Vision and sound towers are counted only as far as their config's usual keys allow; a tower whose size is not known is left out, so
-    compare the sum with the card.
+    Vision and sound towers are counted only as far as their config's usual keys allow; a tower
+    whose size is not known is left out, so compare the sum with the card.
 
     Raises:
         SparkbookError: the config lacks what a decoder's config says.
@@ -220,11 +279,16 @@ def parameters(config: Config) -> dict[TensorClass, int]:
         if kind in ("mamba", "attention"):
             continue
         if kind == "mlp" or not _has_experts(text, i, kind):
-            add("mlp", (2 if model == "nemotron_h" else 3) * hidden * (text.get("intermediate_size") or 0))
+            add(
+                "mlp",
+                (2 if model == "nemotron_h" else 3) * hidden * (text.get("intermediate_size") or 0),
+            )
             continue
         for name, count in _moe_params(text).items():
             add(name, count)
-        if model.startswith("gemma4") and text.get("enable_moe_block", True):  # its experts work beside a dense MLP
+        if model.startswith("gemma4") and text.get(
+            "enable_moe_block", True
+        ):  # its experts work beside a dense MLP
             add("mlp", 3 * hidden * (text.get("intermediate_size") or 0))
     if draft := draft_layers(text):
         per_layer = _attention_params(text, "full_attention", 0)
@@ -242,17 +306,36 @@ def _has_experts(text: Config, layer: int, kind: str) -> bool:
         return True
     if types := text.get("mlp_layer_types"):
         return types[layer] == "sparse"
-    dense = layer < (text.get("first_k_dense_replace") or 0) or layer in (text.get("mlp_only_layers") or ())
-    return bool(_experts(text)) and not dense and (layer + 1) % (text.get("decoder_sparse_step") or 1) == 0
+    dense = layer < (text.get("first_k_dense_replace") or 0) or layer in (
+        text.get("mlp_only_layers") or ()
+    )
+    return (
+        bool(_experts(text))
+        and not dense
+        and (layer + 1) % (text.get("decoder_sparse_step") or 1) == 0
+    )
 
 
 def _attention_params(text: Config, kind: str, layer: int) -> int:
     hidden = _whole(text, "hidden_size")
     if latent := text.get("kv_lora_rank"):
-        heads, rope, nope = _whole(text, "num_attention_heads"), text["qk_rope_head_dim"], text["qk_nope_head_dim"]
+        heads, rope, nope = (
+            _whole(text, "num_attention_heads"),
+            text["qk_rope_head_dim"],
+            text["qk_nope_head_dim"],
+        )
         value, query = text["v_head_dim"], text.get("q_lora_rank")
-        down = hidden * query + query * heads * (nope + rope) if query else hidden * heads * (nope + rope)
-        return down + hidden * (latent + rope) + latent * heads * (nope + value) + heads * value * hidden
+        down = (
+            hidden * query + query * heads * (nope + rope)
+            if query
+            else hidden * heads * (nope + rope)
+        )
+        return (
+            down
+            + hidden * (latent + rope)
+            + latent * heads * (nope + value)
+            + heads * value * hidden
+        )
     queries, keys, size = _heads(text, kind)
     if per_layer := text.get("num_attention_heads_per_layer"):
         queries = per_layer[layer]
@@ -266,20 +349,30 @@ def _gdn_params(text: Config) -> int:
     key = text["linear_num_key_heads"] * text["linear_key_head_dim"]
     value = text["linear_num_value_heads"] * text["linear_value_head_dim"]
     hidden = _whole(text, "hidden_size")
-    return hidden * (2 * key + 3 * value + 2 * text["linear_num_value_heads"]) + (2 * key + value) * text.get("linear_conv_kernel_dim", 4)
+    return hidden * (2 * key + 3 * value + 2 * text["linear_num_value_heads"]) + (
+        2 * key + value
+    ) * text.get("linear_conv_kernel_dim", 4)
 
 
 def _mamba_params(text: Config) -> int:
     inner, hidden = text["mamba_num_heads"] * text["mamba_head_dim"], _whole(text, "hidden_size")
     conv = inner + 2 * text.get("n_groups", 8) * text["ssm_state_size"]
-    return hidden * (inner + conv + text["mamba_num_heads"]) + inner * hidden + conv * text.get("conv_kernel", 4)
+    return (
+        hidden * (inner + conv + text["mamba_num_heads"])
+        + inner * hidden
+        + conv * text.get("conv_kernel", 4)
+    )
 
 
 def _moe_params(text: Config) -> dict[TensorClass, int]:
     hidden, count, model = _whole(text, "hidden_size"), _experts(text), str(text.get("model_type"))
     inner = text.get("moe_intermediate_size") or _whole(text, "intermediate_size")
     matrices, latent = (2 if model == "nemotron_h" else 3), text.get("moe_latent_size")
-    shared = text.get("moe_shared_expert_intermediate_size") or text.get("shared_expert_intermediate_size") or 0
+    shared = (
+        text.get("moe_shared_expert_intermediate_size")
+        or text.get("shared_expert_intermediate_size")
+        or 0
+    )
     if not shared and text.get("n_shared_experts"):
         shared = inner * text["n_shared_experts"]
     return {
@@ -291,7 +384,9 @@ def _moe_params(text: Config) -> dict[TensorClass, int]:
 
 
 def _tower(vision: Any) -> int:
-    """Parameters of a vision transformer by the usual keys; 0 where there is none, or its config says too little."""
+    """Parameters of a vision transformer by the usual keys; 0 where there is none, or its config
+    says too little.
+    """
     if not isinstance(vision, Mapping):
         return 0
     layers = vision.get("depth") or vision.get("num_hidden_layers") or 0

@@ -1,4 +1,6 @@
-"""Reads a checkpoint on the Hugging Face hub without its weights: config files, and headers of safetensors files by range requests."""
+"""Reads a checkpoint on the Hugging Face hub without its weights: config files, and headers of
+safetensors files by range requests.
+"""
 
 from __future__ import annotations
 
@@ -25,11 +27,13 @@ def read(name: str, revision: str | None = None, api: HfApi | None = None) -> Ch
 
     Args:
         name: handle, `ORG/MODEL`.
-        revision: branch, tag or commit; None: the default branch. It is resolved to a commit once, and everything is read there.
+        revision: branch, tag or commit; None: the default branch. It is resolved to a commit once,
+            and everything is read there.
         api: client; None: the hub that HF_ENDPOINT names, with the caller's own token.
 
     Raises:
-        SparkbookError: no such repository or revision, no permission, no network, or no safetensors files; the message says what to do.
+        SparkbookError: no such repository or revision, no permission, no network, or no safetensors
+            files; the message says what to do.
     """
     from huggingface_hub import HfApi
 
@@ -39,7 +43,9 @@ def read(name: str, revision: str | None = None, api: HfApi | None = None) -> Ch
 
 
 class Files(NamedTuple):
-    """A repository's checkpoint at one commit: its config files, and its safetensors files with their sizes in bytes."""
+    """A repository's checkpoint at one commit: its config files, and its safetensors files with
+    their sizes in bytes.
+    """
 
     commit: str
     config: dict[str, Any]
@@ -54,7 +60,9 @@ def files(api: HfApi, name: str, revision: str | None = None) -> Files:
 
 
 def read_range(api: HfApi, name: str, file: str, commit: str, begin: int, end: int) -> bytes:
-    """Bytes begin to end (exclusive) of a repository's file, and no others. Raises SparkbookError as `read` does."""
+    """Bytes begin to end (exclusive) of a repository's file, and no others. Raises SparkbookError
+    as `read` does.
+    """
     from huggingface_hub import hf_hub_url
     from huggingface_hub.utils import get_session, hf_raise_for_status
 
@@ -62,16 +70,28 @@ def read_range(api: HfApi, name: str, file: str, commit: str, begin: int, end: i
         return b""
     with _told(api, name, commit):
         url = hf_hub_url(name, file, revision=commit, endpoint=api.endpoint)
-        headers = {**api._build_hf_headers(), "range": f"bytes={begin}-{end - 1}", "accept-encoding": "identity"}
-        with get_session().stream("GET", url, headers=headers, timeout=TIMEOUT_S, follow_redirects=True) as answer:
+        headers = {
+            **api._build_hf_headers(),
+            "range": f"bytes={begin}-{end - 1}",
+            "accept-encoding": "identity",
+        }
+        with get_session().stream(
+            "GET", url, headers=headers, timeout=TIMEOUT_S, follow_redirects=True
+        ) as answer:
             if answer.status_code >= 400:
                 answer.read()
             hf_raise_for_status(answer)
             if answer.status_code != 206:
-                raise SparkbookError(f"{api.endpoint} sends the whole of {file} instead of the part asked for: fetch {name} first")
+                raise SparkbookError(
+                    f"{api.endpoint} sends the whole of {file} instead of the part asked for: fetch"
+                    f" {name} first"
+                )
             data = answer.read()
     if len(data) != end - begin:
-        raise SparkbookError(f"{name}: {file} is cut off: {len(data)} of {end - begin} bytes from {begin} on; try again")
+        raise SparkbookError(
+            f"{name}: {file} is cut off: {len(data)} of {end - begin} bytes from {begin} on; try"
+            " again"
+        )
     return bytes(data)
 
 
@@ -87,31 +107,49 @@ def _told(api: HfApi, name: str, revision: str | None) -> Iterator[None]:
         status = getattr(error.response, "status_code", 403)
         if status == 401:
             raise SparkbookError(
-                f"{name} is gated, and no valid token was sent: accept its licence on {where}, make a token that may read, and set HF_TOKEN"
+                f"{name} is gated, and no valid token was sent: accept its licence on {where}, make"
+                " a token that may read, and set HF_TOKEN"
             ) from None
         raise SparkbookError(
-            f"{name} is gated, and its licence is not accepted by the account of this token: accept it on {where} and try again"
+            f"{name} is gated, and its licence is not accepted by the account of this token: accept"
+            f" it on {where} and try again"
         ) from None
     except errors.RevisionNotFoundError:
-        raise SparkbookError(f"{name} has no revision '{revision}': {where}/commits shows the ones there are") from None
+        raise SparkbookError(
+            f"{name} has no revision '{revision}': {where}/commits shows the ones there are"
+        ) from None
     except errors.RepositoryNotFoundError as error:
         status = getattr(error.response, "status_code", 404)
-        token = "" if status == 404 else "; or it is private and the token is missing or wrong: set HF_TOKEN"
-        raise SparkbookError(f"there is no model {name} on {api.endpoint}: check the spelling{token}") from None
+        token = (
+            ""
+            if status == 404
+            else "; or it is private and the token is missing or wrong: set HF_TOKEN"
+        )
+        raise SparkbookError(
+            f"there is no model {name} on {api.endpoint}: check the spelling{token}"
+        ) from None
     except errors.OfflineModeIsEnabled:
-        raise SparkbookError(f"{name} can't be read: HF_HUB_OFFLINE is set; unset it, or give a local folder") from None
+        raise SparkbookError(
+            f"{name} can't be read: HF_HUB_OFFLINE is set; unset it, or give a local folder"
+        ) from None
     except (errors.NotASafetensorsRepoError, errors.SafetensorsParsingError) as error:
         raise SparkbookError(f"{name}: {str(error).splitlines()[0]}") from None
     except errors.HfHubHTTPError as error:
         status = getattr(error.response, "status_code", "no status")
-        hint = {401: "the token is not valid: set HF_TOKEN anew", 403: f"this token may not read it: see {where}",
-                429: "too many requests: wait a minute, or send a token"}.get(status, "try again later")  # fmt: skip
+        hint = {
+            401: "the token is not valid: set HF_TOKEN anew",
+            403: f"this token may not read it: see {where}",
+            429: "too many requests: wait a minute, or send a token",
+        }.get(status, "try again later")
         raise SparkbookError(f"{where} answers {status}: {hint}") from None
     except errors.HFValidationError as error:
-        raise SparkbookError(f"'{name}' is no handle of a model: {str(error).splitlines()[0]}") from None
+        raise SparkbookError(
+            f"'{name}' is no handle of a model: {str(error).splitlines()[0]}"
+        ) from None
     except (errors.LocalEntryNotFoundError, *_network_errors(), OSError) as error:
         raise SparkbookError(
-            f"{api.endpoint} can't be reached ({type(error).__name__}): check the network, or give a local folder"
+            f"{api.endpoint} can't be reached ({type(error).__name__}): check the network, or give"
+            " a local folder"
         ) from None
 
 
@@ -126,18 +164,28 @@ def _files(api: HfApi, name: str, revision: str | None) -> Files:
     commit = info.sha
     sizes = {file.rfilename: file.size for file in info.siblings or []}
     if "config.json" not in sizes:
-        raise SparkbookError(f"{name} has no config.json, so it is no checkpoint in Hugging Face's layout")
+        raise SparkbookError(
+            f"{name} has no config.json, so it is no checkpoint in Hugging Face's layout"
+        )
     config = _json(api, name, "config.json", commit)
     names = sorted(file for file in sizes if file.endswith(".safetensors") and "/" not in file)
     if "model.safetensors.index.json" in sizes:
         index = _json(api, name, "model.safetensors.index.json", commit)
         named = {str(file) for file in index.get("weight_map", {}).values()}
         if missing := sorted(named - set(names)):
-            raise SparkbookError(f"{name}: {len(missing)} files of its index are missing, such as {missing[0]}")
+            raise SparkbookError(
+                f"{name}: {len(missing)} files of its index are missing, such as {missing[0]}"
+            )
         names = [file for file in names if file in named]
     if not names:
-        raise SparkbookError(f"{name} holds no safetensors files; weights in other formats (.bin, GGUF) are not read")
-    hf_quant = _json(api, name, "hf_quant_config.json", commit) if "hf_quant_config.json" in sizes else None
+        raise SparkbookError(
+            f"{name} holds no safetensors files; weights in other formats (.bin, GGUF) are not read"
+        )
+    hf_quant = (
+        _json(api, name, "hf_quant_config.json", commit)
+        if "hf_quant_config.json" in sizes
+        else None
+    )
     return Files(commit, config, hf_quant, {file: sizes[file] or 0 for file in names})
 
 
@@ -148,7 +196,11 @@ def _read(api: HfApi, name: str, revision: str | None) -> Checkpoint:
         found = api.parse_safetensors_file_metadata(name, file, revision=commit)
         headers.append(
             {
-                tensor: {"dtype": str(entry.dtype), "shape": list(entry.shape), "data_offsets": list(entry.data_offsets)}
+                tensor: {
+                    "dtype": str(entry.dtype),
+                    "shape": list(entry.shape),
+                    "data_offsets": list(entry.data_offsets),
+                }
                 for tensor, entry in found.tensors.items()
             }
         )

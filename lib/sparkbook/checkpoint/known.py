@@ -1,4 +1,6 @@
-"""Checkpoints of the catalogue from written-down facts (`known.yaml`), without a download and without a network."""
+"""Checkpoints of the catalogue from written-down facts (`known.yaml`), without a download and
+without a network.
+"""
 
 from __future__ import annotations
 
@@ -28,9 +30,15 @@ def names() -> list[str]:
 
 
 def stated_context(name: str) -> int | None:
-    """`max_position_embeddings` of a checkpoint's config, tokens; None where nothing is written down of it."""
+    """`max_position_embeddings` of a checkpoint's config, tokens; None where nothing is written
+    down of it.
+    """
     entry = facts()["checkpoints"].get(name)
-    return facts()["shapes"][entry["shape"]]["config"].get("max_position_embeddings") if entry else None
+    return (
+        facts()["shapes"][entry["shape"]]["config"].get("max_position_embeddings")
+        if entry
+        else None
+    )
 
 
 def shape(name: str) -> dict[str, Any]:
@@ -70,7 +78,11 @@ def load(name: str, card_gb: float | None = None) -> Checkpoint:
     entries = facts()["checkpoints"]
     if name not in entries:
         close = difflib.get_close_matches(name, names(), n=3, cutoff=0.6)
-        hint = f"did you mean {', '.join(close)}?" if close else "give a local folder, or read it from the hub"
+        hint = (
+            f"did you mean {', '.join(close)}?"
+            if close
+            else "give a local folder, or read it from the hub"
+        )
         raise SparkbookError(f"nothing is written down of the checkpoint '{name}'; {hint}")
     entry = entries[name]
     config = shape(entry["shape"])
@@ -78,7 +90,10 @@ def load(name: str, card_gb: float | None = None) -> Checkpoint:
     weights = counted(counts, entry["formats"])
     if tower := entry.get("tower"):
         weights += (Weights("vision", "bf16", Range(*tower), Range(*tower) * 2),)
-    narrow = sorted({form for forms in entry["formats"].values() for form in forms.split(" or ")}, key=lambda form: BITS_PER_WEIGHT[form])
+    narrow = sorted(
+        {form for forms in entry["formats"].values() for form in forms.split(" or ")},
+        key=lambda form: BITS_PER_WEIGHT[form],
+    )
     source = facts()["sources"][facts()["shapes"][entry["shape"]]["source"]]
     return Checkpoint(
         name=name,
@@ -86,7 +101,9 @@ def load(name: str, card_gb: float | None = None) -> Checkpoint:
         model_type=config["model_type"],
         geometry=geometry(config),
         weights=weights,
-        quantization=Quantization(narrow[0] if narrow[0] != "bf16" else "none", entry.get("producer")),
+        quantization=Quantization(
+            narrow[0] if narrow[0] != "bf16" else "none", entry.get("producer")
+        ),
         card_bytes=card_gb * 1e9 if card_gb else None,
         dtype_bytes=dtype_bytes(config),
         source=source,
@@ -94,8 +111,11 @@ def load(name: str, card_gb: float | None = None) -> Checkpoint:
     )
 
 
-def unwritten(name: str, card_gb: float | None = None, params_b: float | None = None, form: str | None = None) -> Checkpoint:
-    """A checkpoint of which only a card's figures are known: its cache is unknown, and so is what it keeps for a sequence.
+def unwritten(
+    name: str, card_gb: float | None = None, params_b: float | None = None, form: str | None = None
+) -> Checkpoint:
+    """A checkpoint of which only a card's figures are known: its cache is unknown, and so is what
+    it keeps for a sequence.
 
     Args:
         name: handle.
@@ -107,8 +127,20 @@ def unwritten(name: str, card_gb: float | None = None, params_b: float | None = 
     known: tuple[Weights, ...] = ()
     if card is None and params_b:
         # Between all weights in this format and half of them left in BF16.
-        low, high = (BITS_PER_WEIGHT[form or "bf16"] / 8 * params_b * 1e9, BITS_PER_WEIGHT["bf16"] / 8 * params_b * 1e9)
-        known = (Weights("mlp", form or "bf16", Range.of(params_b * 1e9), Range(low, (low + high) / 2)),)
+        low, high = (
+            BITS_PER_WEIGHT[form or "bf16"] / 8 * params_b * 1e9,
+            BITS_PER_WEIGHT["bf16"] / 8 * params_b * 1e9,
+        )
+        known = (
+            Weights("mlp", form or "bf16", Range.of(params_b * 1e9), Range(low, (low + high) / 2)),
+        )
     return Checkpoint(
-        name, None, None, None, known, Quantization(form or "none"), card_bytes=card, unknown=("shape of the model: its KV cache",)
+        name,
+        None,
+        None,
+        None,
+        known,
+        Quantization(form or "none"),
+        card_bytes=card,
+        unknown=("shape of the model: its KV cache",),
     )

@@ -1,4 +1,6 @@
-"""Facts about a checkpoint as values: a number known in bounds, bytes by class of tensors, and the geometry of what a sequence keeps."""
+"""Facts about a checkpoint as values: a number known in bounds, bytes by class of tensors, and the
+geometry of what a sequence keeps.
+"""
 
 from __future__ import annotations
 
@@ -16,8 +18,9 @@ Number = int | float
 class Range:
     """A number that is known to lie between two bounds; an exact one has equal bounds.
 
-    Arithmetic carries the bounds through, so that what is unknown at the start is still seen as unknown at the end and never counts as
-    zero. Differences and quotients take the worst pairing: nothing is assumed about how two unknowns hang together.
+    Arithmetic carries the bounds through, so that what is unknown at the start is still seen as
+    unknown at the end and never counts as zero. Differences and quotients take the worst pairing:
+    nothing is assumed about how two unknowns hang together.
     """
 
     low: float
@@ -25,7 +28,10 @@ class Range:
 
     def __post_init__(self) -> None:
         if not self.low <= self.high:
-            raise SparkbookError(f"a range goes from its lower to its upper bound, not from {self.low} to {self.high}")
+            raise SparkbookError(
+                f"a range goes from its lower to its upper bound, not from {self.low} to"
+                f" {self.high}"
+            )
 
     @classmethod
     def of(cls, value: Range | Number) -> Range:
@@ -100,13 +106,29 @@ UNKNOWN = Range(0, math.inf)
 """Nothing is known but that it is not negative."""
 
 TensorClass = Literal[
-    "attention", "linear", "mlp", "shared expert", "experts", "router", "latent", "embedding", "head", "vision", "draft", "norms", "scales",
-]  # fmt: skip
-"""Classes of tensors: `linear` are recurrent mixers (Mamba-2, Gated DeltaNet), `experts` the routed ones, `latent` the projections around
-them, `vision` towers for images and sound, `draft` a multi-token-prediction head, `scales` what quantized tensors carry beside."""
+    "attention",
+    "linear",
+    "mlp",
+    "shared expert",
+    "experts",
+    "router",
+    "latent",
+    "embedding",
+    "head",
+    "vision",
+    "draft",
+    "norms",
+    "scales",
+]
+"""Classes of tensors: `linear` are recurrent mixers (Mamba-2, Gated DeltaNet), `experts` the routed
+ones, `latent` the projections around them, `vision` towers for images and sound, `draft` a
+multi-token-prediction head, `scales` what quantized tensors carry beside.
+"""
 
 NOT_READ: frozenset[str] = frozenset({"embedding", "vision", "draft"})
-"""Classes that decoding one token does not read as a whole: of the embedding one row, of the towers nothing; the draft in its own steps."""
+"""Classes that decoding one token does not read as a whole: of the embedding one row, of the towers
+nothing; the draft in its own steps.
+"""
 
 
 @dataclass(frozen=True)
@@ -115,7 +137,8 @@ class Weights:
 
     Attributes:
         kind: class of tensors.
-        format: `nvfp4`, `mxfp4`, `fp8`, `int8`, `awq`, `gptq`, `bf16`, `fp32`; or several, where it is not known: `bf16 or nvfp4`.
+        format: `nvfp4`, `mxfp4`, `fp8`, `int8`, `awq`, `gptq`, `bf16`, `fp32`; or several, where it
+            is not known: `bf16 or nvfp4`.
         params: parameters.
         bytes: bytes on disk, the scales included where the class carries its own.
     """
@@ -131,16 +154,18 @@ class Cache:
     """Layers of one kind and what each keeps for a sequence.
 
     Attributes:
-        kind: `full` attention; `window` attends to the last tokens only; `mla` keeps one latent vector a token; `mamba2` and `gdn` (Gated
-            DeltaNet) keep a state of fixed size.
+        kind: `full` attention; `window` attends to the last tokens only; `mla` keeps one latent
+            vector a token; `mamba2` and `gdn` (Gated DeltaNet) keep a state of fixed size.
         layers: layers that have a cache of their own; layers that read another's are not counted.
-        heads, size, size_v: KV heads, size of a key and of a value; of `mla` 1 head of the latent and rope width, and no value.
+        heads, size, size_v: KV heads, size of a key and of a value; of `mla` 1 head of the latent
+            and rope width, and no value.
         window: tokens of the window.
         conv: channels and taps of the short convolution before a state.
         state: elements of the recurrent state.
         state_bytes: bytes of one element of it; None: as wide as the model's dtype.
         chunk: tokens of a Mamba-2 chunk, to which old releases align blocks.
-        draft: whether the layers belong to a multi-token-prediction head, and exist only while it drafts.
+        draft: whether the layers belong to a multi-token-prediction head, and exist only while it
+            drafts.
     """
 
     kind: Literal["full", "window", "mla", "mamba2", "gdn"]
@@ -161,14 +186,17 @@ class Cache:
         return self.kind in ("mamba2", "gdn")
 
     def token_bytes(self, width: float) -> float:
-        """Bytes of one token in one layer; 0 for a state. `width`: bytes of an element of the KV cache."""
+        """Bytes of one token in one layer; 0 for a state. `width`: bytes of an element of the KV
+        cache.
+        """
         return 0 if self.recurrent else self.heads * (self.size + self.size_v) * width
 
     def sequence_bytes(self, width: int = 2, drafted: int = 0) -> int:
         """Bytes of one state in one layer.
 
-        The convolution's last inputs, one more for each drafted token, and the recurrent state (vLLM 0.32.0,
-        `model_executor/layers/mamba/mamba_utils.py`: `mamba2_state_shape`, `gated_delta_net_state_shape`).
+        The convolution's last inputs, one more for each drafted token, and the recurrent state
+        (vLLM 0.32.0, `model_executor/layers/mamba/mamba_utils.py`: `mamba2_state_shape`,
+        `gated_delta_net_state_shape`).
 
         Args:
             width: bytes of the model's dtype.
@@ -201,7 +229,8 @@ class Quantization:
     Attributes:
         format: the narrowest: `nvfp4`, `mxfp4`, `fp8`, `int8`, `awq`, `gptq`; `none`.
         producer: `modelopt`, `compressed-tensors`, `openai`, or the quantizer's name; None unknown.
-        flag: what `--quantization` has to be; None: vLLM reads it out of the checkpoint, and it is best left out.
+        flag: what `--quantization` has to be; None: vLLM reads it out of the checkpoint, and it is
+            best left out.
         ignored: patterns of modules that are left unquantized.
     """
 
@@ -216,9 +245,11 @@ class TokenReads:
     """Bytes that decoding reads, each known in bounds.
 
     Attributes:
-        dense: once a step, whatever the batch: attention, recurrent layers, dense MLPs, router, norms.
+        dense: once a step, whatever the batch: attention, recurrent layers, dense MLPs, router,
+            norms.
         shared: shared experts, once a step.
-        expert: one routed expert in every layer, all layers together: times `active_experts` for one token.
+        expert: one routed expert in every layer, all layers together: times `active_experts` for
+            one token.
         head: output head, once a step.
         active: parameters that multiply in one token, the head's included.
     """
@@ -271,9 +302,15 @@ class Checkpoint:
 
     @property
     def bytes(self) -> Range:
-        """Bytes of all tensors: exact where their headers were read, else what shapes and formats allow, cut down to what the card says."""
+        """Bytes of all tensors: exact where their headers were read, else what shapes and formats
+        allow, cut down to what the card says.
+        """
         if not self.weights:
-            return Range(self.card_bytes * 0.98, self.card_bytes * 1.02) if self.card_bytes else UNKNOWN
+            return (
+                Range(self.card_bytes * 0.98, self.card_bytes * 1.02)
+                if self.card_bytes
+                else UNKNOWN
+            )
         counted = sum((part.bytes for part in self.weights), ZERO)
         if self.files or not self.card_bytes:
             return counted
@@ -285,7 +322,11 @@ class Checkpoint:
     @property
     def params(self) -> Range:
         """Parameters, draft head and towers included, scales not."""
-        return sum((part.params for part in self.weights if part.kind != "scales"), ZERO) if self.weights else UNKNOWN
+        return (
+            sum((part.params for part in self.weights if part.kind != "scales"), ZERO)
+            if self.weights
+            else UNKNOWN
+        )
 
     def of(self, *kinds: TensorClass) -> Range:
         """Bytes of these classes."""
@@ -293,7 +334,9 @@ class Checkpoint:
 
     @property
     def four_bit_share(self) -> Range:
-        """Share of the parameters that is stored in 4 bits. A checkpoint called NVFP4 may have much of itself in wider formats."""
+        """Share of the parameters that is stored in 4 bits. A checkpoint called NVFP4 may have much
+        of itself in wider formats.
+        """
         if not self.weights:
             return Range(0, 1)
         four = ("nvfp4", "mxfp4", "awq", "gptq")
@@ -305,8 +348,10 @@ class Checkpoint:
             narrow = [name in four for name in formats]
             count = part.params.middle
             yes, no, maybe = (
-                yes + count * all(narrow), no + count * (not any(narrow)), maybe + count * (any(narrow) and not all(narrow)),
-            )  # fmt: skip
+                yes + count * all(narrow),
+                no + count * (not any(narrow)),
+                maybe + count * (any(narrow) and not all(narrow)),
+            )
         total = yes + no + maybe
         return Range(yes / total, (yes + maybe) / total) if total else Range(0, 1)
 
@@ -320,7 +365,26 @@ class Checkpoint:
         head = self.of("embedding") if g.tied else self.of("head")
         dense = self.of("attention", "linear", "mlp", "router", "latent", "norms") + scales
         routed, count = self.of("experts"), max(g.experts, 1)
-        active = sum((p.params for p in self.weights if p.kind not in NOT_READ | {"experts", "scales", "head"}), ZERO)
-        active += sum((p.params for p in self.weights if p.kind == ("embedding" if g.tied else "head")), ZERO)
-        active += sum((p.params for p in self.weights if p.kind == "experts"), ZERO) * (g.active_experts / count)
-        return TokenReads(dense, self.of("shared expert"), routed / count, head, active, g.experts, g.active_experts)
+        active = sum(
+            (
+                p.params
+                for p in self.weights
+                if p.kind not in NOT_READ | {"experts", "scales", "head"}
+            ),
+            ZERO,
+        )
+        active += sum(
+            (p.params for p in self.weights if p.kind == ("embedding" if g.tied else "head")), ZERO
+        )
+        active += sum((p.params for p in self.weights if p.kind == "experts"), ZERO) * (
+            g.active_experts / count
+        )
+        return TokenReads(
+            dense,
+            self.of("shared expert"),
+            routed / count,
+            head,
+            active,
+            g.experts,
+            g.active_experts,
+        )

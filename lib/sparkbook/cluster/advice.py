@@ -1,13 +1,17 @@
-"""One Spark or two, and how: tensor parallel, pipeline parallel or two replicas, from the plan of the model and what the link can do.
+"""One Spark or two, and how: tensor parallel, pipeline parallel or two replicas, from the plan of
+the model and what the link can do.
 
-Decoding one token of one request reads the same weights in every step (`sparkbook.plan.decode`). Several nodes change it like this:
+Decoding one token of one request reads the same weights in every step (`sparkbook.plan.decode`).
+Several nodes change it like this:
 
-    tensor parallel     each node reads 1/n of everything, so a step is shorter; but the nodes add up their halves twice a layer
-    pipeline parallel   each node holds 1/n of the layers; a token still goes through all of them, one node after another
-    replicas            each node is a server of its own, with 1/n of the requests
+    tensor parallel     each node reads 1/n of everything, so a step is shorter; but the nodes add
+    up their halves twice a layer pipeline parallel   each node holds 1/n of the layers; a token
+    still goes through all of them, one node after another replicas            each node is a server
+    of its own, with 1/n of the requests
 
-An all-reduce of one token's hidden state is a few KiB, so its time is the link's latency, not its bandwidth: 2 × layers × latency is what
-tensor parallelism pays in every step. Pure: no clock, files (but the published figures) or network. Bytes, seconds, tokens a second.
+An all-reduce of one token's hidden state is a few KiB, so its time is the link's latency, not its
+bandwidth: 2 × layers × latency is what tensor parallelism pays in every step. Pure: no clock, files
+(but the published figures) or network. Bytes, seconds, tokens a second.
 """
 
 from __future__ import annotations
@@ -42,8 +46,9 @@ REQUESTS = (1, 2, 4, 8, 16, 32, 64)
 """Requests at once that are compared."""
 
 CLOSE = 1.15
-"""Two ways whose speeds differ by less are called equal: half of the estimated gains are farther off the published ones than about that
-(`compared`)."""
+"""Two ways whose speeds differ by less are called equal: half of the estimated gains are farther
+off the published ones than about that (`compared`).
+"""
 
 
 @dataclass(frozen=True)
@@ -52,7 +57,8 @@ class Link:
 
     Attributes:
         latency_s: seconds of an all-reduce of 8 KiB.
-        gb_s: GB/s (10^9 bytes) that each byte beyond costs: from what small messages get to what large ones do.
+        gb_s: GB/s (10^9 bytes) that each byte beyond costs: from what small messages get to what
+            large ones do.
         source: where the figures are from.
         measured: whether on the reader's own nodes.
     """
@@ -63,10 +69,14 @@ class Link:
     measured: bool = False
 
     def all_reduce(self, size: float, nodes: int = 2) -> Range:
-        """Seconds of an all-reduce: latency, which grows with the steps of the ring, and bytes × 2(n−1)/n."""
+        """Seconds of an all-reduce: latency, which grows with the steps of the ring, and bytes ×
+        2(n−1)/n.
+        """
         rounds = max(nodes - 1, 1)
         beyond = max(size - SMALL, 0) * 2 * (nodes - 1) / nodes
-        return self.latency_s * rounds + Range(beyond / (self.gb_s.high * GB), beyond / (self.gb_s.low * GB))
+        return self.latency_s * rounds + Range(
+            beyond / (self.gb_s.high * GB), beyond / (self.gb_s.low * GB)
+        )
 
     def with_latency(self, latency_s: float) -> Link:
         """The same with another latency."""
@@ -77,11 +87,12 @@ SMALL = 8192
 """Bytes of the small message whose time is taken for the latency."""
 
 NOMINAL = Link(
-    Range(30e-6, 40e-6), Range(1.6, 22.0),
-    "NCCL over both halves of one 200 Gb/s port of two Sparks: 30 to 35 µs for 8 KiB, 65 µs for 64 KiB "
-    "(https://github.com/NVIDIA/dgx-spark-playbooks/pull/103), about 22 GB/s for large messages "
-    "(https://github.com/NVIDIA/dgx-spark-playbooks/issues/25)",
-)  # fmt: skip
+    Range(30e-6, 40e-6),
+    Range(1.6, 22.0),
+    "NCCL over both halves of one 200 Gb/s port of two Sparks: 30 to 35 µs for 8 KiB, 65 µs for 64"
+    " KiB (https://github.com/NVIDIA/dgx-spark-playbooks/pull/103), about 22 GB/s for large"
+    " messages (https://github.com/NVIDIA/dgx-spark-playbooks/issues/25)",
+)
 """A healthy link where nothing was measured."""
 
 _SMALL_SHARE = 1.6 / 22.0
@@ -89,7 +100,8 @@ _SMALL_SHARE = 1.6 / 22.0
 
 
 def link_of(fabric: Any) -> Link:
-    """The slowest pair of a fabric check, as `Pair`s or as their JSON: one pair, a list, or an object with `pairs`.
+    """The slowest pair of a fabric check, as `Pair`s or as their JSON: one pair, a list, or an
+    object with `pairs`.
 
     Raises:
         SparkbookError: it holds no all-reduce.
@@ -97,19 +109,34 @@ def link_of(fabric: Any) -> Link:
     found = fabric.get("pairs", fabric) if isinstance(fabric, dict) else fabric
     pairs = found if isinstance(found, list | tuple) else [found]
     told = [
-        pair if isinstance(pair, dict) else pair.model_dump() for pair in pairs if hasattr(pair, "model_dump") or isinstance(pair, dict)
+        pair if isinstance(pair, dict) else pair.model_dump()
+        for pair in pairs
+        if hasattr(pair, "model_dump") or isinstance(pair, dict)
     ]
     timed = [pair for pair in told if pair.get("reduce_us") and pair.get("reduce_gbit")]
     if not told or len(timed) < len(told):
-        why = next((pair.get("problem") or pair.get("reduce_problem") for pair in told if not pair.get("reduce_us")), None)
+        why = next(
+            (
+                pair.get("problem") or pair.get("reduce_problem")
+                for pair in told
+                if not pair.get("reduce_us")
+            ),
+            None,
+        )
         raise SparkbookError(
-            f"the fabric has no measured all-reduce for every pair ({why or 'nothing said why'}): measure it with an image"
+            f"the fabric has no measured all-reduce for every pair ({why or 'nothing said why'}):"
+            " measure it with an image"
         )
     slow = max(timed, key=lambda pair: pair["reduce_us"])
     large = min(pair["reduce_gbit"] for pair in timed) / 8
     latency = slow["reduce_us"] * 1e-6
-    source = f"measured between {slow['a']} and {slow['b']}: {slow['reduce_us']:g} µs for 8 KiB, {large * 8:g} Gbit/s for large messages"
-    return Link(Range(latency, latency * 1.15), Range(large * _SMALL_SHARE, large), source, measured=True)
+    source = (
+        f"measured between {slow['a']} and {slow['b']}: {slow['reduce_us']:g} µs for 8 KiB,"
+        f" {large * 8:g} Gbit/s for large messages"
+    )
+    return Link(
+        Range(latency, latency * 1.15), Range(large * _SMALL_SHARE, large), source, measured=True
+    )
 
 
 SPLIT_NOT = "can't be split"
@@ -164,19 +191,31 @@ class Model:
     def step_s(self, requests: int, context: int, share: int = 1) -> float:
         """Seconds of a step on one of `share` nodes that split every layer, without the network.
 
-        Splitting shares out what is read and multiplied. The time that a layer takes beside stays (kernel starts, norms, routing). The
-        cache of MLA, which every node reads whole, is counted as shared out too: that is too fast by it.
+        Splitting shares out what is read and multiplied. The time that a layer takes beside stays
+        (kernel starts, norms, routing). The cache of MLA, which every node reads whole, is counted
+        as shared out too: that is too fast by it.
         """
         m = self.machine
-        split = replace(m, read_gb_s=m.read_gb_s * share, verify_kv_gb_s=m.verify_kv_gb_s * share, peak_flop_s=m.peak_flop_s * share)
+        split = replace(
+            m,
+            read_gb_s=m.read_gb_s * share,
+            verify_kv_gb_s=m.verify_kv_gb_s * share,
+            peak_flop_s=m.peak_flop_s * share,
+        )
         return step(self.reads, requests, context, self.draft, split).total_s
 
     def cost(self, requests: int, link: Link, nodes: int) -> Cost:
-        """Two all-reduces a layer (behind attention, behind the MLP) and one behind the embedding, of hidden size × tokens.
+        """Two all-reduces a layer (behind attention, behind the MLP) and one behind the embedding,
+        of hidden size × tokens.
 
-        (vLLM 0.32.0: `RowParallelLinear` reduces its result, `VocabParallelEmbedding` too. A draft's layers come on top, one pass each.)
+        (vLLM 0.32.0: `RowParallelLinear` reduces its result, `VocabParallelEmbedding` too. A
+        draft's layers come on top, one pass each.)
         """
-        count = 2 * self.reads.layers + 1 + (self.draft.passes * (2 * self.draft.layers + 1) if self.draft else 0)
+        count = (
+            2 * self.reads.layers
+            + 1
+            + (self.draft.passes * (2 * self.draft.layers + 1) if self.draft else 0)
+        )
         size = int(self.hidden * self.dtype_bytes * self.rows(requests))
         return Cost(count, size, link.all_reduce(size, nodes) * count)
 
@@ -194,7 +233,10 @@ class Model:
         if way == "replicas":
             return Range.of(requests * length / base)
         # A stage after another: all groups are on their way, and each pays one hop a stage.
-        hop = link.all_reduce(self.hidden * self.dtype_bytes * self.rows(-(-requests // groups))) * nodes
+        hop = (
+            link.all_reduce(self.hidden * self.dtype_bytes * self.rows(-(-requests // groups)))
+            * nodes
+        )
         return Range(requests * length / (base + hop.high), requests * length / (base + hop.low))
 
 
@@ -244,17 +286,25 @@ class Advice:
     host_total: int
 
     def speed(self, way: Way, requests: int) -> Range | None:
-        """Tokens a second together; None where the model's bytes are not known or this way does not fit."""
+        """Tokens a second together; None where the model's bytes are not known or this way does not
+        fit.
+        """
         if self.model is None or not self.memory[way].possible:
             return None
         return self.model.speed(way, requests, self.context, self.link, self.nodes)
 
     def best(self, requests: int) -> tuple[Way, ...]:
-        """The fastest way, and those that are as fast within `CLOSE`; fewer moving parts first. Empty where no speed is known.
+        """The fastest way, and those that are as fast within `CLOSE`; fewer moving parts first.
+        Empty where no speed is known.
 
-        "One node" is among them only where a second one gives nothing: it is not one of the ways of using it.
+        "One node" is among them only where a second one gives nothing: it is not one of the ways of
+        using it.
         """
-        found = {way: speed.middle for way in ("replicas", "tensor parallel", "pipeline parallel") if (speed := self.speed(way, requests))}
+        found = {
+            way: speed.middle
+            for way in ("replicas", "tensor parallel", "pipeline parallel")
+            if (speed := self.speed(way, requests))
+        }
         alone = self.speed("one node", requests)
         top = max([*found.values(), alone.middle if alone else 0.0], default=0.0)
         if not top:
@@ -265,7 +315,9 @@ class Advice:
 
     @cached_property
     def break_even_requests(self) -> int | None:
-        """The fewest requests at once with which replicas are faster than tensor parallel; None: never up to 512, or one does not fit."""
+        """The fewest requests at once with which replicas are faster than tensor parallel; None:
+        never up to 512, or one does not fit.
+        """
         for requests in (2**power for power in range(10)):
             one, two = self.speed("replicas", requests), self.speed("tensor parallel", requests)
             if one is None or two is None:
@@ -275,7 +327,8 @@ class Advice:
         return None
 
     def break_even_latency_s(self, requests: int = 1) -> float | None:
-        """The latency of an 8 KiB all-reduce from which tensor parallel is slower than replicas (with one request: than one node).
+        """The latency of an 8 KiB all-reduce from which tensor parallel is slower than replicas
+        (with one request: than one node).
 
         None where the model's bytes are not known; 0 where it is slower at any latency.
         """
@@ -294,7 +347,9 @@ class Advice:
 
     @property
     def confidence(self) -> Literal["medium", "low"]:
-        """Medium: the link was measured. Low: it is that of others. Never high: the speed itself is an estimate."""
+        """Medium: the link was measured. Low: it is that of others. Never high: the speed itself is
+        an estimate.
+        """
         return "medium" if self.link.measured else "low"
 
     def reasons(self) -> Iterator[str]:
@@ -302,19 +357,31 @@ class Advice:
         one = self.memory["one node"]
         if self.needed:
             yield f"It does not fit in one Spark ({one.weights * (1 / GIB):.1f} GiB of weights)."
-            if not any(self.memory[way].possible for way in ("tensor parallel", "pipeline parallel")):
+            if not any(
+                self.memory[way].possible for way in ("tensor parallel", "pipeline parallel")
+            ):
                 yield f"On {self.nodes} it does not fit either, however it is split."
                 return
         else:
-            yield f"One Spark: {one.fits}. A second one is for speed, for more users or for longer contexts."
-        if (whole := self.memory["tensor parallel"]).fits == SPLIT_NOT:
-            yield f"Tensor parallel: {self.nodes} does not divide the KV heads, and vLLM refuses to start."
-        layered = self.memory["pipeline parallel"]
-        if whole.sequences and layered.sequences and layered.sequences.middle > CLOSE * whole.sequences.middle:
             yield (
-                f"Pipeline parallel holds {layered.sequences.middle:.0f} sequences of full length, "
-                f"tensor parallel {whole.sequences.middle:.0f}: what this model keeps of a token is not divided into heads, "
-                "so with tensor parallel each node keeps all of it."
+                f"One Spark: {one.fits}. A second one is for speed, for more users or for longer"
+                " contexts."
+            )
+        if (whole := self.memory["tensor parallel"]).fits == SPLIT_NOT:
+            yield (
+                f"Tensor parallel: {self.nodes} does not divide the KV heads, and vLLM refuses to"
+                " start."
+            )
+        layered = self.memory["pipeline parallel"]
+        if (
+            whole.sequences
+            and layered.sequences
+            and layered.sequences.middle > CLOSE * whole.sequences.middle
+        ):
+            yield (
+                f"Pipeline parallel holds {layered.sequences.middle:.0f} sequences of full length,"
+                f" tensor parallel {whole.sequences.middle:.0f}: what this model keeps of a token"
+                " is not divided into heads, so with tensor parallel each node keeps all of it."
             )
         if self.model is None:
             yield "How many bytes a step reads is not known, so nothing is said about speed."
@@ -322,9 +389,10 @@ class Advice:
         cost = self.model.cost(1, self.link, self.nodes)
         reading = self.model.step_s(1, self.context, self.nodes)
         yield (
-            f"Tensor parallel sends {cost.count} all-reduces of {cost.size:,} bytes for one token of one request, "
-            f"{cost.count * cost.size / 1024:,.0f} KiB: {cost.seconds * 1e3:.2g} ms beside {reading * 1e3:.3g} ms of reading weights and "
-            "starting kernels. Latency decides, not bandwidth."
+            f"Tensor parallel sends {cost.count} all-reduces of {cost.size:,} bytes for one token"
+            f" of one request, {cost.count * cost.size / 1024:,.0f} KiB: {cost.seconds * 1e3:.2g}"
+            f" ms beside {reading * 1e3:.3g} ms of reading weights and starting kernels. Latency"
+            " decides, not bandwidth."
         )
         limit = self.break_even_latency_s()
         assert limit is not None
@@ -332,90 +400,160 @@ class Advice:
             f"With one request it pays up to {limit * 1e6:,.0f} µs for an all-reduce of 8 KiB; "
             f"this link takes {self.link.latency_s * 1e6:.0f} µs."
         )
-        yield "Pipeline parallel does not speed up one request: its token goes through every layer all the same, one node after the other."
+        yield (
+            "Pipeline parallel does not speed up one request: its token goes through every layer"
+            " all the same, one node after the other."
+        )
         if self.memory["replicas"].possible:
             even = self.break_even_requests
             yield (
-                f"From {even} requests at once two replicas are estimated to give more together than tensor parallel."
+                f"From {even} requests at once two replicas are estimated to give more together"
+                " than tensor parallel."
                 if even
-                else "Tensor parallel is estimated to give more together than replicas up to 512 requests at once."
+                else (
+                    "Tensor parallel is estimated to give more together than replicas up to 512"
+                    " requests at once."
+                )
             )
             yield f"Published: {turned()}."
         beside = compared()
-        few = typical_error([one for one in beside if one.requests == 1 and one.way == "tensor parallel"])
+        few = typical_error(
+            [one for one in beside if one.requests == 1 and one.way == "tensor parallel"]
+        )
         many = typical_error([one for one in beside if one.requests > 1])
         yield (
-            f"How sure: {self.confidence}. The link is {'' if self.link.measured else 'not measured, but as others found it: '}"
-            f"{self.link.source}. Beside published figures the gain of two Sparks is off by {few:.0%} (median) with one request "
-            f"under tensor parallel and by {many:.0%} with more, mostly too high. "
-            f"Ways that differ by less than {CLOSE - 1:.0%} are called equal."
+            f"How sure: {self.confidence}. The link is"
+            f" {'' if self.link.measured else 'not measured, but as others found it: '}{self.link.source}."
+            f" Beside published figures the gain of two Sparks is off by {few:.0%} (median) with"
+            f" one request under tensor parallel and by {many:.0%} with more, mostly too high. Ways"
+            f" that differ by less than {CLOSE - 1:.0%} are called equal."
         )
 
     def lines(self) -> Iterator[Text]:
         """The answer for a terminal of 80 columns; the sentences are left to be wrapped."""
         from rich.text import Text
 
-        yield Text.assemble((self.setup.checkpoint.name, "bold"), (f" on {self.nodes} Sparks", "dim"))
+        yield Text.assemble(
+            (self.setup.checkpoint.name, "bold"), (f" on {self.nodes} Sparks", "dim")
+        )
         yield Text()
-        yield Text(f"  {'one node holds':<19}{'weights, GiB':>14}{'KV cache, GiB':>16}{'sequences':>12}  fits", "bold")
+        yield Text(
+            f"  {'one node holds':<19}{'weights, GiB':>14}{'KV cache, GiB':>16}{'sequences':>12} "
+            " fits",
+            "bold",
+        )
         for way, held in self.memory.items():
             room = Range(max(held.kv.low, 0), max(held.kv.high, 0)) * (1 / GIB)
             many = "not known" if held.sequences is None else f"{held.sequences:.0f}"
             cells = (f"{held.weights * (1 / GIB):.1f}", f"{room:.1f}", many)
             yield Text(f"  {way:<19}{cells[0]:>14}{cells[1]:>16}{cells[2]:>12}  {held.fits}")
-        yield Text(f"  sequences of {self.setup.context:,} tokens at once, all nodes together", "dim")
+        yield Text(
+            f"  sequences of {self.setup.context:,} tokens at once, all nodes together", "dim"
+        )
         if self.model is not None:
             yield Text()
-            yield Text(f"  {'requests at once':<18}{'one':>8}{'tensor':>9}{'pipeline':>10}{'replicas':>10}   best", "bold")
+            yield Text(
+                f"  {'requests at once':<18}{'one':>8}{'tensor':>9}{'pipeline':>10}{'replicas':>10}"
+                "   best",
+                "bold",
+            )
             for requests in REQUESTS:
                 speeds = {way: self.speed(way, requests) for way in WAYS}
-                cells = ["-" if speed is None else f"{speed.middle:.3g}" for speed in speeds.values()]
+                cells = [
+                    "-" if speed is None else f"{speed.middle:.3g}" for speed in speeds.values()
+                ]
                 best = self.best(requests)
-                said = "no difference" if len(best) == len(WAYS) - 1 else " = ".join(_SHORT[way] for way in best)
-                yield Text(f"  {requests:<18}{cells[0]:>8}{cells[1]:>9}{cells[2]:>10}{cells[3]:>10}   {said}")
-            yield Text(f"  estimated tok/s, all requests together, {self.context:,} tokens behind each", "dim")
+                said = (
+                    "no difference"
+                    if len(best) == len(WAYS) - 1
+                    else " = ".join(_SHORT[way] for way in best)
+                )
+                yield Text(
+                    f"  {requests:<18}{cells[0]:>8}{cells[1]:>9}{cells[2]:>10}{cells[3]:>10}  "
+                    f" {said}"
+                )
+            yield Text(
+                f"  estimated tok/s, all requests together, {self.context:,} tokens behind each",
+                "dim",
+            )
         yield Text()
         yield from (Text(f"- {reason}") for reason in self.reasons())
 
     def to_dict(self) -> dict[str, Any]:
-        """For `--json`: sizes in GiB, speeds in tokens a second; ranges are `[low, high]`, what is not known is null."""
+        """For `--json`: sizes in GiB, speeds in tokens a second; ranges are `[low, high]`, what is
+        not known is null.
+        """
 
         def shown(value: Range | None, scale: float = 1.0, digits: int = 2) -> list[float] | None:
-            return [round(value.low * scale, digits), round(value.high * scale, digits)] if value is not None and value.known else None
+            return (
+                [round(value.low * scale, digits), round(value.high * scale, digits)]
+                if value is not None and value.known
+                else None
+            )
 
         latency, link = self.break_even_latency_s(), self.link
         cost = self.model.cost(1, link, self.nodes) if self.model else None
         memory = {
-            way: {"fits": m.fits, "weights_gib": shown(m.weights, 1 / GIB), "kv_gib": shown(m.kv, 1 / GIB), "sequences": shown(m.sequences)}
+            way: {
+                "fits": m.fits,
+                "weights_gib": shown(m.weights, 1 / GIB),
+                "kv_gib": shown(m.kv, 1 / GIB),
+                "sequences": shown(m.sequences),
+            }
             for way, m in self.memory.items()
         }
         decode = [
-            {"requests": n, "best": list(self.best(n)), "tok_s": {way: shown(self.speed(way, n), digits=1) for way in WAYS}}
+            {
+                "requests": n,
+                "best": list(self.best(n)),
+                "tok_s": {way: shown(self.speed(way, n), digits=1) for way in WAYS},
+            }
             for n in REQUESTS
         ]
         return {
             "nodes": self.nodes,
             "fits_in_one": self.memory["one node"].fits,
             "link": {
-                "latency_us": shown(link.latency_s, 1e6), "gb_s": shown(link.gb_s), "measured": link.measured, "source": link.source,
+                "latency_us": shown(link.latency_s, 1e6),
+                "gb_s": shown(link.gb_s),
+                "measured": link.measured,
+                "source": link.source,
             },
             "memory": memory,
-            "all_reduce": cost and {"count": cost.count, "bytes": cost.size, "ms": shown(cost.seconds, 1e3, 3)},
+            "all_reduce": (
+                cost
+                and {"count": cost.count, "bytes": cost.size, "ms": shown(cost.seconds, 1e3, 3)}
+            ),
             "decode": decode,
-            "break_even": {"requests": self.break_even_requests, "latency_us": None if latency is None else round(latency * 1e6, 1)},
+            "break_even": {
+                "requests": self.break_even_requests,
+                "latency_us": None if latency is None else round(latency * 1e6, 1),
+            },
             "confidence": self.confidence,
             "reasons": list(self.reasons()),
-        }  # fmt: skip
+        }
 
 
-_SHORT: dict[Way, str] = {"one node": "one", "tensor parallel": "tensor", "pipeline parallel": "pipeline", "replicas": "replicas"}
+_SHORT: dict[Way, str] = {
+    "one node": "one",
+    "tensor parallel": "tensor",
+    "pipeline parallel": "pipeline",
+    "replicas": "replicas",
+}
 
 
-def advise(setup: Setup, link: Link = NOMINAL, nodes: int = 2, host: Host | None = None, machine: Machine = SPARK) -> Advice:
+def advise(
+    setup: Setup,
+    link: Link = NOMINAL,
+    nodes: int = 2,
+    host: Host | None = None,
+    machine: Machine = SPARK,
+) -> Advice:
     """What several nodes would do for what is to be started.
 
     Args:
-        setup: as `sparkbook.plan.request.read` gives it; how the line itself spreads the model plays no part.
+        setup: as `sparkbook.plan.request.read` gives it; how the line itself spreads the model
+            plays no part.
         link: the network between them.
         nodes: how many.
         host: one of them; all are alike.
@@ -430,7 +568,10 @@ def advise(setup: Setup, link: Link = NOMINAL, nodes: int = 2, host: Host | None
     if nodes < 2:
         raise SparkbookError(f"{nodes} node: there is nothing to spread; give --nodes 2 or more")
     if nodes > MOST_NODES:
-        raise SparkbookError(f"more than {MOST_NODES:,} nodes: nothing is known of so many; give --nodes 2 or somewhat more")
+        raise SparkbookError(
+            f"more than {MOST_NODES:,} nodes: nothing is known of so many; give --nodes 2 or"
+            " somewhat more"
+        )
     single, split = (plan(replace(setup, shards=shards), host) for shards in (1, nodes))
     memory = {
         "one node": _memory("one node", single, 1),
@@ -439,12 +580,20 @@ def advise(setup: Setup, link: Link = NOMINAL, nodes: int = 2, host: Host | None
         "replicas": _memory("replicas", single, nodes),
     }
     known, geometry = of_setup(setup), setup.checkpoint.geometry
-    model = Model(known.reads[1], geometry.hidden, setup.checkpoint.dtype_bytes, known.draft, machine) if known and geometry else None
-    return Advice(setup, link, nodes, memory, model, min(setup.context // 4, 8192), single.host.total)  # type: ignore[arg-type]
+    model = (
+        Model(known.reads[1], geometry.hidden, setup.checkpoint.dtype_bytes, known.draft, machine)
+        if known and geometry
+        else None
+    )
+    return Advice(
+        setup, link, nodes, memory, model, min(setup.context // 4, 8192), single.host.total
+    )  # type: ignore[arg-type]
 
 
 def divides(setup: Setup, nodes: int) -> bool:
-    """Whether the KV heads can be shared out, or each kept by several nodes alike; vLLM refuses other numbers. Unknown: true."""
+    """Whether the KV heads can be shared out, or each kept by several nodes alike; vLLM refuses
+    other numbers. Unknown: true.
+    """
     geometry = setup.checkpoint.geometry
     heads = [c.heads for c in geometry.caches if c.kind in ("full", "window")] if geometry else []
     return all(count % nodes == 0 or nodes % count == 0 for count in heads)
@@ -452,13 +601,21 @@ def divides(setup: Setup, nodes: int) -> bool:
 
 def _memory(way: Way, plan: Plan, copies: int, can: bool = True) -> Memory:
     concurrency = plan.concurrency * copies if plan.concurrency is not None else None
-    return Memory(way, plan.verdict if can else SPLIT_NOT, plan.weights + plan.draft, plan.kv, concurrency if can else None)
+    return Memory(
+        way,
+        plan.verdict if can else SPLIT_NOT,
+        plan.weights + plan.draft,
+        plan.kv,
+        concurrency if can else None,
+    )
 
 
 def _pipelined(single: Plan, split: Plan, nodes: int) -> Memory:
-    """Each node has 1/n of the layers with all their heads: weights as with tensor parallel, a sequence's cache an exact n-th.
+    """Each node has 1/n of the layers with all their heads: weights as with tensor parallel, a
+    sequence's cache an exact n-th.
 
-    Layers are counted as equally large; the first node's embedding and the last one's head are not told apart.
+    Layers are counted as equally large; the first node's embedding and the last one's head are not
+    told apart.
     """
     weights = split.weights + split.draft
     if single.needed is None:
@@ -496,7 +653,8 @@ class Published(Strict):
 
 @dataclass(frozen=True)
 class Compared:
-    """A published speed beside the estimate. What is compared is the gain over one Spark, in which the estimate of one step cancels out.
+    """A published speed beside the estimate. What is compared is the gain over one Spark, in which
+    the estimate of one step cancels out.
 
     Attributes:
         published: where it is from.
@@ -520,22 +678,40 @@ class Compared:
 @cache
 def published() -> tuple[Published, ...]:
     """The published figures, validated."""
-    return tuple(Published.model_validate(one) for one in own_yaml.read(Path(__file__).with_name("published.yaml")))
+    return tuple(
+        Published.model_validate(one)
+        for one in own_yaml.read(Path(__file__).with_name("published.yaml"))
+    )
 
 
 def compared(link: Link = NOMINAL) -> list[Compared]:
-    """Every published gain beside the estimate, over a link as others measured it: nothing was fitted to them."""
+    """Every published gain beside the estimate, over a link as others measured it: nothing was
+    fitted to them.
+    """
     from sparkbook.plan.evidence import measured
 
     found = []
     for source in published():
         shape = measured().models[source.model]
-        model = Model(shape.reads(source.weights, 2.0 if "FP8 KV" in source.setup else 1.0)[1], shape.hidden)
-        ways: list[tuple[Way, Sequence[float]]] = [("tensor parallel", source.tensor), ("replicas", source.replicas)]
+        model = Model(
+            shape.reads(source.weights, 2.0 if "FP8 KV" in source.setup else 1.0)[1], shape.hidden
+        )
+        ways: list[tuple[Way, Sequence[float]]] = [
+            ("tensor parallel", source.tensor),
+            ("replicas", source.replicas),
+        ]
         for way, speeds in ways:
             for requests, one, two in zip(source.requests, source.one, speeds, strict=True):
                 alone = model.speed("one node", requests, source.context, link, 2).middle
-                found.append(Compared(source, way, requests, two / one, model.speed(way, requests, source.context, link, 2).middle / alone))
+                found.append(
+                    Compared(
+                        source,
+                        way,
+                        requests,
+                        two / one,
+                        model.speed(way, requests, source.context, link, 2).middle / alone,
+                    )
+                )
     return found
 
 
@@ -543,8 +719,16 @@ def turned() -> str:
     """From how many requests on replicas gave more than tensor parallel in each publication."""
     found = []
     for one in published():
-        ahead = [n for n, two, copies in zip(one.requests, one.tensor, one.replicas, strict=True) if copies > two]
-        found.append(f"{one.model} from {ahead[0]} requests" if ahead else f"{one.model} not up to {one.requests[-1]}")
+        ahead = [
+            n
+            for n, two, copies in zip(one.requests, one.tensor, one.replicas, strict=True)
+            if copies > two
+        ]
+        found.append(
+            f"{one.model} from {ahead[0]} requests"
+            if ahead
+            else f"{one.model} not up to {one.requests[-1]}"
+        )
     return "replicas overtook tensor parallel with " + ", ".join(found)
 
 

@@ -21,7 +21,9 @@ from sparkbook.serve.stack import Stack
 
 @dataclass(frozen=True)
 class Report:
-    """The answer of `check --cluster`: the nodes, what was measured between them, and what was found."""
+    """The answer of `check --cluster`: the nodes, what was measured between them, and what was
+    found.
+    """
 
     inventory: Inventory
     sites: list[Site]
@@ -55,22 +57,42 @@ class Report:
             speed = f"{number / 1000:g} Gbit/s" if number else "speed unknown"
             rails = ", ".join(port.name for port in site.rails) or "no RDMA"
             link = f"{site.interface or 'no port'} {site.address or ''} {speed}"
-            told.append(f"{site.host:<12} {site.problem or f'{link}, MTU {site.link.mtu if site.link else None}, {rails}'}")
+            told.append(
+                f"{site.host:<12}"
+                f" {site.problem or f'{link}, MTU {site.link.mtu if site.link else None}, {rails}'}"
+            )
         for pair in self.pairs:
-            parts = [pair.problem] if pair.problem else [f"round trip {pair.rtt_us:g} µs", f"TCP {pair.tcp_gbit:g} Gbit/s ({pair.tcp_by})"]
-            parts += [f"{pair.full_bytes} bytes {'pass' if pair.full else 'do not pass'}"] if pair.full is not None else []
+            parts = (
+                [pair.problem]
+                if pair.problem
+                else [
+                    f"round trip {pair.rtt_us:g} µs",
+                    f"TCP {pair.tcp_gbit:g} Gbit/s ({pair.tcp_by})",
+                ]
+            )
+            parts += (
+                [f"{pair.full_bytes} bytes {'pass' if pair.full else 'do not pass'}"]
+                if pair.full is not None
+                else []
+            )
             if pair.reduce_gbit is not None:
-                parts.append(f"all-reduce ({pair.backend}) {pair.reduce_gbit:g} Gbit/s, 8 KiB in {pair.reduce_us:g} µs")
+                parts.append(
+                    f"all-reduce ({pair.backend}) {pair.reduce_gbit:g} Gbit/s, 8 KiB in"
+                    f" {pair.reduce_us:g} µs"
+                )
             told.append(f"{pair.a} - {pair.b}: {', '.join(part for part in parts if part)}")
         return told
 
 
-def check(file: str, source: str | None = None, *, reduce: bool = True, seconds: float = 1.0) -> Report:
+def check(
+    file: str, source: str | None = None, *, reduce: bool = True, seconds: float = 1.0
+) -> Report:
     """Look at every node, measure every pair, and judge.
 
     Args:
         file: the inventory.
-        source: what is to be served: its image and model files are compared, and the all-reduce runs in its image.
+        source: what is to be served: its image and model files are compared, and the all-reduce
+            runs in its image.
         reduce: also measure an all-reduce.
         seconds: how long TCP is measured for each pair.
 
@@ -80,12 +102,18 @@ def check(file: str, source: str | None = None, *, reduce: bool = True, seconds:
     inventory = read(file)
     asked = stack.given(source) if source else None
     image = asked.launch.image if asked else None
-    sites = look(inventory, image=image, model=staging.model_place(asked) if asked else None, quick=True)
+    sites = look(
+        inventory, image=image, model=staging.model_place(asked) if asked else None, quick=True
+    )
     try:
         pairs = measure(inventory, sites, image=image, seconds=seconds, reduce=reduce)
     except SparkbookError:
-        pairs = measure(inventory, sites, seconds=seconds, reduce=False)  # there is no engine here to add tensors with
-    return Report(inventory, sites, pairs, checks.FAB.judge(checks.Seen(inventory, sites, pairs=pairs)))
+        pairs = measure(
+            inventory, sites, seconds=seconds, reduce=False
+        )  # there is no engine here to add tensors with
+    return Report(
+        inventory, sites, pairs, checks.FAB.judge(checks.Seen(inventory, sites, pairs=pairs))
+    )
 
 
 @dataclass(frozen=True)
@@ -111,20 +139,31 @@ def plan(wish: Wish) -> tuple[server.ClusterPlan, list[Site], Findings]:
     inventory, asked = read(wish.file), stack.given(wish.source, wish.name)
     layout = parse_layout(wish.layout) if wish.layout else None
     return server.prepare(
-        inventory, asked, layout=layout, backend=wish.backend, port=wish.port, model=staging.model_place(asked)
-    )  # fmt: skip
+        inventory,
+        asked,
+        layout=layout,
+        backend=wish.backend,
+        port=wish.port,
+        model=staging.model_place(asked),
+    )
 
 
-def serve(wish: Wish, *, say: Callable[[str], None], show: Callable[[dict[str, Any]], None]) -> None:
-    """Start a server over all nodes and wait until it answers. Containers run on; processes are kept, and watched, until they end.
+def serve(
+    wish: Wish, *, say: Callable[[str], None], show: Callable[[dict[str, Any]], None]
+) -> None:
+    """Start a server over all nodes and wait until it answers. Containers run on; processes are
+    kept, and watched, until they end.
 
     Raises:
-        ClusterFault: a node, the link or a rank stands in the way, or fell; nothing is left but what `findings` say.
+        ClusterFault: a node, the link or a rank stands in the way, or fell; nothing is left but
+            what `findings` say.
         SparkbookError: it can't be used.
     """
     inventory, asked = read(wish.file), stack.given(wish.source, wish.name)
     if wish.stage:
-        _, left = staging.stage(inventory, asked.launch.image, staging.model_place(asked), fetch=_fetch(asked), say=say)
+        _, left = staging.stage(
+            inventory, asked.launch.image, staging.model_place(asked), fetch=_fetch(asked), say=say
+        )
         if left.worst == "error":
             raise server.ClusterFault(left)
     planned, sites, notes = plan(wish)
@@ -139,12 +178,20 @@ def serve(wish: Wish, *, say: Callable[[str], None], show: Callable[[dict[str, A
         contained = planned.head.launch.image is not None
         show(
             {
-                "name": planned.stack.name, "layout": str(planned.layout), "nodes": ", ".join(site.host for site in sites),
-                "url": f"{served.endpoint.url}/v1", "model": served.endpoint.model, "key": str(served.head.key_file),
+                "name": planned.stack.name,
+                "layout": str(planned.layout),
+                "nodes": ", ".join(site.host for site in sites),
+                "url": f"{served.endpoint.url}/v1",
+                "model": served.endpoint.model,
+                "key": str(served.head.key_file),
                 "logs": f"sparkbook logs {planned.stack.name} --cluster {wish.file}",
-                "stop": f"sparkbook stop {planned.stack.name} --cluster {wish.file}" if contained else "Ctrl-C",
+                "stop": (
+                    f"sparkbook stop {planned.stack.name} --cluster {wish.file}"
+                    if contained
+                    else "Ctrl-C"
+                ),
             }
-        )  # fmt: skip
+        )
         if contained:
             return
         while served.fall is None:
@@ -174,21 +221,31 @@ def _fetch(asked: Stack) -> Callable[[], object] | None:
 
 @contextlib.contextmanager
 def _engines(node: Node) -> Iterator[tuple[Any, str | None]]:
-    """The Docker engine of a node, or why it can't be asked. On this machine a node without Docker has processes alone."""
+    """The Docker engine of a node, or why it can't be asked. On this machine a node without Docker
+    has processes alone.
+    """
     try:
         with running.engines(node.docker) as (host, notes):
-            yield host, (notes[0].evidence or notes[0].message) if host is None and node.ssh else None
+            yield (
+                host,
+                ((notes[0].evidence or notes[0].message) if host is None and node.ssh else None),
+            )
     except SparkbookError as error:
         yield None, str(error)
 
 
 def _names(node: Node, host: Any) -> list[Any]:
     """The servers on a node that are ranks of a cluster: their names end in its host's."""
-    return [one for one in running.status(host) if one.name.endswith((f"-{node.host}", f"-{node.host}-ray"))]
+    return [
+        one
+        for one in running.status(host)
+        if one.name.endswith((f"-{node.host}", f"-{node.host}-ray"))
+    ]
 
 
 def status(file: str) -> list[dict[str, Any]]:
-    """Every rank on every node: name, host and state. A headless rank that runs says `running`; a node that is not reached, `unreachable`.
+    """Every rank on every node: name, host and state. A headless rank that runs says `running`; a
+    node that is not reached, `unreachable`.
 
     Raises:
         SparkbookError: the inventory can't be used.
@@ -197,17 +254,34 @@ def status(file: str) -> list[dict[str, Any]]:
     for number, node in enumerate(inventory.nodes):
         with _engines(node) as (host, problem):
             if problem:
-                rows.append({"name": None, "host": node.host, "state": "unreachable", "url": None, "end": problem})
+                rows.append(
+                    {
+                        "name": None,
+                        "host": node.host,
+                        "state": "unreachable",
+                        "url": None,
+                        "end": problem,
+                    }
+                )
                 continue
             for one in _names(node, host):
                 state = "running" if number and one.state == "starting" else one.state
                 told = one.end.message if one.end else None
-                rows.append({"name": one.name, "host": node.host, "state": state, "url": one.url if number == 0 else None, "end": told})
+                rows.append(
+                    {
+                        "name": one.name,
+                        "host": node.host,
+                        "state": state,
+                        "url": one.url if number == 0 else None,
+                        "end": told,
+                    }
+                )
     return rows
 
 
 def stop(file: str, name: str) -> tuple[list[str], Findings]:
-    """Take down all ranks of a server. A node that is not reached stops none of the others; what is left there is said.
+    """Take down all ranks of a server. A node that is not reached stops none of the others; what is
+    left there is said.
 
     Raises:
         SparkbookError: the inventory can't be used, or no node has such a server.
@@ -225,7 +299,10 @@ def stop(file: str, name: str) -> tuple[list[str], Findings]:
                     except SparkbookError as error:
                         left.append((node.host, one.name, str(error)))
     if not stopped and not left:
-        raise SparkbookError(f"no node of {inventory.name} runs '{name}': sparkbook status --cluster {file} lists what runs")
+        raise SparkbookError(
+            f"no node of {inventory.name} runs '{name}': sparkbook status --cluster {file} lists"
+            " what runs"
+        )
     sites = [Site(host=node.host) for node in inventory.nodes]
     judged = checks.FAB.judge(checks.Seen(inventory, sites, left=tuple(left)))
     return stopped, Findings(finding for finding in judged if finding.rule == "FAB501")
@@ -257,9 +334,13 @@ def diagnose(file: str, name: str) -> tuple[Findings, dict[str, list[str]]]:
 
     inventory, states = read(file), []
     alive = {row["name"]: row["state"] for row in status(file)}
-    for number, (node, (rank, text)) in enumerate(zip(inventory.nodes, logs(file, name), strict=True)):
+    for number, (node, (rank, text)) in enumerate(
+        zip(inventory.nodes, logs(file, name), strict=True)
+    ):
         up = alive.get(rank) in ("ready", "running", "starting")
         states.append(RankState(number, node.host, text, up, None))
     seen = checks.Seen(inventory, [Site(host=node.host) for node in inventory.nodes], ranks=states)
-    found = Findings(finding for finding in checks.FAB.judge(seen) if finding.rule.startswith("FAB4"))
+    found = Findings(
+        finding for finding in checks.FAB.judge(seen) if finding.rule.startswith("FAB4")
+    )
     return found, {f"{state.host} (rank {state.number})": state.tail() for state in states}

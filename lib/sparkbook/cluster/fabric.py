@@ -1,7 +1,9 @@
-"""The network between two nodes, measured: does a packet of full size pass, how fast is TCP, and how fast is an all-reduce.
+"""The network between two nodes, measured: does a packet of full size pass, how fast is TCP, and
+how fast is an all-reduce.
 
-The measurements need Python on both nodes and nothing else; where iperf3 is on both, it measures TCP instead, since one Python process does
-not fill a fast link. What was measured is a value, which `sparkbook.cluster.checks` judges.
+The measurements need Python on both nodes and nothing else; where iperf3 is on both, it measures
+TCP instead, since one Python process does not fill a fast link. What was measured is a value, which
+`sparkbook.cluster.checks` judges.
 """
 
 from __future__ import annotations
@@ -23,11 +25,13 @@ LATENCY_BYTES = 8192
 
 
 class Pair(Strict):
-    """What the network between two nodes can do. None is not measured; rates in Gbit/s, times in µs.
+    """What the network between two nodes can do. None is not measured; rates in Gbit/s, times in
+    µs.
 
     Attributes:
         problem: why nothing passes, or why a node could not take part.
-        full_bytes, full: size of the largest packet that should pass unfragmented, and whether it came back.
+        full_bytes, full: size of the largest packet that should pass unfragmented, and whether it
+            came back.
         rtt_us: median round trip of a small TCP message.
         tcp_gbit, tcp_by: rate, and what measured it.
         reduce_gbit: bus bandwidth of a large all-reduce: bytes × 2(n−1)/n per second.
@@ -158,8 +162,8 @@ def measure(
 
     Args:
         inventory, sites: the nodes.
-        image: run the all-reduce in a container of it, with the GPUs; None: in the engine's environment, on the CPU, for nodes on this
-            machine only.
+        image: run the all-reduce in a container of it, with the GPUs; None: in the engine's
+            environment, on the CPU, for nodes on this machine only.
         seconds: how long TCP is measured.
         reduce: also measure an all-reduce.
         run: the way to a node.
@@ -177,20 +181,38 @@ def _network(a: Node, one: Site, b: Node, two: Site, seconds: float, run: Runner
     pair = Pair(a=a.host, b=b.host)
     for site in (one, two):
         if site.problem or site.address is None:
-            return pair.model_copy(update={"problem": f"{site.host}: {site.problem or 'no address on the fast network'}"})
+            return pair.model_copy(
+                update={
+                    "problem": f"{site.host}: {site.problem or 'no address on the fast network'}"
+                }
+            )
     mtu = min((site.link.mtu or 1500 for site in (one, two) if site.link), default=1500)
     base = ["python3", "-c", _PROBE]
     server = subprocess.Popen(
-        words_on(b, [*base, "serve", str(two.address), "-", "0", "0", "0"]), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE, text=True,
-    )  # fmt: skip
+        words_on(b, [*base, "serve", str(two.address), "-", "0", "0", "0"]),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
     try:
         assert server.stdout is not None and server.stderr is not None
         line = server.stdout.readline()
         if not line:
             return pair.model_copy(update={"problem": f"{b.host}: {_last(server.stderr.read())}"})
         tcp, datagram = json.loads(line)
-        ran = run(a, [*base, "ask", str(one.address), str(two.address), str(tcp << 16 | datagram), str(mtu), str(seconds)])
+        ran = run(
+            a,
+            [
+                *base,
+                "ask",
+                str(one.address),
+                str(two.address),
+                str(tcp << 16 | datagram),
+                str(mtu),
+                str(seconds),
+            ],
+        )
         try:
             found = json.loads(ran.out)
         except ValueError:
@@ -209,12 +231,30 @@ def _iperf(a: Node, one: Site, b: Node, two: Site, seconds: float, run: Runner) 
     if any(run(node, ["sh", "-c", "command -v iperf3"]).code for node in (a, b)):
         return {}
     server = subprocess.Popen(
-        words_on(b, ["iperf3", "-s", "-1", "-B", str(two.address), "-p", "5299"]), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+        words_on(b, ["iperf3", "-s", "-1", "-B", str(two.address), "-p", "5299"]),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
-    )  # fmt: skip
+    )
     try:
         for _ in range(5):
-            ran = run(a, ["iperf3", "-c", str(two.address), "-B", str(one.address), "-p", "5299", "-P", "8", "-t", f"{seconds:.0f}", "-J"])
+            ran = run(
+                a,
+                [
+                    "iperf3",
+                    "-c",
+                    str(two.address),
+                    "-B",
+                    str(one.address),
+                    "-p",
+                    "5299",
+                    "-P",
+                    "8",
+                    "-t",
+                    f"{seconds:.0f}",
+                    "-J",
+                ],
+            )
             try:
                 rate = json.loads(ran.out)["end"]["sum_received"]["bits_per_second"] / 1e9
                 return {"tcp_gbit": round(rate, 3), "tcp_by": "iperf3, 8 streams"}
@@ -226,15 +266,31 @@ def _iperf(a: Node, one: Site, b: Node, two: Site, seconds: float, run: Runner) 
         server.wait()
 
 
-def _all_reduce(inventory: Inventory, a: Node, one: Site, b: Node, two: Site, image: str | None) -> dict:
-    shared = {"WORLD_SIZE": "2", "MASTER_ADDR": str(one.address), "MASTER_PORT": str(inventory.master_port), "NCCL_DEBUG": "INFO"}
+def _all_reduce(
+    inventory: Inventory, a: Node, one: Site, b: Node, two: Site, image: str | None
+) -> dict:
+    shared = {
+        "WORLD_SIZE": "2",
+        "MASTER_ADDR": str(one.address),
+        "MASTER_PORT": str(inventory.master_port),
+        "NCCL_DEBUG": "INFO",
+    }
     started = []
     try:
         for rank, (node, site) in enumerate(((a, one), (b, two))):
-            env = {**site.environment(), **{k: v for k, v in node.env.items() if v is not None}, **shared, "RANK": str(rank)}
+            env = {
+                **site.environment(),
+                **{k: v for k, v in node.env.items() if v is not None},
+                **shared,
+                "RANK": str(rank),
+            }
             words = _in_container(image, env, site) if image else _in_process(env)
             if words is None or (image is None and not node.local):
-                return {"reduce_problem": "no image was named, and the engine's environment is on this machine alone"}
+                return {
+                    "reduce_problem": (
+                        "no image was named, and the engine's environment is on this machine alone"
+                    )
+                }
             started.append(
                 subprocess.Popen(
                     words_on(node, words),
@@ -260,22 +316,47 @@ def _all_reduce(inventory: Inventory, a: Node, one: Site, b: Node, two: Site, im
 
 
 def read_reduce(told: Sequence[str]) -> dict:
-    """The figures out of what the ranks printed; NCCL's transport with them, or the first line that says why there are none."""
+    """The figures out of what the ranks printed; NCCL's transport with them, or the first line that
+    says why there are none.
+    """
     text = "\n".join(told)
-    found = next((json.loads(line) for line in told[0].splitlines() if line.startswith('{"reduce_gbit"')), None)
+    found = next(
+        (json.loads(line) for line in told[0].splitlines() if line.startswith('{"reduce_gbit"')),
+        None,
+    )
     if "NET/IB" in text or "via NET/Socket" in text or "NET/Socket : Using" in text:
         transport = "IB" if "NET/IB : Using" in text or "via NET/IB" in text else "Socket"
     else:
         transport = None
     if found is None:
         lines = [line.strip() for line in text.splitlines()]
-        fatal = [line for line in lines if any(word in line for word in ("NCCL WARN", "Error", "error", "not found"))]
-        return {"reduce_problem": (fatal or [line for line in lines if line] or ["it said nothing"])[-1 if not fatal else 0][:300]}
+        fatal = [
+            line
+            for line in lines
+            if any(word in line for word in ("NCCL WARN", "Error", "error", "not found"))
+        ]
+        return {
+            "reduce_problem": (fatal or [line for line in lines if line] or ["it said nothing"])[
+                -1 if not fatal else 0
+            ][:300]
+        }
     return {**found, "transport": transport}
 
 
 def _in_container(image: str, env: dict[str, str], site: Site) -> list[str]:
-    words = ["docker", "run", "--rm", "--network", "host", "--ipc", "host", "--gpus", "all", "--entrypoint", "python3"]
+    words = [
+        "docker",
+        "run",
+        "--rm",
+        "--network",
+        "host",
+        "--ipc",
+        "host",
+        "--gpus",
+        "all",
+        "--entrypoint",
+        "python3",
+    ]
     if site.infiniband:
         words += ["--device", "/dev/infiniband", "--cap-add", "IPC_LOCK", "--ulimit", "memlock=-1"]
     for name, value in env.items():
@@ -287,10 +368,23 @@ def _in_process(env: dict[str, str]) -> list[str] | None:
     from sparkbook.serve import paths
 
     python = paths.engine_python()
-    keep = {"PATH": os.environ.get("PATH", os.defpath), "HOME": str(Path.home()), "OMP_NUM_THREADS": "1"}
+    keep = {
+        "PATH": os.environ.get("PATH", os.defpath),
+        "HOME": str(Path.home()),
+        "OMP_NUM_THREADS": "1",
+    }
     program = shutil.which("env") or "env"
-    return [program, "-i", *(f"{name}={value}" for name, value in {**keep, **env}.items()), str(python), "-c", _REDUCE]
+    return [
+        program,
+        "-i",
+        *(f"{name}={value}" for name, value in {**keep, **env}.items()),
+        str(python),
+        "-c",
+        _REDUCE,
+    ]
 
 
 def _last(text: str) -> str:
-    return next(reversed([line for line in text.strip().splitlines() if line.strip()]), "it said nothing")
+    return next(
+        reversed([line for line in text.strip().splitlines() if line.strip()]), "it said nothing"
+    )

@@ -1,7 +1,9 @@
-"""The inventory: which machines there are, how each is reached, and what is to be known of each of them.
+"""The inventory: which machines there are, how each is reached, and what is to be known of each of
+them.
 
-Two Sparks that look alike differ in the name of the port that is up, in its adapter's name and in the index of its address. So nothing of
-that kind is one value for all nodes: what a node does not say of itself is looked up on that node (`sparkbook.cluster.nodes`).
+Two Sparks that look alike differ in the name of the port that is up, in its adapter's name and in
+the index of its address. So nothing of that kind is one value for all nodes: what a node does not
+say of itself is looked up on that node (`sparkbook.cluster.nodes`).
 """
 
 from __future__ import annotations
@@ -18,7 +20,9 @@ from sparkbook.errors import SparkbookError
 from sparkbook.recipes.launch import Env, Strict, check_plain
 
 SPARK_GBIT = 200.0
-"""Rate of a Spark's QSFP port in Gbit/s (ConnectX-7; NVIDIA DGX Spark user guide, https://docs.nvidia.com/dgx/dgx-spark/)."""
+"""Rate of a Spark's QSFP port in Gbit/s (ConnectX-7; NVIDIA DGX Spark user guide,
+https://docs.nvidia.com/dgx/dgx-spark/).
+"""
 
 
 class Node(Strict):
@@ -28,20 +32,39 @@ class Node(Strict):
         docker: how its Docker engine is reached: `ssh://user@host`, or None for the one here.
     """
 
-    host: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$", description="the node's name, in messages and container names")
+    host: str = Field(
+        pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$",
+        description="the node's name, in messages and container names",
+    )
     ssh: str | None = Field(
-        None, pattern=r"^([\w.-]+@)?[A-Za-z0-9][\w.-]*(:\d{1,5})?$", description="user@host[:port]; left out: the machine this runs on"
+        None,
+        pattern=r"^([\w.-]+@)?[A-Za-z0-9][\w.-]*(:\d{1,5})?$",
+        description="user@host[:port]; left out: the machine this runs on",
     )
     via: list[str] = Field(
-        default_factory=list, description="words before each command of a node on this machine, such as [ip, netns, exec, spark-b]"
+        default_factory=list,
+        description=(
+            "words before each command of a node on this machine, such as [ip, netns, exec,"
+            " spark-b]"
+        ),
     )
-    address: str | None = Field(None, description="IP on the fast network; left out: that of the fastest port that is up")
-    interface: str | None = Field(None, description="port of the fast network; left out: the one that has the address")
-    hca: str | None = Field(None, description="NCCL_IB_HCA; left out: the RDMA devices that are active on this node")
-    gid_index: int | None = Field(None, ge=0, description="NCCL_IB_GID_INDEX; left out: the index of the address on this node")
+    address: str | None = Field(
+        None, description="IP on the fast network; left out: that of the fastest port that is up"
+    )
+    interface: str | None = Field(
+        None, description="port of the fast network; left out: the one that has the address"
+    )
+    hca: str | None = Field(
+        None, description="NCCL_IB_HCA; left out: the RDMA devices that are active on this node"
+    )
+    gid_index: int | None = Field(
+        None, ge=0, description="NCCL_IB_GID_INDEX; left out: the index of the address on this node"
+    )
     store: str = Field("~/vllm", description="folder of the model store on the node")
     gpus: int = Field(1, gt=0, description="GPUs in the node; a Spark has one")
-    env: Env = Field(default_factory=dict, description="environment of the server on this node alone")
+    env: Env = Field(
+        default_factory=dict, description="environment of the server on this node alone"
+    )
 
     @field_validator("address")
     @classmethod
@@ -59,7 +82,9 @@ class Node(Strict):
 
     @property
     def docker(self) -> str | None:
-        """Address of its Docker engine, as `sparkbook.serve.docker_engine.reach` takes it; None: the one here."""
+        """Address of its Docker engine, as `sparkbook.serve.docker_engine.reach` takes it; None:
+        the one here.
+        """
         return f"ssh://{self.ssh}" if self.ssh else None
 
     @property
@@ -72,8 +97,12 @@ class Inventory(Strict):
     """The nodes in the order of their ranks: the first is the head, which answers the clients."""
 
     name: str = Field("cluster", pattern=r"^[a-z0-9][a-z0-9.-]*$")
-    link_gbit: float = Field(SPARK_GBIT, gt=0, description="what the link between two nodes can carry, in Gbit/s")
-    master_port: int = Field(29501, ge=1, le=65535, description="port of the head on which the ranks meet")
+    link_gbit: float = Field(
+        SPARK_GBIT, gt=0, description="what the link between two nodes can carry, in Gbit/s"
+    )
+    master_port: int = Field(
+        29501, ge=1, le=65535, description="port of the head on which the ranks meet"
+    )
     ray_port: int = Field(6379, ge=1, le=65535, description="port of Ray's head")
     nodes: list[Node] = Field(min_length=1)
 
@@ -92,12 +121,20 @@ class Inventory(Strict):
             ("ssh target", [node.ssh for node in self.nodes if node.ssh]),
         ):
             if twice := sorted({value for value in values if values.count(value) > 1}):
-                raise ValueError(f"the {what} {', '.join(twice)} belongs to two nodes: each node needs its own")
+                raise ValueError(
+                    f"the {what} {', '.join(twice)} belongs to two nodes: each node needs its own"
+                )
         bare = [node.host for node in self.nodes if node.local and not node.via]
         if len(bare) > 1:
-            raise ValueError(f"{' and '.join(bare)} would both be this machine: say with ssh how the others are reached")
+            raise ValueError(
+                f"{' and '.join(bare)} would both be this machine: say with ssh how the others are"
+                " reached"
+            )
         if len({node.gpus for node in self.nodes}) > 1:
-            raise ValueError("nodes with different numbers of GPUs can't share a model: vLLM wants the same number on each")
+            raise ValueError(
+                "nodes with different numbers of GPUs can't share a model: vLLM wants the same"
+                " number on each"
+            )
         return self
 
     @property
@@ -119,11 +156,16 @@ class Inventory(Strict):
         for node in self.nodes:
             if node.host == host:
                 return node
-        raise SparkbookError(f"'{host}' is not in the inventory {self.name}: there are {', '.join(n.host for n in self.nodes)}")
+        raise SparkbookError(
+            f"'{host}' is not in the inventory {self.name}: there are"
+            f" {', '.join(n.host for n in self.nodes)}"
+        )
 
 
 class Layout(Strict):
-    """How a model is spread: tensor parallel × pipeline parallel GPUs for one replica, and that many replicas."""
+    """How a model is spread: tensor parallel × pipeline parallel GPUs for one replica, and that
+    many replicas.
+    """
 
     tensor: int = Field(1, gt=0)
     pipeline: int = Field(1, gt=0)
@@ -135,7 +177,11 @@ class Layout(Strict):
         return self.tensor * self.pipeline * self.data
 
     def __str__(self) -> str:
-        parts = [f"{name}={size}" for name, size in (("TP", self.tensor), ("PP", self.pipeline), ("DP", self.data)) if size > 1]
+        parts = [
+            f"{name}={size}"
+            for name, size in (("TP", self.tensor), ("PP", self.pipeline), ("DP", self.data))
+            if size > 1
+        ]
         return " ".join(parts) or "one GPU"
 
 
@@ -152,15 +198,24 @@ def parse(text: str, where: str = "the inventory") -> Inventory:
     except (RecursionError, ValueError) as error:
         raise SparkbookError(f"{where} can't be read: {type(error).__name__}") from None
     if not isinstance(value, dict):
-        raise SparkbookError(f"{where} holds no inventory: write 'nodes:' and under it a list with 'host:' for each machine")
+        raise SparkbookError(
+            f"{where} holds no inventory: write 'nodes:' and under it a list with 'host:' for each"
+            " machine"
+        )
     try:
         return Inventory.model_validate(value)
     except ValidationError as error:
-        raise SparkbookError(f"{where} is no inventory: " + "; ".join(_told(value, one) for one in error.errors()[:5])) from None
+        raise SparkbookError(
+            f"{where} is no inventory: "
+            + "; ".join(_told(value, one) for one in error.errors()[:5])
+        ) from None
     except SparkbookError as error:
         raise SparkbookError(f"{where} is no inventory: {error}") from None
     except RecursionError:
-        raise SparkbookError(f"{where} is no inventory: it is nested too deeply, or an alias stands inside its own anchor") from None
+        raise SparkbookError(
+            f"{where} is no inventory: it is nested too deeply, or an alias stands inside its own"
+            " anchor"
+        ) from None
 
 
 def _told(value: Any, error: Any) -> str:
@@ -182,7 +237,10 @@ def _told(value: Any, error: Any) -> str:
     elif error["type"] == "missing":
         says = "it is missing"
     elif error["type"] == "string_pattern_mismatch":
-        says = f"{str(value)[:60]!r} has another form: {_FORMS.get(str(error['loc'][-1]), error['ctx']['pattern'])}"
+        says = (
+            f"{str(value)[:60]!r} has another form:"
+            f" {_FORMS.get(str(error['loc'][-1]), error['ctx']['pattern'])}"
+        )
     return f"{place}: {says}" if place else says
 
 
@@ -202,7 +260,9 @@ def read(file: str | Path) -> Inventory:
     try:
         text = Path(file).expanduser().read_text("utf-8")
     except (OSError, RuntimeError) as error:
-        raise SparkbookError(f"the inventory {file} can't be read: {getattr(error, 'strerror', None) or error}") from None
+        raise SparkbookError(
+            f"the inventory {file} can't be read: {getattr(error, 'strerror', None) or error}"
+        ) from None
     except UnicodeDecodeError:
         raise SparkbookError(f"the inventory {file} is not text") from None
     return parse(text, str(file))
@@ -210,4 +270,7 @@ def read(file: str | Path) -> Inventory:
 
 def schema() -> dict[str, Any]:
     """The JSON Schema of an inventory."""
-    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **Inventory.model_json_schema()}
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        **Inventory.model_json_schema(),
+    }

@@ -1,6 +1,8 @@
-"""What each node is: commands run on it, and one look at its ports, adapters, limits, image and model files.
+"""What each node is: commands run on it, and one look at its ports, adapters, limits, image and
+model files.
 
-A look is one POSIX shell script, so that a node needs nothing but a shell, and a look over SSH is one connection.
+A look is one POSIX shell script, so that a node needs nothing but a shell, and a look over SSH is
+one connection.
 """
 
 from __future__ import annotations
@@ -23,7 +25,16 @@ from sparkbook.recipes.launch import Strict
 Runner = Callable[[Node, Sequence[str]], Ran]
 """Runs words on a node and waits for them."""
 
-SSH_OPTIONS = ("-o", "BatchMode=yes", "-o", "ConnectTimeout=8", "-o", "ServerAliveInterval=5", "-o", "ServerAliveCountMax=2")
+SSH_OPTIONS = (
+    "-o",
+    "BatchMode=yes",
+    "-o",
+    "ConnectTimeout=8",
+    "-o",
+    "ServerAliveInterval=5",
+    "-o",
+    "ServerAliveCountMax=2",
+)
 UNREACHABLE = 255
 """Exit code of ssh where it reached nothing."""
 
@@ -37,7 +48,9 @@ def words_on(node: Node, words: Sequence[str]) -> list[str]:
 
 
 def run_on(node: Node, words: Sequence[str], timeout_s: float = 60) -> Ran:
-    """Run a command on a node; code 127 where there is none, 124 where it gave no answer, 255 where the node can't be reached."""
+    """Run a command on a node; code 127 where there is none, 124 where it gave no answer, 255 where
+    the node can't be reached.
+    """
     try:
         done = subprocess.run(
             words_on(node, words),
@@ -62,7 +75,8 @@ class Site(Strict):
         problem: why the node could not be looked at; then nothing else is known.
         network: its ports and adapters.
         interface, address: the port of the fast network, and its IP.
-        hcas, gid_index: the RDMA devices that are active on it, and the index of the address among the first one's GIDs.
+        hcas, gid_index: the RDMA devices that are active on it, and the index of the address among
+            the first one's GIDs.
         memlock_bytes: limit of a login there; -1 is unlimited.
         cma_total_kb, cma_free_kb: the kernel's reserve for contiguous memory.
         pause: whether the port honours and sends pause frames (`ethtool -a`).
@@ -96,7 +110,9 @@ class Site(Strict):
 
     @property
     def rails(self) -> list[Rdma]:
-        """The RDMA devices that are active and fast: one QSFP port of a Spark shows as two, each on a PCIe link of its own."""
+        """The RDMA devices that are active and fast: one QSFP port of a Spark shows as two, each on
+        a PCIe link of its own.
+        """
         return [port for port in self.network.rdma if port.active]
 
     def environment(self) -> dict[str, str]:
@@ -106,7 +122,9 @@ class Site(Strict):
             env["VLLM_HOST_IP"] = self.address
         if self.interface:
             env |= dict.fromkeys(("GLOO_SOCKET_IFNAME", "TP_SOCKET_IFNAME"), self.interface)
-            env["NCCL_SOCKET_IFNAME"] = f"={self.interface}"  # NCCL alone takes a name for the beginning of one
+            env["NCCL_SOCKET_IFNAME"] = (
+                f"={self.interface}"  # NCCL alone takes a name for the beginning of one
+            )
             env["UCX_NET_DEVICES"] = ",".join(f"{hca}:1" for hca in self.hcas) or self.interface
         if self.hcas:
             env["NCCL_IB_HCA"] = "=" + ",".join(self.hcas)
@@ -143,14 +161,20 @@ done
 
 
 def look(
-    inventory: Inventory, *, image: str | None = None, model: str | None = None, run: Runner = run_on, quick: bool = False
+    inventory: Inventory,
+    *,
+    image: str | None = None,
+    model: str | None = None,
+    run: Runner = run_on,
+    quick: bool = False,
 ) -> list[Site]:
     """Look at every node, each by itself.
 
     Args:
         inventory: the nodes.
         image: reference of an image, whose digest is asked.
-        model: folder of the model's files, or of its repository in a Hugging Face cache; `{store}` is each node's own model store.
+        model: folder of the model's files, or of its repository in a Hugging Face cache; `{store}`
+            is each node's own model store.
         run: the way to a node.
         quick: compare names and sizes of the model's files instead of their contents.
     """
@@ -163,19 +187,37 @@ def look(
 def _site(node: Node, image: str | None, model: str | None, run: Runner, quick: bool) -> Site:
     seen = run(node, ["sh", "-c", _SCRIPT])
     if seen.code:
-        told = next(reversed(seen.err.splitlines()), "") or f"its shell ended with status {seen.code}"
+        told = (
+            next(reversed(seen.err.splitlines()), "") or f"its shell ended with status {seen.code}"
+        )
         return Site(host=node.host, problem=told)
     site = read_look(node, seen.out)
     if image:
-        asked = run(node, ["docker", "image", "inspect", "--format", "{{json .RepoDigests}} {{.Id}}", image])
-        site = site.model_copy(update={"image": _digest(asked.out) if asked.code == 0 else "not there"})
+        asked = run(
+            node, ["docker", "image", "inspect", "--format", "{{json .RepoDigests}} {{.Id}}", image]
+        )
+        site = site.model_copy(
+            update={"image": _digest(asked.out) if asked.code == 0 else "not there"}
+        )
     if model:
         asked = run(
             node,
-            ["sh", "-c", _FILES.format(folder=shell_path(model.replace("{store}", node.store)), how="wc -c" if quick else "sha256sum")],
+            [
+                "sh",
+                "-c",
+                _FILES.format(
+                    folder=shell_path(model.replace("{store}", node.store)),
+                    how="wc -c" if quick else "sha256sum",
+                ),
+            ],
         )
         digest, _, revision = asked.out.strip().partition("\n")
-        site = site.model_copy(update={"model": digest if asked.code == 0 else "not there", "revision": revision.strip() or None})
+        site = site.model_copy(
+            update={
+                "model": digest if asked.code == 0 else "not there",
+                "revision": revision.strip() or None,
+            }
+        )
     return site
 
 
@@ -187,14 +229,20 @@ find -L . -type f ! -path '*/.cache/*' ! -name '.git*' -print | LC_ALL=C sort | 
 done | sha256sum | cut -c1-16
 basename "$(pwd -P)" | grep -E '^[0-9a-f]{{40}}$' || true
 """
-"""One digest over the names and contents (or sizes) of a folder's files; then the commit, where the folder is the hub's snapshot of one.
+"""One digest over the names and contents (or sizes) of a folder's files; then the commit, where the
+folder is the hub's snapshot of one.
 
-A repository in a Hugging Face cache is looked at where its branch `main` stands."""
+A repository in a Hugging Face cache is looked at where its branch `main` stands.
+"""
 
 
 def shell_path(path: str) -> str:
     """A path for a shell, which keeps its leading `~`."""
-    return f'"$HOME"{shlex.quote(path[1:])}' if path == "~" or path.startswith("~/") else shlex.quote(path)
+    return (
+        f'"$HOME"{shlex.quote(path[1:])}'
+        if path == "~" or path.startswith("~/")
+        else shlex.quote(path)
+    )
 
 
 def _digest(told: str) -> str:
@@ -230,7 +278,12 @@ def read_look(node: Node, text: str) -> Site:
         elif word == "default" and rest:
             found["default"] = rest[0]
         elif word == "hca" and len(rest) >= 2:
-            hcas[rest[0]] = {"name": rest[0], "active": rest[1] == "ACTIVE", "link": rest[2] if len(rest) > 2 else None, "gids": {}}
+            hcas[rest[0]] = {
+                "name": rest[0],
+                "active": rest[1] == "ACTIVE",
+                "link": rest[2] if len(rest) > 2 else None,
+                "gids": {},
+            }
         elif word == "gid" and len(rest) >= 4 and rest[0] in hcas and set(rest[2]) > {"0", ":"}:
             address = ipaddress.IPv6Address(rest[2])
             kind = " ".join(rest[3:]).replace("IB/", "")
@@ -244,20 +297,31 @@ def read_look(node: Node, text: str) -> Site:
         elif word in ("kernel", "memlock", "removeipc", "infiniband"):
             found[word] = rest[0] if rest else ""
     network = Network(
-        links=[Link(**link) for link in links.values()], rdma=[Rdma(**hca) for hca in hcas.values()], default=found.get("default")
+        links=[Link(**link) for link in links.values()],
+        rdma=[Rdma(**hca) for hca in hcas.values()],
+        default=found.get("default"),
     )
     memlock = found.get("memlock", "")
     site = Site(
-        host=node.host, network=network, kernel=found.get("kernel"), infiniband=found.get("infiniband") == "yes",
-        memlock_bytes=-1 if memlock == "unlimited" else int(memlock) * 1024 if memlock.isdigit() else None,
+        host=node.host,
+        network=network,
+        kernel=found.get("kernel"),
+        infiniband=found.get("infiniband") == "yes",
+        memlock_bytes=(
+            -1 if memlock == "unlimited" else int(memlock) * 1024 if memlock.isdigit() else None
+        ),
         remove_ipc=found.get("removeipc", "").lower() not in ("no", "false", "0", "off"),
-        cma_total_kb=found.get("CmaTotal:"), cma_free_kb=found.get("CmaFree:"), available_kb=found.get("MemAvailable:"),
-    )  # fmt: skip
+        cma_total_kb=found.get("CmaTotal:"),
+        cma_free_kb=found.get("CmaFree:"),
+        available_kb=found.get("MemAvailable:"),
+    )
     return placed(node, site, {name: all(values) for name, values in pauses.items()})
 
 
 def placed(node: Node, site: Site, pauses: dict[str, bool] | None = None) -> Site:
-    """The site with the port, address and adapters of the fast network: the inventory's where it names them, else what is there."""
+    """The site with the port, address and adapters of the fast network: the inventory's where it
+    names them, else what is there.
+    """
     links = site.network.links
     link = next((one for one in links if node.interface == one.name), None)
     if node.interface is None:
@@ -267,20 +331,39 @@ def placed(node: Node, site: Site, pauses: dict[str, bool] | None = None) -> Sit
             link = max(able, key=lambda one: one.speed or 0, default=None)
     address = node.address or (link.addresses[0] if link and link.addresses else None)
     interface = node.interface or (link.name if link else None)
-    ports = [port for port in site.network.rdma if port.active and (port.link == interface or _has(port, address))]
+    ports = [
+        port
+        for port in site.network.rdma
+        if port.active and (port.link == interface or _has(port, address))
+    ]
     hcas = node.hca.split(",") if node.hca else [port.name for port in ports] or []
-    # Both halves of one QSFP port belong to the fast network: a second active device of the same speed is the other half.
+    # Both halves of one QSFP port belong to the fast network: a second active device of the same
+    # speed is the other half.
     if not node.hca and ports:
-        hcas = [port.name for port in site.network.rdma if port.active and _speed(links, port.link) == _speed(links, ports[0].link)]
+        hcas = [
+            port.name
+            for port in site.network.rdma
+            if port.active and _speed(links, port.link) == _speed(links, ports[0].link)
+        ]
     gid = node.gid_index
     if gid is None and ports:
-        gid = next((index for index, told in sorted(ports[0].gids.items()) if told == f"RoCE v2 {address}"), None)
+        gid = next(
+            (
+                index
+                for index, told in sorted(ports[0].gids.items())
+                if told == f"RoCE v2 {address}"
+            ),
+            None,
+        )
     return site.model_copy(
         update={
-            "interface": interface, "address": address, "hcas": hcas, "gid_index": gid,
+            "interface": interface,
+            "address": address,
+            "hcas": hcas,
+            "gid_index": gid,
             "pause": (pauses or {}).get(interface or "", site.pause),
         }
-    )  # fmt: skip
+    )
 
 
 def _has(port: Rdma, address: str | None) -> bool:
@@ -301,4 +384,6 @@ def need(sites: Sequence[Site]) -> None:
         if site.problem:
             raise SparkbookError(f"{site.host} can't be reached: {site.problem}")
         if site.address is None:
-            raise SparkbookError(f"{site.host} has no address on a network: give one in the inventory (address:)")
+            raise SparkbookError(
+                f"{site.host} has no address on a network: give one in the inventory (address:)"
+            )

@@ -1,8 +1,9 @@
 """Which rank fell first, when several did: what every rank printed, judged together.
 
-Each rank's log goes through the log doctor. Words that only pass on that another process failed are an echo; a rank with a cause of its own
-comes before those, by the time of its own first line; a rank that vanished without a word, or a node that can't be reached, comes before
-ranks that only lost a connection.
+Each rank's log goes through the log doctor. Words that only pass on that another process failed are
+an echo; a rank with a cause of its own comes before those, by the time of its own first line; a
+rank that vanished without a word, or a node that can't be reached, comes before ranks that only
+lost a connection.
 """
 
 from __future__ import annotations
@@ -16,9 +17,13 @@ from sparkbook.logs.diagnose import UNKNOWN, Diagnosis, diagnose
 _ECHOES = {"LOG510", "LOG511"}
 """Signatures that only say that another process failed."""
 _LOST = {"LOG502", "LOG505"}
-"""What a rank says of itself when another one is gone: no connection, or a step that does not come back."""
+"""What a rank says of itself when another one is gone: no connection, or a step that does not come
+back.
+"""
 _NO_ANSWER = re.compile(r"connect|refused|timed out|no route", re.IGNORECASE)
-"""Of LOG502: the other end does not answer. Otherwise this rank has no such port, which is its own fault."""
+"""Of LOG502: the other end does not answer. Otherwise this rank has no such port, which is its own
+fault.
+"""
 _VANISHED = {"LOG117"}
 _TIME = re.compile(rb"\b(\d\d-\d\d \d\d:\d\d:\d\d)\b")
 
@@ -51,7 +56,9 @@ class RankState:
 
 @dataclass(frozen=True)
 class Judged:
-    """A rank with the log doctor's judgement and the time of its first fault, `MM-DD HH:MM:SS` by its own clock."""
+    """A rank with the log doctor's judgement and the time of its first fault, `MM-DD HH:MM:SS` by
+    its own clock.
+    """
 
     state: RankState
     diagnosis: Diagnosis
@@ -69,9 +76,12 @@ class Judged:
         primary = self.diagnosis.primary
         if primary is None or primary.rule not in _LOST:
             return False
-        # An address of loopback is what the other one was told to use: it has no port of the cluster's network.
+        # An address of loopback is what the other one was told to use: it has no port of the
+        # cluster's network.
         said = primary.evidence or ""
-        return primary.rule != "LOG502" or (bool(_NO_ANSWER.search(said)) and "[127.0.0.1]" not in said)
+        return primary.rule != "LOG502" or (
+            bool(_NO_ANSWER.search(said)) and "[127.0.0.1]" not in said
+        )
 
     @property
     def weight(self) -> tuple:
@@ -81,7 +91,9 @@ class Judged:
             rank = 1
         elif self.own:
             rank = 0
-        elif (primary and primary.rule in _VANISHED) or (not self.state.running and self.state.exit_status == 137):
+        elif (primary and primary.rule in _VANISHED) or (
+            not self.state.running and self.state.exit_status == 137
+        ):
             rank = 1
         elif self.lost:
             rank = 3
@@ -105,7 +117,11 @@ def judge(state: RankState) -> Judged:
     """One rank by itself."""
     diagnosis = diagnose(state.log)
     primary, time = diagnosis.primary, None
-    said = re.sub(r"^line \d+: (?:\([^)]*\) )?", "", primary.evidence or "")[:60].encode() if primary else b""
+    said = (
+        re.sub(r"^line \d+: (?:\([^)]*\) )?", "", primary.evidence or "")[:60].encode()
+        if primary
+        else b""
+    )
     if said and (at := state.log.find(said)) >= 0:
         times = _TIME.findall(state.log[: at + len(said)])
         time = times[-1].decode() if times else None

@@ -12,8 +12,9 @@ from sparkbook.cluster.nodes import Site
 from sparkbook.errors import SparkbookError
 
 NAMES = ("two-namespaces", "two-namespaces-slow")
-"""Two network namespaces of one machine joined by a virtual cable: as they are, and with one end held to 200 Mbit/s
-(`tools/record_namespaces.sh`)."""
+"""Two network namespaces of one machine joined by a virtual cable: as they are, and with one end
+held to 200 Mbit/s (`tools/record_namespaces.sh`).
+"""
 
 
 def recorded(name: str) -> Seen:
@@ -24,6 +25,11 @@ def recorded(name: str) -> Seen:
     """
     if name not in NAMES:
         raise SparkbookError(f"there is no recording '{name}'; there are {', '.join(NAMES)}")
-    kept = json.loads(files("sparkbook.cluster").joinpath("recorded", f"{name}.json").read_text("utf-8"))
-    sites, pairs = [Site.model_validate(one) for one in kept["nodes"]], [Pair.model_validate(one) for one in kept["pairs"]]
+    kept = json.loads(
+        files("sparkbook.cluster").joinpath("recorded", f"{name}.json").read_text("utf-8")
+    )
+    sites, pairs = (
+        [Site.model_validate(one) for one in kept["nodes"]],
+        [Pair.model_validate(one) for one in kept["pairs"]],
+    )
     return Seen(Inventory.model_validate(kept["inventory"]), sites, pairs=pairs)

@@ -1,7 +1,9 @@
-"""One server over several nodes: all ranks started in order, waited for as a whole, watched, and taken down together.
+"""One server over several nodes: all ranks started in order, waited for as a whole, watched, and
+taken down together.
 
-A rank that falls takes the server with it, mostly without a word: the head's `/health` says 200 until the next request. So all ranks and
-the link between them are watched, and the first one to fall is named, with what every rank printed last.
+A rank that falls takes the server with it, mostly without a word: the head's `/health` says 200
+until the next request. So all ranks and the link between them are watched, and the first one to
+fall is named, with what every rank printed last.
 """
 
 from __future__ import annotations
@@ -66,7 +68,14 @@ class ClusterServer:
         fall: why it fell; None while all is well.
     """
 
-    def __init__(self, planned: ClusterPlan, sites: Sequence[Site], *, run: Runner = run_on, clock: Callable[[], float] = time.monotonic):
+    def __init__(
+        self,
+        planned: ClusterPlan,
+        sites: Sequence[Site],
+        *,
+        run: Runner = run_on,
+        clock: Callable[[], float] = time.monotonic,
+    ):
         self.plan, self.sites, self._run, self._clock = planned, list(sites), run, clock
         self.engines: dict[str, Engine] = {}
         self.readiness: Readiness | None = None
@@ -82,21 +91,30 @@ class ClusterServer:
     # ---- start
 
     def start(self, say: Callable[[str], None] = lambda _line: None) -> None:
-        """Start every rank: the last node first, the head last, so that it finds the others waiting. Of a Ray cluster Ray's head is first.
+        """Start every rank: the last node first, the head last, so that it finds the others
+        waiting. Of a Ray cluster Ray's head is first.
 
         Raises:
-            ClusterFault, EngineError, DockerFault: one can't be started; nothing is left of the others.
+            ClusterFault, EngineError, DockerFault: one can't be started; nothing is left of the
+                others.
         """
-        ranks = sorted(self.plan.ranks, key=lambda rank: (rank.instead is None, rank.number if rank.instead else -rank.number))
+        ranks = sorted(
+            self.plan.ranks,
+            key=lambda rank: (rank.instead is None, rank.number if rank.instead else -rank.number),
+        )
         if self.plan.backend == "ray" and ranks[0].instead is None:
-            ranks.sort(key=lambda rank: rank.number)  # containers: the head's begins with Ray's head, which the others join
+            ranks.sort(
+                key=lambda rank: rank.number
+            )  # containers: the head's begins with Ray's head, which the others join
         try:
             for rank in ranks:
                 if rank.instead is None and self.plan.backend == "ray" and self.engines:
                     self._joined(say)
                 say(f"starting {rank.name} on {rank.node.host}")
                 self.engines[rank.name] = self._engine(rank)
-            self._thread = threading.Thread(target=self._watch, name="sparkbook cluster", daemon=True)
+            self._thread = threading.Thread(
+                target=self._watch, name="sparkbook cluster", daemon=True
+            )
             self._thread.start()
         except BaseException:
             self.stop()
@@ -112,10 +130,16 @@ class ClusterServer:
             elif Path(model).expanduser().is_dir():
                 model = Path(model).expanduser()
             return ProcessEngine(
-                launch, model, name=stack.served, port=rank.launch.port if rank.number == 0 and rank.instead is None else None,
-                via=rank.node.via, instead=rank.instead, folder=paths.cache_dir() / "engines" / rank.name, grace_s=4,
+                launch,
+                model,
+                name=stack.served,
+                port=rank.launch.port if rank.number == 0 and rank.instead is None else None,
+                via=rank.node.via,
+                instead=rank.instead,
+                folder=paths.cache_dir() / "engines" / rank.name,
+                grace_s=4,
                 recipe=stack.recipe.id if stack.recipe else "",
-            )  # fmt: skip
+            )
         host = self._host(rank.node)
         key, key_file = own_key()
         named = Stack(rank.name, rank.launch, stack.recipe)
@@ -124,11 +148,14 @@ class ClusterServer:
         for found in docker_engine.find(host, rank.name):
             if found.state == "running":
                 raise EngineError(
-                    f"{rank.name} is up already on {rank.node.host}: sparkbook stop {stack.name} --cluster FILE takes it down"
+                    f"{rank.name} is up already on {rank.node.host}: sparkbook stop {stack.name}"
+                    " --cluster FILE takes it down"
                 )
             docker_engine.remove(host, found.id)
         asked = replace(asked, body=with_rdma(asked.body) if site.infiniband else asked.body)
-        return docker_engine.launch(host, asked, named, key, key_file, False, None, lambda _line: None)
+        return docker_engine.launch(
+            host, asked, named, key, key_file, False, None, lambda _line: None
+        )
 
     def _host(self, node: Node) -> Host:
         if node.host not in self._hosts:
@@ -139,12 +166,17 @@ class ClusterServer:
         """Wait until Ray's head counts all nodes."""
         nodes = self.plan.inventory.nodes
         address = f"{self.sites[0].address or self.plan.inventory.head.address}:{self.plan.inventory.ray_port}"
-        code = f"import ray; ray.init(address={address!r}, logging_level='error'); print(len([n for n in ray.nodes() if n['Alive']]))"
+        code = (
+            f"import ray; ray.init(address={address!r}, logging_level='error'); print(len([n for n"
+            " in ray.nodes() if n['Alive']]))"
+        )
         deadline, seen = self._clock() + within_s, "nothing yet"
         while self._clock() < deadline:
             for name, engine in self.engines.items():
                 if not engine.running:
-                    raise EngineError(f"{name} ended with status {engine.exit_status}", engine.tail())
+                    raise EngineError(
+                        f"{name} ended with status {engine.exit_status}", engine.tail()
+                    )
             asked = self._run(nodes[0], [str(paths.engine_python()), "-c", code])
             seen = (asked.out.strip().splitlines() or [asked.err[-200:]])[-1]
             if seen == str(len(nodes)):
@@ -162,19 +194,34 @@ class ClusterServer:
         """Where it answers."""
         return self.head.endpoint
 
-    def wait_ready(self, *, requests: bool = True, deadline_s: float = 1800.0, progress: Callable[[str], None] | None = None) -> Readiness:
+    def wait_ready(
+        self,
+        *,
+        requests: bool = True,
+        deadline_s: float = 1800.0,
+        progress: Callable[[str], None] | None = None,
+    ) -> Readiness:
         """Wait until the whole answers a real request: one token needs every rank.
 
         Raises:
-            ClusterFault: a rank fell, a node or the link was lost, or it was not ready in time; everything is taken down.
+            ClusterFault: a rank fell, a node or the link was lost, or it was not ready in time;
+                everything is taken down.
         """
         try:
             self.readiness = wait_ready(
-                self.endpoint, self.plan.stack.claims, process=self, requests=requests, deadline_s=deadline_s, progress=progress
+                self.endpoint,
+                self.plan.stack.claims,
+                process=self,
+                requests=requests,
+                deadline_s=deadline_s,
+                progress=progress,
             )
         except NotReady as error:
-            # The head's own words are one rank's: what the others said, and who was first, is known a moment later.
-            fault = self.settled(1.0 if error.message.startswith("not ready") else 12.0) or self._late(error)
+            # The head's own words are one rank's: what the others said, and who was first, is known
+            # a moment later.
+            fault = self.settled(
+                1.0 if error.message.startswith("not ready") else 12.0
+            ) or self._late(error)
             self.stop()
             raise fault from None
         except BaseException:
@@ -239,14 +286,26 @@ class ClusterServer:
             with contextlib.suppress(OSError):
                 log = engine.log_file.read_bytes()
             states.append(
-                RankState(rank.number, rank.node.host, log, running, status, self._lost.get(rank.node.host), self._ended.get(rank.name))
+                RankState(
+                    rank.number,
+                    rank.node.host,
+                    log,
+                    running,
+                    status,
+                    self._lost.get(rank.node.host),
+                    self._ended.get(rank.name),
+                )
             )
         return states
 
     def look(self) -> ClusterFault | None:
         """One look at every rank; the fall, if this look found one."""
         with self._lock:
-            if self.fall is None and (self._gone() or self._over.is_set()) and not self._over.is_set():
+            if (
+                self.fall is None
+                and (self._gone() or self._over.is_set())
+                and not self._over.is_set()
+            ):
                 self._over.wait(_SETTLE_S)
                 self.fall = self._judge()
             return self.fall
@@ -278,23 +337,31 @@ class ClusterServer:
                     return
 
     def _look_at_links(self) -> None:
-        """Ask the head's node for a way to each of the others. A refused connection is an answer as well."""
+        """Ask the head's node for a way to each of the others. A refused connection is an answer as
+        well.
+        """
         head = self.sites[0]
         for node, site in list(zip(self.plan.inventory.nodes, self.sites, strict=True))[1:]:
             if head.address is None or site.address is None or not self.plan.inventory.head.local:
                 continue
-            asked = self._run(self.plan.inventory.head, ["python3", "-c", _REACH, head.address, site.address])
+            asked = self._run(
+                self.plan.inventory.head, ["python3", "-c", _REACH, head.address, site.address]
+            )
             self._misses[node.host] = self._misses.get(node.host, 0) + 1 if asked.code == 3 else 0
 
     def _judge(self) -> ClusterFault:
         states = self.states()
-        seen = checks.Seen(self.plan.inventory, self.sites, ranks=states, cut=tuple(self._link_cut()))
+        seen = checks.Seen(
+            self.plan.inventory, self.sites, ranks=states, cut=tuple(self._link_cut())
+        )
         return ClusterFault(_fall_findings(seen), _tails(states))
 
     # ---- end
 
     def stop(self) -> Findings:
-        """End every rank on every node, all at once; what could not be reached is said, with what is left there."""
+        """End every rank on every node, all at once; what could not be reached is said, with what
+        is left there.
+        """
         self._over.set()
         if self._thread and self._thread is not threading.current_thread():
             self._thread.join(timeout=15)
@@ -306,7 +373,9 @@ class ClusterServer:
             except SparkbookError as error:
                 left[name] = str(error).splitlines()[0]
 
-        threads = [threading.Thread(target=end, args=item, daemon=True) for item in self.engines.items()]
+        threads = [
+            threading.Thread(target=end, args=item, daemon=True) for item in self.engines.items()
+        ]
         for thread in threads:
             thread.start()
         deadline = time.monotonic() + _TEARDOWN_S
@@ -319,7 +388,11 @@ class ClusterServer:
                 host.close()
         self._hosts.clear()
         names = {rank.name: rank.node.host for rank in self.plan.ranks}
-        seen = checks.Seen(self.plan.inventory, self.sites, left=tuple((names[name], name, why) for name, why in sorted(left.items())))
+        seen = checks.Seen(
+            self.plan.inventory,
+            self.sites,
+            left=tuple((names[name], name, why) for name, why in sorted(left.items())),
+        )
         return Findings(finding for finding in checks.FAB.judge(seen) if finding.rule == "FAB501")
 
     def leave(self) -> None:
@@ -358,13 +431,21 @@ def _tails(states: Sequence[RankState]) -> dict[str, list[str]]:
 
 def _fall_findings(seen: checks.Seen) -> Findings:
     """What is said of a fall: of the ranks, not of what was known of the nodes before."""
-    return Findings(finding for finding in checks.FAB.judge(seen) if finding.rule.startswith("FAB4"))
+    return Findings(
+        finding for finding in checks.FAB.judge(seen) if finding.rule.startswith("FAB4")
+    )
 
 
 def with_rdma(body: dict) -> dict:
-    """A container's body with access to the RDMA devices, which NCCL needs: the device, IPC_LOCK, memory that may be pinned."""
+    """A container's body with access to the RDMA devices, which NCCL needs: the device, IPC_LOCK,
+    memory that may be pinned.
+    """
     host = dict(body["HostConfig"])
-    device = {"PathOnHost": "/dev/infiniband", "PathInContainer": "/dev/infiniband", "CgroupPermissions": "rwm"}
+    device = {
+        "PathOnHost": "/dev/infiniband",
+        "PathInContainer": "/dev/infiniband",
+        "CgroupPermissions": "rwm",
+    }
     host["Devices"] = [*host.get("Devices", ()), device]
     host["CapAdd"] = sorted({*host.get("CapAdd", ()), "IPC_LOCK"})
     limits = [limit for limit in host.get("Ulimits", ()) if limit["Name"] != "memlock"]
@@ -400,8 +481,13 @@ def shown(planned: ClusterPlan) -> list[dict]:
     for rank in planned.ranks:
         step: dict = {"rank": rank.number, "node": rank.node.host, "name": rank.name}
         if rank.launch.image:
-            asked = docker_engine.prepare(Stack(rank.name, rank.launch, planned.stack.recipe), "~", Choices(), key="hidden")
-            step["calls"] = [{"call": call, "body": body} for call, body in replace(asked, body=with_rdma(asked.body)).calls()]
+            asked = docker_engine.prepare(
+                Stack(rank.name, rank.launch, planned.stack.recipe), "~", Choices(), key="hidden"
+            )
+            step["calls"] = [
+                {"call": call, "body": body}
+                for call, body in replace(asked, body=with_rdma(asked.body)).calls()
+            ]
         elif rank.instead:
             step["command"] = " ".join(rank.instead)
         else:
@@ -416,6 +502,13 @@ def shown_text(planned: ClusterPlan, notes: Sequence[Finding] = ()) -> str:
     for step in shown(planned):
         lines.append(f"\n# rank {step['rank']} on {step['node']}: {step['name']}")
         for call in step.get("calls", ()):
-            lines.append(call["call"] + ("" if call["body"] is None else "\n" + json.dumps(call["body"], indent=2, ensure_ascii=False)))
+            lines.append(
+                call["call"]
+                + (
+                    ""
+                    if call["body"] is None
+                    else "\n" + json.dumps(call["body"], indent=2, ensure_ascii=False)
+                )
+            )
         lines += [step["command"]] if "command" in step else []
     return "\n".join([*lines, *(told(note) for note in notes)])

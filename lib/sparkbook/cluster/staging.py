@@ -1,4 +1,6 @@
-"""The same files and the same image on every node: downloaded once, copied over the fast link, compared by hash."""
+"""The same files and the same image on every node: downloaded once, copied over the fast link,
+compared by hash.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,9 @@ from sparkbook.store import checkpoints
 
 
 def model_place(stack: Stack) -> str | None:
-    """Where every node has the files of a stack's model, with `{store}` for its store; None where it ships with this package."""
+    """Where every node has the files of a stack's model, with `{store}` for its store; None where
+    it ships with this package.
+    """
     if stack.recipe is None or not (found := checkpoints(stack.recipe)):
         return None
     first = found[0]
@@ -37,7 +41,8 @@ def stage(
     Args:
         inventory: the nodes.
         image: reference; each node pulls it, where it lacks it or has another one than the head.
-        model: folder of the model's files, or of its repository, with `{store}` for each node's model store.
+        model: folder of the model's files, or of its repository, with `{store}` for each node's
+            model store.
         fetch: downloads the files on the head, where it is this machine and lacks them.
         run, say: the way to a node; called with a line for each step.
 
@@ -53,16 +58,25 @@ def stage(
     if model and sites[0].model == "not there" and fetch and inventory.head.local:
         say(f"fetching on {inventory.head.host}")
         fetch()
-        sites[0] = look(inventory.model_copy(update={"nodes": [inventory.head]}), image=image, model=model, run=run)[0]
+        sites[0] = look(
+            inventory.model_copy(update={"nodes": [inventory.head]}),
+            image=image,
+            model=model,
+            run=run,
+        )[0]
     if model and sites[0].model == "not there":
-        raise SparkbookError(f"{inventory.head.host} lacks {model}: run 'sparkbook weights fetch' there first")
+        raise SparkbookError(
+            f"{inventory.head.host} lacks {model}: run 'sparkbook weights fetch' there first"
+        )
     moved = False
     for node, site in list(zip(inventory.nodes, sites, strict=True)):
         if image and (site.image == "not there" or site.image != sites[0].image):
             say(f"pulling {image} on {node.host}")
             pulled = run(node, ["docker", "pull", "--quiet", pinned_reference(image)])
             if pulled.code:
-                raise SparkbookError(f"{node.host} can't pull {image}: {(pulled.err or pulled.out)[-300:]}")
+                raise SparkbookError(
+                    f"{node.host} can't pull {image}: {(pulled.err or pulled.out)[-300:]}"
+                )
             moved = True
         if model and site.model != sites[0].model:
             say(f"copying the model from {inventory.head.host} to {node.host}")
@@ -70,11 +84,14 @@ def stage(
             moved = True
     sites = look(inventory, image=image, model=model, run=run) if moved else sites
     found = checks.FAB.judge(checks.Seen(inventory, sites))
-    return sites, Findings(finding for finding in found if finding.rule in ("FAB201", "FAB202", "FAB203"))
+    return sites, Findings(
+        finding for finding in found if finding.rule in ("FAB201", "FAB202", "FAB203")
+    )
 
 
 def copy(head: Node, node: Node, site: Site, model: str) -> None:
-    """Copy a folder from the head to a node, over the node's address on the fast network; what the head lacks is removed there.
+    """Copy a folder from the head to a node, over the node's address on the fast network; what the
+    head lacks is removed there.
 
     rsync goes on where it stopped; tar does not, and needs nothing.
 
@@ -84,7 +101,13 @@ def copy(head: Node, node: Node, site: Site, model: str) -> None:
     source, target = (shell_path(model.replace("{store}", one.store)) for one in (head, node))
     fresh = f"rm -rf {target} && mkdir -p {target} && tar -C {target} -xf -"
     if node.ssh is None:
-        words = ["bash", "-o", "pipefail", "-c", f"tar -C {source} -cf - . | {shlex.join(words_on(node, ['sh', '-c', fresh]))}"]
+        words = [
+            "bash",
+            "-o",
+            "pipefail",
+            "-c",
+            f"tar -C {source} -cf - . | {shlex.join(words_on(node, ['sh', '-c', fresh]))}",
+        ]
     else:
         user, at, rest = node.ssh.rpartition("@")
         host, _, port = rest.partition(":")
@@ -95,13 +118,24 @@ def copy(head: Node, node: Node, site: Site, model: str) -> None:
         remote = shlex.quote(f"{to}:{plain[2:] if plain.startswith('~/') else plain}/")
         tar = f"tar -C {source} -cf - . | {shlex.join([*ssh, to, fresh])}"
         rsync = f"rsync -a --delete --mkpath -e {shlex.quote(shlex.join(ssh))} {source}/ {remote}"
-        both = f"command -v rsync >/dev/null && {shlex.join([*ssh, to, 'command -v rsync'])} >/dev/null"
+        both = (
+            f"command -v rsync >/dev/null && {shlex.join([*ssh, to, 'command -v rsync'])}"
+            " >/dev/null"
+        )
         words = ["bash", "-o", "pipefail", "-c", f"if {both}; then {rsync}; else {tar}; fi"]
     try:
         done = subprocess.run(
-            words_on(head, words), capture_output=True, text=True, errors="replace", check=False, stdin=subprocess.DEVNULL
+            words_on(head, words),
+            capture_output=True,
+            text=True,
+            errors="replace",
+            check=False,
+            stdin=subprocess.DEVNULL,
         )
     except OSError as error:
         raise SparkbookError(f"nothing can be copied from here: {error}") from None
     if done.returncode:
-        raise SparkbookError(f"the copy from {head.host} to {node.host} failed: {done.stderr.strip()[-400:] or done.returncode}")
+        raise SparkbookError(
+            f"the copy from {head.host} to {node.host} failed:"
+            f" {done.stderr.strip()[-400:] or done.returncode}"
+        )

@@ -1,4 +1,5 @@
-"""Every format that a start of vLLM is written down in: read into a recipe, and written from one, with a report of what was lost.
+"""Every format that a start of vLLM is written down in: read into a recipe, and written from one,
+with a report of what was lost.
 
     >>> from sparkbook import formats
     >>> read = formats.resolve("docker run --gpus all vllm/vllm-openai:v0.19.0 openai/gpt-oss-20b --max-model-len 8192")
@@ -8,9 +9,10 @@
     >>> formats.read(written.text, "compose").launch == read.launch
     True
 
-`resolve` is what every verb of the command asks that takes an INPUT: a recipe's id, a file in any format, the text itself, or `-`.
-Which format a text has is told from the text and never from a file's name. Nothing is executed while reading, and nothing is fetched or
-included; a text is at most 1 MB.
+`resolve` is what every verb of the command asks that takes an INPUT: a recipe's id, a file in any
+format, the text itself, or `-`. Which format a text has is told from the text and never from a
+file's name. Nothing is executed while reading, and nothing is fetched or included; a text is at
+most 1 MB.
 """
 
 from __future__ import annotations
@@ -46,9 +48,11 @@ class Format:
         name: what `--as` and `--to` call it.
         title: what it is, for people.
         language: of a fenced block that shows it.
-        detect: whether a text is of this format, given the text and the YAML document that it is: a list of several, None where it is none.
+        detect: whether a text is of this format, given the text and the YAML document that it is: a
+            list of several, None where it is none.
         reader: reads it.
-        writer: writes a recipe; a `SparkbookError` where the format can't say what the recipe asks for.
+        writer: writes a recipe; a `SparkbookError` where the format can't say what the recipe asks
+            for.
     """
 
     name: str
@@ -90,7 +94,9 @@ def _short(error: SparkbookError) -> SparkbookError:
 
 
 def _of(module: str, function: str) -> Callable[..., Any]:
-    """A function of one of this package's modules, which is imported when it is first called: a command that reads one line needs one."""
+    """A function of one of this package's modules, which is imported when it is first called: a
+    command that reads one line needs one.
+    """
 
     def call(*args: Any) -> Any:
         return getattr(importlib.import_module(f"sparkbook.formats.{module}"), function)(*args)
@@ -98,7 +104,14 @@ def _of(module: str, function: str) -> Callable[..., Any]:
     return call
 
 
-def _line(name: str, module: str, title: str, language: str, detect: Callable[[str, Any], bool], keeps: bool = True) -> Format:
+def _line(
+    name: str,
+    module: str,
+    title: str,
+    language: str,
+    detect: Callable[[str, Any], bool],
+    keeps: bool = True,
+) -> Format:
     """A format that holds a launch and nothing else."""
 
     def writer(recipe: Recipe | Launch) -> str:
@@ -106,12 +119,28 @@ def _line(name: str, module: str, title: str, language: str, detect: Callable[[s
         foreign = {} if isinstance(recipe, Launch) else dict(recipe.foreign.get(name) or {})
         return _of(module, "write")(launch, foreign) if keeps else _of(module, "write")(launch)
 
-    return Format(name, title, language, detect, lambda text, notes: (_of(module, "read")(text, notes), {}), writer)
+    return Format(
+        name,
+        title,
+        language,
+        detect,
+        lambda text, notes: (_of(module, "read")(text, notes), {}),
+        writer,
+    )
 
 
-def _document(name: str, module: str, title: str, suffix: str = "", language: str = "yaml") -> Format:
+def _document(
+    name: str, module: str, title: str, suffix: str = "", language: str = "yaml"
+) -> Format:
     """A format that holds facts as well."""
-    return Format(name, title, language, _of(module, f"detect{suffix}"), _of(module, f"read{suffix}"), _of(module, f"write{suffix}"))
+    return Format(
+        name,
+        title,
+        language,
+        _of(module, f"detect{suffix}"),
+        _of(module, f"read{suffix}"),
+        _of(module, f"write{suffix}"),
+    )
 
 
 _SERVES = re.compile(r"\bvllm\s+serve\b|\bvllm\.entrypoints\.(openai\.api_server|cli\.main)\b")
@@ -120,23 +149,58 @@ _STARTS = re.compile(r"\b(docker|podman|nerdctl)\s+(container\s+)?(run|create)\b
 FORMATS: dict[str, Format] = {
     format.name: format
     for format in (
-        _line("docker", "docker_run", "docker run line", "bash",
-              lambda text, document: not isinstance(document, dict) and _STARTS.search(text) is not None),
-        _line("compose", "compose", "compose file", "yaml", lambda text, document: isinstance(document, dict) and "services" in document),
-        _line("shell", "shell", "vllm serve line, without a container", "bash",
-              lambda text, document: not isinstance(document, dict) and _SERVES.search(text) is not None, keeps=False),
-        Format("recipe", "recipe of this playbook", "yaml",
-               lambda text, document: isinstance(document, dict) and ("extends" in document or {"family", "sources"} <= set(document)),
-               None, _of("own", "write")),
+        _line(
+            "docker",
+            "docker_run",
+            "docker run line",
+            "bash",
+            lambda text, document: (
+                not isinstance(document, dict) and _STARTS.search(text) is not None
+            ),
+        ),
+        _line(
+            "compose",
+            "compose",
+            "compose file",
+            "yaml",
+            lambda text, document: isinstance(document, dict) and "services" in document,
+        ),
+        _line(
+            "shell",
+            "shell",
+            "vllm serve line, without a container",
+            "bash",
+            lambda text, document: (
+                not isinstance(document, dict) and _SERVES.search(text) is not None
+            ),
+            keeps=False,
+        ),
+        Format(
+            "recipe",
+            "recipe of this playbook",
+            "yaml",
+            lambda text, document: (
+                isinstance(document, dict)
+                and ("extends" in document or {"family", "sources"} <= set(document))
+            ),
+            None,
+            _of("own", "write"),
+        ),
         _document("eugr", "eugr", "eugr recipe, version 1"),
         _document("sparkrun", "sparkrun", "sparkrun recipe, version 2"),
         _document("spark-pulse", "spark_pulse", "spark-pulse recipe, version 2"),
         _document("nvidia", "nvidia", "NVIDIA local AI recipe"),
         _document("vllm-recipes", "vllm_recipes", "vLLM recipe, YAML of a model"),
-        _document("vllm-recipes-json", "vllm_recipes", "vLLM recipe, JSON for one hardware", "_json", "json"),
+        _document(
+            "vllm-recipes-json",
+            "vllm_recipes",
+            "vLLM recipe, JSON for one hardware",
+            "_json",
+            "json",
+        ),
         _document("kubernetes", "kubernetes", "Kubernetes Deployment"),
     )
-}  # fmt: skip
+}
 """Every format by its name."""
 
 
@@ -157,11 +221,20 @@ def detect(text: str) -> str:
         if format_.detect(text, document):
             return format_.name
     if isinstance(document, dict) and "profiles" in document and "schema_version" in document:
-        raise SparkbookError("this is a performance.yaml: it holds measurements and no start; give the recipe.yaml beside it")
+        raise SparkbookError(
+            "this is a performance.yaml: it holds measurements and no start; give the recipe.yaml"
+            " beside it"
+        )
     if problem is not None and re.search(r"^\s*[\w-]+:(\s|$)|^\s*[{\[]", text, re.MULTILINE):
         raise problem
-    keys = f" (its keys are {', '.join(map(str, list(document)[:6]))})" if isinstance(document, dict) and document else ""
-    raise SparkbookError(f"this text is of no format that is known{keys}: expected one of {', '.join(FORMATS)}")
+    keys = (
+        f" (its keys are {', '.join(map(str, list(document)[:6]))})"
+        if isinstance(document, dict) and document
+        else ""
+    )
+    raise SparkbookError(
+        f"this text is of no format that is known{keys}: expected one of {', '.join(FORMATS)}"
+    )
 
 
 def read(text: str, format: str | None = None, env: Mapping[str, str] | None = None) -> Conversion:
@@ -180,7 +253,9 @@ def read(text: str, format: str | None = None, env: Mapping[str, str] | None = N
         raise SparkbookError(f"there is no format '{name}'; there are {', '.join(FORMATS)}")
     if name == "compose" and env:
         notes = Notes()
-        return build(name, FORMATS[name].title, text, _of("compose", "read")(text, notes, env), notes)
+        return build(
+            name, FORMATS[name].title, text, _of("compose", "read")(text, notes, env), notes
+        )
     return FORMATS[name].read(text)
 
 
@@ -188,7 +263,8 @@ def text_of(source: str) -> tuple[str | None, str | None]:
     """What a user named: the id of a recipe, or a text.
 
     Returns:
-        The id or the path of an own recipe that is to be loaded by `recipes.load`, else None; and the text, None for a catalogue recipe.
+        The id or the path of an own recipe that is to be loaded by `recipes.load`, else None; and
+        the text, None for a catalogue recipe.
 
     Raises:
         SparkbookError: a file that can't be read, or is too long.
@@ -203,11 +279,15 @@ def text_of(source: str) -> tuple[str | None, str | None]:
         return (None, source) if is_text else (name, None)
     name = str(path)
     text = file_text(name)
-    return (name if own_file(text) and path.suffix in (".yaml", ".yml") and path.is_file() else None), text
+    return (
+        name if own_file(text) and path.suffix in (".yaml", ".yml") and path.is_file() else None
+    ), text
 
 
 def file_of(source: str) -> Path | None:
-    """The file that a user names, spaces and all: a regular one, a pipe such as `<(COMMAND)`, or a device; None where there is none."""
+    """The file that a user names, spaces and all: a regular one, a pipe such as `<(COMMAND)`, or a
+    device; None where there is none.
+    """
     for name in (source, source.strip()):
         path = Path(os.path.expanduser(name))  # noqa: PTH111 (leaves alone what it can't expand, where Path would raise)
         with contextlib.suppress(OSError, ValueError):  # a name that no file can have
@@ -248,17 +328,24 @@ def file_text(path: str) -> str:
         with Path(os.path.expanduser(path)).open("rb") as file:  # noqa: PTH111 (leaves alone what it can't expand)
             return _bounded(file.read(MAX_BYTES + 1), path)
     except (OSError, ValueError) as error:
-        raise SparkbookError(f"{path} can't be read: {getattr(error, 'strerror', None) or error}") from None
+        raise SparkbookError(
+            f"{path} can't be read: {getattr(error, 'strerror', None) or error}"
+        ) from None
 
 
 def own_file(text: str) -> bool:
     """Whether a text is a recipe of this playbook."""
-    return re.search(r"^(extends|family):", text, re.MULTILINE) is not None and re.search(r"^services:", text, re.MULTILINE) is None
+    return (
+        re.search(r"^(extends|family):", text, re.MULTILINE) is not None
+        and re.search(r"^services:", text, re.MULTILINE) is None
+    )
 
 
 def _bounded(data: bytes, name: str) -> str:
     if len(data) > MAX_BYTES:
-        raise SparkbookError(f"{name} has more than {MAX_BYTES // 1000} kB, which no recipe and no launch line has")
+        raise SparkbookError(
+            f"{name} has more than {MAX_BYTES // 1000} kB, which no recipe and no launch line has"
+        )
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError:
@@ -266,12 +353,15 @@ def _bounded(data: bytes, name: str) -> str:
 
 
 def resolve(source: str, env: Mapping[str, str] | None = None) -> Conversion:
-    """The recipe that a user names: a recipe's id, a file of any format, a text, or `-` for standard input.
+    """The recipe that a user names: a recipe's id, a file of any format, a text, or `-` for
+    standard input.
 
-    A recipe of the catalogue has an empty report. An own recipe file may extend its neighbours; nothing else is read from the disk.
+    A recipe of the catalogue has an empty report. An own recipe file may extend its neighbours;
+    nothing else is read from the disk.
 
     Raises:
-        SparkbookError: there is no such recipe, or what was given can't be read. The message says what to do.
+        SparkbookError: there is no such recipe, or what was given can't be read. The message says
+            what to do.
     """
     name, text = text_of(source)
     if name is None:
@@ -280,7 +370,9 @@ def resolve(source: str, env: Mapping[str, str] | None = None) -> Conversion:
             return read(text, env=env)
     from sparkbook import recipes
 
-    return Conversion("recipe", recipes.load(Path(name) if text is not None else name), Findings(), text or "")
+    return Conversion(
+        "recipe", recipes.load(Path(name) if text is not None else name), Findings(), text or ""
+    )
 
 
 def write(recipe: Recipe, to: str) -> Written:
@@ -295,7 +387,9 @@ def write(recipe: Recipe, to: str) -> Written:
     written = report(to, FORMATS[to].title, text, recipe, FORMATS[to].read(text))
     if to not in ("docker", "compose", "shell", "recipe") and (at := _home_inside(recipe.launch)):
         told = finding(
-            "CONV102", f"{at} begins with your home folder, which is another one inside the container", fix="write the whole path"
+            "CONV102",
+            f"{at} begins with your home folder, which is another one inside the container",
+            fix="write the whole path",
         )
         return replace(written, findings=Findings([told, *written.findings]))
     return written
@@ -303,9 +397,31 @@ def write(recipe: Recipe, to: str) -> Written:
 
 def _home_inside(launch: Launch) -> str | None:
     """A place of the launch that names the caller's home folder to a program in the container."""
-    places = {"serve.model": launch.serve.model, **{f"serve.args.{name}": value for name, value in launch.serve.args.items()}, **{
-        f"env.{name}": value for name, value in launch.env.items()}}  # fmt: skip
-    return next((place for place, value in places.items() if isinstance(value, str) and (value == "~" or value.startswith("~/"))), None)
+    places = {
+        "serve.model": launch.serve.model,
+        **{f"serve.args.{name}": value for name, value in launch.serve.args.items()},
+        **{f"env.{name}": value for name, value in launch.env.items()},
+    }
+    return next(
+        (
+            place
+            for place, value in places.items()
+            if isinstance(value, str) and (value == "~" or value.startswith("~/"))
+        ),
+        None,
+    )
 
 
-__all__ = ["CODES", "FORMATS", "Conversion", "Format", "Notes", "Written", "detect", "read", "resolve", "text_of", "write"]
+__all__ = [
+    "CODES",
+    "FORMATS",
+    "Conversion",
+    "Format",
+    "Notes",
+    "Written",
+    "detect",
+    "read",
+    "resolve",
+    "text_of",
+    "write",
+]

@@ -1,4 +1,5 @@
-"""The command inside another tool's recipe: a shell text with placeholders, an image, an environment.
+"""The command inside another tool's recipe: a shell text with placeholders, an image, an
+environment.
 
 eugr, sparkrun and spark-pulse share it.
 """
@@ -18,14 +19,24 @@ from sparkbook.formats.words import Reading, before_commands, check_image, read_
 from sparkbook.recipes.launch import Launch, entrypoint_of, is_secret
 
 PARAMETERS = {
-    "port": "port", "host": "host", "tensor-parallel-size": "tensor_parallel", "pipeline-parallel-size": "pipeline_parallel",
-    "gpu-memory-utilization": "gpu_memory_utilization", "max-model-len": "max_model_len", "max-num-seqs": "max_num_seqs",
-    "max-num-batched-tokens": "max_num_batched_tokens", "block-size": "block_size",
-}  # fmt: skip
-"""Options of `vllm serve` whose values these tools keep apart, under a name of their own, so that their users can override them."""
+    "port": "port",
+    "host": "host",
+    "tensor-parallel-size": "tensor_parallel",
+    "pipeline-parallel-size": "pipeline_parallel",
+    "gpu-memory-utilization": "gpu_memory_utilization",
+    "max-model-len": "max_model_len",
+    "max-num-seqs": "max_num_seqs",
+    "max-num-batched-tokens": "max_num_batched_tokens",
+    "block-size": "block_size",
+}
+"""Options of `vllm serve` whose values these tools keep apart, under a name of their own, so that
+their users can override them.
+"""
 
 
-def serve_command(launch: Launch, parameters: bool = False, doubled: bool = False) -> tuple[str, dict[str, Any]]:
+def serve_command(
+    launch: Launch, parameters: bool = False, doubled: bool = False
+) -> tuple[str, dict[str, Any]]:
     """The command that serves, as one shell text, and the parameters that it names.
 
     Args:
@@ -54,14 +65,21 @@ def serve_command(launch: Launch, parameters: bool = False, doubled: bool = Fals
     lines = []
     for group in [first, *groups]:
         option = group[0].removeprefix("--")
-        name = PARAMETERS.get(option) if parameters and len(group) == 2 and re.fullmatch(r"[\w.:/-]+", group[1], re.ASCII) else None
+        name = (
+            PARAMETERS.get(option)
+            if parameters and len(group) == 2 and re.fullmatch(r"[\w.:/-]+", group[1], re.ASCII)
+            else None
+        )
         if name and f"{{{name}}}" not in whole:
             defaults[name] = serve.args[option]
             lines.append(f"{group[0]} {{{name}}}")
         else:
             lines.append(" ".join(shown(word) for word in group))
     commands = [_doubled(command) if doubled else command for command in before]
-    return "".join(f"{command} &&\n" for command in commands) + " \\\n  ".join(lines) + "\n", defaults
+    return (
+        "".join(f"{command} &&\n" for command in commands) + " \\\n  ".join(lines) + "\n",
+        defaults,
+    )
 
 
 def _word(word: str) -> str:
@@ -79,7 +97,8 @@ def fill(text: str, defaults: Mapping[str, Any], notes: Notes, doubled: bool) ->
         text: the template.
         defaults: values by name.
         notes: where the open ones are told.
-        doubled: whether the template is one of Python's `str.format`, in which a brace of its own is doubled.
+        doubled: whether the template is one of Python's `str.format`, in which a brace of its own
+            is doubled.
 
     Raises:
         SparkbookError: a single brace in a template of `str.format`.
@@ -91,10 +110,21 @@ def fill(text: str, defaults: Mapping[str, Any], notes: Notes, doubled: bool) ->
         name = match[1]
         if name is None:
             near = text[max(0, match.start() - 15) : match.start() + 15]
-            raise SparkbookError(f"the command holds a single {match[0]} near {near!r}: double it, or name a placeholder in it")
-        if name in defaults and not isinstance(defaults[name], dict | list) and defaults[name] is not None:
+            raise SparkbookError(
+                f"the command holds a single {match[0]} near {near!r}: double it, or name a"
+                " placeholder in it"
+            )
+        if (
+            name in defaults
+            and not isinstance(defaults[name], dict | list)
+            and defaults[name] is not None
+        ):
             return scalar(defaults[name], name)
-        notes.add("CONV204", f"{{{name}}} has no value in defaults: it stands as it is", fix=f"give {name} a default")
+        notes.add(
+            "CONV204",
+            f"{{{name}}} has no value in defaults: it stands as it is",
+            fix=f"give {name} a default",
+        )
         return match[0]
 
     pattern = r"\{\{|\}\}|\{([A-Za-z_]\w*)\}|[{}]" if doubled else r"\{([A-Za-z_]\w*)\}"
@@ -112,7 +142,9 @@ def read_command(reading: Reading, image: str | None, text: str) -> None:
         check_image(image)
         reading.entrypoint = entrypoint_of(image)
     if reading.entrypoint == "wrapper":
-        reading.serve = {"command": [literal(token.text) for token in lex(text) if not token.operator]}
+        reading.serve = {
+            "command": [literal(token.text) for token in lex(text) if not token.operator]
+        }
         return
     read_script(reading, text, outer=True)
 
@@ -132,15 +164,23 @@ def read_env(reading: Reading, value: Any, place: str) -> None:
         if is_secret(name) or (passed and passed[1] == name):
             reading.env[name] = None
             if not passed:
-                reading.notes.add("CONV206", f"{name} is a secret and was left out of the recipe", fix=f"export {name} before you start")
+                reading.notes.add(
+                    "CONV206",
+                    f"{name} is a secret and was left out of the recipe",
+                    fix=f"export {name} before you start",
+                )
         else:
             reading.env[name] = text
 
 
 def host_container(reading: Reading, who: str, **fields: str) -> None:
-    """Fills in what a tool adds to its containers by itself, where the recipe says nothing, and remembers that it is a guess."""
+    """Fills in what a tool adds to its containers by itself, where the recipe says nothing, and
+    remembers that it is a guess.
+    """
     for name, value in fields.items():
-        if name not in reading.container and not (name == "network" and reading.container.get("ports")):
+        if name not in reading.container and not (
+            name == "network" and reading.container.get("ports")
+        ):
             reading.container[name] = value
             reading.notes.guess(f"container.{name}", f"{value}, which {who} sets")
 
@@ -157,5 +197,8 @@ def image_of(launch: Launch, title: str) -> str:
         SparkbookError: there is none.
     """
     if launch.image is None:
-        raise SparkbookError(f"this launch has no image, it runs as a process: a {title} needs one; write it as shell")
+        raise SparkbookError(
+            f"this launch has no image, it runs as a process: a {title} needs one; write it as"
+            " shell"
+        )
     return launch.image

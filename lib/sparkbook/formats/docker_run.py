@@ -9,31 +9,119 @@ from sparkbook.errors import SparkbookError
 from sparkbook.formats.conversion import Notes
 from sparkbook.formats.documents import check_text
 from sparkbook.formats.lexer import Token, lex, line_of, literal, mark_home, quote, show
-from sparkbook.formats.words import Group, Reading, container_words, cut, filled, read_words, render, set_env
+from sparkbook.formats.words import (
+    Group,
+    Reading,
+    container_words,
+    cut,
+    filled,
+    read_words,
+    render,
+    set_env,
+)
 from sparkbook.recipes.launch import Launch
 
 _WIDTH = 100
 
 # docker's option: the container's field that it fills
 _FIELDS = {
-    "name": "name", "gpus": "gpus", "runtime": "runtime", "ipc": "ipc", "shm-size": "shm_size", "network": "network", "net": "network",
-    "restart": "restart", "user": "user",
-}  # fmt: skip
+    "name": "name",
+    "gpus": "gpus",
+    "runtime": "runtime",
+    "ipc": "ipc",
+    "shm-size": "shm_size",
+    "network": "network",
+    "net": "network",
+    "restart": "restart",
+    "user": "user",
+}
 _LISTS = {"publish": "ports", "volume": "volumes"}
-_SHORT = {"e": "env", "v": "volume", "p": "publish", "u": "user", "d": "detach", "i": "interactive", "t": "tty"}
+_SHORT = {
+    "e": "env",
+    "v": "volume",
+    "p": "publish",
+    "u": "user",
+    "d": "detach",
+    "i": "interactive",
+    "t": "tty",
+}
 _SWITCHES = {"detach", "rm", "interactive", "tty"}
-"""How the container is attached and whether it is kept: choices of the moment and no part of a launch."""
-_KEPT_SWITCHES = {"privileged", "init", "read-only", "publish-all", "oom-kill-disable", "no-healthcheck", "quiet", "disable-content-trust",
-                  "sig-proxy"}  # fmt: skip
-_KEPT = {"add-host", "annotation", "attach", "blkio-weight", "cap-add", "cap-drop", "cgroup-parent", "cgroupns", "cidfile", "cpu-shares",
-         "cpus", "cpuset-cpus", "cpuset-mems", "device", "device-cgroup-rule", "dns", "dns-option", "dns-search", "domainname", "env-file",
-         "expose", "group-add", "health-cmd", "health-interval", "health-retries", "health-start-period", "health-timeout", "hostname",
-         "ip",
-         "ip6", "isolation", "kernel-memory", "label", "label-file", "link", "log-driver", "log-opt", "mac-address", "memory",
-         "memory-reservation", "memory-swap", "memory-swappiness", "mount", "network-alias", "oom-score-adj", "pid", "pids-limit",
-         "platform",
-         "pull", "security-opt", "stop-signal", "stop-timeout", "storage-opt", "sysctl", "tmpfs", "userns", "uts", "volume-driver",
-         "volumes-from", "workdir"}  # fmt: skip
+"""How the container is attached and whether it is kept: choices of the moment and no part of a
+launch.
+"""
+_KEPT_SWITCHES = {
+    "privileged",
+    "init",
+    "read-only",
+    "publish-all",
+    "oom-kill-disable",
+    "no-healthcheck",
+    "quiet",
+    "disable-content-trust",
+    "sig-proxy",
+}
+_KEPT = {
+    "add-host",
+    "annotation",
+    "attach",
+    "blkio-weight",
+    "cap-add",
+    "cap-drop",
+    "cgroup-parent",
+    "cgroupns",
+    "cidfile",
+    "cpu-shares",
+    "cpus",
+    "cpuset-cpus",
+    "cpuset-mems",
+    "device",
+    "device-cgroup-rule",
+    "dns",
+    "dns-option",
+    "dns-search",
+    "domainname",
+    "env-file",
+    "expose",
+    "group-add",
+    "health-cmd",
+    "health-interval",
+    "health-retries",
+    "health-start-period",
+    "health-timeout",
+    "hostname",
+    "ip",
+    "ip6",
+    "isolation",
+    "kernel-memory",
+    "label",
+    "label-file",
+    "link",
+    "log-driver",
+    "log-opt",
+    "mac-address",
+    "memory",
+    "memory-reservation",
+    "memory-swap",
+    "memory-swappiness",
+    "mount",
+    "network-alias",
+    "oom-score-adj",
+    "pid",
+    "pids-limit",
+    "platform",
+    "pull",
+    "security-opt",
+    "stop-signal",
+    "stop-timeout",
+    "storage-opt",
+    "sysctl",
+    "tmpfs",
+    "userns",
+    "uts",
+    "volume-driver",
+    "volumes-from",
+    "workdir",
+}
 """Options of docker that no field of a recipe holds; kept under `foreign`."""
 _KEPT_SHORT = {
     "P": "publish-all",
@@ -57,30 +145,52 @@ def write(launch: Launch, foreign: dict[str, list[str]] | None = None) -> str:
         launch: what is started.
         foreign: docker's options that a launch does not hold, as `read` kept them.
 
-    The home folder is left to the shell (`~/vllm`), a variable that is null is passed on (`-e HF_TOKEN`).
+    The home folder is left to the shell (`~/vllm`), a variable that is null is passed on
+    (`-e HF_TOKEN`).
 
     Raises:
         SparkbookError: the launch has no image, or asks for something that docker cannot be told.
     """
     entry, words = container_words(launch)
     assert launch.image is not None
-    head = "docker run -d" + (f" --name {quote(launch.container.name)}" if launch.container.name else "")
+    head = "docker run -d" + (
+        f" --name {quote(launch.container.name)}" if launch.container.name else ""
+    )
     kept = [
-        option if value == "" else f"{option} {quote(mark_home(value))}" for option, values in (foreign or {}).items() for value in values
+        option if value == "" else f"{option} {quote(mark_home(value))}"
+        for option, values in (foreign or {}).items()
+        for value in values
     ]
-    options = [*_packed([*_options(launch, entry), *kept]), *(f"-v {quote(mark_home(volume))}" for volume in launch.container.volumes)]
+    options = [
+        *_packed([*_options(launch, entry), *kept]),
+        *(f"-v {quote(mark_home(volume))}" for volume in launch.container.volumes),
+    ]
     for name, value in launch.env.items():
-        options.append(f"-e {name}" if value is None else f"-e {name}={quote(mark_home(value), tilde=False)}")
-    lines = [head, *options, quote(launch.image), *([render(words, indent="    ")] if words else [])]
+        options.append(
+            f"-e {name}" if value is None else f"-e {name}={quote(mark_home(value), tilde=False)}"
+        )
+    lines = [
+        head,
+        *options,
+        quote(launch.image),
+        *([render(words, indent="    ")] if words else []),
+    ]
     return " \\\n  ".join(lines) + "\n"
 
 
 def _options(launch: Launch, entry: str | None) -> Iterator[str]:
     container = launch.container
     gpus = f'"{container.gpus}"' if container.gpus and "," in container.gpus else container.gpus
-    for option, value in (("gpus", gpus), ("runtime", container.runtime), ("ipc", container.ipc), ("shm-size", container.shm_size),
-                          ("network", container.network), ("restart", container.restart), ("user", container.user),
-                          ("entrypoint", entry)):  # fmt: skip
+    for option, value in (
+        ("gpus", gpus),
+        ("runtime", container.runtime),
+        ("ipc", container.ipc),
+        ("shm-size", container.shm_size),
+        ("network", container.network),
+        ("restart", container.restart),
+        ("user", container.user),
+        ("entrypoint", entry),
+    ):
         if value is not None:
             yield f"--{option} {quote(mark_home(value))}"
     for name, limit in container.ulimits.items():
@@ -106,7 +216,8 @@ def starts(text: str) -> bool:
 
 
 def read(text: str, notes: Notes | None = None) -> Launch:
-    """The launch that a `docker run` line describes, alone or in a script. Nothing is executed; variables come from the text alone.
+    """The launch that a `docker run` line describes, alone or in a script. Nothing is executed;
+    variables come from the text alone.
 
     Raises:
         SparkbookError: the text starts no container, or one that can't be read.
@@ -116,7 +227,10 @@ def read(text: str, notes: Notes | None = None) -> Launch:
     commands = _containers(text, notes, {})
     if not commands:
         tokens = [token for token in lex(text) if token.text != "\n"][:3]
-        raise SparkbookError(f"expected docker run …, found '{show(' '.join(token.text for token in tokens)) or 'nothing'}'")
+        raise SparkbookError(
+            "expected docker run …, found"
+            f" '{show(' '.join(token.text for token in tokens)) or 'nothing'}'"
+        )
     found: list[tuple[Reading, Launch]] = []
     problem: SparkbookError | None = None
     for words in commands:
@@ -128,17 +242,22 @@ def read(text: str, notes: Notes | None = None) -> Launch:
     if not found:
         assert problem is not None
         raise problem
-    # A script often starts a database or looks at the driver first: what is given a model is what serves.
-    reading, launch = next((item for item in found if item[1].serve.model or item[1].serve.args), None) or next(
-        (item for item in found if "vllm" in (item[1].image or "")), found[0]
-    )
+    # A script often starts a database or looks at the driver first: what is given a model is what
+    # serves.
+    reading, launch = next(
+        (item for item in found if item[1].serve.model or item[1].serve.args), None
+    ) or next((item for item in found if "vllm" in (item[1].image or "")), found[0])
     for entry in reading.notes.found:
         if entry not in notes.found:
             notes.found.append(entry)
     notes.foreign.update(reading.notes.foreign)
     if len(commands) > 1:
         others = [other.image or "" for _, other in found if other is not launch]
-        more = f"; {len(commands) - len(found)} could not be read" if len(found) < len(commands) else ""
+        more = (
+            f"; {len(commands) - len(found)} could not be read"
+            if len(found) < len(commands)
+            else ""
+        )
         notes.add(
             "CONV205",
             f"of {len(commands)} containers the one with {launch.image} was taken",
@@ -147,10 +266,14 @@ def read(text: str, notes: Notes | None = None) -> Launch:
     return launch
 
 
-def _containers(text: str, notes: Notes, variables: dict[str, list[str]], depth: int = 0) -> list[Group]:
-    """The words after `docker run` of every container that a script starts; what else it does is noted.
+def _containers(
+    text: str, notes: Notes, variables: dict[str, list[str]], depth: int = 0
+) -> list[Group]:
+    """The words after `docker run` of every container that a script starts; what else it does is
+    noted.
 
-    Scripts in here-documents and command substitutions are looked into where the script itself starts none.
+    Scripts in here-documents and command substitutions are looked into where the script itself
+    starts none.
     """
     commands, current = [], []
     tokens = filled(lex(text), text, notes, variables)
@@ -168,16 +291,28 @@ def _containers(text: str, notes: Notes, variables: dict[str, list[str]], depth:
             found.append(words)
             continue
         inside += [token.body for token in command if token.body]
-        inside += [part[2:-1] for token in command for part in token.text.split("\0")[1::2] if part.startswith("$(") and starts(part)]
+        inside += [
+            part[2:-1]
+            for token in command
+            for part in token.text.split("\0")[1::2]
+            if part.startswith("$(") and starts(part)
+        ]
         words = [token.text for token in command if not token.operator]
         if found and words and words[0].startswith("-"):
-            raise SparkbookError(f"line {line_of(text, command[0].start) - 1} ends the command and more follows: end it with a backslash")
+            raise SparkbookError(
+                f"line {line_of(text, command[0].start) - 1} ends the command and more follows: end"
+                " it with a backslash"
+            )
         if (
             words
             and not all("=" in word for word in words)
             and words[0] not in ("export", "set", ":", "then", "fi", "do", "done", "else", "{", "}")
         ):
-            notes.add("CONV209", "the script does something else beside the start: left out", " ".join(words)[:60])
+            notes.add(
+                "CONV209",
+                "the script does something else beside the start: left out",
+                " ".join(words)[:60],
+            )
     for script in inside if not found and depth < 3 else ():
         found += _containers(script, notes, variables, depth + 1)
     return found
@@ -196,7 +331,11 @@ def _run_words(command: list[Token], text: str, notes: Notes) -> Group | None:
                 if following[: len(start)] == start:
                     words, rest = cut(command[at + 1 + len(start) :], text)
                     if any(not other.operator for other in rest):
-                        notes.add("CONV209", "what is joined to the start is left out", " ".join(other.text for other in rest)[:60])
+                        notes.add(
+                            "CONV209",
+                            "what is joined to the start is left out",
+                            " ".join(other.text for other in rest)[:60],
+                        )
                     return [token.text for token in words]
     return None
 
@@ -218,7 +357,8 @@ def _read_run(words: Group, reading: Reading) -> Launch:
             elif option in _LISTS:
                 reading.container.setdefault(_LISTS[option], []).append(literal(value))
             elif option == "gpus":
-                # docker reads this value as CSV, so a list of devices stands in double quotes of its own.
+                # docker reads this value as CSV, so a list of devices stands in double quotes of
+                # its own.
                 reading.container["gpus"] = re.sub(r'^"(.*)"$', r"\1", literal(value))
             else:
                 reading.container[_FIELDS[option]] = literal(value)
@@ -234,14 +374,21 @@ def _keep(notes: Notes, option: str, value: str) -> None:
     spelled = f"--{option}" if len(option) > 1 else f"-{option}"
     notes.foreign.setdefault(spelled, []).append(literal(value))
     known = option in _KEPT or option in _KEPT_SWITCHES
-    told = "has no field in a recipe: kept under foreign" if known else "is not an option that docker is known to have: kept under foreign"
+    told = (
+        "has no field in a recipe: kept under foreign"
+        if known
+        else "is not an option that docker is known to have: kept under foreign"
+    )
     notes.add(
-        "CONV203" if known else "CONV202", f"docker's option {spelled} {told}", value[:60] if value and option != "env-file" else None
+        "CONV203" if known else "CONV202",
+        f"docker's option {spelled} {told}",
+        value[:60] if value and option != "env-file" else None,
     )
 
 
 def _split(rest: Group) -> Iterator[tuple[str, str]]:
-    """Takes the next option off the words, with its value; switches, which a launch does not keep, yield nothing.
+    """Takes the next option off the words, with its value; switches, which a launch does not keep,
+    yield nothing.
 
     Raises:
         SparkbookError: an option that a launch cannot keep, or one without its value.
@@ -256,7 +403,10 @@ def _split(rest: Group) -> Iterator[tuple[str, str]]:
             letters = letters[1:]
         if not letters and len(word) > 1:
             return
-        option, value = {**_KEPT_SHORT, **_SHORT}.get(letters[:1], letters[:1]), letters[1:].removeprefix("=")
+        option, value = (
+            {**_KEPT_SHORT, **_SHORT}.get(letters[:1], letters[:1]),
+            letters[1:].removeprefix("="),
+        )
         if option in _KEPT_SWITCHES:
             yield option, ""
             return
@@ -266,7 +416,11 @@ def _split(rest: Group) -> Iterator[tuple[str, str]]:
     if option in _KEPT_SWITCHES:
         yield option, "" if value in ("", "true") else value
         return
-    if not joined and option not in {"env", "entrypoint", "ulimit", *_LISTS, *_FIELDS, *_KEPT} and (not rest or rest[0].startswith("-")):
+    if (
+        not joined
+        and option not in {"env", "entrypoint", "ulimit", *_LISTS, *_FIELDS, *_KEPT}
+        and (not rest or rest[0].startswith("-"))
+    ):
         yield option, ""
         return
     if not joined:

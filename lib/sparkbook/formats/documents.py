@@ -1,8 +1,10 @@
-"""YAML and JSON documents of strangers: read within bounds, and written so that every reader takes them alike.
+"""YAML and JSON documents of strangers: read within bounds, and written so that every reader takes
+them alike.
 
-What comes in may be hostile: it may be huge, nested ten thousand levels deep, or multiply itself through anchors. Nothing of it is
-executed:
-tags are refused, and the text is measured as a stream of events before a single value is made of it.
+What comes in may be hostile: it may be huge, nested ten thousand levels deep, or multiply itself
+through anchors. Nothing of it is executed:
+tags are refused, and the text is measured as a stream of events before a single value is made of
+it.
 """
 
 from __future__ import annotations
@@ -16,7 +18,9 @@ import yaml
 from sparkbook.errors import SparkbookError
 
 MAX_BYTES = 1_000_000
-"""Longest text that is read. A compose file or a recipe has some kB; 1 MB leaves room for a guide inside it."""
+"""Longest text that is read. A compose file or a recipe has some kB; 1 MB leaves room for a guide
+inside it.
+"""
 _MAX_DEPTH = 64
 _MAX_NODES = 100_000
 """Values in a document, each alias counted as often as what it stands for."""
@@ -31,9 +35,13 @@ class _Loader(_SafeLoader):
         seen: set[str] = set()
         for key_node, _ in node.value:
             if not isinstance(key_node, yaml.ScalarNode):
-                raise yaml.constructor.ConstructorError(None, None, "a key is a list or a mapping", key_node.start_mark)
+                raise yaml.constructor.ConstructorError(
+                    None, None, "a key is a list or a mapping", key_node.start_mark
+                )
             if key_node.value in seen and key_node.tag != "tag:yaml.org,2002:merge":
-                raise yaml.constructor.ConstructorError(None, None, f"the key '{key_node.value}' is given twice", key_node.start_mark)
+                raise yaml.constructor.ConstructorError(
+                    None, None, f"the key '{key_node.value}' is given twice", key_node.start_mark
+                )
             seen.add(key_node.value)
         return super().construct_mapping(node, deep)
 
@@ -49,22 +57,31 @@ def check_text(text: str) -> None:
     """Refuses a text that no file of ours would hold.
 
     Raises:
-        SparkbookError: it is longer than `MAX_BYTES`, or holds NUL characters or halves of a UTF-16 pair.
+        SparkbookError: it is longer than `MAX_BYTES`, or holds NUL characters or halves of a UTF-16
+            pair.
     """
     if len(text) > MAX_BYTES:
         raise SparkbookError(
-            f"this text has more than {MAX_BYTES // 1000} kB, which no recipe and no launch line has: cut out the part that serves"
+            f"this text has more than {MAX_BYTES // 1000} kB, which no recipe and no launch line"
+            " has: cut out the part that serves"
         )
     if "\0" in text:
         at = text.index("\0")
-        raise SparkbookError(f"{text[max(0, at - 20) : at + 21]!r} holds a NUL character, which no command line can hold: take it out")
+        raise SparkbookError(
+            f"{text[max(0, at - 20) : at + 21]!r} holds a NUL character, which no command line can"
+            " hold: take it out"
+        )
     try:
         size = len(text.encode())
     except UnicodeEncodeError as error:
-        raise SparkbookError(f"character {error.start + 1} is half of a UTF-16 pair and no text: save the file as UTF-8") from None
+        raise SparkbookError(
+            f"character {error.start + 1} is half of a UTF-16 pair and no text: save the file as"
+            " UTF-8"
+        ) from None
     if size > MAX_BYTES:
         raise SparkbookError(
-            f"this text has more than {MAX_BYTES // 1000} kB, which no recipe and no launch line has: cut out the part that serves"
+            f"this text has more than {MAX_BYTES // 1000} kB, which no recipe and no launch line"
+            " has: cut out the part that serves"
         )
 
 
@@ -72,11 +89,14 @@ def parse(text: str) -> Any:
     """The value of a YAML or JSON document.
 
     Raises:
-        SparkbookError: it is no YAML, holds tags, several documents or a key twice, or is too long, too deep or too large.
+        SparkbookError: it is no YAML, holds tags, several documents or a key twice, or is too long,
+            too deep or too large.
     """
     documents = parse_all(text)
     if len(documents) > 1:
-        raise SparkbookError(f"this file holds {len(documents)} documents: keep the one that serves")
+        raise SparkbookError(
+            f"this file holds {len(documents)} documents: keep the one that serves"
+        )
     return documents[0] if documents else None
 
 
@@ -93,7 +113,10 @@ def parse_all(text: str) -> list[Any]:
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         where = f" in line {mark.line + 1}" if mark else ""
-        raise SparkbookError(f"this is not YAML{where}: {getattr(error, 'problem', None) or str(error).splitlines()[0]}") from None
+        raise SparkbookError(
+            f"this is not YAML{where}:"
+            f" {getattr(error, 'problem', None) or str(error).splitlines()[0]}"
+        ) from None
     except (ValueError, OverflowError) as error:
         raise SparkbookError(f"this is not YAML: {error}") from None
     except RecursionError:
@@ -108,11 +131,16 @@ def _measure(text: str) -> None:
         SparkbookError: tags, an alias inside its own anchor, or a bound exceeded.
     """
     sizes: dict[str, int] = {}
-    open_: list[tuple[str | None, int]] = [(None, 0)]  # anchor and size of each node that is not closed yet
+    open_: list[tuple[str | None, int]] = [
+        (None, 0)
+    ]  # anchor and size of each node that is not closed yet
 
     def close(anchor: str | None, size: int) -> None:
         if size > _MAX_NODES or open_[0][1] > _MAX_NODES:
-            raise SparkbookError(f"this document has more than {_MAX_NODES} values, its anchors unfolded: no recipe has")
+            raise SparkbookError(
+                f"this document has more than {_MAX_NODES} values, its anchors unfolded: no"
+                " recipe has"
+            )
         if anchor is not None:
             sizes[anchor] = size
         name, inner = open_[-1]
@@ -122,11 +150,15 @@ def _measure(text: str) -> None:
         if isinstance(event, yaml.DocumentStartEvent):
             sizes.clear()
         if getattr(event, "tag", None) not in (None, "!"):
-            raise SparkbookError(f"line {event.start_mark.line + 1} holds the tag {event.tag}: tags are not read, take it out")
+            raise SparkbookError(
+                f"line {event.start_mark.line + 1} holds the tag {event.tag}: tags are not read,"
+                " take it out"
+            )
         if isinstance(event, yaml.AliasEvent):
             if event.anchor not in sizes:
                 raise SparkbookError(
-                    f"line {event.start_mark.line + 1}: *{event.anchor} stands inside the value that it names, or before it"
+                    f"line {event.start_mark.line + 1}: *{event.anchor} stands inside the value"
+                    " that it names, or before it"
                 )
             close(None, sizes[event.anchor])
         elif isinstance(event, yaml.ScalarEvent):
@@ -134,7 +166,10 @@ def _measure(text: str) -> None:
         elif isinstance(event, yaml.CollectionStartEvent):
             open_.append((event.anchor, 1))
             if len(open_) > _MAX_DEPTH:
-                raise SparkbookError(f"line {event.start_mark.line + 1} is nested more than {_MAX_DEPTH} levels deep: no recipe is")
+                raise SparkbookError(
+                    f"line {event.start_mark.line + 1} is nested more than {_MAX_DEPTH} levels"
+                    " deep: no recipe is"
+                )
         elif isinstance(event, yaml.CollectionEndEvent):
             close(*open_.pop())
 
@@ -157,17 +192,23 @@ def parse_json(text: str) -> Any:
 
 
 def _whole(value: Any) -> Any:
-    """The value, if all its texts are text: an escape such as `\\ud800` can spell half a character in YAML and JSON alike."""
+    """The value, if all its texts are text: an escape such as `\\ud800` can spell half a character
+    in YAML and JSON alike.
+    """
     try:
         json.dumps(value, ensure_ascii=False, default=str, skipkeys=True).encode()
     except UnicodeEncodeError:
-        raise SparkbookError("this document spells half a character (a lone surrogate), which is no text") from None
+        raise SparkbookError(
+            "this document spells half a character (a lone surrogate), which is no text"
+        ) from None
     return value
 
 
 def _check_value(value: Any, depth: int) -> int:
     if depth > _MAX_DEPTH:
-        raise SparkbookError(f"this document is nested more than {_MAX_DEPTH} levels deep: no recipe is")
+        raise SparkbookError(
+            f"this document is nested more than {_MAX_DEPTH} levels deep: no recipe is"
+        )
     items = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
     size = 1 + sum(_check_value(item, depth + 1) for item in items)
     if size > _MAX_NODES:
@@ -176,8 +217,9 @@ def _check_value(value: Any, depth: int) -> int:
 
 
 class _Dumper(yaml.SafeDumper):
-    """Block style, lists indented under their key, no anchors, and whatever looks like a number quoted: readers differ in what
-    they take for one."""
+    """Block style, lists indented under their key, no anchors, and whatever looks like a number
+    quoted: readers differ in what they take for one.
+    """
 
     def increase_indent(self, flow: bool = False, indentless: bool = False) -> None:
         super().increase_indent(flow, False)

@@ -1,4 +1,5 @@
-"""Recipes of eugr/spark-vllm-docker, version 1, which sparkrun and spark-pulse read as their version 1 as well.
+"""Recipes of eugr/spark-vllm-docker, version 1, which sparkrun and spark-pulse read as their
+version 1 as well.
 
 Fields: https://github.com/eugr/spark-vllm-docker/blob/main/recipes/README.md (seen 2026-11).
 """
@@ -8,7 +9,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from sparkbook.errors import SparkbookError
-from sparkbook.formats.command import fill, host_container, image_of, read_command, read_env, said_env, serve_command
+from sparkbook.formats.command import (
+    fill,
+    host_container,
+    image_of,
+    read_command,
+    read_env,
+    said_env,
+    serve_command,
+)
 from sparkbook.formats.conversion import Notes
 from sparkbook.formats.documents import dump, mapping, optional, parse, scalar
 from sparkbook.formats.words import Reading
@@ -17,13 +26,26 @@ from sparkbook.recipes.launch import Launch
 if TYPE_CHECKING:
     from sparkbook.recipes.schema import Recipe
 
-_READ = {"name", "recipe_version", "description", "model", "container", "defaults", "env", "command"}
+_READ = {
+    "name",
+    "recipe_version",
+    "description",
+    "model",
+    "container",
+    "defaults",
+    "env",
+    "command",
+}
 _KEPT = {"mods", "build_args", "cluster_only", "solo_only"}
 
 
 def detect(text: str, document: Any) -> bool:
     """Whether a document is such a recipe."""
-    return isinstance(document, dict) and "command" in document and str(document.get("recipe_version")) == "1"
+    return (
+        isinstance(document, dict)
+        and "command" in document
+        and str(document.get("recipe_version")) == "1"
+    )
 
 
 def read(text: str, notes: Notes) -> tuple[Launch, dict[str, Any]]:
@@ -39,19 +61,28 @@ def read(text: str, notes: Notes) -> tuple[Launch, dict[str, Any]]:
     template = scalar(data["command"], "command")
     defaults = mapping(data.get("defaults"), "defaults")
     read_env(reading, data.get("env"), "env")
-    read_command(reading, scalar(data["container"], "container"), fill(template, defaults, notes, doubled=True))
+    read_command(
+        reading,
+        scalar(data["container"], "container"),
+        fill(template, defaults, notes, doubled=True),
+    )
     host_container(reading, "eugr's launcher", gpus="all", ipc="host", network="host")
     notes.keep({key: value for key, value in data.items() if key not in _READ}, _KEPT)
     unused = {key: value for key, value in defaults.items() if f"{{{key}}}" not in template}
     if unused:
-        notes.add("CONV203", f"defaults that the command does not use are kept under foreign: {', '.join(unused)}")
+        notes.add(
+            "CONV203",
+            f"defaults that the command does not use are kept under foreign: {', '.join(unused)}",
+        )
         notes.foreign["defaults"] = unused
     return reading.launch(), facts(data)
 
 
 def facts(data: dict[str, Any]) -> dict[str, Any]:
     """Name, description and model."""
-    found: dict[str, Any] = {"title": scalar(data["name"], "name")} if data.get("name") is not None else {}
+    found: dict[str, Any] = (
+        {"title": scalar(data["name"], "name")} if data.get("name") is not None else {}
+    )
     if (description := optional(data.get("description"), "description")) is not None:
         found["summary"] = description
     if (repo := optional(data.get("model"), "model")) is not None:
@@ -69,8 +100,14 @@ def write(recipe: Recipe) -> str:
     foreign = dict(recipe.foreign.get("eugr") or {})
     command, defaults = serve_command(launch, parameters=True, doubled=True)
     data: dict[str, Any] = {
-        "recipe_version": "1", "name": recipe.title, "description": recipe.summary, "model": recipe.model.repo,
-        "container": image_of(launch, "eugr recipe"), "defaults": defaults | dict(foreign.pop("defaults", {})),
-        "env": said_env(launch.env), **foreign, "command": command,
-    }  # fmt: skip
+        "recipe_version": "1",
+        "name": recipe.title,
+        "description": recipe.summary,
+        "model": recipe.model.repo,
+        "container": image_of(launch, "eugr recipe"),
+        "defaults": defaults | dict(foreign.pop("defaults", {})),
+        "env": said_env(launch.env),
+        **foreign,
+        "command": command,
+    }
     return dump({key: value for key, value in data.items() if value != {}})

@@ -1,7 +1,7 @@
 """A Kubernetes Deployment with one container that serves.
 
-Fields: https://kubernetes.io/docs/reference/kubernetes-api/workload-resources/ (Deployment v1 in apps, PodSpec, seen 2026-11). Manifests
-beside the Deployment, such as its Service, are kept aside.
+Fields: https://kubernetes.io/docs/reference/kubernetes-api/workload-resources/ (Deployment v1 in
+apps, PodSpec, seen 2026-11). Manifests beside the Deployment, such as its Service, are kept aside.
 """
 
 from __future__ import annotations
@@ -21,21 +21,66 @@ if TYPE_CHECKING:
     from sparkbook.recipes.schema import Recipe
 
 GPU = "nvidia.com/gpu"
-_CONTAINER = {"envFrom", "imagePullPolicy", "lifecycle", "livenessProbe", "readinessProbe", "startupProbe", "resizePolicy", "restartPolicy",
-              "securityContext", "stdin", "stdinOnce", "terminationMessagePath", "terminationMessagePolicy", "tty", "volumeDevices",
-              "workingDir"}  # fmt: skip
-_POD = {"activeDeadlineSeconds", "affinity", "automountServiceAccountToken", "dnsConfig", "dnsPolicy", "enableServiceLinks", "hostAliases",
-        "hostPID", "hostUsers", "hostname", "imagePullSecrets", "initContainers", "nodeName", "nodeSelector", "os", "overhead",
-        "preemptionPolicy", "priority", "priorityClassName", "readinessGates", "resourceClaims", "restartPolicy", "schedulerName",
-        "securityContext", "serviceAccountName", "shareProcessNamespace", "subdomain", "terminationGracePeriodSeconds", "tolerations",
-        "topologySpreadConstraints"}  # fmt: skip
+_CONTAINER = {
+    "envFrom",
+    "imagePullPolicy",
+    "lifecycle",
+    "livenessProbe",
+    "readinessProbe",
+    "startupProbe",
+    "resizePolicy",
+    "restartPolicy",
+    "securityContext",
+    "stdin",
+    "stdinOnce",
+    "terminationMessagePath",
+    "terminationMessagePolicy",
+    "tty",
+    "volumeDevices",
+    "workingDir",
+}
+_POD = {
+    "activeDeadlineSeconds",
+    "affinity",
+    "automountServiceAccountToken",
+    "dnsConfig",
+    "dnsPolicy",
+    "enableServiceLinks",
+    "hostAliases",
+    "hostPID",
+    "hostUsers",
+    "hostname",
+    "imagePullSecrets",
+    "initContainers",
+    "nodeName",
+    "nodeSelector",
+    "os",
+    "overhead",
+    "preemptionPolicy",
+    "priority",
+    "priorityClassName",
+    "readinessGates",
+    "resourceClaims",
+    "restartPolicy",
+    "schedulerName",
+    "securityContext",
+    "serviceAccountName",
+    "shareProcessNamespace",
+    "subdomain",
+    "terminationGracePeriodSeconds",
+    "tolerations",
+    "topologySpreadConstraints",
+}
 _SECRET = "vllm-secrets"
 
 
 def detect(text: str, document: Any) -> bool:
     """Whether one of a file's documents is a Deployment."""
     documents = document if isinstance(document, list) else [document]
-    return any(isinstance(document, dict) and document.get("kind") == "Deployment" and "spec" in document for document in documents)
+    return any(
+        isinstance(document, dict) and document.get("kind") == "Deployment" and "spec" in document
+        for document in documents
+    )
 
 
 def read(text: str, notes: Notes) -> tuple[Launch, dict[str, Any]]:
@@ -45,51 +90,106 @@ def read(text: str, notes: Notes) -> tuple[Launch, dict[str, Any]]:
         SparkbookError: there is no Deployment, or none of its containers serves.
     """
     documents = [document for document in parse_all(text) if document is not None]
-    deployments = [document for document in documents if isinstance(document, dict) and document.get("kind") == "Deployment"]
+    deployments = [
+        document
+        for document in documents
+        if isinstance(document, dict) and document.get("kind") == "Deployment"
+    ]
     if not deployments:
         raise SparkbookError("there is no Deployment in this file")
     if len(deployments) > 1:
         notes.add("CONV205", f"of {len(deployments)} Deployments the first was taken")
     if others := [document for document in documents if document is not deployments[0]]:
         notes.foreign["documents"] = others
-        kinds = ", ".join(scalar(document.get("kind") or "?", "kind") if isinstance(document, dict) else "?" for document in others)
-        notes.add("CONV203", f"the manifests beside the Deployment have no field in a recipe: kept under foreign ({kinds})")
+        kinds = ", ".join(
+            scalar(document.get("kind") or "?", "kind") if isinstance(document, dict) else "?"
+            for document in others
+        )
+        notes.add(
+            "CONV203",
+            "the manifests beside the Deployment have no field in a recipe: kept under foreign"
+            f" ({kinds})",
+        )
     data = deployments[0]
     spec = mapping(data.get("spec"), "spec")
     template = mapping(spec.get("template"), "spec.template")
     place = "spec.template.spec"
     pod = mapping(template.get("spec"), place)
-    containers = [mapping(item, f"{place}.containers") for item in sequence(pod.get("containers"), f"{place}.containers")]
-    serving = [item for item in containers if "vllm" in str(item.get("image")) or "vllm" in f"{item.get('command')} {item.get('args')}"]
+    containers = [
+        mapping(item, f"{place}.containers")
+        for item in sequence(pod.get("containers"), f"{place}.containers")
+    ]
+    serving = [
+        item
+        for item in containers
+        if "vllm" in str(item.get("image")) or "vllm" in f"{item.get('command')} {item.get('args')}"
+    ]
     if not containers:
         raise SparkbookError(f"{place}.containers is empty")
     container = (serving or containers)[0]
     if len(containers) > 1:
         names = [str(item.get("name")) for item in containers if item is not container]
-        notes.add("CONV205", f"of {len(containers)} containers {container.get('name')} was taken", f"others: {', '.join(names)}")
+        notes.add(
+            "CONV205",
+            f"of {len(containers)} containers {container.get('name')} was taken",
+            f"others: {', '.join(names)}",
+        )
     reading = Reading(notes)
     _read_container(reading, pod, container, place)
     metadata = mapping(data.get("metadata"), "metadata")
     for key, part, used, known in (
-        ("spec", spec, {"template", "selector"}, {"replicas", "strategy", "minReadySeconds", "paused", "progressDeadlineSeconds",
-                                                  "revisionHistoryLimit"}),
+        (
+            "spec",
+            spec,
+            {"template", "selector"},
+            {
+                "replicas",
+                "strategy",
+                "minReadySeconds",
+                "paused",
+                "progressDeadlineSeconds",
+                "revisionHistoryLimit",
+            },
+        ),
         ("metadata", metadata, {"name"}, {"labels", "annotations", "namespace", "generateName"}),
         ("pod", pod, {"containers", "volumes", "hostNetwork", "hostIPC", "runtimeClassName"}, _POD),
-        ("container", container, {"name", "image", "command", "args", "env", "ports", "volumeMounts", "resources", "securityContext"},
-        _CONTAINER),
-    ):  # fmt: skip
+        (
+            "container",
+            container,
+            {
+                "name",
+                "image",
+                "command",
+                "args",
+                "env",
+                "ports",
+                "volumeMounts",
+                "resources",
+                "securityContext",
+            },
+            _CONTAINER,
+        ),
+    ):
         rest = {name: value for name, value in part.items() if name not in used}
         if key == "spec" and rest.get("replicas") == 1:
             del rest["replicas"]
         if rest:
             notes.keep(rest, known, key, notes.foreign.setdefault(key, {}))
-    facts: dict[str, Any] = {"title": name} if (name := optional(metadata.get("name"), "metadata.name")) else {}
-    if facts and reading.container.get("name") is None and re.fullmatch(r"[a-zA-Z0-9][a-zA-Z0-9_.-]*", name or ""):
+    facts: dict[str, Any] = (
+        {"title": name} if (name := optional(metadata.get("name"), "metadata.name")) else {}
+    )
+    if (
+        facts
+        and reading.container.get("name") is None
+        and re.fullmatch(r"[a-zA-Z0-9][a-zA-Z0-9_.-]*", name or "")
+    ):
         reading.container["name"] = name
     return reading.launch(), facts
 
 
-def _read_container(reading: Reading, pod: dict[str, Any], container: dict[str, Any], place: str) -> None:
+def _read_container(
+    reading: Reading, pod: dict[str, Any], container: dict[str, Any], place: str
+) -> None:
     notes = reading.notes
     reading.image = scalar(container.get("image"), f"{place}.containers.image")
     plain: dict[str, str] = {}
@@ -101,27 +201,47 @@ def _read_container(reading: Reading, pod: dict[str, Any], container: dict[str, 
             if entry["valueFrom"] == {"secretKeyRef": {"name": _SECRET, "key": name}}:
                 continue
             notes.foreign.setdefault("valueFrom", {})[name] = entry["valueFrom"]
-            notes.add("CONV203", f"where {name} comes from has no field in a recipe: it is passed on, and its source kept under foreign")
+            notes.add(
+                "CONV203",
+                f"where {name} comes from has no field in a recipe: it is passed on, and its source"
+                " kept under foreign",
+            )
         elif is_secret(name):
             reading.env[name] = None
-            notes.add("CONV206", f"{name} is a secret and was left out of the recipe", fix="put it into a Secret")
+            notes.add(
+                "CONV206",
+                f"{name} is a secret and was left out of the recipe",
+                fix="put it into a Secret",
+            )
         else:
-            value = scalar(entry.get("value") if entry.get("value") is not None else "", f"env.{name}")
+            value = scalar(
+                entry.get("value") if entry.get("value") is not None else "", f"env.{name}"
+            )
             plain[name] = reading.env[name] = _filled(value, plain)
     for item in sequence(container.get("ports"), "ports"):
         port = mapping(item, "ports")
         inside = scalar(port.get("containerPort"), "ports.containerPort")
         if port.get("hostPort") is not None and not pod.get("hostNetwork"):
             address = f"{scalar(port['hostIP'], 'hostIP')}:" if port.get("hostIP") else ""
-            protocol = f"/{scalar(port['protocol'], 'protocol').lower()}" if port.get("protocol") not in (None, "TCP") else ""
-            reading.container.setdefault("ports", []).append(f"{address}{scalar(port['hostPort'], 'hostPort')}:{inside}{protocol}")
+            protocol = (
+                f"/{scalar(port['protocol'], 'protocol').lower()}"
+                if port.get("protocol") not in (None, "TCP")
+                else ""
+            )
+            reading.container.setdefault("ports", []).append(
+                f"{address}{scalar(port['hostPort'], 'hostPort')}:{inside}{protocol}"
+            )
     resources = mapping(container.get("resources"), "resources")
     limits = mapping(resources.get("limits"), "resources.limits")
     gpus = limits.get(GPU, mapping(resources.get("requests"), "resources.requests").get(GPU))
     if gpus is not None:
         reading.container["gpus"] = scalar(gpus, f"resources.limits.{GPU}")
     rest = {f"limits.{key}": value for key, value in limits.items() if key != GPU}
-    rest |= {f"requests.{key}": value for key, value in mapping(resources.get("requests"), "requests").items() if key != GPU}
+    rest |= {
+        f"requests.{key}": value
+        for key, value in mapping(resources.get("requests"), "requests").items()
+        if key != GPU
+    }
     if rest:
         notes.keep(rest, set(rest), "resources", notes.foreign.setdefault("resources", {}))
     for key, name, value in (("hostNetwork", "network", "host"), ("hostIPC", "ipc", "host")):
@@ -131,11 +251,19 @@ def _read_container(reading: Reading, pod: dict[str, Any], container: dict[str, 
         reading.container["runtime"] = scalar(pod["runtimeClassName"], "runtimeClassName")
     _read_security(reading, mapping(container.get("securityContext"), "securityContext"))
     _read_volumes(reading, pod, container)
-    words = {key: [_filled(scalar(word, key), plain) for word in sequence(container.get(key), key)] for key in ("command", "args")}
+    words = {
+        key: [_filled(scalar(word, key), plain) for word in sequence(container.get(key), key)]
+        for key in ("command", "args")
+    }
     spelled = [*words["command"], *words["args"]]
     # A script that a shell in the container runs means the home folder there.
-    homed = [word if before in ("-c", "-lc") else _home(word) for before, word in zip(["", *spelled], spelled, strict=False)]
-    read_words(reading, homed[1:] if words["command"] else homed, homed[0] if words["command"] else None)
+    homed = [
+        word if before in ("-c", "-lc") else _home(word)
+        for before, word in zip(["", *spelled], spelled, strict=False)
+    ]
+    read_words(
+        reading, homed[1:] if words["command"] else homed, homed[0] if words["command"] else None
+    )
     if gpus is None:
         host_container(reading, "the cluster's device plugin, if at all,", gpus="all")
 
@@ -159,11 +287,18 @@ def _filled(text: str, env: dict[str, str]) -> str:
 def _read_security(reading: Reading, context: dict[str, Any]) -> None:
     user, group = context.pop("runAsUser", None), context.pop("runAsGroup", None)
     if user is not None:
-        reading.container["user"] = scalar(user, "runAsUser") + (f":{scalar(group, 'runAsGroup')}" if group is not None else "")
+        reading.container["user"] = scalar(user, "runAsUser") + (
+            f":{scalar(group, 'runAsGroup')}" if group is not None else ""
+        )
     elif group is not None:
         context["runAsGroup"] = group
     if context:
-        reading.notes.keep(context, set(context), "securityContext", reading.notes.foreign.setdefault("securityContext", {}))
+        reading.notes.keep(
+            context,
+            set(context),
+            "securityContext",
+            reading.notes.foreign.setdefault("securityContext", {}),
+        )
 
 
 def _read_volumes(reading: Reading, pod: dict[str, Any], container: dict[str, Any]) -> None:
@@ -177,17 +312,26 @@ def _read_volumes(reading: Reading, pod: dict[str, Any], container: dict[str, An
         volume = volumes.get(scalar(mount.get("name"), "volumeMounts.name"), {})
         mode = ":ro" if mount.get("readOnly") is True else ""
         host = mapping(volume.get("hostPath"), "hostPath").get("path")
-        claim = mapping(volume.get("persistentVolumeClaim"), "persistentVolumeClaim").get("claimName")
+        claim = mapping(volume.get("persistentVolumeClaim"), "persistentVolumeClaim").get(
+            "claimName"
+        )
         memory = mapping(volume.get("emptyDir"), "emptyDir") if "emptyDir" in volume else {}
         if path == "/dev/shm" and memory.get("medium") == "Memory":
             if memory.get("sizeLimit") is not None:
                 reading.container["shm_size"] = re.sub(
-                    r"([KMGT])i$", lambda match: match[1].lower(), scalar(memory["sizeLimit"], "sizeLimit")
+                    r"([KMGT])i$",
+                    lambda match: match[1].lower(),
+                    scalar(memory["sizeLimit"], "sizeLimit"),
                 )
         elif host is not None or claim is not None:
-            reading.container.setdefault("volumes", []).append(f"{scalar(host if host is not None else claim, 'volumes')}:{path}{mode}")
+            reading.container.setdefault("volumes", []).append(
+                f"{scalar(host if host is not None else claim, 'volumes')}:{path}{mode}"
+            )
         else:
-            reading.notes.add("CONV210", f"the volume mounted at {path} is neither a host's path nor a claim: left out")
+            reading.notes.add(
+                "CONV210",
+                f"the volume mounted at {path} is neither a host's path nor a claim: left out",
+            )
 
 
 def write(recipe: Recipe) -> str:
@@ -202,18 +346,35 @@ def write(recipe: Recipe) -> str:
     entry, groups = container_words(launch)
     words = [_escaped(word) for group in groups for word in group]
     sources = dict(foreign.get("valueFrom") or {})
-    env = [{"name": name, "value": _escaped(value)} if value is not None else
-           {"name": name, "valueFrom": sources.get(name) or {"secretKeyRef": {"name": _SECRET, "key": name}}}
-           for name, value in launch.env.items()]  # fmt: skip
+    env = [
+        (
+            {"name": name, "value": _escaped(value)}
+            if value is not None
+            else {
+                "name": name,
+                "valueFrom": sources.get(name) or {"secretKeyRef": {"name": _SECRET, "key": name}},
+            }
+        )
+        for name, value in launch.env.items()
+    ]
     mounts, volumes = [], []
     for index, volume in enumerate(container.volumes):
         host, path, *mode = volume.split(":")
         if not host.startswith("/") and not re.fullmatch(r"[a-z0-9]([a-z0-9.-]*[a-z0-9])?", host):
             continue
         name = f"volume-{index}"
-        mounts.append({"name": name, "mountPath": path, **({"readOnly": True} if mode == ["ro"] else {})})
+        mounts.append(
+            {"name": name, "mountPath": path, **({"readOnly": True} if mode == ["ro"] else {})}
+        )
         volumes.append(
-            {"name": name, **({"hostPath": {"path": host}} if host.startswith("/") else {"persistentVolumeClaim": {"claimName": host}})}
+            {
+                "name": name,
+                **(
+                    {"hostPath": {"path": host}}
+                    if host.startswith("/")
+                    else {"persistentVolumeClaim": {"claimName": host}}
+                ),
+            }
         )
     if container.shm_size is not None:
         size = re.fullmatch(r"(\d+)([kmgt])(i?b)?", container.shm_size.lower())
@@ -222,7 +383,9 @@ def write(recipe: Recipe) -> str:
         volumes.append({"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": limit}})
     ports = [_port(port) for port in container.ports] or [{"containerPort": launch.port}]
     limits = (
-        {GPU: 1 if container.gpus == "all" else int(container.gpus)} if re.fullmatch(r"all|\d{1,4}", container.gpus or "", re.ASCII) else {}
+        {GPU: 1 if container.gpus == "all" else int(container.gpus)}
+        if re.fullmatch(r"all|\d{1,4}", container.gpus or "", re.ASCII)
+        else {}
     )
     resources: dict[str, Any] = {"limits": dict(limits)} if limits else {}
     for place, value in dict(foreign.get("resources") or {}).items():
@@ -230,25 +393,51 @@ def write(recipe: Recipe) -> str:
         resources.setdefault(kind, {})[key] = value
     security = dict(foreign.get("securityContext") or {})
     if match := re.fullmatch(r"(\d+)(?::(\d+))?", container.user or "", re.ASCII):
-        security |= {"runAsUser": int(match[1]), **({"runAsGroup": int(match[2])} if match[2] else {})}
+        security |= {
+            "runAsUser": int(match[1]),
+            **({"runAsGroup": int(match[2])} if match[2] else {}),
+        }
     name = slug(container.name or recipe.slug).replace(".", "-")[:63].strip("-")
     served = {
-        "name": name, "image": launch.image, "command": [entry] if entry else None, "args": words, "env": env, "ports": ports,
-        "resources": resources, "securityContext": security, "volumeMounts": mounts, **dict(foreign.get("container") or {}),
-    }  # fmt: skip
+        "name": name,
+        "image": launch.image,
+        "command": [entry] if entry else None,
+        "args": words,
+        "env": env,
+        "ports": ports,
+        "resources": resources,
+        "securityContext": security,
+        "volumeMounts": mounts,
+        **dict(foreign.get("container") or {}),
+    }
     pod = {
-        "hostNetwork": True if container.network == "host" else None, "hostIPC": True if container.ipc == "host" else None,
-        "runtimeClassName": container.runtime, "containers": [{key: value for key, value in served.items() if value not in (None, [], {})}],
-        "volumes": volumes, **dict(foreign.get("pod") or {}),
-    }  # fmt: skip
+        "hostNetwork": True if container.network == "host" else None,
+        "hostIPC": True if container.ipc == "host" else None,
+        "runtimeClassName": container.runtime,
+        "containers": [
+            {key: value for key, value in served.items() if value not in (None, [], {})}
+        ],
+        "volumes": volumes,
+        **dict(foreign.get("pod") or {}),
+    }
     labels = {"app": name}
     data = {
-        "apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": name, **dict(foreign.get("metadata") or {})},
-        "spec": {"replicas": 1, **dict(foreign.get("spec") or {}), "selector": {"matchLabels": labels},
-                 "template": {"metadata": {"labels": labels}, "spec": {key: value for key, value in pod.items() if value not in (None,
-                 [])}}},
-    }  # fmt: skip
-    return "---\n".join([dump(data), *(dump(document) for document in foreign.get("documents") or [])])
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
+        "metadata": {"name": name, **dict(foreign.get("metadata") or {})},
+        "spec": {
+            "replicas": 1,
+            **dict(foreign.get("spec") or {}),
+            "selector": {"matchLabels": labels},
+            "template": {
+                "metadata": {"labels": labels},
+                "spec": {key: value for key, value in pod.items() if value not in (None, [])},
+            },
+        },
+    }
+    return "---\n".join(
+        [dump(data), *(dump(document) for document in foreign.get("documents") or [])]
+    )
 
 
 def _port(port: str) -> dict[str, Any]:
@@ -262,4 +451,8 @@ def _port(port: str) -> dict[str, Any]:
 
 def _escaped(word: str) -> str:
     """A word whose `$(` Kubernetes leaves alone."""
-    return (word.replace(HOME, "~", 1) if word.startswith(HOME) else word).replace(HOME, "$HOME").replace("$(", "$$(")
+    return (
+        (word.replace(HOME, "~", 1) if word.startswith(HOME) else word)
+        .replace(HOME, "$HOME")
+        .replace("$(", "$$(")
+    )

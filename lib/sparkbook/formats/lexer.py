@@ -1,8 +1,10 @@
-"""Shell words: taking a command line apart as bash would, without running anything, and putting one together.
+"""Shell words: taking a command line apart as bash would, without running anything, and putting one
+together.
 
-The caller's home folder is the one expansion that a launch knows: a string that begins with `~/` means it. On a command line it is written
-so that the shell expands it (`~/vllm`, `"$HOME"/vllm`), and read back from there. Whatever else a shell would fill in (`$PORT`, `$(pwd)`)
-is not known here, so reading it is an error that names it.
+The caller's home folder is the one expansion that a launch knows: a string that begins with `~/`
+means it. On a command line it is written so that the shell expands it (`~/vllm`, `"$HOME"/vllm`),
+and read back from there. Whatever else a shell would fill in (`$PORT`, `$(pwd)`) is not known here,
+so reading it is an error that names it.
 """
 
 from __future__ import annotations
@@ -15,7 +17,8 @@ from sparkbook.errors import SparkbookError
 
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-# No shell word can hold a NUL character, so between two of them stands what the shell would fill in: its spelling, or HOME.
+# No shell word can hold a NUL character, so between two of them stands what the shell would fill
+# in: its spelling, or HOME.
 _MARK = "\0"
 HOME = f"{_MARK}$HOME{_MARK}"
 _OPERATORS = ("&&", "||", ";;", ">>", "<<<", "<<", "|&", ";", "&", "|", ">", "<", "(", ")", "\n")
@@ -28,7 +31,8 @@ class Token:
     """A word or an operator of a command line.
 
     Attributes:
-        text: the word without its quotes; expansions stand between NUL characters. An operator as it is.
+        text: the word without its quotes; expansions stand between NUL characters. An operator as
+            it is.
         start, end: where it stands in the text.
         operator: whether it is an operator such as `&&` or the end of a line.
         body: the lines of a here-document, with its `<<` and its delimiter as one operator.
@@ -51,11 +55,14 @@ def lex(text: str, outer: bool = True, expand: bool = True) -> list[Token]:
 
     Args:
         text: the command line.
-        outer: whether the caller's own shell reads it. In a script that a container's shell reads, `~` and `$HOME` mean another home.
-        expand: whether a shell reads it at all; compose takes a string apart like one, and leaves `$` and `~` alone.
+        outer: whether the caller's own shell reads it. In a script that a container's shell reads,
+            `~` and `$HOME` mean another home.
+        expand: whether a shell reads it at all; compose takes a string apart like one, and leaves
+            `$` and `~` alone.
 
     Raises:
-        SparkbookError: a quote or an expansion is not closed, or a backslash is followed by blanks where a line should continue.
+        SparkbookError: a quote or an expansion is not closed, or a backslash is followed by blanks
+            where a line should continue.
     """
     return _Lexer(text, outer, expand).tokens()
 
@@ -72,7 +79,11 @@ class _Lexer:
         pending: list[tuple[int, bool, str]] = []
         while (self._skip_blanks(), self.at < len(self.text))[1]:
             start = self.at
-            if self.text.startswith("<<", start) and not self.text.startswith("<<<", start) and (match := _HEREDOC.match(self.text, start)):
+            if (
+                self.text.startswith("<<", start)
+                and not self.text.startswith("<<<", start)
+                and (match := _HEREDOC.match(self.text, start))
+            ):
                 self.at = match.end()
                 pending.append((len(found), bool(match[1]), match[2] or match[3] or match[4] or ""))
                 found.append(Token(match[0], start, self.at, operator=True, body=""))
@@ -82,7 +93,9 @@ class _Lexer:
                 for index, indented, delimiter in pending:
                     found[index] = replace(found[index], body=self._heredoc(indented, delimiter))
                 pending = []
-            elif operator := next((op for op in _OPERATORS if self.text.startswith(op, start)), None):
+            elif operator := next(
+                (op for op in _OPERATORS if self.text.startswith(op, start)), None
+            ):
                 self.at += len(operator)
                 found.append(Token(operator, start, self.at, operator=True))
             else:
@@ -90,7 +103,9 @@ class _Lexer:
         return found
 
     def _heredoc(self, indented: bool, delimiter: str) -> str:
-        """The lines up to the one that is the delimiter; as in bash, the end of the text ends it as well."""
+        """The lines up to the one that is the delimiter; as in bash, the end of the text ends it as
+        well.
+        """
         lines: list[str] = []
         while self.at < len(self.text):
             end = self.text.find("\n", self.at)
@@ -133,22 +148,34 @@ class _Lexer:
             elif char == _MARK:
                 end = self.text.find(_MARK, self.at + 1)
                 if end < 0:
-                    raise SparkbookError(f"line {line_of(self.text, self.at)} holds a NUL character: take it out")
+                    raise SparkbookError(
+                        f"line {line_of(self.text, self.at)} holds a NUL character: take it out"
+                    )
                 parts.append(self.text[self.at : end + 1])
                 self.at = end + 1
             else:
                 parts.append(char)
                 self.at += 1
-                # In a word that looks like an assignment bash expands a tilde after the first = and after every colon.
-                if char in "=:" and assigns and self.at >= assigns.end() and (tilde := self._tilde("/:")):
+                # In a word that looks like an assignment bash expands a tilde after the first = and
+                # after every colon.
+                if (
+                    char in "=:"
+                    and assigns
+                    and self.at >= assigns.end()
+                    and (tilde := self._tilde("/:"))
+                ):
                     parts.append(tilde)
         return "".join(parts)
 
     def _tilde(self, ends: str = "/") -> str | None:
-        """A tilde that bash expands: up to the next slash, blank or operator there is nothing quoted."""
+        """A tilde that bash expands: up to the next slash, blank or operator there is nothing
+        quoted.
+        """
         if self.text[self.at : self.at + 1] != "~":
             return None
-        match = re.compile(rf"~([^\s/:'\"\\$`;&|<>()]*)(?=[{ends}\s;&|<>()]|$)").match(self.text, self.at)
+        match = re.compile(rf"~([^\s/:'\"\\$`;&|<>()]*)(?=[{ends}\s;&|<>()]|$)").match(
+            self.text, self.at
+        )
         if not match or not self.expand:
             return None
         self.at = match.end()
@@ -157,7 +184,10 @@ class _Lexer:
     def _until(self, quote: str) -> str:
         end = self.text.find(quote, self.at + 1)
         if end < 0:
-            raise SparkbookError(f"the quote {quote} in line {line_of(self.text, self.at)} is not closed: {self._near()}")
+            raise SparkbookError(
+                f"the quote {quote} in line {line_of(self.text, self.at)} is not closed:"
+                f" {self._near()}"
+            )
         inside = self.text[self.at + 1 : end]
         self.at = end + 1
         return inside
@@ -169,12 +199,19 @@ class _Lexer:
         following = self.text[self.at + 1 : self.at + 2]
         if following in (" ", "\t") and re.compile(r"[ \t\r]*(\n|$)").match(self.text, self.at + 1):
             raise SparkbookError(
-                f"line {line_of(self.text, self.at)} ends in a backslash and blanks, so it does not continue: delete the blanks"
+                f"line {line_of(self.text, self.at)} ends in a backslash and blanks, so it does not"
+                " continue: delete the blanks"
             )
         if following == "\r" and self.text[self.at + 2 : self.at + 3] == "\n":
-            raise SparkbookError(f"line {line_of(self.text, self.at)} ends as on Windows (CR LF): convert the text to plain line feeds")
+            raise SparkbookError(
+                f"line {line_of(self.text, self.at)} ends as on Windows (CR LF): convert the text"
+                " to plain line feeds"
+            )
         if not following:
-            raise SparkbookError(f"line {line_of(self.text, self.at)} ends in a backslash and nothing follows: the rest is missing")
+            raise SparkbookError(
+                f"line {line_of(self.text, self.at)} ends in a backslash and nothing follows: the"
+                " rest is missing"
+            )
         self.at += 2
         return "" if following == "\n" else following
 
@@ -186,7 +223,11 @@ class _Lexer:
             if char == '"':
                 self.at += 1
                 return "".join(parts)
-            if char == "\\" and (following := self.text[self.at + 1 : self.at + 2]) and following in '$`"\\\n':
+            if (
+                char == "\\"
+                and (following := self.text[self.at + 1 : self.at + 2])
+                and following in '$`"\\\n'
+            ):
                 parts.append("" if following == "\n" else following)
                 self.at += 2
             elif char in "$`" and self.expand:
@@ -195,10 +236,14 @@ class _Lexer:
                 parts.append(char)
                 self.at += 1
         self.at = start
-        raise SparkbookError(f'the quote " in line {line_of(self.text, start)} is not closed: {self._near()}')
+        raise SparkbookError(
+            f'the quote " in line {line_of(self.text, start)} is not closed: {self._near()}'
+        )
 
     def _expansion(self, quoted: bool = False) -> str:
-        """What begins with a dollar or a backtick: its spelling between marks; a lone dollar is itself."""
+        """What begins with a dollar or a backtick: its spelling between marks; a lone dollar is
+        itself.
+        """
         text, start = self.text, self.at
         if text[start] == "`":
             spelled = f"`{self._until('`')}`"
@@ -224,7 +269,10 @@ class _Lexer:
             depth += (self.text[at] == opening) - (self.text[at] == closing)
             if depth == 0:
                 return at + 1, self.text[self.at : at + 1]
-        raise SparkbookError(f"the {self.text[self.at : self.at + 2]} in line {line_of(self.text, self.at)} is not closed: {self._near()}")
+        raise SparkbookError(
+            f"the {self.text[self.at : self.at + 2]} in line {line_of(self.text, self.at)} is not"
+            f" closed: {self._near()}"
+        )
 
 
 def show(text: str) -> str:
@@ -233,8 +281,12 @@ def show(text: str) -> str:
 
 
 def passed_on(text: str) -> str | None:
-    """The variable's name, where a word is nothing but `$NAME` or `${NAME}`, a check or an empty default included."""
-    match = re.fullmatch(rf"{_MARK}\$({_NAME.pattern}|\{{({_NAME.pattern})(:?\?[^}}]*|:?-)?\}}){_MARK}", text)
+    """The variable's name, where a word is nothing but `$NAME` or `${NAME}`, a check or an empty
+    default included.
+    """
+    match = re.fullmatch(
+        rf"{_MARK}\$({_NAME.pattern}|\{{({_NAME.pattern})(:?\?[^}}]*|:?-)?\}}){_MARK}", text
+    )
     return (match[2] or match[1]) if match else None
 
 
@@ -242,15 +294,21 @@ def literal(text: str) -> str:
     """A word's value as a launch holds it: the home folder as `~`.
 
     Raises:
-        SparkbookError: the shell would fill in something else, or a `~` is quoted and so would not be expanded.
+        SparkbookError: the shell would fill in something else, or a `~` is quoted and so would not
+            be expanded.
     """
     if text.startswith("~") and text[1:2] in ("", "/"):
-        raise SparkbookError(f"the ~ of '{show(text)}' is not expanded where it stands (quoted, or after --option=): write $HOME{text[1:]}")
+        raise SparkbookError(
+            f"the ~ of '{show(text)}' is not expanded where it stands (quoted, or after --option=):"
+            f" write $HOME{text[1:]}"
+        )
     if text == HOME or text.startswith(f"{HOME}/"):
         text = "~" + text.removeprefix(HOME)
     if _MARK in text:
         what = text.split(_MARK)[1]
-        raise SparkbookError(f"'{show(text)}' holds {what}, which only your shell can fill in: write its value out")
+        raise SparkbookError(
+            f"'{show(text)}' holds {what}, which only your shell can fill in: write its value out"
+        )
     return text
 
 
@@ -261,9 +319,13 @@ def check_writable(text: str) -> None:
         SparkbookError: the text holds a NUL character, or half of a UTF-16 pair.
     """
     if _SURROGATE.search(text):
-        raise SparkbookError(f"{text!r} holds half of a UTF-16 pair, which is no text: save the file as UTF-8")
+        raise SparkbookError(
+            f"{text!r} holds half of a UTF-16 pair, which is no text: save the file as UTF-8"
+        )
     if "\0" in text:
-        raise SparkbookError(f"{text!r} holds a NUL character, which no command line can hold: take it out")
+        raise SparkbookError(
+            f"{text!r} holds a NUL character, which no command line can hold: take it out"
+        )
 
 
 def mark_home(text: str) -> str:
@@ -273,7 +335,9 @@ def mark_home(text: str) -> str:
 
 
 def quote(marked: str, tilde: bool = True) -> str:
-    """One word for bash, quoted only where it must be; marked homes come out as `~` at the start (where allowed), else as `"$HOME"`."""
+    """One word for bash, quoted only where it must be; marked homes come out as `~` at the start
+    (where allowed), else as `"$HOME"`.
+    """
     if tilde and (marked == HOME or marked.startswith(f"{HOME}/")):
         head, rest = ("~/", marked[len(HOME) + 1 :]) if marked != HOME else ("~", "")
         return head + (quote(rest, tilde=False) if rest else "")

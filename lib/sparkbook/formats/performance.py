@@ -1,7 +1,9 @@
-"""`performance.yaml` of NVIDIA/local-ai-inference-recipes, version 1: what was measured with a recipe, on what.
+"""`performance.yaml` of NVIDIA/local-ai-inference-recipes, version 1: what was measured with a
+recipe, on what.
 
-`Performance` is the neutral value in the middle. A benchmark's results become one with `Performance(...)` and go out with `write`;
-`read` takes NVIDIA's files in, and `speeds` makes the rows of a recipe out of one.
+`Performance` is the neutral value in the middle. A benchmark's results become one with
+`Performance(...)` and go out with `write`; `read` takes NVIDIA's files in, and `speeds` makes the
+rows of a recipe out of one.
 
     >>> profile = Profile("chat", Workload(input_tokens=512, output_tokens=128, concurrency=1, requests=20), Results(decode_tok_s=41.5))
     >>> text = write(Performance(measured_at="2026-11-28", profiles=(profile,)))
@@ -29,7 +31,8 @@ class Workload:
     """What was asked of the server. Token counts are of one request; `None` is not known.
 
     Attributes:
-        input_tokens: prompt tokens meant; `input_tokens_min`, `_max`, `_total` are what the requests really had.
+        input_tokens: prompt tokens meant; `input_tokens_min`, `_max`, `_total` are what the
+            requests really had.
         context_tokens: the server's context length.
         output_tokens: tokens generated.
         concurrency: requests at once.
@@ -52,7 +55,9 @@ class Workload:
 
 @dataclass(frozen=True)
 class Results:
-    """Means over the measured requests: tokens a second, and milliseconds from sending a request to its last token."""
+    """Means over the measured requests: tokens a second, and milliseconds from sending a request to
+    its last token.
+    """
 
     prefill_tok_s: float | None = None
     decode_tok_s: float | None = None
@@ -118,9 +123,10 @@ class Performance:
 
 
 _RESULTS = {
-    "prefill_tokens_per_second_mean": "prefill_tok_s", "decode_tokens_per_second_mean": "decode_tok_s",
+    "prefill_tokens_per_second_mean": "prefill_tok_s",
+    "decode_tokens_per_second_mean": "decode_tok_s",
     "e2e_latency_ms_mean": "e2e_latency_ms",
-}  # fmt: skip
+}
 
 
 def recipe_hash(text: str) -> str:
@@ -136,28 +142,59 @@ def read(text: str) -> Performance:
     """
     data = mapping(parse(text), "the file")
     if data.get("schema_version") != 1 or "profiles" not in data:
-        raise SparkbookError("this is no performance.yaml of version 1: it needs schema_version: 1 and profiles")
+        raise SparkbookError(
+            "this is no performance.yaml of version 1: it needs schema_version: 1 and profiles"
+        )
     foreign: dict[str, Any] = {}
     profiles = []
     for index, entry in enumerate(sequence(data.get("profiles"), "profiles")):
         place = f"profiles[{index}]"
         profile = mapping(entry, place)
-        workload = _part(Workload, mapping(profile.get("workload"), f"{place}.workload"), f"{place}.workload", foreign)
-        named = {_RESULTS.get(key, key): value for key, value in mapping(profile.get("results"), f"{place}.results").items()}
+        workload = _part(
+            Workload,
+            mapping(profile.get("workload"), f"{place}.workload"),
+            f"{place}.workload",
+            foreign,
+        )
+        named = {
+            _RESULTS.get(key, key): value
+            for key, value in mapping(profile.get("results"), f"{place}.results").items()
+        }
         results = _part(Results, named, f"{place}.results", foreign)
-        foreign |= {f"{place}.{key}": value for key, value in profile.items() if key not in ("id", "workload", "results")}
+        foreign |= {
+            f"{place}.{key}": value
+            for key, value in profile.items()
+            if key not in ("id", "workload", "results")
+        }
         profiles.append(Profile(scalar(profile.get("id"), f"{place}.id"), workload, results))
     harness = mapping(data.get("harness"), "harness")
-    top = {"schema_version", "profiles", "harness", "system", "software", "measured_at", "recipe_sha256", "launch_id", "status"}
+    top = {
+        "schema_version",
+        "profiles",
+        "harness",
+        "system",
+        "software",
+        "measured_at",
+        "recipe_sha256",
+        "launch_id",
+        "status",
+    }
     foreign |= {key: value for key, value in data.items() if key not in top}
-    foreign |= {f"harness.{key}": value for key, value in harness.items() if key not in ("name", "version")}
+    foreign |= {
+        f"harness.{key}": value for key, value in harness.items() if key not in ("name", "version")
+    }
     return Performance(
-        optional(data.get("measured_at"), "measured_at"), tuple(profiles), optional(harness.get("name"), "harness.name"),
-        optional(harness.get("version"), "harness.version"), optional(data.get("recipe_sha256"), "recipe_sha256"),
-        optional(data.get("launch_id"), "launch_id") or "default", optional(data.get("status"), "status") or "experimental",
+        optional(data.get("measured_at"), "measured_at"),
+        tuple(profiles),
+        optional(harness.get("name"), "harness.name"),
+        optional(harness.get("version"), "harness.version"),
+        optional(data.get("recipe_sha256"), "recipe_sha256"),
+        optional(data.get("launch_id"), "launch_id") or "default",
+        optional(data.get("status"), "status") or "experimental",
         _part(System, mapping(data.get("system"), "system"), "system", foreign),
-        _part(Software, mapping(data.get("software"), "software"), "software", foreign), foreign,
-    )  # fmt: skip
+        _part(Software, mapping(data.get("software"), "software"), "software", foreign),
+        foreign,
+    )
 
 
 def _part(kind: Any, data: dict[str, Any], place: str, foreign: dict[str, Any]) -> Any:
@@ -170,7 +207,9 @@ def _part(kind: Any, data: dict[str, Any], place: str, foreign: dict[str, Any]) 
         elif value is not None and "str" in types[key]:
             values[key] = scalar(value, f"{place}.{key}")
         elif value is not None:
-            if isinstance(value, bool) or not isinstance(value, int if "int" in types[key] else int | float):
+            if isinstance(value, bool) or not isinstance(
+                value, int if "int" in types[key] else int | float
+            ):
                 raise SparkbookError(f"{place}.{key}: expected a number, found {value!r}")
             values[key] = value
     return kind(**values)
@@ -181,16 +220,27 @@ def write(performance: Performance) -> str:
     names = {field_: key for key, field_ in _RESULTS.items()}
 
     def said(value: Any) -> dict[str, Any]:
-        return {names.get(key, key): item for key, item in dataclasses.asdict(value).items() if item is not None}
+        return {
+            names.get(key, key): item
+            for key, item in dataclasses.asdict(value).items()
+            if item is not None
+        }
 
     harness = {"name": performance.harness, "version": performance.harness_version}
     data: dict[str, Any] = {
-        "schema_version": 1, "status": performance.status, "recipe_sha256": performance.recipe_sha256, "launch_id": performance.launch_id,
-        "measured_at": performance.measured_at, "harness": {key: value for key, value in harness.items() if value is not None},
-        "system": said(performance.system), "software": said(performance.software),
-        "profiles": [{"id": profile.id, "workload": said(profile.workload),
-        "results": said(profile.results)} for profile in performance.profiles],
-    }  # fmt: skip
+        "schema_version": 1,
+        "status": performance.status,
+        "recipe_sha256": performance.recipe_sha256,
+        "launch_id": performance.launch_id,
+        "measured_at": performance.measured_at,
+        "harness": {key: value for key, value in harness.items() if value is not None},
+        "system": said(performance.system),
+        "software": said(performance.software),
+        "profiles": [
+            {"id": profile.id, "workload": said(profile.workload), "results": said(profile.results)}
+            for profile in performance.profiles
+        ],
+    }
     for place, value in performance.foreign.items():
         _put(data, place, value)
     return dump({key: value for key, value in data.items() if value not in (None, {})})
@@ -228,10 +278,19 @@ def speeds(performance: Performance, source: str) -> list[Speed]:
     rows = []
     for profile in performance.profiles:
         work, results = profile.workload, profile.results
-        rows.append(Speed(
-            configuration=profile.id, prompt_class=work.profile, concurrency=work.concurrency or 1,
-                       context_tokens=work.context_tokens or None,
-            prompt_tokens=work.input_tokens or None, output_tokens=work.output_tokens or None, decode_tok_s=results.decode_tok_s or None,
-            prefill_tok_s=results.prefill_tok_s or None, machine=performance.system.label or "not stated", date=date, source=source,
-        ))  # fmt: skip
+        rows.append(
+            Speed(
+                configuration=profile.id,
+                prompt_class=work.profile,
+                concurrency=work.concurrency or 1,
+                context_tokens=work.context_tokens or None,
+                prompt_tokens=work.input_tokens or None,
+                output_tokens=work.output_tokens or None,
+                decode_tok_s=results.decode_tok_s or None,
+                prefill_tok_s=results.prefill_tok_s or None,
+                machine=performance.system.label or "not stated",
+                date=date,
+                source=source,
+            )
+        )
     return rows

@@ -11,29 +11,45 @@ from sparkbook.recipes.launch import Launch
 
 
 def write(launch: Launch) -> str:
-    """The `vllm serve` line that starts the same server on the host, for bash: `launch.on_host()` is what it says.
+    """The `vllm serve` line that starts the same server on the host, for bash: `launch.on_host()`
+    is what it says.
 
     Raises:
-        SparkbookError: the launch belongs to an image with a script of its own, which there is none of on the host.
+        SparkbookError: the launch belongs to an image with a script of its own, which there is none
+            of on the host.
     """
     if launch.entrypoint == "wrapper" or launch.serve.command is not None:
         raise SparkbookError(
-            f"{launch.image or 'this launch'} starts a script of its own, which only its image holds: there is no bare vllm serve line; "
-            "write it as docker or compose"
+            f"{launch.image or 'this launch'} starts a script of its own, which only its image"
+            " holds: there is no bare vllm serve line; write it as docker or compose"
         )
     launch = launch.on_host()
-    assignments = [f"{name}={quote(mark_home(value))}" for name, value in launch.env.items() if value is not None]
+    assignments = [
+        f"{name}={quote(mark_home(value))}"
+        for name, value in launch.env.items()
+        if value is not None
+    ]
     groups = serve_groups(launch.serve)
-    first = ["vllm", "serve", *(groups.pop(0) if groups and not groups[0][0].startswith("--") else [])]
+    first = [
+        "vllm",
+        "serve",
+        *(groups.pop(0) if groups and not groups[0][0].startswith("--") else []),
+    ]
     lines = [*assignments, render([first, *groups])]
-    return "".join(f"{command} &&\n" for command in before_commands(launch.serve)) + " \\\n".join(lines) + "\n"
+    return (
+        "".join(f"{command} &&\n" for command in before_commands(launch.serve))
+        + " \\\n".join(lines)
+        + "\n"
+    )
 
 
 def read(text: str, notes: Notes | None = None) -> Launch:
-    """The launch that a `vllm serve` or `python -m` line describes, with the commands before it. Nothing is executed.
+    """The launch that a `vllm serve` or `python -m` line describes, with the commands before it.
+    Nothing is executed.
 
     Raises:
-        SparkbookError: nothing in the text serves, or it holds something that only a shell can fill in.
+        SparkbookError: nothing in the text serves, or it holds something that only a shell can fill
+            in.
     """
     check_text(text)
     reading = Reading(notes if notes is not None else Notes())

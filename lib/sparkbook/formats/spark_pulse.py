@@ -1,6 +1,7 @@
 """Recipes of spark-pulse, version 2.
 
-Fields: the JSON Schema recipe-v2 that spark-pulse 1.35 publishes in its wheel on the Python package index (seen 2026-11).
+Fields: the JSON Schema recipe-v2 that spark-pulse 1.35 publishes in its wheel on the Python package
+index (seen 2026-11).
 """
 
 from __future__ import annotations
@@ -8,7 +9,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from sparkbook.errors import SparkbookError
-from sparkbook.formats.command import PARAMETERS, fill, host_container, image_of, read_command, read_env, said_env, serve_command
+from sparkbook.formats.command import (
+    PARAMETERS,
+    fill,
+    host_container,
+    image_of,
+    read_command,
+    read_env,
+    said_env,
+    serve_command,
+)
 from sparkbook.formats.conversion import Notes
 from sparkbook.formats.documents import dump, mapping, optional, parse, scalar, sequence
 from sparkbook.formats.eugr import facts
@@ -19,16 +29,31 @@ from sparkbook.recipes.launch import Launch
 if TYPE_CHECKING:
     from sparkbook.recipes.schema import Recipe
 
-_READ = {"recipe_version", "name", "model", "description", "engine", "engines", "params", "command", "constraints"}
+_READ = {
+    "recipe_version",
+    "name",
+    "model",
+    "description",
+    "engine",
+    "engines",
+    "params",
+    "command",
+    "constraints",
+}
 
 
 def detect(text: str, document: Any) -> bool:
     """Whether a document is such a recipe."""
-    return isinstance(document, dict) and str(document.get("recipe_version")) == "2" and bool({"engines", "params"} & set(document))
+    return (
+        isinstance(document, dict)
+        and str(document.get("recipe_version")) == "2"
+        and bool({"engines", "params"} & set(document))
+    )
 
 
 def read(text: str, notes: Notes) -> tuple[Launch, dict[str, Any]]:
-    """The launch, and what else the recipe says. Of several engines the one named by `engine` is taken, else the first.
+    """The launch, and what else the recipe says. Of several engines the one named by `engine` is
+    taken, else the first.
 
     Raises:
         SparkbookError: it is none.
@@ -44,18 +69,30 @@ def read(text: str, notes: Notes) -> tuple[Launch, dict[str, Any]]:
         raise SparkbookError(f"engine: there is no {name} among the engines {', '.join(engines)}")
     engine = mapping(engines.get(name), f"engines.{name}")
     if len(engines) > 1:
-        notes.add("CONV205", f"of {len(engines)} engines {name} was taken", f"others: {', '.join(key for key in engines if key != name)}")
+        notes.add(
+            "CONV205",
+            f"of {len(engines)} engines {name} was taken",
+            f"others: {', '.join(key for key in engines if key != name)}",
+        )
     reading = Reading(notes)
     read_env(reading, engine.get("env"), f"engines.{name}.env")
     params = mapping(data.get("params"), "params")
-    template = optional(engine.get("command"), f"engines.{name}.command") or optional(data.get("command"), "command")
+    template = optional(engine.get("command"), f"engines.{name}.command") or optional(
+        data.get("command"), "command"
+    )
     model = scalar(data["model"], "model")
     used: set[str] = set()
     if template is None:
         options = {parameter: option for option, parameter in PARAMETERS.items()}
         words = [f"--{options.get(key, key.replace('_', '-'))} {{{key}}}" for key in params]
-        extra = engine.get("args")  # a list is joined as it is, without quoting: so does spark-pulse
-        more = extra if isinstance(extra, str) else " ".join(scalar(word, "args") for word in sequence(extra, f"engines.{name}.args"))
+        extra = engine.get(
+            "args"
+        )  # a list is joined as it is, without quoting: so does spark-pulse
+        more = (
+            extra
+            if isinstance(extra, str)
+            else " ".join(scalar(word, "args") for word in sequence(extra, f"engines.{name}.args"))
+        )
         template = " ".join(["vllm serve", quote(model), *words, more]).strip()
         used = set(params)
         notes.guess("serve.args", "made of params and args")
@@ -67,12 +104,27 @@ def read(text: str, notes: Notes) -> tuple[Launch, dict[str, Any]]:
     if image is not None:
         host_container(reading, "spark-pulse", gpus="all", ipc="host", network="host")
     notes.keep({key: value for key, value in data.items() if key not in _READ}, {"serves"})
-    notes.keep({key: value for key, value in engine.items() if key not in ("image", "env", "args", "command")}, {"mods"}, f"engines.{name}",
-               notes.foreign.setdefault("engine", {}))  # fmt: skip
+    notes.keep(
+        {
+            key: value
+            for key, value in engine.items()
+            if key not in ("image", "env", "args", "command")
+        },
+        {"mods"},
+        f"engines.{name}",
+        notes.foreign.setdefault("engine", {}),
+    )
     if name != "vllm":
         notes.foreign["name"] = name
-    if unused := {key: value for key, value in params.items() if f"{{{key}}}" not in template and key not in used}:
-        notes.add("CONV203", f"params that the command does not use are kept under foreign: {', '.join(unused)}")
+    if unused := {
+        key: value
+        for key, value in params.items()
+        if f"{{{key}}}" not in template and key not in used
+    }:
+        notes.add(
+            "CONV203",
+            f"params that the command does not use are kept under foreign: {', '.join(unused)}",
+        )
         notes.foreign["params"] = unused
     constraints = mapping(data.get("constraints"), "constraints")
     found = facts(data)
@@ -80,7 +132,12 @@ def read(text: str, notes: Notes) -> tuple[Launch, dict[str, Any]]:
     if isinstance(nodes, int) and not isinstance(nodes, bool) and nodes > 1:
         found["topology"] = {"nodes": nodes}
     if constraints:
-        notes.keep(constraints, {"solo_only", "cluster_only"}, "constraints", notes.foreign.setdefault("constraints", {}))
+        notes.keep(
+            constraints,
+            {"solo_only", "cluster_only"},
+            "constraints",
+            notes.foreign.setdefault("constraints", {}),
+        )
     notes.foreign = {key: value for key, value in notes.foreign.items() if value != {}}
     return reading.launch(), found
 
@@ -95,15 +152,26 @@ def write(recipe: Recipe) -> str:
     foreign = dict(recipe.foreign.get("spark-pulse") or {})
     command, params = serve_command(launch, parameters=True)
     name = foreign.pop("name", "vllm")
-    engine = {"image": image_of(launch, "spark-pulse recipe"), "env": said_env(launch.env), **dict(foreign.pop("engine", {}))}
+    engine = {
+        "image": image_of(launch, "spark-pulse recipe"),
+        "env": said_env(launch.env),
+        **dict(foreign.pop("engine", {})),
+    }
     if "args" in foreign:
         engine["args"] = foreign.pop("args")
     engine["command"] = command
     nodes = recipe.topology.nodes
     data: dict[str, Any] = {
-        "recipe_version": "2", "name": recipe.title, "description": recipe.summary, "model": recipe.model.repo, "engine": name,
-        "constraints": ({"min_nodes": nodes} if nodes > 1 else {}) | dict(foreign.pop("constraints", {})),
-        "params": params | dict(foreign.pop("params", {})), **foreign,
+        "recipe_version": "2",
+        "name": recipe.title,
+        "description": recipe.summary,
+        "model": recipe.model.repo,
+        "engine": name,
+        "constraints": (
+            ({"min_nodes": nodes} if nodes > 1 else {}) | dict(foreign.pop("constraints", {}))
+        ),
+        "params": params | dict(foreign.pop("params", {})),
+        **foreign,
         "engines": {name: {key: value for key, value in engine.items() if value != {}}},
-    }  # fmt: skip
+    }
     return dump({key: value for key, value in data.items() if value != {}})

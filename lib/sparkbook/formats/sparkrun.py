@@ -1,7 +1,8 @@
 """Recipes of sparkrun, version 2.
 
-Fields: https://github.com/spark-arena/sparkrun/blob/main/RECIPES.md and the keys that sparkrun 0.4.2 knows (seen 2026-11). Its version 1 is
-eugr's. Here a placeholder without a value stays as it is, and a brace is not doubled.
+Fields: https://github.com/spark-arena/sparkrun/blob/main/RECIPES.md and the keys that sparkrun
+0.4.2 knows (seen 2026-11). Its version 1 is eugr's. Here a placeholder without a value stays as it
+is, and a brace is not doubled.
 """
 
 from __future__ import annotations
@@ -11,7 +12,15 @@ from typing import TYPE_CHECKING, Any
 
 from sparkbook.errors import SparkbookError
 from sparkbook.formats.command import PARAMETERS as PARAMETER_OPTIONS
-from sparkbook.formats.command import fill, host_container, image_of, read_command, read_env, said_env, serve_command
+from sparkbook.formats.command import (
+    fill,
+    host_container,
+    image_of,
+    read_command,
+    read_env,
+    said_env,
+    serve_command,
+)
 from sparkbook.formats.conversion import Notes
 from sparkbook.formats.documents import dump, mapping, optional, parse, scalar
 from sparkbook.formats.eugr import facts
@@ -21,12 +30,52 @@ from sparkbook.recipes.launch import Launch
 if TYPE_CHECKING:
     from sparkbook.recipes.schema import Recipe
 
-_READ = {"recipe_version", "name", "description", "model", "model_revision", "runtime", "container", "defaults", "env", "command",
-         "executor_config", "metadata", "min_nodes"}  # fmt: skip
-_KEPT = {"sparkrun_version", "min_sparkrun_version", "runtime_version", "mode", "max_nodes", "containers", "runtime_config", "cluster_only",
-         "solo_only", "benchmark", "pre_exec", "post_exec", "post_commands", "mods", "build_args", "stop_after_post", "builder",
-         "builder_config", "executor", "scheduler", "distribution_config", "layout", "cluster_config", "runtime_cache", "readiness",
-         "capabilities", "unsupported_capabilities", "include", "overrides"}  # fmt: skip
+_READ = {
+    "recipe_version",
+    "name",
+    "description",
+    "model",
+    "model_revision",
+    "runtime",
+    "container",
+    "defaults",
+    "env",
+    "command",
+    "executor_config",
+    "metadata",
+    "min_nodes",
+}
+_KEPT = {
+    "sparkrun_version",
+    "min_sparkrun_version",
+    "runtime_version",
+    "mode",
+    "max_nodes",
+    "containers",
+    "runtime_config",
+    "cluster_only",
+    "solo_only",
+    "benchmark",
+    "pre_exec",
+    "post_exec",
+    "post_commands",
+    "mods",
+    "build_args",
+    "stop_after_post",
+    "builder",
+    "builder_config",
+    "executor",
+    "scheduler",
+    "distribution_config",
+    "layout",
+    "cluster_config",
+    "runtime_cache",
+    "readiness",
+    "capabilities",
+    "unsupported_capabilities",
+    "include",
+    "overrides",
+}
 _EXECUTOR = {
     "restart_policy": "restart",
     "gpus": "gpus",
@@ -35,8 +84,21 @@ _EXECUTOR = {
     "network": "network",
     "entrypoint": "entrypoint",
 }
-_METADATA = {"description", "maintainer", "category", "model_params", "model_dtype", "kv_dtype", "num_layers", "num_kv_heads", "head_dim",
-             "model_vram", "kv_vram_per_token", "quantization", "quant_bits"}  # fmt: skip
+_METADATA = {
+    "description",
+    "maintainer",
+    "category",
+    "model_params",
+    "model_dtype",
+    "kv_dtype",
+    "num_layers",
+    "num_kv_heads",
+    "head_dim",
+    "model_vram",
+    "kv_vram_per_token",
+    "quantization",
+    "quant_bits",
+}
 _RUNTIMES = ("vllm", "vllm-distributed", "vllm-ray", "eugr-vllm")
 _FORMATS = ("nvfp4", "mxfp4", "fp8", "bf16", "awq", "gptq", "fp32")
 
@@ -49,7 +111,9 @@ def detect(text: str, document: Any) -> bool:
         or {"engines", "params", "services"} & set(document)
     ):
         return False
-    return bool({"container", "containers"} & set(document)) and bool({"command", "runtime"} & set(document))
+    return bool({"container", "containers"} & set(document)) and bool(
+        {"command", "runtime"} & set(document)
+    )
 
 
 def read(text: str, notes: Notes) -> tuple[Launch, dict[str, Any]]:
@@ -61,12 +125,16 @@ def read(text: str, notes: Notes) -> tuple[Launch, dict[str, Any]]:
     data = mapping(parse(text), "the recipe")
     runtime = optional(data.get("runtime"), "runtime") or "vllm-distributed"
     if runtime not in _RUNTIMES:
-        raise SparkbookError(f"this recipe runs {runtime}, and not vLLM: only vLLM's options are known here")
+        raise SparkbookError(
+            f"this recipe runs {runtime}, and not vLLM: only vLLM's options are known here"
+        )
     reading = Reading(notes)
     defaults = mapping(data.get("defaults"), "defaults")
     template = optional(data.get("command"), "command")
     if data.get("container") is None:
-        raise SparkbookError("this sparkrun recipe names no container: give it the image that is meant")
+        raise SparkbookError(
+            "this sparkrun recipe names no container: give it the image that is meant"
+        )
     if template is None:
         if data.get("model") is None:
             raise SparkbookError("this sparkrun recipe has neither a command nor a model")
@@ -81,25 +149,45 @@ def read(text: str, notes: Notes) -> tuple[Launch, dict[str, Any]]:
             reading.container[name] = scalar(executor[key], f"executor_config.{key}")
     model = optional(data.get("model"), "model")
     values = ({"model": model} if model else {}) | defaults
-    read_command(reading, scalar(data["container"], "container"), fill(template, values, notes, doubled=False))
+    read_command(
+        reading,
+        scalar(data["container"], "container"),
+        fill(template, values, notes, doubled=False),
+    )
     host_container(reading, "sparkrun", gpus="all", ipc="host", network="host")
     notes.keep({key: value for key, value in data.items() if key not in _READ}, _KEPT)
     if rest := {key: value for key, value in executor.items() if key not in _EXECUTOR}:
-        notes.keep(rest, {"auto_remove", "privileged"}, "executor_config", notes.foreign.setdefault("executor_config", {}))
+        notes.keep(
+            rest,
+            {"auto_remove", "privileged"},
+            "executor_config",
+            notes.foreign.setdefault("executor_config", {}),
+        )
     if unused := {key: value for key, value in defaults.items() if f"{{{key}}}" not in template}:
-        notes.add("CONV203", f"defaults that the command does not use are kept under foreign: {', '.join(unused)}")
+        notes.add(
+            "CONV203",
+            f"defaults that the command does not use are kept under foreign: {', '.join(unused)}",
+        )
         notes.foreign["defaults"] = unused
     found = facts(data)
     if (revision := optional(data.get("model_revision"), "model_revision")) is not None:
         found.setdefault("model", {})["revision"] = revision
-    if isinstance(nodes := data.get("min_nodes"), int) and not isinstance(nodes, bool) and nodes > 1:
+    if (
+        isinstance(nodes := data.get("min_nodes"), int)
+        and not isinstance(nodes, bool)
+        and nodes > 1
+    ):
         found["topology"] = {"nodes": nodes}
     metadata = mapping(data.get("metadata"), "metadata")
     kept = {}
     for key, value in metadata.items():
         if key == "quantization" and str(value).lower() in _FORMATS:
             found.setdefault("model", {})["quantization"] = {"format": str(value).lower()}
-        elif key == "model_params" and (match := re.fullmatch(r"(\d{1,6}(?:\.\d{1,6})?)[bB]", str(value))) and float(match[1]) > 0:
+        elif (
+            key == "model_params"
+            and (match := re.fullmatch(r"(\d{1,6}(?:\.\d{1,6})?)[bB]", str(value)))
+            and float(match[1]) > 0
+        ):
             found.setdefault("model", {})["total_params_b"] = float(match[1])
         elif key == "description" and not found.get("summary") and isinstance(value, str):
             found["summary"] = value
@@ -120,7 +208,11 @@ def write(recipe: Recipe) -> str:
     foreign = dict(recipe.foreign.get("sparkrun") or {})
     command, defaults = serve_command(launch, parameters=True)
     container = launch.container
-    executor = {key: value for key, name in _EXECUTOR.items() if (value := getattr(container, name)) is not None}
+    executor = {
+        key: value
+        for key, name in _EXECUTOR.items()
+        if (value := getattr(container, name)) is not None
+    }
     metadata: dict[str, Any] = {}
     if recipe.model.quantization.format != "unknown":
         metadata["quantization"] = recipe.model.quantization.format
@@ -128,11 +220,19 @@ def write(recipe: Recipe) -> str:
         metadata["model_params"] = f"{recipe.model.total_params_b:g}B"
     nodes = recipe.topology.nodes
     data: dict[str, Any] = {
-        "recipe_version": "2", "name": recipe.title, "description": recipe.summary, "model": recipe.model.repo,
-        "model_revision": recipe.model.revision, "runtime": "vllm-distributed", "min_nodes": nodes if nodes > 1 else None,
-        "container": image_of(launch, "sparkrun recipe"), "defaults": defaults | dict(foreign.pop("defaults", {})),
+        "recipe_version": "2",
+        "name": recipe.title,
+        "description": recipe.summary,
+        "model": recipe.model.repo,
+        "model_revision": recipe.model.revision,
+        "runtime": "vllm-distributed",
+        "min_nodes": nodes if nodes > 1 else None,
+        "container": image_of(launch, "sparkrun recipe"),
+        "defaults": defaults | dict(foreign.pop("defaults", {})),
         "env": said_env(launch.env),
-        "executor_config": executor | dict(foreign.pop("executor_config", {})), "metadata": metadata | dict(foreign.pop("metadata", {})),
-        **foreign, "command": command,
-    }  # fmt: skip
+        "executor_config": executor | dict(foreign.pop("executor_config", {})),
+        "metadata": metadata | dict(foreign.pop("metadata", {})),
+        **foreign,
+        "command": command,
+    }
     return dump({key: value for key, value in data.items() if value not in ({}, None)})

@@ -1,7 +1,9 @@
-"""Recipes of vllm-project/recipes: the YAML of a model, and the JSON that its site has for each hardware.
+"""Recipes of vllm-project/recipes: the YAML of a model, and the JSON that its site has for each
+hardware.
 
-Fields: https://github.com/vllm-project/recipes (models/, scripts/build-recipes-api.mjs, seen 2026-11). Of a model's YAML the profile for
-`dgx_spark_gb10` is read: its variant, the features that are on by default, and the overrides for this hardware.
+Fields: https://github.com/vllm-project/recipes (models/, scripts/build-recipes-api.mjs, seen
+2026-11). Of a model's YAML the profile for `dgx_spark_gb10` is read: its variant, the features that
+are on by default, and the overrides for this hardware.
 """
 
 from __future__ import annotations
@@ -25,10 +27,29 @@ if TYPE_CHECKING:
 HARDWARE = "dgx_spark_gb10"
 _NEAREST = (HARDWARE, "blackwell", "nvidia", "default")
 """Keys under which a setting for this hardware may stand, the most special first."""
-_TOP = {"compatible_strategies", "strategy_overrides", "dependencies", "opt_in_features", "guide", "default_strategy", "strategy_hardware",
-        "strategy_min_gpus", "kv_cache_strategy_hardware"}  # fmt: skip
-_META = {"slug", "date_added", "date_updated", "difficulty", "tasks", "performance_headline", "related_recipes", "hardware",
-         "default_hardware", "platforms"}  # fmt: skip
+_TOP = {
+    "compatible_strategies",
+    "strategy_overrides",
+    "dependencies",
+    "opt_in_features",
+    "guide",
+    "default_strategy",
+    "strategy_hardware",
+    "strategy_min_gpus",
+    "kv_cache_strategy_hardware",
+}
+_META = {
+    "slug",
+    "date_added",
+    "date_updated",
+    "difficulty",
+    "tasks",
+    "performance_headline",
+    "related_recipes",
+    "hardware",
+    "default_hardware",
+    "platforms",
+}
 _MODEL = {"nightly_required", "install", "supports_dcp"}
 _BY_THE_SITE = "recipes.vllm.ai's docker line"
 
@@ -38,7 +59,11 @@ _BY_THE_SITE = "recipes.vllm.ai's docker line"
 
 def detect(text: str, document: Any) -> bool:
     """Whether a document is a model's YAML."""
-    return isinstance(document, dict) and isinstance(document.get("model"), dict) and "model_id" in document["model"]
+    return (
+        isinstance(document, dict)
+        and isinstance(document.get("model"), dict)
+        and "model_id" in document["model"]
+    )
 
 
 def read(text: str, notes: Notes) -> tuple[Launch, dict[str, Any]]:
@@ -53,15 +78,29 @@ def read(text: str, notes: Notes) -> tuple[Launch, dict[str, Any]]:
     name, variant = _variant(mapping(data.get("variants"), "variants"), notes)
     repo = scalar(variant.get("model_id") or model.get("model_id"), "model.model_id")
     overrides = [_nearest(mapping(data.get("hardware_overrides"), "hardware_overrides"))]
-    overrides.append(_nearest(mapping(variant.get("hardware_overrides"), f"variants.{name}.hardware_overrides")))
+    overrides.append(
+        _nearest(mapping(variant.get("hardware_overrides"), f"variants.{name}.hardware_overrides"))
+    )
     lists = [("model.base_args", model.get("base_args"))]
     lists += _features(data, name, mapping(variant.get("default_modes"), "default_modes"), notes)
     lists += [(f"variants.{name}.extra_args", variant.get("extra_args"))]
-    lists += [("hardware_overrides.extra_args", override.get("extra_args")) for override in overrides]
-    for place, value in (("model.base_env", model.get("base_env")), (f"variants.{name}.extra_env", variant.get("extra_env")),
-                         *(("hardware_overrides.extra_env", override.get("extra_env")) for override in overrides)):  # fmt: skip
+    lists += [
+        ("hardware_overrides.extra_args", override.get("extra_args")) for override in overrides
+    ]
+    for place, value in (
+        ("model.base_env", model.get("base_env")),
+        (f"variants.{name}.extra_env", variant.get("extra_env")),
+        *(("hardware_overrides.extra_env", override.get("extra_env")) for override in overrides),
+    ):
         read_env(reading, value, place)
-    image = next((found for part in (*reversed(overrides), variant, model) if (found := part.get("docker_image"))), None)
+    image = next(
+        (
+            found
+            for part in (*reversed(overrides), variant, model)
+            if (found := part.get("docker_image"))
+        ),
+        None,
+    )
     if isinstance(image, dict):
         image = image.get("nvidia")
     if image is None:
@@ -83,7 +122,10 @@ def read(text: str, notes: Notes) -> tuple[Launch, dict[str, Any]]:
         args.setdefault("tensor-parallel-size", tensor)
     reading.serve = {"model": repo, "args": args}
     if reading.entrypoint == "wrapper":
-        raise SparkbookError(f"{reading.image} starts a script of its own: how its words follow from this recipe is not known")
+        raise SparkbookError(
+            f"{reading.image} starts a script of its own: how its words follow from this recipe is"
+            " not known"
+        )
     host_container(reading, _BY_THE_SITE, gpus="all", ipc="host")
     _keep(data, meta, model, variant, name, notes)
     return reading.launch(), _facts(meta, model, variant, repo)
@@ -95,8 +137,14 @@ def _nearest(settings: dict[str, Any]) -> Any:
 
 def _variant(variants: dict[str, Any], notes: Notes) -> tuple[str, dict[str, Any]]:
     """The variant for a Spark: one tuned for it, else the default one."""
-    cases = {name: mapping(variant, f"variants.{name}") for name, variant in variants.items()} or {"default": {}}
-    tuned = [name for name, variant in cases.items() if HARDWARE in mapping(variant.get("hardware_overrides"), f"variants.{name}")]
+    cases = {name: mapping(variant, f"variants.{name}") for name, variant in variants.items()} or {
+        "default": {}
+    }
+    tuned = [
+        name
+        for name, variant in cases.items()
+        if HARDWARE in mapping(variant.get("hardware_overrides"), f"variants.{name}")
+    ]
     name = tuned[0] if tuned else "default" if "default" in cases else next(iter(cases))
     if len(cases) > 1:
         why = f"it is tuned for {HARDWARE}" if tuned else "it is the default"
@@ -108,41 +156,92 @@ def _variant(variants: dict[str, Any], notes: Notes) -> tuple[str, dict[str, Any
     return name, cases[name]
 
 
-def _features(data: dict[str, Any], variant: str, chosen: dict[str, Any], notes: Notes) -> list[tuple[str, Any]]:
+def _features(
+    data: dict[str, Any], variant: str, chosen: dict[str, Any], notes: Notes
+) -> list[tuple[str, Any]]:
     """The arguments of the features that are on by default."""
-    opt_in = {scalar(name, "opt_in_features") for name in sequence(data.get("opt_in_features"), "opt_in_features")}
+    opt_in = {
+        scalar(name, "opt_in_features")
+        for name in sequence(data.get("opt_in_features"), "opt_in_features")
+    }
     found: list[tuple[str, Any]] = []
     for name, value in mapping(data.get("features"), "features").items():
         place = f"features.{name}"
         feature = mapping(value, place)
         if name in opt_in:
-            notes.add("CONV205", f"the feature {name} is off unless one asks for it: it was left off")
+            notes.add(
+                "CONV205", f"the feature {name} is off unless one asks for it: it was left off"
+            )
             continue
         modes = mapping(feature.get("modes"), f"{place}.modes")
         if modes:
-            mode = optional(chosen.get(name) or feature.get("default_mode"), f"{place}.default_mode") or next(iter(modes))
+            mode = optional(
+                chosen.get(name) or feature.get("default_mode"), f"{place}.default_mode"
+            ) or next(iter(modes))
             if len(modes) > 1:
                 notes.add(
-                    "CONV205", f"of {len(modes)} modes of {name} {mode} was taken", f"others: {', '.join(m for m in modes if m != mode)}"
+                    "CONV205",
+                    f"of {len(modes)} modes of {name} {mode} was taken",
+                    f"others: {', '.join(m for m in modes if m != mode)}",
                 )
-            place, feature = f"{place}.modes.{mode}", mapping(modes.get(mode), f"{place}.modes.{mode}")
-        override = _nearest(mapping(feature.get("hardware_overrides"), f"{place}.hardware_overrides"))
-        found.append((f"{place}.args", override.get("args", feature.get("args")) if isinstance(override, dict) else feature.get("args")))
+            place, feature = (
+                f"{place}.modes.{mode}",
+                mapping(modes.get(mode), f"{place}.modes.{mode}"),
+            )
+        override = _nearest(
+            mapping(feature.get("hardware_overrides"), f"{place}.hardware_overrides")
+        )
+        found.append(
+            (
+                f"{place}.args",
+                (
+                    override.get("args", feature.get("args"))
+                    if isinstance(override, dict)
+                    else feature.get("args")
+                ),
+            )
+        )
     return found
 
 
-def _keep(data: dict[str, Any], meta: dict[str, Any], model: dict[str, Any], variant: dict[str, Any], name: str, notes: Notes) -> None:
+def _keep(
+    data: dict[str, Any],
+    meta: dict[str, Any],
+    model: dict[str, Any],
+    variant: dict[str, Any],
+    name: str,
+    notes: Notes,
+) -> None:
     read_ = {"meta", "model", "variants", "features", "opt_in_features", "hardware_overrides"}
     plain = ({}, [], None, ["single_node_tp"])
-    notes.keep({key: value for key, value in data.items() if key not in read_ and value not in plain}, _TOP)
-    rest = {key: value for key, value in meta.items() if key not in ("title", "provider", "description", "slug")}
+    notes.keep(
+        {key: value for key, value in data.items() if key not in read_ and value not in plain}, _TOP
+    )
+    rest = {
+        key: value
+        for key, value in meta.items()
+        if key not in ("title", "provider", "description", "slug")
+    }
     if rest.get("hardware") == {HARDWARE: "supported"}:
         del rest["hardware"]
     notes.keep(rest, _META, "meta", notes.foreign.setdefault("meta", {}))
-    used = {"model_id", "min_vllm_version", "docker_image", "architecture", "parameter_count", "active_parameters", "context_length",
-               "base_args",
-            "base_env"}  # fmt: skip
-    notes.keep({k: v for k, v in model.items() if k not in used}, _MODEL, "model", notes.foreign.setdefault("model", {}))
+    used = {
+        "model_id",
+        "min_vllm_version",
+        "docker_image",
+        "architecture",
+        "parameter_count",
+        "active_parameters",
+        "context_length",
+        "base_args",
+        "base_env",
+    }
+    notes.keep(
+        {k: v for k, v in model.items() if k not in used},
+        _MODEL,
+        "model",
+        notes.foreign.setdefault("model", {}),
+    )
     used = {
         "model_id",
         "precision",
@@ -155,19 +254,35 @@ def _keep(data: dict[str, Any], meta: dict[str, Any], model: dict[str, Any], var
         "default_modes",
     }
     known = {"precision_hardware", "vram_minimum_gb", "label", "description", "json"}
-    notes.keep({k: v for k, v in variant.items() if k not in used}, known, f"variants.{name}", notes.foreign.setdefault("variant", {}))
+    notes.keep(
+        {k: v for k, v in variant.items() if k not in used},
+        known,
+        f"variants.{name}",
+        notes.foreign.setdefault("variant", {}),
+    )
     notes.foreign = {key: value for key, value in notes.foreign.items() if value != {}}
 
 
 _PRECISIONS = ("nvfp4", "mxfp4", "fp8", "bf16", "awq", "gptq", "fp32")
 
 
-def _facts(meta: dict[str, Any], model: dict[str, Any], variant: dict[str, Any], repo: str) -> dict[str, Any]:
+def _facts(
+    meta: dict[str, Any], model: dict[str, Any], variant: dict[str, Any], repo: str
+) -> dict[str, Any]:
     about: dict[str, Any] = {"repo": repo}
-    for key, field in (("parameter_count", "total_params_b"), ("active_parameters", "active_params_b")):
-        if (match := re.fullmatch(r"(\d{1,6}(?:\.\d{1,6})?)\s*[bB]", str(model.get(key)))) and float(match[1]) > 0:
+    for key, field in (
+        ("parameter_count", "total_params_b"),
+        ("active_parameters", "active_params_b"),
+    ):
+        if (
+            match := re.fullmatch(r"(\d{1,6}(?:\.\d{1,6})?)\s*[bB]", str(model.get(key)))
+        ) and float(match[1]) > 0:
             about[field] = float(match[1])
-    if isinstance(length := model.get("context_length"), int) and not isinstance(length, bool) and length > 0:
+    if (
+        isinstance(length := model.get("context_length"), int)
+        and not isinstance(length, bool)
+        and length > 0
+    ):
         about["context"] = {"native": length}
     if model.get("architecture") in ("dense", "moe"):
         about["mixture_of_experts"] = model["architecture"] == "moe"
@@ -189,11 +304,15 @@ def write(recipe: Recipe) -> str:
     """A model's YAML with one variant, whose arguments are the recipe's.
 
     Raises:
-        SparkbookError: the recipe has no image, an image with a script of its own, or what no argument can say.
+        SparkbookError: the recipe has no image, an image with a script of its own, or what no
+            argument can say.
     """
     launch = recipe.launch
     if launch.entrypoint == "wrapper" or launch.serve.command is not None:
-        raise SparkbookError(f"{launch.image} starts a script of its own: a vLLM recipe holds arguments of vllm serve; write it as docker")
+        raise SparkbookError(
+            f"{launch.image} starts a script of its own: a vLLM recipe holds arguments of vllm"
+            " serve; write it as docker"
+        )
     foreign = dict(recipe.foreign.get("vllm-recipes") or {})
     model, serve = recipe.model, launch.serve.model_copy(update={"model": None})
     words = [_plain(word) for group in serve_groups(serve) for word in group]
@@ -201,21 +320,46 @@ def write(recipe: Recipe) -> str:
     params = {"parameter_count": model.total_params_b, "active_parameters": model.active_params_b}
     data: dict[str, Any] = {
         "meta": {
-            "title": recipe.title, "slug": recipe.slug, "provider": model.publisher, "description": recipe.summary,
-            "hardware": {HARDWARE: "verified" if recipe.status == "run" else "supported"}, **dict(foreign.pop("meta", {})),
+            "title": recipe.title,
+            "slug": recipe.slug,
+            "provider": model.publisher,
+            "description": recipe.summary,
+            "hardware": {HARDWARE: "verified" if recipe.status == "run" else "supported"},
+            **dict(foreign.pop("meta", {})),
         },
         "model": {
-            "model_id": launch.serve.model or model.repo, "min_vllm_version": least and least[1], "docker_image": image_of(launch,
-            "vLLM recipe"),
-            "architecture": None if model.mixture_of_experts is None else "moe" if model.mixture_of_experts else "dense",
-            **{key: f"{value:g}B" for key, value in params.items() if value}, "context_length": model.context.native,
-            **dict(foreign.pop("model", {})), "base_args": words, "base_env": said_env(launch.env),
+            "model_id": launch.serve.model or model.repo,
+            "min_vllm_version": least and least[1],
+            "docker_image": image_of(launch, "vLLM recipe"),
+            "architecture": (
+                None
+                if model.mixture_of_experts is None
+                else "moe"
+                if model.mixture_of_experts
+                else "dense"
+            ),
+            **{key: f"{value:g}B" for key, value in params.items() if value},
+            "context_length": model.context.native,
+            **dict(foreign.pop("model", {})),
+            "base_args": words,
+            "base_env": said_env(launch.env),
         },
         "features": {},
-        "variants": {"default": {"precision": None if model.quantization.format == "unknown" else model.quantization.format,
-                                 **dict(foreign.pop("variant", {}))}},
-        **({} if "compatible_strategies" in foreign else {"compatible_strategies": ["single_node_tp"]}), **foreign,
-    }  # fmt: skip
+        "variants": {
+            "default": {
+                "precision": (
+                    None if model.quantization.format == "unknown" else model.quantization.format
+                ),
+                **dict(foreign.pop("variant", {})),
+            }
+        },
+        **(
+            {}
+            if "compatible_strategies" in foreign
+            else {"compatible_strategies": ["single_node_tp"]}
+        ),
+        **foreign,
+    }
     for part in (data["meta"], data["model"], data["variants"]["default"]):
         for key in [key for key, value in part.items() if value is None]:
             del part[key]
@@ -230,10 +374,14 @@ def _plain(word: str) -> str:
 
 
 def detect_json(text: str, document: Any) -> bool:
-    """Whether a document is what the site has for one model on one hardware, or for a model as a whole."""
+    """Whether a document is what the site has for one model on one hardware, or for a model as a
+    whole.
+    """
     if not isinstance(document, dict):
         return False
-    return "recommended_command" in document or ("hardware" in document and "strategy" in document and "docker_image" in document)
+    return "recommended_command" in document or (
+        "hardware" in document and "strategy" in document and "docker_image" in document
+    )
 
 
 def read_json(text: str, notes: Notes) -> tuple[Launch, dict[str, Any]]:
@@ -246,7 +394,9 @@ def read_json(text: str, notes: Notes) -> tuple[Launch, dict[str, Any]]:
     facts: dict[str, Any] = {}
     if "recommended_command" in data:
         meta = mapping(data.get("meta"), "meta")
-        facts = _facts(meta, mapping(data.get("model"), "model"), {}, scalar(data.get("hf_id"), "hf_id"))
+        facts = _facts(
+            meta, mapping(data.get("model"), "model"), {}, scalar(data.get("hf_id"), "hf_id")
+        )
         facts.pop("image", None)
         data = mapping(data["recommended_command"], "recommended_command")
         notes.add(
@@ -259,7 +409,11 @@ def read_json(text: str, notes: Notes) -> tuple[Launch, dict[str, Any]]:
         notes.add("CONV205", f"this command was made for {hardware}, and not for {HARDWARE}")
     head = "head_" if data.get("head_command") is not None else ""
     if head:
-        notes.add("CONV205", f"of {data.get('node_count')} nodes the command of the first was taken", "others: the workers'")
+        notes.add(
+            "CONV205",
+            f"of {data.get('node_count')} nodes the command of the first was taken",
+            "others: the workers'",
+        )
     docker, bare = data.get(f"{head}docker_command"), data.get(f"{head}command")
     if docker is not None:
         launch = docker_run.read(scalar(docker, f"{head}docker_command"), notes)
@@ -276,7 +430,15 @@ def read_json(text: str, notes: Notes) -> tuple[Launch, dict[str, Any]]:
         launch = reading.launch()
     else:
         raise SparkbookError("this file holds no command: expected docker_command or command")
-    known = {"deploy_type", "companions", "alternatives", "by_hardware", "strategy_spec", "hardware_profile", "env"}
+    known = {
+        "deploy_type",
+        "companions",
+        "alternatives",
+        "by_hardware",
+        "strategy_spec",
+        "hardware_profile",
+        "env",
+    }
     used = (
         "docker_command",
         "command",
@@ -290,9 +452,17 @@ def read_json(text: str, notes: Notes) -> tuple[Launch, dict[str, Any]]:
         "env",
         "deploy_type",
     )
-    rest = {key: value for key, value in data.items() if not key.startswith(("head_", "worker_")) and key not in used}
+    rest = {
+        key: value
+        for key, value in data.items()
+        if not key.startswith(("head_", "worker_")) and key not in used
+    }
     notes.keep(rest, known)
-    if isinstance(nodes := data.get("node_count"), int) and not isinstance(nodes, bool) and nodes > 1:
+    if (
+        isinstance(nodes := data.get("node_count"), int)
+        and not isinstance(nodes, bool)
+        and nodes > 1
+    ):
         facts["topology"] = {"nodes": nodes}
     return launch, facts
 
@@ -305,17 +475,29 @@ def write_json(recipe: Recipe) -> str:
     """
     launch = recipe.launch
     if launch.entrypoint == "wrapper" or launch.serve.command is not None:
-        raise SparkbookError(f"{launch.image} starts a script of its own: the file holds a vllm serve command; write it as docker")
+        raise SparkbookError(
+            f"{launch.image} starts a script of its own: the file holds a vllm serve command; write"
+            " it as docker"
+        )
     foreign = dict(recipe.foreign.get("vllm-recipes-json") or {})
     image = image_of(launch, "vLLM recipe")
     command, _ = serve_command(launch)
     docker = docker_run.write(launch, foreign.pop("docker", None))
     nodes = recipe.topology.nodes
     data = {
-        "hardware": HARDWARE, "strategy": "single_node_tp" if nodes == 1 else "multi_node_tp", "variant": "default", "node_count": nodes,
-        "deploy_type": "single_node" if nodes == 1 else "multi_node", "env": said_env(launch.env), "docker_image": image,
-        "command": command, "argv": _argv(command), "docker_command": docker, "docker_argv": _argv(docker), **foreign,
-    }  # fmt: skip
+        "hardware": HARDWARE,
+        "strategy": "single_node_tp" if nodes == 1 else "multi_node_tp",
+        "variant": "default",
+        "node_count": nodes,
+        "deploy_type": "single_node" if nodes == 1 else "multi_node",
+        "env": said_env(launch.env),
+        "docker_image": image,
+        "command": command,
+        "argv": _argv(command),
+        "docker_command": docker,
+        "docker_argv": _argv(docker),
+        **foreign,
+    }
     return json.dumps(data, indent=2, ensure_ascii=False) + "\n"
 
 

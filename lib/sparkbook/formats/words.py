@@ -1,4 +1,6 @@
-"""The words of `vllm serve`, and the words after a container's image: written from a launch, and read back into one."""
+"""The words of `vllm serve`, and the words after a container's image: written from a launch, and
+read back into one.
+"""
 
 from __future__ import annotations
 
@@ -14,16 +16,41 @@ from pydantic import ValidationError
 
 from sparkbook.errors import SparkbookError
 from sparkbook.formats.conversion import Notes
-from sparkbook.formats.lexer import HOME, Token, check_writable, lex, line_of, literal, mark_home, passed_on, quote, show
-from sparkbook.recipes.launch import SHORT_FLAGS, Container, EntryPoint, Launch, Serve, Value, entrypoint_of, is_secret, option_name
+from sparkbook.formats.lexer import (
+    HOME,
+    Token,
+    check_writable,
+    lex,
+    line_of,
+    literal,
+    mark_home,
+    passed_on,
+    quote,
+    show,
+)
+from sparkbook.recipes.launch import (
+    SHORT_FLAGS,
+    Container,
+    EntryPoint,
+    Launch,
+    Serve,
+    Value,
+    entrypoint_of,
+    is_secret,
+    option_name,
+)
 
 # Words that belong together and should stay on one line: an option and its value.
 Group = list[str]
 
 _REPEATED = {"middleware"}
 """Options that vLLM collects from several uses, where any other option's last use wins."""
-_SWITCH = re.compile(r"(enable|disable|no)-.*|trust-remote-code|enforce-eager|headless|async-scheduling|language-model-only")
-"""Options that take no value, so that a word after one of them is the model. Only asked where the model is not the first word."""
+_SWITCH = re.compile(
+    r"(enable|disable|no)-.*|trust-remote-code|enforce-eager|headless|async-scheduling|language-model-only"
+)
+"""Options that take no value, so that a word after one of them is the model. Only asked where the
+model is not the first word.
+"""
 _API_SERVER = ("vllm.entrypoints.openai.api_server", "vllm.entrypoints.cli.main")
 _SHELLS = {"bash", "sh"}
 _SERVE_FIRST = re.compile(r"vllm|python[\d.]*|bash|sh|exec|env")
@@ -44,7 +71,11 @@ def value_words(value: Value) -> list[str]:
         return [word for item in value for word in value_words(item)]
     if isinstance(value, dict):
         try:
-            return [json.dumps(_mark(value), ensure_ascii=False, separators=(",", ":"), allow_nan=False).replace(_JSON_HOME, HOME)]
+            return [
+                json.dumps(
+                    _mark(value), ensure_ascii=False, separators=(",", ":"), allow_nan=False
+                ).replace(_JSON_HOME, HOME)
+            ]
         except (TypeError, ValueError) as error:
             raise SparkbookError(f"{value!r} cannot be written as JSON: {error}") from None
     return [mark_home(str(value))]
@@ -63,16 +94,20 @@ def _mark(value: Any) -> Any:
 
 
 def serve_groups(serve: Serve) -> list[Group]:
-    """The arguments of `vllm serve`: the model, then each option with its value, in the recipe's order.
+    """The arguments of `vllm serve`: the model, then each option with its value, in the recipe's
+    order.
 
     Raises:
-        SparkbookError: a value that no command line can say, such as a list of which one begins with a dash.
+        SparkbookError: a value that no command line can say, such as a list of which one begins
+            with a dash.
     """
     groups: list[Group] = []
     if serve.model is not None:
         model = mark_home(serve.model)
         if serve.model_option or not model or model.startswith("-"):
-            groups.append(["--model", model] if model and not model.startswith("-") else [f"--model={model}"])
+            groups.append(
+                ["--model", model] if model and not model.startswith("-") else [f"--model={model}"]
+            )
         else:
             groups.append([model])
     for name, value in serve.args.items():
@@ -89,19 +124,25 @@ def _option(name: str, words: list[str]) -> Group:
         return [f"--{name}={words[0]}"]
     for word in words:
         if _is_option(word):
-            raise SparkbookError(f"--{name}: '{word}' in a list would be read as an option of its own: no command line can say this")
+            raise SparkbookError(
+                f"--{name}: '{word}' in a list would be read as an option of its own: no command"
+                " line can say this"
+            )
     return [f"--{name}", *words]
 
 
 def _is_option(word: str) -> bool:
-    """Whether a word would be taken for an option: it begins with a dash and is no negative number (argparse's own rule)."""
+    """Whether a word would be taken for an option: it begins with a dash and is no negative number
+    (argparse's own rule).
+    """
     return word.startswith("-") and not re.fullmatch(r"-\d+|-\d*\.\d+", word, re.ASCII)
 
 
 def container_words(launch: Launch) -> tuple[str | None, list[Group]]:
     """The entry point to set, if any, and the words after the image.
 
-    An image that starts `vllm serve` by itself is not given those two words again; commands to run before need a shell instead of it.
+    An image that starts `vllm serve` by itself is not given those two words again; commands to run
+    before need a shell instead of it.
 
     Raises:
         SparkbookError: no image, or the image's own script cannot be told what the launch asks for.
@@ -112,10 +153,16 @@ def container_words(launch: Launch) -> tuple[str | None, list[Group]]:
     check_image(launch.image)
     if serve.command is not None:
         if serve.args or serve.before:
-            raise SparkbookError("serve.command gives the words after the image as they are: serve.args and serve.before go unused")
+            raise SparkbookError(
+                "serve.command gives the words after the image as they are: serve.args and"
+                " serve.before go unused"
+            )
         return container.entrypoint, [[mark_home(word)] for word in serve.command]
     if launch.entrypoint == "wrapper":
-        raise SparkbookError(f"{launch.image} starts a script of its own: give its words as serve.command, or its variables as env")
+        raise SparkbookError(
+            f"{launch.image} starts a script of its own: give its words as serve.command, or its"
+            " variables as env"
+        )
     entry = None if container.entrypoint is None else PurePosixPath(container.entrypoint).name
     if serve.before:
         script = serve_script(serve)
@@ -124,7 +171,10 @@ def container_words(launch: Launch) -> tuple[str | None, list[Group]]:
         if entry in _SHELLS:
             return container.entrypoint, [["-lc", script]]
         if entry:
-            raise SparkbookError(f"serve.before needs a shell: set container.entrypoint to bash, or drop it (it is {container.entrypoint})")
+            raise SparkbookError(
+                "serve.before needs a shell: set container.entrypoint to bash, or drop it (it is"
+                f" {container.entrypoint})"
+            )
         return container.entrypoint, [["bash", "-lc", script]]
     groups = serve_groups(serve)
     if entry in _SHELLS:
@@ -143,7 +193,9 @@ def check_image(image: str) -> None:
         SparkbookError: it is none.
     """
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.:/@-]*", image):
-        raise SparkbookError(f"'{image}' is not the name of an image, such as vllm/vllm-openai:v0.19.0")
+        raise SparkbookError(
+            f"'{image}' is not the name of an image, such as vllm/vllm-openai:v0.19.0"
+        )
 
 
 def _prefixed(words: list[str], groups: list[Group]) -> list[Group]:
@@ -154,7 +206,9 @@ def _prefixed(words: list[str], groups: list[Group]) -> list[Group]:
 
 
 def serve_script(serve: Serve) -> str:
-    """A shell script that runs the commands of `serve.before` and then becomes the server, so that signals reach it."""
+    """A shell script that runs the commands of `serve.before` and then becomes the server, so that
+    signals reach it.
+    """
     # The home folder stays marked: it is the caller's, and the caller's shell has to fill it in.
     served = render(_prefixed(["vllm", "serve"], serve_groups(serve)), shlex.quote)
     return " &&\n".join([*before_commands(serve), f"exec {served}"])
@@ -164,7 +218,8 @@ def before_commands(serve: Serve) -> list[str]:
     """The commands of `serve.before`, each of which must be one complete shell command.
 
     Raises:
-        SparkbookError: one of them is empty, ends in the middle, or holds a comment or several commands.
+        SparkbookError: one of them is empty, ends in the middle, or holds a comment or several
+            commands.
     """
     for command in serve.before:
         try:
@@ -172,9 +227,17 @@ def before_commands(serve: Serve) -> list[str]:
             tokens = lex(command)
         except SparkbookError as error:
             raise SparkbookError(f"serve.before: {command!r}: {error}") from None
-        complete = tokens and not tokens[-1].operator and tokens[-1].end == len(command) and tokens[0].start == 0
+        complete = (
+            tokens
+            and not tokens[-1].operator
+            and tokens[-1].end == len(command)
+            and tokens[0].start == 0
+        )
         if not complete or any(token.operator and token.text == "&&" for token in tokens):
-            raise SparkbookError(f"serve.before: {command!r} is not one complete shell command: give each command an entry of its own")
+            raise SparkbookError(
+                f"serve.before: {command!r} is not one complete shell command: give each command an"
+                " entry of its own"
+            )
     return serve.before
 
 
@@ -188,7 +251,9 @@ def render(groups: list[Group], quoted: Callable[[str], str] = quote, indent: st
 
 @dataclass
 class Reading:
-    """What has been found on a line so far; `launch()` makes the value of it, and `notes` holds what it could not keep."""
+    """What has been found on a line so far; `launch()` makes the value of it, and `notes` holds
+    what it could not keep.
+    """
 
     notes: Notes = field(default_factory=Notes)
     image: str | None = None
@@ -201,15 +266,28 @@ class Reading:
         """The launch.
 
         Raises:
-            SparkbookError: a value is not one that a launch can hold; the message never shows a variable's value.
+            SparkbookError: a value is not one that a launch can hold; the message never shows a
+                variable's value.
         """
         self._drop_what_is_no_value()
-        data = {"image": self.image, "entrypoint": self.entrypoint, "container": self.container, "env": self.env, "serve": self.serve}
+        data = {
+            "image": self.image,
+            "entrypoint": self.entrypoint,
+            "container": self.container,
+            "env": self.env,
+            "serve": self.serve,
+        }
         try:
             return Launch.model_validate(data)
         except ValidationError as error:
-            problems = [f"{'.'.join(str(part) for part in e['loc'])}: {e['msg'].removeprefix('Value error, ')}" for e in error.errors()]
-            raise SparkbookError("this is not a launch line that can be used: " + "; ".join(problems)) from None
+            problems = [
+                f"{'.'.join(str(part) for part in e['loc'])}:"
+                f" {e['msg'].removeprefix('Value error, ')}"
+                for e in error.errors()
+            ]
+            raise SparkbookError(
+                "this is not a launch line that can be used: " + "; ".join(problems)
+            ) from None
 
     def _drop_what_is_no_value(self) -> None:
         """Takes out of the container what a recipe can't hold, and tells of it."""
@@ -220,18 +298,28 @@ class Reading:
                 if isinstance(value, list):
                     good = [item for item in value if not _problem({name: [item]})]
                 elif isinstance(value, dict):
-                    good = {key: item for key, item in value.items() if not _problem({name: {key: item}})}
+                    good = {
+                        key: item
+                        for key, item in value.items()
+                        if not _problem({name: {key: item}})
+                    }
                 self.container.pop(name)
                 if good:
                     self.container[name] = good
                 self.notes.add("CONV210", f"container.{name}: {problem}", "left out")
         if self.container.get("network") == "host" and self.container.get("ports"):
             ports = self.container.pop("ports")
-            self.notes.add("CONV210", "container.ports: docker publishes no port of a container on the host's network", ", ".join(ports))
+            self.notes.add(
+                "CONV210",
+                "container.ports: docker publishes no port of a container on the host's network",
+                ", ".join(ports),
+            )
         for name in list(self.env):
             if not re.fullmatch(r"[A-Za-z_]\w*", name, re.ASCII):
                 self.env.pop(name)
-                self.notes.add("CONV210", f"'{name}' is not the name of an environment variable", "left out")
+                self.notes.add(
+                    "CONV210", f"'{name}' is not the name of an environment variable", "left out"
+                )
 
 
 def _problem(container: dict[str, Any]) -> str | None:
@@ -243,13 +331,19 @@ def _problem(container: dict[str, Any]) -> str | None:
 
 
 def set_env(reading: Reading, text: str) -> None:
-    """Takes `NAME=VALUE` or `NAME`; `NAME=$NAME` passes the caller's own value on, as `NAME` alone does."""
+    """Takes `NAME=VALUE` or `NAME`; `NAME=$NAME` passes the caller's own value on, as `NAME` alone
+    does.
+    """
     name, equals, value = text.partition("=")
     if not equals or passed_on(value) == name:
         reading.env[literal(name)] = None
     elif is_secret(literal(name)):
         reading.env[name] = None
-        reading.notes.add("CONV206", f"{name} is a secret and was left out of the recipe", fix=f"export {name} before you start the server")
+        reading.notes.add(
+            "CONV206",
+            f"{name} is a secret and was left out of the recipe",
+            fix=f"export {name} before you start the server",
+        )
     else:
         reading.env[literal(name)] = literal(value)
 
@@ -284,8 +378,14 @@ def read_words(reading: Reading, words: list[str], entry: str | None) -> None:
         read_arguments(reading, words[2:] if words[:2] == ["vllm", "serve"] else words)
     elif words and _SERVE_FIRST.fullmatch(PurePosixPath(words[0]).name):
         read_command(reading, words)
-    elif name is None and words and ("/" in words[0] or words[0].startswith("--")) and not words[0].startswith("/"):
-        # Not an image whose name tells, but the words are a model and options: it starts vllm serve by itself.
+    elif (
+        name is None
+        and words
+        and ("/" in words[0] or words[0].startswith("--"))
+        and not words[0].startswith("/")
+    ):
+        # Not an image whose name tells, but the words are a model and options: it starts vllm serve
+        # by itself.
         reading.entrypoint = "vllm-serve"
         read_arguments(reading, words)
     else:
@@ -294,7 +394,9 @@ def read_words(reading: Reading, words: list[str], entry: str | None) -> None:
 
 
 def read_command(reading: Reading, words: list[str]) -> None:
-    """Takes a whole command: `vllm serve …`, `python -m vllm.entrypoints.openai.api_server …`, or a shell that runs one of them."""
+    """Takes a whole command: `vllm serve …`, `python -m vllm.entrypoints.openai.api_server …`, or a
+    shell that runs one of them.
+    """
     if words and words[0] == "exec":
         words = words[1:]
     if words and words[0] == "env":
@@ -306,12 +408,19 @@ def read_command(reading: Reading, words: list[str]) -> None:
         read_shell(reading, words[1:])
     elif program == "vllm" and words[1:2] == ["serve"]:
         read_arguments(reading, words[2:])
-    elif re.fullmatch(r"python[\d.]*", program) and words[1:2] == ["-m"] and words[2:3] and words[2] in _API_SERVER:
+    elif (
+        re.fullmatch(r"python[\d.]*", program)
+        and words[1:2] == ["-m"]
+        and words[2:3]
+        and words[2] in _API_SERVER
+    ):
         read_arguments(reading, words[4:] if words[2:4] == [_API_SERVER[1], "serve"] else words[3:])
         reading.serve.pop("model_option", None)
     else:
         shown = show(" ".join(words[:3])) or "nothing"
-        raise SparkbookError(f"'{shown}' does not start a server that is known here: expected vllm serve MODEL …")
+        raise SparkbookError(
+            f"'{shown}' does not start a server that is known here: expected vllm serve MODEL …"
+        )
 
 
 def read_shell(reading: Reading, words: list[str]) -> None:
@@ -319,7 +428,10 @@ def read_shell(reading: Reading, words: list[str]) -> None:
     flags = [word for word in words if re.fullmatch(r"-[lcexu]+", word)]
     rest = words[len(flags) :]
     if words[: len(flags)] != flags or not any("c" in flag for flag in flags) or len(rest) != 1:
-        raise SparkbookError("a shell is expected to be given -c and one script, such as bash -c 'pip install scipy && vllm serve MODEL'")
+        raise SparkbookError(
+            "a shell is expected to be given -c and one script, such as bash -c 'pip install scipy"
+            " && vllm serve MODEL'"
+        )
     if (others := rest[0].replace(HOME, "~")) != show(others):
         literal(others)
     read_script(reading, rest[0], outer=False)
@@ -342,7 +454,10 @@ def read_script(reading: Reading, script: str, outer: bool) -> None:
     served, rest = cut(served, script)
     for left in [rest, *(tokens for tokens, _ in after)]:
         if left and left[0].text.startswith("-"):
-            raise SparkbookError(f"line {line_of(script, left[0].start) - 1} ends the command and more follows: end it with a backslash")
+            raise SparkbookError(
+                f"line {line_of(script, left[0].start) - 1} ends the command and more follows: end"
+                " it with a backslash"
+            )
         if left:
             told = show(" ".join(token.text for token in left if token.text != "\n"))[:60]
             reading.notes.add("CONV209", "what follows the server is left out", told)
@@ -356,18 +471,28 @@ def read_script(reading: Reading, script: str, outer: bool) -> None:
                 set_env(reading, word)
             continue
         command = script[tokens[0].start : tokens[-1].end]
-        if all(_ASSIGNMENT.match(word) for word in words) and not any(token.operator for token in tokens):
+        if all(_ASSIGNMENT.match(word) for word in words) and not any(
+            token.operator for token in tokens
+        ):
             assigned.append(command)
             continue
         if HOME in command:
-            raise SparkbookError(f"'{show(command)}' holds the home folder of your own shell: a command in the container cannot be told it")
+            raise SparkbookError(
+                f"'{show(command)}' holds the home folder of your own shell: a command in the"
+                " container cannot be told it"
+            )
         if any(token.body is not None for token in tokens):
-            reading.notes.add("CONV209", "a file written from a here-document is left out", show(command)[:60])
+            reading.notes.add(
+                "CONV209", "a file written from a here-document is left out", show(command)[:60]
+            )
             continue
-        chained[len(chained) - (not joined) :] = [command if joined else f"{chained[-1]}; {command}"]
+        chained[len(chained) - (not joined) :] = [
+            command if joined else f"{chained[-1]}; {command}"
+        ]
         joined = separator == "&&"
     if not joined and chained:
-        # After ; or a new line the server starts whether or not that command worked; `true` keeps this meaning in a chain of &&.
+        # After ; or a new line the server starts whether or not that command worked; `true` keeps
+        # this meaning in a chain of &&.
         chained[-1] += "; true"
     words = [token.text for token in served]
     while words and _ASSIGNMENT.match(words[0]):
@@ -378,10 +503,18 @@ def read_script(reading: Reading, script: str, outer: bool) -> None:
         reading.notes.guessed.setdefault("serve.before", "")
         names = {command.split("=")[0] for command in assigned}
         used = [
-            command for command in assigned if any(re.search(rf"\$\{{?{re.escape(command.split('=')[0])}\b", other) for other in chained)
+            command
+            for command in assigned
+            if any(
+                re.search(rf"\$\{{?{re.escape(command.split('=')[0])}\b", other)
+                for other in chained
+            )
         ]
         if names and used:
-            chained = [*(command for command in used if not re.search(r"[\n&|;<>()]", command)), *chained]
+            chained = [
+                *(command for command in used if not re.search(r"[\n&|;<>()]", command)),
+                *chained,
+            ]
     if chained:
         reading.serve["before"] = chained
 
@@ -393,10 +526,14 @@ _PLAIN = re.compile(r"\$(?:([A-Za-z_]\w*)|\{([A-Za-z_]\w*)(?:\[[@*]\])?\})", re.
 _DECLARE = {"export", "readonly", "local", "declare", "typeset"}
 
 
-def filled(tokens: list[Token], text: str, notes: Notes, variables: dict[str, list[str]] | None = None) -> list[Token]:
-    """A script's tokens with the variables filled in that the script itself sets, or gives a default. Nothing is run.
+def filled(
+    tokens: list[Token], text: str, notes: Notes, variables: dict[str, list[str]] | None = None
+) -> list[Token]:
+    """A script's tokens with the variables filled in that the script itself sets, or gives a
+    default. Nothing is run.
 
-    A value is known where it is written out: `NAME=value`, an array, or a default in `${NAME:-default}`. What comes from a command or
+    A value is known where it is written out: `NAME=value`, an array, or a default in
+        `${NAME:-default}`. What comes from a command or
     from the caller stays marked. An assignment inside a branch or a loop counts as made.
 
     Args:
@@ -445,7 +582,9 @@ def filled(tokens: list[Token], text: str, notes: Notes, variables: dict[str, li
 
 
 def _expand(token: Token, text: str, known: dict[str, list[str]], notes: Notes) -> list[str]:
-    """The words that a token becomes. Unquoted, a value is split at its blanks, as a shell splits it."""
+    """The words that a token becomes. Unquoted, a value is split at its blanks, as a shell splits
+    it.
+    """
     parts = token.text.split("\0")
     if len(parts) == 1:
         return [token.text]
@@ -461,7 +600,10 @@ def _expand(token: Token, text: str, known: dict[str, list[str]], notes: Notes) 
         if value is not None and "[" not in part:
             value = value[:1] or [""]
         if len(result) + sum(map(len, value or ())) > 100_000:
-            raise SparkbookError(f"line {line_of(text, token.start)} grows beyond 100 kB when its variables are filled in")
+            raise SparkbookError(
+                f"line {line_of(text, token.start)} grows beyond 100 kB when its variables are"
+                " filled in"
+            )
         if value is None:
             result += f"\0{part}\0"
         elif alone and "[" in part:
@@ -535,7 +677,12 @@ def _serves(tokens: list[Token]) -> bool:
     program = PurePosixPath(words[0]).name if words else ""
     return (
         (program == "vllm" and words[1:2] == ["serve"])
-        or (program.startswith("python") and words[1:2] == ["-m"] and words[2:3] != [] and words[2] in _API_SERVER)
+        or (
+            program.startswith("python")
+            and words[1:2] == ["-m"]
+            and words[2:3] != []
+            and words[2] in _API_SERVER
+        )
         or (program in _SHELLS and any("vllm" in word for word in words[1:]))
     )
 
@@ -559,14 +706,21 @@ def stray(text: str, token: Token) -> str:
     """The message for an operator where a launch line should be one command."""
     line = line_of(text, token.start)
     if token.text == "\n":
-        return f"line {line} ends the command and more follows: end it with a backslash, or take the rest away"
+        return (
+            f"line {line} ends the command and more follows: end it with a backslash, or take the"
+            " rest away"
+        )
     if token.text in "<>":
-        return f"{token.text} in line {line} redirects a file; if it is a placeholder, write the value, else leave it out"
+        return (
+            f"{token.text} in line {line} redirects a file; if it is a placeholder, write the"
+            " value, else leave it out"
+        )
     return f"{token.text} in line {line} joins commands: give the launch line alone"
 
 
 def read_arguments(reading: Reading, words: list[str]) -> None:
-    """Takes the arguments of `vllm serve` by argparse's rules: `--k v`, `--k=v`, `--k v1 v2`, short options, underscores for dashes.
+    """Takes the arguments of `vllm serve` by argparse's rules: `--k v`, `--k=v`, `--k v1 v2`, short
+    options, underscores for dashes.
 
     Raises:
         SparkbookError: a word that is neither an option, its value nor the model.
@@ -583,18 +737,30 @@ def read_arguments(reading: Reading, words: list[str]) -> None:
         if inline is None:
             while rest and not _is_option(rest[0]):
                 values.append(rest.pop(0))
-        if model is None and values and inline is None and _SWITCH.fullmatch(name) and len(values) == 1:
+        if (
+            model is None
+            and values
+            and inline is None
+            and _SWITCH.fullmatch(name)
+            and len(values) == 1
+        ):
             model = values.pop()
         if name == "model":
             if len(values) != 1:
                 raise SparkbookError("--model takes one model")
             if model is not None:
-                reading.notes.add("CONV207", "the model is given twice: --model was taken, as vLLM takes it")
+                reading.notes.add(
+                    "CONV207", "the model is given twice: --model was taken, as vLLM takes it"
+                )
             model, reading.serve["model_option"] = values[0], True
         elif name == "api-key" and values:
             reading.env["VLLM_API_KEY"] = None
             if passed_on(values[0]) != "VLLM_API_KEY":
-                reading.notes.add("CONV206", "--api-key is a secret and was left out of the recipe", fix="export VLLM_API_KEY instead")
+                reading.notes.add(
+                    "CONV206",
+                    "--api-key is a secret and was left out of the recipe",
+                    fix="export VLLM_API_KEY instead",
+                )
         elif inline == "":
             reading.notes.add("CONV210", f"--{name}= has no value", "left out")
         else:
@@ -605,7 +771,9 @@ def read_arguments(reading: Reading, words: list[str]) -> None:
             if name in args and name in _REPEATED:
                 value = [*_as_list(args[name]), *_as_list(value)]
             elif name in args:
-                reading.notes.add("CONV207", f"--{name} is given twice: the last was taken, as vLLM takes it")
+                reading.notes.add(
+                    "CONV207", f"--{name} is given twice: the last was taken, as vLLM takes it"
+                )
             args[name] = value
     if model is not None:
         reading.serve["model"] = literal(model)
@@ -641,4 +809,8 @@ def _option_of(word: str) -> tuple[str, str | None]:
     match = re.fullmatch(r"(--?)([A-Za-z][\w.-]*\+?)(?:=(.*))?", word, re.DOTALL | re.ASCII)
     if not match or (match[1] == "-" and match[2] not in SHORT_FLAGS):
         raise SparkbookError(f"'{show(word)}' is not an option of vllm serve")
-    return option_name(match[2]) if match[1] == "--" and match[2] not in SHORT_FLAGS else SHORT_FLAGS.get(match[2], match[2]), match[3]
+    return (
+        option_name(match[2])
+        if match[1] == "--" and match[2] not in SHORT_FLAGS
+        else SHORT_FLAGS.get(match[2], match[2])
+    ), match[3]

@@ -1,6 +1,7 @@
 """The machine: what it is, what memory it has, and whether it is ready to serve.
 
-`look` reads a machine and changes nothing; `check` judges what was read. What was read is a value that can be kept and judged elsewhere.
+`look` reads a machine and changes nothing; `check` judges what was read. What was read is a value
+that can be kept and judged elsewhere.
 
     >>> from sparkbook import host
     >>> host.check(host.recorded("healthy")).verdict
@@ -21,7 +22,8 @@ if TYPE_CHECKING:
     from sparkbook.host.probes import look, wanted
     from sparkbook.host.rules import RULES
 
-# Imported when first asked for: the memory's arithmetic is used by commands that have to start at once.
+# Imported when first asked for: the memory's arithmetic is used by commands that have to start at
+# once.
 _LATER = {
     "checks": ("Report", "Result", "check", "check_nodes", "judge"),
     "machine": ("Machine", "Wanted", "read_machine", "recorded"),
@@ -30,9 +32,27 @@ _LATER = {
 }
 
 __all__ = [
-    "EXAMPLES", "REPORTED", "RULES", "Machine", "MeminfoExample", "Memory", "Report", "ReportedHost", "Result", "StartCheck", "Wanted",
-    "check", "check_nodes", "judge", "look", "parse_meminfo", "read_machine", "recorded", "start_check", "wanted",
-]  # fmt: skip
+    "EXAMPLES",
+    "REPORTED",
+    "RULES",
+    "Machine",
+    "MeminfoExample",
+    "Memory",
+    "Report",
+    "ReportedHost",
+    "Result",
+    "StartCheck",
+    "Wanted",
+    "check",
+    "check_nodes",
+    "judge",
+    "look",
+    "parse_meminfo",
+    "read_machine",
+    "recorded",
+    "start_check",
+    "wanted",
+]
 
 
 def __getattr__(name: str) -> Any:

@@ -1,6 +1,8 @@
-"""Memory of real Sparks, from public reports: to judge before one has a Spark, and to compare one's own with.
+"""Memory of real Sparks, from public reports: to judge before one has a Spark, and to compare one's
+own with.
 
-Nothing here was measured by this project. Each entry says which of its numbers a report gives, and which are made up to fill a text out.
+Nothing here was measured by this project. Each entry says which of its numbers a report gives, and
+which are made up to fill a text out.
 """
 
 from __future__ import annotations
@@ -32,37 +34,57 @@ class ReportedHost:
 
     @property
     def memory(self) -> Memory:
-        """As a `Memory`, to the precision of the report; free memory is not reported and taken as what is available."""
+        """As a `Memory`, to the precision of the report; free memory is not reported and taken as
+        what is available.
+        """
         available = round(self.available_gib * GIB)
         return Memory(total=round(self.total_gib * GIB), free=available, available=available)
 
 
 REPORTED: tuple[ReportedHost, ...] = (
     ReportedHost(
-        "idle after a model was unloaded (total less 7.97 GiB in use)", 121.69, 113.72,
-        "https://github.com/Syllo/nvtop/issues/449", datetime.date(2026, 8, 7),
+        "idle after a model was unloaded (total less 7.97 GiB in use)",
+        121.69,
+        113.72,
+        "https://github.com/Syllo/nvtop/issues/449",
+        datetime.date(2026, 8, 7),
     ),
     ReportedHost(
-        "headless, freshly booted, caches dropped", 121.69, 101.3,
-        "https://github.com/MiaAI-Lab/GLM-5.3-Flash-EXL3-2x-DGX-Sparks/issues/47", datetime.date(2026, 8, 30),
+        "headless, freshly booted, caches dropped",
+        121.69,
+        101.3,
+        "https://github.com/MiaAI-Lab/GLM-5.3-Flash-EXL3-2x-DGX-Sparks/issues/47",
+        datetime.date(2026, 8, 30),
     ),
     ReportedHost(
-        "vm.min_free_kbytes raised before the launch", 121.69, 98.89,
-        "https://github.com/tonyd2wild/GLM-5.3-Flash-NVFP4-DFlash2-2x-DGX-Spark/pull/19", datetime.date(2026, 9, 3),
+        "vm.min_free_kbytes raised before the launch",
+        121.69,
+        98.89,
+        "https://github.com/tonyd2wild/GLM-5.3-Flash-NVFP4-DFlash2-2x-DGX-Spark/pull/19",
+        datetime.date(2026, 9, 3),
     ),
     ReportedHost(
-        "other programs running", 119.56, 55.87,
-        "https://github.com/vllm-project/vllm/issues/48140", datetime.date(2026, 7, 9),
+        "other programs running",
+        119.56,
+        55.87,
+        "https://github.com/vllm-project/vllm/issues/48140",
+        datetime.date(2026, 7, 9),
     ),
     ReportedHost(
-        "another engine and embedding servers running", 121.63, 38.74,
-        "https://github.com/rwlove/home-ops/pull/13221", datetime.date(2026, 7, 23),
+        "another engine and embedding servers running",
+        121.63,
+        38.74,
+        "https://github.com/rwlove/home-ops/pull/13221",
+        datetime.date(2026, 7, 23),
     ),
     ReportedHost(
-        "after some 35 restarts of a failing server", 121.63, 36.75,
-        "https://github.com/eugr/spark-vllm-docker/issues/257", datetime.date(2026, 5, 23),
+        "after some 35 restarts of a failing server",
+        121.63,
+        36.75,
+        "https://github.com/eugr/spark-vllm-docker/issues/257",
+        datetime.date(2026, 5, 23),
     ),
-)  # fmt: skip
+)
 """Hosts with a GB10 in public reports."""
 
 

@@ -1,8 +1,9 @@
 """The machine: everything that the probes read, as one value.
 
-A `Machine` is what the checks judge. It is made by `sparkbook.host.probes.look` on the machine itself, or read back from a file: the
-probes of any machine can be kept, sent and judged elsewhere. What could not be found out is None: unknown is neither zero nor a fault.
-Nothing in here is a secret: of a token only where it was found and whether it was accepted.
+A `Machine` is what the checks judge. It is made by `sparkbook.host.probes.look` on the machine
+itself, or read back from a file: the probes of any machine can be kept, sent and judged elsewhere.
+What could not be found out is None: unknown is neither zero nor a fault. Nothing in here is a
+secret: of a token only where it was found and whether it was accepted.
 """
 
 from __future__ import annotations
@@ -30,7 +31,8 @@ class Section(Strict):
 
 
 class Wanted(Section):
-    """What the machine is asked to do, taken from a recipe; without a recipe only the defaults are known.
+    """What the machine is asked to do, taken from a recipe; without a recipe only the defaults are
+    known.
 
     Attributes:
         utilization: `--gpu-memory-utilization`.
@@ -60,7 +62,8 @@ class System(Section):
     """Architecture, operating system, user.
 
     Attributes:
-        kernel_messages: lines of the kernel's log that speak of the GPU's driver; None where it may not be read.
+        kernel_messages: lines of the kernel's log that speak of the GPU's driver; None where it may
+            not be read.
     """
 
     architecture: str
@@ -73,7 +76,9 @@ class System(Section):
 
 
 class Gpu(Section):
-    """What the NVIDIA driver says. `memory` is the text that nvidia-smi shows for the memory; `cuda` is the newest CUDA it can run."""
+    """What the NVIDIA driver says. `memory` is the text that nvidia-smi shows for the memory;
+    `cuda` is the newest CUDA it can run.
+    """
 
     names: list[str] = Field(default_factory=list)
     capability: str | None = None
@@ -148,7 +153,9 @@ class Container(Section):
 
 
 class Docker(Section):
-    """The Docker engine. `error` is why it does not answer; `api` and `api_min` the versions of its API that it speaks."""
+    """The Docker engine. `error` is why it does not answer; `api` and `api_min` the versions of its
+    API that it speaks.
+    """
 
     client: str | None = None
     version: str | None = None
@@ -163,7 +170,9 @@ class Docker(Section):
 
 
 class Image(Section):
-    """The recipe's image as the engine has it. `cuda` is the CUDA version that the image was built with."""
+    """The recipe's image as the engine has it. `cuda` is the CUDA version that the image was built
+    with.
+    """
 
     present: bool
     architecture: str | None = None
@@ -220,7 +229,8 @@ class Store(Section):
     Attributes:
         foreign: how many of its files belong to somebody else, with one of them as an example.
         staged_gb: what of the recipe's weights is there already, in GB.
-        broken: files whose size contradicts their own header, or whose hash is not what it should be.
+        broken: files whose size contradicts their own header, or whose hash is not what it should
+            be.
         revisions: repository → commit that is staged.
         digest: hash over names and sizes of the recipe's files, to compare nodes with.
     """
@@ -273,7 +283,9 @@ class Time(Section):
 
 
 class Python(Section):
-    """vLLM installed on the host itself, without a container. `packages` are those that matter, with their versions."""
+    """vLLM installed on the host itself, without a container. `packages` are those that matter,
+    with their versions.
+    """
 
     vllm: str | None = None
     packages: dict[str, str] = Field(default_factory=dict)
@@ -307,7 +319,9 @@ class Rdma(Section):
 
 
 class Network(Section):
-    """Interfaces, RDMA ports, and the variables by which NCCL, Gloo, Ray and vLLM choose among them."""
+    """Interfaces, RDMA ports, and the variables by which NCCL, Gloo, Ray and vLLM choose among
+    them.
+    """
 
     links: list[Link] = Field(default_factory=list)
     rdma: list[Rdma] = Field(default_factory=list)
@@ -351,7 +365,8 @@ class Machine(Section):
         return any("GB10" in name for name in self.gpu.names)
 
     def changed(self, change: dict[str, Any]) -> Machine:
-        """This machine with some of its values replaced; null puts a value back to its default, which is mostly "not known".
+        """This machine with some of its values replaced; null puts a value back to its default,
+        which is mostly "not known".
 
         Raises:
             SparkbookError: the change names something that no probe reads.
@@ -360,7 +375,9 @@ class Machine(Section):
 
 
 def merged(base: Any, change: Any) -> Any:
-    """A mapping with another laid over it, level by level; null takes an entry away, everything else is replaced."""
+    """A mapping with another laid over it, level by level; null takes an entry away, everything
+    else is replaced.
+    """
     if not isinstance(change, dict):
         return copy.deepcopy(change)
     kept = dict(base) if isinstance(base, dict) else {}
@@ -381,7 +398,9 @@ def read_machine(text: str, where: str) -> Machine:
     try:
         value = yaml.safe_load(text)
     except yaml.YAMLError as error:
-        raise SparkbookError(f"{where} is neither JSON nor YAML: {str(error).splitlines()[0]}") from None
+        raise SparkbookError(
+            f"{where} is neither JSON nor YAML: {str(error).splitlines()[0]}"
+        ) from None
     if isinstance(value, dict) and "probes" in value:
         value = value["probes"]
     return _validated(value, where)
@@ -393,7 +412,9 @@ def _validated(value: Any, where: str) -> Machine:
     except ValidationError as error:
         first = error.errors()[0]
         place = ".".join(map(str, first["loc"])) or "it"
-        raise SparkbookError(f"{where} is not what the probes of a machine look like: {place}: {first['msg']}") from None
+        raise SparkbookError(
+            f"{where} is not what the probes of a machine look like: {place}: {first['msg']}"
+        ) from None
 
 
 @functools.cache
@@ -409,5 +430,7 @@ def recorded(name: str = "healthy") -> Machine:
     """
     machines = _recorded()
     if name not in machines:
-        raise SparkbookError(f"no machine '{name}' is recorded; there are {', '.join(sorted(machines))}")
+        raise SparkbookError(
+            f"no machine '{name}' is recorded; there are {', '.join(sorted(machines))}"
+        )
     return _validated(machines[name], f"the recorded machine '{name}'")

@@ -1,7 +1,8 @@
 """Memory of the host, and what `--gpu-memory-utilization` asks of it.
 
-On a Spark the GPU has no memory of its own: `/proc/meminfo` describes the one pool that weights, KV cache, operating system and page cache
-share. Everything here is pure: text and numbers in, values out.
+On a Spark the GPU has no memory of its own: `/proc/meminfo` describes the one pool that weights, KV
+cache, operating system and page cache share. Everything here is pure: text and numbers in, values
+out.
 """
 
 from __future__ import annotations
@@ -25,13 +26,17 @@ class Memory:
     """What `/proc/meminfo` says, in bytes.
 
     Attributes:
-        total: what the kernel manages; less than what is soldered in, by what firmware and kernel keep for themselves.
+        total: what the kernel manages; less than what is soldered in, by what firmware and kernel
+            keep for themselves.
         free: not used for anything.
-        available: the kernel's estimate of what a program could get without swapping: free memory plus most of the page cache, less a
-            reserve (`MemAvailable`, Linux Documentation/filesystems/proc.rst).
-        page_cache: file contents kept in memory (`Cached` + `Buffers`, without `Shmem`, which cannot be dropped).
+        available: the kernel's estimate of what a program could get without swapping: free memory
+            plus most of the page cache, less a reserve (`MemAvailable`, Linux
+            Documentation/filesystems/proc.rst).
+        page_cache: file contents kept in memory (`Cached` + `Buffers`, without `Shmem`, which
+            cannot be dropped).
         swap_total, swap_free: swap space.
-        cma_total, cma_free: memory kept together for devices (`CMA`). All from `page_cache` on are None where the text does not say.
+        cma_total, cma_free: memory kept together for devices (`CMA`). All from `page_cache` on are
+            None where the text does not say.
     """
 
     total: int
@@ -45,12 +50,16 @@ class Memory:
 
     @property
     def reclaimable(self) -> int:
-        """What the kernel would give back on demand, in bytes: available less free, mostly page cache."""
+        """What the kernel would give back on demand, in bytes: available less free, mostly page
+        cache.
+        """
         return max(self.available - self.free, 0)
 
     @property
     def used(self) -> int:
-        """What programs and the kernel hold and would not give back: total less available, in bytes."""
+        """What programs and the kernel hold and would not give back: total less available, in
+        bytes.
+        """
         return self.total - self.available
 
 
@@ -62,7 +71,10 @@ def parse_meminfo(text: str) -> Memory:
     """
     found = {name: int(number) * KIB for name, number in _LINE.findall(text)}
     if missing := [name for name in _NEEDED if name not in found]:
-        raise SparkbookError(f"this is not the text of /proc/meminfo: {', '.join(missing)} missing; give it the whole file of a Linux host")
+        raise SparkbookError(
+            f"this is not the text of /proc/meminfo: {', '.join(missing)} missing; give it the"
+            " whole file of a Linux host"
+        )
     cache = None
     if "Cached" in found:
         cache = max(found["Cached"] + found.get("Buffers", 0) - found.get("Shmem", 0), 0)
@@ -105,34 +117,48 @@ class StartCheck:
 
     @property
     def left_to_host(self) -> int:
-        """Bytes of the available memory that the engine does not ask for; negative where the check fails."""
+        """Bytes of the available memory that the engine does not ask for; negative where the check
+        fails.
+        """
         return self.available - self.requested
 
     @property
     def largest_utilization(self) -> float:
-        """The largest fraction, in steps of a hundredth, that would pass. It leaves nothing to spare: stay below it."""
+        """The largest fraction, in steps of a hundredth, that would pass. It leaves nothing to
+        spare: stay below it.
+        """
         # A tiny nudge: 0.83 x total computed in floats may come out a hair above what is available.
         return math.floor(self.available / self.total * 100 + 1e-9) / 100
 
     def __str__(self) -> str:
         verdict = "passes" if self.passes else f"fails, {self.missing / GIB:.2f} GiB short"
-        return f"{self.utilization:.2f} asks for {self.requested / GIB:.2f} GiB, {self.available / GIB:.2f} GiB are available: {verdict}"
+        return (
+            f"{self.utilization:.2f} asks for {self.requested / GIB:.2f} GiB,"
+            f" {self.available / GIB:.2f} GiB are available: {verdict}"
+        )
 
 
 def start_check(memory: Memory, utilization: float = VLLM_DEFAULT_UTILIZATION) -> StartCheck:
     """What vLLM's start-up check will say on a host with unified memory.
 
-    The fraction is taken of the total, rounded up to a byte, and compared with `MemAvailable` (vLLM 0.32.0: `request_memory` in
-    `vllm/v1/worker/utils.py`, `MemorySnapshot.measure` in `vllm/utils/mem_utils.py`; MemAvailable is read on integrated GPUs since
+    The fraction is taken of the total, rounded up to a byte, and compared with `MemAvailable` (vLLM
+    0.32.0: `request_memory` in `vllm/v1/worker/utils.py`, `MemorySnapshot.measure` in
+        `vllm/utils/mem_utils.py`; MemAvailable is read on integrated GPUs since
     https://github.com/vllm-project/vllm/pull/35356).
 
-    On GB10 in public reports (`sparkbook.host.REPORTED`): the total is 119.56 to 121.69 GiB. A freshly booted headless host that has
-    101.3 of 121.69 GiB available fails at the default of 0.92 and passes at 0.83; an idle host that has 113.72 passes at both. So the
-    fraction that a host can give has to be measured on that host.
+    On GB10 in public reports (`sparkbook.host.REPORTED`): the total is 119.56 to 121.69 GiB. A
+    freshly booted headless host that has 101.3 of 121.69 GiB available fails at the default of 0.92
+    and passes at 0.83; an idle host that has 113.72 passes at both. So the fraction that a host can
+    give has to be measured on that host.
 
     Raises:
         SparkbookError: the fraction is not above 0 and at most 1.
     """
     if not 0 < utilization <= 1:
-        raise SparkbookError(f"gpu-memory-utilization is {utilization}: it is a fraction of all memory, above 0 and at most 1, such as 0.8")
-    return StartCheck(utilization, math.ceil(memory.total * utilization), memory.available, memory.total)
+        raise SparkbookError(
+            f"gpu-memory-utilization is {utilization}: it is a fraction of all memory, above 0 and"
+            " at most 1, such as 0.8"
+        )
+    return StartCheck(
+        utilization, math.ceil(memory.total * utilization), memory.available, memory.total
+    )

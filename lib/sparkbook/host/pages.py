@@ -1,4 +1,6 @@
-"""The rules of the host check as sections of the book: text, the two examples, and what the check says about the failing one."""
+"""The rules of the host check as sections of the book: text, the two examples, and what the check
+says about the failing one.
+"""
 
 from __future__ import annotations
 
@@ -56,8 +58,9 @@ class Pages:
     prefix = "HOST"
     title = "The machine"
     intro = (
-        "What `sparkbook check` looks for. Each example is a Spark in good order, put together from public reports, with what is changed "
-        "about it; it was judged when this page was built, and what is shown is what the check said."
+        "What `sparkbook check` looks for. Each example is a Spark in good order, put together from"
+        " public reports, with what is changed about it; it was judged when this page was built,"
+        " and what is shown is what the check said."
     )
     checks: dict[str, Section] = {code: Section(rule) for code, rule in RULES.items()}  # noqa: RUF012
 
@@ -65,7 +68,9 @@ class Pages:
         """The change as YAML."""
         if not example.change:
             return "nothing changed"
-        return yaml.safe_dump(example.change, sort_keys=False, width=110, allow_unicode=True).strip()
+        return yaml.safe_dump(
+            example.change, sort_keys=False, width=110, allow_unicode=True
+        ).strip()
 
     def examined(self, example: Example) -> list[Finding]:
         """All that the check finds in an example."""
@@ -80,7 +85,9 @@ class Pages:
             example = make()
             examples.append((title, f"```yaml\n{self.show(example)}\n```", self.examined(example)))
         about = (self.title, f"{section.severity} ({words[section.severity]})")
-        return section_page(section.code, section.name, about, section.text, examples, section.source, section.kind)
+        return section_page(
+            section.code, section.name, about, section.text, examples, section.source, section.kind
+        )
 
 
 HOST = Pages()

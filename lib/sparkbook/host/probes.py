@@ -1,7 +1,8 @@
 """The probes: they ask the machine what it is, and change nothing.
 
-Every probe takes its ways to the machine (`Access`) as an argument, so that a test hands it recorded answers. One that fails is noted in
-`Machine.unread` and stops none of the others. Only `run=True` starts something: one container on the GPU, which is removed again.
+Every probe takes its ways to the machine (`Access`) as an argument, so that a test hands it
+recorded answers. One that fails is noted in `Machine.unread` and stops none of the others. Only
+`run=True` starts something: one container on the GPU, which is removed again.
 """
 
 from __future__ import annotations
@@ -35,13 +36,20 @@ from sparkbook.units import GB
 _TIMEOUT_S, _HUB_TIMEOUT_S = 20, 6
 _MOST_FILES = 200_000
 _NETWORK_ENV = (
-    "GLOO_SOCKET_IFNAME", "NCCL_IB_GID_INDEX", "NCCL_IB_HCA", "NCCL_SOCKET_IFNAME", "TP_SOCKET_IFNAME", "VLLM_HOST_IP",
-)  # fmt: skip
+    "GLOO_SOCKET_IFNAME",
+    "NCCL_IB_GID_INDEX",
+    "NCCL_IB_HCA",
+    "NCCL_SOCKET_IFNAME",
+    "TP_SOCKET_IFNAME",
+    "VLLM_HOST_IP",
+)
 _SERVER = re.compile(r"vllm|sglang|\bnim\b|tensorrt-?llm|llama\.?cpp", re.IGNORECASE)
 
 
 class Ran(NamedTuple):
-    """How a command ended; code 127 where there is no such command, 124 where it did not end in time."""
+    """How a command ended; code 127 where there is no such command, 124 where it did not end in
+    time.
+    """
 
     code: int
     out: str
@@ -52,7 +60,13 @@ def run(command: Sequence[str]) -> Ran:
     """Run a command that only asks, and wait for it."""
     try:
         done = subprocess.run(
-            command, capture_output=True, text=True, errors="replace", timeout=_TIMEOUT_S, check=False, stdin=subprocess.DEVNULL
+            command,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=_TIMEOUT_S,
+            check=False,
+            stdin=subprocess.DEVNULL,
         )
     except (FileNotFoundError, PermissionError):
         return Ran(127, "", f"{command[0]}: not found")
@@ -62,7 +76,9 @@ def run(command: Sequence[str]) -> Ran:
 
 
 def connect() -> Any:
-    """A client of the Docker engine that DOCKER_HOST names, or of the local one; the API's version is negotiated."""
+    """A client of the Docker engine that DOCKER_HOST names, or of the local one; the API's version
+    is negotiated.
+    """
     import docker
 
     return docker.from_env(timeout=_TIMEOUT_S)
@@ -159,7 +175,8 @@ def look(
     Args:
         recipe: what it is to serve; without it, what belongs to a model is not asked.
         access: the ways to the machine.
-        run: also start a container on the GPU from the recipe's image, with five seconds of load, and remove it.
+        run: also start a container on the GPU from the recipe's image, with five seconds of load,
+            and remove it.
         progress: called with the name of each probe.
     """
     from docker.errors import DockerException
@@ -177,7 +194,14 @@ def look(
         begin = access.clock()
         try:
             found |= probe(access, want, found)
-        except (OSError, ValueError, LookupError, DockerException, HTTPError, SparkbookError) as error:
+        except (
+            OSError,
+            ValueError,
+            LookupError,
+            DockerException,
+            HTTPError,
+            SparkbookError,
+        ) as error:
             unread[name] = f"it could not be read: {_last_line(str(error))[:200]}"
         seconds[name] = round(access.clock() - begin, 3)
     messages = found.pop("kernel_messages", None)
@@ -196,7 +220,9 @@ def _version(text: str) -> str | None:
 
 @_probe("system")
 def _system(access: Access, want: Wanted, found: dict[str, Any]) -> dict[str, Any]:
-    release = dict(re.findall(r'^(\w+)="?([^"\n]*)"?$', access.text("etc/os-release") or "", re.MULTILINE))
+    release = dict(
+        re.findall(r'^(\w+)="?([^"\n]*)"?$', access.text("etc/os-release") or "", re.MULTILINE)
+    )
     user = access.environ.get("USER") or getpass.getuser()
     groups = []
     for number in sorted({os.getgid(), *os.getgroups()}):
@@ -205,9 +231,13 @@ def _system(access: Access, want: Wanted, found: dict[str, Any]) -> dict[str, An
         except KeyError:
             continue
     system = seen.System(
-        architecture=platform.machine(), kernel=access.text("proc/sys/kernel/osrelease") or platform.release(),
-        os=release.get("PRETTY_NAME"), user=user, uid=os.getuid(), groups=groups,
-    )  # fmt: skip
+        architecture=platform.machine(),
+        kernel=access.text("proc/sys/kernel/osrelease") or platform.release(),
+        os=release.get("PRETTY_NAME"),
+        user=user,
+        uid=os.getuid(),
+        groups=groups,
+    )
     return {"system": system, "name": socket.gethostname()}
 
 
@@ -224,12 +254,19 @@ def _gpu(access: Access, want: Wanted, found: dict[str, Any]) -> dict[str, Any]:
     header = re.search(r"CUDA Version:\s*([\d.]+)", access.runner(["nvidia-smi"]).out)
     first = rows[0]
     gpu = seen.Gpu(
-        names=[row[0] for row in rows], capability=first[1], driver=first[2], memory=first[3], temperature_c=_number(first[4]),
+        names=[row[0] for row in rows],
+        capability=first[1],
+        driver=first[2],
+        memory=first[3],
+        temperature_c=_number(first[4]),
         cuda=header[1] if header else None,
-    )  # fmt: skip
+    )
     sample = _sample(access)
     busy = sample is not None and sample.utilization >= 50
-    return {"gpu": gpu, "load": _watch(access, "the program that runs there", 3, 0.5) if busy else None}
+    return {
+        "gpu": gpu,
+        "load": _watch(access, "the program that runs there", 3, 0.5) if busy else None,
+    }
 
 
 def _number(text: str) -> float | None:
@@ -240,15 +277,28 @@ def _number(text: str) -> float | None:
 def _sample(access: Access) -> seen.Load | None:
     """The GPU at this moment."""
     asked = access.runner(
-        ["nvidia-smi", "--query-gpu=utilization.gpu,clocks.sm,power.draw,temperature.gpu", "--format=csv,noheader,nounits"]
+        [
+            "nvidia-smi",
+            "--query-gpu=utilization.gpu,clocks.sm,power.draw,temperature.gpu",
+            "--format=csv,noheader,nounits",
+        ]
     )
     cells = [_number(cell) for cell in (asked.out.splitlines() or [""])[0].split(",")]
     if asked.code or len(cells) != 4 or cells[0] is None:
         return None
-    return seen.Load(by="", seconds=0, utilization=cells[0], clock_mhz=cells[1], power_w=cells[2], temperature_c=cells[3])
+    return seen.Load(
+        by="",
+        seconds=0,
+        utilization=cells[0],
+        clock_mhz=cells[1],
+        power_w=cells[2],
+        temperature_c=cells[3],
+    )
 
 
-def _watch(access: Access, by: str, seconds: float, step_s: float, going: Callable[[], bool] = lambda: True) -> seen.Load | None:
+def _watch(
+    access: Access, by: str, seconds: float, step_s: float, going: Callable[[], bool] = lambda: True
+) -> seen.Load | None:
     """The largest of several samples, taken until the time is over or nothing is going on any more."""
     begin, samples = access.clock(), []
     while access.clock() - begin < seconds and going():
@@ -259,12 +309,19 @@ def _watch(access: Access, by: str, seconds: float, step_s: float, going: Callab
         return None
 
     def most(name: str) -> float | None:
-        return max((value for sample in samples if (value := getattr(sample, name)) is not None), default=None)
+        return max(
+            (value for sample in samples if (value := getattr(sample, name)) is not None),
+            default=None,
+        )
 
     return seen.Load(
-        by=by, seconds=round(access.clock() - begin, 1), utilization=most("utilization") or 0, clock_mhz=most("clock_mhz"),
-        power_w=most("power_w"), temperature_c=most("temperature_c"),
-    )  # fmt: skip
+        by=by,
+        seconds=round(access.clock() - begin, 1),
+        utilization=most("utilization") or 0,
+        clock_mhz=most("clock_mhz"),
+        power_w=most("power_w"),
+        temperature_c=most("temperature_c"),
+    )
 
 
 @_probe("kernel_log")
@@ -273,7 +330,11 @@ def _kernel_log(access: Access, want: Wanted, found: dict[str, Any]) -> dict[str
     if asked.code:
         return {}
     wrong = re.compile(r"NVRM: Xid|NV_ERR_NO_MEMORY|NVRM.*out of memory", re.IGNORECASE)
-    return {"kernel_messages": [line[:300] for line in asked.out.splitlines() if wrong.search(line)][-20:]}
+    return {
+        "kernel_messages": [line[:300] for line in asked.out.splitlines() if wrong.search(line)][
+            -20:
+        ]
+    }
 
 
 @_probe("memory")
@@ -292,7 +353,9 @@ def _memory(access: Access, want: Wanted, found: dict[str, Any]) -> dict[str, An
 
 
 def _blocks(buddyinfo: str | None, page: int | None = None) -> int | None:
-    """Free blocks of 2 MiB, larger ones counted as several: column n of /proc/buddyinfo counts free blocks of 2^n pages."""
+    """Free blocks of 2 MiB, larger ones counted as several: column n of /proc/buddyinfo counts free
+    blocks of 2^n pages.
+    """
     rows = [
         [int(word) for word in line.split() if word.isdigit()]
         for line in re.sub(r"^.*zone\s+\S+", "", buddyinfo or "", flags=re.M).splitlines()
@@ -300,13 +363,24 @@ def _blocks(buddyinfo: str | None, page: int | None = None) -> int | None:
     if not any(rows):
         return None
     order = (2 * 2**20 // (page or resource.getpagesize())).bit_length() - 1
-    return sum(count << (power - order) for row in rows for power, count in enumerate(row) if power >= order)
+    return sum(
+        count << (power - order)
+        for row in rows
+        for power, count in enumerate(row)
+        if power >= order
+    )
 
 
 @_probe("processes")
 def _processes(access: Access, want: Wanted, found: dict[str, Any]) -> dict[str, Any]:
-    asked = access.runner(["nvidia-smi", "--query-compute-apps=pid,used_memory", "--format=csv,noheader,nounits"])
-    rows = [line.split(",") for line in asked.out.splitlines() if line.count(",") == 1] if asked.code == 0 else []
+    asked = access.runner(
+        ["nvidia-smi", "--query-compute-apps=pid,used_memory", "--format=csv,noheader,nounits"]
+    )
+    rows = (
+        [line.split(",") for line in asked.out.splitlines() if line.count(",") == 1]
+        if asked.code == 0
+        else []
+    )
     held = {int(pid): _number(size) for pid, size in rows if pid.strip().isdigit()}
     pids = sorted(int(path.name) for path in (access.root / "proc").glob("[0-9]*"))
     named = [pid for pid in pids if pid not in held and _name(access, pid).startswith("VLLM::")]
@@ -316,15 +390,20 @@ def _processes(access: Access, want: Wanted, found: dict[str, Any]) -> dict[str,
         parent = int(status[1]) if status else None
         processes.append(
             seen.Process(
-                pid=pid, name=_name(access, pid), parent=parent,
-                parent_name=_name(access, parent) if parent else None, gpu_mib=held.get(pid)
+                pid=pid,
+                name=_name(access, pid),
+                parent=parent,
+                parent_name=_name(access, parent) if parent else None,
+                gpu_mib=held.get(pid),
             )
-        )  # fmt: skip
+        )
     return {"processes": processes}
 
 
 def _name(access: Access, pid: int) -> str:
-    """A process's name: the first word of its command line, which vLLM sets, and never more: the rest may hold a secret."""
+    """A process's name: the first word of its command line, which vLLM sets, and never more: the
+    rest may hold a secret.
+    """
     words = (access.text(f"proc/{pid}/cmdline") or "").split("\0")
     first = words[0].split()[0] if words[0].split() else access.text(f"proc/{pid}/comm") or "?"
     name = first if first.startswith("VLLM::") else Path(first).name
@@ -342,22 +421,35 @@ def _docker(access: Access, want: Wanted, found: dict[str, Any]) -> dict[str, An
     try:
         client = access.docker()
         version, info = client.version(), client.info()
-        containers = [_container(access, one) for one in client.containers.list(all=True, ignore_removed=True) if _serves(one)]
+        containers = [
+            _container(access, one)
+            for one in client.containers.list(all=True, ignore_removed=True)
+            if _serves(one)
+        ]
     except (DockerException, OSError) as error:
         return {"docker": seen.Docker(client=client_version, error=_last_line(str(error))[:300])}
     return {
         "docker": seen.Docker(
-            client=client_version, version=version.get("Version"), api=version.get("ApiVersion"), api_min=version.get("MinAPIVersion"),
-            architecture=info.get("Architecture"), runtimes=sorted(info.get("Runtimes") or {}), root=info.get("DockerRootDir"),
-            cdi=sorted({str(device.get("ID")) for device in info.get("DiscoveredDevices") or []}), containers=containers,
+            client=client_version,
+            version=version.get("Version"),
+            api=version.get("ApiVersion"),
+            api_min=version.get("MinAPIVersion"),
+            architecture=info.get("Architecture"),
+            runtimes=sorted(info.get("Runtimes") or {}),
+            root=info.get("DockerRootDir"),
+            cdi=sorted({str(device.get("ID")) for device in info.get("DiscoveredDevices") or []}),
+            containers=containers,
         )
-    }  # fmt: skip
+    }
 
 
 def _serves(container: Any) -> bool:
     attrs = container.attrs
     return bool(
-        _SERVER.search(f"{attrs['Config'].get('Image', '')} {attrs.get('Name', '')} {' '.join(attrs['Config'].get('Labels') or {})}")
+        _SERVER.search(
+            f"{attrs['Config'].get('Image', '')} {attrs.get('Name', '')}"
+            f" {' '.join(attrs['Config'].get('Labels') or {})}"
+        )
     )
 
 
@@ -369,19 +461,27 @@ def _container(access: Access, container: Any) -> seen.Container:
     if state["Status"] in ("exited", "dead"):
         stopped = access.now() - _moment(state.get("FinishedAt", ""))
     return seen.Container(
-        name=attrs["Name"].lstrip("/"), image=attrs["Config"]["Image"], state=state["Status"],
+        name=attrs["Name"].lstrip("/"),
+        image=attrs["Config"]["Image"],
+        state=state["Status"],
         restart=f"{restart}:{most}" if most else restart,
-        restarts=attrs.get("RestartCount", 0), exit_code=state.get("ExitCode", 0), error=state.get("Error", ""),
+        restarts=attrs.get("RestartCount", 0),
+        exit_code=state.get("ExitCode", 0),
+        error=state.get("Error", ""),
         stopped_s=None if stopped is None or stopped < 0 else round(stopped, 1),
-    )  # fmt: skip
+    )
 
 
 def _moment(text: str) -> float:
-    """Seconds since 1970 of Docker's time stamps, which have nanoseconds; far away where it can't be read."""
+    """Seconds since 1970 of Docker's time stamps, which have nanoseconds; far away where it can't
+    be read.
+    """
     import datetime
 
     try:
-        return datetime.datetime.fromisoformat(re.sub(r"\.\d+", "", text).replace("Z", "+00:00")).timestamp()
+        return datetime.datetime.fromisoformat(
+            re.sub(r"\.\d+", "", text).replace("Z", "+00:00")
+        ).timestamp()
     except ValueError:
         return 0.0
 
@@ -396,20 +496,27 @@ def _image(access: Access, want: Wanted, found: dict[str, Any]) -> dict[str, Any
         image = access.docker().images.get(want.image)
     except ImageNotFound:
         return {"image": seen.Image(present=False)}
-    environment = dict(entry.split("=", 1) for entry in (image.attrs.get("Config") or {}).get("Env") or [] if "=" in entry)
+    environment = dict(
+        entry.split("=", 1)
+        for entry in (image.attrs.get("Config") or {}).get("Env") or []
+        if "=" in entry
+    )
     return {
         "image": seen.Image(
-            present=True, architecture=image.attrs.get("Architecture"), digests=sorted(image.attrs.get("RepoDigests") or []),
+            present=True,
+            architecture=image.attrs.get("Architecture"),
+            digests=sorted(image.attrs.get("RepoDigests") or []),
             cuda=environment.get("CUDA_VERSION"),
         )
-    }  # fmt: skip
+    }
 
 
 def _answers(found: dict[str, Any]) -> bool:
     return "docker" in found and found["docker"].version is not None
 
 
-# Run inside the recipe's image: says what its torch can do, then multiplies matrices for some seconds.
+# Run inside the recipe's image: says what its torch can do, then multiplies matrices for some
+# seconds.
 _LOAD = """
 import json, os, re, subprocess, time
 import torch
@@ -444,9 +551,13 @@ def _smoke(access: Access, want: Wanted, found: dict[str, Any]) -> dict[str, Any
     gpu = DeviceRequest(count=-1, capabilities=[["gpu"]])
     try:
         container = client.containers.create(
-            want.image, entrypoint=["python3"], command=["-c", _LOAD], device_requests=[gpu], network_mode="none",
+            want.image,
+            entrypoint=["python3"],
+            command=["-c", _LOAD],
+            device_requests=[gpu],
+            network_mode="none",
             labels={"sparkbook.check": "smoke"},
-        )  # fmt: skip
+        )
         container.start()
 
         def going() -> bool:
@@ -466,7 +577,13 @@ def _smoke(access: Access, want: Wanted, found: dict[str, Any]) -> dict[str, Any
     line = re.search(r"^SPARKBOOK (\{.*\})$", output, re.MULTILINE)
     said = json.loads(line[1]) if line else {}
     shown = f"GPU 0: {said['gpu']}" if said else output[-2000:]
-    smoke = seen.Smoke(ok=code == 0, output=shown, ptxas=said.get("ptxas"), torch_cuda=said.get("torch"), archs=said.get("archs") or [])
+    smoke = seen.Smoke(
+        ok=code == 0,
+        output=shown,
+        ptxas=said.get("ptxas"),
+        torch_cuda=said.get("torch"),
+        archs=said.get("archs") or [],
+    )
     return {"smoke": smoke, **({"load": load} if load else {})}
 
 
@@ -477,9 +594,17 @@ def _registry(access: Access, want: Wanted, found: dict[str, Any]) -> dict[str, 
         config = json.loads((folder / "config.json").read_text("utf-8"))
     except FileNotFoundError:
         config = {}
-    # Only the names are read. An entry without contents says that the login lies in the credential store.
-    auths, store = config.get("auths") or {}, bool(config.get("credsStore") or config.get("credHelpers"))
-    logins = sorted(re.sub(r"^https?://|/v\d/?$|/$", "", name) for name, entry in auths.items() if entry or store)
+    # Only the names are read. An entry without contents says that the login lies in the credential
+    # store.
+    auths, store = (
+        config.get("auths") or {},
+        bool(config.get("credsStore") or config.get("credHelpers")),
+    )
+    logins = sorted(
+        re.sub(r"^https?://|/v\d/?$|/$", "", name)
+        for name, entry in auths.items()
+        if entry or store
+    )
     return {"registry": seen.Registry(logins=logins, store=store)}
 
 
@@ -503,7 +628,14 @@ def _hub(access: Access, want: Wanted, found: dict[str, Any]) -> dict[str, Any]:
             if date := headers.get("date"):
                 skew = round(access.now() - parsedate_to_datetime(date).timestamp(), 1)
     except HTTPError as error:
-        return {"hub": seen.Hub(token=place, valid=valid, access=codes, offline=f"{hub} can't be reached: {type(error).__name__}")}
+        return {
+            "hub": seen.Hub(
+                token=place,
+                valid=valid,
+                access=codes,
+                offline=f"{hub} can't be reached: {type(error).__name__}",
+            )
+        }
     return {"hub": seen.Hub(token=place, valid=valid, access=codes, skew_s=skew)}
 
 
@@ -513,7 +645,11 @@ def find_token(environ: Mapping[str, str], home: Path) -> tuple[str | None, str 
         if environ.get(name, "").strip():
             return name, environ[name].strip()
     path = environ.get("HF_TOKEN_PATH")
-    for file in [Path(path)] if path else [model_store(environ, home) / "token", home / ".cache" / "huggingface" / "token"]:
+    for file in (
+        [Path(path)]
+        if path
+        else [model_store(environ, home) / "token", home / ".cache" / "huggingface" / "token"]
+    ):
         try:
             if text := file.read_text("utf-8").strip():
                 return str(file), text
@@ -527,7 +663,10 @@ def _store(access: Access, want: Wanted, found: dict[str, Any]) -> dict[str, Any
     path = model_store(access.environ, access.home)
     shown = str(path).replace(str(access.home), "~", 1)
     docker = found["docker"].root if _answers(found) else None
-    free = {"free_bytes": _free(path), "docker_free_bytes": _free(Path(docker)) if docker and Path(docker).is_dir() else None}
+    free = {
+        "free_bytes": _free(path),
+        "docker_free_bytes": _free(Path(docker)) if docker and Path(docker).is_dir() else None,
+    }
     if not path.is_dir():
         return {"store": seen.Store(path=shown, exists=False, **free)}
     foreign, unfinished, example = 0, 0, None
@@ -543,10 +682,16 @@ def _store(access: Access, want: Wanted, found: dict[str, Any]) -> dict[str, Any
             foreign, example = foreign + 1, example or str(file).replace(str(access.home), "~", 1)
     return {
         "store": seen.Store(
-            path=shown, exists=True, writable=os.access(path, os.W_OK | os.X_OK), foreign=foreign, example=example, unfinished=unfinished,
-            **free, **_staged(path, want, access.home),
+            path=shown,
+            exists=True,
+            writable=os.access(path, os.W_OK | os.X_OK),
+            foreign=foreign,
+            example=example,
+            unfinished=unfinished,
+            **free,
+            **_staged(path, want, access.home),
         )
-    }  # fmt: skip
+    }
 
 
 def _files(folder: Path) -> Iterator[Path]:
@@ -566,7 +711,9 @@ def _free(path: Path) -> int | None:
 
 
 def _staged(store: Path, want: Wanted, home: Path) -> dict[str, Any]:
-    """The recipe's repositories as they lie on the disk: commits, size, files that cannot be whole, and a hash to compare nodes by."""
+    """The recipe's repositories as they lie on the disk: commits, size, files that cannot be whole,
+    and a hash to compare nodes by.
+    """
     revisions, broken, size, parts = {}, [], 0, []
     for repo, revision in want.repos.items():
         own = want.folders.get(repo)
@@ -583,8 +730,17 @@ def _staged(store: Path, want: Wanted, home: Path) -> dict[str, Any]:
                 continue
             size += file.stat().st_size
             parts.append(f"{repo}/{name} {file.stat().st_size}")
-    digest = hashlib.sha256("\n".join([*parts, *revisions.values()]).encode()).hexdigest()[:16] if revisions else None
-    return {"revisions": revisions, "broken": broken, "staged_gb": round(size / GB, 3), "digest": digest}
+    digest = (
+        hashlib.sha256("\n".join([*parts, *revisions.values()]).encode()).hexdigest()[:16]
+        if revisions
+        else None
+    )
+    return {
+        "revisions": revisions,
+        "broken": broken,
+        "staged_gb": round(size / GB, 3),
+        "digest": digest,
+    }
 
 
 @_probe("port")
@@ -594,18 +750,32 @@ def _port(access: Access, want: Wanted, found: dict[str, Any]) -> dict[str, Any]
         for line in (access.text(name) or "").splitlines()[1:]:
             words = line.split()
             # State 0A is LISTEN; the port is the part after the colon, in hexadecimal.
-            if len(words) > 9 and words[3] == "0A" and int(words[1].rsplit(":", 1)[1], 16) == want.port:
+            if (
+                len(words) > 9
+                and words[3] == "0A"
+                and int(words[1].rsplit(":", 1)[1], 16) == want.port
+            ):
                 inodes.add(words[9])
-    return {"port": seen.Port(number=want.port, owner=_owner(access, want.port, inodes) if inodes else None)}
+    return {
+        "port": seen.Port(
+            number=want.port, owner=_owner(access, want.port, inodes) if inodes else None
+        )
+    }
 
 
 def _owner(access: Access, port: int, inodes: set[str]) -> str:
-    """Who listens: the container that publishes the port, else the process that holds the socket, as far as this user may see it."""
+    """Who listens: the container that publishes the port, else the process that holds the socket,
+    as far as this user may see it.
+    """
     from docker.errors import DockerException
 
     try:
         for one in access.docker().containers.list():
-            published = [entry for entries in (one.attrs["NetworkSettings"].get("Ports") or {}).values() for entry in entries or []]
+            published = [
+                entry
+                for entries in (one.attrs["NetworkSettings"].get("Ports") or {}).values()
+                for entry in entries or []
+            ]
             if any(entry.get("HostPort") == str(port) for entry in published):
                 return f"the container {one.name}"
     except (DockerException, OSError, LookupError):
@@ -618,7 +788,9 @@ def _owner(access: Access, port: int, inodes: set[str]) -> str:
 
 
 def _links(folder: Path) -> Iterator[str]:
-    """Where a process's open files lead; those that this user may not see, or that are closed meanwhile, are left out."""
+    """Where a process's open files lead; those that this user may not see, or that are closed
+    meanwhile, are left out.
+    """
     try:
         files = sorted(folder.iterdir())
     except OSError:
@@ -645,21 +817,35 @@ def _limits(access: Access, want: Wanted, found: dict[str, Any]) -> dict[str, An
         words = (access.text(f"proc/{folder.name}/cmdline") or "").split("\0")
         if Path(words[0]).name == "earlyoom":
             earlyoom = " ".join(words[1:]).strip()
-    hard = {name: resource.getrlimit(getattr(resource, f"RLIMIT_{name}"))[1] for name in ("MEMLOCK", "NOFILE")}
+    hard = {
+        name: resource.getrlimit(getattr(resource, f"RLIMIT_{name}"))[1]
+        for name in ("MEMLOCK", "NOFILE")
+    }
     return {
         "limits": seen.Limits(
-            shm_bytes=space.f_blocks * space.f_frsize if space else None, shm_free_bytes=space.f_bavail * space.f_frsize if space else None,
-            memlock_bytes=hard["MEMLOCK"], nofile=hard["NOFILE"] if hard["NOFILE"] > 0 else None,
-            remove_ipc=(not said or said[-1].lower() in ("yes", "true", "1", "on")) if logind else None,
-            linger=(access.root / "var/lib/systemd/linger" / system.user).exists() if logind else None, earlyoom=earlyoom,
+            shm_bytes=space.f_blocks * space.f_frsize if space else None,
+            shm_free_bytes=space.f_bavail * space.f_frsize if space else None,
+            memlock_bytes=hard["MEMLOCK"],
+            nofile=hard["NOFILE"] if hard["NOFILE"] > 0 else None,
+            remove_ipc=(
+                (not said or said[-1].lower() in ("yes", "true", "1", "on")) if logind else None
+            ),
+            linger=(
+                (access.root / "var/lib/systemd/linger" / system.user).exists() if logind else None
+            ),
+            earlyoom=earlyoom,
         )
-    }  # fmt: skip
+    }
 
 
 @_probe("time")
 def _time(access: Access, want: Wanted, found: dict[str, Any]) -> dict[str, Any]:
     asked = access.runner(["timedatectl", "show", "--property=NTPSynchronized", "--value"])
-    return {"time": seen.Time(synchronized=asked.out == "yes" if asked.code == 0 and asked.out else None)}
+    return {
+        "time": seen.Time(
+            synchronized=asked.out == "yes" if asked.code == 0 and asked.out else None
+        )
+    }
 
 
 # Run by the Python that the `vllm` command belongs to.
@@ -686,17 +872,23 @@ def _python(access: Access, want: Wanted, found: dict[str, Any]) -> dict[str, An
         first = script.readline(500).decode("utf-8", "replace")
     interpreter = first[2:].strip() if first.startswith("#!") else "python3"
     asked = access.runner([*interpreter.split(), "-c", _PACKAGES])
-    said = json.loads(_last_line(asked.out)) if asked.code == 0 else {"packages": {}, "error": _last_line(asked.err)}
+    said = (
+        json.loads(_last_line(asked.out))
+        if asked.code == 0
+        else {"packages": {}, "error": _last_line(asked.err)}
+    )
     nvcc = access.runner(["nvcc", "--version"])
     nvcc = nvcc if nvcc.code == 0 else access.runner(["/usr/local/cuda/bin/nvcc", "--version"])
     release = re.search(r"release ([\d.]+)", nvcc.out) if nvcc.code == 0 else None
     packages = dict(sorted(said["packages"].items()))
     return {
         "python": seen.Python(
-            vllm=packages.get("vllm"), packages=packages, import_error=said["error"] and said["error"][:300],
-            nvcc=release[1] if release else None
+            vllm=packages.get("vllm"),
+            packages=packages,
+            import_error=said["error"] and said["error"][:300],
+            nvcc=release[1] if release else None,
         )
-    }  # fmt: skip
+    }
 
 
 @_probe("network")
@@ -704,23 +896,35 @@ def _network(access: Access, want: Wanted, found: dict[str, Any]) -> dict[str, A
     addresses: dict[str, list[str]] = {}
     asked = access.runner(["ip", "-j", "address"])
     for link in json.loads(asked.out) if asked.code == 0 and asked.out else []:
-        addresses[link["ifname"]] = [info["local"] for info in link.get("addr_info", []) if info.get("family") == "inet"]
+        addresses[link["ifname"]] = [
+            info["local"] for info in link.get("addr_info", []) if info.get("family") == "inet"
+        ]
     links = []
     for folder in sorted((access.root / "sys/class/net").glob("*")):
         name = folder.name
         if name == "lo" or name.startswith(("veth", "br-", "docker")):
             continue
-        speed, mtu = access.text(f"sys/class/net/{name}/speed"), access.text(f"sys/class/net/{name}/mtu")
+        speed, mtu = (
+            access.text(f"sys/class/net/{name}/speed"),
+            access.text(f"sys/class/net/{name}/mtu"),
+        )
         links.append(
             seen.Link(
-                name=name, up=access.text(f"sys/class/net/{name}/operstate") == "up", mtu=int(mtu) if mtu else None,
-                speed=int(speed) if speed and speed.isdigit() else None, addresses=addresses.get(name, []),
+                name=name,
+                up=access.text(f"sys/class/net/{name}/operstate") == "up",
+                mtu=int(mtu) if mtu else None,
+                speed=int(speed) if speed and speed.isdigit() else None,
+                addresses=addresses.get(name, []),
             )
-        )  # fmt: skip
+        )
     routes = [line.split() for line in (access.text("proc/net/route") or "").splitlines()[1:]]
-    default = next((words[0] for words in routes if len(words) > 1 and words[1] == "00000000"), None)
+    default = next(
+        (words[0] for words in routes if len(words) > 1 and words[1] == "00000000"), None
+    )
     env = {name: access.environ[name] for name in _NETWORK_ENV if access.environ.get(name)}
-    return {"network": seen.Network(links=links, rdma=list(_rdma(access)), default=default, env=env)}
+    return {
+        "network": seen.Network(links=links, rdma=list(_rdma(access)), default=default, env=env)
+    }
 
 
 def _rdma(access: Access) -> Iterator[seen.Rdma]:
@@ -734,13 +938,20 @@ def _rdma(access: Access) -> Iterator[seen.Rdma]:
     for folder in sorted((access.root / "sys/class/infiniband").glob("*")):
         base = f"sys/class/infiniband/{folder.name}"
         gids = {}
-        for file in sorted((folder / "ports/1/gids").glob("*"), key=lambda path: path.name.zfill(4)):
-            gid, kind = access.text(f"{base}/ports/1/gids/{file.name}"), access.text(f"{base}/ports/1/gid_attrs/types/{file.name}")
+        for file in sorted(
+            (folder / "ports/1/gids").glob("*"), key=lambda path: path.name.zfill(4)
+        ):
+            gid, kind = (
+                access.text(f"{base}/ports/1/gids/{file.name}"),
+                access.text(f"{base}/ports/1/gid_attrs/types/{file.name}"),
+            )
             if gid and set(gid) > {"0", ":"}:
                 gids[int(file.name)] = f"{(kind or '').replace('IB/', '')} {_address(gid)}".strip()
         link = next((path.name for path in sorted((folder / "device/net").glob("*"))), None)
         active = "ACTIVE" in (access.text(f"{base}/ports/1/state") or "")
-        yield seen.Rdma(name=folder.name, active=active, link=link, mtu=mtus.get(folder.name), gids=gids)
+        yield seen.Rdma(
+            name=folder.name, active=active, link=link, mtu=mtus.get(folder.name), gids=gids
+        )
 
 
 def _address(gid: str) -> str:

@@ -1,4 +1,6 @@
-"""The rules that the checks go by: one table, `rules.yaml`, with a code, a text and two examples for each."""
+"""The rules that the checks go by: one table, `rules.yaml`, with a code, a text and two examples
+for each.
+"""
 
 from __future__ import annotations
 

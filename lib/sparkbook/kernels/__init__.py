@@ -1,11 +1,17 @@
-"""NVFP4 and FP8 kernels for one to eight tokens: a numpy reference, and the CUDA sources in `kernels/`: built, loaded, checked, timed.
+"""NVFP4 and FP8 kernels for one to eight tokens: a numpy reference, and the CUDA sources in
+`kernels/`: built, loaded, checked, timed.
 
-- `reference`: what each kernel computes, in numpy; the CPU path, and what the GPU is checked against
+- `reference`: what each kernel computes, in numpy; the CPU path, and what the GPU is checked
+  against
 - `checkpoint`: reads NVFP4 layers out of a checkpoint, as the kernels take them
 - `build`: finds nvcc, compiles a target, reads what came out
-- `library`: the built library, on arrays that are on the GPU already (torch, CuPy, whatever has `__cuda_array_interface__`)
-- `torch_ops`: the same as operators of torch, for `torch.compile` and CUDA graphs; on the CPU they are the reference
-- `instructions`, `weights24`, `claims`: the laboratory of chapter 14: targets, 2:4 sparsity, and verdicts
-- `vllm_plugin`: the entry point through which vLLM finds the kernels, off unless asked for; `vllm_layers`: vLLM's classes over them
+- `library`: the built library, on arrays that are on the GPU already (torch, CuPy, whatever has
+  `__cuda_array_interface__`)
+- `torch_ops`: the same as operators of torch, for `torch.compile` and CUDA graphs; on the CPU they
+  are the reference
+- `instructions`, `weights24`, `claims`: the laboratory of chapter 14: targets, 2:4 sparsity, and
+  verdicts
+- `vllm_plugin`: the entry point through which vLLM finds the kernels, off unless asked for;
+  `vllm_layers`: vLLM's classes over them
 - `check`, `bench`: what `sparkbook kernels test` and `sparkbook kernels bench` run
 """

@@ -1,9 +1,11 @@
 """How fast the kernels are on this GPU, beside what else is there: `sparkbook kernels bench`.
 
-What is timed is a CUDA graph of launches that go round through copies of the weights, together at least four times the L2 cache: every
-launch reads its weights from memory, and every copy is read in every replay. A figure is the median of at least 20 replays, divided by the
-launches in one. Bytes are those of the weights, scales and positions; activations and results are not counted. The ceilings, a copy
-(bytes read and written counted) and a kernel that only reads, are measured in the same run: shares refer to that copy.
+What is timed is a CUDA graph of launches that go round through copies of the weights, together at
+least four times the L2 cache: every launch reads its weights from memory, and every copy is read in
+every replay. A figure is the median of at least 20 replays, divided by the launches in one. Bytes
+are those of the weights, scales and positions; activations and results are not counted. The
+ceilings, a copy (bytes read and written counted) and a kernel that only reads, are measured in the
+same run: shares refer to that copy.
 
 Rivals that are not installed are left out by name; one that fails says why.
 """
@@ -22,7 +24,16 @@ from sparkbook.kernels import build
 from sparkbook.kernels.library import Library
 
 #: [N, K] of decode products, from one expert's to a large model's MLP.
-SHAPES = ((4096, 4096), (6144, 4096), (14336, 4096), (4096, 14336), (8192, 8192), (28672, 4096), (8192, 28672), (28672, 16384))
+SHAPES = (
+    (4096, 4096),
+    (6144, 4096),
+    (14336, 4096),
+    (4096, 14336),
+    (8192, 8192),
+    (28672, 4096),
+    (8192, 28672),
+    (28672, 16384),
+)
 #: Shapes at which rivals and the other kernels are measured.
 COMPARED = ((4096, 4096), (8192, 8192), (8192, 28672))
 REPLAYS = 25
@@ -30,7 +41,9 @@ REPLAYS = 25
 
 @dataclass
 class Row:
-    """One measurement. `us` is the median time of a launch (of a layer, for MoE), in microseconds; `spread` its (p90 - p10) / median."""
+    """One measurement. `us` is the median time of a launch (of a layer, for MoE), in microseconds;
+    `spread` its (p90 - p10) / median.
+    """
 
     what: str
     shape: str
@@ -70,7 +83,12 @@ class Report:
             }
             for row in self.rows
         ]
-        return {"machine": self.machine, "ceilings_gb_s": self.ceilings, "rows": rows, "absent": self.absent}
+        return {
+            "machine": self.machine,
+            "ceilings_gb_s": self.ceilings,
+            "rows": rows,
+            "absent": self.absent,
+        }
 
 
 class _Bench:
@@ -78,9 +96,13 @@ class _Bench:
         try:
             import torch
         except ImportError:
-            raise SparkbookError("the benchmark needs torch with CUDA, which is not installed here") from None
+            raise SparkbookError(
+                "the benchmark needs torch with CUDA, which is not installed here"
+            ) from None
         if not torch.cuda.is_available():
-            raise SparkbookError("torch finds no GPU here, and CPU times would say nothing about the kernels")
+            raise SparkbookError(
+                "torch finds no GPU here, and CPU times would say nothing about the kernels"
+            )
         self.torch, self.say = torch, say
         self.lib = Library.for_device()
         self.properties = torch.cuda.get_device_properties(0)
@@ -94,7 +116,9 @@ class _Bench:
             import subprocess
 
             query = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
-            driver = subprocess.run(query, capture_output=True, text=True, check=True).stdout.split("\n")[0]
+            driver = subprocess.run(query, capture_output=True, text=True, check=True).stdout.split(
+                "\n"
+            )[0]
         except (OSError, subprocess.CalledProcessError):
             driver = "unknown"
         return {
@@ -117,7 +141,9 @@ class _Bench:
         return max(2, -(-4 * self.l2 // nbytes))
 
     def time(self, calls: Sequence[Callable[[], Any]], per_call: int = 1) -> tuple[float, float]:
-        """Median microseconds of one of the calls, and the spread. All go into one graph, several times over if they are few."""
+        """Median microseconds of one of the calls, and the spread. All go into one graph, several
+        times over if they are few.
+        """
         torch = self.torch
         rounds = max(1, 24 // len(calls))
         with torch.cuda.stream(self.stream):
@@ -137,16 +163,30 @@ class _Bench:
                 graph.replay()
                 events[2 * i + 1].record()
             self.stream.synchronize()
-        times = sorted(events[2 * i].elapsed_time(events[2 * i + 1]) * 1e3 / (rounds * len(calls) * per_call) for i in range(REPLAYS))
+        times = sorted(
+            events[2 * i].elapsed_time(events[2 * i + 1]) * 1e3 / (rounds * len(calls) * per_call)
+            for i in range(REPLAYS)
+        )
         middle = statistics.median(times)
         return middle, (times[int(0.9 * REPLAYS)] - times[int(0.1 * REPLAYS)]) / middle
 
-    def row(self, what: str, shape: str, tokens: int, nbytes: int, calls: Sequence[Callable[[], Any]], note: str = "") -> Row:
+    def row(
+        self,
+        what: str,
+        shape: str,
+        tokens: int,
+        nbytes: int,
+        calls: Sequence[Callable[[], Any]],
+        note: str = "",
+    ) -> Row:
         us, spread = self.time(calls)
         row = Row(what, shape, tokens, us, nbytes, spread, note)
         self.report.rows.append(row)
         share = row.gb_s / self.report.ceilings["copy"]
-        self.say(f"{what:<34} {shape:>14}  M {tokens}  {us:8.2f} us  {row.gb_s:7.0f} GB/s  {share:6.1%}  {note}")
+        self.say(
+            f"{what:<34} {shape:>14}  M {tokens}  {us:8.2f} us  {row.gb_s:7.0f} GB/s  {share:6.1%} "
+            f" {note}"
+        )
         return row
 
     # ---- data
@@ -167,23 +207,36 @@ class _Bench:
     # ---- what is measured
 
     def ceilings(self) -> None:
-        """The best of copies of two sizes by the driver and by a kernel of torch: which is fastest differs from card to card."""
+        """The best of copies of two sizes by the driver and by a kernel of torch: which is fastest
+        differs from card to card.
+        """
         torch = self.torch
         sink = torch.zeros(1, dtype=torch.int32, device="cuda")
         copies, reads = [], []
         handle = self.stream.cuda_stream
         for size in (1 << 28, 1 << 30):
-            a, b = self.bytes_(size).view(torch.int32), torch.empty(size // 4, dtype=torch.int32, device="cuda")
-            copies += [2 * size / self.time([call])[0] / 1e3 for call in (lambda: b.copy_(a), lambda: torch.add(a, 1, out=b))]  # noqa: B023
+            a, b = (
+                self.bytes_(size).view(torch.int32),
+                torch.empty(size // 4, dtype=torch.int32, device="cuda"),
+            )
+            copies += [
+                2 * size / self.time([call])[0] / 1e3
+                for call in (lambda: b.copy_(a), lambda: torch.add(a, 1, out=b))
+            ]
             for per in (4, 6, 8):
                 blocks = self.properties.multi_processor_count * per
                 call = lambda: self.lib.read_probe(a.view(torch.uint8), sink, blocks, stream=handle)  # noqa: B023, E731
                 reads.append(size / self.time([call])[0] / 1e3)
         self.report.ceilings = {"copy": round(max(copies), 1), "read": round(max(reads), 1)}
-        self.say(f"copy {self.report.ceilings['copy']} GB/s, read only {self.report.ceilings['read']} GB/s")
+        self.say(
+            f"copy {self.report.ceilings['copy']} GB/s, read only {self.report.ceilings['read']}"
+            " GB/s"
+        )
 
     def reads(self, shapes: Sequence[tuple[int, int]]) -> None:
-        """The read-only probe on as many bytes as the NVFP4 weights of each shape: what a launch of that size can reach at all."""
+        """The read-only probe on as many bytes as the NVFP4 weights of each shape: what a launch of
+        that size can reach at all.
+        """
         sink = self.torch.zeros(1, dtype=self.torch.int32, device="cuda")
         for n, k in shapes:
             nbytes = n * k * 9 // 16
@@ -191,33 +244,69 @@ class _Bench:
             best = None
             for per in (2, 4, 8):
                 blocks = self.properties.multi_processor_count * per
-                calls = [lambda v=v: self.lib.read_probe(v, sink, blocks, stream=self.stream.cuda_stream) for v in sets]  # noqa: B023
+                calls = [
+                    lambda v=v: self.lib.read_probe(v, sink, blocks, stream=self.stream.cuda_stream)
+                    for v in sets
+                ]
                 timed = self.time(calls)
                 best = min(best or timed, timed)
-            row = Row("read probe", f"{n}x{k}", 0, best[0], nbytes, best[1], "the bytes of that shape, nothing computed")
+            row = Row(
+                "read probe",
+                f"{n}x{k}",
+                0,
+                best[0],
+                nbytes,
+                best[1],
+                "the bytes of that shape, nothing computed",
+            )
             self.report.rows.append(row)
             share = row.gb_s / self.report.ceilings["copy"]
-            self.say(f"{row.what:<34} {row.shape:>14}  M 0  {row.us:8.2f} us  {row.gb_s:7.0f} GB/s  {share:6.1%}  {row.note}")
+            self.say(
+                f"{row.what:<34} {row.shape:>14}  M 0  {row.us:8.2f} us  {row.gb_s:7.0f} GB/s "
+                f" {share:6.1%}  {row.note}"
+            )
 
-    def fp4(self, shapes: Sequence[tuple[int, int]], tokens: Sequence[int], pdl: Sequence[bool] = (False,), **variant: int) -> None:
+    def fp4(
+        self,
+        shapes: Sequence[tuple[int, int]],
+        tokens: Sequence[int],
+        pdl: Sequence[bool] = (False,),
+        **variant: int,
+    ) -> None:
         for n, k in shapes:
             nbytes = n * k * 9 // 16
-            sets = [(self.bytes_(n, k // 2), self.scales(n, k // 16)) for _ in range(self.copies(nbytes))]
+            sets = [
+                (self.bytes_(n, k // 2), self.scales(n, k // 16))
+                for _ in range(self.copies(nbytes))
+            ]
             alpha = self.ones(1)
             for m in tokens:
-                x, y = self.x(m, k), self.torch.empty(m, n, dtype=self.torch.bfloat16, device="cuda")
+                x, y = (
+                    self.x(m, k),
+                    self.torch.empty(m, n, dtype=self.torch.bfloat16, device="cuda"),
+                )
                 for p in pdl:
                     calls = [
-                        lambda c=c, s=s: self.lib.fp4_gemv(x, c, s, alpha, y, stream=self.stream.cuda_stream, pdl=p, **variant)  # noqa: B023
+                        lambda c=c, s=s: self.lib.fp4_gemv(
+                            x, c, s, alpha, y, stream=self.stream.cuda_stream, pdl=p, **variant
+                        )
                         for c, s in sets
                     ]
-                    what = "fp4_gemv" + (" pdl" if p else "") + "".join(f" {name}={value}" for name, value in variant.items())
+                    what = (
+                        "fp4_gemv"
+                        + (" pdl" if p else "")
+                        + "".join(f" {name}={value}" for name, value in variant.items())
+                    )
                     self.row(what, f"{n}x{k}", m, nbytes, calls)
 
     def sparse(self, shapes: Sequence[tuple[int, int]]) -> None:
         """2:4 tiles of random bytes; positions are drawn from the six that are in order."""
         torch = self.torch
-        legal = torch.tensor([a | b << 2 for a in range(4) for b in range(a + 1, 4)], dtype=torch.uint8, device="cuda")
+        legal = torch.tensor(
+            [a | b << 2 for a in range(4) for b in range(a + 1, 4)],
+            dtype=torch.uint8,
+            device="cuda",
+        )
         for n, k in shapes:
             nbytes = n * k * 7 // 16
             sets = []
@@ -227,8 +316,15 @@ class _Bench:
                 tiles[..., 1024:1536] = pick[0] | pick[1] << 4
                 tiles[..., 1536:] = self.scales(n // 16, k // 256, 256)
                 sets.append(tiles)
-            alpha, x, y = self.ones(1), self.x(1, k), torch.empty(1, n, dtype=torch.bfloat16, device="cuda")
-            calls = [lambda t=t: self.lib.sparse_gemv(x, t, alpha, y, stream=self.stream.cuda_stream) for t in sets]  # noqa: B023
+            alpha, x, y = (
+                self.ones(1),
+                self.x(1, k),
+                torch.empty(1, n, dtype=torch.bfloat16, device="cuda"),
+            )
+            calls = [
+                lambda t=t: self.lib.sparse_gemv(x, t, alpha, y, stream=self.stream.cuda_stream)
+                for t in sets
+            ]
             self.row("sparse_gemv", f"{n}x{k}", 1, nbytes, calls, "2:4 data")
 
     def fp8(self, shapes: Sequence[tuple[int, int]], tokens: Sequence[int]) -> None:
@@ -236,40 +332,85 @@ class _Bench:
             sets = [self.scales(n, k) for _ in range(self.copies(n * k))]
             scale = self.ones(n)
             for m in tokens:
-                x, y = self.x(m, k), self.torch.empty(m, n, dtype=self.torch.bfloat16, device="cuda")
-                calls = [lambda w=w: self.lib.fp8_gemv(x, w, scale, y, stream=self.stream.cuda_stream) for w in sets]  # noqa: B023
+                x, y = (
+                    self.x(m, k),
+                    self.torch.empty(m, n, dtype=self.torch.bfloat16, device="cuda"),
+                )
+                calls = [
+                    lambda w=w: self.lib.fp8_gemv(x, w, scale, y, stream=self.stream.cuda_stream)
+                    for w in sets
+                ]
                 self.row("fp8_gemv", f"{n}x{k}", m, n * k, calls)
 
     def lm_head(self, n: int, k: int) -> None:
         w = [self.scales(n, k) for _ in range(2)]
         scale, x = self.ones(n), self.x(1, k)
-        logits, index = self.torch.empty(1, n, device="cuda"), self.torch.empty(1, dtype=self.torch.int64, device="cuda")
-        calls = [lambda v=v: self.lib.lm_head(x, v, scale, logits, index, stream=self.stream.cuda_stream) for v in w]
+        logits, index = (
+            self.torch.empty(1, n, device="cuda"),
+            self.torch.empty(1, dtype=self.torch.int64, device="cuda"),
+        )
+        calls = [
+            lambda v=v: self.lib.lm_head(x, v, scale, logits, index, stream=self.stream.cuda_stream)
+            for v in w
+        ]
         self.row("lm_head fp8 + argmax", f"{n}x{k}", 1, n * k, calls)
 
-    def moe(self, name: str, experts: int, topk: int, inter: int, hidden: int, tokens: Sequence[int]) -> None:
-        """One layer of all its experts; each launch takes other ids, so that all experts are read in turn."""
+    def moe(
+        self, name: str, experts: int, topk: int, inter: int, hidden: int, tokens: Sequence[int]
+    ) -> None:
+        """One layer of all its experts; each launch takes other ids, so that all experts are read
+        in turn.
+        """
         torch = self.torch
-        w13 = (self.bytes_(experts, 2 * inter, hidden // 2), self.scales(experts, 2 * inter, hidden // 16), self.ones(experts, 2))
-        w2 = (self.bytes_(experts, hidden, inter // 2), self.scales(experts, hidden, inter // 16), self.ones(experts))
+        w13 = (
+            self.bytes_(experts, 2 * inter, hidden // 2),
+            self.scales(experts, 2 * inter, hidden // 16),
+            self.ones(experts, 2),
+        )
+        w2 = (
+            self.bytes_(experts, hidden, inter // 2),
+            self.scales(experts, hidden, inter // 16),
+            self.ones(experts),
+        )
         for m in tokens:
             nbytes = m * topk * 3 * inter * hidden * 9 // 16
             order = torch.randperm(experts, device="cuda").to(torch.int32)
-            sets = [order[i : i + m * topk].view(m, topk).contiguous() for i in range(0, experts - m * topk + 1, m * topk)]
+            sets = [
+                order[i : i + m * topk].view(m, topk).contiguous()
+                for i in range(0, experts - m * topk + 1, m * topk)
+            ]
             weights = torch.rand(m, topk, device="cuda")
-            x, h, y = self.x(m, hidden), self.x(m * topk, inter).view(m, topk, inter), self.x(m, hidden)
+            x, h, y = (
+                self.x(m, hidden),
+                self.x(m * topk, inter).view(m, topk, inter),
+                self.x(m, hidden),
+            )
             for pdl in (False, True):
                 calls = [
-                    lambda ids=ids: self.lib.moe_decode(x, w13, w2, ids, weights, h, y, stream=self.stream.cuda_stream, pdl=pdl)  # noqa: B023
+                    lambda ids=ids: self.lib.moe_decode(
+                        x, w13, w2, ids, weights, h, y, stream=self.stream.cuda_stream, pdl=pdl
+                    )
                     for ids in sets
                 ]
-                self.row("moe_decode" + (" pdl" if pdl else ""), name, m, nbytes, calls, f"{len(sets)} sets of ids")
+                self.row(
+                    "moe_decode" + (" pdl" if pdl else ""),
+                    name,
+                    m,
+                    nbytes,
+                    calls,
+                    f"{len(sets)} sets of ids",
+                )
 
     def quant(self, m: int, k: int) -> None:
         x = [self.x(m, k) for _ in range(self.copies(2 * m * k))]
         codes, scales, g = self.bytes_(m, k // 2), self.bytes_(m, k // 16), self.ones(1)
-        calls = [lambda v=v: self.lib.quantize(v, g, codes, scales, stream=self.stream.cuda_stream) for v in x]
-        self.row("quantize", f"{m}x{k}", m, m * k * 2 + m * k * 9 // 16, calls, "bytes read and written")
+        calls = [
+            lambda v=v: self.lib.quantize(v, g, codes, scales, stream=self.stream.cuda_stream)
+            for v in x
+        ]
+        self.row(
+            "quantize", f"{m}x{k}", m, m * k * 2 + m * k * 9 // 16, calls, "bytes read and written"
+        )
 
     # ---- rivals
 
@@ -288,9 +429,18 @@ class _Bench:
 
     def torch_bf16(self) -> None:
         for n, k in COMPARED:
-            w = [self.torch.randn(n, k, device="cuda", dtype=self.torch.bfloat16) for _ in range(self.copies(2 * n * k))]
+            w = [
+                self.torch.randn(n, k, device="cuda", dtype=self.torch.bfloat16)
+                for _ in range(self.copies(2 * n * k))
+            ]
             x = self.x(1, k)
-            self.row("torch linear bf16", f"{n}x{k}", 1, 2 * n * k, [lambda v=v: self.torch.nn.functional.linear(x, v) for v in w])  # noqa: B023
+            self.row(
+                "torch linear bf16",
+                f"{n}x{k}",
+                1,
+                2 * n * k,
+                [lambda v=v: self.torch.nn.functional.linear(x, v) for v in w],
+            )
 
     def torch_int4(self) -> None:
         torch = self.torch
@@ -302,7 +452,9 @@ class _Bench:
                 sets.append((packed, torch.randn(k // 128, n, 2, device="cuda").bfloat16()))
             x = self.x(1, k)
             calls = [lambda w=w, s=s: torch._weight_int4pack_mm(x, w, 128, s) for w, s in sets]  # noqa: B023
-            self.row("torch _weight_int4pack_mm", f"{n}x{k}", 1, nbytes, calls, "INT4, groups of 128")
+            self.row(
+                "torch _weight_int4pack_mm", f"{n}x{k}", 1, nbytes, calls, "INT4, groups of 128"
+            )
 
     def bitsandbytes(self) -> None:
         import bitsandbytes.functional as bnb
@@ -344,18 +496,33 @@ class _Bench:
             got = layers[0][0](x)
             want = torch.empty(1, n, device="cuda")
             tensors = layers[0][1]
-            self.lib.fp4_gemv(x, tensors["weight"], tensors["weight_scale"], tensors["weight_scale_2"], want)
+            self.lib.fp4_gemv(
+                x, tensors["weight"], tensors["weight_scale"], tensors["weight_scale_2"], want
+            )
             error = float((got.float() - want).norm() / want.norm())
-            self.row("humming NVFP4", f"{n}x{k}", 1, nbytes, [lambda v=v: v(x) for v, _ in layers], f"differs by {error:.1e}")  # noqa: B023
+            self.row(
+                "humming NVFP4",
+                f"{n}x{k}",
+                1,
+                nbytes,
+                [lambda v=v: v(x) for v, _ in layers],
+                f"differs by {error:.1e}",
+            )
 
     def triton(self) -> None:
         from sparkbook.kernels.triton_gemv import fp4_gemv
 
         for n, k in COMPARED:
             nbytes = n * k * 9 // 16
-            sets = [(self.bytes_(n, k // 2), self.scales(n, k // 16)) for _ in range(self.copies(nbytes))]
+            sets = [
+                (self.bytes_(n, k // 2), self.scales(n, k // 16))
+                for _ in range(self.copies(nbytes))
+            ]
             alpha, x = self.ones(1), self.x(1, k)
-            y, want = self.torch.empty(1, n, dtype=x.dtype, device="cuda"), self.torch.empty(1, n, device="cuda")
+            y, want = (
+                self.torch.empty(1, n, dtype=x.dtype, device="cuda"),
+                self.torch.empty(1, n, device="cuda"),
+            )
             fp4_gemv(x, *sets[0], alpha, y)
             self.lib.fp4_gemv(x, *sets[0], alpha, want)
             error = float((y.float() - want).norm() / want.norm())

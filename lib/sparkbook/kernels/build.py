@@ -1,8 +1,10 @@
-"""Building the CUDA sources: which compiler, one line of nvcc for each target, and a look at what came out.
+"""Building the CUDA sources: which compiler, one line of nvcc for each target, and a look at what
+came out.
 
-A target is what nvcc calls `sm_...`: sm_90 (H100, H200), sm_120f (RTX 50 and RTX PRO Blackwell, and GB10) and sm_121f (GB10, the
-Spark). The `f` matters: plain sm_120 and sm_121 reject the FP4 conversion instructions that the chip has. Each target becomes one
-shared library with a C interface; it needs no torch to build and none to load.
+A target is what nvcc calls `sm_...`: sm_90 (H100, H200), sm_120f (RTX 50 and RTX PRO Blackwell, and
+GB10) and sm_121f (GB10, the Spark). The `f` matters: plain sm_120 and sm_121 reject the FP4
+conversion instructions that the chip has. Each target becomes one shared library with a C
+interface; it needs no torch to build and none to load.
 """
 
 from __future__ import annotations
@@ -21,7 +23,9 @@ from sparkbook.errors import SparkbookError
 
 TARGETS = ("sm_90", "sm_120f", "sm_121f")
 VERSION = 7
-"""Of the kernels, as `kernels/VERSIONS.md` counts. A benchmark's report carries it, beside the hash of the sources."""
+"""Of the kernels, as `kernels/VERSIONS.md` counts. A benchmark's report carries it, beside the hash
+of the sources.
+"""
 _FLAGS = (
     "-O3",
     "-std=c++17",
@@ -54,8 +58,14 @@ class Toolchain:
         return found[1] if found else "unknown"
 
     def flags(self) -> list[str]:
-        """What nvcc has to be told because it lies in a wheel: the wheels have no lib64 and no unversioned libraries."""
-        return ["-I", str(self.root / "include"), "-L", str(self.root / "lib")] if self.origin == "wheel" else []
+        """What nvcc has to be told because it lies in a wheel: the wheels have no lib64 and no
+        unversioned libraries.
+        """
+        return (
+            ["-I", str(self.root / "include"), "-L", str(self.root / "lib")]
+            if self.origin == "wheel"
+            else []
+        )
 
 
 @dataclass(frozen=True)
@@ -70,15 +80,26 @@ class Built:
     fresh: bool  # False: it was there already, of the same sources
 
     def to_dict(self) -> dict[str, str | int | bool]:
-        return {"target": self.target, "path": str(self.path), "kernels": self.kernels, "spilled_bytes": self.spills, "fresh": self.fresh}
+        return {
+            "target": self.target,
+            "path": str(self.path),
+            "kernels": self.kernels,
+            "spilled_bytes": self.spills,
+            "fresh": self.fresh,
+        }
 
 
 def sources() -> Path:
-    """The folder of the CUDA sources. Raises SparkbookError where the package is installed without them."""
-    folder = Path(os.environ.get("SPARKBOOK_KERNELS") or Path(__file__).resolve().parents[3] / "kernels")
+    """The folder of the CUDA sources. Raises SparkbookError where the package is installed without
+    them.
+    """
+    folder = Path(
+        os.environ.get("SPARKBOOK_KERNELS") or Path(__file__).resolve().parents[3] / "kernels"
+    )
     if not (folder / "gemv.cu").is_file():
         raise SparkbookError(
-            f"{folder} has no CUDA sources: work in a checkout of the project, or name its kernels folder in SPARKBOOK_KERNELS"
+            f"{folder} has no CUDA sources: work in a checkout of the project, or name its kernels"
+            " folder in SPARKBOOK_KERNELS"
         )
     return folder
 
@@ -89,7 +110,8 @@ def build_folder() -> Path:
 
 
 def find_toolchain() -> Toolchain:
-    """nvcc from CUDA_HOME (or CUDA_PATH), from PATH, or from the PyPI wheels beside this Python, in this order.
+    """nvcc from CUDA_HOME (or CUDA_PATH), from PATH, or from the PyPI wheels beside this Python, in
+    this order.
 
     Raises SparkbookError that says how to get one.
     """
@@ -97,7 +119,9 @@ def find_toolchain() -> Toolchain:
         if home := os.environ.get(name):
             nvcc = Path(home) / "bin" / "nvcc"
             if not nvcc.is_file():
-                raise SparkbookError(f"{name} is {home}, but there is no bin/nvcc in it: correct it or unset it")
+                raise SparkbookError(
+                    f"{name} is {home}, but there is no bin/nvcc in it: correct it or unset it"
+                )
             return Toolchain(nvcc, name, Path(home))
     if found := shutil.which("nvcc"):
         return Toolchain(Path(found), "PATH", Path(found).resolve().parents[1])
@@ -105,13 +129,23 @@ def find_toolchain() -> Toolchain:
         for root in sorted(Path(folder or ".").glob("nvidia/cu1[3-9]")):
             if (root / "bin" / "nvcc").is_file():
                 if missing := [
-                    part for part in ("nvvm/bin/cicc", "include/cuda_runtime.h", "include/crt/host_defines.h") if not (root / part).exists()
+                    part
+                    for part in (
+                        "nvvm/bin/cicc",
+                        "include/cuda_runtime.h",
+                        "include/crt/host_defines.h",
+                    )
+                    if not (root / part).exists()
                 ]:
-                    raise SparkbookError(f"the wheel of nvcc at {root} lacks {', '.join(missing)}: pip install {WHEELS}")
+                    raise SparkbookError(
+                        f"the wheel of nvcc at {root} lacks {', '.join(missing)}: pip install"
+                        f" {WHEELS}"
+                    )
                 return Toolchain(root / "bin" / "nvcc", "wheel", root)
     raise SparkbookError(
-        "no CUDA compiler: looked in CUDA_HOME, on PATH and for PyPI's wheels. Install the CUDA toolkit 13.0 or later, "
-        f"or its compiler alone: pip install {WHEELS}. Without one, the numpy reference (sparkbook.kernels.reference) works"
+        "no CUDA compiler: looked in CUDA_HOME, on PATH and for PyPI's wheels. Install the CUDA"
+        f" toolkit 13.0 or later, or its compiler alone: pip install {WHEELS}. Without one, the"
+        " numpy reference (sparkbook.kernels.reference) works"
     )
 
 
@@ -124,12 +158,16 @@ def source_hash() -> str:
 
 
 def library_path(target: str) -> Path:
-    """Where `target`'s library lies, or would. The name carries the hash of the sources: an old one is never taken for the new."""
+    """Where `target`'s library lies, or would. The name carries the hash of the sources: an old one
+    is never taken for the new.
+    """
     return build_folder() / f"sparkbook-{target}-{source_hash()}.so"
 
 
 def build(target: str, *, toolchain: Toolchain | None = None, again: bool = False) -> Built:
-    """Compiles `target`, or finds it compiled. Raises SparkbookError with the compiler's words if it fails."""
+    """Compiles `target`, or finds it compiled. Raises SparkbookError with the compiler's words if
+    it fails.
+    """
     if target not in TARGETS:
         raise SparkbookError(f"there is no target '{target}'; targets are {', '.join(TARGETS)}")
     path = library_path(target)
@@ -154,8 +192,14 @@ def build(target: str, *, toolchain: Toolchain | None = None, again: bool = Fals
         done = _run(command)
         if done.returncode:
             part.unlink(missing_ok=True)
-            said = "\n".join(line for line in (done.stderr + done.stdout).splitlines() if not line.startswith("ptxas info"))
-            raise SparkbookError(f"nvcc ({toolchain.nvcc}) could not compile {target}:\n{said.strip()[-2000:]}")
+            said = "\n".join(
+                line
+                for line in (done.stderr + done.stdout).splitlines()
+                if not line.startswith("ptxas info")
+            )
+            raise SparkbookError(
+                f"nvcc ({toolchain.nvcc}) could not compile {target}:\n{said.strip()[-2000:]}"
+            )
         log.write_text(done.stderr + done.stdout, "utf-8")
         part.replace(path)
         for old in path.parent.glob(f"sparkbook-{target}-*"):
@@ -169,27 +213,44 @@ def build(target: str, *, toolchain: Toolchain | None = None, again: bool = Fals
 
 def find_disassembler() -> Path:
     """cuobjdump, from where nvcc can come from. Raises SparkbookError."""
-    places = [Path(home) / "bin" for name in ("CUDA_HOME", "CUDA_PATH") if (home := os.environ.get(name))]
+    places = [
+        Path(home) / "bin" for name in ("CUDA_HOME", "CUDA_PATH") if (home := os.environ.get(name))
+    ]
     places += [Path(found).parent] if (found := shutil.which("cuobjdump")) else []
-    places += [root / "bin" for folder in sys.path for root in sorted(Path(folder or ".").glob("nvidia/cu1[3-9]"))]
+    places += [
+        root / "bin"
+        for folder in sys.path
+        for root in sorted(Path(folder or ".").glob("nvidia/cu1[3-9]"))
+    ]
     for place in places:
         if (place / "cuobjdump").is_file():
             return place / "cuobjdump"
-    raise SparkbookError("no cuobjdump: install the CUDA toolkit, or pip install nvidia-cuda-cuobjdump nvidia-cuda-nvdisasm")
+    raise SparkbookError(
+        "no cuobjdump: install the CUDA toolkit, or pip install nvidia-cuda-cuobjdump"
+        " nvidia-cuda-nvdisasm"
+    )
 
 
 def instructions(library: Path) -> Counter[str]:
-    """How often each machine instruction stands in a library, by its full name such as 'F2FP.SATFINITE.E2M1.F32.PACK_AB_MERGE_C'."""
+    """How often each machine instruction stands in a library, by its full name such as
+    'F2FP.SATFINITE.E2M1.F32.PACK_AB_MERGE_C'.
+    """
     tool = find_disassembler()
     # cuobjdump calls nvdisasm, which the wheels put beside it.
     environment = {**os.environ, "PATH": f"{tool.parent}{os.pathsep}{os.environ.get('PATH', '')}"}
     done = _run([str(tool), "-sass", str(library)], environment)
     if done.returncode:
         raise SparkbookError(f"cuobjdump could not read {library}: {done.stderr.strip()[-500:]}")
-    return Counter(re.findall(r"^\s+/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+ )?([A-Z][A-Z0-9_.]*)", done.stdout, re.MULTILINE))
+    return Counter(
+        re.findall(
+            r"^\s+/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+ )?([A-Z][A-Z0-9_.]*)", done.stdout, re.MULTILINE
+        )
+    )
 
 
-def _run(command: list[str], environment: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+def _run(
+    command: list[str], environment: dict[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
     try:
         return subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
     except OSError as error:

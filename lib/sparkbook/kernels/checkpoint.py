@@ -1,4 +1,5 @@
-"""Reads NVFP4 weights out of a checkpoint as the kernels take them: from a folder, or from the hub by ranges, a layer at a time.
+"""Reads NVFP4 weights out of a checkpoint as the kernels take them: from a folder, or from the hub
+by ranges, a layer at a time.
 
     opened = checkpoint.open_folder("~/models/some-NVFP4")
     layer = opened.linear("model.layers.0.mlp.down_proj")
@@ -6,13 +7,16 @@
 
 Two producers store the same numbers under different names:
 
-    Model Optimizer      weight         weight_scale   weight_scale_2 (multiplies)       input_scale (multiplies)
-    compressed-tensors   weight_packed  weight_scale   weight_global_scale (divides)     input_global_scale (divides)
+    Model Optimizer      weight         weight_scale   weight_scale_2 (multiplies)       input_scale
+    (multiplies) compressed-tensors   weight_packed  weight_scale   weight_global_scale (divides)
+    input_global_scale (divides)
 
-Model Optimizer: `modelopt/torch/quantization/qtensor/nvfp4_tensor.py` of https://github.com/NVIDIA/Model-Optimizer. compressed-tensors:
-`compressors/nvfp4/base.py` and `generate_gparam` of https://github.com/vllm-project/compressed-tensors. Block scales are stored row by
-row; some exports have them in the tiles of 128 rows x 4 that cuBLAS and CUTLASS read
-(https://docs.nvidia.com/cuda/cublas/#d-block-scaling-factors-layout), which are put back in order here.
+Model Optimizer: `modelopt/torch/quantization/qtensor/nvfp4_tensor.py` of
+https://github.com/NVIDIA/Model-Optimizer. compressed-tensors: `compressors/nvfp4/base.py` and
+`generate_gparam` of https://github.com/vllm-project/compressed-tensors. Block scales are stored row
+by row; some exports have them in the tiles of 128 rows x 4 that cuBLAS and CUTLASS read
+(https://docs.nvidia.com/cuda/cublas/#d-block-scaling-factors-layout), which are put back in order
+here.
 """
 
 from __future__ import annotations
@@ -65,7 +69,8 @@ class Linear:
         codes: uint8 [N, K / 2], the even k in the low nibble.
         scales: E4M3 bytes, uint8 [N, K / 16], row by row.
         alpha: the tensor's scale; multiplies.
-        input_scale: what the checkpoint says of the activations; multiplies; None: it says nothing. The kernels here don't need it.
+        input_scale: what the checkpoint says of the activations; multiplies; None: it says nothing.
+            The kernels here don't need it.
         producer: `modelopt` or `compressed-tensors`.
         swizzled: whether the scales were stored in tiles.
     """
@@ -84,15 +89,19 @@ class Linear:
         return self.codes.shape[0], 2 * self.codes.shape[1]
 
     def dequantize(self) -> F32:
-        """The weights as float32 [N, K]: (code x scale) x alpha; a library that takes scale x alpha first differs in the last bit."""
+        """The weights as float32 [N, K]: (code x scale) x alpha; a library that takes scale x alpha
+        first differs in the last bit.
+        """
         return dequantize(self.codes, self.scales, float(self.alpha))
 
 
 @dataclass(frozen=True)
 class Experts:
-    """The routed experts of a layer, stacked as `reference.moe_decode` and `Library.moe_decode` take them.
+    """The routed experts of a layer, stacked as `reference.moe_decode` and `Library.moe_decode`
+    take them.
 
-    `w13`: (codes [E, 2 I, hidden / 2], scales [E, 2 I, hidden / 16], alpha float32 [E, 2]), gate's rows before up's; `w2`: (codes
+    `w13`: (codes [E, 2 I, hidden / 2], scales [E, 2 I, hidden / 16], alpha float32 [E, 2]), gate's
+        rows before up's; `w2`: (codes
     [E, hidden, I / 2], scales, alpha [E]).
     """
 
@@ -114,11 +123,21 @@ class _Entry:
 class NVFP4Checkpoint:
     """The tensors of a checkpoint; nothing but headers is read until a layer is asked for."""
 
-    def __init__(self, name: str, entries: Mapping[str, _Entry], read: Callable[[str, int, int], bytes], left_out: tuple[str, ...]) -> None:
-        """`read` gives bytes begin to end of a file; `left_out` are the modules that the config says are not quantized."""
+    def __init__(
+        self,
+        name: str,
+        entries: Mapping[str, _Entry],
+        read: Callable[[str, int, int], bytes],
+        left_out: tuple[str, ...],
+    ) -> None:
+        """`read` gives bytes begin to end of a file; `left_out` are the modules that the config
+        says are not quantized.
+        """
         self.name, self._entries, self._read, self.left_out = name, dict(entries), read, left_out
         keys = (".weight", ".weight_packed", ".qweight")
-        modules = sorted({tensor.rpartition(".")[0] for tensor in self._entries if tensor.endswith(keys)})
+        modules = sorted(
+            {tensor.rpartition(".")[0] for tensor in self._entries if tensor.endswith(keys)}
+        )
         self._formats = {module: self._format(module) for module in modules}
 
     @property
@@ -136,17 +155,23 @@ class NVFP4Checkpoint:
 
         Args:
             name: the module's, such as `model.layers.0.mlp.down_proj`.
-            swizzled: whether the block scales lie in tiles. None: told by their shape, which says it only where a dimension was filled
-                up to whole tiles; where it was not, they are taken row by row, as both producers write them by default.
+            swizzled: whether the block scales lie in tiles. None: told by their shape, which says
+                it only where a dimension was filled up to whole tiles; where it was not, they are
+                taken row by row, as both producers write them by default.
 
         Raises:
-            SparkbookError: there is no such layer, it is in another format, a scale is missing, or shapes and types don't fit.
+            SparkbookError: there is no such layer, it is in another format, a scale is missing, or
+                shapes and types don't fit.
         """
         name = name.removesuffix(".weight_packed").removesuffix(".weight")
         form = self._formats.get(name)
         if form is None:
             close = difflib.get_close_matches(name, self.linears, 3, 0.6)
-            hint = f"did you mean {', '.join(close)}?" if close else f"it has {len(self.linears)} NVFP4 layers"
+            hint = (
+                f"did you mean {', '.join(close)}?"
+                if close
+                else f"it has {len(self.linears)} NVFP4 layers"
+            )
             raise SparkbookError(f"{self.name} has no layer '{name}'; {hint}")
         if form != "nvfp4":
             named = [pattern for pattern in self.left_out if _matches(pattern, name)]
@@ -156,12 +181,17 @@ class NVFP4Checkpoint:
         weight = self._entries[f"{name}.weight_packed" if packed else f"{name}.weight"]
         if len(weight.shape) != 2 or weight.shape[1] % (BLOCK // 2) or not weight.shape[0]:
             raise SparkbookError(
-                f"{name}: the codes have the shape {list(weight.shape)}; expected N rows of K / 2 bytes, K a multiple of 16"
+                f"{name}: the codes have the shape {list(weight.shape)}; expected N rows of K / 2"
+                " bytes, K a multiple of 16"
             )
         rows, blocks = weight.shape[0], weight.shape[1] // (BLOCK // 2)
         scales, tiled = self._scales(name, rows, blocks, swizzled)
-        alpha = self._factor(name, "weight_global_scale" if packed else "weight_scale_2", divides=packed, needed=True)
-        given = self._factor(name, "input_global_scale" if packed else "input_scale", divides=packed, needed=False)
+        alpha = self._factor(
+            name, "weight_global_scale" if packed else "weight_scale_2", divides=packed, needed=True
+        )
+        given = self._factor(
+            name, "input_global_scale" if packed else "input_scale", divides=packed, needed=False
+        )
         return Linear(
             name,
             self._bytes(weight).reshape(weight.shape),
@@ -173,41 +203,71 @@ class NVFP4Checkpoint:
         )
 
     def joined(self, names: Sequence[str]) -> Linear:
-        """Several layers with the same input as one, rows one below the other: q, k and v, or gate and up.
+        """Several layers with the same input as one, rows one below the other: q, k and v, or gate
+        and up.
 
         Raises:
-            SparkbookError: their widths differ, or their tensors' scales: the product takes one. (vLLM then takes the largest for all, and
+            SparkbookError: their widths differ, or their tensors' scales: the product takes one.
+                (vLLM then takes the largest for all, and
             warns; that changes the weights.)
         """
         parts = [self.linear(name) for name in names]
         if len({part.shape[1] for part in parts}) != 1:
-            raise SparkbookError(f"{', '.join(names)} have inputs of {', '.join(str(p.shape[1]) for p in parts)}: they can't be joined")
+            raise SparkbookError(
+                f"{', '.join(names)} have inputs of {', '.join(str(p.shape[1]) for p in parts)}:"
+                " they can't be joined"
+            )
         if len({float(part.alpha) for part in parts}) != 1:
-            raise SparkbookError(f"{', '.join(names)} have different tensor scales: multiply with them one by one")
-        codes, scales = np.concatenate([p.codes for p in parts]), np.concatenate([p.scales for p in parts])
+            raise SparkbookError(
+                f"{', '.join(names)} have different tensor scales: multiply with them one by one"
+            )
+        codes, scales = (
+            np.concatenate([p.codes for p in parts]),
+            np.concatenate([p.scales for p in parts]),
+        )
         first = parts[0]
-        return Linear("+".join(names), codes, scales, first.alpha, first.input_scale, first.producer, any(p.swizzled for p in parts))
+        return Linear(
+            "+".join(names),
+            codes,
+            scales,
+            first.alpha,
+            first.input_scale,
+            first.producer,
+            any(p.swizzled for p in parts),
+        )
 
     def experts(self, name: str) -> Experts:
         """The routed experts below a module, such as `model.layers.0.mlp.experts`.
 
         Raises:
-            SparkbookError: there are none, one of them is missing or in another format, or their shapes differ.
+            SparkbookError: there are none, one of them is missing or in another format, or their
+                shapes differ.
         """
         pattern = re.compile(re.escape(name) + r"\.(\d+)\.(\w+)$")
         found = {(int(m[1]), m[2]) for module in self._formats if (m := pattern.match(module))}
         numbers = sorted({number for number, _ in found})
         if not numbers:
             raise SparkbookError(
-                f"{self.name} has no experts at '{name}': expected {name}.0.gate_proj and so on; stacked ones are not read"
+                f"{self.name} has no experts at '{name}': expected {name}.0.gate_proj and so on;"
+                " stacked ones are not read"
             )
         if numbers != list(range(len(numbers))):
             missing = next(i for i in range(len(numbers)) if i not in numbers)
             raise SparkbookError(f"{name}: expert {missing} is missing, of {numbers[-1] + 1}")
-        gate, up, down = next((names for names in _PROJECTIONS if (0, names[0]) in found), _PROJECTIONS[0])
-        parts = [[self.linear(f"{name}.{number}.{part}") for part in (gate, up, down)] for number in numbers]
-        if len({tuple(part.shape for part in expert) for expert in parts}) != 1 or parts[0][0].shape != parts[0][1].shape:
-            raise SparkbookError(f"{name}: the experts' shapes differ, such as {[part.shape for part in parts[0]]}")
+        gate, up, down = next(
+            (names for names in _PROJECTIONS if (0, names[0]) in found), _PROJECTIONS[0]
+        )
+        parts = [
+            [self.linear(f"{name}.{number}.{part}") for part in (gate, up, down)]
+            for number in numbers
+        ]
+        if (
+            len({tuple(part.shape for part in expert) for expert in parts}) != 1
+            or parts[0][0].shape != parts[0][1].shape
+        ):
+            raise SparkbookError(
+                f"{name}: the experts' shapes differ, such as {[part.shape for part in parts[0]]}"
+            )
         return Experts(
             (
                 np.stack([np.concatenate([e[0].codes, e[1].codes]) for e in parts]),
@@ -225,12 +285,22 @@ class NVFP4Checkpoint:
 
     def _format(self, name: str) -> str:
         """Format of a module's weights, by the types of its tensors."""
-        entry = next(e for key in ("weight_packed", "weight", "qweight") if (e := self._entries.get(f"{name}.{key}")))
+        entry = next(
+            e
+            for key in ("weight_packed", "weight", "qweight")
+            if (e := self._entries.get(f"{name}.{key}"))
+        )
         if entry.dtype not in ("U8", "I8"):
             four = entry.dtype == "I32"
-            return "int4" if four else {"F8_E4M3": "fp8", "F8_E5M2": "fp8"}.get(entry.dtype, entry.dtype.lower())
+            return (
+                "int4"
+                if four
+                else {"F8_E4M3": "fp8", "F8_E5M2": "fp8"}.get(entry.dtype, entry.dtype.lower())
+            )
         scale = self._entries.get(f"{name}.weight_scale")
-        two_level = any(f"{name}.{key}" in self._entries for key in ("weight_scale_2", "weight_global_scale"))
+        two_level = any(
+            f"{name}.{key}" in self._entries for key in ("weight_scale_2", "weight_global_scale")
+        )
         if scale is not None and scale.dtype in ("U8", "F8_E8M0") and not two_level:
             return "mxfp4"
         return "nvfp4" if scale is None or scale.dtype == "F8_E4M3" or two_level else "int8"
@@ -239,10 +309,18 @@ class NVFP4Checkpoint:
         """Block scales row by row, and whether they were stored in tiles."""
         entry = self._entries.get(f"{name}.weight_scale")
         if entry is None:
-            raise SparkbookError(f"{name} has no weight_scale: the scales of its blocks are missing, so its codes mean nothing")
+            raise SparkbookError(
+                f"{name} has no weight_scale: the scales of its blocks are missing, so its codes"
+                " mean nothing"
+            )
         if entry.dtype != "F8_E4M3":
-            raise SparkbookError(f"{name}: weight_scale is of type {entry.dtype}; NVFP4's block scales are F8_E4M3")
-        straight, filled = (rows, blocks), tuple(-(-size // tile) * tile for size, tile in zip((rows, blocks), TILE, strict=True))
+            raise SparkbookError(
+                f"{name}: weight_scale is of type {entry.dtype}; NVFP4's block scales are F8_E4M3"
+            )
+        straight, filled = (
+            (rows, blocks),
+            tuple(-(-size // tile) * tile for size, tile in zip((rows, blocks), TILE, strict=True)),
+        )
         tiled = entry.shape != straight if swizzled is None else swizzled
         if entry.shape != (filled if tiled else straight):
             also = f", or {list(filled)} in tiles" if filled != straight else ""
@@ -254,7 +332,10 @@ class NVFP4Checkpoint:
         if tiled:
             scales = unswizzle(scales)[:rows, :blocks].copy()
         if ((scales & 0x7F) == 0x7F).any():
-            raise SparkbookError(f"{name}: weight_scale holds NaN; the file is damaged or was quantized from weights with NaN")
+            raise SparkbookError(
+                f"{name}: weight_scale holds NaN; the file is damaged or was quantized from weights"
+                " with NaN"
+            )
         return scales, tiled
 
     def _factor(self, name: str, key: str, *, divides: bool, needed: bool) -> float | None:
@@ -263,9 +344,14 @@ class NVFP4Checkpoint:
         if entry is None:
             if not needed:
                 return None
-            raise SparkbookError(f"{name} has no {key}: without the tensor's scale its weights are known up to a factor only")
+            raise SparkbookError(
+                f"{name} has no {key}: without the tensor's scale its weights are known up to a"
+                " factor only"
+            )
         if entry.dtype != "F32" or math.prod(entry.shape) != 1:
-            raise SparkbookError(f"{name}: {key} is {entry.dtype} {list(entry.shape)}; expected one F32")
+            raise SparkbookError(
+                f"{name}: {key} is {entry.dtype} {list(entry.shape)}; expected one F32"
+            )
         value = float(self._bytes(entry).view("<f4")[0])
         # The reciprocal of a subnormal number is infinite in float32.
         with np.errstate(all="ignore"):
@@ -277,14 +363,21 @@ class NVFP4Checkpoint:
     def _bytes(self, entry: _Entry) -> U8:
         data = self._read(entry.file, entry.begin, entry.end)
         if len(data) != entry.end - entry.begin:
-            raise SparkbookError(f"{self.name}: {entry.file} is cut off: {len(data)} of {entry.end - entry.begin} bytes; fetch it again")
+            raise SparkbookError(
+                f"{self.name}: {entry.file} is cut off: {len(data)} of {entry.end - entry.begin}"
+                " bytes; fetch it again"
+            )
         return np.frombuffer(data, np.uint8).copy()
 
 
 def unswizzle(scales: U8) -> U8:
-    """Block scales in tiles, [128 a, 4 b], to row by row: in a tile, row r and column c lie at byte 16 (r % 32) + 4 (r / 32) + c."""
+    """Block scales in tiles, [128 a, 4 b], to row by row: in a tile, row r and column c lie at byte
+    16 (r % 32) + 4 (r / 32) + c.
+    """
     rows, columns = scales.shape
-    tiles = scales.reshape(rows // 128, columns // 4, 32, 4, 4)  # tile row, tile column, r % 32, r / 32, c
+    tiles = scales.reshape(
+        rows // 128, columns // 4, 32, 4, 4
+    )  # tile row, tile column, r % 32, r / 32, c
     return tiles.transpose(0, 3, 2, 1, 4).reshape(rows, columns)
 
 
@@ -308,11 +401,14 @@ def open_folder(folder: str | Path) -> NVFP4Checkpoint:
     for path, header in headers.items():
         (length,) = struct.unpack("<Q", read(path.name, 0, 8))
         entries |= _entries(path.name, header, 8 + length)
-    return NVFP4Checkpoint(str(folder), entries, read, tensors.quantization(config, local.hf_quant(folder)).ignored)
+    return NVFP4Checkpoint(
+        str(folder), entries, read, tensors.quantization(config, local.hf_quant(folder)).ignored
+    )
 
 
 def open_hub(name: str, revision: str | None = None, api: HfApi | None = None) -> NVFP4Checkpoint:
-    """A checkpoint on the hub, at one commit: its headers now, then the bytes of the layers that are asked for.
+    """A checkpoint on the hub, at one commit: its headers now, then the bytes of the layers that
+    are asked for.
 
     Raises:
         SparkbookError: as `sparkbook.checkpoint.hub.read`.
@@ -334,7 +430,9 @@ def open_hub(name: str, revision: str | None = None, api: HfApi | None = None) -
         if 2 <= length <= tensors.MAX_HEADER:
             start += read(file, 8, min(8 + length, size))
         entries |= _entries(file, tensors.parse_header(start, f"{name}/{file}"), 8 + length)
-    return NVFP4Checkpoint(name, entries, read, tensors.quantization(found.config, found.hf_quant).ignored)
+    return NVFP4Checkpoint(
+        name, entries, read, tensors.quantization(found.config, found.hf_quant).ignored
+    )
 
 
 def _entries(file: str, header: Mapping[str, Any], start: int) -> dict[str, _Entry]:
@@ -345,18 +443,23 @@ def _entries(file: str, header: Mapping[str, Any], start: int) -> dict[str, _Ent
             begin, end = (int(offset) for offset in entry["data_offsets"])
             dtype, shape = str(entry["dtype"]), tuple(int(size) for size in entry["shape"])
         except (KeyError, TypeError, ValueError):
-            raise SparkbookError(f"{file}: the header's entry of {name} is not one of a tensor: {str(entry)[:80]}") from None
+            raise SparkbookError(
+                f"{file}: the header's entry of {name} is not one of a tensor: {str(entry)[:80]}"
+            ) from None
         need = math.prod(shape) * _SIZES.get(dtype, 0)
         if begin < 0 or end < begin or (dtype in _SIZES and end - begin != need):
             raise SparkbookError(
-                f"{file}: {name} is {dtype} {list(shape)}, which takes {need} bytes, and the header gives it {end - begin}"
+                f"{file}: {name} is {dtype} {list(shape)}, which takes {need} bytes, and the header"
+                f" gives it {end - begin}"
             )
         found[name] = _Entry(file, dtype, shape, start + begin, start + end)
     return found
 
 
 def _matches(pattern: str, name: str) -> bool:
-    """Whether a config's pattern names a module: as it stands, with `*`, as a regular expression behind `re:`, or as a parent's name."""
+    """Whether a config's pattern names a module: as it stands, with `*`, as a regular expression
+    behind `re:`, or as a parent's name.
+    """
     if pattern.startswith("re:"):
         with contextlib.suppress(re.error):
             return re.match(pattern[3:], name) is not None

@@ -1,10 +1,12 @@
 """The built library, on arrays that are on the GPU already.
 
-An array is a torch tensor, or anything with `__cuda_array_interface__` (CuPy, Numba, cuda-python's wrappers): only its address, shape and
-type are taken, nothing is copied and no torch is needed. Results go into arrays that the caller gives, so that nothing here allocates,
-synchronizes or keeps state: every call can be captured in a CUDA graph.
+An array is a torch tensor, or anything with `__cuda_array_interface__` (CuPy, Numba, cuda-python's
+wrappers): only its address, shape and type are taken, nothing is copied and no torch is needed.
+Results go into arrays that the caller gives, so that nothing here allocates, synchronizes or keeps
+state: every call can be captured in a CUDA graph.
 
-Types: activations bf16 or f16; results f32, bf16 or f16; codes, E4M3 bytes and tiles as one-byte types.
+Types: activations bf16 or f16; results f32, bf16 or f16; codes, E4M3 bytes and tiles as one-byte
+types.
 """
 
 from __future__ import annotations
@@ -21,10 +23,27 @@ from sparkbook.kernels.reference import TILE_BYTES, TILE_K, TILE_ROWS
 
 _KINDS = {"f32": 0, "bf16": 1, "f16": 2}
 _TORCH = {
-    "torch.float32": "f32", "torch.bfloat16": "bf16", "torch.float16": "f16", "torch.uint8": "u8", "torch.float8_e4m3fn": "u8",
-    "torch.float4_e2m1fn_x2": "u8", "torch.int8": "u8", "torch.int32": "i32", "torch.int64": "i64",
-}  # fmt: skip
-_TYPESTR = {"<f4": "f32", "<V2": "bf16", "|V2": "bf16", "<f2": "f16", "|u1": "u8", "|i1": "u8", "|V1": "u8", "<i4": "i32", "<i8": "i64"}
+    "torch.float32": "f32",
+    "torch.bfloat16": "bf16",
+    "torch.float16": "f16",
+    "torch.uint8": "u8",
+    "torch.float8_e4m3fn": "u8",
+    "torch.float4_e2m1fn_x2": "u8",
+    "torch.int8": "u8",
+    "torch.int32": "i32",
+    "torch.int64": "i64",
+}
+_TYPESTR = {
+    "<f4": "f32",
+    "<V2": "bf16",
+    "|V2": "bf16",
+    "<f2": "f16",
+    "|u1": "u8",
+    "|i1": "u8",
+    "|V1": "u8",
+    "<i4": "i32",
+    "<i8": "i64",
+}
 MAX_TOKENS = 8
 
 _P, _I, _L, _F = ctypes.c_void_p, ctypes.c_int, ctypes.c_int64, ctypes.c_float
@@ -32,7 +51,28 @@ _SIGNATURES = {
     "sb_fp4_gemv": [_P, _P, _P, _P, _I, _P, _I, _I, _I, _I, _I, _I, _I, _P],
     "sb_fp8_gemv": [_P, _P, _I, _P, _I, _P, _I, _I, _I, _I, _I, _P],
     "sb_argmax": [_P, _I, _I, _P, _I, _P],
-    "sb_moe_decode": [_P, _P, _P, _P, _P, _P, _I, _P, _P, _P, _I, _P, _P, _I, _I, _I, _I, _I, _I, _P],
+    "sb_moe_decode": [
+        _P,
+        _P,
+        _P,
+        _P,
+        _P,
+        _P,
+        _I,
+        _P,
+        _P,
+        _P,
+        _I,
+        _P,
+        _P,
+        _I,
+        _I,
+        _I,
+        _I,
+        _I,
+        _I,
+        _P,
+    ],
     "sb_quantize": [_P, _I, _P, _P, _P, _I, _I, _I, _P],
     "sb_silu_mul_quantize": [_P, _I, _P, _P, _P, _I, _I, _I, _P],
     "sb_rmsnorm_quantize": [_P, _I, _P, _F, _P, _P, _P, _I, _I, _I, _P],
@@ -50,29 +90,48 @@ class _Array:
     kind: str
 
 
-def _array(name: str, value: Any, kinds: str, shape: tuple[int | None, ...], align: int = 1) -> _Array:
-    """`value` as address, shape and type, if it is what is expected: one of the kinds, the shape (None: any), C order, aligned."""
+def _array(
+    name: str, value: Any, kinds: str, shape: tuple[int | None, ...], align: int = 1
+) -> _Array:
+    """`value` as address, shape and type, if it is what is expected: one of the kinds, the shape
+    (None: any), C order, aligned.
+    """
     if hasattr(value, "data_ptr") and hasattr(value, "is_contiguous"):
         if not value.is_cuda:
-            raise SparkbookError(f"{name} is on {value.device}; the kernels work on the GPU's memory")
+            raise SparkbookError(
+                f"{name} is on {value.device}; the kernels work on the GPU's memory"
+            )
         kind = _TORCH.get(str(value.dtype), str(value.dtype))
-        found, contiguous = _Array(value.data_ptr(), tuple(value.shape), kind), value.is_contiguous()
+        found, contiguous = (
+            _Array(value.data_ptr(), tuple(value.shape), kind),
+            value.is_contiguous(),
+        )
     elif (interface := getattr(value, "__cuda_array_interface__", None)) is not None:
         dims = tuple(interface["shape"])
         kind = _TYPESTR.get(interface["typestr"], interface["typestr"])
         size = int("".join(filter(str.isdigit, interface["typestr"])))
         strides = interface.get("strides")
-        contiguous = strides is None or tuple(strides) == tuple(size * prod(dims[i + 1 :]) for i in range(len(dims)))
+        contiguous = strides is None or tuple(strides) == tuple(
+            size * prod(dims[i + 1 :]) for i in range(len(dims))
+        )
         found = _Array(interface["data"][0], dims, kind)
     else:
         raise SparkbookError(
-            f"{name} is a {type(value).__name__}; expected a torch tensor on the GPU or an array with __cuda_array_interface__"
+            f"{name} is a {type(value).__name__}; expected a torch tensor on the GPU or an array"
+            " with __cuda_array_interface__"
         )
     if found.kind not in kinds.split():
-        raise SparkbookError(f"{name} is of type {found.kind}; expected {' or '.join(kinds.split())}")
-    if len(found.shape) != len(shape) or any(want is not None and want != have for want, have in zip(shape, found.shape, strict=True)):
+        raise SparkbookError(
+            f"{name} is of type {found.kind}; expected {' or '.join(kinds.split())}"
+        )
+    if len(found.shape) != len(shape) or any(
+        want is not None and want != have for want, have in zip(shape, found.shape, strict=True)
+    ):
         expected = " x ".join("any" if want is None else str(want) for want in shape)
-        raise SparkbookError(f"{name} has the shape {' x '.join(map(str, found.shape)) or 'of a single number'}; expected {expected}")
+        raise SparkbookError(
+            f"{name} has the shape {' x '.join(map(str, found.shape)) or 'of a single number'};"
+            f" expected {expected}"
+        )
     if not contiguous:
         raise SparkbookError(f"{name} is not contiguous: call .contiguous() on it first")
     if found.pointer % align:
@@ -89,16 +148,23 @@ def _scalar(name: str, value: Any) -> _Array:
 
 
 def capability(device: int = 0) -> tuple[int, int]:
-    """Compute capability of a GPU, such as (9, 0), from the driver. Raises SparkbookError where there is no driver or no GPU."""
+    """Compute capability of a GPU, such as (9, 0), from the driver. Raises SparkbookError where
+    there is no driver or no GPU.
+    """
     try:
         driver = ctypes.CDLL("libcuda.so.1")
     except OSError:
-        raise SparkbookError("no NVIDIA driver here (libcuda.so.1): the kernels need a GPU; the numpy reference does not") from None
+        raise SparkbookError(
+            "no NVIDIA driver here (libcuda.so.1): the kernels need a GPU; the numpy reference"
+            " does not"
+        ) from None
     handle, major, minor = _I(), _I(), _I()
     for code in (
         driver.cuInit(0),
         driver.cuDeviceGet(ctypes.byref(handle), device),
-        driver.cuDeviceGetAttribute(ctypes.byref(major), 75, handle),  # CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR
+        driver.cuDeviceGetAttribute(
+            ctypes.byref(major), 75, handle
+        ),  # CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR
         driver.cuDeviceGetAttribute(ctypes.byref(minor), 76, handle),
     ):
         if code:
@@ -110,7 +176,10 @@ def target_of(capability: tuple[int, int]) -> str:
     """The target for a compute capability. Raises SparkbookError for one that no target fits."""
     targets = {(9, 0): "sm_90", (12, 0): "sm_120f", (12, 1): "sm_121f"}
     if capability not in targets:
-        raise SparkbookError(f"there are kernels for compute capability 9.0, 12.0 and 12.1; this GPU has {capability[0]}.{capability[1]}")
+        raise SparkbookError(
+            "there are kernels for compute capability 9.0, 12.0 and 12.1; this GPU has"
+            f" {capability[0]}.{capability[1]}"
+        )
     return targets[capability]
 
 
@@ -122,8 +191,9 @@ def target_for(device: int = 0) -> str:
 class Library:
     """The kernels of one target.
 
-    Every method takes `stream` (the CUDA stream's handle, 0: the default one) and most take `pdl`: start while the kernel before still
-    runs (programmatic dependent launch). With it weights are fetched before that kernel has ended; they must not be its output.
+    Every method takes `stream` (the CUDA stream's handle, 0: the default one) and most take `pdl`:
+    start while the kernel before still runs (programmatic dependent launch). With it weights are
+    fetched before that kernel has ended; they must not be its output.
     """
 
     def __init__(self, path: Path) -> None:
@@ -132,7 +202,14 @@ class Library:
         except OSError as error:
             raise SparkbookError(f"{path} can't be loaded: {error}") from None
         self._c.sb_error.restype, self._c.sb_error.argtypes = ctypes.c_char_p, [_I]
-        self._c.sb_e2m1_sweep_host.restype, self._c.sb_e2m1_sweep_host.argtypes = None, [ctypes.c_uint32, _L, _P]
+        self._c.sb_e2m1_sweep_host.restype, self._c.sb_e2m1_sweep_host.argtypes = (
+            None,
+            [
+                ctypes.c_uint32,
+                _L,
+                _P,
+            ],
+        )
         for name, arguments in _SIGNATURES.items():
             getattr(self._c, name).argtypes = arguments
 
@@ -142,56 +219,126 @@ class Library:
         return cls(build.build(target_for(device)).path)
 
     def _call(self, name: str, *arguments: Any) -> None:
-        values = [argument.pointer if isinstance(argument, _Array) else argument for argument in arguments]
+        values = [
+            argument.pointer if isinstance(argument, _Array) else argument for argument in arguments
+        ]
         if code := getattr(self._c, name)(*values):
-            raise SparkbookError(f"{name.removeprefix('sb_')}: {self._c.sb_error(code).decode()} (CUDA error {code})")
+            raise SparkbookError(
+                f"{name.removeprefix('sb_')}: {self._c.sb_error(code).decode()} (CUDA error {code})"
+            )
 
     # ---- formats
 
-    def quantize(self, x: Any, g: Any, codes: Any, scales: Any, *, stream: int = 0, pdl: bool = False) -> None:
+    def quantize(
+        self, x: Any, g: Any, codes: Any, scales: Any, *, stream: int = 0, pdl: bool = False
+    ) -> None:
         """x [M, K] and g (one float32) to codes [M, 8 ceil(K / 16)] and scales [M, ceil(K / 16)]."""
         x = _array("x", x, "f32 bf16 f16", (None, None), 16)
         m, k = x.shape
         blocks = -(-k // 16)
-        codes, scales = _array("codes", codes, "u8", (m, 8 * blocks), 8), _array("scales", scales, "u8", (m, blocks))
-        self._call("sb_quantize", x, _KINDS[x.kind], _scalar("g", g), codes, scales, m, k, pdl, stream)
+        codes, scales = (
+            _array("codes", codes, "u8", (m, 8 * blocks), 8),
+            _array("scales", scales, "u8", (m, blocks)),
+        )
+        self._call(
+            "sb_quantize", x, _KINDS[x.kind], _scalar("g", g), codes, scales, m, k, pdl, stream
+        )
 
     def rmsnorm_quantize(
-        self, x: Any, weight: Any, eps: float, g: Any, codes: Any, scales: Any, *, stream: int = 0, pdl: bool = False
+        self,
+        x: Any,
+        weight: Any,
+        eps: float,
+        g: Any,
+        codes: Any,
+        scales: Any,
+        *,
+        stream: int = 0,
+        pdl: bool = False,
     ) -> None:
         """x [M, K] / sqrt(mean(x^2) + eps) * weight [K], quantized. K is a multiple of 16."""
         x = _array("x", x, "f32 bf16 f16", (None, None), 16)
         m, k = x.shape
         _multiple("K", k, 16)
         weight = _array("weight", weight, x.kind, (k,), 16)
-        codes, scales = _array("codes", codes, "u8", (m, k // 2), 8), _array("scales", scales, "u8", (m, k // 16))
-        self._call("sb_rmsnorm_quantize", x, _KINDS[x.kind], weight, eps, _scalar("g", g), codes, scales, m, k, pdl, stream)
+        codes, scales = (
+            _array("codes", codes, "u8", (m, k // 2), 8),
+            _array("scales", scales, "u8", (m, k // 16)),
+        )
+        self._call(
+            "sb_rmsnorm_quantize",
+            x,
+            _KINDS[x.kind],
+            weight,
+            eps,
+            _scalar("g", g),
+            codes,
+            scales,
+            m,
+            k,
+            pdl,
+            stream,
+        )
 
-    def silu_mul_quantize(self, x: Any, g: Any, codes: Any, scales: Any, *, stream: int = 0, pdl: bool = False) -> None:
+    def silu_mul_quantize(
+        self, x: Any, g: Any, codes: Any, scales: Any, *, stream: int = 0, pdl: bool = False
+    ) -> None:
         """x [M, 2 K], gate then up: silu(gate) * up, quantized. K is a multiple of 16."""
         x = _array("x", x, "f32 bf16 f16", (None, None), 16)
         m, k = x.shape[0], x.shape[1] // 2
         _multiple("half of x's columns", x.shape[1] / 2, 16)
-        codes, scales = _array("codes", codes, "u8", (m, k // 2), 8), _array("scales", scales, "u8", (m, k // 16))
-        self._call("sb_silu_mul_quantize", x, _KINDS[x.kind], _scalar("g", g), codes, scales, m, k, pdl, stream)
+        codes, scales = (
+            _array("codes", codes, "u8", (m, k // 2), 8),
+            _array("scales", scales, "u8", (m, k // 16)),
+        )
+        self._call(
+            "sb_silu_mul_quantize",
+            x,
+            _KINDS[x.kind],
+            _scalar("g", g),
+            codes,
+            scales,
+            m,
+            k,
+            pdl,
+            stream,
+        )
 
-    def dequantize(self, codes: Any, scales: Any, g: Any, y: Any, *, stream: int = 0, pdl: bool = False) -> None:
+    def dequantize(
+        self, codes: Any, scales: Any, g: Any, y: Any, *, stream: int = 0, pdl: bool = False
+    ) -> None:
         """codes [M, K / 2] and scales [M, K / 16] to y [M, K]."""
         codes = _array("codes", codes, "u8", (None, None), 8)
         m, k = codes.shape[0], 2 * codes.shape[1]
         _multiple("K", k, 16)
-        scales, y = _array("scales", scales, "u8", (m, k // 16)), _array("y", y, "f32 bf16 f16", (m, k), 16)
-        self._call("sb_dequantize", codes, scales, _scalar("g", g), y, _KINDS[y.kind], m, k, pdl, stream)
+        scales, y = (
+            _array("scales", scales, "u8", (m, k // 16)),
+            _array("y", y, "f32 bf16 f16", (m, k), 16),
+        )
+        self._call(
+            "sb_dequantize", codes, scales, _scalar("g", g), y, _KINDS[y.kind], m, k, pdl, stream
+        )
 
     # ---- products
 
     def fp4_gemv(
-        self, x: Any, codes: Any, scales: Any, alpha: Any, y: Any, *, stream: int = 0, pdl: bool = False,
-        tiles: int = 0, warps: int = 0,
-    ) -> None:  # fmt: skip
-        """y [M, N] = x [M, K] W^T with NVFP4 W in the checkpoint's layout: codes [N, K / 2], scales [N, K / 16], alpha one float32.
+        self,
+        x: Any,
+        codes: Any,
+        scales: Any,
+        alpha: Any,
+        y: Any,
+        *,
+        stream: int = 0,
+        pdl: bool = False,
+        tiles: int = 0,
+        warps: int = 0,
+    ) -> None:
+        """y [M, N] = x [M, K] W^T with NVFP4 W in the checkpoint's layout: codes [N, K / 2], scales
+        [N, K / 16], alpha one float32.
 
-        M is 1 to 8, K a multiple of 64. tiles and warps choose a variant for measurements; 0 takes the one measured best.
+        M is 1 to 8, K a multiple of 64. tiles and warps choose a variant for measurements; 0 takes
+        the one measured best.
         """
         codes = _array("codes", codes, "u8", (None, None), 16)
         n, k = codes.shape[0], 2 * codes.shape[1]
@@ -199,47 +346,120 @@ class Library:
         scales = _array("scales", scales, "u8", (n, k // 16), 4)
         x, y = self._sides(x, y, n, k)
         self._call(
-            "sb_fp4_gemv", codes, scales, _scalar("alpha", alpha), x, _KINDS[x.kind], y, _KINDS[y.kind], x.shape[0], n, k,
-            tiles, warps, pdl, stream,
-        )  # fmt: skip
+            "sb_fp4_gemv",
+            codes,
+            scales,
+            _scalar("alpha", alpha),
+            x,
+            _KINDS[x.kind],
+            y,
+            _KINDS[y.kind],
+            x.shape[0],
+            n,
+            k,
+            tiles,
+            warps,
+            pdl,
+            stream,
+        )
 
-    def fp8_gemv(self, x: Any, weights: Any, scale: Any, y: Any, *, stream: int = 0, pdl: bool = False) -> None:
-        """y [M, N] = x [M, K] W^T with E4M3 W [N, K]; scale float32 [N], or [ceil(N / 128), ceil(K / 128)]. K is a multiple of 16."""
+    def fp8_gemv(
+        self, x: Any, weights: Any, scale: Any, y: Any, *, stream: int = 0, pdl: bool = False
+    ) -> None:
+        """y [M, N] = x [M, K] W^T with E4M3 W [N, K]; scale float32 [N], or [ceil(N / 128), ceil(K
+        / 128)]. K is a multiple of 16.
+        """
         weights = _array("weights", weights, "u8", (None, None), 16)
         n, k = weights.shape
         _multiple("K", k, 16)
         blocked = len(scale.shape) == 2
         scale = _array("scale", scale, "f32", (-(-n // 128), -(-k // 128)) if blocked else (n,))
         x, y = self._sides(x, y, n, k)
-        self._call("sb_fp8_gemv", weights, scale, blocked, x, _KINDS[x.kind], y, _KINDS[y.kind], x.shape[0], n, k, pdl, stream)
+        self._call(
+            "sb_fp8_gemv",
+            weights,
+            scale,
+            blocked,
+            x,
+            _KINDS[x.kind],
+            y,
+            _KINDS[y.kind],
+            x.shape[0],
+            n,
+            k,
+            pdl,
+            stream,
+        )
 
-    def lm_head(self, x: Any, weights: Any, scale: Any, logits: Any, index: Any, *, stream: int = 0, pdl: bool = False) -> None:
-        """fp8_gemv into logits [M, N] float32, and each token's largest logit's index into index [M] int64."""
+    def lm_head(
+        self,
+        x: Any,
+        weights: Any,
+        scale: Any,
+        logits: Any,
+        index: Any,
+        *,
+        stream: int = 0,
+        pdl: bool = False,
+    ) -> None:
+        """fp8_gemv into logits [M, N] float32, and each token's largest logit's index into index
+        [M] int64.
+        """
         logits = _array("logits", logits, "f32", (None, None))
         index = _array("index", index, "i64", (logits.shape[0],))
         self.fp8_gemv(x, weights, scale, _Raw(logits), stream=stream, pdl=pdl)
         self._call("sb_argmax", logits, logits.shape[0], logits.shape[1], index, pdl, stream)
 
-    def sparse_gemv(self, x: Any, tiles: Any, alpha: Any, y: Any, *, stream: int = 0, pdl: bool = False) -> None:
-        """y [M, N] = x [M, K] W^T with 2:4 W in the layout of `reference.to_sparse24`: tiles [ceil(N / 16), K / 256, 1792]."""
+    def sparse_gemv(
+        self, x: Any, tiles: Any, alpha: Any, y: Any, *, stream: int = 0, pdl: bool = False
+    ) -> None:
+        """y [M, N] = x [M, K] W^T with 2:4 W in the layout of `reference.to_sparse24`: tiles
+        [ceil(N / 16), K / 256, 1792].
+        """
         tiles = _array("tiles", tiles, "u8", (None, None, TILE_BYTES), 16)
         k = tiles.shape[1] * TILE_K
         n = y.shape[-1]
         if -(-n // TILE_ROWS) != tiles.shape[0]:
-            raise SparkbookError(f"y has {n} columns; {tiles.shape[0]} tiles of {TILE_ROWS} rows don't fit that")
+            raise SparkbookError(
+                f"y has {n} columns; {tiles.shape[0]} tiles of {TILE_ROWS} rows don't fit that"
+            )
         x, y = self._sides(x, y, n, k)
-        self._call("sb_sparse_gemv", tiles, _scalar("alpha", alpha), x, _KINDS[x.kind], y, _KINDS[y.kind], x.shape[0], n, k, pdl, stream)
+        self._call(
+            "sb_sparse_gemv",
+            tiles,
+            _scalar("alpha", alpha),
+            x,
+            _KINDS[x.kind],
+            y,
+            _KINDS[y.kind],
+            x.shape[0],
+            n,
+            k,
+            pdl,
+            stream,
+        )
 
     def moe_decode(
-        self, x: Any, w13: tuple[Any, Any, Any], w2: tuple[Any, Any, Any], ids: Any, weights: Any, h: Any, y: Any, *,
-        stream: int = 0, pdl: bool = False,
-    ) -> None:  # fmt: skip
+        self,
+        x: Any,
+        w13: tuple[Any, Any, Any],
+        w2: tuple[Any, Any, Any],
+        ids: Any,
+        weights: Any,
+        h: Any,
+        y: Any,
+        *,
+        stream: int = 0,
+        pdl: bool = False,
+    ) -> None:
         """The experts of a layer, in two launches.
 
-        x [M, hidden]; w13 = (codes [E, 2 I, hidden / 2], scales [E, 2 I, hidden / 16], alpha [E, 2]) with gate's rows before up's;
-        w2 = (codes [E, hidden, I / 2], scales, alpha [E]); ids int32 and weights float32 [M, topk]; h [M, topk, I], of x's type, is working
-        room; y [M, hidden]. An id outside 0 .. E - 1 adds nothing. M is meant to be small: an expert that tokens share is read once for
-        each. With pdl the ids must not be written by the kernel just before, except by one that itself waits for what came before it.
+        x [M, hidden]; w13 = (codes [E, 2 I, hidden / 2], scales [E, 2 I, hidden / 16], alpha [E,
+        2]) with gate's rows before up's; w2 = (codes [E, hidden, I / 2], scales, alpha [E]); ids
+        int32 and weights float32 [M, topk]; h [M, topk, I], of x's type, is working room; y [M,
+        hidden]. An id outside 0 .. E - 1 adds nothing. M is meant to be small: an expert that
+        tokens share is read once for each. With pdl the ids must not be written by the kernel just
+        before, except by one that itself waits for what came before it.
         """
         codes13 = _array("w13's codes", w13[0], "u8", (None, None, None), 16)
         experts, hidden = codes13.shape[0], 2 * codes13.shape[2]
@@ -259,9 +479,28 @@ class Library:
         h = _array("h", h, x.kind, (m, topk, inter), 16)
         y = _array("y", y, "f32 bf16 f16", (m, hidden))
         self._call(
-            "sb_moe_decode", codes13, scales13, alpha13, codes2, scales2, alpha2, experts, ids, weights, x, _KINDS[x.kind], h, y,
-            _KINDS[y.kind], m, topk, inter, hidden, pdl, stream,
-        )  # fmt: skip
+            "sb_moe_decode",
+            codes13,
+            scales13,
+            alpha13,
+            codes2,
+            scales2,
+            alpha2,
+            experts,
+            ids,
+            weights,
+            x,
+            _KINDS[x.kind],
+            h,
+            y,
+            _KINDS[y.kind],
+            m,
+            topk,
+            inter,
+            hidden,
+            pdl,
+            stream,
+        )
 
     # ---- for tests and measurements
 
@@ -277,7 +516,9 @@ class Library:
     def read_probe(self, data: Any, sink: Any, blocks: int, *, stream: int = 0) -> None:
         """Reads data [bytes] and writes nothing: the ceiling of whatever only reads."""
         data = _array("data", data, "u8", (None,), 16)
-        self._call("sb_read_probe", data, data.shape[0], _array("sink", sink, "i32", (1,)), blocks, stream)
+        self._call(
+            "sb_read_probe", data, data.shape[0], _array("sink", sink, "i32", (1,)), blocks, stream
+        )
 
     def _sides(self, x: Any, y: Any, n: int, k: int) -> tuple[_Array, _Array]:
         x = _array("x", x, "bf16 f16", (None, k), 16)

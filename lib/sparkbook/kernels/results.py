@@ -1,9 +1,11 @@
-"""What was measured of the kernels, a report a card in `kernels/results/`, and the goals that were set for them.
+"""What was measured of the kernels, a report a card in `kernels/results/`, and the goals that were
+set for them.
 
     reports = load()
     reports["H200"].share("fp4_gemv", "8192x8192")
 
-Goals and reasons are those of `kernels/VERSIONS.md`; whether a goal was reached is worked out here from the reports.
+Goals and reasons are those of `kernels/VERSIONS.md`; whether a goal was reached is worked out here
+from the reports.
 """
 
 from __future__ import annotations
@@ -30,9 +32,11 @@ class Report:
 
     Attributes:
         card: H100 or H200.
-        machine: the card, its driver, the libraries, the date, the version of the kernels and the hash of their sources.
+        machine: the card, its driver, the libraries, the date, the version of the kernels and the
+            hash of their sources.
         ceilings_gb_s: what a copy and a read-only probe moved, GB/s.
-        rows: measurements: what, shape (rows x columns, or a model's name), tokens, us, mb, gb_s, of_copy.
+        rows: measurements: what, shape (rows x columns, or a model's name), tokens, us, mb, gb_s,
+            of_copy.
     """
 
     card: str
@@ -67,7 +71,9 @@ class Report:
         for row in self.rows:
             if (row["what"], row["shape"], row["tokens"]) == (what, shape, tokens):
                 return row
-        raise SparkbookError(f"'{what}' of {shape} with {tokens} tokens was not measured on the {self.card}")
+        raise SparkbookError(
+            f"'{what}' of {shape} with {tokens} tokens was not measured on the {self.card}"
+        )
 
 
 def load() -> dict[str, Report]:
@@ -117,17 +123,26 @@ class Goal:
         plain = self._reached(self.measure(report, ""), self.least)
         if all(plain):
             return "yes"
-        if self.least_pdl is not None and all(self._reached(self.measure(report, " pdl"), self.least_pdl)):
+        if self.least_pdl is not None and all(
+            self._reached(self.measure(report, " pdl"), self.least_pdl)
+        ):
             return "with pdl"
         return "in part" if any(plain) else "no"
 
     def figures(self, report: Report) -> str:
         """The figures, least to most, without and with a programmatic launch."""
         words = self._span(self.measure(report, ""))
-        return words if self.least_pdl is None else f"{words}; pdl {self._span(self.measure(report, ' pdl'))}"
+        return (
+            words
+            if self.least_pdl is None
+            else f"{words}; pdl {self._span(self.measure(report, ' pdl'))}"
+        )
 
     def _span(self, figures: list[float]) -> str:
-        low, high = (f"{100 * one:.1f}" if self.unit == "%" else f"{one:.2f}" for one in (min(figures), max(figures)))
+        low, high = (
+            f"{100 * one:.1f}" if self.unit == "%" else f"{one:.2f}"
+            for one in (min(figures), max(figures))
+        )
         # A no-break space: the unit stays with its number in a narrow column.
         return f"{low if low == high else f'{low} to {high}'}{chr(0xA0) if self.unit == '%' else ''}{self.unit}"
 
@@ -154,40 +169,85 @@ def _lead(report: Report, pdl: str) -> list[float]:
 _SIZES = ("4096x4096", "8192x8192", "8192x28672")
 GOALS = (
     Goal(
-        "132 MB: 92 % of the copy", _shares("8192x28672"), 0.92, 0.92, "%",
-        "H200: integer instructions, decoding mostly, take 23 of the 40 µs; the faster memory waits for them",
+        "132 MB: 92 % of the copy",
+        _shares("8192x28672"),
+        0.92,
+        0.92,
+        "%",
+        "H200: integer instructions, decoding mostly, take 23 of the 40 µs; the faster memory waits"
+        " for them",
     ),
     Goal(
-        "66 MB: 88 %", _shares("28672x4096"), 0.88, 0.88, "%",
+        "66 MB: 88 %",
+        _shares("28672x4096"),
+        0.88,
+        0.88,
+        "%",
         "many short blocks: K = 4096 is four steps of eight warps. H200: decoding as well",
     ),
     Goal(
-        "33 to 38 MB: 80 %", _shares("14336x4096", "4096x14336", "8192x8192"), 0.80, 0.80, "%",
-        "launch, first fetch and drain are a fifth of the time; an overlapping launch hides them. H200: decoding as well",
+        "33 to 38 MB: 80 %",
+        _shares("14336x4096", "4096x14336", "8192x8192"),
+        0.80,
+        0.80,
+        "%",
+        "launch, first fetch and drain are a fifth of the time; an overlapping launch hides them."
+        " H200: decoding as well",
     ),
     Goal(
-        "9.4 MB: 55 %", _shares("4096x4096"), 0.55, 0.55, "%",
+        "9.4 MB: 55 %",
+        _shares("4096x4096"),
+        0.55,
+        0.55,
+        "%",
         "the launch again: of so few bytes, an H200's read-only probe comes to 58 % itself",
     ),
     Goal(
-        "experts of a layer: 55 %, with pdl 70 %", _shares("Qwen3-Next-80B-A3B", what="moe_decode"), 0.55, 0.70, "%",
-        "two launches, and in each the ids, the weights, the activations and the sum come one after the other; "
-        "version 6 takes 14.7 µs on the H200, version 5 took 16.7",
+        "experts of a layer: 55 %, with pdl 70 %",
+        _shares("Qwen3-Next-80B-A3B", what="moe_decode"),
+        0.55,
+        0.70,
+        "%",
+        "two launches, and in each the ids, the weights, the activations and the sum come one after"
+        " the other; version 6 takes 14.7 µs on the H200, version 5 took 16.7",
     ),
     Goal(
-        "four tokens: at most 10 % more time than one", _more_for_four, 0.10, None, "%",
-        "each block takes in the activations anew; a version that did not was slower with one token and with four", most=True,
+        "four tokens: at most 10 % more time than one",
+        _more_for_four,
+        0.10,
+        None,
+        "%",
+        "each block takes in the activations anew; a version that did not was slower with one token"
+        " and with four",
+        most=True,
     ),
-    Goal("2:4 at least 1.20× the dense product", _sparse_gain, 1.20, None, "×", "the 2:4 kernel has the structure of version 1"),
     Goal(
-        "8192²: 1.5× the best library", _lead, 1.5, 1.5, "×",
-        "humming needs 20 µs on both cards, where 27 were published: it waits for instructions, not for memory",
+        "2:4 at least 1.20× the dense product",
+        _sparse_gain,
+        1.20,
+        None,
+        "×",
+        "the 2:4 kernel has the structure of version 1",
     ),
-)  # fmt: skip
+    Goal(
+        "8192²: 1.5× the best library",
+        _lead,
+        1.5,
+        1.5,
+        "×",
+        "humming needs 20 µs on both cards, where 27 were published: it waits for instructions, not"
+        " for memory",
+    ),
+)
 
 
 def goals(reports: Mapping[str, Report]) -> list[list[str]]:
     """A row a goal: the goal; for each card whether it was reached and what was measured; why."""
     return [
-        [goal.words, *(f"**{goal.verdict(report)}**: {goal.figures(report)}" for report in reports.values()), goal.why] for goal in GOALS
+        [
+            goal.words,
+            *(f"**{goal.verdict(report)}**: {goal.figures(report)}" for report in reports.values()),
+            goal.why,
+        ]
+        for goal in GOALS
     ]

@@ -1,8 +1,10 @@
-"""The kernels as operators of torch, defined when this module is imported: `torch.ops.sparkbook.fp4_gemv`, `fp8_gemv`, `lm_head`,
-`moe_decode`, `sparse_gemv`, `nvfp4_linear`, `nvfp4_quantize`, `nvfp4_dequantize`, `rmsnorm_nvfp4_quantize` and `silu_mul_nvfp4_quantize`.
+"""The kernels as operators of torch, defined when this module is imported:
+`torch.ops.sparkbook.fp4_gemv`, `fp8_gemv`, `lm_head`, `moe_decode`, `sparse_gemv`, `nvfp4_linear`,
+`nvfp4_quantize`, `nvfp4_dequantize`, `rmsnorm_nvfp4_quantize` and `silu_mul_nvfp4_quantize`.
 
-On CUDA tensors they launch on torch's current stream, allocate through torch and never synchronize, so that CUDA graphs capture them and
-`torch.compile` keeps them in its graph. On CPU tensors they compute the numpy reference.
+On CUDA tensors they launch on torch's current stream, allocate through torch and never synchronize,
+so that CUDA graphs capture them and `torch.compile` keeps them in its graph. On CPU tensors they
+compute the numpy reference.
 """
 
 from __future__ import annotations
@@ -17,8 +19,9 @@ from sparkbook.kernels import reference
 from sparkbook.kernels.library import MAX_TOKENS, Library
 
 MAX_ROWS = 16
-"""Rows up to which `nvfp4_linear` reads the weights once for every eight. Beyond, dequantizing them once costs less
-(`kernels/VERSIONS.md`, version 7)."""
+"""Rows up to which `nvfp4_linear` reads the weights once for every eight. Beyond, dequantizing them
+once costs less (`kernels/VERSIONS.md`, version 7).
+"""
 
 
 @functools.cache
@@ -45,7 +48,9 @@ def _back(values: np.ndarray, like: Tensor) -> Tensor:
 
 @torch.library.custom_op("sparkbook::fp4_gemv", mutates_args=(), device_types="cuda")
 def fp4_gemv(x: Tensor, codes: Tensor, scales: Tensor, alpha: Tensor) -> Tensor:
-    """x [M, K] (bf16 or f16, M 1 to 8) times NVFP4 weights [N, K] in the checkpoint's layout; the result is of x's type."""
+    """x [M, K] (bf16 or f16, M 1 to 8) times NVFP4 weights [N, K] in the checkpoint's layout; the
+    result is of x's type.
+    """
     y = x.new_empty(x.shape[0], codes.shape[0])
     library, stream = _on(x)
     library.fp4_gemv(x, codes, scales, alpha, y, stream=stream)
@@ -64,13 +69,17 @@ def _(x: Tensor, codes: Tensor, scales: Tensor, alpha: Tensor) -> Tensor:
 
 @torch.library.custom_op("sparkbook::nvfp4_linear", mutates_args=(), device_types=("cuda", "cpu"))
 def nvfp4_linear(x: Tensor, codes: Tensor, scales: Tensor, alpha: Tensor) -> Tensor:
-    """`fp4_gemv` for any number of rows: up to `MAX_ROWS` by eights, the weights read once for each eight; beyond, and where K is no
-    multiple of 64, the weights are dequantized for the call and multiplied by torch.
+    """`fp4_gemv` for any number of rows: up to `MAX_ROWS` by eights, the weights read once for each
+    eight; beyond, and where K is no multiple of 64, the weights are dequantized for the call and
+    multiplied by torch.
 
     One operator, so that a graph compiled for any number of tokens does not have to branch on it.
     """
     if 1 <= x.shape[0] <= MAX_ROWS and x.shape[1] % 64 == 0:
-        parts = [torch.ops.sparkbook.fp4_gemv(part, codes, scales, alpha) for part in x.contiguous().split(MAX_TOKENS)]
+        parts = [
+            torch.ops.sparkbook.fp4_gemv(part, codes, scales, alpha)
+            for part in x.contiguous().split(MAX_TOKENS)
+        ]
         return parts[0] if len(parts) == 1 else torch.cat(parts)
     return x @ torch.ops.sparkbook.nvfp4_dequantize(codes, scales, alpha, x.dtype).T
 
@@ -117,7 +126,9 @@ def _(x: Tensor, weights: Tensor, scale: Tensor) -> tuple[Tensor, Tensor]:
 
 @lm_head.register_fake
 def _(x: Tensor, weights: Tensor, scale: Tensor) -> tuple[Tensor, Tensor]:
-    return x.new_empty(x.shape[0], weights.shape[0], dtype=torch.float32), x.new_empty(x.shape[0], dtype=torch.int64)
+    return x.new_empty(x.shape[0], weights.shape[0], dtype=torch.float32), x.new_empty(
+        x.shape[0], dtype=torch.int64
+    )
 
 
 @torch.library.custom_op("sparkbook::moe_decode", mutates_args=(), device_types="cuda")
@@ -132,11 +143,22 @@ def moe_decode(
     ids: Tensor,
     weights: Tensor,
 ) -> Tensor:
-    """The experts of a mixture-of-experts layer for a few tokens; shapes as `Library.moe_decode` has them."""
+    """The experts of a mixture-of-experts layer for a few tokens; shapes as `Library.moe_decode`
+    has them.
+    """
     h = x.new_empty(x.shape[0], ids.shape[1], codes2.shape[2] * 2)
     y = torch.empty_like(x)
     library, stream = _on(x)
-    library.moe_decode(x, (codes13, scales13, alpha13), (codes2, scales2, alpha2), ids, weights, h, y, stream=stream)
+    library.moe_decode(
+        x,
+        (codes13, scales13, alpha13),
+        (codes2, scales2, alpha2),
+        ids,
+        weights,
+        h,
+        y,
+        stream=stream,
+    )
     return y
 
 
@@ -153,7 +175,9 @@ def _(
     weights: Tensor,
 ) -> Tensor:
     w13, w2 = (codes13, scales13, alpha13), (codes2, scales2, alpha2)
-    y = reference.moe_decode(_numpy(x), tuple(map(_numpy, w13)), tuple(map(_numpy, w2)), _numpy(ids), _numpy(weights))
+    y = reference.moe_decode(
+        _numpy(x), tuple(map(_numpy, w13)), tuple(map(_numpy, w2)), _numpy(ids), _numpy(weights)
+    )
     return _back(y, x)
 
 
@@ -174,7 +198,9 @@ def _(
 
 @torch.library.custom_op("sparkbook::nvfp4_quantize", mutates_args=(), device_types="cuda")
 def nvfp4_quantize(x: Tensor, g: Tensor) -> tuple[Tensor, Tensor]:
-    """x [M, K] with the global scale g to (codes [M, 8 ceil(K / 16)], scales [M, ceil(K / 16)]), both as bytes."""
+    """x [M, K] with the global scale g to (codes [M, 8 ceil(K / 16)], scales [M, ceil(K / 16)]),
+    both as bytes.
+    """
     codes, scales = _room(x)
     library, stream = _on(x)
     library.quantize(x, g, codes, scales, stream=stream)
@@ -193,8 +219,12 @@ def _(x: Tensor, g: Tensor) -> tuple[Tensor, Tensor]:
 
 
 @torch.library.custom_op("sparkbook::rmsnorm_nvfp4_quantize", mutates_args=(), device_types="cuda")
-def rmsnorm_nvfp4_quantize(x: Tensor, weight: Tensor, eps: float, g: Tensor) -> tuple[Tensor, Tensor]:
-    """x [M, K] / sqrt(mean(x^2) + eps) * weight [K], quantized as `nvfp4_quantize` does; K is a multiple of 16."""
+def rmsnorm_nvfp4_quantize(
+    x: Tensor, weight: Tensor, eps: float, g: Tensor
+) -> tuple[Tensor, Tensor]:
+    """x [M, K] / sqrt(mean(x^2) + eps) * weight [K], quantized as `nvfp4_quantize` does; K is a
+    multiple of 16.
+    """
     codes, scales = _room(x)
     library, stream = _on(x)
     library.rmsnorm_quantize(x, weight, eps, g, codes, scales, stream=stream)
@@ -234,7 +264,9 @@ def _(x: Tensor, g: Tensor) -> tuple[Tensor, Tensor]:
 
 @torch.library.custom_op("sparkbook::nvfp4_dequantize", mutates_args=(), device_types="cuda")
 def nvfp4_dequantize(codes: Tensor, scales: Tensor, g: Tensor, dtype: torch.dtype) -> Tensor:
-    """codes [M, K / 2] and scales [M, K / 16] to (code * scale) * g, [M, K] of float32, bfloat16 or float16."""
+    """codes [M, K / 2] and scales [M, K / 16] to (code * scale) * g, [M, K] of float32, bfloat16 or
+    float16.
+    """
     y = codes.new_empty(codes.shape[0], 2 * codes.shape[1], dtype=dtype)
     library, stream = _on(codes)
     library.dequantize(codes, scales, g, y, stream=stream)
@@ -262,7 +294,9 @@ def sparse_gemv(x: Tensor, tiles: Tensor, alpha: Tensor, n: int) -> Tensor:
 
 @sparse_gemv.register_kernel("cpu")
 def _(x: Tensor, tiles: Tensor, alpha: Tensor, n: int) -> Tensor:
-    codes, scales = reference.from_sparse24(reference.Sparse24(_numpy(tiles), n, x.shape[1], 0.0, 0.0))
+    codes, scales = reference.from_sparse24(
+        reference.Sparse24(_numpy(tiles), n, x.shape[1], 0.0, 0.0)
+    )
     return _back(reference.fp4_gemv(_numpy(x), codes, scales, float(alpha)), x)
 
 
@@ -274,4 +308,6 @@ def _(x: Tensor, tiles: Tensor, alpha: Tensor, n: int) -> Tensor:
 def _room(x: Tensor, k: int | None = None) -> tuple[Tensor, Tensor]:
     """Codes and scales for x's rows of length k."""
     blocks = ((x.shape[1] if k is None else k) + 15) // 16
-    return x.new_empty(x.shape[0], 8 * blocks, dtype=torch.uint8), x.new_empty(x.shape[0], blocks, dtype=torch.uint8)
+    return x.new_empty(x.shape[0], 8 * blocks, dtype=torch.uint8), x.new_empty(
+        x.shape[0], blocks, dtype=torch.uint8
+    )

@@ -1,4 +1,6 @@
-"""An NVFP4 GEMV in Triton, as one would write it first: the benchmark's yardstick for what hand-written CUDA is worth. M = 1."""
+"""An NVFP4 GEMV in Triton, as one would write it first: the benchmark's yardstick for what
+hand-written CUDA is worth. M = 1.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,9 @@ def _value(code):
 
 
 @triton.jit
-def _kernel(x, codes, scales, alpha, y, n, k, rows: tl.constexpr, span: tl.constexpr):  # span: values of k a step
+def _kernel(
+    x, codes, scales, alpha, y, n, k, rows: tl.constexpr, span: tl.constexpr
+):  # span: values of k a step
     row = tl.program_id(0) * rows + tl.arange(0, rows)
     total = tl.zeros((rows,), tl.float32)
     half = tl.arange(0, span // 2)
@@ -46,4 +50,6 @@ def fp4_gemv(x: Any, codes: Any, scales: Any, alpha: Any, y: Any) -> None:
     """y [1, N] = x [1, K] W^T on torch's current stream."""
     n, k = codes.shape[0], 2 * codes.shape[1]
     rows = 4 if n < 8192 else 8
-    _kernel[(triton.cdiv(n, rows),)](x, codes, scales, alpha, y, n, k, rows=rows, span=1024, num_warps=4)
+    _kernel[(triton.cdiv(n, rows),)](
+        x, codes, scales, alpha, y, n, k, rows=rows, span=1024, num_warps=4
+    )

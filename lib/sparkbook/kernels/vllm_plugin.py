@@ -1,11 +1,14 @@
-"""The entry point through which vLLM finds the kernels: group `vllm.general_plugins`, name `sparkbook_nvfp4`.
+"""The entry point through which vLLM finds the kernels: group `vllm.general_plugins`, name
+`sparkbook_nvfp4`.
 
-vLLM calls `register` in every one of its processes. It does nothing unless SPARKBOOK_VLLM_NVFP4 is 1; then it says in vLLM's log either
-that the kernels were registered, or why not, and vLLM goes on without them. Nothing is imported, built or changed with the switch off.
+vLLM calls `register` in every one of its processes. It does nothing unless SPARKBOOK_VLLM_NVFP4 is
+1; then it says in vLLM's log either that the kernels were registered, or why not, and vLLM goes on
+without them. Nothing is imported, built or changed with the switch off.
 
-With it on, NVFP4 products of linear layers take K3, and a mixture-of-experts layer that was told to use the backend 'emulation'
-(`--moe-backend emulation`: the one that keeps the checkpoint's own layout) takes K5 for up to eight tokens. More tokens, and whatever else
-the kernels don't do, go the way that they went before.
+With it on, NVFP4 products of linear layers take K3, and a mixture-of-experts layer that was told to
+use the backend 'emulation' (`--moe-backend emulation`: the one that keeps the checkpoint's own
+layout) takes K5 for up to eight tokens. More tokens, and whatever else the kernels don't do, go the
+way that they went before.
 """
 
 from __future__ import annotations
@@ -29,7 +32,11 @@ def register() -> None:
             from sparkbook.kernels import vllm_layers
 
             vllm_layers.install()
-            _log.info("%s: NVFP4 decoding uses the sparkbook kernels (linear layers; experts with --moe-backend emulation)", SWITCH)
+            _log.info(
+                "%s: NVFP4 decoding uses the sparkbook kernels (linear layers; experts with"
+                " --moe-backend emulation)",
+                SWITCH,
+            )
     except Exception as error:  # noqa: BLE001 - a plug-in must not take the server down
         reason = f"{type(error).__name__}: {error}"
     if reason is not None:
@@ -37,7 +44,9 @@ def register() -> None:
 
 
 def refusal() -> str | None:
-    """Why the kernels can't be used in this process; None if they can. Asks no question that starts CUDA: vLLM may fork later."""
+    """Why the kernels can't be used in this process; None if they can. Asks no question that starts
+    CUDA: vLLM may fork later.
+    """
     import vllm
     from vllm.platforms import current_platform
 
@@ -48,14 +57,20 @@ def refusal() -> str | None:
     if release not in RELEASES:
         return f"they were written for vLLM {', '.join(RELEASES)}, and this is {vllm.__version__}"
     if not current_platform.is_cuda():
-        return f"they need an NVIDIA GPU, and this vLLM runs on {current_platform.device_name or current_platform.device_type}"
+        return (
+            "they need an NVIDIA GPU, and this vLLM runs on"
+            f" {current_platform.device_name or current_platform.device_type}"
+        )
     capability = current_platform.get_device_capability()
     if capability is None:
         return "vLLM does not know this GPU's compute capability"
     try:
         target = library.target_of((capability.major, capability.minor))
         if not build.library_path(target).is_file():
-            return f"the library for {target} is not built; run: sparkbook kernels build --target {target}"
+            return (
+                f"the library for {target} is not built; run: sparkbook kernels build --target"
+                f" {target}"
+            )
     except SparkbookError as error:
         return str(error)
     return None

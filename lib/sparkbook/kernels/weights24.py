@@ -1,4 +1,6 @@
-"""How far weights are 2:4 sparse by nature, and what pruning them to 2:4 costs beside what NVFP4 itself costs."""
+"""How far weights are 2:4 sparse by nature, and what pruning them to 2:4 costs beside what NVFP4
+itself costs.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,15 @@ from pathlib import Path
 
 import numpy as np
 
-from sparkbook.kernels.reference import E2M1, F32, dequantize, encode_e2m1, quantize, two_of_four, unpack
+from sparkbook.kernels.reference import (
+    E2M1,
+    F32,
+    dequantize,
+    encode_e2m1,
+    quantize,
+    two_of_four,
+    unpack,
+)
 
 
 @dataclass(frozen=True)
@@ -18,7 +28,8 @@ class Pruning:
 
     Attributes:
         zeros: codes that are zero.
-        lossless: groups of four with at most two values that are not zero: what "natural 2:4 sparsity" would need of all.
+        lossless: groups of four with at most two values that are not zero: what "natural 2:4
+            sparsity" would need of all.
         quantization: energy of NVFP4's error, as a share of the weights' energy.
         pruning: energy that goes with the smaller values when each group keeps its two largest.
     """
@@ -30,7 +41,9 @@ class Pruning:
 
 
 def of(weights: F32) -> Pruning:
-    """Quantizes weights [N, K] to NVFP4 as Model Optimizer does, and keeps two of four of the codes. K is a multiple of 16."""
+    """Quantizes weights [N, K] to NVFP4 as Model Optimizer does, and keeps two of four of the
+    codes. K is a multiple of 16.
+    """
     codes, scales, g = quantize(weights)
     dense = unpack(codes)
     back = dequantize(codes, scales, float(g)).astype(np.float64)
@@ -38,11 +51,18 @@ def of(weights: F32) -> Pruning:
     energy = np.square(back).reshape(*lost.shape, 4)
     kept = np.take_along_axis(energy, positions.astype(np.int64), -1).sum()
     error = np.square(back - weights).sum() / np.square(weights, dtype=np.float64).sum()
-    return Pruning(float(np.mean((dense & 7) == 0)), float(1 - lost.mean()), float(error), float(1 - kept / energy.sum()))
+    return Pruning(
+        float(np.mean((dense & 7) == 0)),
+        float(1 - lost.mean()),
+        float(error),
+        float(1 - kept / energy.sum()),
+    )
 
 
 def distributions(rows: int = 512, columns: int = 1024, seed: int = 0) -> dict[str, F32]:
-    """Weights as models have them, more or less, [rows, columns]: what is known of a layer is that it lies between these."""
+    """Weights as models have them, more or less, [rows, columns]: what is known of a layer is that
+    it lies between these.
+    """
     rng = np.random.default_rng(seed)
     shape = (rows, columns)
     gauss = rng.standard_normal(shape)
@@ -51,7 +71,9 @@ def distributions(rows: int = 512, columns: int = 1024, seed: int = 0) -> dict[s
         "Student-t, 5 degrees": rng.standard_t(5, shape),
         "Laplace": rng.laplace(size=shape),
         "uniform": rng.uniform(-1, 1, shape),
-        "Gaussian, columns of different size": rng.standard_normal(shape) * np.exp(0.5 * rng.standard_normal(columns)),
+        "Gaussian, columns of different size": (
+            rng.standard_normal(shape) * np.exp(0.5 * rng.standard_normal(columns))
+        ),
     }
     return {name: weights.astype(np.float32) for name, weights in found.items()}
 
@@ -64,7 +86,9 @@ def pruned_before(weights: F32) -> F32:
 
 
 def trained(path: Path) -> list[F32]:
-    """The matrices of a safetensors file in BF16 whose rows NVFP4 can take, embedding and head left out."""
+    """The matrices of a safetensors file in BF16 whose rows NVFP4 can take, embedding and head left
+    out.
+    """
     data = path.read_bytes()
     (length,) = struct.unpack("<Q", data[:8])
     found = []
@@ -100,22 +124,34 @@ THRESHOLDS = np.sort(np.concatenate([_ABOVE, _FROM]))
 
 
 def by_comparisons(bits: np.ndarray) -> np.ndarray:
-    """E2M1 codes by a chain of comparisons, as the README's software conversion finds them, of float32s as uint32.
+    """E2M1 codes by a chain of comparisons, as the README's software conversion finds them, of
+    float32s as uint32.
 
     NaN fails every comparison and becomes 6, with its sign.
     """
     size = np.abs(bits.view(np.float32))
     with np.errstate(invalid="ignore"):
-        below = sum((size <= at).astype(np.uint8) for at in _ABOVE) + sum((size < at).astype(np.uint8) for at in _FROM)
+        below = sum((size <= at).astype(np.uint8) for at in _ABOVE) + sum(
+            (size < at).astype(np.uint8) for at in _FROM
+        )
     return (7 - below) | ((bits >> np.uint32(28)).astype(np.uint8) & 8)
 
 
 def telling_bits(seed: int = 0) -> np.ndarray:
-    """Float32s, as uint32, that would show a difference: all within 1000 steps of a threshold or a value, and 2^20 others, both signs."""
-    near = np.concatenate([THRESHOLDS, np.unique(np.abs(E2M1))]).astype(np.float32).view(np.uint32).astype(np.int64)
+    """Float32s, as uint32, that would show a difference: all within 1000 steps of a threshold or a
+    value, and 2^20 others, both signs.
+    """
+    near = (
+        np.concatenate([THRESHOLDS, np.unique(np.abs(E2M1))])
+        .astype(np.float32)
+        .view(np.uint32)
+        .astype(np.int64)
+    )
     around = (near[:, None] + np.arange(-1000, 1001)).ravel()
     some = np.random.default_rng(seed).integers(0, 0x7F800001, 2**20)
-    positive = np.concatenate([around[around >= 0], some, [0, 1, 0x007FFFFF, 0x00800000, 0x7F7FFFFF, 0x7F800000]]).astype(np.uint32)
+    positive = np.concatenate(
+        [around[around >= 0], some, [0, 1, 0x007FFFFF, 0x00800000, 0x7F7FFFFF, 0x7F800000]]
+    ).astype(np.uint32)
     return np.concatenate([positive, positive | np.uint32(0x80000000)])
 
 

@@ -1,4 +1,5 @@
-"""The linter: what cannot work, works by luck, or has expired, judged against the vLLM release that the image holds.
+"""The linter: what cannot work, works by luck, or has expired, judged against the vLLM release that
+the image holds.
 
 >>> from sparkbook import lint
 >>> report = lint.lint("vllm serve openai/gpt-oss-20b --speculative-disable-by-batch-size 32", release="0.32.0")
@@ -56,7 +57,9 @@ class Report:
     edits: tuple[Edit, ...] = ()
 
     def fixed(self) -> str:
-        """The text with every mechanical repair made; repairs that overlap an earlier one are left for the next run."""
+        """The text with every mechanical repair made; repairs that overlap an earlier one are left
+        for the next run.
+        """
         parts, at = [], 0
         for edit in self.edits:
             if edit.start >= at:
@@ -66,10 +69,16 @@ class Report:
 
     def to_dict(self) -> dict[str, Any]:
         """The shape every `--json` answer has."""
-        return self.findings.to_dict(release=self.release, assumed=self.assumed, suppressed=[list(item) for item in self.suppressed])
+        return self.findings.to_dict(
+            release=self.release,
+            assumed=self.assumed,
+            suppressed=[list(item) for item in self.suppressed],
+        )
 
     def __repr__(self) -> str:
-        counts = ", ".join(f"{count} {severity}" for severity, count in self.findings.summary.items())
+        counts = ", ".join(
+            f"{count} {severity}" for severity, count in self.findings.summary.items()
+        )
         return f"<Report vLLM {self.release}: {counts}>"
 
     def _repr_html_(self) -> str:
@@ -78,7 +87,8 @@ class Report:
 
 
 def suppressions(text: str) -> dict[str, str]:
-    """Rules that a text asks to be silent about, each with its reason: `# lint: ignore RUN103 the recipe has run for a month`.
+    """Rules that a text asks to be silent about, each with its reason:
+    `# lint: ignore RUN103 the recipe has run for a month`.
 
     Raises:
         SparkbookError: one without a reason, or of a rule that does not exist.
@@ -87,7 +97,9 @@ def suppressions(text: str) -> dict[str, str]:
     for match in _NOQA.finditer(text):
         for code in re.split(r"\s*,\s*", match[1]):
             if not match[2].strip():
-                raise SparkbookError(f"'{match[0].strip()}' gives no reason: write why after the code")
+                raise SparkbookError(
+                    f"'{match[0].strip()}' gives no reason: write why after the code"
+                )
             found[_known(code)] = match[2].strip()
     return found
 
@@ -98,16 +110,20 @@ def _known(code: str) -> str:
     return code
 
 
-def lint(source: str | Launch | Recipe | Line, release: str | None = None, ignore: Iterable[str] = ()) -> Report:
+def lint(
+    source: str | Launch | Recipe | Line, release: str | None = None, ignore: Iterable[str] = ()
+) -> Report:
     """Judges a recipe or a launch line.
 
     Args:
-        source: a launch, a recipe, or what a user names: a recipe's id, a file, `-`, or the text of a line.
+        source: a launch, a recipe, or what a user names: a recipe's id, a file, `-`, or the text of
+            a line.
         release: vLLM release to judge against; left out, the one that the image holds.
         ignore: codes of rules not to ask.
 
     Raises:
-        SparkbookError: the input cannot be used, a code is not known, or the release is not in the table.
+        SparkbookError: the input cannot be used, a code is not known, or the release is not in the
+            table.
     """
     silent = {_known(code): "ignored on the command line" for code in ignore}
     if isinstance(source, str):
@@ -133,13 +149,20 @@ def lint(source: str | Launch | Recipe | Line, release: str | None = None, ignor
             suppressed.append((finding.rule, silent[finding.rule]))
         else:
             kept.append(finding)
-    # Once each, and at one place in the order of the rules: a set's order would differ from one process to the next.
+    # Once each, and at one place in the order of the rules: a set's order would differ from one
+    # process to the next.
     unique = sorted(dict.fromkeys(edits), key=lambda edit: (edit.start, edit.end))
-    return Report(Findings(kept), case_.version, case_.assumed, tuple(suppressed), line.text, tuple(unique))
+    return Report(
+        Findings(kept), case_.version, case_.assumed, tuple(suppressed), line.text, tuple(unique)
+    )
 
 
-def repair(report: Report, release: str | None = None, ignore: Iterable[str] = ()) -> tuple[str, Report]:
-    """Makes every mechanical repair, again until nothing more is to be repaired, and gives the text and what is then left to say."""
+def repair(
+    report: Report, release: str | None = None, ignore: Iterable[str] = ()
+) -> tuple[str, Report]:
+    """Makes every mechanical repair, again until nothing more is to be repaired, and gives the text
+    and what is then left to say.
+    """
     for _ in range(10):
         text = report.fixed()
         if text == report.text:
@@ -152,20 +175,33 @@ def repair(report: Report, release: str | None = None, ignore: Iterable[str] = (
 def difference(before: str, after: str, name: str) -> str:
     """What a repair changed, as a unified diff; empty where nothing did."""
     lines = [text.splitlines(keepends=True) for text in (before, after)]
-    return "".join(f"{line.rstrip()}\n" for line in difflib.unified_diff(*lines, f"{name} (before)", f"{name} (after)"))
+    return "".join(
+        f"{line.rstrip()}\n"
+        for line in difflib.unified_diff(*lines, f"{name} (before)", f"{name} (after)")
+    )
 
 
 def example(text: str) -> str:
-    """What an example of a rule names: the path of an example recipe for `EXAMPLE:NAME`, else the text itself."""
-    return str(EXAMPLES / f"{text.removeprefix('EXAMPLE:')}.yaml") if text.startswith("EXAMPLE:") else text
+    """What an example of a rule names: the path of an example recipe for `EXAMPLE:NAME`, else the
+    text itself.
+    """
+    return (
+        str(EXAMPLES / f"{text.removeprefix('EXAMPLE:')}.yaml")
+        if text.startswith("EXAMPLE:")
+        else text
+    )
 
 
 def page(rule: Rule) -> str:
-    """The page of one rule: what it catches and why, a failing and a passing example, its releases and its source."""
+    """The page of one rule: what it catches and why, a failing and a passing example, its releases
+    and its source.
+    """
     from sparkbook.checks import section_page
 
     span = (
-        f"{rule.since or 'the first known'} to {rule.until or 'the newest known'}" if rule.since or rule.until else "of every known release"
+        f"{rule.since or 'the first known'} to {rule.until or 'the newest known'}"
+        if rule.since or rule.until
+        else "of every known release"
     )
     examples = []
     for title, shown in (("Fails", rule.bad), ("Passes", rule.good)):
@@ -173,13 +209,29 @@ def page(rule: Rule) -> str:
         if shown.startswith("EXAMPLE:"):
             fence = f"```yaml\n{Path(example(shown)).read_text('utf-8').strip()}\n```"
         else:
-            fence = f"```bash\n{shown.strip()}\n```" if re.search(r"\s", shown) else f"The recipe `{shown}`."
+            fence = (
+                f"```bash\n{shown.strip()}\n```"
+                if re.search(r"\s", shown)
+                else f"The recipe `{shown}`."
+            )
         examples.append((title, fence, report.findings))
     about = (FAMILIES[rule.family], rule.severity, f"vLLM {span}")
     return section_page(rule.code, rule.name, about, rule.text, examples, rule.source, rule.kind)
 
 
 __all__ = [
-    "FAMILIES", "RULES", "Case", "Edit", "Line", "Report", "Rule", "difference", "example", "lint", "page", "read", "repair",
+    "FAMILIES",
+    "RULES",
+    "Case",
+    "Edit",
+    "Line",
+    "Report",
+    "Rule",
+    "difference",
+    "example",
+    "lint",
+    "page",
+    "read",
+    "repair",
     "suppressions",
-]  # fmt: skip
+]

@@ -62,14 +62,26 @@ class Arguments:
 
 
 def is_option(word: Word) -> bool:
-    """Whether argparse takes a word for an option: it begins with a dash, is no negative number, and has no blank in its name."""
-    return word.text.startswith("-") and len(word.text) > 1 and not _NUMBER.fullmatch(word.text) and " " not in word.text.partition("=")[0]
+    """Whether argparse takes a word for an option: it begins with a dash, is no negative number,
+    and has no blank in its name.
+    """
+    return (
+        word.text.startswith("-")
+        and len(word.text) > 1
+        and not _NUMBER.fullmatch(word.text)
+        and " " not in word.text.partition("=")[0]
+    )
 
 
 def parse(words: list[Word], release: Release) -> Arguments:
     """Takes the words after `vllm serve` apart."""
     result = Arguments()
-    shorts = {alias: option for option in release.options.values() for alias in option.aliases if not alias.startswith("--")}
+    shorts = {
+        alias: option
+        for option in release.options.values()
+        for alias in option.aliases
+        if not alias.startswith("--")
+    }
     rest = list(words)
     first_chunk = True
     while rest:
@@ -83,9 +95,15 @@ def parse(words: list[Word], release: Release) -> Arguments:
             continue
         item = _option(word, release, shorts)
         result.options.append(item)
-        if item.inline or (item.option is not None and not item.option.takes_value and not item.key):
+        if item.inline or (
+            item.option is not None and not item.option.takes_value and not item.key
+        ):
             continue
-        limit = 1 if item.option is not None and (item.option.nargs in (None, "?") or item.key) else len(rest)
+        limit = (
+            1
+            if item.option is not None and (item.option.nargs in (None, "?") or item.key)
+            else len(rest)
+        )
         while rest and not is_option(rest[0]) and len(item.values) < limit:
             item.values.append(rest.pop(0))
         if item.name == "model" and item.values:
@@ -100,12 +118,25 @@ def _option(word: Word, release: Release, shorts: dict[str, Option]) -> Given:
         found = release.resolve("optimization-level")
         option = found[0] if found else shorts.get("-O")
         values = [Word(match[2])] if match[2] else []
-        return Given(word, "optimization-level" if found else "O", option=option, values=values, inline=bool(match[2]))
+        return Given(
+            word,
+            "optimization-level" if found else "O",
+            option=option,
+            values=values,
+            inline=bool(match[2]),
+        )
     head, equals, value = text.partition("=")
     inline = [Word(value, word.start, word.end)] if equals else []
     if not text.startswith("--"):
         short, dot, key = head.partition(".")
-        return Given(word, short[1:], key if dot else "", shorts.get(short), values=inline, inline=bool(equals))
+        return Given(
+            word,
+            short[1:],
+            key if dot else "",
+            shorts.get(short),
+            values=inline,
+            inline=bool(equals),
+        )
     name, dot, key = head[2:].partition(".")
     name = name.replace("_", "-")
     found = release.resolve(name)
@@ -114,7 +145,9 @@ def _option(word: Word, release: Release, shorts: dict[str, Option]) -> Given:
 
 
 def problem(item: Given, option: Option) -> tuple[str, str] | None:
-    """Why argparse would refuse an option's values: `("count" | "type" | "choice", sentence)`; None where it would not."""
+    """Why argparse would refuse an option's values: `("count" | "type" | "choice", sentence)`; None
+    where it would not.
+    """
     shown = f"--{item.name}"
     if not option.takes_value:
         return ("count", f"{shown} is a switch and takes no value") if item.values else None
@@ -138,7 +171,13 @@ def _refused(text: str, option: Option, shown: str) -> tuple[str, str] | None:
     except ValueError as error:
         return "type", f"{shown} {text}: {error}"
     if option.choices is not None and converted not in option.choices:
-        return "choice", f"{shown} {text}: not one of {', '.join(str(choice) for choice in option.choices if choice is not None)}"
+        return (
+            "choice",
+            (
+                f"{shown} {text}: not one of"
+                f" {', '.join(str(choice) for choice in option.choices if choice is not None)}"
+            ),
+        )
     return None
 
 
@@ -158,7 +197,10 @@ def _convert(text: str, kind: str) -> Any:
                 return -1
             if match := _HUMAN.fullmatch(text):
                 if "." in match[1] and match[2].isupper():
-                    raise ValueError(f"no fraction before {match[2]}, which counts in powers of two; write {match[2].lower()}")
+                    raise ValueError(
+                        f"no fraction before {match[2]}, which counts in powers of two; write"
+                        f" {match[2].lower()}"
+                    )
                 return 1
             return _number(text, int, "a whole number such as 65536 or 64k")
         case "json":

@@ -1,4 +1,6 @@
-"""What the rules look at: one line, judged against one release, with the questions that many rules ask."""
+"""What the rules look at: one line, judged against one release, with the questions that many rules
+ask.
+"""
 
 from __future__ import annotations
 
@@ -41,12 +43,16 @@ class Case:
     def __init__(self, line: Line, release: str | None = None) -> None:
         self.line = line
         self.recipe = line.recipe
-        self.image, self.tag, self.digest = images.split(line.image) if line.image else (None, None, None)
+        self.image, self.tag, self.digest = (
+            images.split(line.image) if line.image else (None, None, None)
+        )
         self.info: ImageInfo | None = images.find(line.image) if line.image else None
         version, self.assumed = self._version(release)
         self.release: Release = releases.get(version)
         self.version = version
-        self.args: Arguments = parse(line.serve, self.release) if line.serve is not None else Arguments()
+        self.args: Arguments = (
+            parse(line.serve, self.release) if line.serve is not None else Arguments()
+        )
         self.serves = line.serve is not None
 
     def _version(self, given: str | None) -> tuple[str, str | None]:
@@ -85,7 +91,11 @@ class Case:
     @functools.cached_property
     def options(self) -> dict[str, Given]:
         """Options that the release knows, by long name, the last use of each."""
-        return {given.option.name: given for given in self.args.options if given.option is not None and not given.key}
+        return {
+            given.option.name: given
+            for given in self.args.options
+            if given.option is not None and not given.key
+        }
 
     def on(self, name: str) -> bool:
         """Whether an option is given, and not in its `no-` form."""
@@ -103,12 +113,16 @@ class Case:
         """The value as a number; `64k` and `1M` are read as vLLM reads them."""
         text = (self.value(name) or "").strip()
         if match := re.fullmatch(r"(\d+(?:\.\d+)?)([kKmMgG]?)", text):
-            scale = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "K": 2**10, "M": 2**20, "G": 2**30}[match[2]]
+            scale = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "K": 2**10, "M": 2**20, "G": 2**30}[
+                match[2]
+            ]
             return float(match[1]) * scale
         return float(text) if re.fullmatch(r"\d*\.\d+", text) else None
 
     def json(self, name: str) -> dict[str, Any] | None:
-        """A JSON option with its dotted keys merged in; None where it is not given, or is no object."""
+        """A JSON option with its dotted keys merged in; None where it is not given, or is no
+        object.
+        """
         result: dict[str, Any] | None = None
         for given in self.args.options:
             if given.option is None or given.option.name != name or not given.values:
@@ -132,9 +146,15 @@ class Case:
 
     @functools.cached_property
     def spec(self) -> dict[str, Any] | None:
-        """The speculative config, the short options included; None where there is none, or it cannot be read."""
+        """The speculative config, the short options included; None where there is none, or it
+        cannot be read.
+        """
         found = self.json("speculative-config")
-        for name, key in (("spec-method", "method"), ("spec-model", "model"), ("spec-tokens", "num_speculative_tokens")):
+        for name, key in (
+            ("spec-method", "method"),
+            ("spec-model", "model"),
+            ("spec-tokens", "num_speculative_tokens"),
+        ):
             if (text := self.value(name)) is not None:
                 found = {**(found or {}), key: int(text) if text.isdigit() else text}
         return found
@@ -163,15 +183,25 @@ class Case:
 
     @property
     def model(self) -> str:
-        """Handle or path of the model; empty where the line names none. A path of the container counts by its last folder too."""
+        """Handle or path of the model; empty where the line names none. A path of the container
+        counts by its last folder too.
+        """
         word = self.args.model
         named = word.shown if word else ""
-        return named or (self.recipe.model.repo if self.recipe else self.line.env.get("MODEL") or "")
+        return named or (
+            self.recipe.model.repo if self.recipe else self.line.env.get("MODEL") or ""
+        )
 
     @property
     def known_names(self) -> str:
-        """Everything that may name the model, lower case: handle, path, served name, the recipe's repository."""
-        names = [self.model, self.value("served-model-name") or "", self.recipe.model.repo if self.recipe else ""]
+        """Everything that may name the model, lower case: handle, path, served name, the recipe's
+        repository.
+        """
+        names = [
+            self.model,
+            self.value("served-model-name") or "",
+            self.recipe.model.repo if self.recipe else "",
+        ]
         return " ".join(names).lower()
 
     @functools.cached_property
@@ -182,7 +212,11 @@ class Case:
     @property
     def nvfp4(self) -> bool:
         """Whether the weights are NVFP4, as the recipe or the name says."""
-        return (self.recipe.model.quantization.format == "nvfp4") if self.recipe else "nvfp4" in self.known_names
+        return (
+            (self.recipe.model.quantization.format == "nvfp4")
+            if self.recipe
+            else "nvfp4" in self.known_names
+        )
 
     @property
     def producer(self) -> str | None:
@@ -191,7 +225,13 @@ class Case:
             return self.recipe.model.quantization.producer
         if re.search(r"(^|[ /])nvidia/\S*-(nvfp4|fp4|fp8)", self.known_names):
             return "modelopt"
-        return "compressed-tensors" if re.search(r"(^|[ /])(redhatai|neuralmagic)/\S*(nvfp4|fp8|w4a16|w8a8)", self.known_names) else None
+        return (
+            "compressed-tensors"
+            if re.search(
+                r"(^|[ /])(redhatai|neuralmagic)/\S*(nvfp4|fp8|w4a16|w8a8)", self.known_names
+            )
+            else None
+        )
 
     @property
     def weights_gib(self) -> float | None:
@@ -200,7 +240,8 @@ class Case:
 
     @functools.cached_property
     def native_context(self) -> int | None:
-        """Tokens beyond which vLLM refuses `--max-model-len`: what the checkpoint's config says, else the recipe; None: not known.
+        """Tokens beyond which vLLM refuses `--max-model-len`: what the checkpoint's config says,
+        else the recipe; None: not known.
 
         The config counts where the two differ, as vLLM reads it and not the card.
         """
@@ -211,10 +252,20 @@ class Case:
 
     @property
     def context_lifted(self) -> bool:
-        """Whether the line says that a longer context than the config's is meant: a stretched rope, or the variable that takes the risk."""
-        overridden = any(given.option is not None and given.option.name == "hf-overrides" for given in self.args.options)
-        allowed = (self.line.env.get("VLLM_ALLOW_LONG_MAX_MODEL_LEN") or "").strip().lower() in ("1", "true")
-        return overridden or allowed or "hf-overrides" in (self.line.env.get("VLLM_EXTRA_ARGS") or "")
+        """Whether the line says that a longer context than the config's is meant: a stretched rope,
+        or the variable that takes the risk.
+        """
+        overridden = any(
+            given.option is not None and given.option.name == "hf-overrides"
+            for given in self.args.options
+        )
+        allowed = (self.line.env.get("VLLM_ALLOW_LONG_MAX_MODEL_LEN") or "").strip().lower() in (
+            "1",
+            "true",
+        )
+        return (
+            overridden or allowed or "hf-overrides" in (self.line.env.get("VLLM_EXTRA_ARGS") or "")
+        )
 
     # ---- where it runs
 
@@ -237,10 +288,14 @@ class Case:
     @property
     def ray(self) -> bool:
         """Whether Ray spreads it."""
-        return self.value("distributed-executor-backend") == "ray" or self.value("data-parallel-backend") == "ray"
+        return (
+            self.value("distributed-executor-backend") == "ray"
+            or self.value("data-parallel-backend") == "ray"
+        )
 
     def holds(self, distribution: str) -> bool | None:
-        """Whether the image holds a Python distribution: what is known of it, else what its vLLM requires; None where nothing says.
+        """Whether the image holds a Python distribution: what is known of it, else what its vLLM
+        requires; None where nothing says.
 
         The official images install vLLM's own requirements and little else.
         """
@@ -258,7 +313,9 @@ class Case:
     # ---- repairs
 
     def drop(self, given: Given) -> tuple[Edit, ...]:
-        """Takes an option with its values out of the text, and the blanks or the continued line before it."""
+        """Takes an option with its values out of the text, and the blanks or the continued line
+        before it.
+        """
         first, last = given.words[0], given.words[-1]
         if first.start < 0 or last.end < 0:
             return ()

@@ -1,7 +1,9 @@
-"""Reads what is to be judged into one value, a `Line`: more forgiving than `sparkbook.formats`, because a linter has to look at mistakes.
+"""Reads what is to be judged into one value, a `Line`: more forgiving than `sparkbook.formats`,
+because a linter has to look at mistakes.
 
-A reader of launches refuses what a launch cannot keep (an option given twice, a secret, `--privileged`); here it is kept and judged. The
-words are taken apart by the same lexer. Nothing is executed or expanded; what a shell would fill in stays marked as not known.
+A reader of launches refuses what a launch cannot keep (an option given twice, a secret,
+`--privileged`); here it is kept and judged. The words are taken apart by the same lexer. Nothing is
+executed or expanded; what a shell would fill in stays marked as not known.
 """
 
 from __future__ import annotations
@@ -24,10 +26,36 @@ if TYPE_CHECKING:
     from sparkbook.recipes.schema import Recipe
 
 _SHELLS = {"bash", "sh"}
-_SWITCHES = {"detach", "rm", "interactive", "tty", "privileged", "init", "read-only", "publish-all", "oom-kill-disable", "sig-proxy",
-             "no-healthcheck", "quiet"}  # fmt: skip
-_SHORT = {"e": "env", "v": "volume", "p": "publish", "u": "user", "d": "detach", "i": "interactive", "t": "tty", "P": "publish-all",
-          "w": "workdir", "m": "memory", "h": "hostname", "l": "label", "c": "cpu-shares", "q": "quiet"}  # fmt: skip
+_SWITCHES = {
+    "detach",
+    "rm",
+    "interactive",
+    "tty",
+    "privileged",
+    "init",
+    "read-only",
+    "publish-all",
+    "oom-kill-disable",
+    "sig-proxy",
+    "no-healthcheck",
+    "quiet",
+}
+_SHORT = {
+    "e": "env",
+    "v": "volume",
+    "p": "publish",
+    "u": "user",
+    "d": "detach",
+    "i": "interactive",
+    "t": "tty",
+    "P": "publish-all",
+    "w": "workdir",
+    "m": "memory",
+    "h": "hostname",
+    "l": "label",
+    "c": "cpu-shares",
+    "q": "quiet",
+}
 _SAME = {"net": "network"}
 _ASSIGNMENT = re.compile(r"[A-Za-z_]\w*=", re.ASCII)
 _API_SERVER = ("vllm.entrypoints.openai.api_server", "vllm.entrypoints.cli.main")
@@ -35,7 +63,9 @@ _API_SERVER = ("vllm.entrypoints.openai.api_server", "vllm.entrypoints.cli.main"
 
 @dataclass(frozen=True)
 class Word:
-    """A word and where it stands in the text; `start` is -1 where it stands in none that can be changed."""
+    """A word and where it stands in the text; `start` is -1 where it stands in none that can be
+    changed.
+    """
 
     text: str
     start: int = -1
@@ -58,13 +88,15 @@ class Line:
 
     Attributes:
         image: image reference; None for a process without a container.
-        docker: docker's options in order, long names: (option, value, word); the value of a switch is empty.
+        docker: docker's options in order, long names: (option, value, word); the value of a switch
+            is empty.
         env: variables: value, or None where the caller's own is passed on.
         entry: entry point set on the line.
         runs: what the image runs by itself: `command`, `vllm-serve`, `wrapper`.
         serve: the words after `vllm serve`; None where a script of the image takes none.
         doubled: the words `vllm serve` given to an image that adds them by itself.
-        nothing_serves: the first word that an image without an entry point of its own is told to run, where it starts no server.
+        nothing_serves: the first word that an image without an entry point of its own is told to
+            run, where it starts no server.
         before: shell commands that run first.
         recipe: the recipe, where the input is one.
         text: what the words' positions refer to.
@@ -89,11 +121,15 @@ class Line:
 
     @property
     def starts(self) -> bool:
-        """Whether the line starts a server, as far as can be told: an image with a script of its own does."""
+        """Whether the line starts a server, as far as can be told: an image with a script of its
+        own does.
+        """
         return self.serve is not None or (self.runs == "wrapper" and self.entry is None)
 
     def option(self, name: str) -> str | None:
-        """Value of docker's option, the last one given; an empty string for a switch; None where it is not given."""
+        """Value of docker's option, the last one given; an empty string for a switch; None where it
+        is not given.
+        """
         return next((value for option, value, _ in reversed(self.docker) if option == name), None)
 
     def values(self, name: str) -> list[str]:
@@ -105,23 +141,46 @@ def from_launch(launch: Launch, recipe: Recipe | None = None) -> Line:
     """A launch as a line, as if it had been written out."""
     container = launch.container
     pairs: list[tuple[str, str | None]] = [
-        ("name", container.name), ("gpus", container.gpus), ("runtime", container.runtime), ("ipc", container.ipc),
-        ("shm-size", container.shm_size), ("network", container.network), ("restart", container.restart), ("user", container.user),
-        *(("publish", port) for port in container.ports), *(("volume", volume) for volume in container.volumes),
+        ("name", container.name),
+        ("gpus", container.gpus),
+        ("runtime", container.runtime),
+        ("ipc", container.ipc),
+        ("shm-size", container.shm_size),
+        ("network", container.network),
+        ("restart", container.restart),
+        ("user", container.user),
+        *(("publish", port) for port in container.ports),
+        *(("volume", volume) for volume in container.volumes),
         *(("ulimit", f"{name}={limit}") for name, limit in container.ulimits.items()),
-    ]  # fmt: skip
-    line = Line(image=launch.image, env=dict(launch.env), entry=container.entrypoint, runs=launch.entrypoint, recipe=recipe)
+    ]
+    line = Line(
+        image=launch.image,
+        env=dict(launch.env),
+        entry=container.entrypoint,
+        runs=launch.entrypoint,
+        recipe=recipe,
+    )
     line.docker = [(name, value, Word("")) for name, value in pairs if value is not None]
     line.before = list(launch.serve.before)
     if launch.serve.command is None and launch.entrypoint != "wrapper":
-        line.serve = [Word(show(word.replace(HOME, "~"))) for group in serve_groups(launch.serve) for word in group]
-        if launch.image and launch.entrypoint == "command" and not container.entrypoint and entrypoint_of(launch.image) == "vllm-serve":
+        line.serve = [
+            Word(show(word.replace(HOME, "~")))
+            for group in serve_groups(launch.serve)
+            for word in group
+        ]
+        if (
+            launch.image
+            and launch.entrypoint == "command"
+            and not container.entrypoint
+            and entrypoint_of(launch.image) == "vllm-serve"
+        ):
             line.doubled = (Word("vllm"), Word("serve"))
     return line
 
 
 def read(text: str) -> Line:
-    """The launch line in a text: `docker run`, a compose file, or `vllm serve`; of several, the first, the others beside it.
+    """The launch line in a text: `docker run`, a compose file, or `vllm serve`; of several, the
+    first, the others beside it.
 
     Raises:
         SparkbookError: there is none in it, or a quote is not closed.
@@ -133,11 +192,20 @@ def read(text: str) -> Line:
     found = [line for command in _commands(tokens) if (line := _command(command, text))]
     for token in tokens if not found else ():
         # A launcher that a script writes down in a here-document and runs from there.
-        if token.body and (line := next((line for command in _commands(lex(token.body)) if (line := _command(command, ""))), None)):
+        if token.body and (
+            line := next(
+                (line for command in _commands(lex(token.body)) if (line := _command(command, ""))),
+                None,
+            )
+        ):
             found.append(line)
     if not found:
-        raise SparkbookError("there is no launch line in this text: expected docker run …, a compose file, or vllm serve …")
-    # A script often tries something else in the image first, such as nvidia-smi: what serves is what is meant.
+        raise SparkbookError(
+            "there is no launch line in this text: expected docker run …, a compose file, or vllm"
+            " serve …"
+        )
+    # A script often tries something else in the image first, such as nvidia-smi: what serves is
+    # what is meant.
     serving = [line for line in found if line.starts] or found
     serving[0].others = serving[1:]
     return serving[0]
@@ -162,7 +230,9 @@ def _command(words: list[Word], text: str) -> Line | None:
     """The line that one command of a script is; None where it starts no server."""
     line = Line(text=text)
     rest = list(words)
-    while rest and (rest[0].text in ("sudo", "exec", "nohup", "time", "env") or _ASSIGNMENT.match(rest[0].text)):
+    while rest and (
+        rest[0].text in ("sudo", "exec", "nohup", "time", "env") or _ASSIGNMENT.match(rest[0].text)
+    ):
         word = rest.pop(0)
         if _ASSIGNMENT.match(word.text):
             _set_env(line, word.text, word)
@@ -174,7 +244,10 @@ def _command(words: list[Word], text: str) -> Line | None:
         return line
     texts = [word.text for word in rest]
     told = texts[:1] in (["echo"], ["printf"], ["grep"])
-    at = next((i for i in range(len(texts) - 1) if texts[i : i + 2] == ["vllm", "serve"] and not told), None)
+    at = next(
+        (i for i in range(len(texts) - 1) if texts[i : i + 2] == ["vllm", "serve"] and not told),
+        None,
+    )
     # Behind something that starts it: uv run, srun, docker exec, a launcher's script.
     return line if at is not None and _server(line, rest[at:]) else None
 
@@ -245,7 +318,8 @@ def _container(line: Line, rest: list[Word]) -> None:
         and (rest[0].text.startswith("--") or "/" in rest[0].text[1:])
         and not (rest[0].text.startswith("/"))
     ):
-        # Not an image that is known, but the words are a model and options: it starts vllm serve by itself.
+        # Not an image that is known, but the words are a model and options: it starts vllm serve by
+        # itself.
         line.runs, line.serve = "vllm-serve", rest
     elif name is None and not _server(line, rest):
         line.nothing_serves = " ".join(word.shown for word in rest[:2]) or "nothing"
@@ -265,7 +339,12 @@ def _server(line: Line, rest: list[Word]) -> bool:
     if program == "vllm" and texts[1:2] == ["serve"]:
         line.serve = rest[2:]
         return True
-    if program.startswith("python") and texts[1:2] == ["-m"] and texts[2:3] and texts[2] in _API_SERVER:
+    if (
+        program.startswith("python")
+        and texts[1:2] == ["-m"]
+        and texts[2:3]
+        and texts[2] in _API_SERVER
+    ):
         line.serve = rest[4:] if texts[2:4] == [_API_SERVER[1], "serve"] else rest[3:]
         return True
     if program in _SHELLS:
@@ -276,7 +355,9 @@ def _server(line: Line, rest: list[Word]) -> bool:
 
 
 def _script(line: Line, script: str) -> bool:
-    """Takes a script that a shell in the container is given; positions in it are no positions of the text."""
+    """Takes a script that a shell in the container is given; positions in it are no positions of
+    the text.
+    """
     served = False
     for words in _commands(lex(script, outer=False)):
         inside = [Word(word.text) for word in words]
@@ -292,13 +373,26 @@ def _script(line: Line, script: str) -> bool:
 
 def _set_env(line: Line, text: str, word: Word) -> None:
     name, equals, value = text.partition("=")
-    line.env[show(name)] = None if not equals or passed_on(value) == name else show(value.replace(HOME, "~"))
+    line.env[show(name)] = (
+        None if not equals or passed_on(value) == name else show(value.replace(HOME, "~"))
+    )
     line.env_words[show(name)] = word
 
 
-_SERVICE = {"container_name": "name", "runtime": "runtime", "ipc": "ipc", "shm_size": "shm-size", "network_mode": "network",
-            "restart": "restart", "user": "user", "mem_limit": "memory", "ports": "publish", "volumes": "volume", "devices": "device",
-            "cap_add": "cap-add"}  # fmt: skip
+_SERVICE = {
+    "container_name": "name",
+    "runtime": "runtime",
+    "ipc": "ipc",
+    "shm_size": "shm-size",
+    "network_mode": "network",
+    "restart": "restart",
+    "user": "user",
+    "mem_limit": "memory",
+    "ports": "publish",
+    "volumes": "volume",
+    "devices": "device",
+    "cap_add": "cap-add",
+}
 
 
 def _compose(text: str) -> Line:
@@ -328,14 +422,25 @@ def _service(service: dict[str, Any], text: str) -> Line:
     for key in ("ulimits", "environment"):
         allowed = dict if key == "ulimits" else dict | list
         if not isinstance(service.get(key) or {}, allowed):
-            raise SparkbookError(f"{key} of the service with {line.image} is no {'mapping' if key == 'ulimits' else 'mapping or list'}")
+            raise SparkbookError(
+                f"{key} of the service with {line.image} is no"
+                f" {'mapping' if key == 'ulimits' else 'mapping or list'}"
+            )
     for name, limit in (service.get("ulimits") or {}).items():
         line.docker.append(("ulimit", f"{name}={limit}", Word("")))
     env = service.get("environment") or {}
-    pairs = [str(entry).partition("=") for entry in env] if isinstance(env, list) else [(k, "=", v) for k, v in env.items()]
+    pairs = (
+        [str(entry).partition("=") for entry in env]
+        if isinstance(env, list)
+        else [(k, "=", v) for k, v in env.items()]
+    )
     for name, equals, value in pairs:
         filled = None if not equals or value is None else _filled(value)
-        line.env[str(name)] = None if filled is not None and re.fullmatch(rf"\$\{{?{name}[^}}]*\}}?", filled) else filled
+        line.env[str(name)] = (
+            None
+            if filled is not None and re.fullmatch(rf"\$\{{?{name}[^}}]*\}}?", filled)
+            else filled
+        )
     entry, command = _listed(service.get("entrypoint")), _listed(service.get("command"))
     line.entry = entry[0].text if entry else None
     _container(line, [*entry[1:], *command])
@@ -350,15 +455,19 @@ def _listed(value: Any) -> list[Word]:
     if value is None:
         return []
     if isinstance(value, list):
-        return [Word(re.sub(r"(?<!\$)(\$\{[^}]*\}|\$[A-Za-z_]\w*)", "\0\\1\0", _filled(word))) for word in value]
+        return [
+            Word(re.sub(r"(?<!\$)(\$\{[^}]*\}|\$[A-Za-z_]\w*)", "\0\\1\0", _filled(word)))
+            for word in value
+        ]
     return [Word(token.text) for token in lex(_filled(value), expand=False) if not token.operator]
 
 
 def given(source: str) -> tuple[Line, str]:
-    """What a user names: a recipe's id, a file in any format that `sparkbook.formats` knows, `-` for standard input, or the text itself.
+    """What a user names: a recipe's id, a file in any format that `sparkbook.formats` knows, `-`
+    for standard input, or the text itself.
 
-    A launch line and a compose file are read here, mistakes and all; any other format becomes a recipe first, and what its reader has to
-    say of it joins the findings.
+    A launch line and a compose file are read here, mistakes and all; any other format becomes a
+    recipe first, and what its reader has to say of it joins the findings.
 
     Returns:
         The line, and the text that suppressions are looked for in.
@@ -399,5 +508,9 @@ def _recipe(source: str) -> tuple[Line, str]:
     from sparkbook.recipes.catalogue import CATALOGUE
 
     recipe = recipes.load(source)
-    path = Path(source) if source.endswith((".yaml", ".yml")) else CATALOGUE / f"{source.partition('@')[0]}.yaml"
+    path = (
+        Path(source)
+        if source.endswith((".yaml", ".yml"))
+        else CATALOGUE / f"{source.partition('@')[0]}.yaml"
+    )
     return from_launch(recipe.launch, recipe), path.read_text("utf-8")

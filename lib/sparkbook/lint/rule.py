@@ -1,5 +1,6 @@
-"""What a rule is: a code, a name, a text that becomes its page, two examples that a test runs, a source, a range of releases, a
-judgement."""
+"""What a rule is: a code, a name, a text that becomes its page, two examples that a test runs, a
+source, a range of releases, a judgement.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +39,9 @@ class Edit:
 
 @dataclass(frozen=True)
 class Hit:
-    """What a rule found in a case. `severity` and `kind` replace the rule's own where they are given."""
+    """What a rule found in a case. `severity` and `kind` replace the rule's own where they are
+    given.
+    """
 
     message: str
     evidence: str | None = None
@@ -60,7 +63,8 @@ class Rule:
         bad, good: an example that fails and one that passes: a launch line, or the id of a recipe.
         release: the release that the examples are judged against, where it matters.
         since, until: first and last release that the rule speaks of.
-        versioned: whether its judgement rests on the release, so that an assumed one has to be told.
+        versioned: whether its judgement rests on the release, so that an assumed one has to be
+            told.
         confidence: how sure it is.
         judge: the judgement itself.
     """
@@ -96,7 +100,9 @@ class Rule:
 
     def applies(self, version: str) -> bool:
         """Whether the rule speaks of a release."""
-        return (self.since is None or at_least(version, self.since)) and (self.until is None or at_least(self.until, version))
+        return (self.since is None or at_least(version, self.since)) and (
+            self.until is None or at_least(self.until, version)
+        )
 
     def findings(self, case: Case) -> Iterator[tuple[Finding, tuple[Edit, ...]]]:
         """The rule's findings in a case, each with its mechanical repair."""
@@ -104,7 +110,11 @@ class Rule:
             return
         for hit in self.judge(case):
             assumed = case.assumed if self.versioned or self.since or self.until else None
-            message = f"{hit.message} (judged as vLLM {case.version}: {assumed})" if assumed else hit.message
+            message = (
+                f"{hit.message} (judged as vLLM {case.version}: {assumed})"
+                if assumed
+                else hit.message
+            )
             yield (
                 Finding(
                     rule=self.code,
@@ -117,7 +127,9 @@ class Rule:
                     source=self.source,
                     since=self.since,
                     until=self.until,
-                    confidence="medium" if assumed and self.confidence == "high" else self.confidence,
+                    confidence=(
+                        "medium" if assumed and self.confidence == "high" else self.confidence
+                    ),
                 ),
                 hit.edits,
             )
@@ -146,7 +158,21 @@ def rule(
 
     def register(judge: Callable[[Case], Iterator[Hit]]) -> Callable[[Case], Iterator[Hit]]:
         assert code not in RULES, code
-        RULES[code] = Rule(code, name, severity, source, bad, good, judge, kind, release, since, until, versioned, confidence)
+        RULES[code] = Rule(
+            code,
+            name,
+            severity,
+            source,
+            bad,
+            good,
+            judge,
+            kind,
+            release,
+            since,
+            until,
+            versioned,
+            confidence,
+        )
         return judge
 
     return register

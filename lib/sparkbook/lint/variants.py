@@ -1,4 +1,6 @@
-"""The catalogue held to its images: each recipe as it was published, what the linter says of that, and what a clean variant changes."""
+"""The catalogue held to its images: each recipe as it was published, what the linter says of that,
+and what a clean variant changes.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,8 @@ class Held:
 
     Attributes:
         recipe: as the catalogue has it.
-        published: what the linter says of the line as its source published it; of the recipe where it was taken over as it stood.
+        published: what the linter says of the line as its source published it; of the recipe where
+            it was taken over as it stood.
         clean: what it says of the lint-clean variant; None where there is none.
         changes: what the clean variant changes of the published line, in words.
     """
@@ -34,9 +37,14 @@ class Held:
         return list({finding.rule: finding for finding in grave}.values())
 
     def links(self, up: str = "../") -> str:
-        """The complaints' codes, each a link to its rule's section, errors bold; `up` leads from the page to the site's root."""
+        """The complaints' codes, each a link to its rule's section, errors bold; `up` leads from
+        the page to the site's root.
+        """
         anchors = (f'<a href="{up}{f.why}">{f.rule}</a>' for f in self.complaints)
-        marked = (f"**{a}**" if f.severity == "error" else a for a, f in zip(anchors, self.complaints, strict=True))
+        marked = (
+            f"**{a}**" if f.severity == "error" else a
+            for a, f in zip(anchors, self.complaints, strict=True)
+        )
         return " ".join(marked)
 
 
@@ -67,7 +75,10 @@ def differences(before: Launch, after: Launch) -> Iterator[str]:
     ):
         yield "without the words vllm serve"
     yield from _changed({"image": before.image}, {"image": after.image})
-    yield from _changed(before.container.model_dump(exclude_defaults=True), after.container.model_dump(exclude_defaults=True))
+    yield from _changed(
+        before.container.model_dump(exclude_defaults=True),
+        after.container.model_dump(exclude_defaults=True),
+    )
     yield from _changed(before.env, after.env)
     yield from _changed(before.serve.args, after.serve.args)
 

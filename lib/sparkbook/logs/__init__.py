@@ -1,4 +1,5 @@
-"""The log doctor: reads what a start printed and says what went wrong, what to do, what is noise, or that all is well.
+"""The log doctor: reads what a start printed and says what went wrong, what to do, what is noise,
+or that all is well.
 
 >>> from sparkbook import logs
 >>> logs.diagnose("OSError: [Errno 98] Address already in use").primary.kind

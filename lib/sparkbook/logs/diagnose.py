@@ -1,7 +1,7 @@
 """What went wrong, what to do, what is merely noise, or that all is well.
 
-The first fatal event of any process wins; what other processes say about it afterwards is listed as its consequence. "Healthy" is an
-answer, and so is "unknown, here is the evidence".
+The first fatal event of any process wins; what other processes say about it afterwards is listed as
+its consequence. "Healthy" is an answer, and so is "unknown, here is the evidence".
 """
 
 from __future__ import annotations
@@ -26,7 +26,18 @@ Verdict = Literal["healthy", "fault", "unknown fault", "starting", "empty"]
 
 _ERROR_WORDS = frozenset(
     {
-        *("error", "critical", "fatal", "exception", "killed", "aborted", "panic", "segfault", "segmentation", "unrecognized"),
+        *(
+            "error",
+            "critical",
+            "fatal",
+            "exception",
+            "killed",
+            "aborted",
+            "panic",
+            "segfault",
+            "segmentation",
+            "unrecognized",
+        ),
         *(
             "runtimeerror",
             "valueerror",
@@ -60,12 +71,18 @@ _ERROR_WORDS = frozenset(
     }
 )
 _EXCEPTION_LINE = re.compile(r"^\s*(?:[a-z_]\w*\.)*[A-Z]\w*(?:Error|Exception|Timeout)\b\s*:?")
-_REAL_ERROR = re.compile(r"^(?:vllm\S*|main\.py|docker|\S+\.py)?\s*(?:serve)?:?\s*(?:error|fatal)\b:?", re.IGNORECASE)
+_REAL_ERROR = re.compile(
+    r"^(?:vllm\S*|main\.py|docker|\S+\.py)?\s*(?:serve)?:?\s*(?:error|fatal)\b:?", re.IGNORECASE
+)
 _CRASH = re.compile(
-    r"segmentation fault|segfault at|core dumped|fatal python error|terminate called|\baborted\b\s*(?:\(|$)|stack smashing", re.IGNORECASE
+    r"segmentation fault|segfault at|core dumped|fatal python error|terminate"
+    r" called|\baborted\b\s*(?:\(|$)|stack smashing",
+    re.IGNORECASE,
 )
 _MINOR = re.compile(
-    r"error=ErrorInfo\(|exception ignored|cancellederror|keyboardinterrupt|deprecat|error_inject|no errors?\b|errors?=0", re.IGNORECASE
+    r"error=ErrorInfo\(|exception ignored|cancellederror|keyboardinterrupt|deprecat|error_inject|no"
+    r" errors?\b|errors?=0",
+    re.IGNORECASE,
 )
 _EVIDENCE = 320
 _MAX_UNKNOWN = 50
@@ -80,13 +97,15 @@ class Diagnosis:
     """The answer to a log.
 
     Attributes:
-        verdict: `healthy`, `fault` (known), `unknown fault`, `starting` (nothing wrong so far, not up yet), `empty`.
+        verdict: `healthy`, `fault` (known), `unknown fault`, `starting` (nothing wrong so far, not
+            up yet), `empty`.
         findings: everything found, the primary fault first; noise is among them, explained.
         primary: the fault to deal with; None where there is none.
         consequences: lines that other processes said because of it.
         story: what the start did and resolved.
         lines: how many lines were read.
-        known: whether any line of it is known; where none is, healthy only means that it may be no log at all.
+        known: whether any line of it is known; where none is, healthy only means that it may be no
+            log at all.
     """
 
     verdict: Verdict
@@ -117,10 +136,16 @@ class Diagnosis:
                 if self.story.ready
                 else "Healthy: nothing here is a fault."
             )
-        return "Nothing wrong so far; the start is not finished." if self.verdict == "starting" else "The log is empty."
+        return (
+            "Nothing wrong so far; the start is not finished."
+            if self.verdict == "starting"
+            else "The log is empty."
+        )
 
     def to_dict(self) -> dict[str, Any]:
-        """The `--json` answer: findings, and in the summary the verdict, the story's facts and its timeline."""
+        """The `--json` answer: findings, and in the summary the verdict, the story's facts and its
+        timeline.
+        """
         return self.findings.to_dict(
             verdict=self.verdict,
             headline=self.headline,
@@ -129,7 +154,13 @@ class Diagnosis:
             collect=list(self.collect),
             facts=self.story.facts(),
             timeline=[
-                {"phase": p.name, "begin_s": round(p.begin_s, 3), "end_s": round(p.end_s, 3), "detail": p.detail} for p in self.story.phases
+                {
+                    "phase": p.name,
+                    "begin_s": round(p.begin_s, 3),
+                    "end_s": round(p.end_s, 3),
+                    "detail": p.detail,
+                }
+                for p in self.story.phases
             ],
             last_lines=self.story.last_lines,
             lines=self.lines,
@@ -142,7 +173,9 @@ class Diagnosis:
 
 
 class Doctor:
-    """Reads a log piece by piece. For a whole log, `diagnose` is enough; a running engine's log is given to `feed` as it grows."""
+    """Reads a log piece by piece. For a whole log, `diagnose` is enough; a running engine's log is
+    given to `feed` as it grows.
+    """
 
     def __init__(self, facts: Facts | None = None, known: Signatures | None = None):
         self._known = signatures() if known is None else known
@@ -156,7 +189,9 @@ class Doctor:
         self._error_words = frozenset(word.encode() for word in _ERROR_WORDS)
         self._story_words = frozenset(word.encode() for word in _story.WORDS)
 
-    def feed(self, source: str | bytes | Path | BinaryIO | Iterable[bytes | str], *, more: bool = False) -> None:
+    def feed(
+        self, source: str | bytes | Path | BinaryIO | Iterable[bytes | str], *, more: bool = False
+    ) -> None:
         """Take in more of the log; with `more`, a traceback that is not complete waits for its end."""
         self._take(self._reader.read(source, more=more))
 
@@ -173,46 +208,87 @@ class Doctor:
     def _match(self, event: Event) -> None:
         words = event.words
         text = event.text
-        if b"completed" in words and (bar := re.search(r"(Loading \S.{0,60}?):\s+(\d+)% Completed", text)):
+        if b"completed" in words and (
+            bar := re.search(r"(Loading \S.{0,60}?):\s+(\d+)% Completed", text)
+        ):
             name = bar[1].strip()
             if len(self._bars) < 100:
                 self._bars[name] = max(int(bar[2]), self._bars.get(name, 0))
-        # Each line is judged by itself, and only then all of them together, as if a terminal had wrapped one long line.
-        pieces = [text] if "\n" not in text else [event.flat] if event.is_traceback else [*text.split("\n"), event.flat]
+        # Each line is judged by itself, and only then all of them together, as if a terminal had
+        # wrapped one long line.
+        pieces = (
+            [text]
+            if "\n" not in text
+            else [event.flat]
+            if event.is_traceback
+            else [*text.split("\n"), event.flat]
+        )
         if len(pieces) > 1:
             pieces.append("".join(pieces[:-1]))  # a terminal breaks lines inside words
         whole = len(pieces) - 2 if len(pieces) > 1 else 1
         hit = False
         if not self._by_word.keys().isdisjoint(words):
             # Causes that name no mechanism are tried last: they may only say how it ended.
-            candidates = sorted(self._known.candidates(words), key=lambda signature: signature.id in _LATE)
+            candidates = sorted(
+                self._known.candidates(words), key=lambda signature: signature.id in _LATE
+            )
             context = "\n".join(event.frames)
             for place, piece in enumerate(piece[:_MAX_PIECE] for piece in pieces):
                 if hit and place >= whole:
                     break
-                hit |= self._judge_piece(event, piece, context, candidates, first=place == 0, row=place if place < whole else None)
+                hit |= self._judge_piece(
+                    event,
+                    piece,
+                    context,
+                    candidates,
+                    first=place == 0,
+                    row=place if place < whole else None,
+                )
         if hit and len(pieces) > 1:
             self._complete(event, pieces[whole:])
-        if not hit and not self._error_words.isdisjoint(words) and len(self._unknown) < _MAX_UNKNOWN and _is_fatal(event):
+        if (
+            not hit
+            and not self._error_words.isdisjoint(words)
+            and len(self._unknown) < _MAX_UNKNOWN
+            and _is_fatal(event)
+        ):
             self._unknown.append(event)
 
     def _complete(self, event: Event, texts: list[str]) -> None:
         """Figures that stand beyond a line's break belong to what was found in the line."""
         for found in self._found.values():
             if found.event is event:
-                matches = [m for text in texts if (m := found.signature.search(text[:_MAX_PIECE], "\n".join(event.frames)))]
+                matches = [
+                    m
+                    for text in texts
+                    if (m := found.signature.search(text[:_MAX_PIECE], "\n".join(event.frames)))
+                ]
                 for match in matches:
                     groups = {k: v for k, v in match.groupdict().items() if v is not None}
                     if len(groups) > len(found.groups):
                         found.groups = groups
 
-    def _judge_piece(self, event: Event, text: str, context: str, candidates: list[Signature], first: bool, row: int | None) -> bool:
-        """Note what one piece of text holds, a line of the event (its `row`) or all of them; whether it is explained by that."""
+    def _judge_piece(
+        self,
+        event: Event,
+        text: str,
+        context: str,
+        candidates: list[Signature],
+        first: bool,
+        row: int | None,
+    ) -> bool:
+        """Note what one piece of text holds, a line of the event (its `row`) or all of them;
+        whether it is explained by that.
+        """
         hit = False
         quiet = first and event.line.level in ("INFO", "DEBUG") and event.line.where
         for signature in candidates:
-            # A line of a logger below WARNING reports; it is no fault, whatever words it uses. Of two causes, the first fits better.
-            if signature.role == "cause" and (hit or (quiet and signature.severity == "error" and signature.name not in _SAID_AS_INFO)):
+            # A line of a logger below WARNING reports; it is no fault, whatever words it uses. Of
+            # two causes, the first fits better.
+            if signature.role == "cause" and (
+                hit
+                or (quiet and signature.severity == "error" and signature.name not in _SAID_AS_INFO)
+            ):
                 continue
             match = signature.search(text, context)
             if match is None:
@@ -235,7 +311,10 @@ class Doctor:
         """Of several lines of one state, keep the one that its function would judge worst."""
         function = _figures.FIGURES[earlier.signature.figures or ""]
         context = Context(self._teller.story, self._facts, self._found, self._bars)
-        if function(earlier, context) is None and function(Found(earlier.signature, event, groups), context) is not None:
+        if (
+            function(earlier, context) is None
+            and function(Found(earlier.signature, event, groups), context) is not None
+        ):
             earlier.event, earlier.groups, earlier.row = event, groups, row
 
     def diagnosis(self) -> Diagnosis:
@@ -247,12 +326,17 @@ class Doctor:
         judged = [j for found in self._found.values() if (j := _judge(found, context)) is not None]
         causes = [j for j in judged if j.role == "cause" and j.finding.severity == "error"]
         echoes = [j for j in judged if j.role == "consequence"]
-        others = [j for j in judged if j.role in ("state", "noise") or (j.role == "cause" and j.finding.severity != "error")]
+        others = [
+            j
+            for j in judged
+            if j.role in ("state", "noise") or (j.role == "cause" and j.finding.severity != "error")
+        ]
         unknown = self._root_unknown(causes, echoes)
         if unknown is not None:
             causes.append(unknown)
-        # What killed a process is often told by the kernel, whose clock is another one: order by the log's own lines.
-        # The engine's own clock tells better than the place of a line when logs of several nodes follow one another.
+        # What killed a process is often told by the kernel, whose clock is another one: order by
+        # the log's own lines. The engine's own clock tells better than the place of a line when
+        # logs of several nodes follow one another.
         timed = all(j.time_s is not None for j in causes)
         causes.sort(key=lambda j: (j.rank, j.time_s if timed else 0.0, j.order))
         if not causes and echoes:
@@ -267,7 +351,9 @@ class Doctor:
         for judgement in consequences:
             later = judgement in causes
             finding = judgement.finding
-            findings.append(finding if later and finding.rule != UNKNOWN else _as_consequence(finding))
+            findings.append(
+                finding if later and finding.rule != UNKNOWN else _as_consequence(finding)
+            )
         findings += [j.finding for j in sorted(others, key=lambda j: (j.role == "noise", j.order))]
         findings += states
         ordered = Findings(findings)
@@ -277,7 +363,11 @@ class Doctor:
         elif not self._reader.lines or not self._reader.bytes:
             verdict = "empty"
         else:
-            verdict = "starting" if story.starts and not story.ready and not story.served and story.init_s is None else "healthy"
+            verdict = (
+                "starting"
+                if story.starts and not story.ready and not story.served and story.init_s is None
+                else "healthy"
+            )
         return Diagnosis(
             verdict,
             ordered,
@@ -292,7 +382,9 @@ class Doctor:
         )
 
     def _root_unknown(self, causes: list[_Judged], echoes: list[_Judged]) -> _Judged | None:
-        """The first fault that no signature knows, unless a known one came before it or close behind it."""
+        """The first fault that no signature knows, unless a known one came before it or close
+        behind it.
+        """
         if not self._unknown:
             return None
         stop = self._found.get("LOG619")
@@ -305,8 +397,18 @@ class Doctor:
         said = (event.exceptions[-1] if event.exceptions else event.text.split("\n", 1)[0]).strip()
         where = f" (in {event.frames[-1]})" if event.frames else ""
         process = f"{event.line.process}: " if event.line.process else ""
-        (finding,) = unknown_fault.findings(f"{process}{_short(said, 240)}{where}", _evidence(event))
-        return _Judged(finding, "cause", event.number, 1, [], ("the 50 lines before it", "the launch line", "the release"), event.time_s)
+        (finding,) = unknown_fault.findings(
+            f"{process}{_short(said, 240)}{where}", _evidence(event)
+        )
+        return _Judged(
+            finding,
+            "cause",
+            event.number,
+            1,
+            [],
+            ("the 50 lines before it", "the launch line", "the release"),
+            event.time_s,
+        )
 
 
 _SAID_AS_INFO = {
@@ -354,7 +456,14 @@ def _judge(found: Found, context: Context) -> _Judged | None:
         return _fill(str(changes.get(name, getattr(signature, name))), values)
 
     role = changes.get("role", signature.role)
-    severity = changes.get("severity", signature.severity if role in ("cause", "state") or role == signature.role == "noise" else "info")
+    severity = changes.get(
+        "severity",
+        (
+            signature.severity
+            if role in ("cause", "state") or role == signature.role == "noise"
+            else "info"
+        ),
+    )
     fix = text("fix")
     collect = changes.get("collect", signature.collect)
     if collect:
@@ -387,48 +496,89 @@ def _judge(found: Found, context: Context) -> _Judged | None:
         )
         for kind in changes.get("alternatives", ())
     ]
-    return _Judged(finding, role, found.event.number, 2 if signature.id in _LATE else 1, alternatives, collect, found.event.time_s)
+    return _Judged(
+        finding,
+        role,
+        found.event.number,
+        2 if signature.id in _LATE else 1,
+        alternatives,
+        collect,
+        found.event.time_s,
+    )
 
 
 _ALTERNATIVE = {
-    "orphan-memory": "an engine core that outlived its API server, or memory that the driver has not given back yet",
+    "orphan-memory": (
+        "an engine core that outlived its API server, or memory that the driver has not given"
+        " back yet"
+    ),
     "oom-startup-check": "a host that has too little memory to give for this fraction",
     "uma-accounting": "page cache or compilers that were booked as the engine's own memory",
-    "kv-too-small": "a fraction that is too low for this model, in which case every start fails the same way",
+    "kv-too-small": (
+        "a fraction that is too low for this model, in which case every start fails the same way"
+    ),
 }
 _ALTERNATIVE_FIX = {
-    "orphan-memory": "nvidia-smi shows VLLM:: processes that should not be there; MemAvailable rises over the next minutes.",
-    "oom-startup-check": "With nothing else running, MemAvailable is still too small: lower the fraction.",
-    "uma-accounting": "A second start with warm caches passes: then pin the KV cache with --kv-cache-memory-bytes.",
-    "kv-too-small": "A second start fails with the same figures: raise the fraction, or choose a smaller model or context.",
+    "orphan-memory": (
+        "nvidia-smi shows VLLM:: processes that should not be there; MemAvailable rises over the"
+        " next minutes."
+    ),
+    "oom-startup-check": (
+        "With nothing else running, MemAvailable is still too small: lower the fraction."
+    ),
+    "uma-accounting": (
+        "A second start with warm caches passes: then pin the KV cache with"
+        " --kv-cache-memory-bytes."
+    ),
+    "kv-too-small": (
+        "A second start fails with the same figures: raise the fraction, or choose a smaller model"
+        " or context."
+    ),
 }
 
 
 def _promote(echoes: list[_Judged]) -> tuple[list[_Judged], list[_Judged]]:
-    """Only echoes were found: the one that says most becomes the finding, as a fault whose cause is not in the log."""
+    """Only echoes were found: the one that says most becomes the finding, as a fault whose cause is
+    not in the log.
+    """
     echoes = sorted(echoes, key=lambda j: (j.finding.rule != "LOG117", j.order))
     head = echoes[0]
     fixed = head.finding.model_copy(
-        update={"severity": "error", "rule": head.finding.rule, "confidence": "low" if head.finding.kind is None else "medium"}
+        update={
+            "severity": "error",
+            "rule": head.finding.rule,
+            "confidence": "low" if head.finding.kind is None else "medium",
+        }
     )
     return [_Judged(fixed, "cause", head.order, 1, [], head.collect)], echoes[1:]
 
 
 def _as_consequence(finding: Finding) -> Finding:
-    return finding.model_copy(update={"severity": "info", "message": f"Consequence: {finding.message}"})
+    return finding.model_copy(
+        update={"severity": "info", "message": f"Consequence: {finding.message}"}
+    )
 
 
 def _is_fatal(event: Event) -> bool:
-    """Whether an event that no signature knows is a fault: a traceback's end, an exception, a crash or a command's refusal."""
+    """Whether an event that no signature knows is a fault: a traceback's end, an exception, a crash
+    or a command's refusal.
+    """
     text = event.text
-    if _MINOR.search(text) or (event.line.level in ("INFO", "DEBUG", "WARNING") and event.line.where):
+    if _MINOR.search(text) or (
+        event.line.level in ("INFO", "DEBUG", "WARNING") and event.line.where
+    ):
         return False
     if event.is_traceback:
         return True
     first = text.split("\n", 1)[0]
     if re.search(r'" (?:[1-5]\d\d) ', first) or first.startswith(("  File ", "    ")):
         return False
-    return bool(_EXCEPTION_LINE.match(first) or _CRASH.search(first) or _REAL_ERROR.match(first) or event.line.level == "CRITICAL")
+    return bool(
+        _EXCEPTION_LINE.match(first)
+        or _CRASH.search(first)
+        or _REAL_ERROR.match(first)
+        or event.line.level == "CRITICAL"
+    )
 
 
 def _evidence(event: Event, row: int = 0) -> str:
@@ -459,7 +609,9 @@ def _last_lines(last: dict[bytes, bytes]) -> dict[str, str]:
     return found
 
 
-def diagnose(source: str | bytes | Path | BinaryIO | Iterable[bytes | str], facts: Facts | None = None) -> Diagnosis:
+def diagnose(
+    source: str | bytes | Path | BinaryIO | Iterable[bytes | str], facts: Facts | None = None
+) -> Diagnosis:
     """Say what a log tells.
 
     Args:
@@ -467,7 +619,8 @@ def diagnose(source: str | bytes | Path | BinaryIO | Iterable[bytes | str], fact
         facts: what is known about the host besides; see `sparkbook.logs.facts.parse_facts`.
 
     Returns:
-        The diagnosis; a log without a fault gives `verdict` healthy. Nothing that a log can hold makes this raise.
+        The diagnosis; a log without a fault gives `verdict` healthy. Nothing that a log can hold
+        makes this raise.
     """
     doctor = Doctor(facts)
     doctor.feed(source)

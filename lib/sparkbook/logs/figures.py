@@ -1,7 +1,9 @@
-"""Arithmetic behind signatures: figures for their texts, and judgements that need more than a pattern.
+"""Arithmetic behind signatures: figures for their texts, and judgements that need more than a
+pattern.
 
-Each function takes what was found and its context and returns changes to the signature's judgement: figures for `{name}` in its texts, or
-`title`, `cause`, `fix`, `kind`, `severity`, `role` in place of the signature's own. None withdraws the finding. Sizes are GiB.
+Each function takes what was found and its context and returns changes to the signature's judgement:
+figures for `{name}` in its texts, or `title`, `cause`, `fix`, `kind`, `severity`, `role` in place
+of the signature's own. None withdraws the finding. Sizes are GiB.
 """
 
 from __future__ import annotations
@@ -84,71 +86,95 @@ def startup_memory(found: Found, context: Context) -> Changes:
     if orphan is not None:
         return {
             "kind": "orphan-memory",
-            "cause": f"VLLM::{orphan.groups['process']} holds {orphan.groups['mib']} MiB: an engine that outlived its API "
-            "server, or another start.",
-            "fix": "End that process by its id, wait until MemAvailable has come back, and start the same command again; the fraction is "
-            "not the cause.",
+            "cause": (
+                f"VLLM::{orphan.groups['process']} holds {orphan.groups['mib']} MiB: an engine that"
+                " outlived its API server, or another start."
+            ),
+            "fix": (
+                "End that process by its id, wait until MemAvailable has come back, and start the"
+                " same command again; the fraction is not the cause."
+            ),
         }
     changes: Changes = {}
     if not free or not total:
         return changes
-    changes["title"] = f"The start-up check found {free:.2f} of {total:.2f} GiB free, less than the engine was told to take"
+    changes["title"] = (
+        f"The start-up check found {free:.2f} of {total:.2f} GiB free, less than the engine was"
+        " told to take"
+    )
     held = total - free
     largest = math.floor(free / total * 100 + 1e-9) / 100
     safe = max(round(largest - 0.01, 2), 0.01)
     if fraction and need:
         changes["title"] = (
-            f"The start-up check failed: {fraction:g} of all memory is {need:.2f} GiB, and {free:.2f} of {total:.2f} GiB are free "
-            f"({need - free:.2f} GiB short)"
+            f"The start-up check failed: {fraction:g} of all memory is {need:.2f} GiB, and"
+            f" {free:.2f} of {total:.2f} GiB are free ({need - free:.2f} GiB short)"
         )
-    fix = f"Lower --gpu-memory-utilization to {safe:.2f} ({safe * total:.2f} GiB requested, {free:.2f} available)"
-    changes["fix"] = f"{fix}; on a Spark the default of {VLLM_DEFAULT_UTILIZATION:g} can't be met, so always give a fraction."
+    fix = (
+        f"Lower --gpu-memory-utilization to {safe:.2f} ({safe * total:.2f} GiB requested,"
+        f" {free:.2f} available)"
+    )
+    changes["fix"] = (
+        f"{fix}; on a Spark the default of {VLLM_DEFAULT_UTILIZATION:g} can't be met, so always"
+        " give a fraction."
+    )
     if re.search(r"on node \d", found.event.text):
         changes["fix"] = f"{fix}, or free memory of other processes."
         return changes
     engines = context.facts.engines
     if engines:
         name, pid, mib = engines[0]
-        who = f"VLLM::{name}" + (f" (pid {pid})" if pid else "") + (f" with {mib:.0f} MiB" if mib else "")
+        who = (
+            f"VLLM::{name}"
+            + (f" (pid {pid})" if pid else "")
+            + (f" with {mib:.0f} MiB" if mib else "")
+        )
         return {
             **changes,
             "kind": "orphan-memory",
-            "cause": f"another engine's process, {who}, still holds memory; it outlived its API server or belongs to another start.",
-            "fix": f"End {f'process {pid}' if pid else 'that process'} and wait until MemAvailable has come back, then start "
-            f"the same command "
-            "again; the fraction is not the cause.",
+            "cause": (
+                f"another engine's process, {who}, still holds memory; it outlived its API server"
+                " or belongs to another start."
+            ),
+            "fix": (
+                f"End {f'process {pid}' if pid else 'that process'} and wait until MemAvailable has"
+                " come back, then start the same command again; the fraction is not the cause."
+            ),
         }
     if free / total >= 0.6 or fraction is None:
-        # A clean headless Spark gives 78-94 % of its memory; with less than 60 % free somebody else holds some.
+        # A clean headless Spark gives 78-94 % of its memory; with less than 60 % free somebody else
+        # holds some.
         return changes
     if fraction <= 0.5:
         changes["kind"] = "multi-tenant"
         changes["cause"] = (
-            f"{held:.1f} GiB are held by other engines and programs; each fraction is of ALL memory, so the fractions of all engines, what "
-            "other programs take and a reserve for the system must fit together."
+            f"{held:.1f} GiB are held by other engines and programs; each fraction is of ALL"
+            " memory, so the fractions of all engines, what other programs take and a reserve for"
+            " the system must fit together."
         )
         changes["fix"] = (
-            f"Lower the fractions so that their sum x {total:.2f} GiB + other programs stays below {total:.2f} GiB "
-            f"with some GiB left; with the "
-            f"others as they are, at most {safe:.2f} here ({safe * total:.2f} GiB)."
+            f"Lower the fractions so that their sum x {total:.2f} GiB + other programs stays below"
+            f" {total:.2f} GiB with some GiB left; with the others as they are, at most {safe:.2f}"
+            f" here ({safe * total:.2f} GiB)."
         )
         changes["alternatives"] = ["orphan-memory"]
         return changes
     if free / total >= 0.45:
-        # Other programs were seen to leave this much (55.87 of 119.56 GiB, vLLM issue 48140); engines that pile up leave less.
+        # Other programs were seen to leave this much (55.87 of 119.56 GiB, vLLM issue 48140);
+        # engines that pile up leave less.
         changes["alternatives"] = ["orphan-memory"]
         return changes
     changes["kind"] = "restart-loop"
     changes["cause"] = (
-        f"{held:.1f} GiB are held although this start wants nearly everything: most likely by an earlier start of the "
-        f"same engine, whose memory "
-        "has not come back or whose engine core lives on. With a restart policy, each further round makes it worse."
+        f"{held:.1f} GiB are held although this start wants nearly everything: most likely by an"
+        " earlier start of the same engine, whose memory has not come back or whose engine core"
+        " lives on. With a restart policy, each further round makes it worse."
     )
     changes["fix"] = (
-        "Stop the container (docker update --restart no), end VLLM:: processes that nvidia-smi still shows, wait until "
-        "MemAvailable has come "
-        f"back, and start once by hand. Only if another engine is meant to stay: --gpu-memory-utilization {safe:.2f} "
-        f"({safe * total:.2f} GiB)."
+        "Stop the container (docker update --restart no), end VLLM:: processes that nvidia-smi"
+        " still shows, wait until MemAvailable has come back, and start once by hand. Only if"
+        f" another engine is meant to stay: --gpu-memory-utilization {safe:.2f} ({safe * total:.2f}"
+        " GiB)."
     )
     changes["confidence"] = "medium"
     changes["alternatives"] = ["orphan-memory", "oom-startup-check"]
@@ -176,22 +202,24 @@ def negative_estimate(found: Found, context: Context) -> Changes:
         if weights is not None and overhead is not None:
             honest = allowed - weights - overhead
             changes["title"] = (
-                f"The estimate of the CUDA graphs is negative ({estimate:g} GiB), and so the KV cache got {kv:g} GiB: the engine takes "
-                f"{weights + overhead + kv:.1f} of {total:g} GiB although {allowed:.1f} were allowed"
+                f"The estimate of the CUDA graphs is negative ({estimate:g} GiB), and so the KV"
+                f" cache got {kv:g} GiB: the engine takes {weights + overhead + kv:.1f} of"
+                f" {total:g} GiB although {allowed:.1f} were allowed"
             )
             cause = (
-                f"KV = {allowed:.2f} - {weights:.2f} - {overhead:.2f} + {-estimate:.2f} = {kv:.2f} GiB; honest would be "
-                f"about {honest:.1f} GiB. {cause}"
+                f"KV = {allowed:.2f} - {weights:.2f} - {overhead:.2f} + {-estimate:.2f} = {kv:.2f}"
+                f" GiB; honest would be about {honest:.1f} GiB. {cause}"
             )
             pin = max(math.floor(honest * 0.7 / 5) * 5, 1)
             changes["fix"] = (
-                f"Pin the KV cache, for instance --kv-cache-memory-bytes {pin}G, or set "
-                f"VLLM_MEMORY_PROFILER_ESTIMATE_CUDAGRAPHS=0 and lower "
-                "the fraction, or use a build with the fix. Lowering the fraction alone does not remove the term."
+                f"Pin the KV cache, for instance --kv-cache-memory-bytes {pin}G, or set"
+                " VLLM_MEMORY_PROFILER_ESTIMATE_CUDAGRAPHS=0 and lower the fraction, or use a"
+                " build with the fix. Lowering the fraction alone does not remove the term."
             )
     elif kv is not None:
         changes["title"] = (
-            f"The estimate of the CUDA graphs is negative ({estimate:g} GiB), so the KV cache of {kv:g} GiB is {-estimate:g} GiB too large"
+            f"The estimate of the CUDA graphs is negative ({estimate:g} GiB), so the KV cache of"
+            f" {kv:g} GiB is {-estimate:g} GiB too large"
         )
     changes["cause"] = cause
     return changes
@@ -202,15 +230,24 @@ def no_kv_memory(found: Found, context: Context) -> Changes:
     weights, short = story.weights_gib, number(found.groups.get("kv"))
     changes: Changes = {}
     too_big = weights is not None and total and fraction and weights > 0.85 * fraction * total
-    if "negative space" in found.event.text.lower() or too_big or (short is not None and weights is not None):
+    if (
+        "negative space" in found.event.text.lower()
+        or too_big
+        or (short is not None and weights is not None)
+    ):
         changes["kind"] = "kv-too-small"
-        changes["cause"] = "weights and overheads alone take what the fraction grants; the model is at the limit of this machine."
+        changes["cause"] = (
+            "weights and overheads alone take what the fraction grants; the model is at the limit"
+            " of this machine."
+        )
         if weights is not None and total and fraction:
             changes["cause"] = (
-                f"the weights take {weights:g} of the {fraction * total:.1f} GiB that {fraction:g} grants; overheads take the rest."
+                f"the weights take {weights:g} of the {fraction * total:.1f} GiB that {fraction:g}"
+                " grants; overheads take the rest."
             )
         changes["fix"] = (
-            "Raise the fraction if MemAvailable allows it, lower --max-num-batched-tokens and --max-model-len, or use a smaller checkpoint."
+            "Raise the fraction if MemAvailable allows it, lower --max-num-batched-tokens and"
+            " --max-model-len, or use a smaller checkpoint."
         )
         changes["alternatives"] = ["uma-accounting"]
     else:
@@ -233,7 +270,10 @@ def kv_starved(found: Found, context: Context) -> Changes | None:
     if missing <= max(12.0, 0.15 * total):
         return None
     return {
-        "title": f"The KV cache got {kv:g} GiB: {missing:.1f} of the {fraction * total:.1f} GiB granted went neither to weights nor to KV"
+        "title": (
+            f"The KV cache got {kv:g} GiB: {missing:.1f} of the {fraction * total:.1f} GiB granted"
+            " went neither to weights nor to KV"
+        )
     }
 
 
@@ -241,12 +281,17 @@ def kv_too_small(found: Found, context: Context) -> Changes:
     text = found.event.flat
     need, have = number(found.groups.get("need")), number(found.groups.get("have"))
     length = found.groups.get("length") or _group(r"max(?:imum)? seq\w* len\w* \((\d+)\)", text)
-    estimate = _group(r"estimated maximum model length is (\d+)", text) or found.groups.get("tokens")
+    estimate = _group(r"estimated maximum model length is (\d+)", text) or found.groups.get(
+        "tokens"
+    )
     total, fraction, available = context.total, context.fraction, context.facts.available_gib
     changes: Changes = {}
     if need is not None and have is not None:
         request = f"one request of {length} tokens" if length else "one request of full length"
-        changes["title"] = f"The KV cache is {need - have:.2f} GiB too small: {request} needs {need:g} GiB, {have:g} are there"
+        changes["title"] = (
+            f"The KV cache is {need - have:.2f} GiB too small: {request} needs {need:g} GiB,"
+            f" {have:g} are there"
+        )
     fixes = []
     if estimate:
         fixes.append(f"--max-model-len {estimate} or less")
@@ -256,15 +301,31 @@ def kv_too_small(found: Found, context: Context) -> Changes:
         asked = wanted * total
         new_kv = have + (wanted - fraction) * total
         if wanted <= 1 and (available is None or asked <= available):
-            room = f", {available:g} available" if available is not None else "; check that MemAvailable is larger before the start"
-            fixes.append(f"--gpu-memory-utilization {wanted:.2f} ({asked:.2f} GiB requested{room}; KV cache about {new_kv:.1f} GiB)")
+            room = (
+                f", {available:g} available"
+                if available is not None
+                else "; check that MemAvailable is larger before the start"
+            )
+            fixes.append(
+                f"--gpu-memory-utilization {wanted:.2f} ({asked:.2f} GiB requested{room}; KV cache"
+                f" about {new_kv:.1f} GiB)"
+            )
         else:
-            fixes.append(f"not a higher fraction: {wanted:.2f} would ask for {asked:.1f} GiB, and {available or total:g} are there")
+            fixes.append(
+                f"not a higher fraction: {wanted:.2f} would ask for {asked:.1f} GiB, and"
+                f" {available or total:g} are there"
+            )
         suggested = context.story.suggested_fraction
         if suggested and available is not None and suggested * total > available:
-            fixes.append(f"don't take {suggested:g} from the INFO line: {suggested * total:.1f} GiB would fail the start-up check")
+            fixes.append(
+                f"don't take {suggested:g} from the INFO line: {suggested * total:.1f} GiB would"
+                " fail the start-up check"
+            )
     elif need is not None and have is not None:
-        fixes.append(f"{need - have:.2f} GiB more for the KV cache (a higher --gpu-memory-utilization or --kv-cache-memory-bytes)")
+        fixes.append(
+            f"{need - have:.2f} GiB more for the KV cache (a higher --gpu-memory-utilization or"
+            " --kv-cache-memory-bytes)"
+        )
     if fixes:
         changes["fix"] = "; or ".join(fixes[:2]) + (f"; {fixes[2]}" if len(fixes) > 2 else "") + "."
     return changes
@@ -281,10 +342,19 @@ def mamba_blocks(found: Found, context: Context) -> Changes:
 
 
 def shared_memory(found: Found, context: Context) -> Changes:
-    causes = [other for other in context.found.values() if (other.signature.role, other.signature.severity) == ("cause", "error")]
-    gone = not re.search(r"(?i)no space|bus error", found.event.flat)  # those say that it is too small
+    causes = [
+        other
+        for other in context.found.values()
+        if (other.signature.role, other.signature.severity) == ("cause", "error")
+    ]
+    gone = not re.search(
+        r"(?i)no space|bus error", found.event.flat
+    )  # those say that it is too small
     if gone and min(cause.event.number for cause in causes) < found.event.number:
-        return {"role": "consequence", "cause": "the process that had made it ended while another was starting."}
+        return {
+            "role": "consequence",
+            "cause": "the process that had made it ended while another was starting.",
+        }
     return {}
 
 
@@ -294,16 +364,24 @@ def driver_no_memory(found: Found, context: Context) -> Changes:
     if context.has("LOG110") or "_memdescAllocInternal" in found.event.text:
         return {
             "kind": "page-cache",
-            "cause": "the page cache of the files just read leaves no contiguous memory, though GiBs are free.",
-            "fix": "Drop caches and compact (echo 3 > /proc/sys/vm/drop_caches; echo 1 > /proc/sys/vm/compact_memory) when "
-            "MemFree falls below 8 GiB "
-            "during loading; use a streaming loader.",
+            "cause": (
+                "the page cache of the files just read leaves no contiguous memory, though GiBs are"
+                " free."
+            ),
+            "fix": (
+                "Drop caches and compact (echo 3 > /proc/sys/vm/drop_caches; echo 1 >"
+                " /proc/sys/vm/compact_memory) when MemFree falls below 8 GiB during loading; use a"
+                " streaming loader."
+            ),
         }
     return {}
 
 
 def cuda_oom(found: Found, context: Context) -> Changes | None:
-    if context.has("LOG103") and re.search(r"MemorySnapshot|mem_get_info|init_device", " ".join([found.event.text, *found.event.frames])):
+    if context.has("LOG103") and re.search(
+        r"MemorySnapshot|mem_get_info|init_device",
+        " ".join([found.event.text, *found.event.frames]),
+    ):
         return None
     place = " ".join([found.event.text, *found.event.frames]).lower()
     story = context.story
@@ -311,27 +389,48 @@ def cuda_oom(found: Found, context: Context) -> Changes | None:
         return {
             "kind": "spec-decode-oom",
             "title": "CUDA ran out of memory in the draft model",
-            "cause": "draft slots grow with num_speculative_tokens x max-num-seqs, and buffers are made for the maximum.",
-            "fix": "Set --max-num-seqs 4 (the default is 256 or more) or lower num_speculative_tokens.",
+            "cause": (
+                "draft slots grow with num_speculative_tokens x max-num-seqs, and buffers are made"
+                " for the maximum."
+            ),
+            "fix": (
+                "Set --max-num-seqs 4 (the default is 256 or more) or lower num_speculative_tokens."
+            ),
         }
     if story.ready and story.ready_line < found.event.number:
         return {
             "kind": "oom-runtime",
             "title": "CUDA ran out of memory while serving",
-            "cause": "the fraction is no hard limit: activations of large batches come on top, in the same pool as the system's memory.",
-            "fix": "Lower the fraction or --max-num-batched-tokens, or pin the KV cache with --kv-cache-memory-bytes.",
+            "cause": (
+                "the fraction is no hard limit: activations of large batches come on top, in the"
+                " same pool as the system's memory."
+            ),
+            "fix": (
+                "Lower the fraction or --max-num-batched-tokens, or pin the KV cache with"
+                " --kv-cache-memory-bytes."
+            ),
         }
-    stage = "while weights were loaded" if story.weights_gib is None else "after the weights were loaded"
+    stage = (
+        "while weights were loaded"
+        if story.weights_gib is None
+        else "after the weights were loaded"
+    )
     return {"title": f"CUDA ran out of memory {stage}"}
 
 
 _REMOVED_FLAGS = {
-    "speculative-disable-by-batch-size": 'put "num_speculative_tokens_per_batch_size" into --speculative-config (0.24 or newer), or '
-    "lower K",
-    "disable_by_batch_size": '"num_speculative_tokens_per_batch_size" (a list of [from, to, K]; 0.24 or newer)',
+    "speculative-disable-by-batch-size": (
+        'put "num_speculative_tokens_per_batch_size" into --speculative-config (0.24 or newer), or '
+        "lower K"
+    ),
+    "disable_by_batch_size": (
+        '"num_speculative_tokens_per_batch_size" (a list of [from, to, K]; 0.24 or newer)'
+    ),
     "speculative-model": '--speculative-config with "model"',
     "num-speculative-tokens": '--speculative-config with "num_speculative_tokens"',
-    "disable-log-requests": "nothing: requests are not logged unless --enable-log-requests is given",
+    "disable-log-requests": (
+        "nothing: requests are not logged unless --enable-log-requests is given"
+    ),
     "guided-decoding-backend": '--structured-outputs-config with "backend"',
     "rope-scaling": "--hf-overrides",
     "task": "--runner",
@@ -346,7 +445,9 @@ _REMOVED_FLAGS = {
 def removed_flag(found: Found, context: Context) -> Changes:
     said = found.groups.get("flags", "").strip()
     names = re.findall(r"--?([a-z][\w-]*)", said) or [said]
-    fixes = [f"instead of {name}: {_REMOVED_FLAGS[name]}" for name in names if name in _REMOVED_FLAGS]
+    fixes = [
+        f"instead of {name}: {_REMOVED_FLAGS[name]}" for name in names if name in _REMOVED_FLAGS
+    ]
     return {"flags": said, **({"fix": f"Remove it; {'; '.join(fixes)}."} if fixes else {})}
 
 
@@ -378,15 +479,21 @@ def removed_env(found: Found, context: Context) -> Changes:
 
 def gated(found: Found, context: Context) -> Changes:
     text = found.event.flat
-    status = found.groups.get("status") or found.groups.get("status2") or _group(r"\b(40[13])\b", text)
+    status = (
+        found.groups.get("status") or found.groups.get("status2") or _group(r"\b(40[13])\b", text)
+    )
     both = bool(re.search(r"401\b.{0,6}\b403|403\b.{0,6}\b401", text))
     if status == "403" and not both:
         return {
             "title": "The model's repository answers 403: the licence has not been accepted",
-            "cause": "the token is good, but its account has not accepted the model's licence (or the token has no right to "
-            "gated repositories).",
-            "fix": "Accept the licence on the model's page with the account of the token; a fine-grained token needs access "
-            "to gated repositories.",
+            "cause": (
+                "the token is good, but its account has not accepted the model's licence (or the"
+                " token has no right to gated repositories)."
+            ),
+            "fix": (
+                "Accept the licence on the model's page with the account of the token; a"
+                " fine-grained token needs access to gated repositories."
+            ),
         }
     if status == "401" and not both:
         return {
@@ -398,14 +505,17 @@ def gated(found: Found, context: Context) -> Changes:
 
 
 def port_taken(found: Found, context: Context) -> Changes:
-    port = _group(r"(?:port|bind for|\D:)\W{0,3}(?:\d+\.\d+\.\d+\.\d+:)?(\d{2,5})\b", found.event.flat) or _text(
-        context.story.args.get("port")
-    )
+    port = _group(
+        r"(?:port|bind for|\D:)\W{0,3}(?:\d+\.\d+\.\d+\.\d+:)?(\d{2,5})\b", found.event.flat
+    ) or _text(context.story.args.get("port"))
     if not port:
         return {}
     return {
         "title": f"Port {port} is taken",
-        "fix": f"Stop what listens there (ss -ltnp 'sport = :{port}' shows it), or choose another port.",
+        "fix": (
+            f"Stop what listens there (ss -ltnp 'sport = :{port}' shows it), or choose another"
+            " port."
+        ),
     }
 
 
@@ -424,7 +534,9 @@ def engine_failed(found: Found, context: Context) -> Changes:
 
 
 def missing_package(found: Found, context: Context) -> Changes:
-    package = _group(r"pip install [`'\"]?([\w.\[\]=-]+)", found.event.flat) or found.groups.get("package")
+    package = _group(r"pip install [`'\"]?([\w.\[\]=-]+)", found.event.flat) or found.groups.get(
+        "package"
+    )
     return {"package": package or "the message names it"}
 
 
@@ -435,14 +547,21 @@ def shm_broadcast(found: Found, context: Context) -> Changes:
         "kind": "multi-node-hang",
         "severity": "warning",
         "role": "state",
-        "title": f"A process has waited {found.count} times {found.groups.get('seconds', '60')} s for the others",
+        "title": (
+            f"A process has waited {found.count} times {found.groups.get('seconds', '60')} s for"
+            " the others"
+        ),
         "cause": "once or twice is a compilation; this often means that a rank hangs or is gone.",
-        "fix": "Look at the last line of every rank; the one that went silent first is the one to look into.",
+        "fix": (
+            "Look at the last line of every rank; the one that went silent first is the one to look"
+            " into."
+        ),
     }
 
 
 def loader_at_zero(found: Found, context: Context) -> Changes | None:
-    # Only a bar that never moved: its last state is what counts, and another loader's bar is another matter.
+    # Only a bar that never moved: its last state is what counts, and another loader's bar is
+    # another matter.
     if context.bars.get(found.groups["loader"].strip(), 0) > 0:
         return None
     return {}
@@ -455,7 +574,11 @@ def slow_load(found: Found, context: Context) -> Changes | None:
     if gib is None:
         gib = context.story.weights_gib
     if gib:
-        return {"rate": f" for {gib:g} GiB, {gib / seconds:.2f} GiB/s"} if gib / seconds <= 0.25 else None
+        return (
+            {"rate": f" for {gib:g} GiB, {gib / seconds:.2f} GiB/s"}
+            if gib / seconds <= 0.25
+            else None
+        )
     return {"rate": ""} if seconds >= 900 else None
 
 
@@ -466,7 +589,10 @@ def at_the_limit(found: Found, context: Context) -> Changes | None:
 
 def acceptance(found: Found, context: Context) -> Changes | None:
     # A line speaks of ten seconds; with few drafts in them its rate says nothing.
-    rate, drafted = number(found.groups.get("rate")), _group(r"drafted:? (\d+) tokens", found.event.text)
+    rate, drafted = (
+        number(found.groups.get("rate")),
+        _group(r"drafted:? (\d+) tokens", found.event.text),
+    )
     if rate is None or rate >= 5 or (drafted is not None and int(drafted) < 200):
         return None
     counted = [a for a in context.story.acceptance if a.drafted and a.accepted is not None]
@@ -476,9 +602,14 @@ def acceptance(found: Found, context: Context) -> Changes | None:
             "severity": "info",
             "rate": f"{rate:g}",
             "title": f"For a while only {rate:g} % of the draft tokens were accepted",
-            "cause": "the rest of the log shows that the pair works; text that nobody can foresee (random prompts, high "
-            "temperature) does this.",
-            "fix": "Nothing, unless this is the text you serve: then speculation costs more than it gives.",
+            "cause": (
+                "the rest of the log shows that the pair works; text that nobody can foresee"
+                " (random prompts, high temperature) does this."
+            ),
+            "fix": (
+                "Nothing, unless this is the text you serve: then speculation costs more than it"
+                " gives."
+            ),
         }
     return {"rate": f"{rate:g}"}
 

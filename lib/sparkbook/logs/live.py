@@ -1,4 +1,6 @@
-"""A log that is still being written: so that a fatal line ends a wait, with its diagnosis, instead of the deadline."""
+"""A log that is still being written: so that a fatal line ends a wait, with its diagnosis, instead
+of the deadline.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +9,8 @@ from sparkbook.logs.facts import Facts
 
 
 class Follower:
-    """Judges a log as it grows. Whoever owns the engine reads its output and gives the bytes; nothing here reads or waits.
+    """Judges a log as it grows. Whoever owns the engine reads its output and gives the bytes;
+    nothing here reads or waits.
 
     >>> follower = Follower()
     >>> follower.fault(b"INFO 11-28 10:00:00 [x.py:1] loading\\nOSError: [Errno 98] Address al")
@@ -20,12 +23,13 @@ class Follower:
         self._rest = b""
 
     def fault(self, new: bytes, *, ended: bool = False) -> Diagnosis | None:
-        """Take in what was printed since the last call; the diagnosis, once there is a fault that no start survives.
+        """Take in what was printed since the last call; the diagnosis, once there is a fault that
+        no start survives.
 
         Args:
             new: the bytes printed since; may end in the middle of a line.
-            ended: whether the engine is gone. Only then are echoes of a fault, and what no signature knows, taken as the answer: while it
-                lives, its own words may still come.
+            ended: whether the engine is gone. Only then are echoes of a fault, and what no
+                signature knows, taken as the answer: while it lives, its own words may still come.
         """
         whole, newline, rest = (self._rest + new).rpartition(b"\n")
         if ended:

@@ -25,17 +25,26 @@ def _plain(text: str) -> str:
 
 def page(signature: Signature) -> str:
     """The page of one signature, in Markdown."""
-    releases = f"{signature.since or 'all'} to {signature.until or 'now'}" if signature.since or signature.until else "all that are known"
+    releases = (
+        f"{signature.since or 'all'} to {signature.until or 'now'}"
+        if signature.since or signature.until
+        else "all that are known"
+    )
     collect = "".join(f"\n- {item}" for item in signature.collect)
     patterns = "\n".join(f"/{pattern}/" for pattern in signature.pattern)
-    extra = "".join(f"\nand: /{pattern}/" for pattern in signature.also) + "".join(f"\nnot: /{pattern}/" for pattern in signature.unless)
+    extra = "".join(f"\nand: /{pattern}/" for pattern in signature.also) + "".join(
+        f"\nnot: /{pattern}/" for pattern in signature.unless
+    )
     fields = [
         ("kind", f"`{signature.kind}`" if signature.kind else "none: the cause is elsewhere"),
         ("severity", signature.severity),
         ("what it is", _ROLES[signature.role]),
         ("releases", releases),
         ("confidence", signature.confidence),
-        ("source", f"<{signature.source}>" if signature.source.startswith("http") else signature.source),
+        (
+            "source",
+            f"<{signature.source}>" if signature.source.startswith("http") else signature.source,
+        ),
     ]
     table = "\n".join(f"| {name} | {value} |" for name, value in fields)
     return f"""# {signature.id}: {_plain(signature.title)}
@@ -75,21 +84,33 @@ class SymptomTable:
     rows: tuple[tuple[str, str, str, str, str], ...]
 
     def _repr_html_(self) -> str:
-        head = "".join(f"<th>{name}</th>" for name in ("what the log says", "what it is", "what to do", "kind", "code"))
-        body = "".join("<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in row) + "</tr>" for row in self.rows)
+        head = "".join(
+            f"<th>{name}</th>"
+            for name in ("what the log says", "what it is", "what to do", "kind", "code")
+        )
+        body = "".join(
+            "<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in row) + "</tr>"
+            for row in self.rows
+        )
         return (
-            '<div class="symptoms"><input type="search" placeholder="a word of your log" aria-label="search the symptoms" '
-            "oninput=\"const w=this.value.toLowerCase();for(const r of this.parentNode.querySelectorAll('tbody tr'))"
-            'r.hidden=!r.textContent.toLowerCase().includes(w)">'
-            f'<div class="sb-scroll"><table class="table sb-table"><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div></div>'
+            '<div class="symptoms"><input type="search" placeholder="a word of your log"'
+            ' aria-label="search the symptoms" oninput="const w=this.value.toLowerCase();for(const'
+            " r of this.parentNode.querySelectorAll('tbody"
+            " tr'))r.hidden=!r.textContent.toLowerCase().includes(w)\"><div"
+            ' class="sb-scroll"><table class="table'
+            f' sb-table"><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div></div>'
         )
 
     def __repr__(self) -> str:
-        return "\n".join(f"{code}  {symptom[:70]:<70}  {kind}" for symptom, _, _, kind, code in self.rows)
+        return "\n".join(
+            f"{code}  {symptom[:70]:<70}  {kind}" for symptom, _, _, kind, code in self.rows
+        )
 
     def search(self, word: str) -> SymptomTable:
         """The rows that hold a word, whatever its case."""
-        return SymptomTable(tuple(row for row in self.rows if word.lower() in " ".join(row).lower()))
+        return SymptomTable(
+            tuple(row for row in self.rows if word.lower() in " ".join(row).lower())
+        )
 
 
 def symptoms() -> SymptomTable:
@@ -99,7 +120,15 @@ def symptoms() -> SymptomTable:
     for signature in sorted(signatures(), key=lambda s: order[s.role]):
         line = signature.example.replace("\r", "\n").splitlines()[-1]
         symptom = line if len(line) <= 160 else f"{line[:159]}…"
-        rows.append((symptom, _plain(signature.title), _plain(signature.fix), signature.kind or "", signature.id))
+        rows.append(
+            (
+                symptom,
+                _plain(signature.title),
+                _plain(signature.fix),
+                signature.kind or "",
+                signature.id,
+            )
+        )
     return SymptomTable(tuple(rows))
 
 
@@ -122,8 +151,18 @@ GUIDE_ROWS: tuple[tuple[str, str, str, str], ...] = (
         "right, but the fraction is no hard limit: for serving, pin --kv-cache-memory-bytes",
         "LOG114, LOG108",
     ),
-    ("401, gated download fails", "set HF_TOKEN, accept the licence", "two faults: 401 is the token, 403 the licence", "LOG323"),
-    ("model type not recognized", "newer image", "mostly right; in 0.27.1 transformers was too new instead", "LOG317, LOG319"),
+    (
+        "401, gated download fails",
+        "set HF_TOKEN, accept the licence",
+        "two faults: 401 is the token, 403 the licence",
+        "LOG323",
+    ),
+    (
+        "model type not recognized",
+        "newer image",
+        "mostly right; in 0.27.1 transformers was too new instead",
+        "LOG317, LOG319",
+    ),
     (
         "unknown quantization, weights misread",
         "ModelOpt: --quantization modelopt; compressed-tensors: leave it out",
@@ -136,17 +175,32 @@ GUIDE_ROWS: tuple[tuple[str, str, str, str], ...] = (
         "expired: stable images run since 2026; look at the message",
         "LOG204, LOG205, LOG209",
     ),
-    ("output repeats itself", "remove --kv-cache-dtype fp8", "right for some models; see whether the checkpoint brings scales", "LOG616"),
+    (
+        "output repeats itself",
+        "remove --kv-cache-dtype fp8",
+        "right for some models; see whether the checkpoint brings scales",
+        "LOG616",
+    ),
     (
         "a hybrid MoE nine times slower",
         "remove --enable-chunked-prefill",
-        "removing it changes nothing: it is on by default; --no-enable-chunked-prefill, and measure",
+        (
+            "removing it changes nothing: it is on by default; --no-enable-chunked-prefill, and"
+            " measure"
+        ),
         "LOG608",
     ),
     ("first request slow", "warm up", "right", "LOG609"),
-    ("docker rmi does not delete the image", "stop and remove the container, name the tag", "right; no log tells it", ""),
+    (
+        "docker rmi does not delete the image",
+        "stop and remove the container, name the tag",
+        "right; no log tells it",
+        "",
+    ),
 )
-"""The guide's eleven symptoms: what it advises, what was found about that, and the signatures that tell them apart."""
+"""The guide's eleven symptoms: what it advises, what was found about that, and the signatures that
+tell them apart.
+"""
 
 
 def recorded(name: str) -> str:

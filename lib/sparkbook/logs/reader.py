@@ -1,11 +1,13 @@
 """Reading what engines print: any size, any encoding, in memory that does not grow.
 
-A log of a start is a braid: several processes of vLLM, each line with its prefix; uvicorn; progress bars that rewrite one line; tracebacks
-over eighty lines; NCCL, FlashInfer, TensorRT-LLM, Ray; around them the container engine, systemd and the kernel. `events` yields what
-belongs together as one `Event`, whatever the release (0.11 to 0.33) wrapped around it.
+A log of a start is a braid: several processes of vLLM, each line with its prefix; uvicorn; progress
+bars that rewrite one line; tracebacks over eighty lines; NCCL, FlashInfer, TensorRT-LLM, Ray;
+around them the container engine, systemd and the kernel. `events` yields what belongs together as
+one `Event`, whatever the release (0.11 to 0.33) wrapped around it.
 
-Most lines of a long log say nothing new. A line is looked at closely only if it holds one of the words that somebody waits for; of lines
-that are alike but for their digits, only the first is even split into words. That is what makes 200 MB a matter of seconds.
+Most lines of a long log say nothing new. A line is looked at closely only if it holds one of the
+words that somebody waits for; of lines that are alike but for their digits, only the first is even
+split into words. That is what makes 200 MB a matter of seconds.
 """
 
 from __future__ import annotations
@@ -34,33 +36,45 @@ _DIGITS = b"0123456789"
 _WORDS = bytes(c + 32 if 65 <= c <= 90 else c if 97 <= c <= 122 else 32 for c in range(256))
 _ANSI = re.compile(rb"\x1b(?:\[[0-9;?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\-_])")
 
-_PROCESS = re.compile(rb"^\s*(\((?P<process>[A-Za-z][\w.:-]*?)(?:[ _]pid=(?P<pid>\d+)(?:, ip=[\w.:]+)?)?\)\s?)")
+_PROCESS = re.compile(
+    rb"^\s*(\((?P<process>[A-Za-z][\w.:-]*?)(?:[ _]pid=(?P<pid>\d+)(?:, ip=[\w.:]+)?)?\)\s?)"
+)
 _RANK = re.compile(rb"^\[rank(\d+)\]:\s?")
 _JOURNAL = re.compile(
-    rb"^(?:[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d|\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d\S*) \S+ (?P<unit>[\w@./-]+?)(?:\[\d+\])?: "
+    rb"^(?:[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d|\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d\S*) \S+"
+    rb" (?P<unit>[\w@./-]+?)(?:\[\d+\])?: "
 )
 _DOCKER_TIME = re.compile(rb"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d+Z ")
 _COMPOSE = re.compile(rb"^[\w.-]+\s+\| ")
 _VLLM = re.compile(
-    rb"^(?P<level>DEBUG|INFO|WARNING|ERROR|CRITICAL) (?P<stamp>(?:\d{4}-)?\d\d-\d\d \d\d:\d\d:\d\d(?:[.,]\d+)?) \[(?P<where>[^\]\s]+)\] ?"
+    rb"^(?P<level>DEBUG|INFO|WARNING|ERROR|CRITICAL) (?P<stamp>(?:\d{4}-)?\d\d-\d\d"
+    rb" \d\d:\d\d:\d\d(?:[.,]\d+)?) \[(?P<where>[^\]\s]+)\] ?"
 )
 _UVICORN = re.compile(rb"^(?P<level>DEBUG|INFO|WARNING|ERROR|CRITICAL):?\s+(?=\S)")
 _LOGGING = re.compile(
-    rb"^(?P<stamp>\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d(?:[.,]\d+)?)[ ,]+-? ?(?P<level>DEBUG|INFO|WARNING|ERROR|CRITICAL)?\b[ :-]*"
+    rb"^(?P<stamp>\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d(?:[.,]\d+)?)[ ,]+-?"
+    rb" ?(?P<level>DEBUG|INFO|WARNING|ERROR|CRITICAL)?\b[ :-]*"
 )
 _GLOG = re.compile(rb"^\[?(?P<level>[IWEF])(?P<stamp>\d{4} \d\d:\d\d:\d\d(?:\.\d+)?) ")
 _GLOG_LEVELS = {"I": "INFO", "W": "WARNING", "E": "ERROR", "F": "CRITICAL"}
 _RECORD = re.compile(
-    rb"^(?:(?:DEBUG|INFO|WARNING|ERROR|CRITICAL)[ :]|\d{4}-\d\d-\d\d[ T]|\[?[IWEF]\d{4} \d\d:|\[rank\d+\]:|Traceback \(most|\[TensorRT|"
-    rb"(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception)\b|[A-Z][\w ,()/-]{3,80}:\s+\d+%|/\S+\.py:\d+: |"
-    rb"[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d |\S+:\d+:\d+ \[\d+\] NCCL|INFO:|\+ |FAILED:|ninja:|\[ ?\d+\.\d+\] )"
+    rb"^(?:(?:DEBUG|INFO|WARNING|ERROR|CRITICAL)[ :]|\d{4}-\d\d-\d\d[ T]|\[?[IWEF]\d{4}"
+    rb" \d\d:|\[rank\d+\]:|Traceback \(most|\[TensorRT|"
+    rb"(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception)\b|[A-Z][\w"
+    rb" ,()/-]{3,80}:\s+\d+%|/\S+\.py:\d+: |"
+    rb"[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d |\S+:\d+:\d+ \[\d+\] NCCL|INFO:|\+ |FAILED:|ninja:|\["
+    rb" ?\d+\.\d+\] )"
 )
 _KNOWN = re.compile(
-    rb"(?:DEBUG|INFO|WARNING|ERROR|CRITICAL):?\s+\S|\[?[IWEF]\d{4} \d\d:|\d{4}-\d\d-\d\d[ T]\d\d:|\([A-Za-z][\w.:-]*?[ _]pid=\d|"
-    rb"\[rank\d+\]:|Traceback \(most|\S+\.py:\d+: |\S*Warning: |[A-Z][\w ,()/-]{3,80}:\s+\d+%|[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d |"
+    rb"(?:DEBUG|INFO|WARNING|ERROR|CRITICAL):?\s+\S|\[?[IWEF]\d{4} \d\d:|\d{4}-\d\d-\d\d["
+    rb" T]\d\d:|\([A-Za-z][\w.:-]*?[ _]pid=\d|"
+    rb"\[rank\d+\]:|Traceback \(most|\S+\.py:\d+: |\S*Warning: |[A-Z][\w"
+    rb" ,()/-]{3,80}:\s+\d+%|[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d |"
     rb"\S+:\d+:\d+ \[\d+\] NCCL|\[TensorRT|kernel: |=+ ?$|== "
 )
-"""How a line begins that a start of an engine prints, whoever prints it; the container's banner is among them."""
+"""How a line begins that a start of an engine prints, whoever prints it; the container's banner is
+among them.
+"""
 _EXCEPTION = re.compile(
     rb"^(?P<name>(?:[A-Za-z_]\w*\.)*(?:[A-Z]\w*(?:Error|Exception|Interrupt|Exit|Warning|Timeout|Fault)\d*|StopIteration))(?:\b|:)"
 )
@@ -70,12 +84,21 @@ _SOURCES = (
     ("tensorrt-llm", re.compile(r"\[TensorRT-LLM\]")),
     ("flashinfer", re.compile(r"flashinfer\.(?:jit|\w+)|\[Autotuner\]")),
     ("ray", re.compile(r"\braylet\b|\bray::|\bRay(?:Task|Channel|Actor)|\(raylet\)")),
-    ("kernel", re.compile(r"\bNVRM\b|\bXid\b|oom-kill|oom_reaper|invoked oom-killer|Out of memory: Kill")),
+    (
+        "kernel",
+        re.compile(r"\bNVRM\b|\bXid\b|oom-kill|oom_reaper|invoked oom-killer|Out of memory: Kill"),
+    ),
     ("docker", re.compile(r"\bdocker:|Error response from daemon|\bOCI runtime\b|containerd")),
     ("systemd", re.compile(r"\bsystemd\b|Main process exited")),
     ("cuda", re.compile(r"\bptxas\b|\bnvcc\b|\bninja\b|CUDA error")),
 )
-_UNITS = {"kernel": "kernel", "systemd": "systemd", "dockerd": "docker", "containerd": "docker", "earlyoom": "earlyoom"}
+_UNITS = {
+    "kernel": "kernel",
+    "systemd": "systemd",
+    "dockerd": "docker",
+    "containerd": "docker",
+    "earlyoom": "earlyoom",
+}
 
 
 @dataclass(frozen=True)
@@ -84,12 +107,15 @@ class Line:
 
     Attributes:
         message: what is left when prefixes are gone.
-        process: `EngineCore`, `APIServer`, `Worker_TP1`, `rank0`, ...; empty where the line does not say.
+        process: `EngineCore`, `APIServer`, `Worker_TP1`, `rank0`, ...; empty where the line does
+            not say.
         pid: process id, where the line says it.
         level: `INFO`, `WARNING`, ...; empty where the line has none.
-        time_s: seconds since the turn of the year (logs give no year); None where the line has no time.
+        time_s: seconds since the turn of the year (logs give no year); None where the line has no
+            time.
         where: file and line in the engine's source, such as `gpu_worker.py:436`.
-        by: who wrote it, where the wrapping says so: `vllm`, `uvicorn`, `kernel`, `systemd`, `docker`.
+        by: who wrote it, where the wrapping says so: `vllm`, `uvicorn`, `kernel`, `systemd`,
+            `docker`.
     """
 
     message: str
@@ -102,10 +128,15 @@ class Line:
 
     @property
     def source(self) -> str:
-        """Who speaks, also where only the words tell: `vllm`, `uvicorn`, `nccl`, `flashinfer`, `kernel`, `docker`, ..., `other`."""
+        """Who speaks, also where only the words tell: `vllm`, `uvicorn`, `nccl`, `flashinfer`,
+        `kernel`, `docker`, ..., `other`.
+        """
         if self.by not in ("", "uvicorn", "vllm"):
             return self.by
-        return next((name for name, pattern in _SOURCES if pattern.search(self.message)), self.by) or "other"
+        return (
+            next((name for name, pattern in _SOURCES if pattern.search(self.message)), self.by)
+            or "other"
+        )
 
 
 @dataclass
@@ -115,13 +146,16 @@ class Event:
     Attributes:
         number: number of its first line, from 1.
         line: its first line, parsed; of a traceback, the line of the exception.
-        text: first line and continuation lines without prefixes; of a traceback, only the exceptions and what they say.
+        text: first line and continuation lines without prefixes; of a traceback, only the
+            exceptions and what they say.
         frames: of a traceback, its `file, function` places in order.
-        exceptions: of a traceback, its exception lines in order: with chained ones, the cause comes first.
+        exceptions: of a traceback, its exception lines in order: with chained ones, the cause comes
+            first.
         time_s: the line's own time, or the last one its process gave before.
         words: the words for which it was picked out.
         repeats: how many lines like this one (digits aside) came before.
-        rows: numbers of the continuation lines in `text`, which other processes' lines may stand between; none of a traceback.
+        rows: numbers of the continuation lines in `text`, which other processes' lines may stand
+            between; none of a traceback.
     """
 
     number: int
@@ -146,7 +180,8 @@ class Event:
 
 
 def blocks(source: str | bytes | Path | BinaryIO | Iterable[bytes | str]) -> Iterator[list[bytes]]:
-    """A log as lists of lines: colour codes removed, carriage returns of progress bars made line ends, UTF-16 and byte order marks undone.
+    """A log as lists of lines: colour codes removed, carriage returns of progress bars made line
+    ends, UTF-16 and byte order marks undone.
 
     A `str` or `bytes` is the log itself; a `Path` or a binary file is read piece by piece.
     """
@@ -186,12 +221,20 @@ def _pieces(source: str | bytes | Path | BinaryIO | Iterable[bytes | str]) -> It
             yield piece.encode("utf-8", "replace") if isinstance(piece, str) else piece
     else:
         for item in source:
-            yield (item.encode("utf-8", "replace") if isinstance(item, str) else item).rstrip(b"\r\n") + b"\n"
+            yield (item.encode("utf-8", "replace") if isinstance(item, str) else item).rstrip(
+                b"\r\n"
+            ) + b"\n"
 
 
 def _encoding(piece: bytes) -> tuple[codecs.IncrementalDecoder | None, bytes]:
-    """A decoder where the bytes are not UTF-8 or its like already; the first piece without its byte order mark."""
-    for mark, name in ((codecs.BOM_UTF8, None), (codecs.BOM_UTF16_LE, "utf-16-le"), (codecs.BOM_UTF16_BE, "utf-16-be")):
+    """A decoder where the bytes are not UTF-8 or its like already; the first piece without its byte
+    order mark.
+    """
+    for mark, name in (
+        (codecs.BOM_UTF8, None),
+        (codecs.BOM_UTF16_LE, "utf-16-le"),
+        (codecs.BOM_UTF16_BE, "utf-16-be"),
+    ):
         if piece.startswith(mark):
             return name and codecs.getincrementaldecoder(name)("replace"), piece[len(mark) :]  # type: ignore[return-value]
     sample = piece[:4096]
@@ -202,7 +245,9 @@ def _encoding(piece: bytes) -> tuple[codecs.IncrementalDecoder | None, bytes]:
 
 
 def parse_line(raw: bytes | str) -> Line:
-    """Take a line's wrapping off: compose, journald, docker time, process, rank, then the logger's own prefix."""
+    """Take a line's wrapping off: compose, journald, docker time, process, rank, then the logger's
+    own prefix.
+    """
     rest = (raw.encode("utf-8", "replace") if isinstance(raw, str) else raw)[:MAX_LINE].rstrip()
     process, pid, level, where, source = "", None, "", "", ""
     time_s: float | None = None
@@ -219,7 +264,11 @@ def parse_line(raw: bytes | str) -> Line:
         process = process or f"rank{match[1].decode()}"
         rest = rest[match.end() :]
     if match := _VLLM.match(rest):
-        level, where, source = match["level"].decode(), match["where"].decode("utf-8", "replace"), source or "vllm"
+        level, where, source = (
+            match["level"].decode(),
+            match["where"].decode("utf-8", "replace"),
+            source or "vllm",
+        )
         time_s = _seconds(match["stamp"])
         rest = rest[match.end() :]
     elif match := _GLOG.match(rest):
@@ -236,7 +285,9 @@ def parse_line(raw: bytes | str) -> Line:
 
 
 def _seconds(stamp: bytes) -> float | None:
-    """Seconds since the turn of the year; a 29th of February is always counted, so that the order of days never depends on a year."""
+    """Seconds since the turn of the year; a 29th of February is always counted, so that the order
+    of days never depends on a year.
+    """
     numbers = [int(n) for n in re.findall(rb"\d+", stamp.split(b".")[0].split(b",")[0])]
     if len(numbers) == 4:  # MMDD hh:mm:ss
         numbers = [*divmod(numbers[0], 100), *numbers[1:]]
@@ -245,7 +296,13 @@ def _seconds(stamp: bytes) -> float | None:
         return None
     fraction = re.search(rb"[.,](\d{1,6})", stamp)
     days = (0, 31, 60, 91, 121, 152, 182, 213, 244, 274, 305, 335)[month - 1] + day - 1
-    return days * 86400 + hour * 3600 + minute * 60 + second + (float(b"0." + fraction[1]) if fraction else 0.0)
+    return (
+        days * 86400
+        + hour * 3600
+        + minute * 60
+        + second
+        + (float(b"0." + fraction[1]) if fraction else 0.0)
+    )
 
 
 class _Open:
@@ -267,7 +324,8 @@ def tokens(line: bytes) -> frozenset[bytes]:
 
 
 class Reader:
-    """Reads a log once and yields the events that hold one of `words` (all events where `words` is None).
+    """Reads a log once and yields the events that hold one of `words` (all events where `words` is
+    None).
 
     Attributes:
         lines: how many lines were read.
@@ -278,7 +336,9 @@ class Reader:
     """
 
     def __init__(self, words: Iterable[str] | None = None):
-        self._words = None if words is None else frozenset(word.encode() for word in words) | {b"traceback"}
+        self._words = (
+            None if words is None else frozenset(word.encode() for word in words) | {b"traceback"}
+        )
         self.lines = 0
         self.served = 0
         self.bytes = 0
@@ -289,8 +349,12 @@ class Reader:
         self._clock: float | None = None
         self._recent: dict[bytes, deque[tuple[int, bytes, bytes, int]]] = {}
 
-    def read(self, source: str | bytes | Path | BinaryIO | Iterable[bytes | str], *, more: bool = False) -> Iterator[Event]:
-        """Yield events in the order in which they are complete. With `more`, the last ones stay open for lines that are still to come."""
+    def read(
+        self, source: str | bytes | Path | BinaryIO | Iterable[bytes | str], *, more: bool = False
+    ) -> Iterator[Event]:
+        """Yield events in the order in which they are complete. With `more`, the last ones stay
+        open for lines that are still to come.
+        """
         shapes, last, opened, words = self._shapes, self.last, self._open, self._words
         number, served, recent = self.lines, 0, self._recent
         for block in blocks(source):
@@ -322,12 +386,16 @@ class Reader:
                 if seen is None:
                     if not self.known:
                         bare = line[_COMPOSE.match(line).end() :] if _COMPOSE.match(line) else line
-                        self.known = bool(_KNOWN.match(bare.lstrip()[:400])) or b'HTTP/1.1" ' in line
+                        self.known = (
+                            bool(_KNOWN.match(bare.lstrip()[:400])) or b'HTTP/1.1" ' in line
+                        )
                     if len(shapes) > _MAX_SHAPES:
                         shapes.clear()
                         recent.clear()
                     seen = 0
-                    if words is not None and words.isdisjoint(line[:MAX_LINE].translate(_WORDS).split()):
+                    if words is not None and words.isdisjoint(
+                        line[:MAX_LINE].translate(_WORDS).split()
+                    ):
                         answered = b'HTTP/1.1" 200' in line
                         served += answered
                         if len(shape) < 4096:
@@ -335,8 +403,9 @@ class Reader:
                         continue
                 if len(shape) < 4096:
                     shapes[shape] = seen + 1
-                # Of a line that comes again and again, ever fewer are looked at; the last ones are kept, since the end
-                # is what counts. Of the engine's own reports (tokens per second) hundreds are, for the curve.
+                # Of a line that comes again and again, ever fewer are looked at; the last ones are
+                # kept, since the end is what counts. Of the engine's own reports (tokens per
+                # second) hundreds are, for the curve.
                 if seen > _OFTEN:
                     halvings = seen.bit_length() - (9 if b"throughput" in line else 3)
                     if halvings > 0 and seen & ((1 << halvings) - 1):
@@ -370,7 +439,9 @@ class Reader:
             if number - other.event.number - other.lines > _MAX_AGE:
                 yield from self._close(key)
 
-    def _begin(self, number: int, prefix: bytes, raw: bytes, before: bytes | None, seen: int) -> None:
+    def _begin(
+        self, number: int, prefix: bytes, raw: bytes, before: bytes | None, seen: int
+    ) -> None:
         line = parse_line(raw)
         if not line.message.strip() and self._words is not None:
             return
@@ -382,7 +453,14 @@ class Reader:
         self._clock = time_s
         picked = tokens(raw[:MAX_LINE])
         traceback = line.message.lstrip().startswith("Traceback (most recent call last)")
-        event = Event(number, line, "" if traceback else line.message, time_s=time_s, repeats=seen, words=picked)
+        event = Event(
+            number,
+            line,
+            "" if traceback else line.message,
+            time_s=time_s,
+            repeats=seen,
+            words=picked,
+        )
         self._open[prefix] = _Open(event, traceback, len(raw) >= 70)
 
     def _continue(self, prefix: bytes, raw: bytes, number: int) -> bool:
@@ -390,7 +468,9 @@ class Reader:
         current = self._open[prefix]
         body, where = _bare(raw, prefix)
         if where and not (current.traceback and where == current.event.line.where):
-            return False  # a logger's line begins something new, unless the logger prints the traceback line by line
+            # a logger's line begins something new, unless the logger prints the traceback line by
+            # line
+            return False
         if current.traceback:
             return self._in_traceback(current, body)
         if (
@@ -452,7 +532,11 @@ class Reader:
         current = self._open.pop(key)
         event = current.event
         if current.traceback and not event.text:
-            event.text = event.frames[-1] if event.frames else "Traceback without an exception: the log ends inside it"
+            event.text = (
+                event.frames[-1]
+                if event.frames
+                else "Traceback without an exception: the log ends inside it"
+            )
         if current.traceback:
             event.words = tokens(event.text.encode("utf-8", "replace")) | {b"traceback"}
         elif "\n" in event.text:
@@ -461,7 +545,9 @@ class Reader:
 
 
 def _bare(raw: bytes, prefix: bytes) -> tuple[bytes, str]:
-    """A line without its process, rank and logger prefix, its own indentation kept; and the logger's place, where it has one."""
+    """A line without its process, rank and logger prefix, its own indentation kept; and the
+    logger's place, where it has one.
+    """
     body = raw[len(prefix) :] if prefix else raw
     if prefix and body[:1] == b" ":
         body = body[1:]
@@ -474,9 +560,16 @@ def _bare(raw: bytes, prefix: bytes) -> tuple[bytes, str]:
 
 def _frame(line: bytes) -> str:
     match = re.match(rb'File "(?:.*/)?([^"/]+)", line \d+(?:, in (\S+))?', line)
-    return f"{match[1].decode('utf-8', 'replace')}, {(match[2] or b'?').decode('utf-8', 'replace')}" if match else ""
+    return (
+        f"{match[1].decode('utf-8', 'replace')}, {(match[2] or b'?').decode('utf-8', 'replace')}"
+        if match
+        else ""
+    )
 
 
-def events(source: str | bytes | Path | BinaryIO | Iterable[bytes | str], words: Iterable[str] | None = None) -> Iterator[Event]:
+def events(
+    source: str | bytes | Path | BinaryIO | Iterable[bytes | str],
+    words: Iterable[str] | None = None,
+) -> Iterator[Event]:
     """The events of a log; with `words`, only those that hold one of them. See `Reader`."""
     return Reader(words).read(source)

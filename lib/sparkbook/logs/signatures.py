@@ -1,7 +1,8 @@
 """What logs are known to say: the signatures of `signatures.yaml`, checked and ready to be matched.
 
-A signature names a mechanism, not a sentence: wording drifts from release to release, so patterns hold on to the few words that the
-mechanism needs and to the numbers. `words` says which word (letters only, lower case) must be in a line before its pattern is tried.
+A signature names a mechanism, not a sentence: wording drifts from release to release, so patterns
+hold on to the few words that the mechanism needs and to the numbers. `words` says which word
+(letters only, lower case) must be in a line before its pattern is tried.
 """
 
 from __future__ import annotations
@@ -30,13 +31,15 @@ class Signature(BaseModel):
         id: code of the rule, `LOG` and three digits.
         name: short name.
         kind: the problem's name in the project's taxonomy.
-        role: `cause` (ends or spoils a run by itself), `consequence` (an echo: the cause is elsewhere), `state` (said of a run that
-            works), `noise` (looks bad, means nothing).
+        role: `cause` (ends or spoils a run by itself), `consequence` (an echo: the cause is
+            elsewhere), `state` (said of a run that works), `noise` (looks bad, means nothing).
         words: one of these must be among the words of an event before the patterns are tried.
-        pattern: regular expressions (case ignored); one of them must be found. Named groups become figures.
+        pattern: regular expressions (case ignored); one of them must be found. Named groups become
+            figures.
         also: every one of these must be found as well, in the text or the frames of the traceback.
         unless: none of these may be found there.
-        figures: name of the function in `figures.py` that works out numbers, and may change or withdraw the judgement.
+        figures: name of the function in `figures.py` that works out numbers, and may change or
+            withdraw the judgement.
         title, cause, fix: texts; `{name}` stands for a group or a figure.
         collect: what to look at next, where the log alone can't settle it.
         example: a log in which it is found; `passing`: one, as close as can be, in which it is not.
@@ -79,11 +82,17 @@ class Signature(BaseModel):
     @classmethod
     def _plain_words(cls, value: tuple[str, ...]) -> tuple[str, ...]:
         if wrong := [word for word in value if not re.fullmatch(r"[a-z]+", word)]:
-            raise ValueError(f"words are letters only and lower case, these are not: {', '.join(wrong)}")
+            raise ValueError(
+                f"words are letters only and lower case, these are not: {', '.join(wrong)}"
+            )
         return value
 
     @cached_property
-    def _compiled(self) -> tuple[tuple[re.Pattern[str], ...], tuple[re.Pattern[str], ...], tuple[re.Pattern[str], ...]]:
+    def _compiled(
+        self,
+    ) -> tuple[
+        tuple[re.Pattern[str], ...], tuple[re.Pattern[str], ...], tuple[re.Pattern[str], ...]
+    ]:
         return (
             tuple(re.compile(p, re.IGNORECASE) for p in self.pattern),
             tuple(re.compile(p, re.IGNORECASE) for p in self.also),
@@ -91,13 +100,17 @@ class Signature(BaseModel):
         )
 
     def search(self, text: str, context: str = "") -> re.Match[str] | None:
-        """Look for the signature in a text; `context` (frames, neighbours) counts for `also` and `unless` only."""
+        """Look for the signature in a text; `context` (frames, neighbours) counts for `also` and
+        `unless` only.
+        """
         patterns, also, unless = self._compiled
         match = next((found for pattern in patterns if (found := pattern.search(text))), None)
         if match is None:
             return None
         whole = f"{text}\n{context}" if context else text
-        if any(not pattern.search(whole) for pattern in also) or any(pattern.search(whole) for pattern in unless):
+        if any(not pattern.search(whole) for pattern in also) or any(
+            pattern.search(whole) for pattern in unless
+        ):
             return None
         return match
 
@@ -108,7 +121,9 @@ class Signature(BaseModel):
 
 
 class Signatures(tuple[Signature, ...]):
-    """All signatures, in the order of the file: of two that fit the same line, the one that stands first is meant."""
+    """All signatures, in the order of the file: of two that fit the same line, the one that stands
+    first is meant.
+    """
 
     @cached_property
     def by_word(self) -> dict[bytes, list[Signature]]:
@@ -142,7 +157,9 @@ class Signatures(tuple[Signature, ...]):
             for signature in self:
                 if key in (signature.id, signature.name):
                     return signature
-            raise SparkbookError(f"there is no signature '{key}'; `sparkbook.logs.signatures()` lists them")
+            raise SparkbookError(
+                f"there is no signature '{key}'; `sparkbook.logs.signatures()` lists them"
+            )
         return super().__getitem__(key)
 
 
@@ -150,7 +167,8 @@ def load(file: Path = FILE) -> Signatures:
     """Read and check a file of signatures.
 
     Raises:
-        SparkbookError: an entry is not complete, a pattern is not a regular expression, or a code comes twice.
+        SparkbookError: an entry is not complete, a pattern is not a regular expression, or a code
+            comes twice.
     """
     try:
         entries = own_yaml.read(file)

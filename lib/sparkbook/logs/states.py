@@ -18,21 +18,25 @@ def _diagnosed(log: str) -> Iterable[Finding]:
 STATES = Family(
     "LOG9",
     "what no single line tells",
-    "What `sparkbook diagnose` works out of a whole log. Each example was read when this page was built.",
+    "What `sparkbook diagnose` works out of a whole log. Each example was read when this page was"
+    " built.",
     str,
     _diagnosed,
 )
 
 _PREFIX = "(APIServer pid=1) INFO 11-02 09:{minute:02}:{second:02} [loggers.py:259] "
 _REPORT = (
-    "Engine 000: Avg prompt throughput: 0.0 tokens/s, Avg generation throughput: {rate} tokens/s, Running: 2 reqs, Waiting: 0 reqs, "
-    "GPU KV cache usage: 3.1%, Prefix cache hit rate: 0.0%"
+    "Engine 000: Avg prompt throughput: 0.0 tokens/s, Avg generation throughput: {rate} tokens/s,"
+    " Running: 2 reqs, Waiting: 0 reqs, GPU KV cache usage: 3.1%, Prefix cache hit rate: 0.0%"
 )
 
 
 def _reports(rates: Iterable[float]) -> str:
     """Throughput lines ten seconds apart."""
-    lines = ((_PREFIX + _REPORT).format(minute=i // 6, second=i % 6 * 10, rate=rate) for i, rate in enumerate(rates))
+    lines = (
+        (_PREFIX + _REPORT).format(minute=i // 6, second=i % 6 * 10, rate=rate)
+        for i, rate in enumerate(rates)
+    )
     return "\n".join(lines)
 
 
@@ -49,60 +53,95 @@ compilation_config={{'cudagraph_capture_sizes': [1, 2, 4, 8, 16, 32, 64]}}"""
 
 
 @STATES.check(
-    "LOG900", "unknown-fault", "error", confidence="low", source="this log",
+    "LOG900",
+    "unknown-fault",
+    "error",
+    confidence="low",
+    source="this log",
     bad=lambda: _TRACEBACK,
     good=lambda: "INFO:     Application startup complete.",
-)  # fmt: skip
+)
 def unknown_fault(said: str, evidence: str) -> Iterator[Hit]:
-    """The end of a traceback, an exception, a crash or a refusal of the command line that no signature knows. The first such
-    message is quoted, and nothing is guessed about its cause. A known fault that came before it, or close behind it, is told instead."""
+    """The end of a traceback, an exception, a crash or a refusal of the command line that no
+    signature knows. The first such message is quoted, and nothing is guessed about its cause. A
+    known fault that came before it, or close behind it, is told instead.
+    """
     yield Hit(
         f"A fault that no signature knows: {said}",
         evidence=evidence,
-        fix="Read this message first; it is the earliest fault in the log. Collect next: the 50 lines before it, the launch line, the "
-        "release, and search the project's issues for its words without numbers and paths.",
+        fix=(
+            "Read this message first; it is the earliest fault in the log. Collect next: the 50"
+            " lines before it, the launch line, the release, and search the project's issues for"
+            " its words without numbers and paths."
+        ),
     )
 
 
 @STATES.check(
-    "LOG901", "hang-while-healthy", "warning", kind="hang-health-ok", confidence="medium",
+    "LOG901",
+    "hang-while-healthy",
+    "warning",
+    kind="hang-health-ok",
+    confidence="medium",
     source="https://github.com/eugr/spark-vllm-docker/issues/260",
-    bad=lambda: _reports([31.0, 30.5, *[0.0] * 7]), good=lambda: _reports([31.0, 0.0, 0.0, 30.5, 29.8, 30.1]),
-)  # fmt: skip
+    bad=lambda: _reports([31.0, 30.5, *[0.0] * 7]),
+    good=lambda: _reports([31.0, 0.0, 0.0, 30.5, 29.8, 30.1]),
+)
 def hang_while_healthy(story: Story) -> Iterator[Hit]:
-    """Six throughput reports in a row, a minute in all, show running requests and neither a prompt token nor a generated one. The HTTP
-    server is another process and goes on answering `/health` with 200, so no supervisor restarts the engine. A shorter silence may be a
-    long prompt."""
+    """Six throughput reports in a row, a minute in all, show running requests and neither a prompt
+    token nor a generated one. The HTTP server is another process and goes on answering `/health`
+    with 200, so no supervisor restarts the engine. A shorter silence may be a long prompt.
+    """
     stuck = 0
     for point in story.throughput:
-        stuck = stuck + 1 if point.running > 0 and point.generation_tok_s == 0 and point.prompt_tok_s == 0 else 0
+        stuck = (
+            stuck + 1
+            if point.running > 0 and point.generation_tok_s == 0 and point.prompt_tok_s == 0
+            else 0
+        )
     if stuck >= 6:
         yield Hit(
-            f"The engine's last {stuck} reports show running requests and not one token: it hangs, though /health may still say 200",
-            evidence=f"Running: {story.throughput[-1].running}, generation 0.0 tokens/s, {stuck} reports in a row",
-            fix="Compare generation_tokens_total over a minute and look at the GPU's power; restart the engine if tokens stand still. "
-            'Stop-gap: --compilation-config \'{"cudagraph_mode":"PIECEWISE"}\'.',
+            f"The engine's last {stuck} reports show running requests and not one token: it hangs,"
+            " though /health may still say 200",
+            evidence=(
+                f"Running: {story.throughput[-1].running}, generation 0.0 tokens/s, {stuck} reports"
+                " in a row"
+            ),
+            fix=(
+                "Compare generation_tokens_total over a minute and look at the GPU's power;"
+                " restart the engine if tokens stand still. Stop-gap: --compilation-config"
+                ' \'{"cudagraph_mode":"PIECEWISE"}\'.'
+            ),
         )
 
 
 @STATES.check(
-    "LOG902", "batch-beyond-the-graphs", "info", kind="silent-slow",
+    "LOG902",
+    "batch-beyond-the-graphs",
+    "info",
+    kind="silent-slow",
     source="https://github.com/Blackwellboy/model-serving-minefield/blob/main/traps/runtime/130-cudagraph-clamp-runs-top-shape-eager.md",
-    bad=lambda: _BATCH.format(sequences=24), good=lambda: _BATCH.format(sequences=16),
-)  # fmt: skip
+    bad=lambda: _BATCH.format(sequences=24),
+    good=lambda: _BATCH.format(sequences=16),
+)
 def batch_beyond_the_graphs(story: Story) -> Iterator[Hit]:
-    """With K draft tokens a step of S requests handles S × (K + 1) tokens. Where that is more than the largest size captured, the fullest
-    batch runs without a CUDA graph: nothing fails, and the server is slowest when it is busiest."""
+    """With K draft tokens a step of S requests handles S × (K + 1) tokens. Where that is more than
+    the largest size captured, the fullest
+    batch runs without a CUDA graph: nothing fails, and the server is slowest when it is busiest.
+    """
     sequences, tokens = story.args.get("max_num_seqs"), story.draft_tokens
     if story.graph_sizes and isinstance(sequences, int) and tokens:
         needed, largest = sequences * (tokens + 1), max(story.graph_sizes)
         if needed > largest:
             yield Hit(
-                f"A full batch is decoded without a CUDA graph: {sequences} requests x ({tokens} + 1) tokens = {needed}, captured up to "
-                f"{largest}",
+                f"A full batch is decoded without a CUDA graph: {sequences} requests x ({tokens} +"
+                f" 1) tokens = {needed}, captured up to {largest}",
                 evidence=f"cudagraph_capture_sizes up to {largest}",
-                fix=f"Choose max-num-seqs and draft tokens so that their product fits ({largest // (tokens + 1)} requests here), or raise "
-                "--max-cudagraph-capture-size.",
+                fix=(
+                    "Choose max-num-seqs and draft tokens so that their product fits"
+                    f" ({largest // (tokens + 1)} requests here), or raise"
+                    " --max-cudagraph-capture-size."
+                ),
             )
 
 

@@ -1,7 +1,7 @@
 """The story of a start: what happened when, and what the engine resolved.
 
-Numbers are taken with small patterns, one figure each, because sentences drift: in 0.32 KV size and concurrency share a line that was two
-before. What is not said stays None: unknown is never zero.
+Numbers are taken with small patterns, one figure each, because sentences drift: in 0.32 KV size and
+concurrency share a line that was two before. What is not said stays None: unknown is never zero.
 """
 
 from __future__ import annotations
@@ -67,7 +67,8 @@ class Story:
         args: what was given on the launch line (`non-default args`), resolved to Python values.
         config: the resolved configuration, as text by name.
         architecture, draft_architecture: the classes chosen for model and draft.
-        linear_kernel, moe_backend, attention_backend: what computes dense layers, experts, attention.
+        linear_kernel, moe_backend, attention_backend: what computes dense layers, experts,
+            attention.
         weights_gib, load_s: memory and seconds of loading.
         kv_gib, kv_tokens, concurrency: the KV cache, and how many requests of full length fit.
         graph_gib, graph_estimate_gib: CUDA graphs as measured and as estimated before.
@@ -121,10 +122,14 @@ class Story:
 
     @property
     def nvfp4_path(self) -> str:
-        """Whether 4-bit weights are computed as such: `native`, `weight-only`, `emulated`, `not 4-bit` or `unknown`."""
+        """Whether 4-bit weights are computed as such: `native`, `weight-only`, `emulated`,
+        `not 4-bit` or `unknown`.
+        """
         quantization = (self.quantization or "").lower()
         said = " ".join(filter(None, [self.moe_backend, self.linear_kernel])).lower()
-        fp4 = any(word in quantization for word in ("fp4", "modelopt", "compressed")) or "fp4" in said
+        fp4 = (
+            any(word in quantization for word in ("fp4", "modelopt", "compressed")) or "fp4" in said
+        )
         if not fp4:
             return "not 4-bit" if self.config else "unknown"
         if not said:
@@ -191,9 +196,44 @@ def _int(text: str) -> int:
 
 WORDS = frozenset(
     {
-        *("version", "non", "initializing", "resolved", "using", "selected", "loading", "took", "torch", "compile", "autotuning", "graph"),
-        *("graphs", "capturing", "profiling", "kv", "startup", "throughput", "specdecoding", "equivalent", "starting", "server"),
-        *("warming", "dynamo", "drafter", "explicitly", "initial", "capture", "nccl", "init", "overriding", "warmup"),
+        *(
+            "version",
+            "non",
+            "initializing",
+            "resolved",
+            "using",
+            "selected",
+            "loading",
+            "took",
+            "torch",
+            "compile",
+            "autotuning",
+            "graph",
+        ),
+        *(
+            "graphs",
+            "capturing",
+            "profiling",
+            "kv",
+            "startup",
+            "throughput",
+            "specdecoding",
+            "equivalent",
+            "starting",
+            "server",
+        ),
+        *(
+            "warming",
+            "dynamo",
+            "drafter",
+            "explicitly",
+            "initial",
+            "capture",
+            "nccl",
+            "init",
+            "overriding",
+            "warmup",
+        ),
     }
 )
 """The words of lines that the story is made of."""
@@ -236,8 +276,14 @@ class Teller:
                 self._begin()
                 story = self.story
             story.args = _literal(args)
-            story.model = story.model or _text(story.args.get("model") or story.args.get("model_tag"))
-        if b"initializing" in words and (match := re.search(r"Initializing an? .*?LLM engine \(v?(\S+?)\) with config: (.*)", text)):
+            story.model = story.model or _text(
+                story.args.get("model") or story.args.get("model_tag")
+            )
+        if b"initializing" in words and (
+            match := re.search(
+                r"Initializing an? .*?LLM engine \(v?(\S+?)\) with config: (.*)", text
+            )
+        ):
             story.release = match[1]
             self._config(match[2])
             self._mark("config resolved")
@@ -250,7 +296,16 @@ class Teller:
             self._choices(text)
         if b"loading" in words or b"took" in words or b"starting" in words or b"drafter" in words:
             self._loading(text)
-        if words & {b"torch", b"dynamo", b"compile", b"autotuning", b"profiling", b"warming", b"warmup", b"initial"}:
+        if words & {
+            b"torch",
+            b"dynamo",
+            b"compile",
+            b"autotuning",
+            b"profiling",
+            b"warming",
+            b"warmup",
+            b"initial",
+        }:
             self._compiling(text)
         if words & {b"graph", b"graphs", b"capturing"}:
             self._graphs(text)
@@ -259,7 +314,9 @@ class Teller:
         if b"init" in words and (seconds := _first(rf"init engine .*?took {_NUMBER} s", text)):
             story.init_s = seconds
             self._mark("initialized")
-        if b"nccl" in words and (version := _first(r"nccl(?:==| version )(\d+\.\d+\.\d+)", text, str)):
+        if b"nccl" in words and (
+            version := _first(r"nccl(?:==| version )(\d+\.\d+\.\d+)", text, str)
+        ):
             story.nccl = version
         if b"startup" in words and re.search(r"application startup complete", text, re.IGNORECASE):
             story.ready, story.ready_line = True, event.number
@@ -272,7 +329,12 @@ class Teller:
         story = self.story
         story.starts += 1
         if story.starts > 1:
-            self.story = Story(release=story.release, starts=story.starts, throughput=story.throughput, acceptance=story.acceptance)
+            self.story = Story(
+                release=story.release,
+                starts=story.starts,
+                throughput=story.throughput,
+                acceptance=story.acceptance,
+            )
             self._marks, self._phases, self._zero = {}, {}, self._now
         self._mark("begin")
 
@@ -289,14 +351,20 @@ class Teller:
 
     def _config(self, text: str) -> None:
         story = self.story
-        story.config = dict(re.findall(r"(\w+)=('[^']*'|\{[^}]*\}|\[[^\]]*\]|\w+\([^)]*\)|[^,\s]+)", text[:20_000]))
+        story.config = dict(
+            re.findall(r"(\w+)=('[^']*'|\{[^}]*\}|\[[^\]]*\]|\w+\([^)]*\)|[^,\s]+)", text[:20_000])
+        )
         model = story.config.get("model", "").strip("'")
         story.model = model or story.model
         story.max_model_len = _first(r"max_seq_len=(\d+)", text, _int) or story.max_model_len
         quantization = _first(r"\bquantization=([\w'-]+)", text, lambda t: t.strip("'"))
         story.quantization = story.quantization if quantization in (None, "None") else quantization
-        story.kv_cache_dtype = _first(r"kv_cache_dtype=([\w']+)", text, lambda t: t.strip("'")) or story.kv_cache_dtype
-        if match := re.search(r"speculative_config=SpeculativeConfig\(method='?(\w+).*?num_spec_tokens=(\d+)", text):
+        story.kv_cache_dtype = (
+            _first(r"kv_cache_dtype=([\w']+)", text, lambda t: t.strip("'")) or story.kv_cache_dtype
+        )
+        if match := re.search(
+            r"speculative_config=SpeculativeConfig\(method='?(\w+).*?num_spec_tokens=(\d+)", text
+        ):
             story.speculation, story.draft_tokens = match[1], int(match[2])
         if sizes := _first(r"cudagraph_capture_sizes'?\W{1,3}\[([\d, ]+)\]", text, str):
             story.graph_sizes = tuple(int(n) for n in sizes.replace(" ", "").split(",") if n)
@@ -305,11 +373,21 @@ class Teller:
         story = self.story
         if found := _first(r"using max model len (\d+)", text, _int):
             story.max_model_len = story.max_model_len or found
-        if found := _first(r"using '?(\w+)'? attention backend|using (\w+) backend\b(?! out)|using (Flash\w+) backend", text, str):
+        if found := _first(
+            r"using '?(\w+)'? attention backend|using (\w+) backend\b(?! out)|using (Flash\w+)"
+            r" backend",
+            text,
+            str,
+        ):
             story.attention_backend = story.attention_backend or found
         if found := _first(r"using '?([\w -]+?)'? (?:\w+ )?moe backend", text, str):
             story.moe_backend = found
-        if found := _first(r"using (\w+) for NVFP4 GEMM|selected (\w+) for \w+|using (\w*(?:Kernel|LinearMethod)) for", text, str):
+        if found := _first(
+            r"using (\w+) for NVFP4 GEMM|selected (\w+) for \w+|using"
+            r" (\w*(?:Kernel|LinearMethod)) for",
+            text,
+            str,
+        ):
             story.linear_kernel = story.linear_kernel or found
 
     def _loading(self, text: str) -> None:
@@ -332,7 +410,11 @@ class Teller:
 
     def _compiling(self, text: str) -> None:
         story = self.story
-        if (seconds := _first(rf"torch\.compile took {_NUMBER} s|torch\.compile takes {_NUMBER} s", text)) is not None:
+        if (
+            seconds := _first(
+                rf"torch\.compile took {_NUMBER} s|torch\.compile takes {_NUMBER} s", text
+            )
+        ) is not None:
             story.compile_s = (story.compile_s or 0.0) + seconds
             self._phase("compile" if "compile" not in self._phases else "compile (draft)", seconds)
         if re.search(r"autotuning process starts", text, re.IGNORECASE):
@@ -346,40 +428,64 @@ class Teller:
             self._phase("profiling run", seconds)
         if re.search(r"warming up model", text, re.IGNORECASE):
             self._mark("warm-up begins")
-        if re.search(r"warming up done", text, re.IGNORECASE) and "warm-up begins" in self._marks and self._zero is not None:
+        if (
+            re.search(r"warming up done", text, re.IGNORECASE)
+            and "warm-up begins" in self._marks
+            and self._zero is not None
+        ):
             self._phase("warm-up", (self._now or 0.0) - self._zero - self._marks["warm-up begins"])
 
     def _graphs(self, text: str) -> None:
         story = self.story
         if (gib := _first(r"estimated CUDA graph memory:? (-?[\d.]+)", text)) is not None:
             story.graph_estimate_gib = gib
-        if match := re.search(r"graph capturing finished in ([\d.]+) sec\w*, took (-?[\d.]+) GiB", text, re.IGNORECASE):
+        if match := re.search(
+            r"graph capturing finished in ([\d.]+) sec\w*, took (-?[\d.]+) GiB", text, re.IGNORECASE
+        ):
             story.graph_s, story.graph_gib = _number(match[1]), _number(match[2])
             self._phase("graph capture", story.graph_s, f"{story.graph_gib:g} GiB")
 
     def _kv(self, text: str) -> None:
         story = self.story
-        if (gib := _first(r"available KV cache memory:? (-?[\d.]+) GiB|reserved ([\d.]+) GiB memory for KV", text)) is not None:
+        if (
+            gib := _first(
+                r"available KV cache memory:? (-?[\d.]+) GiB|reserved ([\d.]+) GiB memory for KV",
+                text,
+            )
+        ) is not None:
             story.kv_gib = gib
         if (gib := _first(r"explicitly set \(([\d.]+)/", text)) is not None:
             story.kv_gib = gib
         if (tokens := _first(rf"KV cache size:? {_NUMBER} tokens", text, _int)) is not None:
             story.kv_tokens = tokens
             self._mark("KV cache")
-        if (times := _first(rf"maximum concurrency for {_NUMBER} tokens per request:? [\d.]+x", text, str)) is not None:
+        if (
+            times := _first(
+                rf"maximum concurrency for {_NUMBER} tokens per request:? [\d.]+x", text, str
+            )
+        ) is not None:
             story.concurrency = _first(r"per request:? ([\d.]+)x", text)
             story.max_model_len = story.max_model_len or _int(times)
-        if match := re.search(r"utilization=([\d.]+) is equivalent to \S*?utilization=([\d.]+)", text):
+        if match := re.search(
+            r"utilization=([\d.]+) is equivalent to \S*?utilization=([\d.]+)", text
+        ):
             story.equivalent_fraction = _number(match[2])
-            story.suggested_fraction = _first(r"increase (?:--gpu-memory-utilization|\.\.\.)?\s*to ([\d.]+)", text)
+            story.suggested_fraction = _first(
+                r"increase (?:--gpu-memory-utilization|\.\.\.)?\s*to ([\d.]+)", text
+            )
             story.args.setdefault("gpu_memory_utilization", _number(match[1]))
 
     def _report(self, text: str) -> None:
         story = self.story
         if match := re.search(
-            r"prompt throughput: ([\d.]+) tokens/s, .*?generation throughput: ([\d.]+) tokens/s, Running: (\d+) reqs, Waiting: (\d+)", text
+            r"prompt throughput: ([\d.]+) tokens/s, .*?generation throughput: ([\d.]+) tokens/s,"
+            r" Running: (\d+) reqs, Waiting: (\d+)",
+            text,
         ):
-            kv, hits = _first(r"KV cache usage: ([\d.]+)%", text), _first(r"Prefix cache hit rate: ([\d.]+)%", text)
+            kv, hits = (
+                _first(r"KV cache usage: ([\d.]+)%", text),
+                _first(r"Prefix cache hit rate: ([\d.]+)%", text),
+            )
             story.throughput.append(
                 Throughput(
                     self._now,
@@ -412,35 +518,58 @@ class Teller:
         phases = dict(self._phases)
 
         def span(name: str, begin: str, end: str, detail: str = "") -> None:
-            if name not in phases and begin in marks and end in marks and marks[end] >= marks[begin]:
+            if (
+                name not in phases
+                and begin in marks
+                and end in marks
+                and marks[end] >= marks[begin]
+            ):
                 phases[name] = Phase(name, marks[begin], marks[end], detail)
 
         span("config", "begin", "config resolved")
         span("process start", "config resolved", "load begins")
         span("weights", "load begins", "loaded")
         if story.kv_tokens is not None and "KV cache" in marks:
-            phases["KV cache"] = Phase("KV cache", marks["KV cache"], marks["KV cache"], f"{story.kv_tokens} tokens")
+            phases["KV cache"] = Phase(
+                "KV cache", marks["KV cache"], marks["KV cache"], f"{story.kv_tokens} tokens"
+            )
         if story.init_s is not None and "initialized" in marks:
             end = marks["initialized"]
             known = [
                 p.end_s
                 for n, p in phases.items()
-                if n in ("compile", "compile (draft)", "profiling run", "autotune", "graph capture", "warm-up")
+                if n
+                in (
+                    "compile",
+                    "compile (draft)",
+                    "profiling run",
+                    "autotune",
+                    "graph capture",
+                    "warm-up",
+                )
             ]
-            begin = max([end - story.init_s, *[k for k in known if k <= end], marks.get("KV cache", 0.0)])
+            begin = max(
+                [end - story.init_s, *[k for k in known if k <= end], marks.get("KV cache", 0.0)]
+            )
             phases["engine warm-up"] = Phase("engine warm-up", min(begin, end), end)
         if "ready" in marks:
-            begin = max((p.end_s for p in phases.values() if p.end_s <= marks["ready"]), default=0.0)
+            begin = max(
+                (p.end_s for p in phases.values() if p.end_s <= marks["ready"]), default=0.0
+            )
             phases["API server"] = Phase("API server", begin, marks["ready"])
         # A fragment may begin in the middle of a phase, whose length is told only at its end.
         early = min([0.0, *(phase.begin_s for phase in phases.values())])
-        moved = (Phase(p.name, p.begin_s - early, p.end_s - early, p.detail) for p in phases.values())
+        moved = (
+            Phase(p.name, p.begin_s - early, p.end_s - early, p.detail) for p in phases.values()
+        )
         story.phases = sorted(moved, key=lambda phase: (phase.begin_s, phase.end_s))
         return story
 
 
 def _literal(text: str) -> dict[str, Any]:
-    """A dictionary as Python prints it; empty where it is cut off or holds objects that are no literals."""
+    """A dictionary as Python prints it; empty where it is cut off or holds objects that are no
+    literals.
+    """
     try:
         value = ast.literal_eval(text)
     except (ValueError, SyntaxError, MemoryError, RecursionError, TypeError):

@@ -1,10 +1,12 @@
-"""Will it fit, and how fast can it be: a plan from a launch line and facts about its checkpoint, before anything is downloaded.
+"""Will it fit, and how fast can it be: a plan from a launch line and facts about its checkpoint,
+before anything is downloaded.
 
     >>> from sparkbook import plan
     >>> plan.of("gpt-oss-120b").verdict
     'may fit'
 
-Memory stands in `memory` and `kv`, speed in `decode` and `prefill`, the comparison with an engine's log in `reconcile`.
+Memory stands in `memory` and `kv`, speed in `decode` and `prefill`, the comparison with an engine's
+log in `reconcile`.
 """
 
 from __future__ import annotations
@@ -17,7 +19,9 @@ if TYPE_CHECKING:
 __all__ = ["Calibration", "CoTenant", "Host", "Plan", "Setup", "of", "plan", "together"]
 
 
-def of(source: str, host: Host | None = None, calibration: Calibration | None = None, **override: Any) -> Plan:
+def of(
+    source: str, host: Host | None = None, calibration: Calibration | None = None, **override: Any
+) -> Plan:
     """The plan for what a user names: a recipe's id, a file, or a launch line.
 
     Args:

@@ -1,12 +1,16 @@
-"""How fast decode will be: what a step reads and computes, over what the machine delivers, as an interval.
+"""How fast decode will be: what a step reads and computes, over what the machine delivers, as an
+interval.
 
-One step of the engine makes one token for each running sequence, or with speculative decoding a few. Its time is a sum:
+One step of the engine makes one token for each running sequence, or with speculative decoding a
+few. Its time is a sum:
 
-    step = max(weights read / bandwidth, arithmetic / peak) + KV cache and states / bandwidth + draft + overhead * layers
+    step = max(weights read / bandwidth, arithmetic / peak) + KV cache and states / bandwidth +
+    draft + overhead * layers
 
-Four numbers describe the machine and the engine (`Machine`). The bandwidth is a published probe's and the arithmetic follows from NVIDIA's
-specification; overhead, and the speed of attention while verifying, are fitted to the calibration half of published measurements
-(`sparkbook.plan.evidence`), which also gives the width of the interval. Everything else is counted in bytes.
+Four numbers describe the machine and the engine (`Machine`). The bandwidth is a published probe's
+and the arithmetic follows from NVIDIA's specification; overhead, and the speed of attention while
+verifying, are fitted to the calibration half of published measurements (`sparkbook.plan.evidence`),
+which also gives the width of the interval. Everything else is counted in bytes.
 
 Pure: no clock, no files, no network. Times in seconds, sizes in bytes, speeds in tokens a second.
 """
@@ -34,14 +38,18 @@ class Machine:
     """What sets the pace of a step on one DGX Spark.
 
     Attributes:
-        read_gb_s: GB/s (10^9 bytes) that a kernel which only reads gets out of memory; the middle of the probe's 231 to 234 GB/s
-            (https://github.com/antirez/ds4/issues/773; nominal are 273).
-        peak_flop_s: multiply-adds count as two. The specification's 1 PFLOP/s is FP4 with sparsity; dense halves it, and FP8 and BF16 each
-            halve it again (NVIDIA DGX Spark data sheet; GEMM kernels that unpack 4-bit weights compute in BF16).
+        read_gb_s: GB/s (10^9 bytes) that a kernel which only reads gets out of memory; the middle
+            of the probe's 231 to 234 GB/s (https://github.com/antirez/ds4/issues/773; nominal are
+            273).
+        peak_flop_s: multiply-adds count as two. The specification's 1 PFLOP/s is FP4 with sparsity;
+            dense halves it, and FP8 and BF16 each halve it again (NVIDIA DGX Spark data sheet; GEMM
+            kernels that unpack 4-bit weights compute in BF16).
         overhead_s: seconds a layer beyond reading: kernel starts, norms, routing, sampling. Fitted.
-        verify_kv_gb_s: GB/s at which attention reads the KV cache when a sequence brings several tokens to verify. Fitted to one build's
-            three context lengths; decode with one token a sequence is taken at `read_gb_s`.
-        scatter: what builds and kernels differ by. The interval runs from the estimate divided by `1 + scatter` to the estimate times it.
+        verify_kv_gb_s: GB/s at which attention reads the KV cache when a sequence brings several
+            tokens to verify. Fitted to one build's three context lengths; decode with one token a
+            sequence is taken at `read_gb_s`.
+        scatter: what builds and kernels differ by. The interval runs from the estimate divided by
+            `1 + scatter` to the estimate times it.
     """
 
     read_gb_s: float = sum(GB10_READ_GB_S) / 2
@@ -59,19 +67,24 @@ class Reads:
     """What one decode step of a model reads, and the arithmetic for one token.
 
     Attributes:
-        every_step: bytes of weights read once a step, whatever the batch: attention, dense and shared MLPs, norms, the output head. Not the
-            input embedding (one row a token) and not a vision tower.
-        routed: bytes of the routed experts that one token goes through, all layers together; 0 for a dense model.
+        every_step: bytes of weights read once a step, whatever the batch: attention, dense and
+            shared MLPs, norms, the output head. Not the input embedding (one row a token) and not a
+            vision tower.
+        routed: bytes of the routed experts that one token goes through, all layers together; 0 for
+            a dense model.
         experts: routed experts in a layer; 0 for a dense model.
         active_experts: experts that one token goes through in a layer.
         layers: layers of the model, each costing its overhead.
         active_params: parameters that multiply in one token.
-        kv_token: bytes of KV cache that one token of context adds in layers that attend to everything.
+        kv_token: bytes of KV cache that one token of context adds in layers that attend to
+            everything.
         kv_window: the same of layers that attend to a window.
         window: tokens of that window.
-        state: bytes of recurrent state of one sequence (Mamba-2, Gated DeltaNet); 0 without such layers.
+        state: bytes of recurrent state of one sequence (Mamba-2, Gated DeltaNet); 0 without such
+            layers.
         head: bytes of the output head; a draft that shares it reads it again.
-        attention_width: query heads times head size, summed over the layers that attend to everything; prefill's quadratic part.
+        attention_width: query heads times head size, summed over the layers that attend to
+            everything; prefill's quadratic part.
     """
 
     every_step: float
@@ -88,22 +101,39 @@ class Reads:
     attention_width: float = 0.0
 
     def weights(self, tokens: float) -> float:
-        """Bytes of weights that a step with so many tokens reads. Experts are counted as touched by a router that spreads evenly."""
+        """Bytes of weights that a step with so many tokens reads. Experts are counted as touched by
+        a router that spreads evenly.
+        """
         if not self.experts:
             return self.every_step + self.routed
-        return self.every_step + self.routed * distinct_experts(self.experts, self.active_experts, tokens) / self.active_experts
+        return (
+            self.every_step
+            + self.routed
+            * distinct_experts(self.experts, self.active_experts, tokens)
+            / self.active_experts
+        )
 
     def kv(self, context: int) -> float:
         """Bytes of KV cache that one sequence of so many tokens reads."""
         return self.kv_token * context + self.kv_window * min(context, self.window)
 
     def scaled(self, factor: float) -> Reads:
-        """The same with every weight wider or narrower: for a checkpoint whose size is known in bounds only."""
-        return replace(self, every_step=self.every_step * factor, routed=self.routed * factor, head=self.head * factor)
+        """The same with every weight wider or narrower: for a checkpoint whose size is known in
+        bounds only.
+        """
+        return replace(
+            self,
+            every_step=self.every_step * factor,
+            routed=self.routed * factor,
+            head=self.head * factor,
+        )
 
 
-def of_checkpoint(checkpoint: Checkpoint, kv_width: float = 2.0) -> tuple[Reads, Reads, Reads] | None:
-    """What a step reads of a checkpoint: least, likely (halfway) and most; None where its tensors or its shape are not known.
+def of_checkpoint(
+    checkpoint: Checkpoint, kv_width: float = 2.0
+) -> tuple[Reads, Reads, Reads] | None:
+    """What a step reads of a checkpoint: least, likely (halfway) and most; None where its tensors
+    or its shape are not known.
 
     Args:
         checkpoint: with what is known of it, bounds included.
@@ -123,15 +153,27 @@ def of_checkpoint(checkpoint: Checkpoint, kv_width: float = 2.0) -> tuple[Reads,
             routed=of(reads.expert) * reads.active_experts,
             experts=reads.experts,
             active_experts=reads.active_experts,
-            kv_token=sum(cache.layers * cache.token_bytes(kv_width) for cache in caches if cache.kind in ("full", "mla")),
+            kv_token=sum(
+                cache.layers * cache.token_bytes(kv_width)
+                for cache in caches
+                if cache.kind in ("full", "mla")
+            ),
             kv_window=sum(cache.layers * cache.token_bytes(kv_width) for cache in windows),
             window=max((cache.window for cache in windows), default=0),
-            state=sum(cache.layers * cache.sequence_bytes(checkpoint.dtype_bytes) for cache in caches if cache.recurrent),
+            state=sum(
+                cache.layers * cache.sequence_bytes(checkpoint.dtype_bytes)
+                for cache in caches
+                if cache.recurrent
+            ),
             head=of(reads.head),
             attention_width=shape.attention_width,
         )
 
-    return one(lambda value: value.low), one(lambda value: value.middle), one(lambda value: value.high)
+    return (
+        one(lambda value: value.low),
+        one(lambda value: value.middle),
+        one(lambda value: value.high),
+    )
 
 
 @dataclass(frozen=True)
@@ -140,12 +182,13 @@ class Drafting:
 
     Attributes:
         tokens: drafted tokens a step.
-        passes: how often the draft reads its weights for them: once for a block draft (DFlash), once a token for MTP, EAGLE and draft
-            models, never for n-gram.
+        passes: how often the draft reads its weights for them: once for a block draft (DFlash),
+            once a token for MTP, EAGLE and draft models, never for n-gram.
         weights: bytes of the draft's own weights, without the output head.
         layers: its layers.
         shares_head: it reads the target's output head in each pass.
-        length: mean accepted length, tokens a step with the target's own included: likely value and bounds.
+        length: mean accepted length, tokens a step with the target's own included: likely value and
+            bounds.
     """
 
     tokens: int
@@ -159,18 +202,22 @@ class Drafting:
         low, likely, high = self.length
         if not 1 <= low <= likely <= high <= self.tokens + 1:
             raise SparkbookError(
-                f"mean accepted lengths {self.length} for {self.tokens} drafted tokens: low, likely and high go from 1 to {self.tokens + 1}"
+                f"mean accepted lengths {self.length} for {self.tokens} drafted tokens: low, likely"
+                f" and high go from 1 to {self.tokens + 1}"
             )
 
 
 def mean_length(per_position: Iterable[float]) -> float:
-    """Mean accepted length out of acceptance by position, as vLLM logs it: tokens a step, the target's own included.
+    """Mean accepted length out of acceptance by position, as vLLM logs it: tokens a step, the
+    target's own included.
 
-    Position i's rate is the share of *all* drafts whose i-th token was accepted, so the mean is 1 plus their sum (vLLM,
-    `v1/spec_decode/metrics.py`: "Mean acceptance length", "Per-position acceptance rate").
+    Position i's rate is the share of *all* drafts whose i-th token was accepted, so the mean is 1
+    plus their sum (vLLM, `v1/spec_decode/metrics.py`: "Mean acceptance length", "Per-position
+    acceptance rate").
 
     Raises:
-        SparkbookError: a rate is no share, or rises: a token counts only if all before it were accepted.
+        SparkbookError: a rate is no share, or rises: a token counts only if all before it were
+            accepted.
     """
     rates = list(per_position)
     if any(not 0 <= rate <= 1 for rate in rates) or any(b > a + 1e-9 for a, b in pairwise(rates)):
@@ -179,7 +226,9 @@ def mean_length(per_position: Iterable[float]) -> float:
 
 
 def geometric_length(rate: float, tokens: int) -> float:
-    """Mean accepted length if each drafted token is accepted with the same probability, given that all before it were."""
+    """Mean accepted length if each drafted token is accepted with the same probability, given that
+    all before it were.
+    """
     return mean_length(rate**position for position in range(1, tokens + 1))
 
 
@@ -192,9 +241,11 @@ ACCEPTANCE: dict[str, tuple[float, float, float]] = {
 }
 """Chance that the next drafted token is accepted, by kind of text: low, likely, high.
 
-The likely values of code, dialogue and prose give the lengths that https://github.com/AEON-7/vllm-dflash states (5.5, 3 and 2 of 15 drafted
-tokens accepted); reasoning is put between code and dialogue; mixed spans from prose to code. On your own text, measure it:
-`vllm:spec_decode_num_accepted_tokens_per_pos_total`."""
+The likely values of code, dialogue and prose give the lengths that
+https://github.com/AEON-7/vllm-dflash states (5.5, 3 and 2 of 15 drafted tokens accepted); reasoning
+is put between code and dialogue; mixed spans from prose to code. On your own text, measure it:
+`vllm:spec_decode_num_accepted_tokens_per_pos_total`.
+"""
 
 
 def expected_length(tokens: int, text: str = "mixed") -> tuple[float, float, float]:
@@ -204,7 +255,9 @@ def expected_length(tokens: int, text: str = "mixed") -> tuple[float, float, flo
         SparkbookError: the kind of text is not one of `ACCEPTANCE`.
     """
     if text not in ACCEPTANCE:
-        raise SparkbookError(f"no acceptance is known for '{text}'; known are {', '.join(ACCEPTANCE)}")
+        raise SparkbookError(
+            f"no acceptance is known for '{text}'; known are {', '.join(ACCEPTANCE)}"
+        )
     low, likely, high = (geometric_length(rate, tokens) for rate in ACCEPTANCE[text])
     return low, likely, high
 
@@ -229,23 +282,36 @@ class Step:
     def parts(self) -> dict[str, float]:
         """Seconds by name, in the order of the formula."""
         return {
-            "weights": self.weights_s, "KV cache": self.kv_s, "recurrent state": self.state_s, "draft": self.draft_s,
+            "weights": self.weights_s,
+            "KV cache": self.kv_s,
+            "recurrent state": self.state_s,
+            "draft": self.draft_s,
             "overhead": self.overhead_s,
-        }  # fmt: skip
+        }
 
 
-def step(reads: Reads, concurrency: int, context: int, draft: Drafting | None = None, machine: Machine = SPARK) -> Step:
+def step(
+    reads: Reads,
+    concurrency: int,
+    context: int,
+    draft: Drafting | None = None,
+    machine: Machine = SPARK,
+) -> Step:
     """One decode step of `concurrency` sequences, each with `context` tokens behind it.
 
-    A verifying step carries `draft.tokens + 1` tokens a sequence. Its weights are read once for all of them, except that more tokens touch
-    more experts. Recurrent layers read the state once and write it after every token, because a rejected draft has to be taken back (vLLM's
+    A verifying step carries `draft.tokens + 1` tokens a sequence. Its weights are read once for all
+    of them, except that more tokens touch more experts. Recurrent layers read the state once and
+    write it after every token, because a rejected draft has to be taken back (vLLM's
     `fused_recurrent_gated_delta_rule` stores the state inside its loop over tokens).
 
     Raises:
         SparkbookError: fewer than one sequence, or a negative context.
     """
     if concurrency < 1 or context < 0:
-        raise SparkbookError(f"{concurrency} sequences of {context} tokens: a step has at least one, with 0 tokens or more behind it")
+        raise SparkbookError(
+            f"{concurrency} sequences of {context} tokens: a step has at least one, with 0 tokens"
+            " or more behind it"
+        )
     bandwidth = machine.read_gb_s * GB
     rows = 1 + (draft.tokens if draft else 0)
     reading = reads.weights(concurrency * rows) / bandwidth
@@ -254,7 +320,9 @@ def step(reads: Reads, concurrency: int, context: int, draft: Drafting | None = 
     drafting = 0.0
     if draft:
         head = reads.head if draft.shares_head else 0.0
-        drafting = draft.passes * ((draft.weights + head) / bandwidth + draft.layers * machine.overhead_s)
+        drafting = draft.passes * (
+            (draft.weights + head) / bandwidth + draft.layers * machine.overhead_s
+        )
     return Step(
         weights_s=max(reading, computing),
         kv_s=concurrency * reads.kv(context) / attention,
@@ -288,7 +356,11 @@ class Speed:
     @property
     def per_request(self) -> tuple[float, float, float]:
         """Low, likely and high tokens a second for one of the sequences."""
-        return self.low / self.concurrency, self.tok_s / self.concurrency, self.high / self.concurrency
+        return (
+            self.low / self.concurrency,
+            self.tok_s / self.concurrency,
+            self.high / self.concurrency,
+        )
 
     def holds(self, measured: float) -> bool:
         """Whether a measured aggregate lies in the interval."""
@@ -299,16 +371,21 @@ class Speed:
 
 
 def speed(
-    reads: Reads | tuple[Reads, Reads, Reads], concurrency: int = 1, context: int = 1024, draft: Drafting | None = None,
+    reads: Reads | tuple[Reads, Reads, Reads],
+    concurrency: int = 1,
+    context: int = 1024,
+    draft: Drafting | None = None,
     machine: Machine = SPARK,
-) -> Speed:  # fmt: skip
+) -> Speed:
     """Estimated decode speed and its interval.
 
-    The bounds join what is not known of the input (a checkpoint's bytes, acceptance, attention while verifying) with `machine.scatter`. The
-    upper one is no higher than memory allows at its specified bandwidth, with nothing lost between steps.
+    The bounds join what is not known of the input (a checkpoint's bytes, acceptance, attention
+    while verifying) with `machine.scatter`. The upper one is no higher than memory allows at its
+    specified bandwidth, with nothing lost between steps.
 
     Args:
-        reads: of the model; three of them (least, likely, most bytes) where the checkpoint is known in bounds only.
+        reads: of the model; three of them (least, likely, most bytes) where the checkpoint is known
+            in bounds only.
         concurrency: sequences at once.
         context: tokens behind each of them.
         draft: speculative decoding.
@@ -318,9 +395,18 @@ def speed(
     low_length, length, high_length = draft.length if draft else (1.0, 1.0, 1.0)
     quickest = replace(machine, verify_kv_gb_s=machine.read_gb_s)
     nominal = max(GB10_BANDWIDTH_GB_S, machine.read_gb_s)
-    ideal = step(least, concurrency, context, draft, replace(machine, read_gb_s=nominal, verify_kv_gb_s=nominal, overhead_s=0.0))
+    ideal = step(
+        least,
+        concurrency,
+        context,
+        draft,
+        replace(machine, read_gb_s=nominal, verify_kv_gb_s=nominal, overhead_s=0.0),
+    )
     middle = step(likely, concurrency, context, draft, machine)
-    slow, fast = step(most, concurrency, context, draft, machine), step(least, concurrency, context, draft, quickest)
+    slow, fast = (
+        step(most, concurrency, context, draft, machine),
+        step(least, concurrency, context, draft, quickest),
+    )
     margin = 1 + machine.scatter
     return Speed(
         concurrency=concurrency,
@@ -330,12 +416,15 @@ def speed(
         high=concurrency * high_length / max(fast.total_s / margin, ideal.total_s),
         step=middle,
         length=length,
-    )  # fmt: skip
+    )
 
 
 def speeds(
-    reads: Reads | tuple[Reads, Reads, Reads], context: int = 1024, draft: Drafting | None = None, machine: Machine = SPARK,
+    reads: Reads | tuple[Reads, Reads, Reads],
+    context: int = 1024,
+    draft: Drafting | None = None,
+    machine: Machine = SPARK,
     concurrencies: Sequence[int] = CONCURRENCIES,
-) -> list[Speed]:  # fmt: skip
+) -> list[Speed]:
     """`speed` for each number of requests at once."""
     return [speed(reads, concurrency, context, draft, machine) for concurrency in concurrencies]

@@ -1,6 +1,8 @@
-"""Published decode speeds beside what `sparkbook.plan.decode` estimates for them: calibration, test and the book's table.
+"""Published decode speeds beside what `sparkbook.plan.decode` estimates for them: calibration, test
+and the book's table.
 
-The figures, the shapes of their models and the rule that divides them stand in `measured.yaml`, each with its source.
+The figures, the shapes of their models and the rule that divides them stand in `measured.yaml`,
+each with its source.
 """
 
 from __future__ import annotations
@@ -17,7 +19,17 @@ from pydantic import Field
 
 from sparkbook import own_yaml
 from sparkbook.bandwidth import BITS_PER_WEIGHT
-from sparkbook.plan.decode import SPARK, Drafting, Machine, Reads, Speed, expected_length, of_checkpoint, speed, speeds
+from sparkbook.plan.decode import (
+    SPARK,
+    Drafting,
+    Machine,
+    Reads,
+    Speed,
+    expected_length,
+    of_checkpoint,
+    speed,
+    speeds,
+)
 from sparkbook.plan.prefill import flops
 from sparkbook.recipes import Recipe
 from sparkbook.recipes.launch import Strict
@@ -45,7 +57,11 @@ class Attention(Strict):
     def params(self, hidden: int) -> float:
         """Parameters of the projections, all layers."""
         query, key = self.queries[0] * self.queries[1], self.keys[0] * self.keys[1]
-        return self.layers * hidden * (query * (2 if self.gated else 1) + key * (1 if self.kv_shared else 2) + query)
+        return (
+            self.layers
+            * hidden
+            * (query * (2 if self.gated else 1) + key * (1 if self.kv_shared else 2) + query)
+        )
 
     @property
     def kv_bytes(self) -> float:
@@ -54,7 +70,9 @@ class Attention(Strict):
 
 
 class Linear(Strict):
-    """Recurrent layers: `gdn` is given by key and value heads, `mamba2` by heads, groups and state size."""
+    """Recurrent layers: `gdn` is given by key and value heads, `mamba2` by heads, groups and state
+    size.
+    """
 
     kind: Literal["gdn", "mamba2"]
     layers: int
@@ -70,7 +88,11 @@ class Linear(Strict):
             key, value = self.keys[0] * self.keys[1], self.values[0] * self.values[1]
             return self.layers * hidden * (2 * key + 2 * value + 2 * self.values[0] + value)
         inner = self.heads[0] * self.heads[1]
-        return self.layers * hidden * (2 * inner + 2 * self.groups * self.state + self.heads[0] + inner)
+        return (
+            self.layers
+            * hidden
+            * (2 * inner + 2 * self.groups * self.state + self.heads[0] + inner)
+        )
 
     @property
     def state_bytes(self) -> float:
@@ -88,7 +110,9 @@ class Mlp(Strict):
 
 
 class Experts(Strict):
-    """Layers of routed experts. With `latent` they work in a narrower space, between two projections."""
+    """Layers of routed experts. With `latent` they work in a narrower space, between two
+    projections.
+    """
 
     layers: int
     count: int
@@ -134,13 +158,20 @@ class Shape(Strict):
         """Layers, as the model's config counts them."""
         blocks = (self.attention, self.windowed, self.linear)
         mixers = sum(block.layers for block in blocks if block)
-        separate = self.linear is not None and self.linear.kind == "mamba2"  # there an expert layer counts as a layer of its own
+        separate = (
+            self.linear is not None and self.linear.kind == "mamba2"
+        )  # there an expert layer counts as a layer of its own
         return mixers + (self.experts.layers if separate and self.experts else 0)
 
     def params(self) -> dict[str, float]:
         """Parameters that one token goes through, by class of weights."""
         h = self.hidden
-        counts = {"attention": self.attention.params(h) + (self.windowed.params(h) if self.windowed else 0), "head": self.vocabulary * h}
+        counts = {
+            "attention": (
+                self.attention.params(h) + (self.windowed.params(h) if self.windowed else 0)
+            ),
+            "head": self.vocabulary * h,
+        }
         if self.linear:
             counts["linear"] = self.linear.params(h)
         if self.mlp:
@@ -154,9 +185,13 @@ class Shape(Strict):
         return counts
 
     def reads(self, weights: str, kv_factor: float = 1.0) -> tuple[Reads, Reads, Reads]:
-        """What a step reads with these weights: least, likely, most. `kv_factor`: how many times smaller than BF16 the KV cache is."""
+        """What a step reads with these weights: least, likely, most. `kv_factor`: how many times
+        smaller than BF16 the KV cache is.
+        """
         formats = self.weights[weights]
-        likely = {name: value for name, value in formats.model_dump().items() if isinstance(value, str)}
+        likely = {
+            name: value for name, value in formats.model_dump().items() if isinstance(value, str)
+        }
         return (
             self._reads(formats.least or likely, kv_factor),
             self._reads(likely, kv_factor),
@@ -166,7 +201,13 @@ class Shape(Strict):
     def _reads(self, formats: dict[str, str], kv_factor: float) -> Reads:
         params = self.params()
         sizes = {
-            name: count * BITS_PER_WEIGHT["bf16" if name == "router" else formats.get(name, formats["other"])] / 8
+            name: (
+                count
+                * BITS_PER_WEIGHT[
+                    "bf16" if name == "router" else formats.get(name, formats["other"])
+                ]
+                / 8
+            )
             for name, count in params.items()
         }
         routed = sizes.pop("experts", 0.0)
@@ -182,12 +223,16 @@ class Shape(Strict):
             window=self.windowed.window or 0 if self.windowed else 0,
             state=self.linear.state_bytes if self.linear else 0.0,
             head=sizes["head"],
-            attention_width=self.attention.layers * self.attention.queries[0] * self.attention.queries[1],
+            attention_width=self.attention.layers
+            * self.attention.queries[0]
+            * self.attention.queries[1],
         )
 
 
 class Speculation(Strict):
-    """Speculative decoding of a row. `length`: mean accepted length that the source states; else it is expected from the kind of text."""
+    """Speculative decoding of a row. `length`: mean accepted length that the source states; else it
+    is expected from the kind of text.
+    """
 
     use: str
     tokens: int
@@ -206,7 +251,9 @@ class Row(Strict):
     concurrency: int = 1
     context: int | None = None
     draft: Speculation | None = None
-    perhaps: Speculation | None = Field(None, description="a draft that the source neither states nor rules out")
+    perhaps: Speculation | None = Field(
+        None, description="a draft that the source neither states nor rules out"
+    )
     kv_factor: float = 1.0
     setup: str
     left_out: str | None = None
@@ -245,7 +292,9 @@ class Measured(Strict):
         return [row for row in self.rows if row.left_out is None]
 
     def group(self, row: Row) -> Group:
-        """Whether a covered row was used to fit parameters, was held out, or came later: every second one calibrates."""
+        """Whether a covered row was used to fit parameters, was held out, or came later: every
+        second one calibrates.
+        """
         if row in self.further:
             return "further"
         return "calibration" if self.covered.index(row) % 2 else "held out"
@@ -265,7 +314,13 @@ def estimate(row: Row, machine: Machine = SPARK) -> Speed:
     context = row.context or data.unstated_context
     found = speed(reads, row.concurrency, context, _drafting(shape, row.draft), machine)
     if row.perhaps:
-        found = replace(found, high=max(found.high, speed(reads, row.concurrency, context, _drafting(shape, row.perhaps), machine).high))
+        found = replace(
+            found,
+            high=max(
+                found.high,
+                speed(reads, row.concurrency, context, _drafting(shape, row.perhaps), machine).high,
+            ),
+        )
     return found
 
 
@@ -282,22 +337,29 @@ class Served:
     draft: Drafting | None
 
     def speeds(self, context: int) -> list[Speed]:
-        """Estimated decode speed with so many tokens behind each request, for each number of requests of `decode.CONCURRENCIES`."""
+        """Estimated decode speed with so many tokens behind each request, for each number of
+        requests of `decode.CONCURRENCIES`.
+        """
         return speeds(self.reads, context, self.draft)
 
 
 def served(recipe: Recipe) -> Served | None:
-    """What is known of a recipe's model; None where its bytes, or those of its draft, are not, or where it is made for no Spark."""
+    """What is known of a recipe's model; None where its bytes, or those of its draft, are not, or
+    where it is made for no Spark.
+    """
     from sparkbook.plan import request
 
     return of_setup(request.read(recipe.id))
 
 
 def of_setup(setup: Setup) -> Served | None:
-    """What is known of the model of a launch line; None where its bytes, or those of its draft, are not.
+    """What is known of the model of a launch line; None where its bytes, or those of its draft, are
+    not.
 
-    A shape of `measured.yaml` comes first: there, what is likely has been thought about where a checkpoint only gives bounds. Left out are
-    models below 1 GB, whose steps are all overhead with no published figure near them, and diffusion models, which fill in whole blocks.
+    A shape of `measured.yaml` comes first: there, what is likely has been thought about where a
+        checkpoint only gives bounds. Left out are
+    models below 1 GB, whose steps are all overhead with no published figure near them, and
+    diffusion models, which fill in whole blocks.
     """
     data, checkpoint = measured(), setup.checkpoint
     if "diffusion" in f"{checkpoint.architecture} {checkpoint.name}".lower():
@@ -308,9 +370,15 @@ def of_setup(setup: Setup) -> Served | None:
     if checkpoint.name in data.serves:
         name, weights = data.serves[checkpoint.name]
         shape = data.models[name]
-        reads = shape.reads(setup.load_format if setup.load_format in shape.weights else weights, 2 / kv_width)
+        reads = shape.reads(
+            setup.load_format if setup.load_format in shape.weights else weights, 2 / kv_width
+        )
     else:
-        reads = of_checkpoint(checkpoint, kv_width) if checkpoint.bytes.known and checkpoint.bytes.high > GB else None
+        reads = (
+            of_checkpoint(checkpoint, kv_width)
+            if checkpoint.bytes.known and checkpoint.bytes.high > GB
+            else None
+        )
     if reads is None:
         return None
     if not setup.drafted:
@@ -319,11 +387,18 @@ def of_setup(setup: Setup) -> Served | None:
     if own is None:
         return None
     passes = {"dflash": 1, "ngram": 0, "suffix": 0}.get(setup.method or "", setup.drafted)
-    return Served(reads, Drafting(setup.drafted, passes, own.weights_gb * GB, own.layers, expected_length(setup.drafted)))
+    return Served(
+        reads,
+        Drafting(
+            setup.drafted, passes, own.weights_gb * GB, own.layers, expected_length(setup.drafted)
+        ),
+    )
 
 
 def _own_draft(setup: Setup, shape: Shape | None) -> Draft | None:
-    """What a draft reads in a pass: as listed, as its own checkpoint's size says, or as the target's checkpoint holds it."""
+    """What a draft reads in a pass: as listed, as its own checkpoint's size says, or as the
+    target's checkpoint holds it.
+    """
     if shape and setup.method in shape.drafts:
         return shape.drafts[setup.method]
     if setup.method in ("ngram", "suffix"):
@@ -331,7 +406,11 @@ def _own_draft(setup: Setup, shape: Shape | None) -> Draft | None:
     if setup.draft_bytes.high:
         return Draft(passes=1, weights_gb=setup.draft_bytes.middle / GB, layers=5)
     inside = setup.checkpoint.of("draft")
-    return Draft(passes=1, weights_gb=inside.middle / GB, layers=1) if inside.known and inside.high else None
+    return (
+        Draft(passes=1, weights_gb=inside.middle / GB, layers=1)
+        if inside.known and inside.high
+        else None
+    )
 
 
 def _drafting(shape: Shape, draft: Speculation | None) -> Drafting | None:
@@ -341,7 +420,13 @@ def _drafting(shape: Shape, draft: Speculation | None) -> Drafting | None:
     if draft.length:
         low, likely, high = min(low, draft.length), draft.length, max(high, draft.length)
     own = shape.drafts[draft.use]
-    return Drafting(draft.tokens, draft.passes or own.passes, own.weights_gb * GB, own.layers, (low, likely, high))
+    return Drafting(
+        draft.tokens,
+        draft.passes or own.passes,
+        own.weights_gb * GB,
+        own.layers,
+        (low, likely, high),
+    )
 
 
 @dataclass(frozen=True)
@@ -364,7 +449,9 @@ class Outcome:
 
     @property
     def gigabytes(self) -> float:
-        """Gigabytes (10^9 bytes) of weights, KV cache and state in one likely step, without the draft's own."""
+        """Gigabytes (10^9 bytes) of weights, KV cache and state in one likely step, without the
+        draft's own.
+        """
         data = measured()
         _, reads, _ = data.models[self.row.model].reads(self.row.weights or "", self.row.kv_factor)
         tokens = self.row.concurrency * (1 + (self.row.draft.tokens if self.row.draft else 0))
@@ -380,7 +467,10 @@ class Outcome:
 def outcomes(machine: Machine = SPARK) -> list[Outcome]:
     """Every covered row and every further one, with its estimate."""
     data = measured()
-    return [Outcome(row, data.group(row), estimate(row, machine)) for row in (*data.covered, *data.further)]
+    return [
+        Outcome(row, data.group(row), estimate(row, machine))
+        for row in (*data.covered, *data.further)
+    ]
 
 
 def median_error(of: Sequence[Outcome]) -> float:
@@ -396,15 +486,20 @@ def held_share(of: Sequence[Outcome]) -> float:
 def calibrate() -> Machine:
     """The fitted numbers of `Machine`, from the calibration rows alone.
 
-    Overhead (in steps of 0.01 ms, from rows of one request without a draft) and the speed of verifying attention (in steps of 5 GB/s, from
-    rows that state a context) are the values with the least sum of absolute errors. The scatter is three times the root mean square error
-    of the rows without a draft, rounded up to 0.05: three, because ten rows say little about how far off the next build can be.
+    Overhead (in steps of 0.01 ms, from rows of one request without a draft) and the speed of
+    verifying attention (in steps of 5 GB/s, from rows that state a context) are the values with the
+    least sum of absolute errors. The scatter is three times the root mean square error of the rows
+    without a draft, rounded up to 0.05: three, because ten rows say little about how far off the
+        next build can be.
     """
     machine = SPARK
     rows = [row for row in measured().covered if measured().group(row) == "calibration"]
     plain = [row for row in rows if row.concurrency == 1 and row.draft is None]
     machine = _least(plain, [replace(machine, overhead_s=n / 100 / 1000) for n in range(2, 41)])
-    machine = _least([row for row in rows if row.context], [replace(machine, verify_kv_gb_s=5.0 * n) for n in range(2, 47)])
+    machine = _least(
+        [row for row in rows if row.context],
+        [replace(machine, verify_kv_gb_s=5.0 * n) for n in range(2, 47)],
+    )
     spread = sqrt(sum(_error(row, machine) ** 2 for row in plain) / len(plain))
     return replace(machine, scatter=ceil(3 * spread * 20) / 20)
 

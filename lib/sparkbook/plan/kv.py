@@ -1,20 +1,27 @@
-"""How vLLM cuts its KV cache into pages, and how many tokens that holds: the engine's own arithmetic, without the engine.
+"""How vLLM cuts its KV cache into pages, and how many tokens that holds: the engine's own
+arithmetic, without the engine.
 
-Every layer's cache is cut into pages, and one pool of blocks is shared by all. What is counted here, step by step (vLLM 0.32.0,
-`v1/core/kv_cache_utils.py`, `v1/kv_cache_interface.py`, `platforms/interface.py`):
+Every layer's cache is cut into pages, and one pool of blocks is shared by all. What is counted
+here, step by step (vLLM 0.32.0, `v1/core/kv_cache_utils.py`, `v1/kv_cache_interface.py`,
+`platforms/interface.py`):
 
-1. A page of attention holds `block` tokens. With recurrent layers in the model the block grows until a page holds a state, and the state's
-   page is padded to the same size (`_align_hybrid_block_size`).
-2. If pages of attention differ, the smaller one's block grows, or its page is padded (`unify_kv_cache_spec_page_size`).
-3. Layers of one kind are put into groups of equal size: as many as the rarest kind has, or as the most frequent one if that has less than
-   1.5 times as many (`_get_kv_cache_groups_uniform_page_size`). A pool block is one page of each layer of a group.
-4. The pool has `memory // (page * layers of a group)` blocks. A sequence takes from it, for each group: full attention one block for every
-   `block` tokens; a window one for what it can see and what is in flight, and one more; a state 1 block and one a drafted token, or with
-   prefix caching (`align`) 2.
-5. Maximum concurrency is blocks over blocks of a sequence at full length; "KV cache size" in tokens is that times the length, so of a
-   hybrid model it is no capacity for arbitrary sequences.
+1. A page of attention holds `block` tokens. With recurrent layers in the model the block grows
+   until a page holds a state, and the state's page is padded to the same size
+   (`_align_hybrid_block_size`).
+2. If pages of attention differ, the smaller one's block grows, or its page is padded
+  (`unify_kv_cache_spec_page_size`).
+3. Layers of one kind are put into groups of equal size: as many as the rarest kind has, or as the
+   most frequent one if that has less than 1.5 times as many
+   (`_get_kv_cache_groups_uniform_page_size`). A pool block is one page of each layer of a group.
+4. The pool has `memory // (page * layers of a group)` blocks. A sequence takes from it, for each
+   group: full attention one block for every `block` tokens; a window one for what it can see and
+   what is in flight, and one more; a state 1 block and one a drafted token, or with prefix caching
+   (`align`) 2.
+5. Maximum concurrency is blocks over blocks of a sequence at full length; "KV cache size" in tokens
+   is that times the length, so of a hybrid model it is no capacity for arbitrary sequences.
 
-Not modelled: layouts that pack pages of different sizes into one block (`_get_packed_kv_cache_groups`), decode context parallelism.
+Not modelled: layouts that pack pages of different sizes into one block
+(`_get_packed_kv_cache_groups`), decode context parallelism.
 """
 
 from __future__ import annotations
@@ -29,10 +36,23 @@ from sparkbook.errors import SparkbookError
 from sparkbook.releases import at_least
 
 KV_WIDTH: dict[str, float] = {
-    "auto": 2, "bfloat16": 2, "bf16": 2, "float16": 2, "half": 2, "float32": 4, "float": 4,
-    "fp8": 1, "fp8_e4m3": 1, "fp8_e5m2": 1, "fp8_inc": 1, "fp8_ds_mla": 1, "nvfp4": 4.5 / 8,
-}  # fmt: skip
-"""Bytes of one element of the KV cache by `--kv-cache-dtype`; `auto` is the model's dtype. NVFP4 carries an 8-bit scale for 16 elements."""
+    "auto": 2,
+    "bfloat16": 2,
+    "bf16": 2,
+    "float16": 2,
+    "half": 2,
+    "float32": 4,
+    "float": 4,
+    "fp8": 1,
+    "fp8_e4m3": 1,
+    "fp8_e5m2": 1,
+    "fp8_inc": 1,
+    "fp8_ds_mla": 1,
+    "nvfp4": 4.5 / 8,
+}
+"""Bytes of one element of the KV cache by `--kv-cache-dtype`; `auto` is the model's dtype. NVFP4
+carries an 8-bit scale for 16 elements.
+"""
 
 
 @dataclass(frozen=True)
@@ -45,10 +65,12 @@ class Paging:
         dtype_bytes: bytes of the model's dtype, which a state's convolution has.
         release: vLLM release; the count of tokens changed with 0.24.
         batched: `--max-num-batched-tokens`.
-        batches: steps in flight at once; 2 with asynchronous scheduling (0.32: the default without pipeline parallelism).
+        batches: steps in flight at once; 2 with asynchronous scheduling (0.32: the default without
+            pipeline parallelism).
         block: tokens of a block to begin with: 16 on CUDA, 128 on the CPU (16 with MLA).
         drafted: drafted tokens a step; 0: draft layers of the checkpoint are not loaded.
-        states: how states are kept: `align` with prefix caching, `none` without, `all` in old releases for Mamba-2.
+        states: how states are kept: `align` with prefix caching, `none` without, `all` in old
+            releases for Mamba-2.
     """
 
     context: int
@@ -139,7 +161,8 @@ class Pages:
         return self.pool(memory) // count * min(group.block for group in self.groups)
 
     def longest(self, memory: float, sequences: int = 1, limit: int | None = None) -> int:
-        """Tokens of the longest sequence of which so many fit at once into so many bytes; 0 where not one token does.
+        """Tokens of the longest sequence of which so many fit at once into so many bytes; 0 where
+        not one token does.
 
         As vLLM's `_estimate_max_model_len_from_groups` for one sequence.
         """
@@ -147,7 +170,11 @@ class Pages:
         low, high = 0, limit or self.paging.context
         while low < high:
             middle = (low + high + 1) // 2
-            low, high = (middle, high) if sequences * self.sequence_blocks(middle) <= pool else (low, middle - 1)
+            low, high = (
+                (middle, high)
+                if sequences * self.sequence_blocks(middle) <= pool
+                else (low, middle - 1)
+            )
         return low
 
 
@@ -159,11 +186,14 @@ def cut(caches: Iterable[Cache], paging: Paging) -> Pages:
         paging: what the pages depend on.
 
     Raises:
-        SparkbookError: no layer keeps anything, or the pages cannot be made equal, as vLLM would say too.
+        SparkbookError: no layer keeps anything, or the pages cannot be made equal, as vLLM would
+            say too.
     """
     active = [cache for cache in caches if cache.layers and (paging.drafted or not cache.draft)]
     if not active:
-        raise SparkbookError("no layer of this model keeps anything for a sequence: there is no KV cache to plan")
+        raise SparkbookError(
+            "no layer of this model keeps anything for a sequence: there is no KV cache to plan"
+        )
     attention = [cache for cache in active if not cache.recurrent]
     states = [cache for cache in active if cache.recurrent]
     block = paging.block
@@ -175,7 +205,13 @@ def cut(caches: Iterable[Cache], paging: Paging) -> Pages:
         # One block table for all, even where layers differ in width: a block is one page of each.
         total = sum(cache.layers * page for cache, _, page in specs)
         layers = sum(cache.layers for cache in active)
-        return Pages((Group(active[0], layers, 1, block),), total, max(page for _, _, page in specs), 0, paging)
+        return Pages(
+            (Group(active[0], layers, 1, block),),
+            total,
+            max(page for _, _, page in specs),
+            0,
+            paging,
+        )
     specs = _unified(specs, paging)
     buckets: dict[tuple[object, ...], list[tuple[Cache, int]]] = {}
     for cache, tokens, _ in specs:
@@ -184,10 +220,17 @@ def cut(caches: Iterable[Cache], paging: Paging) -> Pages:
     counts = [sum(cache.layers for cache, _ in bucket) for bucket in buckets.values()]
     size = max(counts) if max(counts) < 1.5 * min(counts) else min(counts)
     groups = tuple(
-        Group(bucket[0][0], count, -(-count // size), bucket[0][1]) for bucket, count in zip(buckets.values(), counts, strict=True)
+        Group(bucket[0][0], count, -(-count // size), bucket[0][1])
+        for bucket, count in zip(buckets.values(), counts, strict=True)
     )
     page = specs[0][2]
-    return Pages(groups, page * size, page, sum(group.groups * size - group.layers for group in groups), paging)
+    return Pages(
+        groups,
+        page * size,
+        page,
+        sum(group.groups * size - group.layers for group in groups),
+        paging,
+    )
 
 
 def _page(cache: Cache, block: int, paging: Paging) -> int:
@@ -220,7 +263,8 @@ def _unified(specs: list[tuple[Cache, int, int]], paging: Paging) -> list[tuple[
             result.append((cache, block * (largest // page), largest))
         elif cache.kind == "mla":
             raise SparkbookError(
-                f"pages of {page} and {largest} bytes can't be made equal beside MLA: vLLM refuses this pair of model and draft"
+                f"pages of {page} and {largest} bytes can't be made equal beside MLA: vLLM refuses"
+                " this pair of model and draft"
             )
         else:
             result.append((cache, block, largest))

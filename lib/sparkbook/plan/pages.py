@@ -1,4 +1,6 @@
-"""The findings of a plan as a page of the book: what each says, and two examples that are planned when the page is built."""
+"""The findings of a plan as a page of the book: what each says, and two examples that are planned
+when the page is built.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,10 @@ from dataclasses import dataclass
 from sparkbook.findings import Findings
 from sparkbook.plan.memory import CODES, address
 
-INTRO = "What `sparkbook plan` says. Each example was planned when this page was built; what is shown is what the plan said."
+INTRO = (
+    "What `sparkbook plan` says. Each example was planned when this page was built; what is shown"
+    " is what the plan said."
+)
 _OPTION = re.compile(r" --(cotenant|release|meminfo|log) ")
 
 
@@ -43,19 +48,38 @@ def page(section: Section) -> str:
     from sparkbook.checks import section_page
 
     code = CODES[section.code]
-    examples = [(title, _shown(example), planned(example)) for title, example in (("Fails", code.example), ("Passes", code.passing))]
-    return section_page(section.code, code.name, ("Plan", code.severity), code.text, examples, code.source, code.kind)
+    examples = [
+        (title, _shown(example), planned(example))
+        for title, example in (("Fails", code.example), ("Passes", code.passing))
+    ]
+    return section_page(
+        section.code,
+        code.name,
+        ("Plan", code.severity),
+        code.text,
+        examples,
+        code.source,
+        code.kind,
+    )
 
 
 def planned(example: str) -> Findings:
-    """The findings of an example: of its plan and, where it has lines of a log, of the comparison with them."""
+    """The findings of an example: of its plan and, where it has lines of a log, of the comparison
+    with them.
+    """
     from sparkbook import logs
     from sparkbook.plan import memory, reconcile, request
 
     line, told = _parts(example)
-    host = request.host(cotenants=tuple(filter(None, [told.get("cotenant")])), meminfo=told.get("meminfo"))
+    host = request.host(
+        cotenants=tuple(filter(None, [told.get("cotenant")])), meminfo=told.get("meminfo")
+    )
     made = memory.plan(request.read(line, request.Override(release=told.get("release"))), host)
-    return reconcile.reconcile(made, logs.diagnose(f"{told['log']}\n").story).findings if "log" in told else made.findings
+    return (
+        reconcile.reconcile(made, logs.diagnose(f"{told['log']}\n").story).findings
+        if "log" in told
+        else made.findings
+    )
 
 
 def _parts(example: str) -> tuple[str, dict[str, str]]:
@@ -64,9 +88,13 @@ def _parts(example: str) -> tuple[str, dict[str, str]]:
 
 
 def _shown(example: str) -> str:
-    """The example as a command; lines of a file stand below it, under the name that the command gives the file."""
+    """The example as a command; lines of a file stand below it, under the name that the command
+    gives the file.
+    """
     line, told = _parts(example)
     files = {name: text for name, text in told.items() if name in ("log", "meminfo")}
-    options = "".join(f" --{name} {f'{name}.txt' if name in files else value}" for name, value in told.items())
+    options = "".join(
+        f" --{name} {f'{name}.txt' if name in files else value}" for name, value in told.items()
+    )
     contents = "".join(f"\n\n`{name}.txt`:\n\n```text\n{text}\n```" for name, text in files.items())
     return f'```bash\nsparkbook plan "{line}"{options}\n```{contents}'

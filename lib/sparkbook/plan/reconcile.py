@@ -1,8 +1,10 @@
-"""After the start: what the engine's log says beside what the plan said, why they differ, and what this machine's next plans take over.
+"""After the start: what the engine's log says beside what the plan said, why they differ, and what
+this machine's next plans take over.
 
     working memory = total * fraction - weights - KV cache - CUDA graphs
 
-is what a log shows of context and activations together; kept in a calibration file, it replaces the general bounds from then on.
+is what a log shows of context and activations together; kept in a calibration file, it replaces the
+general bounds from then on.
 """
 
 from __future__ import annotations
@@ -28,7 +30,9 @@ ROUNDING = 0.005 * GIB
 
 @dataclass(frozen=True)
 class Row:
-    """One figure: predicted (a range) and logged, in the log's unit; None where either does not say."""
+    """One figure: predicted (a range) and logged, in the log's unit; None where either does not
+    say.
+    """
 
     name: str
     predicted: Range | None
@@ -38,7 +42,12 @@ class Row:
     @property
     def ratio(self) -> float | None:
         """Logged over predicted, the middle of the range."""
-        if self.predicted is None or self.logged is None or not self.predicted.known or self.predicted.middle == 0:
+        if (
+            self.predicted is None
+            or self.logged is None
+            or not self.predicted.known
+            or self.predicted.middle == 0
+        ):
             return None
         return self.logged / self.predicted.middle
 
@@ -57,8 +66,10 @@ class Reconciliation:
 
     Attributes:
         rows: weights, KV cache, its tokens and the maximum concurrency.
-        tokens_for_memory: tokens that the plan's pages give for the logged KV memory: tells a difference in memory from one in pages.
-        working: bytes of context and activations that the log implies; None where it does not say enough.
+        tokens_for_memory: tokens that the plan's pages give for the logged KV memory: tells a
+            difference in memory from one in pages.
+        working: bytes of context and activations that the log implies; None where it does not say
+            enough.
         findings: differences and their explanation.
         calibration: for the next plans on this machine.
     """
@@ -73,29 +84,43 @@ class Reconciliation:
         """The shape of `--json`."""
         return self.findings.to_dict(
             rows=[
-                {"name": r.name, "unit": r.unit, "predicted": None if r.predicted is None else [r.predicted.low, r.predicted.high],
-                 "logged": r.logged, "inside": r.inside}
+                {
+                    "name": r.name,
+                    "unit": r.unit,
+                    "predicted": (
+                        None if r.predicted is None else [r.predicted.low, r.predicted.high]
+                    ),
+                    "logged": r.logged,
+                    "inside": r.inside,
+                }
                 for r in self.rows
             ],
             calibration=asdict(self.calibration),
-        )  # fmt: skip
+        )
 
 
 def reconcile(plan: Plan, story: Story) -> Reconciliation:
     """Compares a plan with what a log told.
 
     Raises:
-        SparkbookError: the log holds none of the figures: it is no engine's log, or the start did not come that far.
+        SparkbookError: the log holds none of the figures: it is no engine's log, or the start did
+            not come that far.
     """
     if story.weights_gib is None and story.kv_gib is None and story.kv_tokens is None:
         raise SparkbookError(
-            "the log says nothing of weights or KV cache: give the log of a start that came as far as 'Available KV cache'"
+            "the log says nothing of weights or KV cache: give the log of a start that came as far"
+            " as 'Available KV cache'"
         )
     gib = 1 / GIB
     predicted_weights = (plan.weights + plan.draft) * gib
     rows = (
         Row("weights", predicted_weights if plan.weights.known else None, story.weights_gib, "GiB"),
-        Row("KV cache", plan.kv * gib if plan.kv.known and plan.kv.low > -1e18 else None, story.kv_gib, "GiB"),
+        Row(
+            "KV cache",
+            plan.kv * gib if plan.kv.known and plan.kv.low > -1e18 else None,
+            story.kv_gib,
+            "GiB",
+        ),
         Row("KV tokens", plan.tokens, story.kv_tokens, "tokens"),
         Row("maximum concurrency", plan.concurrency, story.concurrency, "x"),
     )
@@ -132,43 +157,80 @@ def _mean(old: Any, samples: int, new: float | None) -> Any:
 
 
 def _explain(
-    plan: Plan, story: Story, rows: tuple[Row, ...], for_memory: Range | None, working: float | None, graphs: float | None
+    plan: Plan,
+    story: Story,
+    rows: tuple[Row, ...],
+    for_memory: Range | None,
+    working: float | None,
+    graphs: float | None,
 ) -> Iterator[Finding]:
     if graphs is not None and graphs < 0:
         held = ""
         if plan.requested is not None:
-            held = f"; the engine grows to {(plan.requested - graphs * GIB) / GIB:.1f} of {plan.host.total / GIB:.1f} GiB"
-        honest = f"; without it the cache would have {story.kv_gib + graphs:.1f} GiB" if story.kv_gib is not None else ""
+            held = (
+                f"; the engine grows to {(plan.requested - graphs * GIB) / GIB:.1f} of"
+                f" {plan.host.total / GIB:.1f} GiB"
+            )
+        honest = (
+            f"; without it the cache would have {story.kv_gib + graphs:.1f} GiB"
+            if story.kv_gib is not None
+            else ""
+        )
         yield finding(
-            "PLAN110", f"the estimate of CUDA graphs is {graphs:g} GiB, so the KV cache has {-graphs:g} GiB too many{held}{honest}",
+            "PLAN110",
+            f"the estimate of CUDA graphs is {graphs:g} GiB, so the KV cache has {-graphs:g} GiB"
+            f" too many{held}{honest}",
             f"Estimated CUDA graph memory: {graphs:g} GiB total",
-            "--kv-cache-memory-bytes with a size that fits, or VLLM_MEMORY_PROFILER_ESTIMATE_CUDAGRAPHS=0 and a lower fraction",
-        )  # fmt: skip
+            "--kv-cache-memory-bytes with a size that fits, or"
+            " VLLM_MEMORY_PROFILER_ESTIMATE_CUDAGRAPHS=0 and a lower fraction",
+        )
     weights, cache, tokens, _ = rows
     if story.max_model_len and story.max_model_len != plan.setup.context:
         yield finding(
-            "PLAN111", f"the engine runs with {story.max_model_len:,} tokens of context, the plan has {plan.setup.context:,}: no match",
+            "PLAN111",
+            f"the engine runs with {story.max_model_len:,} tokens of context, the plan has"
+            f" {plan.setup.context:,}: no match",
             fix=f"plan with --context {story.max_model_len}",
-        )  # fmt: skip
+        )
     if weights.inside is False:
         assert weights.predicted is not None
         yield finding(
-            "PLAN111", f"weights: {weights.logged:.2f} GiB logged, {weights.predicted:.2f} predicted", None,
-            "layers that are in another format than written down, or repacked while loading; the headers tell (--hub)",
-        )  # fmt: skip
+            "PLAN111",
+            f"weights: {weights.logged:.2f} GiB logged, {weights.predicted:.2f} predicted",
+            None,
+            "layers that are in another format than written down, or repacked while loading; the"
+            " headers tell (--hub)",
+        )
     if cache.inside is False and not (graphs is not None and graphs < 0):
         assert cache.predicted is not None and cache.logged is not None
         told = "because of the weights" if weights.inside is False else "by context and activations"
-        more = f"; context and activations take {working / GIB:.2f} GiB" if working is not None else ""
-        yield finding("PLAN111", f"KV cache: {cache.logged:.2f} GiB logged, {cache.predicted:.2f} predicted: {told}{more}")
-    if for_memory is not None and story.kv_tokens is not None and not for_memory.low - 1 <= story.kv_tokens <= for_memory.high + 1:
+        more = (
+            f"; context and activations take {working / GIB:.2f} GiB" if working is not None else ""
+        )
+        yield finding(
+            "PLAN111",
+            f"KV cache: {cache.logged:.2f} GiB logged, {cache.predicted:.2f} predicted:"
+            f" {told}{more}",
+        )
+    if (
+        for_memory is not None
+        and story.kv_tokens is not None
+        and not for_memory.low - 1 <= story.kv_tokens <= for_memory.high + 1
+    ):
         off = story.kv_tokens / for_memory.middle - 1
         yield finding(
-            "PLAN111", f"pages: {story.kv_tokens:,} tokens logged, {for_memory:,.0f} for the logged memory ({off:+.1%})", None,
+            "PLAN111",
+            f"pages: {story.kv_tokens:,} tokens logged, {for_memory:,.0f} for the logged memory"
+            f" ({off:+.1%})",
+            None,
             "another cache type, block size, prefix caching or draft than planned for",
-        )  # fmt: skip
+        )
     elif tokens.inside is False and for_memory is not None:
-        yield finding("PLAN111", "the tokens differ only because the memory does: the pages agree", severity="info")
+        yield finding(
+            "PLAN111",
+            "the tokens differ only because the memory does: the pages agree",
+            severity="info",
+        )
 
 
 def load_calibration(path: Path) -> Calibration:
@@ -183,15 +245,27 @@ def load_calibration(path: Path) -> Calibration:
         return Calibration()
     except (OSError, ValueError) as error:
         raise SparkbookError(
-            f"{path} is no calibration file: {getattr(error, 'strerror', None) or 'it is not JSON'}; name another file"
+            f"{path} is no calibration file:"
+            f" {getattr(error, 'strerror', None) or 'it is not JSON'}; name another file"
         ) from None
     try:
-        found = Calibration(**{name: data[name] for name in ("weights", "working", "graphs", "samples")})
-        numbers = [value for value in (found.weights, found.working, found.graphs, found.samples) if value is not None]
-        if not all(isinstance(value, int | float) and value >= 0 for value in numbers) or not 0.1 < found.weights < 10:
+        found = Calibration(
+            **{name: data[name] for name in ("weights", "working", "graphs", "samples")}
+        )
+        numbers = [
+            value
+            for value in (found.weights, found.working, found.graphs, found.samples)
+            if value is not None
+        ]
+        if (
+            not all(isinstance(value, int | float) and value >= 0 for value in numbers)
+            or not 0.1 < found.weights < 10
+        ):
             raise ValueError
     except (KeyError, TypeError, ValueError):
-        raise SparkbookError(f"{path} is no calibration file: it lacks a figure, or one cannot be; name another file") from None
+        raise SparkbookError(
+            f"{path} is no calibration file: it lacks a figure, or one cannot be; name another file"
+        ) from None
     return found
 
 

@@ -1,4 +1,6 @@
-"""From what a user names (a recipe's id, a file, a launch line) to what is to be planned. The line is read as the linter reads it."""
+"""From what a user names (a recipe's id, a file, a launch line) to what is to be planned. The line
+is read as the linter reads it.
+"""
 
 from __future__ import annotations
 
@@ -18,24 +20,33 @@ if TYPE_CHECKING:
     from sparkbook.lint.case import Case
 
 BATCHED = 2048
-"""Default of `--max-num-batched-tokens` of a server on a Spark (vLLM 0.32.0, `get_batch_defaults`). A GPU of 70 GiB or more gets 8,192, but
-vLLM asks NVML for the size, which on GB10 answers "Not Supported": so a Spark is taken for a small GPU."""
+"""Default of `--max-num-batched-tokens` of a server on a Spark (vLLM 0.32.0, `get_batch_defaults`).
+A GPU of 70 GiB or more gets 8,192, but vLLM asks NVML for the size, which on GB10 answers "Not
+Supported": so a Spark is taken for a small GPU.
+"""
 SEQUENCES = 256
 """Default of `--max-num-seqs` there; 1,024 on a large GPU that tells its size."""
 
 _MOST = 10**9
-"""Tokens, sequences or machines above which a number is a slip of the hand, and the arithmetic would leave what a float holds."""
+"""Tokens, sequences or machines above which a number is a slip of the hand, and the arithmetic
+would leave what a float holds.
+"""
 _MEMORY_GIB = (0.001, 1e6)
 """Likewise of a machine's memory, GiB."""
 
 _VARIABLES = {
-    "MAX_MODEL_LEN": "max-model-len", "MAX_NUM_SEQS": "max-num-seqs", "MAX_NUM_BATCHED_TOKENS": "max-num-batched-tokens",
-    "GPU_MEMORY_UTILIZATION": "gpu-memory-utilization", "GPU_MEMORY_UTIL": "gpu-memory-utilization",
-}  # fmt: skip
+    "MAX_MODEL_LEN": "max-model-len",
+    "MAX_NUM_SEQS": "max-num-seqs",
+    "MAX_NUM_BATCHED_TOKENS": "max-num-batched-tokens",
+    "GPU_MEMORY_UTILIZATION": "gpu-memory-utilization",
+    "GPU_MEMORY_UTIL": "gpu-memory-utilization",
+}
 """Variables by which the catalogue's wrapper images take vLLM's options."""
 
 _DRAFT_GUESS = (Cache("full", 5, 8, 128, 128), Cache("full", 8, 8, 128, 128))
-"""What a draft of unknown shape may keep: nothing beside what is known, or up to eight layers of 8 KV heads."""
+"""What a draft of unknown shape may keep: nothing beside what is known, or up to eight layers of 8
+KV heads.
+"""
 
 
 @dataclass(frozen=True)
@@ -51,7 +62,8 @@ class Override:
 
 
 def tenant(text: str) -> CoTenant:
-    """A co-tenant as it is written on the command line: `0.42`, `engine=0.42`, `32GiB`, `embedder=32GiB`.
+    """A co-tenant as it is written on the command line: `0.42`, `engine=0.42`, `32GiB`,
+    `embedder=32GiB`.
 
     Raises:
         SparkbookError: it is neither a fraction nor a size.
@@ -61,19 +73,26 @@ def tenant(text: str) -> CoTenant:
     if re.fullmatch(r"0?\.\d+|1(\.0+)?|0", value):
         return CoTenant(name, fraction=float(value))
     if re.fullmatch(r"\d+(\.\d+)?", value):
-        raise SparkbookError(f"co-tenant '{text}': write a fraction below 1, such as 0.42, or a size with a unit, such as 32GiB")
+        raise SparkbookError(
+            f"co-tenant '{text}': write a fraction below 1, such as 0.42, or a size with a unit,"
+            " such as 32GiB"
+        )
     return CoTenant(name, size=parse_size(value))
 
 
 def host(
-    memory_gib: float | None = None, available_gib: float | None = None, cotenants: tuple[str, ...] = (), meminfo: str | None = None
+    memory_gib: float | None = None,
+    available_gib: float | None = None,
+    cotenants: tuple[str, ...] = (),
+    meminfo: str | None = None,
 ) -> Host:
     """The machine as the command line describes it; a Spark where it says nothing.
 
     Args:
         memory_gib: total, GiB.
         available_gib: available before the start, GiB.
-        cotenants: what else will run, as `tenant` reads it; what runs already is off what is available, so it is not named again.
+        cotenants: what else will run, as `tenant` reads it; what runs already is off what is
+            available, so it is not named again.
         meminfo: text of /proc/meminfo, instead of the two sizes.
 
     Raises:
@@ -85,23 +104,37 @@ def host(
     tenants = tuple(tenant(text) for text in cotenants)
     if memory_gib is not None and not _MEMORY_GIB[0] <= memory_gib <= _MEMORY_GIB[1]:
         raise SparkbookError(
-            f"{memory_gib:g} GiB can't be: a machine has some memory, between {_MEMORY_GIB[0]:g} and {_MEMORY_GIB[1]:,.0f} GiB"
+            f"{memory_gib:g} GiB can't be: a machine has some memory, between {_MEMORY_GIB[0]:g}"
+            f" and {_MEMORY_GIB[1]:,.0f} GiB"
         )
     total = round((memory_gib or Host().total / GIB) * GIB)
     if available_gib is not None and not 0 <= available_gib <= total / GIB:
-        raise SparkbookError(f"{available_gib:g} GiB available of {total / GIB:g}: what is available is a part of the total")
+        raise SparkbookError(
+            f"{available_gib:g} GiB available of {total / GIB:g}: what is available is a part of"
+            " the total"
+        )
     if meminfo is not None:
         from sparkbook.host import parse_meminfo
 
         memory = parse_meminfo(meminfo)
-        if not _MEMORY_GIB[0] * GIB <= memory.total <= _MEMORY_GIB[1] * GIB or max(memory.available, memory.free) > memory.total:
-            raise SparkbookError("/proc/meminfo: MemTotal is no memory of a machine, or less than what is free")
+        if (
+            not _MEMORY_GIB[0] * GIB <= memory.total <= _MEMORY_GIB[1] * GIB
+            or max(memory.available, memory.free) > memory.total
+        ):
+            raise SparkbookError(
+                "/proc/meminfo: MemTotal is no memory of a machine, or less than what is free"
+            )
         return Host(memory.total, Range.of(memory.available), tenants, memory.free)
     if available_gib is not None:
         return Host(total, Range.of(available_gib * GIB), tenants)
     if memory_gib is not None:
-        # Said of another machine than a Spark: what its system takes is in the same bounds, but never all of it.
-        return Host(total, Range(max(total - 20.4 * GIB, 0.5 * total), max(total - 2 * GIB, 0.5 * total)), tenants)
+        # Said of another machine than a Spark: what its system takes is in the same bounds, but
+        # never all of it.
+        return Host(
+            total,
+            Range(max(total - 20.4 * GIB, 0.5 * total), max(total - 2 * GIB, 0.5 * total)),
+            tenants,
+        )
     return Host(total, None, tenants)
 
 
@@ -132,12 +165,19 @@ def of_case(case: Case, override: Override) -> Setup:
     asked = override.context or said.get("max-model-len")
     context = asked or recipe_native or native
     if context is None:
-        raise SparkbookError("neither the line nor what is known of the model says how long a context may be: give --context")
+        raise SparkbookError(
+            "neither the line nor what is known of the model says how long a context may be: give"
+            " --context"
+        )
     if not asked:
-        assumed.append(f"no --max-model-len on the line: the model's own {int(context):,} tokens count")
+        assumed.append(
+            f"no --max-model-len on the line: the model's own {int(context):,} tokens count"
+        )
     sequences = override.sequences or said.get("max-num-seqs") or SEQUENCES
     batched = said.get("max-num-batched-tokens")
-    fraction = said.get("gpu-memory-utilization") if override.fraction is None else override.fraction
+    fraction = (
+        said.get("gpu-memory-utilization") if override.fraction is None else override.fraction
+    )
     if fraction is None:
         default = case.release.option("gpu-memory-utilization").default
         fraction = float(default) if isinstance(default, int | float) else 0.9
@@ -151,7 +191,10 @@ def of_case(case: Case, override: Override) -> Setup:
         sequences=_count("the number of sequences (--seqs, --max-num-seqs)", sequences),
         fraction=float(fraction),
         kv_bytes=int(kv_bytes) if kv_bytes else None,
-        kv_dtype=override.kv_dtype or case.value("kv-cache-dtype") or said.get("kv-cache-dtype") or "auto",
+        kv_dtype=override.kv_dtype
+        or case.value("kv-cache-dtype")
+        or said.get("kv-cache-dtype")
+        or "auto",
         release=case.version,
         batched=_count("--max-num-batched-tokens", batched or (4096 if embedded else BATCHED)),
         method=method,
@@ -160,11 +203,23 @@ def of_case(case: Case, override: Override) -> Setup:
         draft_caches=caches,
         eager=case.on("enforce-eager"),
         prefix_caching=not case.off("enable-prefix-caching"),
-        load_format="fp8" if case.value("quantization") == "fp8" and checkpoint.quantization.format == "none" else None,
-        shards=_count(
-            "--tensor-parallel-size", case.number("tensor-parallel-size") or (case.recipe.topology.tensor_parallel if case.recipe else 1)
+        load_format=(
+            "fp8"
+            if case.value("quantization") == "fp8" and checkpoint.quantization.format == "none"
+            else None
         ),
-        block=128 if embedded else _count("--block-size", block) if (block := case.number("block-size")) else None,
+        shards=_count(
+            "--tensor-parallel-size",
+            case.number("tensor-parallel-size")
+            or (case.recipe.topology.tensor_parallel if case.recipe else 1),
+        ),
+        block=(
+            128
+            if embedded
+            else _count("--block-size", block)
+            if (block := case.number("block-size"))
+            else None
+        ),
         assumed=tuple(assumed),
         most=(native or recipe_native) if asked and not case.context_lifted else None,
     )
@@ -173,14 +228,22 @@ def of_case(case: Case, override: Override) -> Setup:
 def _count(what: str, value: float) -> int:
     """The number whole, where it can be one of tokens, sequences or machines."""
     if not 1 <= value <= _MOST:
-        raise SparkbookError(f"{what} is {'below 1' if value < 1 else 'too large'}: give a number from 1 to {_MOST:,}")
+        raise SparkbookError(
+            f"{what} is {'below 1' if value < 1 else 'too large'}: give a number from 1 to"
+            f" {_MOST:,}"
+        )
     return int(value)
 
 
 def _options(case: Case) -> dict[str, Any]:
     """The options that matter, from the line and from the variables that wrapper images read."""
     found: dict[str, Any] = {}
-    for name in ("max-model-len", "max-num-seqs", "max-num-batched-tokens", "gpu-memory-utilization"):
+    for name in (
+        "max-model-len",
+        "max-num-seqs",
+        "max-num-batched-tokens",
+        "gpu-memory-utilization",
+    ):
         if (value := case.number(name)) is not None and value > 0:
             found[name] = value
     if (text := case.value("kv-cache-memory-bytes")) is not None:
@@ -199,7 +262,9 @@ def _checkpoint(case: Case, hub: bool) -> Checkpoint:
     name = case.model
     if case.recipe is not None:
         if hub:
-            return checkpoints.load(case.recipe.model.repo, hub=True, revision=case.recipe.model.revision)
+            return checkpoints.load(
+                case.recipe.model.repo, hub=True, revision=case.recipe.model.revision
+            )
         return checkpoints.of_recipe(case.recipe)
     if not name:
         raise SparkbookError("the line names no model, so there is nothing to plan for")
@@ -213,11 +278,15 @@ def _checkpoint(case: Case, hub: bool) -> Checkpoint:
         if recipe.model.repo == name:
             return checkpoints.of_recipe(recipe)
     told = f"nothing is written down of the checkpoint '{name}'"
-    raise SparkbookError(f"{told}: in a shell, add --hub to read its headers, or give a local folder")
+    raise SparkbookError(
+        f"{told}: in a shell, add --hub to read its headers, or give a local folder"
+    )
 
 
 def _draft(case: Case) -> tuple[str | None, int, Range, tuple[tuple[Cache, ...], ...], list[str]]:
-    """Method, drafted tokens, bytes of a draft of its own, what its layers may keep, and what is not known of it."""
+    """Method, drafted tokens, bytes of a draft of its own, what its layers may keep, and what is
+    not known of it.
+    """
     recipe, spec = case.recipe, case.spec
     draft = recipe.draft if recipe else None
     method = case.method or (draft.method if draft else None)
@@ -229,7 +298,9 @@ def _draft(case: Case) -> tuple[str | None, int, Range, tuple[tuple[Cache, ...],
     model = str((spec or {}).get("model") or (draft.model if draft else None) or "")
     if (method == "mtp" or method.endswith("_mtp")) and not model:
         return "mtp", tokens, ZERO, ((),), []
-    shipped = Path(checkpoints.__file__).parent.parent / "serve" / "models" / model if model else None
+    shipped = (
+        Path(checkpoints.__file__).parent.parent / "serve" / "models" / model if model else None
+    )
     if shipped is not None and shipped.is_dir():
         own = checkpoints.load(str(shipped))
         return method, tokens, own.bytes, (own.geometry.caches if own.geometry else (),), []
@@ -240,5 +311,8 @@ def _draft(case: Case) -> tuple[str | None, int, Range, tuple[tuple[Cache, ...],
     missing = [f"{fact} {model}" for fact in entry.get("unknown", ["size and shape of the draft"])]
     # Published block and assistant drafts have 0.8 to 4.3 GB.
     bytes_ = Range(0.5e9, 5e9) if size is None else Range(size * 0.95e9, size * 1.05e9)
-    possible: tuple[tuple[Cache, ...], ...] = ((), (_DRAFT_GUESS[0 if entry.get("layers") == 5 else 1],))
+    possible: tuple[tuple[Cache, ...], ...] = (
+        (),
+        (_DRAFT_GUESS[0 if entry.get("layers") == 5 else 1],),
+    )
     return method, tokens, bytes_, possible, missing

@@ -1,4 +1,6 @@
-"""A plan for a terminal: the memory bar, the table, the working. Pure text, with rich's styles; the same at any width of 80 or more."""
+"""A plan for a terminal: the memory bar, the table, the working. Pure text, with rich's styles; the
+same at any width of 80 or more.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,13 @@ from sparkbook.plan.reconcile import Reconciliation
 from sparkbook.units import GIB
 
 WIDTH = 60
-_COLOURS = {"weights": "blue", "draft": "cyan", "working memory": "yellow", "CUDA graphs": "magenta", "KV cache": "green"}
+_COLOURS = {
+    "weights": "blue",
+    "draft": "cyan",
+    "working memory": "yellow",
+    "CUDA graphs": "magenta",
+    "KV cache": "green",
+}
 _MARKS = {"weights": "█", "draft": "▓", "working memory": "▒", "CUDA graphs": "░", "KV cache": "■"}
 _STYLES = {"fits": "bold green", "may fit": "bold yellow", "not known": "bold yellow"}
 
@@ -42,19 +50,29 @@ def lines(plan: Plan, explain: bool = False) -> Iterator[Text]:
     """The answer, line by line."""
     setup = plan.setup
     yield Text.assemble(
-        (setup.checkpoint.name, "bold"), (f", vLLM {setup.release}: ", "dim"), (plan.verdict, _STYLES.get(plan.verdict, "bold red"))
+        (setup.checkpoint.name, "bold"),
+        (f", vLLM {setup.release}: ", "dim"),
+        (plan.verdict, _STYLES.get(plan.verdict, "bold red")),
     )
     yield Text()
     yield bar(plan)
     for name, size in plan.parts:
-        yield Text.assemble(("  " + _MARKS.get(name, "□") + " ", _COLOURS.get(name, "red")), f"{name:<22}{gib(size):>18} GiB")
+        yield Text.assemble(
+            ("  " + _MARKS.get(name, "□") + " ", _COLOURS.get(name, "red")),
+            f"{name:<22}{gib(size):>18} GiB",
+        )
     yield Text(f"  · {'left to the system':<22}{gib(_left(plan)):>18} GiB")
     yield Text()
     tokens, concurrency, needed = plan.tokens, plan.concurrency, plan.needed
     if tokens is None or concurrency is None or needed is None:
-        yield Text("The KV cache of this model is not known, so its context can't be planned.", "yellow")
+        yield Text(
+            "The KV cache of this model is not known, so its context can't be planned.", "yellow"
+        )
     else:
-        yield Text(f"  one sequence of {setup.context:,} tokens takes {gib(needed, 2)} GiB of {gib(plan.kv, 2)} GiB of KV cache")
+        yield Text(
+            f"  one sequence of {setup.context:,} tokens takes {gib(needed, 2)} GiB of"
+            f" {gib(plan.kv, 2)} GiB of KV cache"
+        )
         yield Text(f"  KV cache size {tokens:,.0f} tokens, maximum concurrency {concurrency:.2f}x")
         yield Text()
         yield Text(f"  {'sequences at once':<20}{'longest context, tokens':>28}", "bold")
@@ -79,7 +97,9 @@ def _speed(plan: Plan) -> Iterator[Text]:
     yield Text()
     yield Text(f"  {'requests at once':<20}{'decode, tok/s together (estimate)':>36}", "bold")
     for speed in plan.decode:
-        yield Text(f"  {speed.concurrency:<20}{f'{speed.tok_s:.3g}, from {speed.low:.3g} to {speed.high:.3g}':>36}")
+        yield Text(
+            f"  {speed.concurrency:<20}{f'{speed.tok_s:.3g}, from {speed.low:.3g} to {speed.high:.3g}':>36}"
+        )
     yield Text(f"  with {plan.decode[0].context:,} tokens behind each request", "dim")
     for first in plan.first_token or ():
         cached = f" of which {first.cached:,} are in the prefix cache" if first.cached else ""
@@ -98,16 +118,30 @@ def _ask(plan: Plan) -> Iterator[Text]:
     if smallest is None:
         yield Text("  no --gpu-memory-utilization surely holds one sequence of this length")
     elif smallest > largest:
-        yield Text(f"  one sequence surely fits from --gpu-memory-utilization {smallest:.2f}, and the host surely gives {largest:.2f}")
+        yield Text(
+            f"  one sequence surely fits from --gpu-memory-utilization {smallest:.2f}, and the host"
+            f" surely gives {largest:.2f}"
+        )
     else:
-        yield Text(f"  --gpu-memory-utilization from {smallest:.2f} (one sequence surely fits) to {largest:.2f} (the host surely gives it)")
+        yield Text(
+            f"  --gpu-memory-utilization from {smallest:.2f} (one sequence surely fits) to"
+            f" {largest:.2f} (the host surely gives it)"
+        )
         if each is not None and each <= largest and wanted > 1:
             yield Text(f"  {wanted} such sequences at once: {each:.2f} or more")
-    room = plan.host.free_for_engine.low - (plan.weights + plan.draft + plan.working + plan.graphs).high
+    room = (
+        plan.host.free_for_engine.low
+        - (plan.weights + plan.draft + plan.working + plan.graphs).high
+    )
     sizes = {count: plan.kv_bytes_for(count) for count in range(1, wanted + 1)}
-    if fitting := [(count, size) for count, size in sizes.items() if size is not None and size <= room]:
+    if fitting := [
+        (count, size) for count, size in sizes.items() if size is not None and size <= room
+    ]:
         count, size = fitting[-1]
-        yield Text(f"  or --kv-cache-memory-bytes {math.ceil(size / 2**20)}M for {count} such sequence{'s' * (count > 1)}")
+        yield Text(
+            f"  or --kv-cache-memory-bytes {math.ceil(size / 2**20)}M for {count} such"
+            f" sequence{'s' * (count > 1)}"
+        )
 
 
 def reconciled(found: Reconciliation) -> Iterator[Text]:
@@ -117,7 +151,11 @@ def reconciled(found: Reconciliation) -> Iterator[Text]:
         digits = 0 if row.unit == "tokens" else 2
         predicted = "not known" if row.predicted is None else f"{row.predicted:,.{digits}f}"
         logged = "not said" if row.logged is None else f"{row.logged:,.{digits}f}"
-        mark, style = {True: ("in range", "green"), False: ("outside", "yellow"), None: ("", "")}[row.inside]
-        yield Text.assemble(f"  {row.name:<22}{predicted:>26}{logged:>14} {row.unit:<7}", (mark, style))
+        mark, style = {True: ("in range", "green"), False: ("outside", "yellow"), None: ("", "")}[
+            row.inside
+        ]
+        yield Text.assemble(
+            f"  {row.name:<22}{predicted:>26}{logged:>14} {row.unit:<7}", (mark, style)
+        )
     if found.working is not None:
         yield Text(f"  context and activations, by the log: {found.working / GIB:.2f} GiB")

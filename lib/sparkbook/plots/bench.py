@@ -1,4 +1,6 @@
-"""Pictures of measurements. What the gate did not pass is hatched, so that nobody mistakes it for a number; see `sparkbook.plots.style`."""
+"""Pictures of measurements. What the gate did not pass is hatched, so that nobody mistakes it for a
+number; see `sparkbook.plots.style`.
+"""
 
 from __future__ import annotations
 
@@ -34,21 +36,34 @@ def by_class(report: Report, concurrency: int = 1) -> Chart:
         axis.barh(place, speed.median, 0.62, **_fill(cell, COLOURS[0]))
         _whisker(axis, speed, place)
         text = f"{speed.median:.1f}" + (
-            f", {cell.figures.tok_per_step:.2f} tokens a step" if (cell.figures.tok_per_step or 1) > 1.005 else ""
+            f", {cell.figures.tok_per_step:.2f} tokens a step"
+            if (cell.figures.tok_per_step or 1) > 1.005
+            else ""
         )
-        axis.text(max(speed.median, *(_ends(speed) or (0, 0))) + top * 0.015, place, text, va="center")
+        axis.text(
+            max(speed.median, *(_ends(speed) or (0, 0))) + top * 0.015, place, text, va="center"
+        )
     axis.set_yticks(range(len(cells)), [c.prompt_class for c in cells])
     axis.invert_yaxis()
     axis.set_xlim(0, top * 1.3)
     axis.set_xlabel("decode, tokens per second of one request (1 / TPOT, median of prompts)")
     _key(figure, cells)
-    said = "; ".join(f"{c.prompt_class} {c.figures.decode_tok_s.median:.1f} ({c.verdict})" for c in cells if c.figures.decode_tok_s)
-    return Chart(figure, f"Bar chart: decode speed by prompt class at concurrency {concurrency}, in tokens per second: {said}.")
+    said = "; ".join(
+        f"{c.prompt_class} {c.figures.decode_tok_s.median:.1f} ({c.verdict})"
+        for c in cells
+        if c.figures.decode_tok_s
+    )
+    return Chart(
+        figure,
+        f"Bar chart: decode speed by prompt class at concurrency {concurrency}, in tokens per"
+        f" second: {said}.",
+    )
 
 
 @book_style()
 def by_concurrency(report: Report) -> Chart:
-    """Whole throughput over concurrency, one colour a prompt class; tok/s = all output tokens / duration.
+    """Whole throughput over concurrency, one colour a prompt class; tok/s = all output tokens /
+    duration.
 
     Raises:
         SparkbookError: no row of a closed loop has a throughput.
@@ -70,34 +85,61 @@ def by_concurrency(report: Report) -> Chart:
     axis.set_xlabel("requests at a time")
     axis.set_ylabel("out_tok_s, tokens per second")
     axis.margins(y=0.12)
-    colours = [Patch(facecolor=COLOURS[n % len(COLOURS)], label=name) for n, name in enumerate(classes)] if len(classes) > 1 else []
+    colours = (
+        [Patch(facecolor=COLOURS[n % len(COLOURS)], label=name) for n, name in enumerate(classes)]
+        if len(classes) > 1
+        else []
+    )
     _key(figure, cells, colours)
-    said = "; ".join(f"{c.prompt_class} at {c.concurrency}: {c.figures.out_tok_s:.0f} ({c.verdict})" for c in cells)
+    said = "; ".join(
+        f"{c.prompt_class} at {c.concurrency}: {c.figures.out_tok_s:.0f} ({c.verdict})"
+        for c in cells
+    )
     return Chart(figure, f"Bar chart: tokens per second over all requests by concurrency: {said}.")
 
 
 @book_style()
 def lossless(trials: Sequence[Trial], title: str) -> Chart:
-    """What each option did to greedy replies (left: share identical, near-tie, really different) and to small tasks (right, in points, with
-    95 % intervals); on top the control, the server without the option asked twice.
+    """What each option did to greedy replies (left: share identical, near-tie, really different)
+    and to small tasks (right, in points, with 95 % intervals); on top the control, the server
+    without the option asked twice.
 
     Raises:
         SparkbookError: there is no trial.
     """
     if not trials:
         raise SparkbookError("no option was compared")
-    figure, (axis, beside) = panels(1.3 + 0.36 * (len(trials) + 1), 1, 2, sharey=True, width_ratios=(1.7, 1))
-    rows = [("nothing: asked twice", trials[0].equality.control, None), *((t.option, t.equality, t) for t in trials)]
-    states, names, said = ("identical", "near-tie", "real"), ("identical", "near-tie", "really different"), []
+    figure, (axis, beside) = panels(
+        1.3 + 0.36 * (len(trials) + 1), 1, 2, sharey=True, width_ratios=(1.7, 1)
+    )
+    rows = [
+        ("nothing: asked twice", trials[0].equality.control, None),
+        *((t.option, t.equality, t) for t in trials),
+    ]
+    states, names, said = (
+        ("identical", "near-tie", "real"),
+        ("identical", "near-tie", "really different"),
+        [],
+    )
     for place, (name, equal, trial) in enumerate(rows):
         counts = [equal.count(state) for state in states] if equal else [0, 0, 0]  # type: ignore[arg-type]
         total, begin = sum(counts) or 1, 0.0
         for count, colour in zip(counts, (COLOURS[0], COLOURS[1], COLOURS[5]), strict=True):
             axis.barh(place, count / total, 0.62, left=begin, color=colour)
             if count / total > 0.07:
-                axis.text(begin + count / total / 2, place, str(count), va="center", ha="center", color=PAPER)
+                axis.text(
+                    begin + count / total / 2,
+                    place,
+                    str(count),
+                    va="center",
+                    ha="center",
+                    color=PAPER,
+                )
             begin += count / total
-        text = f"{name}: {', '.join(f'{count} {word}' for count, word in zip(counts, names, strict=True))}"
+        text = (
+            f"{name}:"
+            f" {', '.join(f'{count} {word}' for count, word in zip(counts, names, strict=True))}"
+        )
         if trial:
             share, low, high = (100 * x for x in trial.scores.difference)
             beside.plot((low, high), (place, place), color=INK)
@@ -114,14 +156,22 @@ def lossless(trials: Sequence[Trial], title: str) -> Chart:
     axis.set_yticks(range(len(rows)), [name for name, _, _ in rows])
     axis.invert_yaxis()
     figure.suptitle(title, x=0.01, ha="left")
-    patches = [Patch(facecolor=c, label=name) for c, name in zip((COLOURS[0], COLOURS[1], COLOURS[5]), names, strict=True)]
+    patches = [
+        Patch(facecolor=c, label=name)
+        for c, name in zip((COLOURS[0], COLOURS[1], COLOURS[5]), names, strict=True)
+    ]
     figure.legend(handles=patches, loc="outside lower center", ncols=3)
     return Chart(figure, f"Bar chart: {title}: {'; '.join(said)}.")
 
 
 def _fill(cell: Cell, colour: str) -> dict[str, Any]:
     solid = cell.verdict == "valid"
-    return {"facecolor": colour if solid else PAPER, "edgecolor": colour, "hatch": HATCH[cell.verdict], "linewidth": 1}
+    return {
+        "facecolor": colour if solid else PAPER,
+        "edgecolor": colour,
+        "hatch": HATCH[cell.verdict],
+        "linewidth": 1,
+    }
 
 
 def _ends(summary: Summary) -> tuple[float, float] | None:
@@ -138,6 +188,12 @@ def _key(figure: Any, cells: Sequence[Cell], more: Sequence[Patch] = ()) -> None
     """A legend of the verdicts, where not every number passed."""
     seen = [v for v in ("suspect", "invalid") if any(c.verdict == v for c in cells)]
     words = {"suspect": "suspect: see the findings", "invalid": "invalid: not a result"}
-    patches = [*more, *(Patch(facecolor=PAPER, edgecolor=COLOURS[4], hatch=HATCH[v], label=words[v]) for v in seen)]
+    patches = [
+        *more,
+        *(
+            Patch(facecolor=PAPER, edgecolor=COLOURS[4], hatch=HATCH[v], label=words[v])
+            for v in seen
+        ),
+    ]
     if patches:
         figure.legend(handles=patches, loc="outside lower center", ncols=len(patches))

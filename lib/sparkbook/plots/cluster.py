@@ -1,4 +1,6 @@
-"""Pictures of several Sparks: how they are joined, where two gain, and where tensor parallelism stops to pay. In the book's style."""
+"""Pictures of several Sparks: how they are joined, where two gain, and where tensor parallelism
+stops to pay. In the book's style.
+"""
 
 from __future__ import annotations
 
@@ -21,29 +23,50 @@ BLUE, ORANGE, GREEN, PURPLE, GREY, RED = COLOURS
 
 @book_style()
 def topology(seen: Seen) -> Chart:
-    """Two nodes, the fast link between them and the office network beside it, with the names that each node has for them."""
+    """Two nodes, the fast link between them and the office network beside it, with the names that
+    each node has for them.
+    """
     figure, axis = style.axes(3.0)
     axis.set_axis_off()
     axis.set_xlim(0, 10)
     axis.set_ylim(0, 4.2)
     told = []
-    for left, role, (node, site) in zip((0.1, 6.5), ("head: rank 0, answers", "worker: rank 1, headless"), seen.nodes, strict=True):
-        axis.add_patch(FancyBboxPatch((left, 0.9), 3.4, 3.0, boxstyle="round,pad=0,rounding_size=0.12", facecolor=PAPER, edgecolor=INK))
+    for left, role, (node, site) in zip(
+        (0.1, 6.5), ("head: rank 0, answers", "worker: rank 1, headless"), seen.nodes, strict=True
+    ):
+        axis.add_patch(
+            FancyBboxPatch(
+                (left, 0.9),
+                3.4,
+                3.0,
+                boxstyle="round,pad=0,rounding_size=0.12",
+                facecolor=PAPER,
+                edgecolor=INK,
+            )
+        )
         lines = [site.address or "", site.interface or "", *(port.name for port in site.rails)]
         axis.text(left + 0.2, 3.55, node.host, fontsize=11, weight="bold", va="center")
         axis.text(left + 0.2, 3.15, role, va="center")
-        for row, (label, value) in enumerate(zip(("address", "port", "rail 1", "rail 2"), lines, strict=False)):
+        for row, (label, value) in enumerate(
+            zip(("address", "port", "rail 1", "rail 2"), lines, strict=False)
+        ):
             axis.text(left + 0.2, 2.6 - 0.42 * row, label, color=GREY, va="center")
             axis.text(left + 1.05, 2.6 - 0.42 * row, value, family="monospace", va="center")
-        told.append(f"{node.host} ({role}) with address {site.address} on {site.interface} and RDMA devices {' and '.join(lines[2:])}")
+        told.append(
+            f"{node.host} ({role}) with address {site.address} on {site.interface} and RDMA devices"
+            f" {' and '.join(lines[2:])}"
+        )
         axis.plot([left + 1.7] * 2, [0.9, 0.35], color=GREY)
     axis.plot([3.5, 6.5], [2.2, 2.2], color=BLUE, linewidth=5, solid_capstyle="butt")
     axis.text(5, 2.45, "QSFP cable, 200 Gbit/s", color=BLUE, ha="center", va="bottom")
     axis.text(5, 1.95, "all-reduces, weights:\nRoCE, two rails, MTU 9000", ha="center", va="top")
     axis.plot([1.8, 8.2], [0.35, 0.35], color=GREY)
-    axis.text(5, 0.42, "office network, 10 Gbit/s: SSH, clients, downloads", ha="center", va="bottom")
+    axis.text(
+        5, 0.42, "office network, 10 Gbit/s: SSH, clients, downloads", ha="center", va="bottom"
+    )
     alt = (
-        f"Two Sparks joined twice: by a QSFP cable of 200 Gbit/s for all-reduces and weights, and by the office network. {'; '.join(told)}."
+        "Two Sparks joined twice: by a QSFP cable of 200 Gbit/s for all-reduces and weights, and"
+        f" by the office network. {'; '.join(told)}."
     )
     return Chart(figure, alt)
 
@@ -55,7 +78,11 @@ def memory(advice: Advice) -> Chart:
     bars = {}
     for way, held in advice.memory.items():
         weights, kv = held.weights.middle / GIB, max(held.kv.middle, 0.0) / GIB
-        bars[way] = [Part("weights", weights), Part("working memory", max(share - weights - kv, 0.0) if kv else 0.0), Part("KV cache", kv)]
+        bars[way] = [
+            Part("weights", weights),
+            Part("working memory", max(share - weights - kv, 0.0) if kv else 0.0),
+            Part("KV cache", kv),
+        ]
     return memory_bar(bars, total, {f"--gpu-memory-utilization {advice.setup.fraction:g}:": share})
 
 
@@ -72,7 +99,8 @@ _BANDS = (
 
 @book_style()
 def break_even(advice: Advice, marks: Mapping[str, float] | None = None) -> Chart:
-    """Tensor parallel against two replicas, over the latency of an all-reduce and the requests at once.
+    """Tensor parallel against two replicas, over the latency of an all-reduce and the requests at
+    once.
 
     Args:
         advice: of a model that fits in one node.
@@ -82,7 +110,14 @@ def break_even(advice: Advice, marks: Mapping[str, float] | None = None) -> Char
     latencies = np.geomspace(10, 2000, 40)
     requests = list(REQUESTS)
     ratio = np.array([[_gain(advice, n, us) for us in latencies] for n in requests])
-    axis.contourf(latencies, range(len(requests)), ratio, levels=_LEVELS, colors=[(colour, a) for colour, a, _ in _BANDS], extend="both")
+    axis.contourf(
+        latencies,
+        range(len(requests)),
+        ratio,
+        levels=_LEVELS,
+        colors=[(colour, a) for colour, a, _ in _BANDS],
+        extend="both",
+    )
     limits = [(advice.break_even_latency_s(n) or 0) * 1e6 for n in requests]
     axis.plot(limits, range(len(requests)), "o-", color=INK, markersize=4)
     axis.set_xscale("log")
@@ -94,19 +129,46 @@ def break_even(advice: Advice, marks: Mapping[str, float] | None = None) -> Char
         if low <= us <= high:
             axis.axvline(us, color=INK, linewidth=1, linestyle="--")
             left = us < high / 3  # there is room for a name to the right of its line
-            axis.text(us * 1.06 if left else us / 1.06, top, name, va="top", ha="left" if left else "right")
+            axis.text(
+                us * 1.06 if left else us / 1.06,
+                top,
+                name,
+                va="top",
+                ha="left" if left else "right",
+            )
         else:  # off the map: said at the edge that it lies beyond
             short = us < low
             said = f"← {name}, {us:,.0f} µs" if short else f"{name}, {us:,.0f} µs →"
-            axis.text(low * 1.06 if short else high / 1.06, top, said, va="top", ha="left" if short else "right")
+            axis.text(
+                low * 1.06 if short else high / 1.06,
+                top,
+                said,
+                va="top",
+                ha="left" if short else "right",
+            )
     axis.set_yticks(range(len(requests)), [str(n) for n in requests])
     axis.set_ylabel("requests at once")
     axis.set_xlabel("time of an all-reduce of 8 KiB, µs")
     axis.set_xticks([10, 30, 100, 300, 1000], ["10", "30", "100", "300", "1000"])
-    keys = [Patch(facecolor=(colour, alpha), edgecolor=INK, linewidth=0.4, label=words) for colour, alpha, words in _BANDS]
-    figure.legend(handles=keys, loc="outside lower center", ncols=len(keys), title="speed of tensor parallel over that of replicas")
-    told = ", ".join(f"{n} requests {limit:.0f} µs" if limit else f"{n} requests never" for n, limit in zip(requests, limits, strict=True))
-    return Chart(figure, f"Map of where tensor parallel is faster than two replicas. It is so up to an all-reduce time of: {told}.")
+    keys = [
+        Patch(facecolor=(colour, alpha), edgecolor=INK, linewidth=0.4, label=words)
+        for colour, alpha, words in _BANDS
+    ]
+    figure.legend(
+        handles=keys,
+        loc="outside lower center",
+        ncols=len(keys),
+        title="speed of tensor parallel over that of replicas",
+    )
+    told = ", ".join(
+        f"{n} requests {limit:.0f} µs" if limit else f"{n} requests never"
+        for n, limit in zip(requests, limits, strict=True)
+    )
+    return Chart(
+        figure,
+        "Map of where tensor parallel is faster than two replicas. It is so up to an all-reduce"
+        f" time of: {told}.",
+    )
 
 
 def _gain(advice: Advice, requests: int, us: float) -> float:
@@ -127,9 +189,13 @@ def gains(compared: Sequence[Compared]) -> Chart:
             rows = [one for one in compared if one.published.model == model and one.way == way]
             at = [one.requests for one in rows]
             axis.plot(at, [one.gain for one in rows], mark, color=colour, label=f"{way}, published")
-            axis.plot(at, [one.estimate for one in rows], "--", color=colour, label=f"{way}, estimated")
-            told.append(f"{model}, {way}: published {rows[0].gain:.2f} at 1 request to {rows[-1].gain:.2f} at {at[-1]}, "
-                        f"estimated {rows[0].estimate:.2f} to {rows[-1].estimate:.2f}")  # fmt: skip
+            axis.plot(
+                at, [one.estimate for one in rows], "--", color=colour, label=f"{way}, estimated"
+            )
+            told.append(
+                f"{model}, {way}: published {rows[0].gain:.2f} at 1 request to {rows[-1].gain:.2f}"
+                f" at {at[-1]}, estimated {rows[0].estimate:.2f} to {rows[-1].estimate:.2f}"
+            )
         axis.set_xscale("log", base=2)
         axis.set_xticks(at, [str(n) for n in at], fontsize=8)
         axis.minorticks_off()
@@ -140,4 +206,9 @@ def gains(compared: Sequence[Compared]) -> Chart:
     panels[len(models) // 2].set_xlabel("requests at once")
     handles, labels = panels[0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=4)
-    return Chart(figure, "How many times as fast two Sparks are as one, over requests at once. " + "; ".join(told) + ".")
+    return Chart(
+        figure,
+        "How many times as fast two Sparks are as one, over requests at once. "
+        + "; ".join(told)
+        + ".",
+    )

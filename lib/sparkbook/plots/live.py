@@ -1,4 +1,6 @@
-"""The panels of a live view: what an engine did, look by look. In the book's style; see `sparkbook.plots.style`."""
+"""The panels of a live view: what an engine did, look by look. In the book's style; see
+`sparkbook.plots.style`.
+"""
 
 from __future__ import annotations
 
@@ -16,12 +18,21 @@ if TYPE_CHECKING:
 
 @book_style()
 def panels(looks: Sequence[Look], title: str) -> Chart:
-    """Six panels: KV use, requests, tokens per second over time; TTFT and gaps as histograms; acceptance by position, mean of the looks."""
+    """Six panels: KV use, requests, tokens per second over time; TTFT and gaps as histograms;
+    acceptance by position, mean of the looks.
+    """
     figure, (usage, requests, tokens, positions, ttft, itl) = style.panels(5.9, 3, 2)
     times = [one.t_s for one in looks]
     lines = (
         (usage, "KV cache in use", (("", [one.kv_use for one in looks]),)),
-        (requests, "Requests", (("running", [one.running for one in looks]), ("waiting", [one.waiting for one in looks]))),
+        (
+            requests,
+            "Requests",
+            (
+                ("running", [one.running for one in looks]),
+                ("waiting", [one.waiting for one in looks]),
+            ),
+        ),
         (tokens, "Tokens per second", (("", [one.generation_tok_s for one in looks]),)),
     )
     for axis, name, series in lines:
@@ -32,7 +43,9 @@ def panels(looks: Sequence[Look], title: str) -> Chart:
         axis.set_ylim(bottom=0)
         if len(series) > 1:
             axis.legend()
-    usage.yaxis.set_major_formatter(lambda value, _: f"{value:.3g}" if not value else f"{value:.1%}")
+    usage.yaxis.set_major_formatter(
+        lambda value, _: f"{value:.3g}" if not value else f"{value:.1%}"
+    )
     _positions(positions, looks)
     _histogram(ttft, "Time to first token", [one.ttft for one in looks])
     _histogram(itl, "Gap between outputs (ITL)", [one.itl for one in looks])
@@ -41,7 +54,9 @@ def panels(looks: Sequence[Look], title: str) -> Chart:
     rates = [one.generation_tok_s for one in looks if one.generation_tok_s is not None]
     said = f"at most {max(rates):.0f} tokens per second" if rates else "no tokens"
     return Chart(
-        figure, f"Six panels over {len(looks)} looks at an engine: KV use, requests, tokens per second, latencies, acceptance; {said}."
+        figure,
+        f"Six panels over {len(looks)} looks at an engine: KV use, requests, tokens per second,"
+        f" latencies, acceptance; {said}.",
     )
 
 
@@ -49,7 +64,15 @@ def _positions(axis, looks: Sequence[Look]) -> None:  # type: ignore[no-untyped-
     told = [one.per_position for one in looks if one.per_position]
     axis.set_title("Accepted drafts by position")
     if not told:
-        axis.text(0.5, 0.5, "no drafts", ha="center", va="center", transform=axis.transAxes, color=COLOURS[4])
+        axis.text(
+            0.5,
+            0.5,
+            "no drafts",
+            ha="center",
+            va="center",
+            transform=axis.transAxes,
+            color=COLOURS[4],
+        )
         return
     width = max(map(len, told))
     means = [sum(shares[i] for shares in told if i < len(shares)) / len(told) for i in range(width)]

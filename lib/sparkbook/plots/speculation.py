@@ -1,4 +1,6 @@
-"""Pictures of speculative decoding. What the gate did not pass is marked; see `sparkbook.plots.bench`. In the book's style."""
+"""Pictures of speculative decoding. What the gate did not pass is marked; see
+`sparkbook.plots.bench`. In the book's style.
+"""
 
 from __future__ import annotations
 
@@ -23,8 +25,13 @@ def acceptance(per_position: Mapping[str, Sequence[float]], title: str) -> Chart
     figure, axis = axes(2.9)
     for number, (name, shares) in enumerate(known.items()):
         axis.plot(range(1, len(shares) + 1), shares, marker="o", color=COLOURS[number], label=name)
-        axis.annotate(f"{shares[-1]:.0%}", (len(shares), shares[-1]), xytext=(7, -3), textcoords="offset points",
-                      color=COLOURS[number])  # fmt: skip
+        axis.annotate(
+            f"{shares[-1]:.0%}",
+            (len(shares), shares[-1]),
+            xytext=(7, -3),
+            textcoords="offset points",
+            color=COLOURS[number],
+        )
     axis.set_ylim(0, 1.08)
     axis.margins(x=0.1)
     axis.xaxis.get_major_locator().set_params(integer=True)
@@ -33,13 +40,16 @@ def acceptance(per_position: Mapping[str, Sequence[float]], title: str) -> Chart
     axis.set_ylabel("accepted")
     axis.set_title(title)
     axis.legend()
-    said = "; ".join(f"{name} {', '.join(f'{share:.0%}' for share in shares)}" for name, shares in known.items())
+    said = "; ".join(
+        f"{name} {', '.join(f'{share:.0%}' for share in shares)}" for name, shares in known.items()
+    )
     return Chart(figure, f"Line chart: {title}: {said}.")
 
 
 @book_style()
 def speed_ups(advice: Advice, title: str, concurrency: int = 1) -> Chart:
-    """Speed-up over no speculation by K, one line a prompt class, with 95 % intervals; filled where even the lower end gains 5 %.
+    """Speed-up over no speculation by K, one line a prompt class, with 95 % intervals; filled where
+    even the lower end gains 5 %.
 
     Raises:
         SparkbookError: nothing was measured at this concurrency.
@@ -47,7 +57,11 @@ def speed_ups(advice: Advice, title: str, concurrency: int = 1) -> Chart:
     figure, axis = axes(3.1)
     said, number = [], 0
     for name in advice.classes:
-        cases = [case for case in advice.cases if (case.prompt_class, case.concurrency) == (name, concurrency)]
+        cases = [
+            case
+            for case in advice.cases
+            if (case.prompt_class, case.concurrency) == (name, concurrency)
+        ]
         if not cases:
             continue
         colour, shift = COLOURS[number], (number - 1) * 0.06
@@ -56,14 +70,29 @@ def speed_ups(advice: Advice, title: str, concurrency: int = 1) -> Chart:
         for place, case in zip(places, cases, strict=True):
             if case.comparison.interval:
                 axis.plot([place, place], case.comparison.interval, color=colour)
-            axis.plot(place, case.comparison.ratio, "o", markersize=6, color=colour, markerfacecolor=colour if case.worth else PAPER)
-        said.append(f"{name} " + ", ".join(f"K={case.k} {case.comparison.ratio:.2f}" for case in cases))
+            axis.plot(
+                place,
+                case.comparison.ratio,
+                "o",
+                markersize=6,
+                color=colour,
+                markerfacecolor=colour if case.worth else PAPER,
+            )
+        said.append(
+            f"{name} " + ", ".join(f"K={case.k} {case.comparison.ratio:.2f}" for case in cases)
+        )
         number += 1
     if not number:
         raise SparkbookError(f"nothing was measured at {concurrency} at a time")
     axis.axhline(1, color=COLOURS[5], linewidth=1, linestyle="--")
-    axis.annotate("off", (0, 1), xytext=(2, 3), textcoords=("axes points", "offset points"), xycoords=("axes fraction", "data"),
-                  color=COLOURS[5])  # fmt: skip
+    axis.annotate(
+        "off",
+        (0, 1),
+        xytext=(2, 3),
+        textcoords=("axes points", "offset points"),
+        xycoords=("axes fraction", "data"),
+        color=COLOURS[5],
+    )
     axis.set_ylim(bottom=0)
     axis.xaxis.get_major_locator().set_params(integer=True)
     axis.grid(axis="y")
@@ -76,14 +105,28 @@ def speed_ups(advice: Advice, title: str, concurrency: int = 1) -> Chart:
 
 @book_style()
 def expected(curves: Mapping[str, Sequence[tuple[int, float, float]]], title: str) -> Chart:
-    """Speed-up by K as acceptance and costs let expect (`advise.expected`), one line a case, its best K marked."""
+    """Speed-up by K as acceptance and costs let expect (`advise.expected`), one line a case, its
+    best K marked.
+    """
     figure, axis = axes(3.1)
     said = []
     for number, (name, rows) in enumerate(curves.items()):
-        axis.plot([k for k, _, _ in rows], [gain for _, _, gain in rows], color=COLOURS[number], label=name)
+        axis.plot(
+            [k for k, _, _ in rows],
+            [gain for _, _, gain in rows],
+            color=COLOURS[number],
+            label=name,
+        )
         k, _, gain = max(rows, key=lambda row: row[2])
         axis.plot(k, gain, "o", markersize=7, color=COLOURS[number])
-        axis.annotate(f"K = {k}", (k, gain), xytext=(0, 6), textcoords="offset points", ha="center", color=COLOURS[number])
+        axis.annotate(
+            f"K = {k}",
+            (k, gain),
+            xytext=(0, 6),
+            textcoords="offset points",
+            ha="center",
+            color=COLOURS[number],
+        )
         said.append(f"{name} best at K = {k} with {gain:.2f}")
     axis.axhline(1, color=COLOURS[5], linewidth=1, linestyle="--")
     axis.margins(y=0.12)
@@ -96,7 +139,9 @@ def expected(curves: Mapping[str, Sequence[tuple[int, float, float]]], title: st
 
 @book_style()
 def published_steps(speeds: Sequence[Speed], title: str) -> Chart:
-    """Published TPOT by prompt class, and TPOT times the tokens of a step: the time of a step (milliseconds)."""
+    """Published TPOT by prompt class, and TPOT times the tokens of a step: the time of a step
+    (milliseconds).
+    """
     shown = [speed for speed in speeds if speed.tpot_ms and speed.acceptance_length]
     figure, axis = axes(0.9 + 0.62 * len(shown))
     for place, speed in enumerate(shown):
@@ -104,15 +149,24 @@ def published_steps(speeds: Sequence[Speed], title: str) -> Chart:
         for shift, value, colour in ((-0.2, tpot, COLOURS[0]), (0.2, step, COLOURS[1])):
             axis.barh(place + shift, value, 0.36, color=colour)
             axis.text(value + 1, place + shift, f"{value:.1f}", va="center")
-    axis.set_yticks(range(len(shown)), [f"{s.prompt_class}, {s.acceptance_length:g} tokens a step" for s in shown])
+    axis.set_yticks(
+        range(len(shown)),
+        [f"{s.prompt_class}, {s.acceptance_length:g} tokens a step" for s in shown],
+    )
     axis.invert_yaxis()
     axis.margins(x=0.1)
     axis.set_xlabel("milliseconds")
     axis.set_title(title)
     bars = axis.containers
-    figure.legend([bars[0], bars[1]], ["TPOT", "TPOT × tokens a step = time of a step"], loc="outside lower center", ncols=2,
-                 )  # fmt: skip
+    figure.legend(
+        [bars[0], bars[1]],
+        ["TPOT", "TPOT × tokens a step = time of a step"],
+        loc="outside lower center",
+        ncols=2,
+    )
     said = "; ".join(
-        f"{s.prompt_class} {s.tpot_ms:g} ms a token, {(s.tpot_ms or 0) * (s.acceptance_length or 0):.0f} ms a step" for s in shown
+        f"{s.prompt_class} {s.tpot_ms:g} ms a token,"
+        f" {(s.tpot_ms or 0) * (s.acceptance_length or 0):.0f} ms a step"
+        for s in shown
     )
     return Chart(figure, f"Bar chart: {title}: {said}.")

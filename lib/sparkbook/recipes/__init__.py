@@ -15,11 +15,24 @@ if TYPE_CHECKING:
     from sparkbook.recipes.catalogue import RecipeError, all, ids, json_schema, load
     from sparkbook.recipes.schema import Recipe
 
-__all__ = ["Container", "Launch", "Recipe", "RecipeError", "Serve", "all", "entrypoint_of", "ids", "json_schema", "load"]
+__all__ = [
+    "Container",
+    "Launch",
+    "Recipe",
+    "RecipeError",
+    "Serve",
+    "all",
+    "entrypoint_of",
+    "ids",
+    "json_schema",
+    "load",
+]
 
 
 def __getattr__(name: str) -> Any:
-    """Loads the catalogue and the schema when they are first asked for: a command that only judges a launch line needs neither."""
+    """Loads the catalogue and the schema when they are first asked for: a command that only judges
+    a launch line needs neither.
+    """
     if name == "Recipe":
         from sparkbook.recipes.schema import Recipe
 

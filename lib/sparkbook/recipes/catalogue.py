@@ -1,9 +1,10 @@
 """Reading recipes: from the catalogue beside this file, or from a file of the user's own.
 
-A recipe may say `extends: ID` and then only what differs: mappings merge key by key, anything else replaces, and null takes a key out.
-Its `variants` say in the same way what differs in the line as it was published, and in one that is clean for a current release; these are
-`ID@as-published` and `ID@lint-clean`. `ids` does not list them: they are views of one recipe.
-A file whose name begins with an underscore is a base to extend and not a recipe by itself.
+A recipe may say `extends: ID` and then only what differs: mappings merge key by key, anything else
+replaces, and null takes a key out. Its `variants` say in the same way what differs in the line as
+it was published, and in one that is clean for a current release; these are `ID@as-published` and
+`ID@lint-clean`. `ids` does not list them: they are views of one recipe. A file whose name begins
+with an underscore is a base to extend and not a recipe by itself.
 """
 
 from __future__ import annotations
@@ -33,18 +34,24 @@ class RecipeError(SparkbookError):
     """A recipe that cannot be used: not found, not readable, or not valid."""
 
 
-_SafeLoader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # libyaml where PyYAML was built with it: eight times faster
+_SafeLoader: Any = getattr(
+    yaml, "CSafeLoader", yaml.SafeLoader
+)  # libyaml where PyYAML was built with it: eight times faster
 
 
 class _Loader(_SafeLoader):
-    """YAML without explicit tags, and with an error where a key is given twice (YAML itself would silently keep the last)."""
+    """YAML without explicit tags, and with an error where a key is given twice (YAML itself would
+    silently keep the last).
+    """
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         seen: set[Any] = set()
         for key_node, _ in node.value:
             key = self.construct_object(key_node, deep=True)
             if isinstance(key, str) and key in seen:
-                raise yaml.constructor.ConstructorError(None, None, f"the key '{key}' is given twice", key_node.start_mark)
+                raise yaml.constructor.ConstructorError(
+                    None, None, f"the key '{key}' is given twice", key_node.start_mark
+                )
             if isinstance(key, str):
                 seen.add(key)
         return super().construct_mapping(node, deep)
@@ -69,8 +76,8 @@ def load(name: str | Path) -> Recipe:
     """The recipe with this id, or the one in this file.
 
     Raises:
-        RecipeError: no such recipe (the message names the closest ids), or its file is not a valid recipe (the message names the file,
-            the key and the allowed values).
+        RecipeError: no such recipe (the message names the closest ids), or its file is not a valid
+            recipe (the message names the file, the key and the allowed values).
     """
     if isinstance(name, Path) or name.endswith((".yaml", ".yml")):
         path = Path(os.path.expanduser(name))  # noqa: PTH111 (leaves alone what it can't expand, where Path would raise)
@@ -81,7 +88,11 @@ def load(name: str | Path) -> Recipe:
     path = _path_of(name)
     if path is None or path.name.startswith("_"):
         close = difflib.get_close_matches(name, ids(), n=3, cutoff=0.4)
-        hint = f"did you mean {', '.join(close)}?" if close else "'sparkbook recipes list' shows them all"
+        hint = (
+            f"did you mean {', '.join(close)}?"
+            if close
+            else "'sparkbook recipes list' shows them all"
+        )
         raise RecipeError(_no_file(name) or f"there is no recipe '{name}'; {hint}")
     return _cached(path, path.stat().st_mtime_ns, variant).model_copy(deep=True)
 
@@ -96,7 +107,11 @@ def _no_file(name: str) -> str | None:
             return None
         if os.path.lexists(path):
             return f"{name} can't be read: it is a link to nothing, or no file"
-    return f"there is no file {name}" if name.startswith((".", "/", "~")) or name.endswith((".txt", ".sh", ".json", ".log")) else None
+    return (
+        f"there is no file {name}"
+        if name.startswith((".", "/", "~")) or name.endswith((".txt", ".sh", ".json", ".log"))
+        else None
+    )
 
 
 @functools.lru_cache(maxsize=256)
@@ -152,20 +167,31 @@ def _varied(data: dict[str, Any], variant: str) -> dict[str, Any]:
     """A variant's data."""
     known = [name for name, patch in data.get("variants", {}).items() if patch is not None]
     if variant not in known:
-        raise RecipeError(f"{data['id']} has no variant '{variant}'; it has {', '.join(known) or 'none'}")
+        raise RecipeError(
+            f"{data['id']} has no variant '{variant}'; it has {', '.join(known) or 'none'}"
+        )
     patch = data.pop("variants")[variant]
-    return merge(data, patch) | {"id": f"{data['id']}@{variant}", "title": f"{data['title']}, {VARIANTS[variant]}"}
+    return merge(data, patch) | {
+        "id": f"{data['id']}@{variant}",
+        "title": f"{data['title']}, {VARIANTS[variant]}",
+    }
 
 
 def _show(path: Path) -> str:
     """A path as the user would write it."""
-    return path.relative_to(CATALOGUE.parent).as_posix() if path.is_relative_to(CATALOGUE) else str(path)
+    return (
+        path.relative_to(CATALOGUE.parent).as_posix()
+        if path.is_relative_to(CATALOGUE)
+        else str(path)
+    )
 
 
 def _merged(path: Path, chain: tuple[Path, ...]) -> dict[str, Any]:
     """The file's data with what it extends underneath."""
     if path in chain:
-        raise RecipeError(f"{_show(path)} extends itself: {' -> '.join(p.stem for p in (*chain, path))}")
+        raise RecipeError(
+            f"{_show(path)} extends itself: {' -> '.join(p.stem for p in (*chain, path))}"
+        )
     data = _read(path)
     base_name = data.pop("extends", None)
     if base_name is None:
@@ -185,13 +211,20 @@ def _merged(path: Path, chain: tuple[Path, ...]) -> dict[str, Any]:
 
 def _read(path: Path) -> dict[str, Any]:
     if path.stat().st_size > _MAX_BYTES:
-        raise RecipeError(f"{_show(path)} is larger than {_MAX_BYTES // 1000} kB, which no recipe is")
+        raise RecipeError(
+            f"{_show(path)} is larger than {_MAX_BYTES // 1000} kB, which no recipe is"
+        )
     try:
         text = path.read_text("utf-8")
-        if "&" in text and any(isinstance(event, yaml.AliasEvent) for event in yaml.parse(text, _Loader)):
+        if "&" in text and any(
+            isinstance(event, yaml.AliasEvent) for event in yaml.parse(text, _Loader)
+        ):
             raise RecipeError(f"{_show(path)}: YAML aliases are not read; use extends")
         if "!" in text and (tagged := _tagged(text)):
-            raise RecipeError(f"{_show(path)} is not valid YAML for a recipe: the tag {tagged} is not read; write the value as it is")
+            raise RecipeError(
+                f"{_show(path)} is not valid YAML for a recipe: the tag {tagged} is not read; write"
+                " the value as it is"
+            )
         data = yaml.load(text, _Loader)
     except UnicodeDecodeError:
         raise RecipeError(f"{_show(path)} is not UTF-8 text") from None
@@ -203,14 +236,27 @@ def _read(path: Path) -> dict[str, Any]:
     except RecursionError:
         raise RecipeError(f"{_show(path)} is nested too deeply") from None
     if not isinstance(data, dict):
-        raise RecipeError(f"{_show(path)} holds {type(data).__name__}, not a mapping of recipe keys")
+        raise RecipeError(
+            f"{_show(path)} holds {type(data).__name__}, not a mapping of recipe keys"
+        )
     return data
 
 
 def _tagged(text: str) -> str | None:
     """The first value's explicit tag."""
-    nodes = (event for event in yaml.parse(text, _Loader) if isinstance(event, yaml.ScalarEvent | yaml.CollectionStartEvent))
-    return next((event.tag for event in nodes if event.tag and not (isinstance(event, yaml.ScalarEvent) and event.tag == "!")), None)
+    nodes = (
+        event
+        for event in yaml.parse(text, _Loader)
+        if isinstance(event, yaml.ScalarEvent | yaml.CollectionStartEvent)
+    )
+    return next(
+        (
+            event.tag
+            for event in nodes
+            if event.tag and not (isinstance(event, yaml.ScalarEvent) and event.tag == "!")
+        ),
+        None,
+    )
 
 
 def _one_line(error: yaml.YAMLError) -> str:
@@ -225,7 +271,8 @@ def merge(base: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
     for key, value in over.items():
         if value is None:
             result.pop(key, None)
-            # A null that removes nothing is a value: env's null passes a variable on, a fact's null says unknown.
+            # A null that removes nothing is a value: env's null passes a variable on, a fact's null
+            # says unknown.
             if key not in base:
                 result[key] = None
         elif isinstance(value, dict) and isinstance(result.get(key), dict):
@@ -238,17 +285,29 @@ def merge(base: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
 def _explain(error: ValidationError) -> Iterator[str]:
     """Pydantic's complaints in the recipe's own terms: the key, what is wrong, and what is allowed."""
     for problem in error.errors():
-        key = ".".join(str(part) for part in problem["loc"] if part not in ("bool", "int", "float", "str")) or "recipe"
+        key = (
+            ".".join(
+                str(part) for part in problem["loc"] if part not in ("bool", "int", "float", "str")
+            )
+            or "recipe"
+        )
         match problem["type"]:
             case "extra_forbidden":
                 allowed = _allowed_keys(problem["loc"][:-1])
                 close = difflib.get_close_matches(str(problem["loc"][-1]), allowed, n=1)
-                hint = f"did you mean '{close[0]}'?" if close else f"allowed here: {', '.join(allowed)}"
+                hint = (
+                    f"did you mean '{close[0]}'?"
+                    if close
+                    else f"allowed here: {', '.join(allowed)}"
+                )
                 yield f"{key}: no such key; {hint}"
             case "missing":
                 yield f"{key}: is missing"
             case "literal_error":
-                yield f"{key}: {problem['input']!r} is not allowed; allowed are {problem['ctx']['expected']}"
+                yield (
+                    f"{key}: {problem['input']!r} is not allowed; allowed are"
+                    f" {problem['ctx']['expected']}"
+                )
             case _:
                 # A mapping is not shown, nor a variable's value: there may be a secret in it.
                 hidden = isinstance(problem["input"], dict | list) or "env" in problem["loc"]
@@ -272,7 +331,11 @@ def _allowed_keys(location: tuple[int | str, ...]) -> list[str]:
     node: dict[str, Any] = schema
     for part in location:
         node = _resolve(node, schema)
-        node = node.get("items", {}) if isinstance(part, int) else node.get("properties", {}).get(part, {})
+        node = (
+            node.get("items", {})
+            if isinstance(part, int)
+            else node.get("properties", {}).get(part, {})
+        )
     return sorted(_resolve(node, schema).get("properties", {}))
 
 

@@ -1,7 +1,8 @@
 """What is started: the part of a recipe that a launch line can say.
 
-A `Launch` is what `sparkbook.formats` writes as a `docker run` line, a compose file or a bare `vllm serve` line, and reads back.
-Everything else in a recipe (facts, figures, warnings) is about the model, not about the start.
+A `Launch` is what `sparkbook.formats` writes as a `docker run` line, a compose file or a bare
+`vllm serve` line, and reads back. Everything else in a recipe (facts, figures, warnings) is about
+the model, not about the start.
 """
 
 from __future__ import annotations
@@ -18,20 +19,25 @@ from sparkbook.units import parse_size
 
 
 class Strict(BaseModel):
-    """A model that refuses keys it does not know, so that a misspelt key is an error and not a silent default."""
+    """A model that refuses keys it does not know, so that a misspelt key is an error and not a
+    silent default.
+    """
 
     model_config = ConfigDict(extra="forbid")
 
 
 def _may_be_port(value: Any) -> bool:
-    return (isinstance(value, int) and 1 <= value <= 65535) or (isinstance(value, str) and re.search(r"[{$]", value) is not None)
+    return (isinstance(value, int) and 1 <= value <= 65535) or (
+        isinstance(value, str) and re.search(r"[{$]", value) is not None
+    )
 
 
 def check_plain(value: Any, printable: bool = False) -> None:
-    """A `ValueError` for a number that is none anywhere in a value, and where it has to be `printable`, for a text with control characters.
+    """A `ValueError` for a number that is none anywhere in a value, and where it has to be
+    `printable`, for a text with control characters.
 
-    Line breaks and tabs are text; other control characters, and the marks that turn the direction of writing, may move a cursor or hide
-    letters.
+    Line breaks and tabs are text; other control characters, and the marks that turn the direction
+    of writing, may move a cursor or hide letters.
     """
     if isinstance(value, dict):
         for pair in value.items():
@@ -52,29 +58,46 @@ Value = bool | int | float | str | list[Any] | dict[str, Any]
 """Value of a serve argument: `true` for a bare flag, a mapping for JSON, a list for several words."""
 
 EntryPoint = Literal["command", "vllm-serve", "wrapper"]
-"""What an image runs by itself: any command it is given (`command`), `vllm serve` (the words after the image are its arguments), or a
-script of its own that reads environment variables (`wrapper`)."""
+"""What an image runs by itself: any command it is given (`command`), `vllm serve` (the words after
+the image are its arguments), or a script of its own that reads environment variables (`wrapper`).
+"""
 
 _VLLM_SERVE = re.compile(r"^(docker\.io/)?vllm/vllm-openai\b|/vllm-openai\b")
 _WRAPPER = re.compile(r"^(docker\.io/)?avarok/|\baeon-7/vllm-|^vllm-dflash-tq\b")
 
 SHORT_FLAGS = {
-    "tp": "tensor-parallel-size", "pp": "pipeline-parallel-size", "dp": "data-parallel-size", "ep": "enable-expert-parallel",
-    "q": "quantization", "sc": "speculative-config", "cc": "compilation-config", "n": "nnodes", "r": "node-rank",
-    "ac": "attention-config", "dc": "diffusion-config", "asc": "api-server-count",
-    "dcp": "decode-context-parallel-size", "pcp": "prefill-context-parallel-size",
-    "dpn": "data-parallel-rank", "dpr": "data-parallel-start-rank", "dpl": "data-parallel-size-local", "dpa": "data-parallel-address",
-    "dpp": "data-parallel-rpc-port", "dpb": "data-parallel-backend", "dph": "data-parallel-hybrid-lb",
-    "dpe": "data-parallel-external-lb", "dpm": "data-parallel-multi-port-external-lb",
-}  # fmt: skip
+    "tp": "tensor-parallel-size",
+    "pp": "pipeline-parallel-size",
+    "dp": "data-parallel-size",
+    "ep": "enable-expert-parallel",
+    "q": "quantization",
+    "sc": "speculative-config",
+    "cc": "compilation-config",
+    "n": "nnodes",
+    "r": "node-rank",
+    "ac": "attention-config",
+    "dc": "diffusion-config",
+    "asc": "api-server-count",
+    "dcp": "decode-context-parallel-size",
+    "pcp": "prefill-context-parallel-size",
+    "dpn": "data-parallel-rank",
+    "dpr": "data-parallel-start-rank",
+    "dpl": "data-parallel-size-local",
+    "dpa": "data-parallel-address",
+    "dpp": "data-parallel-rpc-port",
+    "dpb": "data-parallel-backend",
+    "dph": "data-parallel-hybrid-lb",
+    "dpe": "data-parallel-external-lb",
+    "dpm": "data-parallel-multi-port-external-lb",
+}
 """Short options of `vllm serve` and their long names (vLLM 0.32.0's own parser)."""
 
 
 def entrypoint_of(image: str) -> EntryPoint:
     """What the image with this name runs by itself.
 
-    The official `vllm/vllm-openai` images start `vllm serve`, so those two words must not be given again; NVIDIA's NGC images and most
-    self-built ones start whatever they are told.
+    The official `vllm/vllm-openai` images start `vllm serve`, so those two words must not be given
+    again; NVIDIA's NGC images and most self-built ones start whatever they are told.
     """
     if _VLLM_SERVE.search(image):
         return "vllm-serve"
@@ -82,9 +105,11 @@ def entrypoint_of(image: str) -> EntryPoint:
 
 
 def canonical(value: Value) -> Value:
-    """The one form of a serve argument's value, so that what a command line says and what a recipe says compare equal.
+    """The one form of a serve argument's value, so that what a command line says and what a recipe
+    says compare equal.
 
-    A command line knows only words: `"8"` and `8`, `["a"]` and `"a"` are the same there, and a word in braces is JSON.
+    A command line knows only words: `"8"` and `8`, `["a"]` and `"a"` are the same there, and a word
+        in braces is JSON.
     """
     if isinstance(value, list):
         return canonical(value[0]) if len(value) == 1 else [canonical(item) for item in value]
@@ -109,13 +134,24 @@ class Container(Strict):
     name: str | None = Field(None, pattern=r"^[a-zA-Z0-9][a-zA-Z0-9_.-]*$")
     gpus: str | None = Field(None, description="`--gpus`: `all`, or a list of devices")
     runtime: str | None = Field(None, description="container runtime, such as `nvidia`")
-    ipc: str | None = Field(None, description="`host` shares the host's memory segments, which vLLM's workers use")
+    ipc: str | None = Field(
+        None, description="`host` shares the host's memory segments, which vLLM's workers use"
+    )
     shm_size: str | None = Field(None, description="size of /dev/shm, such as `16g`")
-    network: str | None = Field(None, description="`host`, or a network's name; left out: a bridge with published ports")
+    network: str | None = Field(
+        None, description="`host`, or a network's name; left out: a bridge with published ports"
+    )
     restart: str | None = Field(None, pattern=r"^(no|always|unless-stopped|on-failure(:\d+)?)$")
-    ports: list[str] = Field(default_factory=list, description="`ADDRESS:HOST:CONTAINER`, as docker's `-p`")
-    volumes: list[str] = Field(default_factory=list, description="`HOST:CONTAINER` or `HOST:CONTAINER:ro`, as docker's `-v`")
-    ulimits: dict[str, str] = Field(default_factory=dict, description="limit: `SOFT` or `SOFT:HARD`")
+    ports: list[str] = Field(
+        default_factory=list, description="`ADDRESS:HOST:CONTAINER`, as docker's `-p`"
+    )
+    volumes: list[str] = Field(
+        default_factory=list,
+        description="`HOST:CONTAINER` or `HOST:CONTAINER:ro`, as docker's `-v`",
+    )
+    ulimits: dict[str, str] = Field(
+        default_factory=dict, description="limit: `SOFT` or `SOFT:HARD`"
+    )
     user: str | None = None
     entrypoint: str | None = Field(None, description="replaces the image's own entry point")
 
@@ -123,11 +159,18 @@ class Container(Strict):
     @classmethod
     def _ports(cls, ports: list[str]) -> list[str]:
         for port in ports:
-            if not re.fullmatch(r"((\d+\.){3}\d+:|\[[0-9a-f:]+\]:)?\d{1,9}:\d{1,9}(/(tcp|udp))?", port, re.ASCII):
-                raise ValueError(f"'{port}' is not a published port: write ADDRESS:HOST:CONTAINER, such as 127.0.0.1:8000:8000")
+            if not re.fullmatch(
+                r"((\d+\.){3}\d+:|\[[0-9a-f:]+\]:)?\d{1,9}:\d{1,9}(/(tcp|udp))?", port, re.ASCII
+            ):
+                raise ValueError(
+                    f"'{port}' is not a published port: write ADDRESS:HOST:CONTAINER, such as"
+                    " 127.0.0.1:8000:8000"
+                )
             numbers = port.partition("/")[0].rsplit("]:", 1)[-1].split(":")[-2:]
             if not all(1 <= int(number) <= 65535 for number in numbers):
-                raise ValueError(f"'{port[:60]}' is not a published port: a port is a number from 1 to 65535")
+                raise ValueError(
+                    f"'{port[:60]}' is not a published port: a port is a number from 1 to 65535"
+                )
         return ports
 
     @field_validator("volumes")
@@ -135,15 +178,23 @@ class Container(Strict):
     def _volumes(cls, volumes: list[str]) -> list[str]:
         for volume in volumes:
             if not re.fullmatch(r"[^:]+:/[^:]*(:(ro|rw|z|Z))?", volume):
-                raise ValueError(f"'{volume}' is not a volume: write HOST:CONTAINER, such as ~/vllm:/models, or HOST:CONTAINER:ro")
+                raise ValueError(
+                    f"'{volume}' is not a volume: write HOST:CONTAINER, such as ~/vllm:/models, or"
+                    " HOST:CONTAINER:ro"
+                )
         return volumes
 
     @field_validator("ulimits")
     @classmethod
     def _ulimits(cls, ulimits: dict[str, str]) -> dict[str, str]:
         for name, limit in ulimits.items():
-            if not re.fullmatch(r"[a-z]+", name) or not re.fullmatch(r"(-1|\d+)(:(-1|\d+))?", limit, re.ASCII):
-                raise ValueError(f"'{name}: {limit}' is not a limit: write SOFT or SOFT:HARD in numbers, such as memlock: '-1:-1'")
+            if not re.fullmatch(r"[a-z]+", name) or not re.fullmatch(
+                r"(-1|\d+)(:(-1|\d+))?", limit, re.ASCII
+            ):
+                raise ValueError(
+                    f"'{name}: {limit}' is not a limit: write SOFT or SOFT:HARD in numbers, such as"
+                    " memlock: '-1:-1'"
+                )
         return ulimits
 
     @field_validator("shm_size")
@@ -162,7 +213,9 @@ class Container(Strict):
         return self
 
     def on_host(self, path: str) -> str:
-        """The host's name of a path inside the container, through the volumes; unchanged where no volume holds it."""
+        """The host's name of a path inside the container, through the volumes; unchanged where no
+        volume holds it.
+        """
         mounts = [volume.split(":")[:2] for volume in self.volumes]
         for host, inside in sorted(mounts, key=lambda mount: -len(mount[1])):
             if path == inside or path.startswith(inside.rstrip("/") + "/"):
@@ -173,11 +226,22 @@ class Container(Strict):
 class Serve(Strict):
     """The `vllm serve` command: the model and its arguments, in order."""
 
-    model: str | None = Field(None, description="handle or path to serve; left out where the recipe's model.repo is meant")
-    model_option: bool = Field(False, description="give the model as `--model X` instead of as the first word")
-    args: dict[str, Value] = Field(default_factory=dict, description="option without dashes: value; `true` for a bare flag")
-    before: list[str] = Field(default_factory=list, description="shell commands to run in the container before serving")
-    command: list[str] | None = Field(None, description="for an image with a wrapper script: the words after the image, as they are")
+    model: str | None = Field(
+        None, description="handle or path to serve; left out where the recipe's model.repo is meant"
+    )
+    model_option: bool = Field(
+        False, description="give the model as `--model X` instead of as the first word"
+    )
+    args: dict[str, Value] = Field(
+        default_factory=dict, description="option without dashes: value; `true` for a bare flag"
+    )
+    before: list[str] = Field(
+        default_factory=list, description="shell commands to run in the container before serving"
+    )
+    command: list[str] | None = Field(
+        None,
+        description="for an image with a wrapper script: the words after the image, as they are",
+    )
 
     @field_validator("args")
     @classmethod
@@ -185,38 +249,60 @@ class Serve(Strict):
         result: dict[str, Value] = {}
         for given, value in args.items():
             if not re.fullmatch(r"[a-zA-Z][\w.-]*", given, re.ASCII):
-                raise ValueError(f"'{given}' is not an option: write its long name without dashes, such as max-model-len")
+                raise ValueError(
+                    f"'{given}' is not an option: write its long name without dashes, such as"
+                    " max-model-len"
+                )
             name = option_name(given)
             if name in result:
                 raise ValueError(f"{name} is given twice")
             if value is False:
-                raise ValueError(f"{name}: false is not a value on a command line: leave it out, or write no-{name}: true")
-            if isinstance(value, list) and any(item is None or isinstance(item, bool | list) for item in value):
-                raise ValueError(f"{name}: a list holds the words after the option: strings, numbers or mappings")
+                raise ValueError(
+                    f"{name}: false is not a value on a command line: leave it out, or write"
+                    f" no-{name}: true"
+                )
+            if isinstance(value, list) and any(
+                item is None or isinstance(item, bool | list) for item in value
+            ):
+                raise ValueError(
+                    f"{name}: a list holds the words after the option: strings, numbers or mappings"
+                )
             result[name] = canonical(value) if value != [] else ""
             if result[name] == "":
                 raise ValueError(f"{name}: an option needs a value, or true for a bare flag")
             # A placeholder that nobody has filled in yet is the linter's matter.
             if name == "port" and not _may_be_port(result[name]):
-                raise ValueError(f"port: {str(value)[:40]} is not a port: write a number from 1 to 65535")
+                raise ValueError(
+                    f"port: {str(value)[:40]} is not a port: write a number from 1 to 65535"
+                )
             if name == "api-key":
-                raise ValueError("api-key is a secret and stands in no recipe: leave it out, and write VLLM_API_KEY: null under env")
+                raise ValueError(
+                    "api-key is a secret and stands in no recipe: leave it out, and write"
+                    " VLLM_API_KEY: null under env"
+                )
         return result
 
 
 def option_name(name: str) -> str:
-    """The one spelling of an option: long, with dashes. vLLM takes underscores for dashes up to the first dot."""
+    """The one spelling of an option: long, with dashes. vLLM takes underscores for dashes up to the
+    first dot.
+    """
     head, dot, rest = name.partition(".")
     return SHORT_FLAGS.get(head, head.replace("_", "-")) + dot + rest
 
 
 def check_env(env: dict[str, str | None]) -> dict[str, str | None]:
-    """The environment variables, if every name is one and no secret is written out; a `ValueError` (never with a value in it) if not."""
+    """The environment variables, if every name is one and no secret is written out; a `ValueError`
+    (never with a value in it) if not.
+    """
     for name, value in env.items():
         if not re.fullmatch(r"[A-Za-z_]\w*", name, re.ASCII):
             raise ValueError(f"'{name}' is not the name of an environment variable")
         if value is not None and is_secret(name):
-            raise ValueError(f"{name} is a secret and stands in no recipe: write null, and it is taken from the caller's environment")
+            raise ValueError(
+                f"{name} is a secret and stands in no recipe: write null, and it is taken from the"
+                " caller's environment"
+            )
     return env
 
 
@@ -227,10 +313,14 @@ Env = Annotated[dict[str, str | None], AfterValidator(check_env)]
 class Launch(Strict):
     """Everything that a launch line says."""
 
-    image: str | None = Field(None, description="image with tag or digest; None for a process without a container")
+    image: str | None = Field(
+        None, description="image with tag or digest; None for a process without a container"
+    )
     entrypoint: EntryPoint = "command"
     container: Container = Field(default_factory=Container)
-    env: Env = Field(default_factory=dict, description="variable: value; null passes the caller's own value on")
+    env: Env = Field(
+        default_factory=dict, description="variable: value; null passes the caller's own value on"
+    )
     serve: Serve = Field(default_factory=Serve)
 
     @property
@@ -238,7 +328,8 @@ class Launch(Strict):
         """The port a client on the host talks to (vLLM's own default: 8000).
 
         Raises:
-            SparkbookError: what is given as the port is no number, such as a placeholder that nothing filled in.
+            SparkbookError: what is given as the port is no number, such as a placeholder that
+                nothing filled in.
         """
         if self.container.ports:
             return int(self.container.ports[0].split("/")[0].split(":")[-2])
@@ -248,19 +339,38 @@ class Launch(Strict):
         return int(str(port))
 
     def on_host(self) -> Launch:
-        """The same start without a container: paths through the volumes, the port that was published, bound to loopback.
+        """The same start without a container: paths through the volumes, the port that was
+        published, bound to loopback.
 
-        A process inherits its caller's environment, so variables that a container has to be handed (null) need no mention.
+        A process inherits its caller's environment, so variables that a container has to be handed
+        (null) need no mention.
         """
-        args = {name: self.container.on_host(value) if isinstance(value, str) else _paths(value, self.container)
-                for name, value in self.serve.args.items()}  # fmt: skip
+        args = {
+            name: (
+                self.container.on_host(value)
+                if isinstance(value, str)
+                else _paths(value, self.container)
+            )
+            for name, value in self.serve.args.items()
+        }
         if args.get("host", "0.0.0.0") in ("0.0.0.0", "::"):
             args["host"] = "127.0.0.1"
-        if self.container.ports and self.port != int(self.container.ports[0].split("/")[0].split(":")[-1]):
+        if self.container.ports and self.port != int(
+            self.container.ports[0].split("/")[0].split(":")[-1]
+        ):
             args["port"] = self.port
         model = self.serve.model and self.container.on_host(self.serve.model)
-        env = {name: self.container.on_host(value) for name, value in self.env.items() if value is not None}
-        return Launch(env=env, serve=self.serve.model_copy(update={"args": args, "model": model, "before": list(self.serve.before)}))
+        env = {
+            name: self.container.on_host(value)
+            for name, value in self.env.items()
+            if value is not None
+        }
+        return Launch(
+            env=env,
+            serve=self.serve.model_copy(
+                update={"args": args, "model": model, "before": list(self.serve.before)}
+            ),
+        )
 
 
 def _paths(value: Value, container: Container) -> Value:

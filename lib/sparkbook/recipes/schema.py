@@ -1,7 +1,8 @@
 """The recipe: everything known about serving one model in one way, as one validated value.
 
-A recipe is a superset of what NVIDIA's local-ai-inference-recipes (version 4) and sparkrun's recipes (version 2) can say. Facts that are
-not known are null, never zero. Whatever is a claim carries the id of a source listed at the end of the recipe.
+A recipe is a superset of what NVIDIA's local-ai-inference-recipes (version 4) and sparkrun's
+recipes (version 2) can say. Facts that are not known are null, never zero. Whatever is a claim
+carries the id of a source listed at the end of the recipe.
 """
 
 from __future__ import annotations
@@ -12,14 +13,38 @@ from typing import Annotated, Any, Literal
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
-from sparkbook.recipes.launch import Container, EntryPoint, Env, Launch, Serve, Strict, check_plain, entrypoint_of
+from sparkbook.recipes.launch import (
+    Container,
+    EntryPoint,
+    Env,
+    Launch,
+    Serve,
+    Strict,
+    check_plain,
+    entrypoint_of,
+)
 from sparkbook.units import gb_to_gib
 
 Status = Literal["published", "lint-clean", "run"]
-"""`published`: taken over from its sources; `lint-clean`: judged against the release it names; `run`: executed by this project."""
+"""`published`: taken over from its sources; `lint-clean`: judged against the release it names;
+`run`: executed by this project.
+"""
 
-Family = Literal["qwen", "gemma", "nvidia", "mistral", "openai", "meta", "microsoft", "poolside", "embedded", "other"]
-SourceId = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9.-]*$", description="id of one of the recipe's sources")]
+Family = Literal[
+    "qwen",
+    "gemma",
+    "nvidia",
+    "mistral",
+    "openai",
+    "meta",
+    "microsoft",
+    "poolside",
+    "embedded",
+    "other",
+]
+SourceId = Annotated[
+    str, Field(pattern=r"^[a-z0-9][a-z0-9.-]*$", description="id of one of the recipe's sources")
+]
 
 
 class Source(Strict):
@@ -45,29 +70,47 @@ class Context(Strict):
     """Context lengths in tokens."""
 
     native: int | None = Field(None, gt=0, description="what the checkpoint was trained for")
-    extended: int | None = Field(None, gt=0, description="what it reaches with a rope extension such as YaRN")
+    extended: int | None = Field(
+        None, gt=0, description="what it reaches with a rope extension such as YaRN"
+    )
 
 
 class Model(Strict):
     """The checkpoint."""
 
-    repo: str = Field(description="Hugging Face handle, or the name of a model that ships with this package")
-    revision: str | None = Field(None, description="commit of the repository; null: not pinned by any source")
+    repo: str = Field(
+        description="Hugging Face handle, or the name of a model that ships with this package"
+    )
+    revision: str | None = Field(
+        None, description="commit of the repository; null: not pinned by any source"
+    )
     publisher: str | None = None
     architecture: str | None = Field(None, description="class name in the checkpoint's config.json")
     design: str | None = Field(None, description="in words: `MoE, hybrid attention`")
     mixture_of_experts: bool | None = None
     total_params_b: float | None = Field(None, gt=0, description="10^9 parameters")
-    active_params_b: float | None = Field(None, gt=0, description="10^9 parameters that take part in one token")
+    active_params_b: float | None = Field(
+        None, gt=0, description="10^9 parameters that take part in one token"
+    )
     quantization: Quantization
-    weights_gb: float | None = Field(None, gt=0, description="size of the weights in GB (10^9 bytes)")
+    weights_gb: float | None = Field(
+        None, gt=0, description="size of the weights in GB (10^9 bytes)"
+    )
     weights_counted: bool = Field(
-        False, description="`weights_gb` is the middle of what shape and formats give: no source states a size, or what it states is false"
+        False,
+        description=(
+            "`weights_gb` is the middle of what shape and formats give: no source states a size, or"
+            " what it states is false"
+        ),
     )
     context: Context = Field(default_factory=Context)
-    modalities: list[Literal["text", "image", "video", "audio"]] = Field(default_factory=lambda: ["text"], min_length=1)
+    modalities: list[Literal["text", "image", "video", "audio"]] = Field(
+        default_factory=lambda: ["text"], min_length=1
+    )
     licence: str | None = None
-    gated: bool | None = Field(None, description="whether a licence has to be accepted before the download")
+    gated: bool | None = Field(
+        None, description="whether a licence has to be accepted before the download"
+    )
 
     @property
     def weights_gib(self) -> float | None:
@@ -79,7 +122,12 @@ class Draft(Strict):
     """How tokens are proposed in speculative decoding."""
 
     method: Literal["mtp", "dflash", "ngram", "draft_model", "eagle3", "suffix"]
-    model: str | None = Field(None, description="handle or path of a separate draft; null: built into the target or none needed")
+    model: str | None = Field(
+        None,
+        description=(
+            "handle or path of a separate draft; null: built into the target or none needed"
+        ),
+    )
     tokens: int = Field(gt=0, description="num_speculative_tokens")
     params_b: float | None = Field(None, gt=0)
     size_gb: float | None = Field(None, gt=0)
@@ -90,11 +138,20 @@ class Image(Strict):
     """The container image."""
 
     ref: str = Field(description="name and tag")
-    digest: str | None = Field(None, pattern=r"^sha256:[0-9a-f]{64}$", description="null: no source gives it; the tag may move")
-    vllm: str | None = Field(None, description="vLLM release inside, or the range that works: `==0.19.0`, `>=0.21`")
+    digest: str | None = Field(
+        None,
+        pattern=r"^sha256:[0-9a-f]{64}$",
+        description="null: no source gives it; the tag may move",
+    )
+    vllm: str | None = Field(
+        None, description="vLLM release inside, or the range that works: `==0.19.0`, `>=0.21`"
+    )
     platforms: list[str] = Field(default_factory=lambda: ["linux/arm64"])
     entrypoint: EntryPoint | None = Field(None, description="left out: known from the name")
-    moving: bool = Field(False, description="the tag is re-pushed (nightly, latest): pin a digest before depending on it")
+    moving: bool = Field(
+        False,
+        description="the tag is re-pushed (nightly, latest): pin a digest before depending on it",
+    )
 
     @field_validator("vllm")
     @classmethod
@@ -102,14 +159,18 @@ class Image(Strict):
         try:
             SpecifierSet(text or "")
         except InvalidSpecifier:
-            raise ValueError(f"'{text}' is not a version range: write ==0.19.0 or >=0.21,<0.24") from None
+            raise ValueError(
+                f"'{text}' is not a version range: write ==0.19.0 or >=0.21,<0.24"
+            ) from None
         return text
 
 
 class PrepareStep(Strict):
     """Something to do once on the host before the first start."""
 
-    do: Literal["download", "fetch", "run"] = Field(description="download a repository, fetch one file, or run a command")
+    do: Literal["download", "fetch", "run"] = Field(
+        description="download a repository, fetch one file, or run a command"
+    )
     why: str
     repo: str | None = None
     url: str | None = None
@@ -120,7 +181,9 @@ class PrepareStep(Strict):
 
     @model_validator(mode="after")
     def _complete(self) -> PrepareStep:
-        needs = {"download": ["repo"], "fetch": ["url", "to", "sha256"], "run": ["command"]}[self.do]
+        needs = {"download": ["repo"], "fetch": ["url", "to", "sha256"], "run": ["command"]}[
+            self.do
+        ]
         if missing := [name for name in needs if getattr(self, name) is None]:
             raise ValueError(f"a '{self.do}' step needs {', '.join(missing)}")
         if self.sha256 and self.sha256 != "unknown" and not _is_sha256(self.sha256):
@@ -142,17 +205,23 @@ class RequestDefaults(Strict):
     max_tokens: int | None = Field(None, gt=0)
     chat_template_kwargs: dict[str, Any] = Field(default_factory=dict)
     reasoning_effort: str | None = None
-    system_prompt: str | None = Field(None, description="the text, or the file of the repository that holds it")
+    system_prompt: str | None = Field(
+        None, description="the text, or the file of the repository that holds it"
+    )
     source: SourceId | None = None
 
     def body(self) -> dict[str, Any]:
-        """The fields as they go into a request's JSON body; a system prompt is a message, not a field."""
+        """The fields as they go into a request's JSON body; a system prompt is a message, not a
+        field.
+        """
         values = self.model_dump(exclude={"use", "source", "system_prompt"}, exclude_none=True)
         return {name: value for name, value in values.items() if value != {}}
 
 
 class Capabilities(Strict):
-    """What this recipe's launch line makes the server able to do; readiness checks what is claimed here."""
+    """What this recipe's launch line makes the server able to do; readiness checks what is claimed
+    here.
+    """
 
     tools: bool = False
     reasoning: bool = False
@@ -171,7 +240,9 @@ class Remark(Strict):
 
 
 class Correction(Strict):
-    """A claim of a source that is wrong or has expired: the claim, what holds now, and since when that is known."""
+    """A claim of a source that is wrong or has expired: the claim, what holds now, and since when
+    that is known.
+    """
 
     claim: str
     now: str
@@ -187,7 +258,9 @@ class AccuracyRow(Strict):
 
 
 class Accuracy(Strict):
-    """A table of scores. With two series named baseline and quantized it says what quantization cost."""
+    """A table of scores. With two series named baseline and quantized it says what quantization
+    cost.
+    """
 
     title: str
     series: list[str] = Field(min_length=1)
@@ -200,7 +273,9 @@ class Accuracy(Strict):
     def _rectangular(self) -> Accuracy:
         for row in self.rows:
             if len(row.values) != len(self.series):
-                raise ValueError(f"'{row.label}' has {len(row.values)} values for {len(self.series)} series")
+                raise ValueError(
+                    f"'{row.label}' has {len(row.values)} values for {len(self.series)} series"
+                )
         return self
 
 
@@ -213,14 +288,22 @@ class Speed(Strict):
     context_tokens: int | None = Field(None, gt=0)
     prompt_tokens: int | None = Field(None, gt=0)
     output_tokens: int | None = Field(None, gt=0)
-    decode_tok_s: float | None = Field(None, gt=0, description="one request's decode rate; of a range, its lower end")
-    decode_tok_s_max: float | None = Field(None, gt=0, description="upper end of a range, or a peak")
-    aggregate_tok_s: float | None = Field(None, gt=0, description="all concurrent requests together")
+    decode_tok_s: float | None = Field(
+        None, gt=0, description="one request's decode rate; of a range, its lower end"
+    )
+    decode_tok_s_max: float | None = Field(
+        None, gt=0, description="upper end of a range, or a peak"
+    )
+    aggregate_tok_s: float | None = Field(
+        None, gt=0, description="all concurrent requests together"
+    )
     prefill_tok_s: float | None = Field(None, gt=0)
     ttft_ms: float | None = Field(None, gt=0)
     tpot_ms: float | None = Field(None, gt=0)
     acceptance: float | None = Field(None, ge=0, le=1, description="accepted / drafted tokens")
-    acceptance_length: float | None = Field(None, ge=1, description="tokens a step, the target's own included")
+    acceptance_length: float | None = Field(
+        None, ge=1, description="tokens a step, the target's own included"
+    )
     machine: str
     date: datetime.date | None = None
     note: str | None = None
@@ -228,12 +311,16 @@ class Speed(Strict):
 
     @property
     def on_spark(self) -> bool:
-        """Whether it was measured on a Spark. Other machines' figures are shown with their machine, never beside a Spark's."""
+        """Whether it was measured on a Spark. Other machines' figures are shown with their machine,
+        never beside a Spark's.
+        """
         return "spark" in self.machine.lower()
 
     @property
     def best_tok_s(self) -> float | None:
-        """One request's decode rate; of a range its upper end, but of an average and a momentary peak the average."""
+        """One request's decode rate; of a range its upper end, but of an average and a momentary
+        peak the average.
+        """
         if self.decode_tok_s is not None and "peak" in (self.note or "").lower():
             return self.decode_tok_s
         return self.decode_tok_s_max or self.decode_tok_s
@@ -250,8 +337,9 @@ class Benchmarks(Strict):
 def _entries(value: Any) -> Any:
     """A list that may also be written as a mapping `name: entry`.
 
-    A list replaces the list of the recipe that is extended; a mapping merges with its mapping, so that a variant can add an entry, or take
-    one out with null, and need not repeat the others. The names matter to the merge only and are dropped here.
+    A list replaces the list of the recipe that is extended; a mapping merges with its mapping, so
+    that a variant can add an entry, or take one out with null, and need not repeat the others. The
+    names matter to the merge only and are dropped here.
     """
     return list(value.values()) if isinstance(value, dict) else value
 
@@ -260,7 +348,9 @@ def _sources(value: Any) -> Any:
     """As `_entries`, where the name is the source's id."""
     if not isinstance(value, dict):
         return value
-    return [{"id": name, **entry} if isinstance(entry, dict) else entry for name, entry in value.items()]
+    return [
+        {"id": name, **entry} if isinstance(entry, dict) else entry for name, entry in value.items()
+    ]
 
 
 def _or_mapping(schema: dict[str, Any]) -> None:
@@ -274,9 +364,11 @@ def _or_source_mapping(schema: dict[str, Any]) -> None:
     text = {"anyOf": [{"type": "string"}, {"type": "null"}]}
     schema["type"] = ["array", "object"]
     schema["additionalProperties"] = {
-        "type": "object", "required": ["title"], "additionalProperties": False,
+        "type": "object",
+        "required": ["title"],
+        "additionalProperties": False,
         "properties": {"title": {"type": "string"}, "url": text, "date": text},
-    }  # fmt: skip
+    }
 
 
 class Topology(Strict):
@@ -312,27 +404,47 @@ class Recipe(Strict):
     prepare: list[PrepareStep] = Field(default_factory=list)
     request: list[RequestDefaults] = Field(default_factory=list)
     capabilities: Capabilities = Field(default_factory=Capabilities)
-    remarks: Annotated[list[Remark], BeforeValidator(_entries)] = Field(default_factory=list, json_schema_extra=_or_mapping)
-    corrections: Annotated[list[Correction], BeforeValidator(_entries)] = Field(default_factory=list, json_schema_extra=_or_mapping)
+    remarks: Annotated[list[Remark], BeforeValidator(_entries)] = Field(
+        default_factory=list, json_schema_extra=_or_mapping
+    )
+    corrections: Annotated[list[Correction], BeforeValidator(_entries)] = Field(
+        default_factory=list, json_schema_extra=_or_mapping
+    )
     benchmarks: Benchmarks = Field(default_factory=Benchmarks)
     topology: Topology = Field(default_factory=Topology)
     variants: dict[Literal["as-published", "lint-clean"], dict[str, Any] | None] = Field(
-        default_factory=dict, description="what differs in each variant, merged as `extends` merges; null: there is none"
+        default_factory=dict,
+        description="what differs in each variant, merged as `extends` merges; null: there is none",
     )
     foreign: dict[str, dict[str, Any]] = Field(
         default_factory=dict,
-        description="of a recipe read from another format: by the format's name, what has no field here; without effect",
+        description=(
+            "of a recipe read from another format: by the format's name, what has no field here;"
+            " without effect"
+        ),
     )
-    guide_section: str | None = Field(None, description="section of the guide that it comes from, such as 7.1.1")
-    sources: Annotated[list[Source], BeforeValidator(_sources)] = Field(min_length=1, json_schema_extra=_or_source_mapping)
+    guide_section: str | None = Field(
+        None, description="section of the guide that it comes from, such as 7.1.1"
+    )
+    sources: Annotated[list[Source], BeforeValidator(_sources)] = Field(
+        min_length=1, json_schema_extra=_or_source_mapping
+    )
 
     @model_validator(mode="before")
     @classmethod
     def _printable(cls, data: Any) -> Any:
-        # What is started may hold any character, and is quoted by whoever writes it; everything else is shown as it is.
+        # What is started may hold any character, and is quoted by whoever writes it; everything
+        # else is shown as it is.
         if isinstance(data, dict):
             check_plain(data)
-            check_plain({key: value for key, value in data.items() if key not in ("serve", "container", "env")}, printable=True)
+            check_plain(
+                {
+                    key: value
+                    for key, value in data.items()
+                    if key not in ("serve", "container", "env")
+                },
+                printable=True,
+            )
         return data
 
     @model_validator(mode="after")
@@ -342,17 +454,28 @@ class Recipe(Strict):
             raise ValueError(f"sources: {', '.join(sorted(twice))} is listed twice")
         for place, name in self._cited():
             if name not in known:
-                raise ValueError(f"{place} cites the source '{name}', which is not listed; listed are {', '.join(known)}")
+                raise ValueError(
+                    f"{place} cites the source '{name}', which is not listed; listed are"
+                    f" {', '.join(known)}"
+                )
         return self
 
     def _cited(self) -> list[tuple[str, str]]:
         """Every citation: where it stands, and the source's id."""
         groups = {
-            "remarks": self.remarks, "corrections": self.corrections, "request": self.request,
-            "benchmarks.accuracy": self.benchmarks.accuracy, "benchmarks.speed": self.benchmarks.speed,
+            "remarks": self.remarks,
+            "corrections": self.corrections,
+            "request": self.request,
+            "benchmarks.accuracy": self.benchmarks.accuracy,
+            "benchmarks.speed": self.benchmarks.speed,
             "benchmarks.claims": self.benchmarks.claims,
-        }  # fmt: skip
-        return [(f"{group}[{i}]", item.source) for group, items in groups.items() for i, item in enumerate(items) if item.source]
+        }
+        return [
+            (f"{group}[{i}]", item.source)
+            for group, items in groups.items()
+            for i, item in enumerate(items)
+            if item.source
+        ]
 
     @model_validator(mode="after")
     def _launch_is_valid(self) -> Recipe:
@@ -368,11 +491,18 @@ class Recipe(Strict):
             entrypoint = self.image.entrypoint or entrypoint_of(self.image.ref)
         serve = self.serve
         if entrypoint == "wrapper" and serve.command is None:
-            # The wrapper script takes its model from environment variables: no word follows the image.
+            # The wrapper script takes its model from environment variables: no word follows the
+            # image.
             serve = serve.model_copy(update={"command": []})
         if serve.model is None and serve.command is None:
             serve = serve.model_copy(update={"model": self.model.repo})
-        return Launch(image=image, entrypoint=entrypoint or "command", container=self.container, env=dict(self.env), serve=serve)
+        return Launch(
+            image=image,
+            entrypoint=entrypoint or "command",
+            container=self.container,
+            env=dict(self.env),
+            serve=serve,
+        )
 
     @property
     def served_name(self) -> str:

@@ -1,6 +1,8 @@
-"""What each vLLM release accepts: options, environment variables, parsers, architectures, backends, metrics and routes.
+"""What each vLLM release accepts: options, environment variables, parsers, architectures, backends,
+metrics and routes.
 
-The facts stand in `table.json`, which `tools/build_releases.py` reads out of vLLM's own releases. It is loaded when it is first asked.
+The facts stand in `table.json`, which `tools/build_releases.py` reads out of vLLM's own releases.
+It is loaded when it is first asked.
 
     >>> from sparkbook import releases
     >>> releases.get("0.32.0").accepts("max-model-len")
@@ -52,11 +54,12 @@ class Option:
 
     Attributes:
         name: long name without dashes.
-        type: `bool`, `int`, `float`, `str`, `json`, `json_or_str`, `human_int` (takes `64k`), `human_int_or_auto`, or `object:CLASS` (JSON
-            that becomes that config class).
+        type: `bool`, `int`, `float`, `str`, `json`, `json_or_str`, `human_int` (takes `64k`),
+            `human_int_or_auto`, or `object:CLASS` (JSON that becomes that config class).
         choices: the values that the parser accepts; None where any value of the type parses.
         suggested: values that the option is meant for, where the parser accepts others too.
-        default: as JSON; `{"object": CLASS}` is an instance with its own defaults, None is none or one chosen at start.
+        default: as JSON; `{"object": CLASS}` is an instance with its own defaults, None is none or
+            one chosen at start.
         nargs: argparse's: `+` several words, `?` an optional one, a number so many.
         negatable: whether `--no-NAME` exists.
         aliases: other option strings, dashes included.
@@ -139,7 +142,10 @@ class Release:
         """Every symbol of a category that this release has, with what the table says of it."""
         if category not in self._slices:
             self._slices[category] = {
-                name: life[2] for name, lives in self._table[category].items() for life in lives if life[0] <= self.index <= life[1]
+                name: life[2]
+                for name, lives in self._table[category].items()
+                for life in lives
+                if life[0] <= self.index <= life[1]
             }
         return self._slices[category]
 
@@ -148,11 +154,14 @@ class Release:
         return name in self.names(category)
 
     def accepts(self, option: str) -> bool:
-        """Whether `vllm serve` knows an option of this name, `no-` forms and aliases included (dashes or underscores)."""
+        """Whether `vllm serve` knows an option of this name, `no-` forms and aliases included
+        (dashes or underscores).
+        """
         return self.resolve(option) is not None
 
     def resolve(self, option: str) -> tuple[Option, bool] | None:
-        """The option that a spelling means, and whether it is its `no-` form; None where there is none.
+        """The option that a spelling means, and whether it is its `no-` form; None where there is
+        none.
 
         An abbreviation counts, as in argparse, if only one option begins with it.
         """
@@ -160,8 +169,18 @@ class Release:
         spellings = self._spellings()
         if name in spellings:
             return spellings[name]
-        meant = {found[0].name: found for spelling, found in spellings.items() if spelling.startswith(name)} if name else {}
-        distinct = {spelling for spelling in spellings if spelling.startswith(name)} if name else set()
+        meant = (
+            {
+                found[0].name: found
+                for spelling, found in spellings.items()
+                if spelling.startswith(name)
+            }
+            if name
+            else {}
+        )
+        distinct = (
+            {spelling for spelling in spellings if spelling.startswith(name)} if name else set()
+        )
         return next(iter(meant.values())) if len(distinct) == 1 else None
 
     def option(self, name: str) -> Option:
@@ -184,7 +203,10 @@ class Release:
         if not hasattr(self, "_spelled"):
             spelled: dict[str, tuple[Option, bool]] = {}
             for option in self.options.values():
-                for name in (option.name, *(alias[2:] for alias in option.aliases if alias.startswith("--"))):
+                for name in (
+                    option.name,
+                    *(alias[2:] for alias in option.aliases if alias.startswith("--")),
+                ):
                     spelled[name] = (option, False)
                     if option.negatable:
                         spelled[f"no-{name}"] = (option, True)
@@ -227,7 +249,9 @@ class Release:
         return self.names("routes")
 
     def config_keys(self, option: str) -> dict[str, list[str] | None]:
-        """Keys of a JSON option such as `speculative-config`, with the values allowed where they are closed."""
+        """Keys of a JSON option such as `speculative-config`, with the values allowed where they
+        are closed.
+        """
         head = f"{option}."
         return {
             name.removeprefix(head): value if isinstance(value, list) else None
@@ -246,7 +270,9 @@ def _option(name: str, value: Mapping[str, Any]) -> Option:
 
 @functools.cache
 def table() -> dict[str, Any]:
-    """The table as it is stored: for each symbol its lives, `[first, last, value]`, indices into `releases`."""
+    """The table as it is stored: for each symbol its lives, `[first, last, value]`, indices into
+    `releases`.
+    """
     return json.loads(TABLE.read_bytes())  # type: ignore[no-any-return]
 
 
@@ -270,7 +296,8 @@ def get(version: str) -> Release:
     """What a release accepts.
 
     Args:
-        version: `0.32.0`, `v0.32.0` or `0.32`; what follows the number (`+cpu`, `.post1`, `rc1`) does not count.
+        version: `0.32.0`, `v0.32.0` or `0.32`; what follows the number (`+cpu`, `.post1`, `rc1`)
+            does not count.
 
     Raises:
         ReleaseError: the table does not know it; the message names the nearest ones.
@@ -278,7 +305,10 @@ def get(version: str) -> Release:
     wanted = normal(version)
     if wanted in known():
         return _get(wanted)
-    raise ReleaseError(f"vLLM {version} is not in the releases table ({known()[0]} to {newest()}); the nearest is {nearest(version)}")
+    raise ReleaseError(
+        f"vLLM {version} is not in the releases table ({known()[0]} to {newest()}); the nearest is"
+        f" {nearest(version)}"
+    )
 
 
 def normal(version: str) -> str:
@@ -304,7 +334,9 @@ def _numbers(version: str) -> tuple[int, int, int]:
 
 
 def nearest(version: str) -> str:
-    """The newest known release that is not newer than this version; the oldest known one if all are."""
+    """The newest known release that is not newer than this version; the oldest known one if all
+    are.
+    """
     wanted = _numbers(version)
     older = [release for release in known() if _numbers(release) <= wanted]
     return older[-1] if older else known()[0]
@@ -319,7 +351,8 @@ def lives(category: str, name: str) -> list[Life]:
     """When a symbol was there: its spans, oldest first; none where no known release has it."""
     every = known()
     return [
-        Life(every[first], None if last == len(every) - 1 else every[last], value) for first, last, value in table()[category].get(name, [])
+        Life(every[first], None if last == len(every) - 1 else every[last], value)
+        for first, last, value in table()[category].get(name, [])
     ]
 
 
@@ -331,12 +364,23 @@ def presence(category: str, name: str) -> list[tuple[str, str | None]]:
             spans[-1][1] = last
         else:
             spans.append([first, last])
-    return [(every[first], None if last == len(every) - 1 else every[last]) for first, last in spans]
+    return [
+        (every[first], None if last == len(every) - 1 else every[last]) for first, last in spans
+    ]
 
 
 def said(spans: Iterable[tuple[str, str | None]]) -> str:
     """Spans in words: `0.11.0 to 0.21.0`, `since 0.24.0`, `in no release from 0.11.0 on`."""
-    texts = [f"since {since}" if until is None else f"{since} to {until}" if since != until else f"{since} only" for since, until in spans]
+    texts = [
+        (
+            f"since {since}"
+            if until is None
+            else f"{since} to {until}"
+            if since != until
+            else f"{since} only"
+        )
+        for since, until in spans
+    ]
     return ", ".join(texts) or f"in no release from {known()[0]} on"
 
 

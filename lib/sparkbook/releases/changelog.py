@@ -8,12 +8,22 @@ from typing import Any
 from sparkbook import releases
 from sparkbook.releases import CATEGORIES, Change
 
-_PLAIN = {"bool": "switch", "human_int": "number such as 64k", "human_int_or_auto": "number such as 64k, or auto", "json": "JSON",
-          "json_or_str": "JSON or text", "str": "text", "int": "number", "float": "number with a fraction"}  # fmt: skip
+_PLAIN = {
+    "bool": "switch",
+    "human_int": "number such as 64k",
+    "human_int_or_auto": "number such as 64k, or auto",
+    "json": "JSON",
+    "json_or_str": "JSON or text",
+    "str": "text",
+    "int": "number",
+    "float": "number with a fraction",
+}
 
 
 def describe(category: str, value: Any) -> str:
-    """What the table says of a symbol, in a few words; empty where there is nothing beside its name."""
+    """What the table says of a symbol, in a few words; empty where there is nothing beside its
+    name.
+    """
     if category == "options":
         return _option(value)
     if category == "envs":
@@ -29,11 +39,21 @@ def describe(category: str, value: Any) -> str:
 
 def _option(value: dict[str, Any]) -> str:
     kind = value.get("type", "str")
-    parts = [f"JSON of {kind.removeprefix('object:')}" if kind.startswith("object:") else _PLAIN.get(kind, kind)]
+    parts = [
+        (
+            f"JSON of {kind.removeprefix('object:')}"
+            if kind.startswith("object:")
+            else _PLAIN.get(kind, kind)
+        )
+    ]
     if choices := value.get("choices"):
         parts = [_list([choice for choice in choices if choice is not None])]
     default = value.get("default")
-    if default is not None and not (isinstance(default, dict) and default.keys() & {"object", "unknown"}) and default != "":
+    if (
+        default is not None
+        and not (isinstance(default, dict) and default.keys() & {"object", "unknown"})
+        and default != ""
+    ):
         parts.append(f"default {_short(default)}")
     if value.get("deprecated"):
         parts.append("deprecated")
@@ -73,7 +93,9 @@ def _changed(change: Change) -> str:
     if added := [str(c) for c in new if c not in old and c is not None]:
         parts.append(f"now accepts {', '.join(added)}")
     if gone := [str(c) for c in old if c not in new and c is not None]:
-        parts.append(f"no longer accepts {', '.join(gone)}" if new else "its values are checked at start")
+        parts.append(
+            f"no longer accepts {', '.join(gone)}" if new else "its values are checked at start"
+        )
     if before.get("default") != after.get("default"):
         parts.append(f"default {_default(before)}, now {_default(after)}")
     if before.get("type") != after.get("type"):
@@ -93,7 +115,8 @@ def _default(value: dict[str, Any]) -> str:
 
 
 def changelog(before: str, after: str) -> list[tuple[str, list[str]]]:
-    """What changed between two releases: titles such as `options of vllm serve: added`, each with its lines.
+    """What changed between two releases: titles such as `options of vllm serve: added`, each with
+    its lines.
 
     Raises:
         ReleaseError: the table does not know one of them.
@@ -102,7 +125,9 @@ def changelog(before: str, after: str) -> list[tuple[str, list[str]]]:
     sections: list[tuple[str, list[str]]] = []
     for category, title in CATEGORIES.items():
         for kind in ("added", "removed", "changed"):
-            if lines := [explain(c) for c in changes if c.category == category and c.change == kind]:
+            if lines := [
+                explain(c) for c in changes if c.category == category and c.change == kind
+            ]:
                 sections.append((f"{title}: {kind}", lines))
     return sections
 
@@ -110,4 +135,8 @@ def changelog(before: str, after: str) -> list[tuple[str, list[str]]]:
 def to_dict(version: str) -> dict[str, Any]:
     """Everything about a release, as `releases show --json` prints it."""
     release = releases.get(version)
-    return {"version": release.version, "requires": release.requires, **{name: release.names(name) for name in CATEGORIES}}
+    return {
+        "version": release.version,
+        "requires": release.requires,
+        **{name: release.names(name) for name in CATEGORIES},
+    }

@@ -1,4 +1,5 @@
-"""Container images: which vLLM release is inside, what else is, and what is known to be wrong with it.
+"""Container images: which vLLM release is inside, what else is, and what is known to be wrong with
+it.
 
 >>> from sparkbook.releases import images
 >>> images.find("nvcr.io/nvidia/vllm:26.04-py3").vllm
@@ -35,7 +36,9 @@ class Source(_Strict):
 
 
 class Bug(_Strict):
-    """Something known to be wrong with an image. Where a condition is given, it only concerns launches that meet it."""
+    """Something known to be wrong with an image. Where a condition is given, it only concerns
+    launches that meet it.
+    """
 
     what: str
     fix: str
@@ -52,11 +55,18 @@ class ImageInfo(_Strict):
     image: str
     tags: list[str] | str
     vllm: str | None = Field(None, description="release inside")
-    vllm_range: str | None = Field(None, description="releases that it can be, where the tag moves or no source says")
+    vllm_range: str | None = Field(
+        None, description="releases that it can be, where the tag moves or no source says"
+    )
     cuda: str | None = None
     entrypoint: Literal["command", "vllm-serve", "wrapper"]
-    platforms: list[Literal["linux/amd64", "linux/arm64"]] | None = Field(None, description="null: not known")
-    contents: dict[str, str | bool] = Field(default_factory=dict, description="distribution: version, true, or false where it is missing")
+    platforms: list[Literal["linux/amd64", "linux/arm64"]] | None = Field(
+        None, description="null: not known"
+    )
+    contents: dict[str, str | bool] = Field(
+        default_factory=dict,
+        description="distribution: version, true, or false where it is missing",
+    )
     bugs: list[Bug] = Field(default_factory=list)
     moving: bool = False
     local: bool = Field(False, description="built on the machine, in no registry")
@@ -101,7 +111,9 @@ class _File(_Strict):
         for image in self.images:
             for name in (image.source, *(bug.source for bug in image.bugs)):
                 if name not in self.sources:
-                    raise ValueError(f"{image.image} cites '{name}', which is no source of this file")
+                    raise ValueError(
+                        f"{image.image} cites '{name}', which is no source of this file"
+                    )
         return self
 
 
@@ -121,7 +133,9 @@ def source(name: str) -> Source:
 
 
 def split(ref: str) -> tuple[str, str | None, str | None]:
-    """Name, tag and digest of an image reference: `nvcr.io/nvidia/vllm:26.04-py3@sha256:…`. The tag is None where none is given."""
+    """Name, tag and digest of an image reference: `nvcr.io/nvidia/vllm:26.04-py3@sha256:…`. The tag
+    is None where none is given.
+    """
     ref, _, digest = ref.partition("@")
     name, colon, tag = ref.rpartition(":")
     if not colon or "/" in tag:
@@ -133,7 +147,9 @@ def split(ref: str) -> tuple[str, str | None, str | None]:
 
 @functools.lru_cache(maxsize=512)
 def find(ref: str) -> ImageInfo | None:
-    """What is known about the image with this reference; None where nothing is. A release in the tag is filled in as `vllm`."""
+    """What is known about the image with this reference; None where nothing is. A release in the
+    tag is filled in as `vllm`.
+    """
     name, tag, _ = split(ref)
     for entry in all():
         if entry.image == name and (match := entry.matches(tag or "latest")):

@@ -1,13 +1,16 @@
-"""The parent of an engine's processes: it ends them all when told to, and when whoever started them is gone.
+"""The parent of an engine's processes: it ends them all when told to, and when whoever started them
+is gone.
 
 Run as a program, with the standard library only, so that it costs a few MB:
 
     python -I -S _guard.py LIFELINE_FD GRACE_S COMMAND [ARGUMENT ...]
 
-LIFELINE_FD is the reading end of a pipe whose writing end only the starter holds. When it closes, by `stop()` or because the starter died
-(a notebook's kernel that was killed runs no clean-up of its own), the command's process group gets SIGTERM and, GRACE_S seconds later,
-SIGKILL. The guard is a child subreaper: descendants that left the group come back to it as orphans and are killed too. The kernel kills the
-command should the guard itself be killed. Exit status: the command's own, 128 + the signal's number where a signal ended it.
+LIFELINE_FD is the reading end of a pipe whose writing end only the starter holds. When it closes,
+by `stop()` or because the starter died (a notebook's kernel that was killed runs no clean-up of its
+own), the command's process group gets SIGTERM and, GRACE_S seconds later, SIGKILL. The guard is a
+child subreaper: descendants that left the group come back to it as orphans and are killed too. The
+kernel kills the command should the guard itself be killed. Exit status: the command's own, 128 +
+the signal's number where a signal ended it.
 """
 
 import contextlib
@@ -36,7 +39,9 @@ def signal_group(group: int, number: int) -> None:
 
 
 def wait_for_end(leader: subprocess.Popen, lifeline: int, woken: int) -> None:
-    """Return when the command has ended by itself, the lifeline was closed, or the guard was asked to stop."""
+    """Return when the command has ended by itself, the lifeline was closed, or the guard was asked
+    to stop.
+    """
     while leader.poll() is None:
         readable, _, _ = select.select([lifeline, woken], [], [])
         if lifeline in readable and not os.read(lifeline, 1):
@@ -72,7 +77,11 @@ def main() -> int:
     for number in (signal.SIGTERM, signal.SIGCHLD):
         signal.signal(number, lambda *_: None)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    leader = subprocess.Popen(command, start_new_session=True, preexec_fn=lambda: libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0))
+    leader = subprocess.Popen(
+        command,
+        start_new_session=True,
+        preexec_fn=lambda: libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0),
+    )
     wait_for_end(leader, lifeline, woken)
     end(leader, grace_s)
     return leader.returncode if leader.returncode >= 0 else 128 - leader.returncode

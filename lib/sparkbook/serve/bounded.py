@@ -1,6 +1,8 @@
-"""HTTP with an end: a reply is whole within a time and a size, however slowly or endlessly a server sends it.
+"""HTTP with an end: a reply is whole within a time and a size, however slowly or endlessly a server
+sends it.
 
-httpx's own timeout is the longest silence. A server that sends one byte a second never breaks it, and one that never ends a stream neither.
+httpx's own timeout is the longest silence. A server that sends one byte a second never breaks it,
+and one that never ends a stream neither.
 """
 
 from __future__ import annotations
@@ -14,15 +16,22 @@ from typing import Any
 import httpx
 
 MOST_BYTES = 64 * 2**20
-"""Of one reply. The longest that an engine gives, a streamed answer of 100,000 tokens, is about 40 MiB."""
+"""Of one reply. The longest that an engine gives, a streamed answer of 100,000 tokens, is about 40
+MiB.
+"""
 
 
 class Bounded(httpx.HTTPTransport):
-    """A transport that gives each reply `whole_s` seconds from the request to its last byte; then it fails as `httpx.ReadTimeout`."""
+    """A transport that gives each reply `whole_s` seconds from the request to its last byte; then
+    it fails as `httpx.ReadTimeout`.
+    """
 
     def __init__(self, whole_s: float, *, tls: bool):
-        """`tls`: whether certificates will be needed; loading them takes longer than a request to an engine on this machine."""
-        # Each request has a connection of its own, so that the one which is cut off is the one that is late.
+        """`tls`: whether certificates will be needed; loading them takes longer than a request to
+        an engine on this machine.
+        """
+        # Each request has a connection of its own, so that the one which is cut off is the one that
+        # is late.
         super().__init__(verify=tls, limits=httpx.Limits(max_keepalive_connections=0))
         self._whole_s = whole_s
 
@@ -46,7 +55,9 @@ class Bounded(httpx.HTTPTransport):
         timer = threading.Timer(self._whole_s, cut)
         timer.daemon = True
         timer.start()
-        request.headers["Accept-Encoding"] = "identity"  # a packed reply may be a thousand times as long as what is counted here
+        request.headers["Accept-Encoding"] = (
+            "identity"  # a packed reply may be a thousand times as long as what is counted here
+        )
         request.extensions = {**request.extensions, "trace": look}
         too_late = httpx.ReadTimeout(f"no whole reply within {self._whole_s:g} s", request=request)
         try:
@@ -59,9 +70,13 @@ class Bounded(httpx.HTTPTransport):
         if (packed := reply.headers.get("Content-Encoding", "identity")) != "identity":
             timer.cancel()
             reply.close()
-            raise httpx.ReadError(f"a reply packed as {packed[:20]!r}, which was not asked for", request=request)
+            raise httpx.ReadError(
+                f"a reply packed as {packed[:20]!r}, which was not asked for", request=request
+            )
         if kind := reply.headers.get("Content-Type"):
-            reply.headers["Content-Type"] = kind.split(";")[0]  # a charset may name any codec of Python, such as hex; ours is UTF-8
+            reply.headers["Content-Type"] = kind.split(";")[
+                0
+            ]  # a charset may name any codec of Python, such as hex; ours is UTF-8
         reply.stream = _Body(reply.stream, timer, late, too_late)  # type: ignore[arg-type]
         return reply
 
@@ -69,7 +84,13 @@ class Bounded(httpx.HTTPTransport):
 class _Body(httpx.SyncByteStream):
     """A reply's body, watched to its end."""
 
-    def __init__(self, body: httpx.SyncByteStream, timer: threading.Timer, late: threading.Event, too_late: httpx.ReadTimeout):
+    def __init__(
+        self,
+        body: httpx.SyncByteStream,
+        timer: threading.Timer,
+        late: threading.Event,
+        too_late: httpx.ReadTimeout,
+    ):
         self._body, self._timer, self._late, self._too_late = body, timer, late, too_late
 
     def __iter__(self) -> Iterator[bytes]:
@@ -78,13 +99,18 @@ class _Body(httpx.SyncByteStream):
             for part in self._body:
                 size += len(part)
                 if size > MOST_BYTES:
-                    raise httpx.ReadError(f"a reply of more than {MOST_BYTES >> 20} MiB", request=self._too_late.request)
+                    raise httpx.ReadError(
+                        f"a reply of more than {MOST_BYTES >> 20} MiB",
+                        request=self._too_late.request,
+                    )
                 yield part
         except httpx.TransportError:
             if self._late.is_set():
                 raise self._too_late from None
             raise
-        if self._late.is_set():  # where only the connection's end tells that of the body, being cut off looks like it
+        if (
+            self._late.is_set()
+        ):  # where only the connection's end tells that of the body, being cut off looks like it
             raise self._too_late
 
     def close(self) -> None:

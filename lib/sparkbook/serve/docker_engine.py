@@ -1,7 +1,9 @@
-"""The docker engine: a recipe as a container, through Docker's API, on this host or on another one over SSH.
+"""The docker engine: a recipe as a container, through Docker's API, on this host or on another one
+over SSH.
 
-A start that fails, or is interrupted, leaves no container behind. A start that succeeds leaves one that outlives whoever started it;
-`find`, `attach` and `remove` deal with it later. Containers are known by their labels (`sparkbook.*`), never by guesses.
+A start that fails, or is interrupted, leaves no container behind. A start that succeeds leaves one
+that outlives whoever started it; `find`, `attach` and `remove` deal with it later. Containers are
+known by their labels (`sparkbook.*`), never by guesses.
 """
 
 from __future__ import annotations
@@ -43,14 +45,18 @@ _FAILED_STOP_S = 3
 
 @contextlib.contextmanager
 def mapped(**figures: object) -> Iterator[None]:
-    """Turns what Docker's client raises into a `DockerFault`; `figures` name what the engine's words may not."""
+    """Turns what Docker's client raises into a `DockerFault`; `figures` name what the engine's
+    words may not.
+    """
     import docker
     import requests
 
     try:
         yield
     except docker.errors.DockerException as error:
-        raise DockerFault(explain(str(getattr(error, "explanation", None) or error), **figures)) from None
+        raise DockerFault(
+            explain(str(getattr(error, "explanation", None) or error), **figures)
+        ) from None
     except (requests.RequestException, OSError) as error:
         raise DockerFault(explain(f"{type(error).__name__}: {error}", **figures)) from None
 
@@ -85,7 +91,8 @@ def reach(address: str | None = None) -> Host:
     """Connect to a Docker engine.
 
     Args:
-        address: `ssh://user@host`, `unix://…` or `tcp://…`; None asks `DOCKER_HOST`, then the usual socket.
+        address: `ssh://user@host`, `unix://…` or `tcp://…`; None asks `DOCKER_HOST`, then the usual
+            socket.
 
     Raises:
         DockerFault: it does not answer, or may not be asked.
@@ -99,7 +106,10 @@ def reach(address: str | None = None) -> Host:
             if tunnel:
                 client = docker.DockerClient(base_url=f"unix://{tunnel.socket}", timeout=_TIMEOUT_S)
             else:
-                client = docker.from_env(timeout=_TIMEOUT_S, environment={**os.environ, **({"DOCKER_HOST": address} if address else {})})
+                client = docker.from_env(
+                    timeout=_TIMEOUT_S,
+                    environment={**os.environ, **({"DOCKER_HOST": address} if address else {})},
+                )
             client.ping()
     except BaseException:
         if tunnel:
@@ -119,7 +129,12 @@ def image_present(client: docker.DockerClient, image: str) -> dict[str, Any] | N
             return None
 
 
-def pull(client: docker.DockerClient, image: str, progress: Callable[[str], None] | None = None, every_s: float = 2.0) -> str | None:
+def pull(
+    client: docker.DockerClient,
+    image: str,
+    progress: Callable[[str], None] | None = None,
+    every_s: float = 2.0,
+) -> str | None:
     """Fetch an image, and say every few seconds how far it is.
 
     Args:
@@ -139,7 +154,10 @@ def pull(client: docker.DockerClient, image: str, progress: Callable[[str], None
     repository, tag = (name, digest) if at else _split_tag(name)
     layers: dict[str, tuple[int, int, bool]] = {}
     told_digest, said = digest or None, time.monotonic()
-    figures = {"platform": _platform(client), "registry": name.split("/")[0] if "." in name.split("/")[0] else "docker.io"}
+    figures = {
+        "platform": _platform(client),
+        "registry": name.split("/")[0] if "." in name.split("/")[0] else "docker.io",
+    }
     say(f"pulling {image}")
     with mapped(**figures):
         events = client.api.pull(repository, tag=tag, stream=True, decode=True)
@@ -151,13 +169,19 @@ def pull(client: docker.DockerClient, image: str, progress: Callable[[str], None
                 if status.startswith("Digest: "):
                     told_digest = status.removeprefix("Digest: ")
                 if layer and re.fullmatch(r"[0-9a-f]{12}", layer):
-                    layers[layer] = _layer(layers.get(layer, (0, 0, False)), status, event.get("progressDetail") or {})
+                    layers[layer] = _layer(
+                        layers.get(layer, (0, 0, False)), status, event.get("progressDetail") or {}
+                    )
                 if time.monotonic() - said >= every_s:
                     said = time.monotonic()
                     say(_how_far(layers))
         finally:
             events.close()
-    say(f"{_how_far(layers)}, digest {told_digest}" if layers else f"it is here, digest {told_digest}")
+    say(
+        f"{_how_far(layers)}, digest {told_digest}"
+        if layers
+        else f"it is here, digest {told_digest}"
+    )
     return told_digest
 
 
@@ -166,7 +190,9 @@ def _split_tag(name: str) -> tuple[str, str]:
     return (head, tag) if colon and "/" not in tag else (name, "latest")
 
 
-def _layer(known: tuple[int, int, bool], status: str, detail: dict[str, int]) -> tuple[int, int, bool]:
+def _layer(
+    known: tuple[int, int, bool], status: str, detail: dict[str, int]
+) -> tuple[int, int, bool]:
     """Bytes fetched, bytes in all, and whether it is done, after one event of a layer."""
     current, total, done = known
     if status == "Downloading":
@@ -190,7 +216,8 @@ def _platform(client: docker.DockerClient) -> str:
 
 
 class DockerEngine(Engine):
-    """A container that serves. `stop()` takes it down and removes it; a context manager does so at its end.
+    """A container that serves. `stop()` takes it down and removes it; a context manager does so at
+    its end.
 
     Attributes:
         name: the container's name.
@@ -200,7 +227,16 @@ class DockerEngine(Engine):
         guard: the watchdog of its start, if it had one.
     """
 
-    def __init__(self, host: Host, container: dict[str, Any], endpoint: Endpoint, key_file: Path, *, asked: Request | None, already: bool):
+    def __init__(
+        self,
+        host: Host,
+        container: dict[str, Any],
+        endpoint: Endpoint,
+        key_file: Path,
+        *,
+        asked: Request | None,
+        already: bool,
+    ):
         """Of a container that exists; `start` and `attach` make these.
 
         Args:
@@ -211,7 +247,13 @@ class DockerEngine(Engine):
             asked: what the container was created from.
             already: whether it was up before.
         """
-        self.host, self.endpoint, self.key_file, self.request, self.already = host, endpoint, key_file, asked, already
+        self.host, self.endpoint, self.key_file, self.request, self.already = (
+            host,
+            endpoint,
+            key_file,
+            asked,
+            already,
+        )
         self.id, self.name = container["Id"], container["Name"].lstrip("/")
         self.guard: watchdog.Watchdog | None = None
         self._removed = False
@@ -238,9 +280,16 @@ class DockerEngine(Engine):
 
     @property
     def running(self) -> bool:
-        """Whether its first process is still there: a container that was started again has failed once already."""
+        """Whether its first process is still there: a container that was started again has failed
+        once already.
+        """
         seen = self.inspect()
-        alive = bool(seen and seen["State"]["Running"] and not seen["State"]["Restarting"] and (self.already or not seen["RestartCount"]))
+        alive = bool(
+            seen
+            and seen["State"]["Running"]
+            and not seen["State"]["Restarting"]
+            and (self.already or not seen["RestartCount"])
+        )
         if not alive:
             self._log.settle()
         return alive
@@ -264,14 +313,22 @@ class DockerEngine(Engine):
         deadline_s: float = 1800.0,
         progress: Callable[[str], None] | None = None,
     ) -> Readiness:
-        """Wait until it answers a real request. One that was started here and fails to get ready is removed; its log file stays.
+        """Wait until it answers a real request. One that was started here and fails to get ready is
+        removed; its log file stays.
 
         Raises:
             NotReady: it ended, failed, or was not ready in time.
             DockerFault: the watchdog stopped it, or Docker itself stopped answering.
         """
         try:
-            self.readiness = wait_ready(self.endpoint, claims, process=self, requests=requests, deadline_s=deadline_s, progress=progress)
+            self.readiness = wait_ready(
+                self.endpoint,
+                claims,
+                process=self,
+                requests=requests,
+                deadline_s=deadline_s,
+                progress=progress,
+            )
         except NotReady as error:
             if self.guard and self.guard.finding:
                 raise DockerFault(self.guard.finding) from None
@@ -280,7 +337,9 @@ class DockerEngine(Engine):
                 end = self.ended()
             if end is None or (end.rule in ("DOCK305", "DOCK306") and error.diagnosis):
                 raise
-            raise NotReady(f"{error.message}\n{told(end)}", error.log_tail, error.stages, error.diagnosis) from None
+            raise NotReady(
+                f"{error.message}\n{told(end)}", error.log_tail, error.stages, error.diagnosis
+            ) from None
         return self.readiness
 
     def prove(self) -> None:
@@ -291,7 +350,9 @@ class DockerEngine(Engine):
                 self.host.client.api.update_container(self.id, restart_policy=self.request.restart)
 
     def stop(self, grace_s: int = _STOP_S) -> None:
-        """Stop the server and remove its container; `grace_s` seconds after asking it is killed. Calling it again does nothing."""
+        """Stop the server and remove its container; `grace_s` seconds after asking it is killed.
+        Calling it again does nothing.
+        """
         if not self._removed:
             remove(self.host, self.id, grace_s)
             self._removed = True
@@ -310,7 +371,9 @@ class DockerEngine(Engine):
 
 
 def mark_of(name: str) -> Path:
-    """The file that says that a container of ours exists, beside the copy of its log: while it is there, the log is not tidied away."""
+    """The file that says that a container of ours exists, beside the copy of its log: while it is
+    there, the log is not tidied away.
+    """
     return paths.cache_dir() / "engines" / f"docker-{name}" / CONTAINER
 
 
@@ -355,7 +418,9 @@ class _LogFollower:
         self._idle.set()
 
     def _copy(self, after: str) -> str:
-        """Follow until the container ends; the latest time stamp, after which the next call goes on."""
+        """Follow until the container ends; the latest time stamp, after which the next call goes
+        on.
+        """
         since = {"since": int(_seconds(after))} if after else {}
         stream = self._client.api.logs(self._id, stream=True, follow=True, timestamps=True, **since)
         last = after
@@ -363,7 +428,8 @@ class _LogFollower:
             for frame in stream:
                 stamp, _, text = frame.partition(b" ")
                 time_of_line = stamp.decode("ascii", "replace")
-                # Standard output and error are two streams: their stamps may be out of order by a little, and are within one call.
+                # Standard output and error are two streams: their stamps may be out of order by a
+                # little, and are within one call.
                 if time_of_line > after:
                     out.write(text)
                     last = max(last, time_of_line)
@@ -420,16 +486,23 @@ def find(host: Host, name: str | None = None) -> list[Found]:
     for entry in listed:
         labels = {key.removeprefix(f"{LABEL}."): value for key, value in entry["Labels"].items()}
         ours = Found(
-            entry["Id"], entry["Names"][0].lstrip("/") if entry["Names"] else entry["Id"][:12], labels.get("recipe", ""), labels["stack"],
-            labels.get("served", ""), labels.get("url", ""), entry["State"], entry["Image"],
-        )  # fmt: skip
+            entry["Id"],
+            entry["Names"][0].lstrip("/") if entry["Names"] else entry["Id"][:12],
+            labels.get("recipe", ""),
+            labels["stack"],
+            labels.get("served", ""),
+            labels.get("url", ""),
+            entry["State"],
+            entry["Image"],
+        )
         if name is None or name in (ours.name, ours.recipe):
             found.append(ours)
     return sorted(found, key=lambda one: one.name)
 
 
 def remove(host: Host, container: str, grace_s: int = _STOP_S) -> None:
-    """Stop a container and remove it; one that is gone already is no error. Ctrl-C waits until it is done.
+    """Stop a container and remove it; one that is gone already is no error. Ctrl-C waits until it
+    is done.
 
     Raises:
         DockerFault: the engine does not answer.
@@ -449,7 +522,9 @@ def remove(host: Host, container: str, grace_s: int = _STOP_S) -> None:
 
 @contextlib.contextmanager
 def _uninterrupted() -> Iterator[None]:
-    """Clean-up that a second Ctrl-C must not cut short. Only the main thread can hold it back, and only there does it arrive."""
+    """Clean-up that a second Ctrl-C must not cut short. Only the main thread can hold it back, and
+    only there does it arrive.
+    """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -469,7 +544,9 @@ def attach(host: Host, found: Found) -> DockerEngine:
     with mapped(name=found.name):
         container = host.client.api.inspect_container(found.id)
     key, file = own_key()
-    return DockerEngine(host, container, endpoint_of(host, found, key), file, asked=None, already=True)
+    return DockerEngine(
+        host, container, endpoint_of(host, found, key), file, asked=None, already=True
+    )
 
 
 def endpoint_of(host: Host, found: Found, key: str) -> Endpoint:
@@ -479,13 +556,20 @@ def endpoint_of(host: Host, found: Found, key: str) -> Endpoint:
 
 def _endpoint(host: Host, url: str, served: str, key: str) -> Endpoint:
     """The endpoint as it is reached from here: over SSH through a tunnel of its own."""
-    return Endpoint(host.tunnel.forward(int(url.rsplit(":", 1)[1])) if host.tunnel else url, served, key)
+    return Endpoint(
+        host.tunnel.forward(int(url.rsplit(":", 1)[1])) if host.tunnel else url, served, key
+    )
 
 
 # ---- a start
 
 
-def prepare(stack: Stack, host_home: str | None = None, choices: Choices = AS_WRITTEN, key: str | None = None) -> Request:
+def prepare(
+    stack: Stack,
+    host_home: str | None = None,
+    choices: Choices = AS_WRITTEN,
+    key: str | None = None,
+) -> Request:
     """What would be sent to start a stack; nothing is sent, and no engine is needed.
 
     Args:
@@ -514,7 +598,8 @@ def start(
     deadline_s: float = 1800.0,
     progress: Callable[[str], None] | None = None,
 ) -> DockerEngine:
-    """Serve a stack with Docker, and wait until it has answered. The same stack that is up already is found, not started again.
+    """Serve a stack with Docker, and wait until it has answered. The same stack that is up already
+    is found, not started again.
 
     Args:
         stack: what to serve.
@@ -529,7 +614,8 @@ def start(
         progress: called with a line for each step.
 
     Raises:
-        DockerFault: Docker can't do it, something else holds name or port, or the watchdog stepped in.
+        DockerFault: Docker can't do it, something else holds name or port, or the watchdog stepped
+            in.
         NotReady: the server ended, or was not ready in time.
         SparkbookError: the launch can't be used.
     """
@@ -541,11 +627,15 @@ def start(
         asked = prepare(stack, host.home, replace_fields(choices, watched=ready), key)
         for note in asked.notes:
             say(f"{note.severity}: {note.message} ({note.rule})")
-        engine = _already(host, asked, stack, key, key_file, replace, say) or launch(host, asked, stack, key, key_file, watch, floor, say)
+        engine = _already(host, asked, stack, key, key_file, replace, say) or launch(
+            host, asked, stack, key, key_file, watch, floor, say
+        )
         try:
             if ready:
                 with engine.guard or contextlib.nullcontext():
-                    engine.wait_ready(stack.claims, requests=requests, deadline_s=deadline_s, progress=progress)
+                    engine.wait_ready(
+                        stack.claims, requests=requests, deadline_s=deadline_s, progress=progress
+                    )
                 engine.prove()
         except BaseException:
             if not engine.already:
@@ -565,7 +655,12 @@ def _clean(engine: DockerEngine) -> None:
     except DockerFault as fault:
         raise DockerFault(
             fault.finding.model_copy(
-                update={"fix": f"{fault.finding.fix} The container {engine.name} is still there: sparkbook stop {engine.name}."}
+                update={
+                    "fix": (
+                        f"{fault.finding.fix} The container {engine.name} is still there: sparkbook"
+                        f" stop {engine.name}."
+                    )
+                }
             )
         ) from None
 
@@ -577,25 +672,50 @@ def _proven_folder() -> Path:
 
 
 def _already(
-    host: Host, asked: Request, stack: Stack, key: str, key_file: Path, replace: bool, say: Callable[[str], None]
+    host: Host,
+    asked: Request,
+    stack: Stack,
+    key: str,
+    key_file: Path,
+    replace: bool,
+    say: Callable[[str], None],
 ) -> DockerEngine | None:
-    """The engine, if the same stack is up. What stands in its way is named, or, with `replace`, removed if it is ours."""
+    """The engine, if the same stack is up. What stands in its way is named, or, with `replace`,
+    removed if it is ours.
+    """
     for other in find(host):
         same_port = other.state in ("running", "restarting") and other.port == asked.port
         if other.name != asked.name and not same_port:
             continue
-        if other.name == asked.name and other.stack == asked.body["Labels"][f"{LABEL}.stack"] and other.state == "running":
+        if (
+            other.name == asked.name
+            and other.stack == asked.body["Labels"][f"{LABEL}.stack"]
+            and other.state == "running"
+        ):
             say(f"{asked.name} is up already, with this very configuration: {other.url}")
             with mapped(name=asked.name):
                 container = host.client.api.inspect_container(other.id)
-            return DockerEngine(host, container, _endpoint(host, other.url, other.served, key), key_file, asked=asked, already=True)
+            return DockerEngine(
+                host,
+                container,
+                _endpoint(host, other.url, other.served, key),
+                key_file,
+                asked=asked,
+                already=True,
+            )
         if other.state in ("running", "restarting") and not replace:
             what = f"{other.name} (recipe {other.recipe})" if other.recipe else other.name
-            how = "with another configuration" if other.name == asked.name else f"on port {other.port}"
+            how = (
+                "with another configuration"
+                if other.name == asked.name
+                else f"on port {other.port}"
+            )
             finding = faults()["DOCK104" if same_port else "DOCK105"].finding(
                 f"{what} is up {how}: {other.url}", port=other.port, name=other.name
             )
-            fix = f"sparkbook stop {other.name}, or --replace to do so now" + ("" if other.name == asked.name else ", or another --port")
+            fix = f"sparkbook stop {other.name}, or --replace to do so now" + (
+                "" if other.name == asked.name else ", or another --port"
+            )
             raise DockerFault(finding.model_copy(update={"fix": fix}))
         say(f"removing {other.name}, {other.state}")
         remove(host, other.id)
@@ -610,35 +730,74 @@ def _check_strangers(host: Host, asked: Request) -> None:
     for entry in listed:
         name = entry["Names"][0].lstrip("/") if entry["Names"] else entry["Id"][:12]
         if name == asked.name:
-            raise DockerFault(faults()["DOCK105"].finding(f"{entry['Image']}, {entry['Status']}; not started by this launcher", name=name))
+            raise DockerFault(
+                faults()["DOCK105"].finding(
+                    f"{entry['Image']}, {entry['Status']}; not started by this launcher", name=name
+                )
+            )
         if any(port.get("PublicPort") == asked.port for port in entry.get("Ports") or []):
-            raise DockerFault(faults()["DOCK104"].finding(f"the container {name} publishes it ({entry['Image']})", port=asked.port))
-    if not host.remote and not port_is_free(asked.port, asked.host if asked.host != "::" else "0.0.0.0"):
-        raise DockerFault(faults()["DOCK104"].finding(f"something on this host listens on {asked.host}:{asked.port}", port=asked.port))
+            raise DockerFault(
+                faults()["DOCK104"].finding(
+                    f"the container {name} publishes it ({entry['Image']})", port=asked.port
+                )
+            )
+    if not host.remote and not port_is_free(
+        asked.port, asked.host if asked.host != "::" else "0.0.0.0"
+    ):
+        raise DockerFault(
+            faults()["DOCK104"].finding(
+                f"something on this host listens on {asked.host}:{asked.port}", port=asked.port
+            )
+        )
 
 
 def launch(
-    host: Host, asked: Request, stack: Stack, key: str, key_file: Path, watch: bool | None, floor: int | None, say: Callable[[str], None]
+    host: Host,
+    asked: Request,
+    stack: Stack,
+    key: str,
+    key_file: Path,
+    watch: bool | None,
+    floor: int | None,
+    say: Callable[[str], None],
 ) -> DockerEngine:
-    """Pull, create, start what was asked for. Whatever goes wrong, and whenever Ctrl-C comes, no container is left."""
+    """Pull, create, start what was asked for. Whatever goes wrong, and whenever Ctrl-C comes, no
+    container is left.
+    """
     if not host.remote:
         for mount in asked.body["HostConfig"].get("Mounts", ()):
             if mount["Type"] == "bind" and not Path(mount["Source"]).exists():
-                raise DockerFault(faults()["DOCK111"].finding(f"mounted at {mount['Target']}", path=mount["Source"]))
+                raise DockerFault(
+                    faults()["DOCK111"].finding(
+                        f"mounted at {mount['Target']}", path=mount["Source"]
+                    )
+                )
     guard = None
     if watch or (watch is None and not (_proven_folder() / asked.stack).exists()):
         if host.remote:
             say("no watchdog: it reads this host's memory, and the server runs on another")
         else:
-            # Asked before anything is pulled: a host without memory is not to be started on. It gets to act once there is an engine.
-            guard = watchdog.guard(lambda: engine.kill(), Endpoint(asked.body["Labels"][f"{LABEL}.url"], stack.served, key), floor)
+            # Asked before anything is pulled: a host without memory is not to be started on. It
+            # gets to act once there is an engine.
+            guard = watchdog.guard(
+                lambda: engine.kill(),
+                Endpoint(asked.body["Labels"][f"{LABEL}.url"], stack.served, key),
+                floor,
+            )
     image = image_present(host.client, asked.image)
     if image is None:
         pull(host.client, asked.image, say)
         image = image_present(host.client, asked.image)
     platform = _platform(host.client)
-    if image and (built := f"{image.get('Os', 'linux')}/{image.get('Architecture', '')}") != platform:
-        raise DockerFault(faults()["DOCK109"].finding(f"the image is {built}, the host {platform}", platform=platform))
+    if (
+        image
+        and (built := f"{image.get('Os', 'linux')}/{image.get('Architecture', '')}") != platform
+    ):
+        raise DockerFault(
+            faults()["DOCK109"].finding(
+                f"the image is {built}, the host {platform}", platform=platform
+            )
+        )
     mark = secrets.token_hex(8)
     body = {**asked.body, "Labels": {**asked.body["Labels"], f"{LABEL}.start": mark}}
     try:
@@ -657,11 +816,15 @@ def launch(
 
 
 def _remove_marked(host: Host, mark: str) -> None:
-    """Remove the container of a start that failed, known by its mark: the answer with its id may never have arrived."""
+    """Remove the container of a start that failed, known by its mark: the answer with its id may
+    never have arrived.
+    """
     with contextlib.suppress(DockerFault), _uninterrupted():
         for _ in range(3):
             with mapped():
-                left = host.client.api.containers(all=True, filters={"label": f"{LABEL}.start={mark}"})
+                left = host.client.api.containers(
+                    all=True, filters={"label": f"{LABEL}.start={mark}"}
+                )
             for entry in left:
                 remove(host, entry["Id"], grace_s=2)
             if left:
@@ -693,7 +856,8 @@ def version_of(host: Host) -> str:
 
 
 def digest_of(host: Host, found: Found) -> tuple[str | None, str]:
-    """Digest of the image that a container runs, in its registry's terms (None for one built here), and the image's own id.
+    """Digest of the image that a container runs, in its registry's terms (None for one built here),
+    and the image's own id.
 
     Raises:
         SparkbookError: the engine does not answer, or the image is gone.
@@ -702,5 +866,9 @@ def digest_of(host: Host, found: Found) -> tuple[str | None, str]:
         image = host.client.api.inspect_image(host.client.api.inspect_container(found.id)["Image"])
     name = _split_tag(found.image.partition("@")[0])[0]
     digests = sorted(entry.partition("@") for entry in image.get("RepoDigests") or [])
-    own = [digest for repository, _, digest in digests if repository.removeprefix("docker.io/") == name.removeprefix("docker.io/")]
+    own = [
+        digest
+        for repository, _, digest in digests
+        if repository.removeprefix("docker.io/") == name.removeprefix("docker.io/")
+    ]
     return (own[0] if own else None), image["Id"]

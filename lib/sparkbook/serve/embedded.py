@@ -1,4 +1,5 @@
-"""The embedded engine: a real vLLM on the CPU with a small model, for every machine that is not a Spark.
+"""The embedded engine: a real vLLM on the CPU with a small model, for every machine that is not a
+Spark.
 
 with embedded.start("embedded/smollm2-135m") as engine:
     engine.endpoint.client().chat.completions.create(...)
@@ -32,7 +33,9 @@ def model_folder(name: str, progress: Callable[[str], None] | None = None) -> Pa
     if folder.parent == TINY_MODELS and (folder / "config.json").is_file():
         return folder
     known = [smollm2.NAME, *sorted(path.name for path in TINY_MODELS.glob("*/") if path.is_dir())]
-    raise SparkbookError(f"'{name}' is not a model that comes with this project; these do: {', '.join(known)}")
+    raise SparkbookError(
+        f"'{name}' is not a model that comes with this project; these do: {', '.join(known)}"
+    )
 
 
 def start(
@@ -62,25 +65,39 @@ def start(
     """
     recipe = recipes.load(recipe) if isinstance(recipe, str) else recipe
     if recipe.image is not None:
-        raise SparkbookError(f"{recipe.id} runs in the container {recipe.image.ref}; the embedded engine serves embedded/... recipes")
+        raise SparkbookError(
+            f"{recipe.id} runs in the container {recipe.image.ref}; the embedded engine serves"
+            " embedded/... recipes"
+        )
     launch = recipe.launch.model_copy(deep=True)
     speculative = launch.serve.args.get("speculative-config")
     if isinstance(speculative, dict) and "model" in speculative:
         speculative["model"] = str(model_folder(speculative["model"], progress))
     engine = ProcessEngine(
-        launch, model_folder(recipe.model.repo, progress), name=recipe.served_name, port=port, folder=folder, recipe=recipe.id
+        launch,
+        model_folder(recipe.model.repo, progress),
+        name=recipe.served_name,
+        port=port,
+        folder=folder,
+        recipe=recipe.id,
     )
     if ready:
-        engine.wait_ready(recipe.capabilities, requests=requests, deadline_s=deadline_s, progress=progress)
+        engine.wait_ready(
+            recipe.capabilities, requests=requests, deadline_s=deadline_s, progress=progress
+        )
     return engine
 
 
 @contextlib.contextmanager
-def together(wanted: Sequence[str | Recipe], *, requests: bool = True) -> Iterator[list[ProcessEngine]]:
-    """Several engines at a time; each costs its memory and, while nobody asks it, next to no CPU. They start side by side.
+def together(
+    wanted: Sequence[str | Recipe], *, requests: bool = True
+) -> Iterator[list[ProcessEngine]]:
+    """Several engines at a time; each costs its memory and, while nobody asks it, next to no CPU.
+    They start side by side.
 
     Args:
-        wanted: recipes or their ids, in the order in which the engines are given. requests: as for `start`.
+        wanted: recipes or their ids, in the order in which the engines are given. requests: as for
+            `start`.
 
     Raises:
         SparkbookError, EngineError, NotReady: as `start` does; those that already run are stopped.

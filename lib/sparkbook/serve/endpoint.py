@@ -37,23 +37,35 @@ class Endpoint:
     api_key: str = field(default="", repr=False)
 
     def __post_init__(self) -> None:
-        """Raises `SparkbookError`, without showing the address, where it holds a name or password: each message names the address."""
+        """Raises `SparkbookError`, without showing the address, where it holds a name or password:
+        each message names the address.
+        """
         if "@" in self.url.partition("://")[2].partition("/")[0]:
-            raise SparkbookError(f"the address holds a name or password before the host: leave it out; a key goes into {KEY_FILE_VARIABLE}")
+            raise SparkbookError(
+                "the address holds a name or password before the host: leave it out; a key goes"
+                f" into {KEY_FILE_VARIABLE}"
+            )
 
     def client(self, timeout_s: float = 120.0, whole_s: float | None = None) -> openai.OpenAI:
-        """An `openai` client for this server. It does not retry: a failure is to be seen, not hidden.
+        """An `openai` client for this server. It does not retry: a failure is to be seen, not
+        hidden.
 
         Args:
-            timeout_s: longest silence. whole_s: longest time of one request to its last byte; ten silences where it is not given.
+            timeout_s: longest silence. whole_s: longest time of one request to its last byte; ten
+                silences where it is not given.
         """
         import openai
 
         through = Bounded(whole_s or 10 * timeout_s, tls=self._tls)
         return openai.OpenAI(
-            base_url=f"{self.url}/v1", api_key=self.api_key or "none", timeout=timeout_s, max_retries=0,
-            http_client=httpx.Client(transport=through, timeout=timeout_s, follow_redirects=True, trust_env=False),
-        )  # fmt: skip
+            base_url=f"{self.url}/v1",
+            api_key=self.api_key or "none",
+            timeout=timeout_s,
+            max_retries=0,
+            http_client=httpx.Client(
+                transport=through, timeout=timeout_s, follow_redirects=True, trust_env=False
+            ),
+        )
 
     def get(self, path: str, timeout_s: float = 10.0) -> httpx.Response:
         """GET a path of the server, such as `/health` or `/metrics`, with the key.
@@ -65,14 +77,23 @@ class Endpoint:
             SparkbookError: nothing answers there, or not all of it in time.
         """
         try:
-            with httpx.Client(transport=Bounded(timeout_s, tls=self._tls), timeout=timeout_s, trust_env=False) as client:
+            with httpx.Client(
+                transport=Bounded(timeout_s, tls=self._tls), timeout=timeout_s, trust_env=False
+            ) as client:
                 return client.get(f"{self.url}{path}", headers=self._headers())
         except httpx.TransportError as error:
-            # What a protocol error says can hold a header, and with it the key: only its name is shown.
-            told = type(error).__name__ if isinstance(error, httpx.ProtocolError) else str(error) or type(error).__name__
+            # What a protocol error says can hold a header, and with it the key: only its name is
+            # shown.
+            told = (
+                type(error).__name__
+                if isinstance(error, httpx.ProtocolError)
+                else str(error) or type(error).__name__
+            )
             raise SparkbookError(f"{self.url}{path} does not answer: {told}") from None
         except (httpx.HTTPError, httpx.InvalidURL, ValueError) as error:
-            raise SparkbookError(f"{self.url}{path} can't be asked: {type(error).__name__}") from None
+            raise SparkbookError(
+                f"{self.url}{path} can't be asked: {type(error).__name__}"
+            ) from None
 
     def metrics_text(self) -> str:
         """What `/metrics` says, in Prometheus' text format.
@@ -82,7 +103,9 @@ class Endpoint:
         """
         reply = self.get("/metrics")
         if not reply.is_success:
-            raise SparkbookError(f"{self.url}/metrics answers {reply.status_code}: is this a vLLM server?")
+            raise SparkbookError(
+                f"{self.url}/metrics answers {reply.status_code}: is this a vLLM server?"
+            )
         return reply.content.decode("utf-8", "replace")
 
     def served_models(self) -> list[str]:
@@ -94,7 +117,8 @@ class Endpoint:
         return [name for name, _ in self._listed()]
 
     def root_of_model(self) -> str | None:
-        """Folder or repository that the server says its model comes from; None where it does not say.
+        """Folder or repository that the server says its model comes from; None where it does not
+        say.
 
         Raises:
             SparkbookError: as `served_models`.
@@ -106,7 +130,8 @@ class Endpoint:
         reply = self.get("/v1/models")
         if reply.status_code == httpx.codes.UNAUTHORIZED:
             raise SparkbookError(
-                f"{self.url} refuses the API key; give the server's own in VLLM_API_KEY or a file named by {KEY_FILE_VARIABLE}"
+                f"{self.url} refuses the API key; give the server's own in VLLM_API_KEY or a file"
+                f" named by {KEY_FILE_VARIABLE}"
             )
         if not reply.is_success:
             _no_list(self.url, f"status {reply.status_code}")
@@ -127,25 +152,35 @@ class Endpoint:
 
     @classmethod
     def from_environment(cls) -> Endpoint | None:
-        """The server that `SPARKBOOK_ENDPOINT` names, with its key from `SPARKBOOK_KEY_FILE` or `VLLM_API_KEY`; None where none is named.
+        """The server that `SPARKBOOK_ENDPOINT` names, with its key from `SPARKBOOK_KEY_FILE` or
+        `VLLM_API_KEY`; None where none is named.
 
         Raises:
-            SparkbookError: the address is not one, the key file can't be read or is open to others, or the server does not answer.
+            SparkbookError: the address is not one, the key file can't be read or is open to others,
+                or the server does not answer.
         """
         url = os.environ.get(ADDRESS_VARIABLE, "").strip().rstrip("/").removesuffix("/v1")
         if not url:
             return None
         try:
             parts = urlsplit(url)
-            usable = parts.scheme.lower() in ("http", "https") and parts.hostname and parts.port != 0 and not parts.path
+            usable = (
+                parts.scheme.lower() in ("http", "https")
+                and parts.hostname
+                and parts.port != 0
+                and not parts.path
+            )
         except ValueError:
             usable, parts = False, urlsplit("")
         if "@" in url:
             raise SparkbookError(
-                f"{ADDRESS_VARIABLE} holds a name or password before the host: leave it out; a key goes into {KEY_FILE_VARIABLE}"
+                f"{ADDRESS_VARIABLE} holds a name or password before the host: leave it out; a key"
+                f" goes into {KEY_FILE_VARIABLE}"
             )
         if not usable:
-            raise SparkbookError(f"{ADDRESS_VARIABLE} is '{url}'; write an address such as http://127.0.0.1:8000")
+            raise SparkbookError(
+                f"{ADDRESS_VARIABLE} is '{url}'; write an address such as http://127.0.0.1:8000"
+            )
         endpoint = cls(url, api_key=key_from_environment())
         models = endpoint.served_models()
         if not models:
@@ -154,13 +189,17 @@ class Endpoint:
 
 
 def _no_list(url: str, what: str) -> NoReturn:
-    raise SparkbookError(f"{url}/v1/models answers with {what} instead of a list of models: is it the address of a vLLM server?")
+    raise SparkbookError(
+        f"{url}/v1/models answers with {what} instead of a list of models: is it the address of a"
+        " vLLM server?"
+    )
 
 
 def own_key() -> tuple[str, Path]:
     """The API key of the servers that this user starts with Docker, and the 0600 file it lies in.
 
-    `VLLM_API_KEY` where it is set, and then that is what the file holds; else it is made once and kept.
+    `VLLM_API_KEY` where it is set, and then that is what the file holds; else it is made once and
+    kept.
 
     Raises:
         SparkbookError: the file is open to others or can't be used.
@@ -186,7 +225,8 @@ def write_private(file: Path, text: str) -> None:
 
 
 def key_from_environment() -> str:
-    """The API key from the file that `SPARKBOOK_KEY_FILE` names, else from `VLLM_API_KEY`; empty where neither is there.
+    """The API key from the file that `SPARKBOOK_KEY_FILE` names, else from `VLLM_API_KEY`; empty
+    where neither is there.
 
     Raises:
         SparkbookError: the file can't be read, is open to others, or holds no key.
@@ -214,8 +254,12 @@ def _key_in(name: Path, shown: str) -> str:
 
 
 def usable_key(key: str, where: str) -> str:
-    """The key without the blanks around it. A key that can't stand in a header is refused by the place it came from, never by its value."""
+    """The key without the blanks around it. A key that can't stand in a header is refused by the
+    place it came from, never by its value.
+    """
     key = key.strip()
     if not all(33 <= ord(letter) <= 126 for letter in key):
-        raise SparkbookError(f"{where} holds a blank, a line end or a letter outside ASCII, which no key has")
+        raise SparkbookError(
+            f"{where} holds a blank, a line end or a letter outside ASCII, which no key has"
+        )
     return key

@@ -1,4 +1,6 @@
-"""What every engine can do: be watched, waited for, read and stopped. Two start one themselves, `process` and `docker`."""
+"""What every engine can do: be watched, waited for, read and stopped. Two start one themselves,
+`process` and `docker`.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,9 @@ from sparkbook.serve.ready import Readiness, wait_ready
 
 
 class EngineError(SparkbookError):
-    """The engine could not be started, or ended by itself. `log_tail` holds the last lines it printed."""
+    """The engine could not be started, or ended by itself. `log_tail` holds the last lines it
+    printed.
+    """
 
     def __init__(self, message: str, log_tail: list[str] | None = None):
         self.log_tail = log_tail or []
@@ -78,7 +82,9 @@ class Engine:
     def tail(self, lines: int = 15) -> list[str]:
         """The last lines of the log that say something."""
         with contextlib.suppress(OSError):
-            text = self.log_file.read_bytes()[-64_000:].decode("utf-8", "replace").replace("\r", "\n")
+            text = (
+                self.log_file.read_bytes()[-64_000:].decode("utf-8", "replace").replace("\r", "\n")
+            )
             return [line.rstrip() for line in text.splitlines() if line.strip()][-lines:]
         return []
 
@@ -90,9 +96,18 @@ class Engine:
         deadline_s: float = 300.0,
         progress: Callable[[str], None] | None = None,
     ) -> Readiness:
-        """Wait until it answers a real request; see `sparkbook.serve.ready.wait_ready`. An engine that fails to get ready is stopped."""
+        """Wait until it answers a real request; see `sparkbook.serve.ready.wait_ready`. An engine
+        that fails to get ready is stopped.
+        """
         try:
-            self.readiness = wait_ready(self.endpoint, claims, process=self, requests=requests, deadline_s=deadline_s, progress=progress)
+            self.readiness = wait_ready(
+                self.endpoint,
+                claims,
+                process=self,
+                requests=requests,
+                deadline_s=deadline_s,
+                progress=progress,
+            )
         except BaseException:
             self.stop()
             raise
@@ -105,5 +120,10 @@ class Engine:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         self.stop()

@@ -1,7 +1,8 @@
-"""What can go wrong between a request and a running container: one table of rules, and the findings made from it.
+"""What can go wrong between a request and a running container: one table of rules, and the findings
+made from it.
 
-`DOCK1xx` are answers of the Docker engine, recognized by their text; `DOCK2xx` are notes on what a launch asks for; `DOCK3xx` say how a
-container ended; `DOCK4xx` come from the watchdog.
+`DOCK1xx` are answers of the Docker engine, recognized by their text; `DOCK2xx` are notes on what a
+launch asks for; `DOCK3xx` say how a container ended; `DOCK4xx` come from the watchdog.
 """
 
 from __future__ import annotations
@@ -25,10 +26,12 @@ class Fault(BaseModel):
 
     Attributes:
         code, name: stable code, and the name in words with dashes.
-        title: what is the matter, as a sentence; `{name}` stands for a named group of the pattern or a figure that is handed over.
+        title: what is the matter, as a sentence; `{name}` stands for a named group of the pattern
+            or a figure that is handed over.
         cause: why it happens.
         fix: what to do; may hold the same names.
-        pattern: regular expressions (case ignored) over the engine's text; none where no text tells it.
+        pattern: regular expressions (case ignored) over the engine's text; none where no text tells
+            it.
         example: a text in which it is found.
         kind: the problem's name in the project's taxonomy, where it has one.
         source: where the knowledge comes from.
@@ -55,9 +58,15 @@ class Fault(BaseModel):
     def finding(self, evidence: str | None = None, **figures: object) -> Finding:
         """The finding; `figures` fill the names in title and fix."""
         return Finding(
-            rule=self.code, kind=self.kind, severity=self.severity, message=filled(self.title, figures), evidence=evidence,
-            fix=filled(self.fix, figures), why=self.address, source=self.source,
-        )  # fmt: skip
+            rule=self.code,
+            kind=self.kind,
+            severity=self.severity,
+            message=filled(self.title, figures),
+            evidence=evidence,
+            fix=filled(self.fix, figures),
+            why=self.address,
+            source=self.source,
+        )
 
     def search(self, text: str) -> dict[str, str] | None:
         """The named groups of the pattern that is found in a text; None where none is."""
@@ -69,7 +78,11 @@ class Fault(BaseModel):
 
 def filled(text: str, values: dict[str, object]) -> str:
     """The text with its names filled in; one that is not known reads `NAME`."""
-    return re.sub(r"\{(\w+)\}", lambda name: str(name[1].upper() if values.get(name[1]) is None else values[name[1]]), text)
+    return re.sub(
+        r"\{(\w+)\}",
+        lambda name: str(name[1].upper() if values.get(name[1]) is None else values[name[1]]),
+        text,
+    )
 
 
 @cache
@@ -130,7 +143,14 @@ def how_it_ended(state: dict, name: str, restarts: int = 0) -> Finding | None:
         return faults()["DOCK301"].finding(f"OOMKilled, status {status}")
     if state.get("Status") == "created" and state.get("Error"):
         return explain(state["Error"], name=name)
-    code = {137: "DOCK302", 126: "DOCK304", 127: "DOCK304", 0: "DOCK305", 143: "DOCK305", 130: "DOCK305"}.get(status)
+    code = {
+        137: "DOCK302",
+        126: "DOCK304",
+        127: "DOCK304",
+        0: "DOCK305",
+        143: "DOCK305",
+        130: "DOCK305",
+    }.get(status)
     code = code or ("DOCK303" if 128 < status < 160 else "DOCK306")
     evidence = f"status {status}" + (f", {restarts} restarts" if restarts else "")
     return faults()[code].finding(evidence, status=status, signal=status - 128, name=name)
@@ -138,7 +158,10 @@ def how_it_ended(state: dict, name: str, restarts: int = 0) -> Finding | None:
 
 def redact(environment: list[str]) -> list[str]:
     """`NAME=VALUE` entries whose secrets are hidden."""
-    return [f"{name}=***" if is_secret(name) else f"{name}={value}" for name, _, value in (entry.partition("=") for entry in environment)]
+    return [
+        f"{name}=***" if is_secret(name) else f"{name}={value}"
+        for name, _, value in (entry.partition("=") for entry in environment)
+    ]
 
 
 def _shortened(text: str, limit: int = 400) -> str:

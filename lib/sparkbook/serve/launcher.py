@@ -1,4 +1,6 @@
-"""What `sparkbook serve` and `sparkbook lock` do: from a wish to a server that answers, on either engine."""
+"""What `sparkbook serve` and `sparkbook lock` do: from a wish to a server that answers, on either
+engine.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +48,12 @@ class Wish:
     @property
     def choices(self) -> Choices:
         """What differs from the recipe."""
-        return Choices(port=self.port, expose=self.expose, offline=self.offline, restart_always=self.restart_always)
+        return Choices(
+            port=self.port,
+            expose=self.expose,
+            offline=self.offline,
+            restart_always=self.restart_always,
+        )
 
 
 @dataclass(frozen=True)
@@ -66,11 +73,18 @@ class Plan:
     @property
     def text(self) -> str:
         """For people."""
-        return "\n".join(call if body is None else f"{call}\n{json.dumps(body, indent=2, ensure_ascii=False)}" for call, body in self.calls)
+        return "\n".join(
+            call if body is None else f"{call}\n{json.dumps(body, indent=2, ensure_ascii=False)}"
+            for call, body in self.calls
+        )
 
     def to_dict(self) -> dict[str, Any]:
         """For JSON."""
-        return {"target": self.target, "calls": [{"call": call, "body": body} for call, body in self.calls], **self.notes.to_dict()}
+        return {
+            "target": self.target,
+            "calls": [{"call": call, "body": body} for call, body in self.calls],
+            **self.notes.to_dict(),
+        }
 
 
 def wanted(wish: Wish) -> tuple[Stack, str]:
@@ -80,17 +94,26 @@ def wanted(wish: Wish) -> tuple[Stack, str]:
         SparkbookError: it can't be read, or the engine can't serve it.
     """
     if wish.target not in _TARGETS:
-        raise SparkbookError(f"'{wish.target}' is not a target; choose one of {', '.join(_TARGETS)}")
+        raise SparkbookError(
+            f"'{wish.target}' is not a target; choose one of {', '.join(_TARGETS)}"
+        )
     if (wish.source is None) == (wish.locked is None):
-        raise SparkbookError("name either something to serve (a recipe's id or a launch line) or a lock with --locked")
+        raise SparkbookError(
+            "name either something to serve (a recipe's id or a launch line) or a lock with"
+            " --locked"
+        )
     if wish.host is not None and "://" not in wish.host:
-        raise SparkbookError(f"--host is '{wish.host}': write ssh://USER@HOST, unix://SOCKET or tcp://HOST:PORT")
+        raise SparkbookError(
+            f"--host is '{wish.host}': write ssh://USER@HOST, unix://SOCKET or tcp://HOST:PORT"
+        )
     if wish.floor is not None:
         parse_size(wish.floor)  # said before anything is looked at
     if wish.locked is not None:
         locked = lock.read(wish.locked)
         launch, recipe = lock.launch_of(locked), lock.recipe_of(locked)
-        asked = stack.given(launch, wish.name or launch.container.name or (recipe.slug if recipe else None))
+        asked = stack.given(
+            launch, wish.name or launch.container.name or (recipe.slug if recipe else None)
+        )
         asked = Stack(asked.name, launch, recipe)
     else:
         asked = stack.given(wish.source or "", wish.name)
@@ -98,9 +121,13 @@ def wanted(wish: Wish) -> tuple[Stack, str]:
     if target == "docker" and asked.launch.image is None:
         raise SparkbookError(f"{asked.name} has no image: it runs as a process (--target process)")
     if target == "process" and asked.launch.image is not None:
-        raise SparkbookError(f"{asked.name} runs in the container {asked.launch.image}: --target docker")
+        raise SparkbookError(
+            f"{asked.name} runs in the container {asked.launch.image}: --target docker"
+        )
     if target == "process" and (wish.host or wish.restart_always or wish.expose or wish.offline):
-        raise SparkbookError("--host, --expose, --offline and --restart-always are about containers")
+        raise SparkbookError(
+            "--host, --expose, --offline and --restart-always are about containers"
+        )
     return asked, target
 
 
@@ -118,8 +145,11 @@ def plan(wish: Wish) -> Plan:
     return Plan(target, list(request.calls()), request.notes)
 
 
-def serve(wish: Wish, *, say: Callable[[str], None], show: Callable[[dict[str, Any]], None]) -> None:
-    """Start what was asked for and wait until it answers. Returns with a container running on; a process is kept until it ends.
+def serve(
+    wish: Wish, *, say: Callable[[str], None], show: Callable[[dict[str, Any]], None]
+) -> None:
+    """Start what was asked for and wait until it answers. Returns with a container running on; a
+    process is kept until it ends.
 
     Args:
         wish: what was asked for.
@@ -138,9 +168,15 @@ def serve(wish: Wish, *, say: Callable[[str], None], show: Callable[[dict[str, A
         host = docker_engine.reach(wish.host)
         try:
             engine = docker_engine.start(
-                asked, host=host, choices=wish.choices, replace=wish.replace, watch=wish.watchdog, floor=floor, deadline_s=wish.deadline_s,
+                asked,
+                host=host,
+                choices=wish.choices,
+                replace=wish.replace,
+                watch=wish.watchdog,
+                floor=floor,
+                deadline_s=wish.deadline_s,
                 progress=say,
-            )  # fmt: skip
+            )
             try:
                 show(_answer(asked, engine, target) | {"stop": f"sparkbook stop {engine.name}"})
                 if wish.watch:
@@ -162,24 +198,42 @@ def serve(wish: Wish, *, say: Callable[[str], None], show: Callable[[dict[str, A
 
 def _answer(asked: Stack, engine: Engine, target: str) -> dict[str, Any]:
     return {
-        "name": asked.name, "target": target, "recipe": asked.recipe.id if asked.recipe else None, "url": f"{engine.endpoint.url}/v1",
-        "model": engine.endpoint.model, "key": str(engine.key_file), "log": str(engine.log_file),
+        "name": asked.name,
+        "target": target,
+        "recipe": asked.recipe.id if asked.recipe else None,
+        "url": f"{engine.endpoint.url}/v1",
+        "model": engine.endpoint.model,
+        "key": str(engine.key_file),
+        "log": str(engine.log_file),
         "already": "it was up before" if engine.already else None,
-    }  # fmt: skip
+    }
 
 
-def _process(asked: Stack, wish: Wish, floor: int | None, say: Callable[[str], None]) -> ProcessEngine:
+def _process(
+    asked: Stack, wish: Wish, floor: int | None, say: Callable[[str], None]
+) -> ProcessEngine:
     if asked.recipe and asked.recipe.image is None:
         # The launch is the stack's: a lock's may differ from what the recipe says by now.
-        recipe = asked.recipe.model_copy(update={"serve": asked.launch.serve, "env": asked.launch.env})
+        recipe = asked.recipe.model_copy(
+            update={"serve": asked.launch.serve, "env": asked.launch.env}
+        )
         engine = embedded.start(recipe, port=wish.port, ready=False, progress=say)
     else:
         model = asked.launch.serve.model or ""
         place = Path(model).expanduser()
-        engine = ProcessEngine(asked.launch.on_host(), place if place.is_dir() else model, name=asked.served, port=wish.port)
+        engine = ProcessEngine(
+            asked.launch.on_host(),
+            place if place.is_dir() else model,
+            name=asked.served,
+            port=wish.port,
+        )
     guard = None
     try:
-        guard = watchdog.guard(engine.kill, engine.endpoint, floor) if wish.watchdog is not False else None
+        guard = (
+            watchdog.guard(engine.kill, engine.endpoint, floor)
+            if wish.watchdog is not False
+            else None
+        )
         if guard:
             guard.start()
         engine.wait_ready(asked.claims, deadline_s=wish.deadline_s, progress=say)
@@ -195,7 +249,9 @@ def _process(asked: Stack, wish: Wish, floor: int | None, say: Callable[[str], N
     return engine
 
 
-def _watch(engine: Engine, floor: int | None, say: Callable[[str], None], *, guard: bool = True) -> None:
+def _watch(
+    engine: Engine, floor: int | None, say: Callable[[str], None], *, guard: bool = True
+) -> None:
     """Stay with a server until it ends, with or without a watchdog. Ctrl-C is the caller's.
 
     Raises:
@@ -219,11 +275,19 @@ def _check_files(wish: Wish, say: Callable[[str], None]) -> None:
     locked = lock.read(wish.locked)
     now = lock.make(lock.launch_of(locked), lock.recipe_of(locked), folders=_folders(locked))
     changed = [change for change in lock.diff(locked, now) if change.path.startswith("models.")]
-    # A file that is not here yet is fetched by the server; one that is another than locked is not to be served.
-    if moved := [change for change in changed if change.before is not None and change.after is not None]:
-        raise SparkbookError("not started, the lock is about other files:\n" + told(lock.judge(moved)[0]))
+    # A file that is not here yet is fetched by the server; one that is another than locked is not
+    # to be served.
+    if moved := [
+        change for change in changed if change.before is not None and change.after is not None
+    ]:
+        raise SparkbookError(
+            "not started, the lock is about other files:\n" + told(lock.judge(moved)[0])
+        )
     if changed:
-        say(f"{len(changed)} locked values about the model's files can't be checked here, such as {changed[0].path}")
+        say(
+            f"{len(changed)} locked values about the model's files can't be checked here, such as"
+            f" {changed[0].path}"
+        )
 
 
 def _folders(locked: dict[str, Any]) -> dict[str, Path] | None:
@@ -231,12 +295,20 @@ def _folders(locked: dict[str, Any]) -> dict[str, Path] | None:
     recipe = lock.recipe_of(locked)
     if recipe is None or recipe.image is not None:
         return None
-    names = [recipe.model.repo, *([recipe.draft.model] if recipe.draft and recipe.draft.model else [])]
+    names = [
+        recipe.model.repo,
+        *([recipe.draft.model] if recipe.draft and recipe.draft.model else []),
+    ]
     return {name: embedded.model_folder(name) for name in names}
 
 
 def lock_of(
-    source: str, *, name: str | None = None, deep: bool = False, plan: dict | None = None, bench: dict | None = None
+    source: str,
+    *,
+    name: str | None = None,
+    deep: bool = False,
+    plan: dict | None = None,
+    bench: dict | None = None,
 ) -> dict[str, Any]:
     """The lock of a stack, with what its running server tells.
 
@@ -252,18 +324,37 @@ def lock_of(
     return _now(stack.given(source), name, deep, plan, bench)
 
 
-def _now(asked: Stack, name: str | None, deep: bool, plan: dict | None = None, bench: dict | None = None) -> dict[str, Any]:
+def _now(
+    asked: Stack, name: str | None, deep: bool, plan: dict | None = None, bench: dict | None = None
+) -> dict[str, Any]:
     served = lock.Served()
     with running.engines() as (host, _):
         found = docker_engine.find(host, name or asked.name) if host and asked.launch.image else []
-        digest, image_id = docker_engine.digest_of(host, found[0]) if host and found else (None, None)
+        digest, image_id = (
+            docker_engine.digest_of(host, found[0]) if host and found else (None, None)
+        )
         docker = docker_engine.version_of(host) if host and asked.launch.image else None
         served = lock.Served(digest, image_id, _version(host, name, asked), docker)
     folders = None
     if asked.recipe and asked.recipe.image is None:
-        names = [asked.recipe.model.repo, *([asked.recipe.draft.model] if asked.recipe.draft and asked.recipe.draft.model else [])]
+        names = [
+            asked.recipe.model.repo,
+            *(
+                [asked.recipe.draft.model]
+                if asked.recipe.draft and asked.recipe.draft.model
+                else []
+            ),
+        ]
         folders = {one: embedded.model_folder(one) for one in names}
-    return lock.make(asked.launch, asked.recipe, served=served, folders=folders, deep=deep, plan=plan, bench=bench)
+    return lock.make(
+        asked.launch,
+        asked.recipe,
+        served=served,
+        folders=folders,
+        deep=deep,
+        plan=plan,
+        bench=bench,
+    )
 
 
 def _version(host: docker_engine.Host | None, name: str | None, asked: Stack) -> str | None:
@@ -278,7 +369,9 @@ def _version(host: docker_engine.Host | None, name: str | None, asked: Stack) ->
     return None
 
 
-def verify(file: str, *, name: str | None = None, deep: bool = False) -> tuple[list[lock.Change], Findings]:
+def verify(
+    file: str, *, name: str | None = None, deep: bool = False
+) -> tuple[list[lock.Change], Findings]:
     """What has moved since a lock was made: the changes, and what they mean.
 
     Raises:
@@ -288,6 +381,12 @@ def verify(file: str, *, name: str | None = None, deep: bool = False) -> tuple[l
     recipe = lock.recipe_of(locked)
     launch = recipe.launch if recipe else lock.launch_of(locked)
     container = launch.container.name or (recipe.slug if recipe else None)
-    now = _now(Stack(stack.given(launch, container).name, launch, recipe), name, deep, locked["plan"], locked["bench"])
+    now = _now(
+        Stack(stack.given(launch, container).name, launch, recipe),
+        name,
+        deep,
+        locked["plan"],
+        locked["bench"],
+    )
     changes = lock.diff(locked, now)
     return changes, lock.judge(changes, unknown=False)

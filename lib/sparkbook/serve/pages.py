@@ -1,4 +1,6 @@
-"""The rules of starting, ending and guarding a container as sections of the book, each with an example that fails and one that passes."""
+"""The rules of starting, ending and guarding a container as sections of the book, each with an
+example that fails and one that passes.
+"""
 
 from __future__ import annotations
 
@@ -17,8 +19,9 @@ from sparkbook.serve.watchdog import Limits, Sample, admit, judge
 from sparkbook.units import GIB
 
 _LINE = (
-    "docker run --gpus all {more}-v ~/vllm:/models:ro -e HF_HOME=/models vllm/vllm-openai:v0.28.0@sha256:"
-    "61fc8a896b0a4fbbbdc063bc4b0dbc25ce98e02b5050c24aeb7830ac02039b14 --model openai/gpt-oss-20b"
+    "docker run --gpus all {more}-v ~/vllm:/models:ro -e HF_HOME=/models"
+    " vllm/vllm-openai:v0.28.0@sha256:61fc8a896b0a4fbbbdc063bc4b0dbc25ce98e02b5050c24aeb7830ac02039b14"
+    " --model openai/gpt-oss-20b"
 )
 _SAFE = _LINE.format(more="-p 127.0.0.1:8000:8000 ")
 _LIMITS = Limits.of_host(121 * GIB)
@@ -29,7 +32,8 @@ class Example:
     """Something that a rule judges, and how it is shown.
 
     Attributes:
-        what: `answer` of the engine, launch `line`, `state` of a container, `trace` of a host, or its `memory` before a start.
+        what: `answer` of the engine, launch `line`, `state` of a container, `trace` of a host, or
+            its `memory` before a start.
         value: a text, a launch line, the state, or samples.
         choices: of a launch line.
     """
@@ -50,7 +54,12 @@ class Example:
     def findings(self) -> list[Finding]:
         """What is said about it."""
         if self.what == "line":
-            asked = request(given(docker_run.read(self.value), "example"), {"VLLM_API_KEY": "x"}, home="/home/me", choices=self.choices)
+            asked = request(
+                given(docker_run.read(self.value), "example"),
+                {"VLLM_API_KEY": "x"},
+                home="/home/me",
+                choices=self.choices,
+            )
             return list(asked.notes)
         if self.what == "state":
             found = how_it_ended(self.value, "example", self.value.get("RestartCount", 0))
@@ -65,8 +74,14 @@ class Example:
 
 def _told(sample: Sample) -> str:
     known = [f"{sample.at_s:5g} s"]
-    known += [f"MemAvailable {sample.available / GIB:.1f} GiB"] if sample.available is not None else []
-    known += [f"tokens {sample.generated:g}, running {sample.running:g}, {sample.power_w:g} W"] if sample.power_w is not None else []
+    known += (
+        [f"MemAvailable {sample.available / GIB:.1f} GiB"] if sample.available is not None else []
+    )
+    known += (
+        [f"tokens {sample.generated:g}, running {sample.running:g}, {sample.power_w:g} W"]
+        if sample.power_w is not None
+        else []
+    )
     return "  ".join(known)
 
 
@@ -90,14 +105,26 @@ _EXAMPLES: dict[str, tuple[Example, Example]] = {
         Example("line", _LINE.format(more="-p 8000:8000 "), Choices(expose=True)),
         Example("line", _LINE.format(more="-p 8000:8000 ")),
     ),
-    "DOCK204": (Example("line", _SAFE.split("@")[0] + " --model openai/gpt-oss-20b"), Example("line", _SAFE)),
+    "DOCK204": (
+        Example("line", _SAFE.split("@")[0] + " --model openai/gpt-oss-20b"),
+        Example("line", _SAFE),
+    ),
     "DOCK205": (Example("line", _SAFE.replace(":ro ", " ")), Example("line", _SAFE)),
     # It is said of every container that serves vLLM; what passes is a host without one.
     "DOCK206": (Example("line", _SAFE), Example("answer", _STARTED)),
-    "DOCK207": (Example("line", _SAFE.replace("-e HF_HOME", "-e HF_TOKEN -e HF_HOME")), Example("line", _SAFE)),
-    "DOCK208": (Example("line", _LINE.format(more="--restart always -p 127.0.0.1:8000:8000 ")), Example("line", _SAFE)),
+    "DOCK207": (
+        Example("line", _SAFE.replace("-e HF_HOME", "-e HF_TOKEN -e HF_HOME")),
+        Example("line", _SAFE),
+    ),
+    "DOCK208": (
+        Example("line", _LINE.format(more="--restart always -p 127.0.0.1:8000:8000 ")),
+        Example("line", _SAFE),
+    ),
     "DOCK301": (Example("state", {"Running": False, "ExitCode": 137, "OOMKilled": True}), _RUNNING),
-    "DOCK302": (Example("state", {"Running": False, "ExitCode": 137, "OOMKilled": False}), _RUNNING),
+    "DOCK302": (
+        Example("state", {"Running": False, "ExitCode": 137, "OOMKilled": False}),
+        _RUNNING,
+    ),
     "DOCK303": (Example("state", {"Running": False, "ExitCode": 139}), _RUNNING),
     "DOCK304": (Example("state", {"Running": False, "ExitCode": 127}), _RUNNING),
     "DOCK305": (Example("state", {"Running": False, "ExitCode": 143}), _RUNNING),
@@ -126,12 +153,20 @@ class Section:
     @property
     def bad(self) -> Callable[[], Example]:
         """Makes the example that fails."""
-        return lambda: _EXAMPLES[self.rule.code][0] if self.rule.code in _EXAMPLES else Example("answer", self.rule.example)
+        return lambda: (
+            _EXAMPLES[self.rule.code][0]
+            if self.rule.code in _EXAMPLES
+            else Example("answer", self.rule.example)
+        )
 
     @property
     def good(self) -> Callable[[], Example]:
         """Makes the example that passes."""
-        return lambda: _EXAMPLES[self.rule.code][1] if self.rule.code in _EXAMPLES else Example("answer", _STARTED)
+        return lambda: (
+            _EXAMPLES[self.rule.code][1]
+            if self.rule.code in _EXAMPLES
+            else Example("answer", _STARTED)
+        )
 
 
 class Pages:
@@ -140,8 +175,9 @@ class Pages:
     prefix = "DOCK"
     title = "Starting, ending and guarding a container"
     intro = (
-        "What `sparkbook serve`, `status` and the watchdog say. Answers of the Docker engine were printed by engines 20.10.24 and 26.1.5, "
-        "unless the rule says otherwise; each example was judged when this page was built."
+        "What `sparkbook serve`, `status` and the watchdog say. Answers of the Docker engine were"
+        " printed by engines 20.10.24 and 26.1.5, unless the rule says otherwise; each example was"
+        " judged when this page was built."
     )
 
     @property
@@ -164,7 +200,9 @@ class Pages:
             for title, make in (("Fails", section.bad), ("Passes", section.good))
         ]
         about = (self.title, section.severity)
-        return section_page(section.code, section.name, about, section.text, examples, section.source, section.kind)
+        return section_page(
+            section.code, section.name, about, section.text, examples, section.source, section.kind
+        )
 
 
 DOCK = Pages()

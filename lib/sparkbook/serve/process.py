@@ -1,7 +1,7 @@
 """The process engine: the real `vllm serve` as a child, without a container.
 
-The engine binds loopback, always asks for an API key, writes its log to a file, and never outlives the process that started it
-(see `_guard.py`).
+The engine binds loopback, always asks for an API key, writes its log to a file, and never outlives
+the process that started it (see `_guard.py`).
 """
 
 from __future__ import annotations
@@ -28,14 +28,25 @@ from sparkbook.serve.engine import Engine, EngineError
 
 _GUARD = Path(__file__).with_name("_guard.py")
 _HOST = "127.0.0.1"
-# Settings of the starter that are about its own Python, notebook or terminal and would mislead the engine: a kernel asks for colours.
+# Settings of the starter that are about its own Python, notebook or terminal and would mislead the
+# engine: a kernel asks for colours.
 _NOT_INHERITED = {
-    *("PYTHONPATH", "PYTHONHOME", "PYTHONSTARTUP", "VIRTUAL_ENV", "MPLBACKEND", "JPY_PARENT_PID", "JPY_SESSION_NAME"),
+    *(
+        "PYTHONPATH",
+        "PYTHONHOME",
+        "PYTHONSTARTUP",
+        "VIRTUAL_ENV",
+        "MPLBACKEND",
+        "JPY_PARENT_PID",
+        "JPY_SESSION_NAME",
+    ),
     *("FORCE_COLOR", "CLICOLOR", "CLICOLOR_FORCE"),
 }
 _LOGS_KEPT = 20
 RECORD, LOG_FILE, KEY_FILE, CONTAINER = "engine.json", "server.log", "api-key", "container"
-"""Files of an engine's folder: where it runs, while it does; what it printed; its key, while it runs; the container, where it is one."""
+"""Files of an engine's folder: where it runs, while it does; what it printed; its key, while it
+runs; the container, where it is one.
+"""
 
 
 def port_is_free(port: int, host: str = _HOST) -> bool:
@@ -83,7 +94,8 @@ class ProcessEngine(Engine):
         """Start the engine and return at once; `wait_ready` waits until it answers.
 
         Args:
-            launch: arguments and environment, from a recipe. Its host and port are not used: the engine binds loopback.
+            launch: arguments and environment, from a recipe. Its host and port are not used: the
+                engine binds loopback.
             model: folder or handle to serve.
             name: the name that clients use, unless the arguments give a served-model-name.
             port: the port to use; a free one is chosen when None.
@@ -91,19 +103,23 @@ class ProcessEngine(Engine):
             grace_s: seconds between asking the engine to end and killing it.
             recipe: id of the recipe that it comes from, for `sparkbook status`.
             via: words before the command, such as those that enter another network namespace.
-            instead: program of the engine's environment and its words, run in place of `vllm serve`: Ray's daemon on a node of a cluster.
+            instead: program of the engine's environment and its words, run in place of
+                `vllm serve`: Ray's daemon on a node of a cluster.
 
-        With `headless` among the arguments it is a rank of a server that answers elsewhere, and gets no host and port.
+        With `headless` among the arguments it is a rank of a server that answers elsewhere, and
+        gets no host and port.
 
         Raises:
-            EngineError: the port is taken, the model's folder is missing, or the program can't be started.
+            EngineError: the port is taken, the model's folder is missing, or the program can't be
+                started.
             SparkbookError: the engine's environment is not installed.
         """
         if isinstance(model, Path) and not (model / "config.json").is_file():
             raise EngineError(f"there is no model in {model}: it has no config.json")
         if port is not None and not port_is_free(port):
             raise EngineError(
-                f"port {port} is taken on {_HOST}: stop what listens there (ss -ltnp 'sport = :{port}' names it), or leave the port out"
+                f"port {port} is taken on {_HOST}: stop what listens there (ss -ltnp 'sport ="
+                f" :{port}' names it), or leave the port out"
             )
         python = paths.engine_python()
         port = port or free_port()
@@ -111,32 +127,57 @@ class ProcessEngine(Engine):
             self.folder = folder or _new_folder(f"{name.replace('/', '-')}-{port}")
             self.folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise EngineError(f"the engine's folder {error.filename} can't be made: {error.strerror}") from None
+            raise EngineError(
+                f"the engine's folder {error.filename} can't be made: {error.strerror}"
+            ) from None
         self.name = self.folder.name
         self.log_file = self.folder / LOG_FILE
         self.key_file = self.folder / KEY_FILE
-        key = usable_key(os.environ.get("VLLM_API_KEY", ""), "VLLM_API_KEY") or secrets.token_hex(16)
+        key = usable_key(os.environ.get("VLLM_API_KEY", ""), "VLLM_API_KEY") or secrets.token_hex(
+            16
+        )
         write_private(self.key_file, key)
         args = {n: v for n, v in launch.serve.args.items() if n not in ("host", "port")}
         args.setdefault("served-model-name", name)
         args = args if args.get("headless") else {"host": _HOST, "port": port, **args}
-        serve = launch.serve.model_copy(update={"model": str(model), "model_option": False, "args": args})
+        serve = launch.serve.model_copy(
+            update={"model": str(model), "model_option": False, "args": args}
+        )
         name_of_program = instead[0] if instead else "vllm"
         if not (program := python.with_name(name_of_program)).is_file():
-            raise EngineError(f"there is no {name_of_program} beside {python}: 'make engine' makes an environment that has vllm")
-        words = [word.replace(HOME, str(Path.home())) for group in serve_groups(serve) for word in group]
+            raise EngineError(
+                f"there is no {name_of_program} beside {python}: 'make engine' makes an environment"
+                " that has vllm"
+            )
+        words = [
+            word.replace(HOME, str(Path.home())) for group in serve_groups(serve) for word in group
+        ]
         self.command = [*via, str(program), *(instead[1:] if instead else ["serve", *words])]
         served = args["served-model-name"]
-        self.endpoint = Endpoint(f"http://{_HOST}:{port}", str(served[0] if isinstance(served, list) else served), key)
+        self.endpoint = Endpoint(
+            f"http://{_HOST}:{port}", str(served[0] if isinstance(served, list) else served), key
+        )
         # The lifeline: only this process holds the writing end, and children don't inherit it.
         reading, self._lifeline = os.pipe()
         try:
             with self.log_file.open("wb") as log:
                 self._guard = subprocess.Popen(
-                    [sys.executable, "-I", "-S", str(_GUARD), str(reading), str(grace_s), *self.command],
-                    stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, pass_fds=[reading], start_new_session=True,
+                    [
+                        sys.executable,
+                        "-I",
+                        "-S",
+                        str(_GUARD),
+                        str(reading),
+                        str(grace_s),
+                        *self.command,
+                    ],
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=subprocess.STDOUT,
+                    pass_fds=[reading],
+                    start_new_session=True,
                     env=_environment(launch, key, python),
-                )  # fmt: skip
+                )
         except OSError as error:
             os.close(self._lifeline)
             raise EngineError(f"the engine can't be started: {error}") from None
@@ -171,7 +212,9 @@ class ProcessEngine(Engine):
     def kill(self) -> None:
         """End the command's whole group at once; the guard sees to what is left."""
         with contextlib.suppress(OSError, ValueError):
-            children = Path(f"/proc/{self._guard.pid}/task/{self._guard.pid}/children").read_text("ascii")
+            children = Path(f"/proc/{self._guard.pid}/task/{self._guard.pid}/children").read_text(
+                "ascii"
+            )
             for child in children.split():
                 with contextlib.suppress(ProcessLookupError, PermissionError):
                     os.killpg(int(child), signal.SIGKILL)
@@ -184,7 +227,10 @@ class ProcessEngine(Engine):
         import html
 
         state = "running" if self.running else f"ended with status {self.exit_status}"
-        return f"<code>{html.escape(shlex.join(self.command[:2]))} …</code> {state} at <code>{html.escape(self.endpoint.url)}</code>"
+        return (
+            f"<code>{html.escape(shlex.join(self.command[:2]))} …</code> {state} at"
+            f" <code>{html.escape(self.endpoint.url)}</code>"
+        )
 
 
 def _new_folder(name: str) -> Path:
@@ -198,34 +244,50 @@ def _new_folder(name: str) -> Path:
 
 
 def _register(engine: ProcessEngine, name: str, recipe: str) -> None:
-    """Leave word of a running engine in its folder, for `sparkbook status` and `stop` of other processes."""
+    """Leave word of a running engine in its folder, for `sparkbook status` and `stop` of other
+    processes.
+    """
     import psutil
 
     with contextlib.suppress(psutil.Error, OSError):
         began = psutil.Process(engine._guard.pid).create_time()
-        record = {"name": name, "recipe": recipe, "pid": engine._guard.pid, "began": began,
-                  "url": engine.endpoint.url, "served": engine.endpoint.model}  # fmt: skip
+        record = {
+            "name": name,
+            "recipe": recipe,
+            "pid": engine._guard.pid,
+            "began": began,
+            "url": engine.endpoint.url,
+            "served": engine.endpoint.model,
+        }
         (engine.folder / RECORD).write_text(json.dumps(record), "utf-8")
 
 
 def guard_of(folder: Path) -> int | None:
-    """Process id of the guard of the engine that keeps its log in this folder; None once it has ended."""
+    """Process id of the guard of the engine that keeps its log in this folder; None once it has
+    ended.
+    """
     import psutil
 
     try:
         record = json.loads((folder / RECORD).read_text("utf-8"))
         process = psutil.Process(int(record["pid"]))
         # A number is given out again: only the process that began at that very moment is meant.
-        return process.pid if abs(process.create_time() - record["began"]) < 1 and process.status() != psutil.STATUS_ZOMBIE else None
+        return (
+            process.pid
+            if abs(process.create_time() - record["began"]) < 1
+            and process.status() != psutil.STATUS_ZOMBIE
+            else None
+        )
     except (OSError, ValueError, KeyError, TypeError, psutil.Error):
         return None
 
 
 def _environment(launch: Launch, key: str, python: Path) -> dict[str, str]:
     environment = {
-        name: value for name, value in os.environ.items()
+        name: value
+        for name, value in os.environ.items()
         if name not in _NOT_INHERITED and (name in launch.env or not is_secret(name))
-    }  # fmt: skip
+    }
     environment |= {name: value for name, value in launch.env.items() if value is not None}
     environment |= {"VLLM_API_KEY": key, "NO_COLOR": "1"}
     environment["PATH"] = f"{python.parent}{os.pathsep}{environment.get('PATH', os.defpath)}"

@@ -1,9 +1,11 @@
-"""When an engine may be called ready: not when its port opens, but when it has answered a real request.
+"""When an engine may be called ready: not when its port opens, but when it has answered a real
+request.
 
-The stages, in order: the port is open; `/health` says 200; `/v1/models` shows the served name; one streamed completion arrives; and, where
-the recipe claims them, one tool call, one reply with reasoning, one reply that follows a JSON schema. Each is timed. An engine whose
-process has ended, or whose log holds a fault that no start survives, ends the wait at once instead of at the deadline, with the log
-doctor's diagnosis.
+The stages, in order: the port is open; `/health` says 200; `/v1/models` shows the served name; one
+streamed completion arrives; and, where the recipe claims them, one tool call, one reply with
+reasoning, one reply that follows a JSON schema. Each is timed. An engine whose process has ended,
+or whose log holds a fault that no start survives, ends the wait at once instead of at the deadline,
+with the log doctor's diagnosis.
 """
 
 from __future__ import annotations
@@ -30,7 +32,11 @@ WEATHER_TOOL = {
     "function": {
         "name": "get_weather",
         "description": "Get the weather in a city",
-        "parameters": {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]},
+        "parameters": {
+            "type": "object",
+            "properties": {"city": {"type": "string"}},
+            "required": ["city"],
+        },
     },
 }
 _ANSWER_SCHEMA = {
@@ -64,8 +70,19 @@ class NotReady(SparkbookError):
         diagnosis: the log doctor's judgement, where it found a fault.
     """
 
-    def __init__(self, message: str, log_tail: list[str], stages: list[Stage], diagnosis: Diagnosis | None = None):
-        self.message, self.log_tail, self.stages, self.diagnosis = message, log_tail, stages, diagnosis
+    def __init__(
+        self,
+        message: str,
+        log_tail: list[str],
+        stages: list[Stage],
+        diagnosis: Diagnosis | None = None,
+    ):
+        self.message, self.log_tail, self.stages, self.diagnosis = (
+            message,
+            log_tail,
+            stages,
+            diagnosis,
+        )
         lines = "".join(f"\n    {line}" for line in log_tail)
         super().__init__(message + (f"\nthe last lines of its log:{lines}" if lines else ""))
 
@@ -91,7 +108,10 @@ class Readiness:
         return sum(stage.seconds for stage in self.stages)
 
     def __str__(self) -> str:
-        return "\n".join(f"{stage.name:<12} {format_seconds(stage.seconds):>10}  {stage.detail}" for stage in self.stages)
+        return "\n".join(
+            f"{stage.name:<12} {format_seconds(stage.seconds):>10}  {stage.detail}"
+            for stage in self.stages
+        )
 
     def _repr_html_(self) -> str:
         rows = "".join(
@@ -99,7 +119,8 @@ class Readiness:
             for s in self.stages
         )
         return (
-            "<table class='readiness'><thead><tr><th>stage</th><th>took</th><th>seen</th></tr></thead>"
+            "<table"
+            " class='readiness'><thead><tr><th>stage</th><th>took</th><th>seen</th></tr></thead>"
             f"<tbody>{rows}<tr><th>ready</th><th>{format_seconds(self.total_s)}</th><td></td></tr></tbody></table>"
         )
 
@@ -120,19 +141,24 @@ def wait_ready(
 
     Args:
         endpoint: where to look; its model's name must be among the served ones.
-        claims: what the recipe says the server can do; tools, reasoning and structured output are tried where claimed.
-        process: the engine, where it can be watched: its end, or a fatal line of its log, ends the wait.
-        requests: send real requests; False ends with `/v1/models`, for when the first request is itself what is to be measured.
+        claims: what the recipe says the server can do; tools, reasoning and structured output are
+            tried where claimed.
+        process: the engine, where it can be watched: its end, or a fatal line of its log, ends the
+            wait.
+        requests: send real requests; False ends with `/v1/models`, for when the first request is
+            itself what is to be measured.
         deadline_s: seconds for all stages together.
         poll_s: seconds between two looks.
-        progress: called with one line when a stage is passed and every 10 seconds while one is waited for.
+        progress: called with one line when a stage is passed and every 10 seconds while one is
+            waited for.
         clock, sleep: replaced in tests.
 
     Returns:
         The timed stages.
 
     Raises:
-        NotReady: the engine ended, failed, or was not ready at the deadline; the message says at which stage and shows the log's end.
+        NotReady: the engine ended, failed, or was not ready at the deadline; the message says at
+            which stage and shows the log's end.
     """
     begin = last_said = clock()
     readiness = Readiness()
@@ -147,7 +173,12 @@ def wait_ready(
                 break
             now = clock()
             if now - begin > deadline_s:
-                _fail(f"not ready after {format_seconds(now - begin)}: still waiting for {name} ({detail.text})", process, readiness)
+                _fail(
+                    f"not ready after {format_seconds(now - begin)}: still waiting for {name}"
+                    f" ({detail.text})",
+                    process,
+                    readiness,
+                )
             if detail.final:
                 _fail(f"{name} failed: {detail.text}", process, readiness)
             if now - last_said >= 10:
@@ -168,17 +199,23 @@ class _Seen:
     final: bool = False
 
 
-def _stages(endpoint: Endpoint, claims: Capabilities, requests: bool) -> list[tuple[str, Callable[[float], _Seen]]]:
+def _stages(
+    endpoint: Endpoint, claims: Capabilities, requests: bool
+) -> list[tuple[str, Callable[[float], _Seen]]]:
     stages = [("port", _port), ("health", _health), ("models", _models)]
     if requests:
         stages += [("completion", _completion)]
         stages += [("tools", _tool_call)] if claims.tools else []
         stages += [("reasoning", _reasoning)] if claims.reasoning else []
         stages += [("json schema", _json_schema)] if claims.structured_output else []
-    return [(name, lambda timeout_s, probe=probe: probe(endpoint, timeout_s)) for name, probe in stages]
+    return [
+        (name, lambda timeout_s, probe=probe: probe(endpoint, timeout_s)) for name, probe in stages
+    ]
 
 
-def _check_alive(process: Watched | None, follower: Follower, stage: str, readiness: Readiness) -> None:
+def _check_alive(
+    process: Watched | None, follower: Follower, stage: str, readiness: Readiness
+) -> None:
     if process is None:
         return
     running = process.running  # asked first: what it printed before it ended is then all there
@@ -189,9 +226,13 @@ def _check_alive(process: Watched | None, follower: Follower, stage: str, readin
     _fail(f"the engine {state} while waiting for {stage}", process, readiness, diagnosis)
 
 
-def _fail(message: str, process: Watched | None, readiness: Readiness, diagnosis: Diagnosis | None = None) -> None:
+def _fail(
+    message: str, process: Watched | None, readiness: Readiness, diagnosis: Diagnosis | None = None
+) -> None:
     if diagnosis and (fault := diagnosis.primary):
-        message += f": {fault.message} ({fault.rule})" + (f"\nwhat to do: {fault.fix}" if fault.fix else "")
+        message += f": {fault.message} ({fault.rule})" + (
+            f"\nwhat to do: {fault.fix}" if fault.fix else ""
+        )
     raise NotReady(message, process.tail() if process else [], readiness.stages, diagnosis)
 
 
@@ -214,10 +255,15 @@ def _health(endpoint: Endpoint, _timeout_s: float) -> _Seen:
 
 
 def _models(endpoint: Endpoint, _timeout_s: float) -> _Seen:
-    # A refused key or a wrong name does not mend itself: SparkbookError of a refused key passes through.
+    # A refused key or a wrong name does not mend itself: SparkbookError of a refused key passes
+    # through.
     names = endpoint.served_models()
     if endpoint.model and endpoint.model not in names:
-        return _Seen(f"the server serves {', '.join(names) or 'nothing'}, not {endpoint.model}", passed=False, final=True)
+        return _Seen(
+            f"the server serves {', '.join(names) or 'nothing'}, not {endpoint.model}",
+            passed=False,
+            final=True,
+        )
     return _Seen(f"serves {', '.join(names)}")
 
 
@@ -227,7 +273,10 @@ def _asks(question: str, **more: Any) -> Callable[[Endpoint, float], Any]:
     def ask(endpoint: Endpoint, timeout_s: float) -> Any:
         with endpoint.client(timeout_s, timeout_s) as client:
             return client.chat.completions.create(
-                model=endpoint.model, messages=[{"role": "user", "content": question}], temperature=0, **more
+                model=endpoint.model,
+                messages=[{"role": "user", "content": question}],
+                temperature=0,
+                **more,
             )
 
     return ask
@@ -237,14 +286,20 @@ def _completion(endpoint: Endpoint, timeout_s: float) -> _Seen:
     try:
         reply = stream_chat(endpoint, "Say hello.", max_tokens=8, timeout_s=timeout_s)
     except StreamError as error:
-        return _Seen(f"the completion failed: {error.why}", passed=False, final=not error.connection)
+        return _Seen(
+            f"the completion failed: {error.why}", passed=False, final=not error.connection
+        )
     if not reply.tokens:
         return _Seen("the completion came back empty", passed=False, final=True)
     return _Seen(f"{reply.tokens} tokens streamed: {reply.text.strip()[:40]!r}")
 
 
-def _reply(ask: Callable[[Endpoint, float], Any], judge: Callable[[Any], str | None], claim: str) -> Callable[[Endpoint, float], _Seen]:
-    """A probe that sends one request and lets `judge` say what it saw, or None when the claim is not kept."""
+def _reply(
+    ask: Callable[[Endpoint, float], Any], judge: Callable[[Any], str | None], claim: str
+) -> Callable[[Endpoint, float], _Seen]:
+    """A probe that sends one request and lets `judge` say what it saw, or None when the claim is
+    not kept.
+    """
 
     def probe(endpoint: Endpoint, timeout_s: float) -> _Seen:
         import openai
@@ -258,7 +313,11 @@ def _reply(ask: Callable[[Endpoint, float], Any], judge: Callable[[Any], str | N
             return _Seen(f"the reply is no chat ({type(error).__name__})", passed=False, final=True)
         if seen:
             return _Seen(seen)
-        return _Seen(f"the recipe claims {claim}, but the reply has none: {content!r}", passed=False, final=True)
+        return _Seen(
+            f"the recipe claims {claim}, but the reply has none: {content!r}",
+            passed=False,
+            final=True,
+        )
 
     return probe
 
@@ -269,7 +328,8 @@ def _called(message: Any) -> str | None:
 
 
 def _reasoned(message: Any) -> str | None:
-    # vLLM names the field `reasoning`; releases before 0.12 and other servers say `reasoning_content`.
+    # vLLM names the field `reasoning`; releases before 0.12 and other servers say
+    # `reasoning_content`.
     text = getattr(message, "reasoning", None) or getattr(message, "reasoning_content", None)
     return f"reasons: {text.strip()[:40]!r}" if text else None
 
@@ -279,18 +339,34 @@ def _follows_schema(message: Any) -> str | None:
         value = json.loads(message.content or "")
     except ValueError:
         return None
-    return f"answers {json.dumps(value)}" if isinstance(value, dict) and value.get("answer") in ("yes", "no") else None
+    return (
+        f"answers {json.dumps(value)}"
+        if isinstance(value, dict) and value.get("answer") in ("yes", "no")
+        else None
+    )
 
 
 _QUIETLY = {"chat_template_kwargs": {"enable_thinking": False}}
-_ANSWER_FORMAT = {"type": "json_schema", "json_schema": {"name": "answer", "schema": _ANSWER_SCHEMA}}
+_ANSWER_FORMAT = {
+    "type": "json_schema",
+    "json_schema": {"name": "answer", "schema": _ANSWER_SCHEMA},
+}
 
 _tool_call = _reply(
-    _asks("What is the weather in Paris?", max_tokens=128, tools=[WEATHER_TOOL], extra_body=_QUIETLY), _called, "tool calls"
+    _asks(
+        "What is the weather in Paris?", max_tokens=128, tools=[WEATHER_TOOL], extra_body=_QUIETLY
+    ),
+    _called,
+    "tool calls",
 )
 _reasoning = _reply(_asks("12*17", max_tokens=256), _reasoned, "reasoning")
 _json_schema = _reply(
-    _asks("Is Paris in France? Answer as JSON.", max_tokens=48, response_format=_ANSWER_FORMAT, extra_body=_QUIETLY),
+    _asks(
+        "Is Paris in France? Answer as JSON.",
+        max_tokens=48,
+        response_format=_ANSWER_FORMAT,
+        extra_body=_QUIETLY,
+    ),
     _follows_schema,
     "structured output",
 )

@@ -1,7 +1,8 @@
-"""A Docker engine on another host, reached over SSH: one connection of the user's own `ssh` carries the socket and the servers' ports.
+"""A Docker engine on another host, reached over SSH: one connection of the user's own `ssh` carries
+the socket and the servers' ports.
 
-Docker's socket there becomes a socket here, and a port that a server publishes on the other host's loopback becomes a port of this host's
-loopback. Nothing is opened to the network on either side.
+Docker's socket there becomes a socket here, and a port that a server publishes on the other host's
+loopback becomes a port of this host's loopback. Nothing is opened to the network on either side.
 """
 
 from __future__ import annotations
@@ -31,19 +32,48 @@ class Tunnel:
 
     def __init__(self, destination: str, port: int | None):
         self.destination = destination
-        self._folder = Path(tempfile.mkdtemp(prefix="sbk-"))  # short: paths of sockets hold about 100 letters
+        self._folder = Path(
+            tempfile.mkdtemp(prefix="sbk-")
+        )  # short: paths of sockets hold about 100 letters
         self.socket = self._folder / "docker.sock"
         self._control = self._folder / "ssh"
         self._forwards: dict[int, str] = {}
-        options = ["-o", "BatchMode=yes", "-o", f"ConnectTimeout={_CONNECT_S}", *(["-p", str(port)] if port else [])]
+        options = [
+            "-o",
+            "BatchMode=yes",
+            "-o",
+            f"ConnectTimeout={_CONNECT_S}",
+            *(["-p", str(port)] if port else []),
+        ]
         self._ssh = ["ssh", *options, "-S", str(self._control)]
         try:
-            self._run([*self._ssh, "-M", "-f", "-N", destination])  # the master: it goes to the background, and ends with `-O exit`
-            asked = self._run([*self._ssh, destination, 'printf "%s\\n%s" "$HOME" "${DOCKER_HOST:-unix:///var/run/docker.sock}"'])
+            self._run(
+                [*self._ssh, "-M", "-f", "-N", destination]
+            )  # the master: it goes to the background, and ends with `-O exit`
+            asked = self._run(
+                [
+                    *self._ssh,
+                    destination,
+                    'printf "%s\\n%s" "$HOME" "${DOCKER_HOST:-unix:///var/run/docker.sock}"',
+                ]
+            )
             self.home, _, engine = asked.partition("\n")
             if not engine.startswith("unix://"):
-                raise DockerFault(faults()["DOCK117"].finding(f"DOCKER_HOST is {engine} there, and not a socket", host=destination))
-            self._run([*self._ssh, "-O", "forward", "-L", f"{self.socket}:{engine.removeprefix('unix://')}", destination])
+                raise DockerFault(
+                    faults()["DOCK117"].finding(
+                        f"DOCKER_HOST is {engine} there, and not a socket", host=destination
+                    )
+                )
+            self._run(
+                [
+                    *self._ssh,
+                    "-O",
+                    "forward",
+                    "-L",
+                    f"{self.socket}:{engine.removeprefix('unix://')}",
+                    destination,
+                ]
+            )
         except BaseException:
             self.close()
             raise
@@ -52,7 +82,16 @@ class Tunnel:
         """The address here of a port on the other host's loopback."""
         if port not in self._forwards:
             local = free_port()
-            self._run([*self._ssh, "-O", "forward", "-L", f"127.0.0.1:{local}:127.0.0.1:{port}", self.destination])
+            self._run(
+                [
+                    *self._ssh,
+                    "-O",
+                    "forward",
+                    "-L",
+                    f"127.0.0.1:{local}:127.0.0.1:{port}",
+                    self.destination,
+                ]
+            )
             self._forwards[port] = f"http://127.0.0.1:{local}"
         return self._forwards[port]
 
@@ -61,7 +100,12 @@ class Tunnel:
         if self._folder.exists():
             if self._control.exists():
                 with contextlib.suppress(OSError, subprocess.TimeoutExpired):
-                    subprocess.run([*self._ssh, "-O", "exit", self.destination], capture_output=True, timeout=10, check=False)
+                    subprocess.run(
+                        [*self._ssh, "-O", "exit", self.destination],
+                        capture_output=True,
+                        timeout=10,
+                        check=False,
+                    )
             deadline = time.monotonic() + 2
             while self._control.exists() and time.monotonic() < deadline:
                 time.sleep(0.05)
@@ -69,21 +113,34 @@ class Tunnel:
 
     def _run(self, command: list[str]) -> str:
         host = self.destination.rsplit("@", 1)[-1]
-        # A file for its words: the master that goes to the background would keep a pipe open for ever.
+        # A file for its words: the master that goes to the background would keep a pipe open for
+        # ever.
         with tempfile.TemporaryFile() as told:
             try:
                 done = subprocess.run(
-                    command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE if "-f" not in command else told, stderr=told,
-                    timeout=_CONNECT_S + 15, check=False,
-                )  # fmt: skip
+                    command,
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.PIPE if "-f" not in command else told,
+                    stderr=told,
+                    timeout=_CONNECT_S + 15,
+                    check=False,
+                )
             except FileNotFoundError:
-                raise DockerFault(faults()["DOCK117"].finding("there is no ssh command here", host=host)) from None
+                raise DockerFault(
+                    faults()["DOCK117"].finding("there is no ssh command here", host=host)
+                ) from None
             except subprocess.TimeoutExpired:
-                raise DockerFault(faults()["DOCK117"].finding(f"no answer in {_CONNECT_S} s", host=host)) from None
+                raise DockerFault(
+                    faults()["DOCK117"].finding(f"no answer in {_CONNECT_S} s", host=host)
+                ) from None
             told.seek(0)
             words = told.read().decode("utf-8", "replace").strip()
         if done.returncode:
-            raise DockerFault(faults()["DOCK117"].finding(" ".join(words.split()) or f"ssh ended with status {done.returncode}", host=host))
+            raise DockerFault(
+                faults()["DOCK117"].finding(
+                    " ".join(words.split()) or f"ssh ended with status {done.returncode}", host=host
+                )
+            )
         return done.stdout.decode("utf-8", "replace").strip() if done.stdout else ""
 
 
@@ -95,5 +152,7 @@ def open_tunnel(address: str) -> Tunnel:
     """
     match = re.fullmatch(r"ssh://((?:[\w.-]+@)?[A-Za-z0-9][\w.-]*)(?::(\d+))?/?", address)
     if not match:
-        raise DockerFault(faults()["DOCK117"].finding(f"'{address}' is not ssh://user@host", host="HOST"))
+        raise DockerFault(
+            faults()["DOCK117"].finding(f"'{address}' is not ssh://user@host", host="HOST")
+        )
     return Tunnel(match[1], int(match[2]) if match[2] else None)

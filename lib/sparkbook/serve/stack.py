@@ -1,4 +1,6 @@
-"""What is to be served, and exactly what the Docker engine is told: pure, so that a dry run shows what a start would send."""
+"""What is to be served, and exactly what the Docker engine is told: pure, so that a dry run shows
+what a start would send.
+"""
 
 from __future__ import annotations
 
@@ -25,8 +27,20 @@ LOOPBACK = "127.0.0.1"
 KEY = "VLLM_API_KEY"
 FIRST_RESTARTS = 3
 """How often an unproven start may be tried again by itself."""
-UNGUARDED = ("/invocations", "/tokenize", "/detokenize", "/pooling", "/metrics", "/load", "/version", "/health", "/ping")
-"""Routes that vLLM 0.32.0 answers without the key, those that a plain chat server has; a test asks a running server."""
+UNGUARDED = (
+    "/invocations",
+    "/tokenize",
+    "/detokenize",
+    "/pooling",
+    "/metrics",
+    "/load",
+    "/version",
+    "/health",
+    "/ping",
+)
+"""Routes that vLLM 0.32.0 answers without the key, those that a plain chat server has; a test asks
+a running server.
+"""
 LABEL = "sparkbook"
 
 
@@ -54,18 +68,26 @@ class Stack:
         """The name that clients put into a request."""
         if self.recipe:
             return self.recipe.served_name
-        named = self.launch.serve.args.get("served-model-name") or self.launch.env.get("SERVED_MODEL_NAME") or self.launch.serve.model or ""
+        named = (
+            self.launch.serve.args.get("served-model-name")
+            or self.launch.env.get("SERVED_MODEL_NAME")
+            or self.launch.serve.model
+            or ""
+        )
         return str(named[0] if isinstance(named, list) else named)
 
 
 def given(source: str | Recipe | Launch, name: str | None = None) -> Stack:
-    """The stack for whatever `formats.resolve` takes: a recipe's id, a file in any known format, the text of a launch line.
+    """The stack for whatever `formats.resolve` takes: a recipe's id, a file in any known format,
+    the text of a launch line.
 
     Raises:
         SparkbookError: it is none of these, or its name can't be a container's.
     """
     if name is not None and not re.fullmatch(r"[a-zA-Z0-9][a-zA-Z0-9_.-]*", name):
-        raise SparkbookError(f"'{name}' can't be a container's name: letters, digits, and _ . - after the first")
+        raise SparkbookError(
+            f"'{name}' can't be a container's name: letters, digits, and _ . - after the first"
+        )
     if isinstance(source, Launch):
         return Stack(name or source.container.name or _slug(source.serve.model or "vllm"), source)
     if isinstance(source, Recipe):
@@ -77,7 +99,9 @@ def given(source: str | Recipe | Launch, name: str | None = None) -> Stack:
 
 
 def _slug(text: str) -> str:
-    return re.sub(r"[^a-zA-Z0-9_.-]+", "-", text.rstrip("/").rsplit("/", 1)[-1]).strip("-.") or "vllm"
+    return (
+        re.sub(r"[^a-zA-Z0-9_.-]+", "-", text.rstrip("/").rsplit("/", 1)[-1]).strip("-.") or "vllm"
+    )
 
 
 @dataclass(frozen=True)
@@ -89,7 +113,8 @@ class Choices:
         expose: keep the launch line's own address, instead of loopback.
         offline: mount the model store read-only and let the server download nothing.
         restart_always: once it has answered, let Docker start it again always, also after a reboot.
-        watched: whether the start is waited for. Then a first failure is the end: a restart would only hide it.
+        watched: whether the start is waited for. Then a first failure is the end: a restart would
+            only hide it.
     """
 
     port: int | None = None
@@ -109,7 +134,8 @@ class Request:
 
     Attributes:
         name: the container's name.
-        body: the body of `POST /containers/create`, secrets included: it is never printed, `shown()` is.
+        body: the body of `POST /containers/create`, secrets included: it is never printed,
+            `shown()` is.
         host, port: where the server will answer on the engine's host.
         notes: what the user should know of it.
         restart: the restart policy that the container is given once it has answered.
@@ -129,10 +155,14 @@ class Request:
 
     @property
     def stack(self) -> str:
-        """A fingerprint of all that decides what runs: two requests with the same one start the same server. Secrets don't take part."""
+        """A fingerprint of all that decides what runs: two requests with the same one start the
+        same server. Secrets don't take part.
+        """
         shown = self.shown()
         shown["Labels"], shown["HostConfig"]["RestartPolicy"] = None, self.restart
-        return hashlib.sha256(json.dumps([self.name, shown], sort_keys=True).encode()).hexdigest()[:16]
+        return hashlib.sha256(json.dumps([self.name, shown], sort_keys=True).encode()).hexdigest()[
+            :16
+        ]
 
     def shown(self) -> dict[str, Any]:
         """The body with `***` for every secret."""
@@ -141,24 +171,30 @@ class Request:
         return body
 
     def calls(self) -> list[tuple[str, dict[str, Any] | None]]:
-        """The calls of a start in order: method and path, and the body with secrets hidden. An image that is there is not fetched."""
+        """The calls of a start in order: method and path, and the body with secrets hidden. An
+        image that is there is not fetched.
+        """
         name, at, digest = self.image.partition("@")
         head, _, tag = (name, "", digest) if at else name.rpartition(":")
         calls = [
-            (f"POST /images/create?fromImage={head}&tag={tag}", None), (f"POST /containers/create?name={self.name}", self.shown()),
+            (f"POST /images/create?fromImage={head}&tag={tag}", None),
+            (f"POST /containers/create?name={self.name}", self.shown()),
             (f"POST /containers/{self.name}/start", None),
-        ]  # fmt: skip
+        ]
         if self.body["HostConfig"]["RestartPolicy"] != self.restart:
             calls.append((f"POST /containers/{self.name}/update", {"RestartPolicy": self.restart}))
         return calls
 
 
-def request(stack: Stack, secrets: Mapping[str, str], *, home: str, choices: Choices = AS_WRITTEN) -> Request:
+def request(
+    stack: Stack, secrets: Mapping[str, str], *, home: str, choices: Choices = AS_WRITTEN
+) -> Request:
     """What the Docker engine is told to start a stack.
 
     Args:
         stack: what to serve.
-        secrets: the caller's environment, with the API key; only variables that the launch passes on are taken from it.
+        secrets: the caller's environment, with the API key; only variables that the launch passes
+            on are taken from it.
         home: the home folder on the engine's host, for `~`.
         choices: what differs from the recipe.
 
@@ -170,7 +206,8 @@ def request(stack: Stack, secrets: Mapping[str, str], *, home: str, choices: Cho
     host, port, inside = _published(launch, choices, notes)
     container = launch.container
     if container.network == "host" and launch.serve.command is None:
-        # No port is published that could be bound to an address: the server itself has to listen there.
+        # No port is published that could be bound to an address: the server itself has to listen
+        # there.
         serve = launch.serve.model_copy(update={"args": {**launch.serve.args, "host": host}})
         launch = launch.model_copy(update={"serve": serve})
     entry, groups = container_words(launch)
@@ -179,8 +216,15 @@ def request(stack: Stack, secrets: Mapping[str, str], *, home: str, choices: Cho
         return word.replace(HOME, home)
 
     command = [at_home(word) for group in groups for word in group]
-    restart = {"Name": "unless-stopped"} if choices.restart_always else {"Name": "on-failure", "MaximumRetryCount": FIRST_RESTARTS}
-    host_config: dict[str, Any] = {"Privileged": False, "RestartPolicy": {"Name": "no"} if choices.watched else restart}
+    restart = (
+        {"Name": "unless-stopped"}
+        if choices.restart_always
+        else {"Name": "on-failure", "MaximumRetryCount": FIRST_RESTARTS}
+    )
+    host_config: dict[str, Any] = {
+        "Privileged": False,
+        "RestartPolicy": {"Name": "no"} if choices.watched else restart,
+    }
     body: dict[str, Any] = {"Image": pinned_reference(launch.image or ""), "Cmd": command or None}
     if entry is not None:
         body["Entrypoint"] = [at_home(entry)]
@@ -194,7 +238,11 @@ def request(stack: Stack, secrets: Mapping[str, str], *, home: str, choices: Cho
     mounts, binds = _mounts(container.volumes, home)
     host_config |= {"Mounts": mounts} if mounts else {}
     host_config |= {"Binds": binds} if binds else {}
-    for key, value in (("IpcMode", container.ipc), ("NetworkMode", container.network), ("Runtime", container.runtime)):
+    for key, value in (
+        ("IpcMode", container.ipc),
+        ("NetworkMode", container.network),
+        ("Runtime", container.runtime),
+    ):
         if value is not None:
             host_config[key] = value
     if container.shm_size:
@@ -206,9 +254,11 @@ def request(stack: Stack, secrets: Mapping[str, str], *, home: str, choices: Cho
     body["Env"] = _environment(launch, secrets, home, notes)
     body["HostConfig"] = host_config
     body["Labels"] = {
-        f"{LABEL}.name": stack.name, f"{LABEL}.recipe": stack.recipe.id if stack.recipe else "", f"{LABEL}.served": stack.served,
+        f"{LABEL}.name": stack.name,
+        f"{LABEL}.recipe": stack.recipe.id if stack.recipe else "",
+        f"{LABEL}.served": stack.served,
         f"{LABEL}.url": f"http://{host if host not in ('0.0.0.0', '::') else LOOPBACK}:{port}",
-    }  # fmt: skip
+    }
     notes += _policies(stack, launch, choices)
     answer = Request(stack.name, body, host, port, Findings(notes), restart)
     body["Labels"][f"{LABEL}.stack"] = answer.stack
@@ -216,9 +266,17 @@ def request(stack: Stack, secrets: Mapping[str, str], *, home: str, choices: Cho
 
 
 def pinned_reference(image: str) -> str:
-    """The reference that is pulled: where there is a digest it alone decides, and the tag before it is left out."""
+    """The reference that is pulled: where there is a digest it alone decides, and the tag before it
+    is left out.
+    """
     name, at, digest = image.partition("@")
-    return f"{re.sub(r':[^/:]+$', '', name)}@{digest}" if at else name if re.search(r":[^/]+$", name) else f"{name}:latest"
+    return (
+        f"{re.sub(r':[^/:]+$', '', name)}@{digest}"
+        if at
+        else name
+        if re.search(r":[^/]+$", name)
+        else f"{name}:latest"
+    )
 
 
 def _published(launch: Launch, choices: Choices, notes: list[Finding]) -> tuple[str, int, str]:
@@ -231,20 +289,32 @@ def _published(launch: Launch, choices: Choices, notes: list[Finding]) -> tuple[
     elif launch.container.network == "host":
         address = str(launch.serve.args.get("host", "0.0.0.0"))
     if address not in (LOOPBACK, "::1", "localhost"):
-        # An image's own script decides where it listens: in the host's network nothing holds it to loopback.
-        if choices.expose or (launch.container.network == "host" and launch.serve.command is not None):
+        # An image's own script decides where it listens: in the host's network nothing holds it to
+        # loopback.
+        if choices.expose or (
+            launch.container.network == "host" and launch.serve.command is not None
+        ):
             notes.append(faults()["DOCK203"].finding(address=f"{address}:{choices.port or port}"))
         else:
             if launch.container.ports or launch.container.network == "host":
-                notes.append(faults()["DOCK202"].finding(now=LOOPBACK, was=address if address != "0.0.0.0" else "every address"))
+                notes.append(
+                    faults()["DOCK202"].finding(
+                        now=LOOPBACK, was=address if address != "0.0.0.0" else "every address"
+                    )
+                )
             address = LOOPBACK
     if choices.port and launch.container.network == "host":
-        raise SparkbookError("with network: host the server's own --port is the host's: change that one instead of --port")
+        raise SparkbookError(
+            "with network: host the server's own --port is the host's: change that one instead of"
+            " --port"
+        )
     return address, choices.port or int(port), f"{inside}/tcp"
 
 
 def _mounts(volumes: list[str], home: str) -> tuple[list[dict[str, Any]], list[str]]:
-    """Volumes as mounts, which unlike `-v` fail where the host's folder is missing; SELinux labels only exist as binds."""
+    """Volumes as mounts, which unlike `-v` fail where the host's folder is missing; SELinux labels
+    only exist as binds.
+    """
     mounts, binds = [], []
     for volume in volumes:
         source, target, mode = (*volume.split(":"), "rw")[:3]
@@ -253,14 +323,33 @@ def _mounts(volumes: list[str], home: str) -> tuple[list[dict[str, Any]], list[s
             binds.append(f"{source}:{target}:{mode}")
             continue
         named = re.fullmatch(r"[a-zA-Z0-9][\w.-]*", source)
-        path = source if named else str(Path(source)) if source.startswith("/") else str(Path(source).absolute())
-        mounts.append({"Type": "volume" if named else "bind", "Source": path, "Target": target, "ReadOnly": mode == "ro"})
+        path = (
+            source
+            if named
+            else str(Path(source))
+            if source.startswith("/")
+            else str(Path(source).absolute())
+        )
+        mounts.append(
+            {
+                "Type": "volume" if named else "bind",
+                "Source": path,
+                "Target": target,
+                "ReadOnly": mode == "ro",
+            }
+        )
     return mounts, binds
 
 
 def _gpus(text: str) -> dict[str, Any]:
     """docker's `--gpus` as a device request: `all`, a number, or `device=0,1`."""
-    request: dict[str, Any] = {"Driver": "", "Count": 0, "DeviceIDs": None, "Capabilities": [["gpu"]], "Options": {}}
+    request: dict[str, Any] = {
+        "Driver": "",
+        "Count": 0,
+        "DeviceIDs": None,
+        "Capabilities": [["gpu"]],
+        "Options": {},
+    }
     if text == "all":
         return {**request, "Count": -1}
     if re.fullmatch(r"\d+", text, re.ASCII):
@@ -275,11 +364,19 @@ def _ulimit(name: str, limit: str) -> dict[str, Any]:
     return {"Name": name, "Soft": int(soft), "Hard": int(hard or soft)}
 
 
-def _environment(launch: Launch, secrets: Mapping[str, str], home: str, notes: list[Finding]) -> list[str]:
+def _environment(
+    launch: Launch, secrets: Mapping[str, str], home: str, notes: list[Finding]
+) -> list[str]:
     """`NAME=VALUE` entries. Values of null are the caller's own; the API key is always among them."""
     values: dict[str, str] = {}
     for name, value in {**launch.env, KEY: None}.items():
-        taken = secrets.get(name) if value is None else home + value[1:] if value == "~" or value.startswith("~/") else value
+        taken = (
+            secrets.get(name)
+            if value is None
+            else home + value[1:]
+            if value == "~" or value.startswith("~/")
+            else value
+        )
         if taken:
             values[name] = taken
         elif value is None:
@@ -288,12 +385,24 @@ def _environment(launch: Launch, secrets: Mapping[str, str], home: str, notes: l
 
 
 def _offline(launch: Launch) -> Launch:
-    """The launch with a model store that the server can only read. What transformers wants to write goes to the container's own /tmp."""
+    """The launch with a model store that the server can only read. What transformers wants to write
+    goes to the container's own /tmp.
+    """
     home = launch.env.get("HF_HOME")
-    volumes = [re.sub(r":rw$", "", v) + ":ro" if home and _target(v) == home.rstrip("/") and not v.endswith(":ro") else v
-               for v in launch.container.volumes]  # fmt: skip
+    volumes = [
+        (
+            re.sub(r":rw$", "", v) + ":ro"
+            if home and _target(v) == home.rstrip("/") and not v.endswith(":ro")
+            else v
+        )
+        for v in launch.container.volumes
+    ]
     container = launch.container.model_copy(update={"volumes": volumes})
-    quiet = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1", "HF_MODULES_CACHE": "/tmp/hf-modules"}
+    quiet = {
+        "HF_HUB_OFFLINE": "1",
+        "TRANSFORMERS_OFFLINE": "1",
+        "HF_MODULES_CACHE": "/tmp/hf-modules",
+    }
     return launch.model_copy(update={"container": container, "env": {**launch.env, **quiet}})
 
 
@@ -305,7 +414,11 @@ def _policies(stack: Stack, launch: Launch, choices: Choices) -> list[Finding]:
     """What to know about pinning, the key, the store and restarts."""
     notes = []
     if launch.image and "@" not in launch.image:
-        notes.append(faults()["DOCK204"].finding(image=launch.image, pin="sparkbook lock writes the digest, serve --locked uses it"))
+        notes.append(
+            faults()["DOCK204"].finding(
+                image=launch.image, pin="sparkbook lock writes the digest, serve --locked uses it"
+            )
+        )
     home = launch.env.get("HF_HOME")
     for volume in launch.container.volumes:
         if home and _target(volume) == home.rstrip("/") and not volume.endswith(":ro"):

@@ -29,7 +29,8 @@ class Streamed:
     """A streamed reply. Times are seconds since the request was sent.
 
     Attributes:
-        stamps_s: when each piece of text, reasoning or tool call arrived; a piece can carry several tokens.
+        stamps_s: when each piece of text, reasoning or tool call arrived; a piece can carry several
+            tokens.
         total_s: when the stream ended.
         tokens: completion tokens by the server's own `usage`.
         text: reasoning and answer, as they came.
@@ -48,7 +49,11 @@ class Streamed:
     @property
     def per_token_s(self) -> float | None:
         """Mean time of a token after the first (TPOT); None for a reply of a single one."""
-        return (self.stamps_s[-1] - self.stamps_s[0]) / (self.tokens - 1) if self.tokens > 1 and len(self.stamps_s) > 1 else None
+        return (
+            (self.stamps_s[-1] - self.stamps_s[0]) / (self.tokens - 1)
+            if self.tokens > 1 and len(self.stamps_s) > 1
+            else None
+        )
 
 
 def stream_chat(
@@ -69,7 +74,8 @@ def stream_chat(
         max_tokens: at most so many tokens.
         request: further fields of the request's body.
         on_text: called with each piece of text as it arrives.
-        timeout_s: seconds without a sign of life after which it fails; a reply that has not ended after ten times that fails as well.
+        timeout_s: seconds without a sign of life after which it fails; a reply that has not ended
+            after ten times that fails as well.
         clock: replaced in tests.
 
     Raises:
@@ -94,7 +100,8 @@ def stream_chat(
             for chunk in stream:
                 delta = chunk.choices[0].delta if chunk.choices else None
                 seen = seen or delta is not None
-                # vLLM streams what a reasoning model thinks as `reasoning`: for the one who waits it is the first sign of life.
+                # vLLM streams what a reasoning model thinks as `reasoning`: for the one who waits
+                # it is the first sign of life.
                 text = delta and (delta.content or getattr(delta, "reasoning", None))
                 if text or (delta and delta.tool_calls):
                     reply.stamps_s.append(clock() - begin)
@@ -105,12 +112,18 @@ def stream_chat(
                 reply.tokens = chunk.usage.completion_tokens if chunk.usage else reply.tokens
     except openai.OpenAIError as error:
         raise StreamError(prompt, error, isinstance(error, openai.APIConnectionError)) from None
-    except httpx.HTTPError as error:  # in the middle of a stream the client passes them on as they are
+    except (
+        httpx.HTTPError
+    ) as error:  # in the middle of a stream the client passes them on as they are
         raise StreamError(prompt, error, connection=True) from None
     except (ValueError, TypeError, AttributeError, LookupError, RecursionError) as error:
-        told = SparkbookError(f"the stream holds something else than a chat ({type(error).__name__})")
+        told = SparkbookError(
+            f"the stream holds something else than a chat ({type(error).__name__})"
+        )
         raise StreamError(prompt, told, connection=False) from None
     if not seen:
-        raise StreamError(prompt, SparkbookError("the reply holds no events of a chat"), connection=False)
+        raise StreamError(
+            prompt, SparkbookError("the reply holds no events of a chat"), connection=False
+        )
     reply.total_s = clock() - begin
     return reply

@@ -1,7 +1,8 @@
 """Warm-up: the same kind of request again and again until its time to first token no longer falls.
 
-The first request of a kind pays for what an engine leaves until it is needed: kernels compiled or tuned on first use, a grammar, a code
-path never taken. Only requests of the same kind pay for each other, so the warm-up takes the path that real traffic will take.
+The first request of a kind pays for what an engine leaves until it is needed: kernels compiled or
+tuned on first use, a grammar, a code path never taken. Only requests of the same kind pay for each
+other, so the warm-up takes the path that real traffic will take.
 """
 
 from __future__ import annotations
@@ -19,7 +20,9 @@ from sparkbook.units import format_seconds
 
 @dataclass(frozen=True)
 class Sample:
-    """One streamed request: time to first token and total time in seconds, and the tokens of the reply."""
+    """One streamed request: time to first token and total time in seconds, and the tokens of the
+    reply.
+    """
 
     ttft_s: float
     total_s: float
@@ -91,7 +94,8 @@ def warm_up(
     Args:
         endpoint: the server.
         path: name of this kind of request.
-        request: fields that make it this kind, such as `response_format` or `tools`; they join the request's body.
+        request: fields that make it this kind, such as `response_format` or `tools`; they join the
+            request's body.
         max_tokens: length of each reply in tokens.
         at_most: requests after which it ends, settled or not.
         timeout_s: longest silence of a reply.
@@ -103,12 +107,22 @@ def warm_up(
     """
     result = WarmUp(path)
     while len(result.samples) < at_most and not result.settled:
-        # A different prompt each time: a prefix that is already cached would make later requests look warm for the wrong reason.
+        # A different prompt each time: a prefix that is already cached would make later requests
+        # look warm for the wrong reason.
         prompt = f"Request {len(result.samples) + 1}: say hello."
-        reply = stream_chat(endpoint, prompt, max_tokens=max_tokens, request=request, timeout_s=timeout_s, clock=clock)
+        reply = stream_chat(
+            endpoint,
+            prompt,
+            max_tokens=max_tokens,
+            request=request,
+            timeout_s=timeout_s,
+            clock=clock,
+        )
         sample = Sample(reply.ttft_s, reply.total_s, reply.tokens)
         result.samples.append(sample)
         result.settled = has_settled([s.ttft_s for s in result.samples])
         if progress:
-            progress(f"{path} {len(result.samples)}: first token after {format_seconds(sample.ttft_s)}")
+            progress(
+                f"{path} {len(result.samples)}: first token after {format_seconds(sample.ttft_s)}"
+            )
     return result

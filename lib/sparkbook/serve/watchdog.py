@@ -1,7 +1,9 @@
-"""The watchdog: stops a server before it takes the host down, or when it has silently stopped working.
+"""The watchdog: stops a server before it takes the host down, or when it has silently stopped
+working.
 
-On a Spark weights, KV cache and operating system share one memory, and a container's memory limit does not count what CUDA takes. So the
-guard reads what the host has left. `judge` is pure: samples in, a finding or None out. `Watchdog` takes the samples and acts.
+On a Spark weights, KV cache and operating system share one memory, and a container's memory limit
+does not count what CUDA takes. So the guard reads what the host has left. `judge` is pure: samples
+in, a finding or None out. `Watchdog` takes the samples and acts.
 """
 
 from __future__ import annotations
@@ -46,10 +48,13 @@ class Limits:
     """What the watchdog holds a server to.
 
     Attributes:
-        floor: bytes of MemAvailable below which the host is in danger. It must lie below what is left once the server runs.
-        stall_s: seconds without a token, while requests run and the GPU idles, after which the engine counts as stuck.
-        idle_w: power in W below which the GPU does no work; a long prefill makes no token either, but draws far more.
-            (A GB10 drew 16 to 27 W in a deadlock: https://github.com/eugr/spark-vllm-docker/issues/260; fit it to your own unit.)
+        floor: bytes of MemAvailable below which the host is in danger. It must lie below what is
+            left once the server runs.
+        stall_s: seconds without a token, while requests run and the GPU idles, after which the
+            engine counts as stuck.
+        idle_w: power in W below which the GPU does no work; a long prefill makes no token either,
+            but draws far more. (A GB10 drew 16 to 27 W in a deadlock:
+            https://github.com/eugr/spark-vllm-docker/issues/260; fit it to your own unit.)
     """
 
     floor: int
@@ -58,9 +63,11 @@ class Limits:
 
     @classmethod
     def of_host(cls, total: int, floor: int | None = None) -> Limits:
-        """The limits for a host of so many bytes: a twentieth of its memory as the floor, 6 GiB on a Spark, unless another is given.
+        """The limits for a host of so many bytes: a twentieth of its memory as the floor, 6 GiB on
+        a Spark, unless another is given.
 
-        Reports of frozen Sparks saw 6 to 7 GiB just before (https://github.com/vllm-project/vllm/issues/46307, …/issues/56824).
+        Reports of frozen Sparks saw 6 to 7 GiB just before
+        (https://github.com/vllm-project/vllm/issues/46307, …/issues/56824).
         """
         return cls(total // 20 if floor is None else floor)
 
@@ -68,34 +75,54 @@ class Limits:
 def judge(samples: Sequence[Sample], limits: Limits) -> Finding | None:
     """What the samples, oldest first, say: None, or why the server has to be stopped.
 
-    Memory: the last two samples that know it are below the floor (one alone may be a passing dip), or the last is below half of it. The
-    loss after the weights are loaded was seen at more than 2 GiB a second, so there is no time to wait for a third.
+    Memory: the last two samples that know it are below the floor (one alone may be a passing dip),
+        or the last is below half of it. The
+    loss after the weights are loaded was seen at more than 2 GiB a second, so there is no time to
+    wait for a third.
 
-    Progress: through all of `stall_s` requests ran, the counter of tokens stood still, and the power was known and low. An engine whose
+    Progress: through all of `stall_s` requests ran, the counter of tokens stood still, and the
+        power was known and low. An engine whose
     power is not known is never called stuck: tokens alone would accuse a long prefill.
     """
     known = [sample.available for sample in samples if sample.available is not None][-2:]
     if known and (known[-1] < limits.floor / 2 or (len(known) == 2 and max(known) < limits.floor)):
         left, floor = format_bytes(known[-1]), format_bytes(limits.floor)
-        return faults()["DOCK401"].finding("MemAvailable " + ", ".join(format_bytes(size) for size in known), available=left, floor=floor)
+        return faults()["DOCK401"].finding(
+            "MemAvailable " + ", ".join(format_bytes(size) for size in known),
+            available=left,
+            floor=floor,
+        )
     # Only samples that could see the engine count; a window is full when they span it.
-    seen = [sample for sample in samples if sample.generated is not None and sample.running is not None and sample.power_w is not None]
+    seen = [
+        sample
+        for sample in samples
+        if sample.generated is not None
+        and sample.running is not None
+        and sample.power_w is not None
+    ]
     if not seen or seen[-1].at_s - seen[0].at_s < limits.stall_s:
         return None
-    # The sample just before the window's beginning belongs to it: it says what the counter was then.
+    # The sample just before the window's beginning belongs to it: it says what the counter was
+    # then.
     begin = max(sample.at_s for sample in seen if sample.at_s <= seen[-1].at_s - limits.stall_s)
     window = [sample for sample in seen if sample.at_s >= begin]
     stuck = all(
-        sample.running and sample.generated == window[0].generated and sample.power_w is not None and sample.power_w < limits.idle_w
+        sample.running
+        and sample.generated == window[0].generated
+        and sample.power_w is not None
+        and sample.power_w < limits.idle_w
         for sample in window
     )
     if not stuck:
         return None
     power = max(sample.power_w for sample in window if sample.power_w is not None)
     return faults()["DOCK402"].finding(
-        f"generation_tokens_total {window[0].generated:g} for {format_seconds(window[-1].at_s - window[0].at_s)}",
-        running=f"{window[-1].running:g}", seconds=format_seconds(window[-1].at_s - window[0].at_s), power=f"at most {power:.0f}",
-    )  # fmt: skip
+        f"generation_tokens_total {window[0].generated:g} for"
+        f" {format_seconds(window[-1].at_s - window[0].at_s)}",
+        running=f"{window[-1].running:g}",
+        seconds=format_seconds(window[-1].at_s - window[0].at_s),
+        power=f"at most {power:.0f}",
+    )
 
 
 def admit(memory: Memory, limits: Limits) -> Finding | None:
@@ -103,7 +130,9 @@ def admit(memory: Memory, limits: Limits) -> Finding | None:
     if memory.available >= limits.floor:
         return None
     left, least = format_bytes(memory.available), format_bytes(limits.floor)
-    return faults()["DOCK403"].finding(f"MemAvailable {left} of {format_bytes(memory.total)}", available=left, floor=least)
+    return faults()["DOCK403"].finding(
+        f"MemAvailable {left} of {format_bytes(memory.total)}", available=left, floor=least
+    )
 
 
 class Watchdog:
@@ -132,7 +161,13 @@ class Watchdog:
             clock: replaced in tests.
         """
         self.finding: Finding | None = None
-        self._act, self._read, self.limits, self._every_s, self._clock = act, read, limits, every_s, clock
+        self._act, self._read, self.limits, self._every_s, self._clock = (
+            act,
+            read,
+            limits,
+            every_s,
+            clock,
+        )
         self._samples: deque[Sample] = deque(maxlen=int(2 * limits.stall_s / every_s) + 2)
         self._over = threading.Event()
         self._thread: threading.Thread | None = None
@@ -174,7 +209,9 @@ class Watchdog:
 
 
 class Eyes:
-    """Reads samples of this host and an engine: memory at every look, the engine and the GPU's power every `slow_s` seconds."""
+    """Reads samples of this host and an engine: memory at every look, the engine and the GPU's
+    power every `slow_s` seconds.
+    """
 
     def __init__(
         self,
@@ -185,7 +222,13 @@ class Eyes:
         slow_s: float = 5.0,
         clock: Callable[[], float] = time.monotonic,
     ):
-        self._endpoint, self._meminfo, self._power, self._slow_s, self._clock = endpoint, meminfo, power or gpu_power, slow_s, clock
+        self._endpoint, self._meminfo, self._power, self._slow_s, self._clock = (
+            endpoint,
+            meminfo,
+            power or gpu_power,
+            slow_s,
+            clock,
+        )
         self._next_s = clock()
 
     def __call__(self) -> Sample:
@@ -216,7 +259,14 @@ def gpu_power() -> float | None:
 
     command = ["nvidia-smi", "--query-gpu=power.draw", "--format=csv,noheader,nounits"]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=4, check=False, stdin=subprocess.DEVNULL)
+        done = subprocess.run(
+            command,
+            capture_output=True,
+            text=True,
+            timeout=4,
+            check=False,
+            stdin=subprocess.DEVNULL,
+        )
         return float(done.stdout.splitlines()[0]) if done.returncode == 0 else None
     except (OSError, subprocess.TimeoutExpired, ValueError, IndexError):
         return None
@@ -231,12 +281,16 @@ def guard(act: Callable[[], None], endpoint: Endpoint | None, floor: int | None 
         floor: bytes of MemAvailable; None takes a twentieth of the memory.
 
     Raises:
-        SparkbookError: less than the floor is left already, so nothing should be started; or this host tells nothing of its memory.
+        SparkbookError: less than the floor is left already, so nothing should be started; or this
+            host tells nothing of its memory.
     """
     try:
         memory = parse_meminfo(Path("/proc/meminfo").read_text("utf-8"))
     except OSError as error:
-        raise SparkbookError(f"the watchdog can't read /proc/meminfo: {error.strerror}; --no-watchdog starts without it") from None
+        raise SparkbookError(
+            f"the watchdog can't read /proc/meminfo: {error.strerror}; --no-watchdog starts"
+            " without it"
+        ) from None
     limits = Limits.of_host(memory.total, floor)
     if finding := admit(memory, limits):
         raise DockerFault(finding)

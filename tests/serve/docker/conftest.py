@@ -1,7 +1,9 @@
-"""A real Docker engine for the tests: a private `dockerd` in namespaces of its own, the host stays as it is.
+"""A real Docker engine for the tests: a private `dockerd` in namespaces of its own, the host stays
+as it is.
 
-The API is reached through a socket of the file system. What containers publish lies on the loopback of the engine's network namespace: a
-test that talks to it enters that namespace (`engine` does). Containers, bridge and rules die with the namespaces.
+The API is reached through a socket of the file system. What containers publish lies on the loopback
+of the engine's network namespace: a test that talks to it enters that namespace (`engine` does).
+Containers, bridge and rules die with the namespaces.
 """
 
 import contextlib
@@ -45,15 +47,32 @@ class Engine:
     """The engine: its folder, its processes, and a client."""
 
     def __init__(self) -> None:
-        self.folder = Path(tempfile.mkdtemp(prefix="sbd.", dir="/tmp"))  # short: paths of sockets hold about 100 letters
+        self.folder = Path(
+            tempfile.mkdtemp(prefix="sbd.", dir="/tmp")
+        )  # short: paths of sockets hold about 100 letters
         self.stubs = self.folder / "stubs"
         self.stubs.mkdir()
         self.address = f"unix://{self.folder}/docker.sock"
-        outer = ["setpriv", "--pdeathsig", "KILL", "unshare", "--net", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc"]
+        outer = [
+            "setpriv",
+            "--pdeathsig",
+            "KILL",
+            "unshare",
+            "--net",
+            "--mount",
+            "--pid",
+            "--fork",
+            "--kill-child",
+            "--mount-proc",
+        ]
         self._outer = subprocess.Popen(
-            [*outer, "--propagation", "private", "bash", "-c", _INIT, "init", str(self.folder)], stdin=subprocess.DEVNULL,
-            env={"PATH": f"{self.stubs}:/usr/local/sbin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME": "/root"},
-        )  # fmt: skip
+            [*outer, "--propagation", "private", "bash", "-c", _INIT, "init", str(self.folder)],
+            stdin=subprocess.DEVNULL,
+            env={
+                "PATH": f"{self.stubs}:/usr/local/sbin:/usr/sbin:/usr/bin:/sbin:/bin",
+                "HOME": "/root",
+            },
+        )
         self.wait_up()
         self.client = docker.DockerClient(base_url=self.address, timeout=60)
 
@@ -66,7 +85,9 @@ class Engine:
                 client.close()
                 return
             if time.monotonic() > deadline or self._outer.poll() is not None:
-                raise RuntimeError("dockerd did not start:\n" + (self.folder / "dockerd.log").read_text()[-3000:])
+                raise RuntimeError(
+                    "dockerd did not start:\n" + (self.folder / "dockerd.log").read_text()[-3000:]
+                )
             time.sleep(0.1)
 
     def processes(self) -> list[psutil.Process]:
@@ -95,7 +116,10 @@ class Engine:
     def network(self):
         """The calling thread, in the engine's network."""
         libc = ctypes.CDLL(None, use_errno=True)
-        with Path("/proc/thread-self/ns/net").open() as own, Path(f"/proc/{self.init}/ns/net").open() as theirs:
+        with (
+            Path("/proc/thread-self/ns/net").open() as own,
+            Path(f"/proc/{self.init}/ns/net").open() as theirs,
+        ):
             if libc.setns(theirs.fileno(), _CLONE_NEWNET):
                 raise OSError(ctypes.get_errno(), "setns")
             try:
@@ -110,7 +134,9 @@ class Engine:
             tar.add(root, arcname=".")
         changes = [f"CMD {command!r}".replace("'", '"')] if command else []
         repository, tag = name.split(":")
-        self.client.api.import_image_from_data(data.getvalue(), repository=repository, tag=tag, changes=changes)
+        self.client.api.import_image_from_data(
+            data.getvalue(), repository=repository, tag=tag, changes=changes
+        )
 
     def close(self) -> None:
         with contextlib.suppress(Exception):
@@ -140,8 +166,17 @@ class Engine:
 def _why_not() -> str | None:
     if os.geteuid() != 0:
         return "a private Docker engine needs root"
-    missing = [program for program in NEEDED if shutil.which(program, path=f"{os.environ['PATH']}:/usr/sbin:/sbin") is None]
-    return f"not installed: {', '.join(missing)} (apt install docker.io iptables iproute2 busybox-static)" if missing else None
+    missing = [
+        program
+        for program in NEEDED
+        if shutil.which(program, path=f"{os.environ['PATH']}:/usr/sbin:/sbin") is None
+    ]
+    return (
+        f"not installed: {', '.join(missing)} (apt install docker.io iptables iproute2"
+        " busybox-static)"
+        if missing
+        else None
+    )
 
 
 @pytest.fixture(scope="session")
@@ -161,7 +196,8 @@ def dockerd():
         (root / "bin" / "sh").symlink_to("busybox")
         (root / "bin" / "sleep").symlink_to("busybox")
         engine.load("test/busybox:1", root, ["sleep", "600"])
-        # An empty root that borrows the host's /usr: host programs, among them vLLM's environment, run in it.
+        # An empty root that borrows the host's /usr: host programs, among them vLLM's environment,
+        # run in it.
         shutil.rmtree(root / "bin")
         for name in ("bin", "lib", "lib64"):
             (root / name).symlink_to(f"usr/{name}")
@@ -173,7 +209,9 @@ def dockerd():
 
 @pytest.fixture
 def engine(dockerd, tmp_path, monkeypatch):
-    """The engine for one test: in its network, with state and cache of the test's own; afterwards no container may be left."""
+    """The engine for one test: in its network, with state and cache of the test's own; afterwards
+    no container may be left.
+    """
     monkeypatch.setenv("DOCKER_HOST", dockerd.address)
     monkeypatch.setenv("SPARKBOOK_CACHE", str(tmp_path / "cache"))
     monkeypatch.setenv("SPARKBOOK_STATE", str(tmp_path / "state"))
@@ -197,12 +235,17 @@ def host(engine):
 
 @pytest.fixture
 def shell():
-    """Makes a launch whose container runs a line of busybox' shell; for everything about a container that is not about vLLM."""
+    """Makes a launch whose container runs a line of busybox' shell; for everything about a
+    container that is not about vLLM.
+    """
 
     def make(script: str, **container) -> Launch:
         container.setdefault("ports", ["127.0.0.1:8000:8000"])
         launch = Launch(
-            image="test/busybox:1", entrypoint="wrapper", container=Container(**container), serve=Serve(command=["sh", "-c", script])
+            image="test/busybox:1",
+            entrypoint="wrapper",
+            container=Container(**container),
+            serve=Serve(command=["sh", "-c", script]),
         )
         return launch
 
@@ -211,8 +254,14 @@ def shell():
 
 def borrowed() -> list[str]:
     """Volumes that lend a container the host's programs and this Python."""
-    folders = {"/usr", str(Path(sys.base_prefix).resolve())} | ({"/etc/ssl"} if Path("/etc/ssl").is_dir() else set())
-    return [f"{folder}:{folder}:ro" for folder in sorted(folders) if folder == "/usr" or not folder.startswith("/usr/")]
+    folders = {"/usr", str(Path(sys.base_prefix).resolve())} | (
+        {"/etc/ssl"} if Path("/etc/ssl").is_dir() else set()
+    )
+    return [
+        f"{folder}:{folder}:ro"
+        for folder in sorted(folders)
+        if folder == "/usr" or not folder.startswith("/usr/")
+    ]
 
 
 @pytest.fixture
@@ -229,15 +278,20 @@ def answering(tmp_path):
     stand_in = Path(__file__).parents[1] / "stand_in.py"
     shutil.copy(stand_in, programs)
     python = Path(sys.executable).resolve()
-    (programs / "vllm").write_text(f'#!/bin/sh\nshift 0\nexec {python} /programs/stand_in.py "$@"\n')
+    (programs / "vllm").write_text(
+        f'#!/bin/sh\nshift 0\nexec {python} /programs/stand_in.py "$@"\n'
+    )
     (programs / "vllm").chmod(0o755)
 
     def make(mode: str = "", port: int = 8000, **container) -> Launch:
         volumes = [*borrowed(), f"{programs}:/programs:ro", *container.pop("volumes", [])]
         return Launch(
-            image="test/host:1", container=Container(ports=[f"127.0.0.1:{port}:8000"], volumes=volumes, **container),
+            image="test/host:1",
+            container=Container(ports=[f"127.0.0.1:{port}:8000"], volumes=volumes, **container),
             env={"PATH": "/programs:/usr/bin:/bin", "STAND_IN_MODE": mode, "VLLM_API_KEY": None},
-            serve=Serve(model="tiny", args={"host": "0.0.0.0", "port": 8000, "served-model-name": "small"}),
-        )  # fmt: skip
+            serve=Serve(
+                model="tiny", args={"host": "0.0.0.0", "port": 8000, "served-model-name": "small"}
+            ),
+        )
 
     return make

@@ -17,7 +17,10 @@ pytestmark = pytest.mark.docker
 def two(engine, tmp_path):
     """An inventory of two nodes that share the engine: loopback is their network."""
     pair = cluster.Inventory(
-        nodes=[{"host": "spark-a", "address": "127.0.0.1"}, {"host": "spark-b", "address": "127.0.0.2", "via": ["env"]}]
+        nodes=[
+            {"host": "spark-a", "address": "127.0.0.1"},
+            {"host": "spark-b", "address": "127.0.0.2", "via": ["env"]},
+        ]
     )
     file = tmp_path / "two.yaml"
     file.write_text(pair.model_dump_json())
@@ -32,14 +35,25 @@ def test_ranks_in_containers(engine, answering, two):
     try:
         served.start()
         served.wait_ready(deadline_s=60)
-        assert [(row["name"], row["state"]) for row in cluster_rows(file)] == [("two-spark-a", "ready"), ("two-spark-b", "running")]
+        assert [(row["name"], row["state"]) for row in cluster_rows(file)] == [
+            ("two-spark-a", "ready"),
+            ("two-spark-b", "running"),
+        ]
         ran = CliRunner().invoke(app, ["logs", "two", "--cluster", file])
-        assert "==> two-spark-b <==" in ran.output and "--node-rank 1" in ran.output and "--headless" in ran.output
+        assert (
+            "==> two-spark-b <==" in ran.output
+            and "--node-rank 1" in ran.output
+            and "--headless" in ran.output
+        )
         body = served.engines["two-spark-b"].inspect()["Config"]
         assert "VLLM_HOST_IP=127.0.0.2" in body["Env"] and "sparkbook.name" in body["Labels"]
         engine.client.containers.get("two-spark-b").kill()
         fault = served.settled(20)
-        assert fault.findings[0].rule == "FAB402" and "spark-b" in fault.findings[0].message and "137" in fault.findings[0].message
+        assert (
+            fault.findings[0].rule == "FAB402"
+            and "spark-b" in fault.findings[0].message
+            and "137" in fault.findings[0].message
+        )
     finally:
         left = served.stop()
     assert not left
@@ -53,19 +67,26 @@ def cluster_rows(file):
 def test_the_verbs_end_what_they_started(engine, host, answering, two, monkeypatch):
     inventory, file = two
     sites = nodes.look(inventory)
-    served = server.ClusterServer(plan.plan(inventory, stack.given(answering(port=8018), "two"), sites), sites)
+    served = server.ClusterServer(
+        plan.plan(inventory, stack.given(answering(port=8018), "two"), sites), sites
+    )
     served.start()
     served.wait_ready(deadline_s=60)
     served.leave()
     assert {one.name for one in running.status(host)} == {"two-spark-a", "two-spark-b"}
     ran = CliRunner().invoke(app, ["stop", "two", "--cluster", file, "--json"])
-    assert ran.exit_code == 0 and json.loads(ran.output)["stopped"] == ["two-spark-b", "two-spark-a"]
+    assert ran.exit_code == 0 and json.loads(ran.output)["stopped"] == [
+        "two-spark-b",
+        "two-spark-a",
+    ]
 
 
 def test_a_lost_engine_is_named_and_said_to_be_left(engine, answering, two):
     inventory, _ = two
     sites = nodes.look(inventory)
-    served = server.ClusterServer(plan.plan(inventory, stack.given(answering(port=8019), "two"), sites), sites)
+    served = server.ClusterServer(
+        plan.plan(inventory, stack.given(answering(port=8019), "two"), sites), sites
+    )
     served.start()
     try:
         served.wait_ready(deadline_s=60)

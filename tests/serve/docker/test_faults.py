@@ -1,4 +1,6 @@
-"""What the Docker engine says when it can't, and what the launcher makes of it: each text is the engine's own, provoked here."""
+"""What the Docker engine says when it can't, and what the launcher makes of it: each text is the
+engine's own, provoked here.
+"""
 
 import socket
 import threading
@@ -39,13 +41,21 @@ def test_port_taken_between_look_and_start(host, shell, monkeypatch):
     monkeypatch.setattr(docker_engine, "_check_strangers", lambda *_: None)
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
-        assert str(port) in refused(host, shell("sleep 9", ports=[f"127.0.0.1:{port}:8000"]), "DOCK104").message
+        assert (
+            str(port)
+            in refused(host, shell("sleep 9", ports=[f"127.0.0.1:{port}:8000"]), "DOCK104").message
+        )
 
 
 def test_port_published_by_a_strangers_container(engine, host, shell):
-    stranger = engine.client.containers.run("test/busybox:1", name="stranger", ports={"8000/tcp": ("127.0.0.1", 8123)}, detach=True)
+    stranger = engine.client.containers.run(
+        "test/busybox:1", name="stranger", ports={"8000/tcp": ("127.0.0.1", 8123)}, detach=True
+    )
     try:
-        assert "stranger" in refused(host, shell("sleep 9", ports=["127.0.0.1:8123:8000"]), "DOCK104").evidence
+        assert (
+            "stranger"
+            in refused(host, shell("sleep 9", ports=["127.0.0.1:8123:8000"]), "DOCK104").evidence
+        )
     finally:
         stranger.remove(force=True)
 
@@ -55,7 +65,9 @@ def test_name_taken(engine, host, shell, monkeypatch):
     try:
         assert "not started by this launcher" in refused(host, shell("sleep 9"), "DOCK105").evidence
         monkeypatch.setattr(docker_engine, "_check_strangers", lambda *_: None)
-        assert "victim" in refused(host, shell("sleep 9"), "DOCK105").message  # the engine's own words
+        assert (
+            "victim" in refused(host, shell("sleep 9"), "DOCK105").message
+        )  # the engine's own words
     finally:
         stranger.remove(force=True)
 
@@ -71,7 +83,9 @@ def test_image_for_another_processor(engine, host, shell):
     archive = b"".join(image.save(named=True))
     _retagged(engine, archive, foreign)
     try:
-        finding = refused(host, shell("sleep 9").model_copy(update={"image": "test/foreign:1"}), "DOCK109")
+        finding = refused(
+            host, shell("sleep 9").model_copy(update={"image": "test/foreign:1"}), "DOCK109"
+        )
         assert foreign in finding.evidence and finding.kind == "arch-image"
     finally:
         engine.client.images.remove("test/foreign:1")
@@ -85,7 +99,10 @@ def _retagged(engine, archive, architecture):
     import tarfile
 
     out = io.BytesIO()
-    with tarfile.open(fileobj=io.BytesIO(archive)) as old, tarfile.open(fileobj=out, mode="w") as new:
+    with (
+        tarfile.open(fileobj=io.BytesIO(archive)) as old,
+        tarfile.open(fileobj=out, mode="w") as new,
+    ):
         manifest = json.load(old.extractfile("manifest.json"))
         config = json.load(old.extractfile(manifest[0]["Config"])) | {"architecture": architecture}
         data = json.dumps(config).encode()
@@ -103,14 +120,19 @@ def _retagged(engine, archive, architecture):
 def test_missing_folder_is_not_made(host, shell, tmp_path, monkeypatch):
     launch = shell("sleep 9", volumes=[f"{tmp_path}/nowhere:/models"])
     assert "mkdir -p" in refused(host, launch, "DOCK111").fix
-    monkeypatch.setattr(docker_engine.Host, "remote", True)  # as on another host, where only the engine can tell
+    monkeypatch.setattr(
+        docker_engine.Host, "remote", True
+    )  # as on another host, where only the engine can tell
     assert f"{tmp_path}/nowhere" in refused(host, launch, "DOCK111").message
     assert not (tmp_path / "nowhere").exists()
 
 
 def test_program_that_is_not_in_the_image(host, shell):
     launch = shell("x").model_copy(
-        update={"entrypoint": "command", "serve": shell("x").serve.model_copy(update={"command": None, "model": "m"})}
+        update={
+            "entrypoint": "command",
+            "serve": shell("x").serve.model_copy(update={"command": None, "model": "m"}),
+        }
     )
     assert "vllm" in refused(host, launch, "DOCK112").message
 
@@ -121,7 +143,13 @@ def test_limit_that_is_not_allowed(host, shell):
 
 @pytest.mark.parametrize(
     ("script", "code"),
-    [("exit 3", "DOCK306"), ("exit 0", "DOCK305"), ("exit 137", "DOCK302"), ("exit 139", "DOCK303"), ("exit 127", "DOCK304")],
+    [
+        ("exit 3", "DOCK306"),
+        ("exit 0", "DOCK305"),
+        ("exit 137", "DOCK302"),
+        ("exit 139", "DOCK303"),
+        ("exit 127", "DOCK304"),
+    ],
 )
 def test_how_a_container_ends(host, shell, script, code):
     with pytest.raises(NotReady) as told:
@@ -145,7 +173,11 @@ def test_killed_by_the_containers_own_memory_limit(host, shell, monkeypatch):
 
     monkeypatch.setattr(docker_engine, "prepare", limited)
     with pytest.raises(NotReady, match="DOCK301"):
-        start(given(shell("x=0123456789abcdef; while true; do x=$x$x; done"), "victim"), host=host, watch=False)
+        start(
+            given(shell("x=0123456789abcdef; while true; do x=$x$x; done"), "victim"),
+            host=host,
+            watch=False,
+        )
 
 
 def test_a_log_that_names_the_fault_is_diagnosed(host, answering):
@@ -161,12 +193,19 @@ def test_removed_from_outside_while_waiting(engine, host, shell):
 
 
 def test_no_space_left(host):
-    """The engine's words for a full disk can't be provoked safely here; the rule is held to them as text."""
-    assert faults.explain("write /var/lib/docker/tmp/GetImageBlob1: no space left on device").rule == "DOCK110"
+    """The engine's words for a full disk can't be provoked safely here; the rule is held to them as
+    text.
+    """
+    assert (
+        faults.explain("write /var/lib/docker/tmp/GetImageBlob1: no space left on device").rule
+        == "DOCK110"
+    )
 
 
 def test_engine_stopped_under_us_and_restarted(engine, host, answering):
-    """The daemon goes away while a server runs: said so; when it is back, the launcher finds the container and what became of it."""
+    """The daemon goes away while a server runs: said so; when it is back, the launcher finds the
+    container and what became of it.
+    """
     begin = time.monotonic()
     server = start(given(answering(), "victim"), host=host, watch=False)
     engine.stop_daemon()

@@ -1,4 +1,6 @@
-"""The host check in front of a real Docker engine: what the probes read there, and what is left behind (nothing)."""
+"""The host check in front of a real Docker engine: what the probes read there, and what is left
+behind (nothing).
+"""
 
 from __future__ import annotations
 
@@ -17,11 +19,18 @@ GPU = DeviceRequest(count=-1, capabilities=[["gpu"]])
 
 
 def recipe(image="test/busybox:1"):
-    return Recipe.model_validate({
-        "id": "test", "title": "T", "summary": "S", "family": "qwen", "sources": [{"id": "s", "title": "S"}],
-        "model": {"repo": "tiny-dense", "quantization": {"format": "bf16"}}, "image": {"ref": image},
-        "container": {"ports": ["127.0.0.1:8000:8000"]},
-    })  # fmt: skip
+    return Recipe.model_validate(
+        {
+            "id": "test",
+            "title": "T",
+            "summary": "S",
+            "family": "qwen",
+            "sources": [{"id": "s", "title": "S"}],
+            "model": {"repo": "tiny-dense", "quantization": {"format": "bf16"}},
+            "image": {"ref": image},
+            "container": {"ports": ["127.0.0.1:8000:8000"]},
+        }
+    )
 
 
 def seen(image="test/busybox:1", **how):
@@ -35,7 +44,10 @@ def codes(machine):
 def test_the_engine_and_its_image(engine):
     machine = seen()
     version = engine.client.version()
-    assert (machine.docker.version, machine.docker.api) == (version["Version"], version["ApiVersion"])
+    assert (machine.docker.version, machine.docker.api) == (
+        version["Version"],
+        version["ApiVersion"],
+    )
     assert machine.docker.root == f"{engine.folder}/data"
     assert machine.docker.containers == []
     assert machine.store.docker_free_bytes > 0
@@ -49,10 +61,16 @@ def test_the_engine_and_its_image(engine):
 def test_servers_in_each_state(engine):
     options = {"labels": {"org.vllm": "yes"}, "detach": True}
     engine.client.containers.run("test/busybox:1", ["sleep", "60"], name="vllm-runs", **options)
-    ends = engine.client.containers.run("test/busybox:1", ["sh", "-c", "exit 3"], name="vllm-ends", **options)
+    ends = engine.client.containers.run(
+        "test/busybox:1", ["sh", "-c", "exit 3"], name="vllm-ends", **options
+    )
     looped = {"restart_policy": {"Name": "on-failure", "MaximumRetryCount": 3}}
-    loops = engine.client.containers.run("test/busybox:1", ["sh", "-c", "exit 1"], name="vllm-loops", **options, **looped)
-    left = engine.client.containers.create("test/busybox:1", name="vllm-left", labels={"org.vllm": "yes"}, device_requests=[GPU])
+    loops = engine.client.containers.run(
+        "test/busybox:1", ["sh", "-c", "exit 1"], name="vllm-loops", **options, **looped
+    )
+    left = engine.client.containers.create(
+        "test/busybox:1", name="vllm-left", labels={"org.vllm": "yes"}, device_requests=[GPU]
+    )
     with pytest.raises(docker.errors.APIError):
         left.start()
     ends.wait(timeout=20)
@@ -76,7 +94,13 @@ def test_servers_in_each_state(engine):
 
 def test_the_port_of_a_container_is_named(engine):
     assert seen().port.owner is None
-    engine.client.containers.run("test/busybox:1", ["sleep", "60"], name="holds", detach=True, ports={"80/tcp": ("127.0.0.1", 8000)})
+    engine.client.containers.run(
+        "test/busybox:1",
+        ["sleep", "60"],
+        name="holds",
+        detach=True,
+        ports={"80/tcp": ("127.0.0.1", 8000)},
+    )
     try:
         machine = seen()
         assert machine.port.owner == "the container holds"

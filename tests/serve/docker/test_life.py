@@ -25,21 +25,47 @@ COMMAND = Path(sys.executable).with_name("sparkbook")
 
 @pytest.fixture
 def real(borrowed_volumes):
-    """The recipe of tiny-dense in a container: the real vLLM, out of the engine's environment on this host."""
+    """The recipe of tiny-dense in a container: the real vLLM, out of the engine's environment on
+    this host.
+    """
     recipe = recipes.load("embedded/tiny-dense")
     python, model = paths.engine_python(), embedded.model_folder("tiny-dense")
     environment = python.parents[1].resolve()
     container = recipe.container.model_copy(
         update={
-            "name": "tiny", "ports": ["127.0.0.1:8000:8000"], "restart": "unless-stopped", "ipc": "host",
-            "volumes": [*borrowed_volumes, f"{environment}:{environment}:ro", f"{model}:/models/tiny-dense:ro"],
+            "name": "tiny",
+            "ports": ["127.0.0.1:8000:8000"],
+            "restart": "unless-stopped",
+            "ipc": "host",
+            "volumes": [
+                *borrowed_volumes,
+                f"{environment}:{environment}:ro",
+                f"{model}:/models/tiny-dense:ro",
+            ],
         }
-    )  # fmt: skip
-    serve = recipe.serve.model_copy(update={"model": "/models/tiny-dense", "args": {**recipe.serve.args, "host": "0.0.0.0", "port": 8000}})
-    env = {**recipe.env, "PATH": f"{environment}/bin:/usr/bin:/bin", "HOME": "/root", "HF_TOKEN": None}
+    )
+    serve = recipe.serve.model_copy(
+        update={
+            "model": "/models/tiny-dense",
+            "args": {**recipe.serve.args, "host": "0.0.0.0", "port": 8000},
+        }
+    )
+    env = {
+        **recipe.env,
+        "PATH": f"{environment}/bin:/usr/bin:/bin",
+        "HOME": "/root",
+        "HF_TOKEN": None,
+    }
     if (openmp := environment / "lib" / "libiomp5.so").exists():
         env["LD_PRELOAD"] = str(openmp)
-    return recipe.model_copy(update={"image": Image(ref="test/host:1"), "container": container, "serve": serve, "env": env})
+    return recipe.model_copy(
+        update={
+            "image": Image(ref="test/host:1"),
+            "container": container,
+            "serve": serve,
+            "env": env,
+        }
+    )
 
 
 def test_the_whole_life_of_a_real_server(engine, host, real, monkeypatch, tmp_path):
@@ -64,13 +90,17 @@ def test_the_whole_life_of_a_real_server(engine, host, real, monkeypatch, tmp_pa
 
     # Safe by default: loopback, a private key, no privileges, the restarts of a stack that is new.
     seen = server.inspect()
-    assert seen["HostConfig"]["PortBindings"] == {"8000/tcp": [{"HostIp": "127.0.0.1", "HostPort": "8000"}]}
+    assert seen["HostConfig"]["PortBindings"] == {
+        "8000/tcp": [{"HostIp": "127.0.0.1", "HostPort": "8000"}]
+    }
     assert not seen["HostConfig"]["Privileged"]
     assert seen["HostConfig"]["RestartPolicy"] == {"Name": "on-failure", "MaximumRetryCount": 3}
     assert all(not mount["RW"] for mount in seen["Mounts"])
     assert stat.S_IMODE(server.key_file.stat().st_mode) == 0o600
     assert len(key) == 64
-    command_lines = [" ".join(process.info["cmdline"] or []) for process in psutil.process_iter(["cmdline"])]
+    command_lines = [
+        " ".join(process.info["cmdline"] or []) for process in psutil.process_iter(["cmdline"])
+    ]
     assert any("vllm serve /models/tiny-dense" in line for line in command_lines)
     assert not [line for line in command_lines if key in line or canary in line]
     assert f"HF_TOKEN={canary}" in seen["Config"]["Env"]  # it did arrive
@@ -80,8 +110,14 @@ def test_the_whole_life_of_a_real_server(engine, host, real, monkeypatch, tmp_pa
     status = {route: httpx.get(f"{server.endpoint.url}{route}").status_code for route in UNGUARDED}
     open_here = [route for route, code in status.items() if code not in (401, 403)]
     assert open_here == list(UNGUARDED), status
-    body = {"model": server.endpoint.model, "messages": [{"role": "user", "content": "ping"}], "max_tokens": 4}
-    assert httpx.post(f"{server.endpoint.url}/invocations", json=body, timeout=60).status_code == 200
+    body = {
+        "model": server.endpoint.model,
+        "messages": [{"role": "user", "content": "ping"}],
+        "max_tokens": 4,
+    }
+    assert (
+        httpx.post(f"{server.endpoint.url}/invocations", json=body, timeout=60).status_code == 200
+    )
 
     # The same again is found, not started again.
     again = start(given(real), host=host, progress=said.append)
@@ -89,19 +125,47 @@ def test_the_whole_life_of_a_real_server(engine, host, real, monkeypatch, tmp_pa
 
     # status, logs, lock: what others see of it.
     (listed,) = running.status(host)
-    assert (listed.name, listed.state, listed.recipe, listed.target) == ("tiny", "ready", "embedded/tiny-dense", "docker")
+    assert (listed.name, listed.state, listed.recipe, listed.target) == (
+        "tiny",
+        "ready",
+        "embedded/tiny-dense",
+        "docker",
+    )
     log = b"".join(running.logs(host, "tiny"))
     time.sleep(0.5)
-    assert not Counter(log.splitlines()) - Counter(server.log_file.read_bytes().splitlines())  # standard error may come in between
+    assert not Counter(log.splitlines()) - Counter(
+        server.log_file.read_bytes().splitlines()
+    )  # standard error may come in between
     assert logs.diagnose(log.decode()).healthy
     monkeypatch.setattr(recipes, "load", lambda _name: real)
-    locked = lock.make(real.launch, real, served=lock.Served(*docker_engine.digest_of(host, docker_engine.find(host)[0]), "0.32.0", "x"))
+    locked = lock.make(
+        real.launch,
+        real,
+        served=lock.Served(
+            *docker_engine.digest_of(host, docker_engine.find(host)[0]), "0.32.0", "x"
+        ),
+    )
     assert locked["image"]["id"].startswith("sha256:")
-    assert launcher._now(given(real), None, False)["engine"]["vllm"] == "0.32.0"  # as the server reports
+    assert (
+        launcher._now(given(real), None, False)["engine"]["vllm"] == "0.32.0"
+    )  # as the server reports
 
     # The canary and the key are nowhere in what was said, printed, or kept.
-    kept = "".join([*said, log.decode(), lock.dumps(locked), json.dumps(listed.to_dict()), repr(server), str(server.request)])
-    kept += "".join(path.read_text(errors="replace") for path in tmp_path.rglob("*") if path.is_file() and path != server.key_file)
+    kept = "".join(
+        [
+            *said,
+            log.decode(),
+            lock.dumps(locked),
+            json.dumps(listed.to_dict()),
+            repr(server),
+            str(server.request),
+        ]
+    )
+    kept += "".join(
+        path.read_text(errors="replace")
+        for path in tmp_path.rglob("*")
+        if path.is_file() and path != server.key_file
+    )
     assert canary not in kept and key not in kept
 
     server.stop()
@@ -112,14 +176,18 @@ def test_the_whole_life_of_a_real_server(engine, host, real, monkeypatch, tmp_pa
 
 def test_another_stack_on_the_port_is_named_and_can_be_replaced(host, answering):
     first = start(given(answering(), "first"), host=host, watch=False)
-    with pytest.raises(DockerFault, match=r"DOCK104(?s:.*)first is up on port 8000(?s:.*)--replace"):
+    with pytest.raises(
+        DockerFault, match=r"DOCK104(?s:.*)first is up on port 8000(?s:.*)--replace"
+    ):
         start(given(answering(), "second"), host=host, watch=False)
     with pytest.raises(DockerFault, match=r"DOCK10\d(?s:.*)another configuration"):
         start(given(answering("no-tools"), "first"), host=host, watch=False)
     second = start(given(answering(), "second"), host=host, watch=False, replace=True)
     assert [found.name for found in docker_engine.find(host)] == ["second"]
     assert not first.running
-    other_port = start(given(answering(), "third"), host=host, watch=False, choices=Choices(port=8001))
+    other_port = start(
+        given(answering(), "third"), host=host, watch=False, choices=Choices(port=8001)
+    )
     assert other_port.endpoint.url == "http://127.0.0.1:8001"
     assert other_port.endpoint.served_models() == ["small"]
     for server in (second, other_port):
@@ -127,7 +195,9 @@ def test_another_stack_on_the_port_is_named_and_can_be_replaced(host, answering)
 
 
 def test_a_proven_stack_may_be_kept_for_ever(host, answering):
-    server = start(given(answering(), "kept"), host=host, watch=False, choices=Choices(restart_always=True))
+    server = start(
+        given(answering(), "kept"), host=host, watch=False, choices=Choices(restart_always=True)
+    )
     assert server.inspect()["HostConfig"]["RestartPolicy"]["Name"] == "unless-stopped"
     server.stop()
 
@@ -147,8 +217,12 @@ def test_the_log_goes_on_over_a_restart(host, shell):
 
 
 def test_watchdog_stops_a_start_that_eats_the_host(host, answering, monkeypatch):
-    samples = iter([Sample(0, 9 << 30), Sample(1, 5 << 30), *(Sample(2 + i, 1 << 30) for i in range(9))])
-    made = lambda act, endpoint, floor: Watchdog(act, lambda: next(samples), Limits(6 << 30), every_s=0.05)  # noqa: E731
+    samples = iter(
+        [Sample(0, 9 << 30), Sample(1, 5 << 30), *(Sample(2 + i, 1 << 30) for i in range(9))]
+    )
+    made = lambda act, endpoint, floor: Watchdog(
+        act, lambda: next(samples), Limits(6 << 30), every_s=0.05
+    )
     monkeypatch.setattr(docker_engine.watchdog, "guard", made)
     with pytest.raises(DockerFault) as told:
         start(given(answering("hangs"), "greedy"), host=host)
@@ -176,11 +250,13 @@ def registry(engine, tmp_path):
 
     port = free_port()
     (tmp_path / "registry.yml").write_text(
-        f"version: 0.1\nlog: {{level: error}}\nstorage: {{filesystem: {{rootdirectory: {tmp_path}/registry}}}}\n"
-        f"http: {{addr: 127.0.0.1:{port}}}\n"
+        "version: 0.1\nlog: {level: error}\nstorage: {filesystem: {rootdirectory:"
+        f" {tmp_path}/registry}}}}\nhttp: {{addr: 127.0.0.1:{port}}}\n"
     )
     process = subprocess.Popen(
-        ["docker-registry", "serve", tmp_path / "registry.yml"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        ["docker-registry", "serve", tmp_path / "registry.yml"],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
     )
     try:
         address = f"127.0.0.1:{port}"
@@ -227,7 +303,10 @@ def test_digest_of_what_was_pulled_goes_into_the_lock(host, registry, shell, tmp
     name, digest = registry
     launch = shell("sleep 60").model_copy(update={"image": f"{name}:1"})
     server = start(given(launch, "pulled"), host=host, watch=False, ready=False)
-    assert docker_engine.digest_of(host, docker_engine.find(host)[0]) == (digest, server.inspect()["Image"])
+    assert docker_engine.digest_of(host, docker_engine.find(host)[0]) == (
+        digest,
+        server.inspect()["Image"],
+    )
     locked = launcher._now(given(launch, "pulled"), None, False)
     server.stop(grace_s=1)
     assert lock.launch_of(locked).image == f"{name}:1@{digest}"
@@ -244,9 +323,14 @@ def test_digest_of_what_was_pulled_goes_into_the_lock(host, registry, shell, tmp
 
 
 def interrupted(launch_line: str, sign: str, *options: str) -> tuple[int, str]:
-    """Runs `sparkbook serve` in a process of its own and sends it Ctrl-C when a line with the sign appears; exit code and output."""
+    """Runs `sparkbook serve` in a process of its own and sends it Ctrl-C when a line with the sign
+    appears; exit code and output.
+    """
     process = subprocess.Popen(
-        [COMMAND, "serve", launch_line, "--name", "victim", *options], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        [COMMAND, "serve", launch_line, "--name", "victim", *options],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
     )
     seen = ""
     for line in process.stdout:
@@ -260,7 +344,9 @@ def interrupted(launch_line: str, sign: str, *options: str) -> tuple[int, str]:
 
 def test_ctrl_c_while_pulling(engine, host, registry):
     name, digest = registry
-    code, output = interrupted(f"docker run -p 8000:8000 {name}@{digest} vllm serve tiny", "pulling")
+    code, output = interrupted(
+        f"docker run -p 8000:8000 {name}@{digest} vllm serve tiny", "pulling"
+    )
     assert code == 130 and "interrupted" in output and "Traceback" not in output, output
     time.sleep(0.5)
     assert engine.client.containers.list(all=True) == []
@@ -332,22 +418,34 @@ def other_host(engine, tmp_path, monkeypatch):
     monkeypatch.delenv("DOCKER_HOST")
     port = free_port()
     for name in ("host", "user"):
-        subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", tmp_path / name], check=True)
+        subprocess.run(
+            ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", tmp_path / name], check=True
+        )
     Path("/run/sshd").mkdir(exist_ok=True)  # where sshd locks its unprivileged half in
     (tmp_path / "sshd_config").write_text(
-        f"Port {port}\nListenAddress 127.0.0.1\nHostKey {tmp_path}/host\nAuthorizedKeysFile {tmp_path}/user.pub\nStrictModes no\n"
-        f"PermitRootLogin prohibit-password\nPasswordAuthentication no\nUsePAM no\nPidFile none\nSetEnv DOCKER_HOST={engine.address}\n"
+        f"Port {port}\nListenAddress 127.0.0.1\nHostKey {tmp_path}/host\nAuthorizedKeysFile"
+        f" {tmp_path}/user.pub\nStrictModes no\nPermitRootLogin"
+        " prohibit-password\nPasswordAuthentication no\nUsePAM no\nPidFile none\nSetEnv"
+        f" DOCKER_HOST={engine.address}\n"
     )
-    options = f"-F /dev/null -i {tmp_path}/user -o StrictHostKeyChecking=no -o UserKnownHostsFile=/dev/null -o LogLevel=ERROR"
+    options = (
+        f"-F /dev/null -i {tmp_path}/user -o StrictHostKeyChecking=no -o"
+        " UserKnownHostsFile=/dev/null -o LogLevel=ERROR"
+    )
     (tmp_path / "bin").mkdir()
     (tmp_path / "bin" / "ssh").write_text(f'#!/bin/sh\nexec {shutil.which("ssh")} {options} "$@"\n')
     (tmp_path / "bin" / "ssh").chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}/bin{os.pathsep}{os.environ['PATH']}")
-    sshd = subprocess.Popen(["/usr/sbin/sshd", "-D", "-e", "-f", tmp_path / "sshd_config"], stderr=subprocess.DEVNULL)
+    sshd = subprocess.Popen(
+        ["/usr/sbin/sshd", "-D", "-e", "-f", tmp_path / "sshd_config"], stderr=subprocess.DEVNULL
+    )
     try:
         yield f"ssh://root@127.0.0.1:{port}"
     finally:
-        for process in [*psutil.Process(sshd.pid).children(recursive=True), psutil.Process(sshd.pid)]:
+        for process in [
+            *psutil.Process(sshd.pid).children(recursive=True),
+            psutil.Process(sshd.pid),
+        ]:
             process.terminate()
         sshd.wait(10)
 

@@ -1,4 +1,6 @@
-"""The rules, one module a family, in the order in which findings of one severity are told: what stops the start at once comes first."""
+"""The rules, one module a family, in the order in which findings of one severity are told: what
+stops the start at once comes first.
+"""
 
 from __future__ import annotations
 

@@ -37,7 +37,9 @@ _FOREIGN = {
 
 
 def strangers(case: Case) -> Iterator[str]:
-    """Variables that look like vLLM's and that this release does not know; an image with a script of its own has its own."""
+    """Variables that look like vLLM's and that this release does not know; an image with a script
+    of its own has its own.
+    """
     if case.line.runs == "wrapper" and case.line.serve is None:
         return
     for name, _ in case.env_named(r"VLLM_\w+"):
@@ -56,13 +58,17 @@ def strangers(case: Case) -> Iterator[str]:
     good="VLLM_LOGGING_LEVEL=DEBUG vllm serve ORG/MODEL",
 )
 def unknown_variable(case: Case) -> Iterator[Hit]:
-    """A `VLLM_` variable that no release has. vLLM starts, says "Unknown vLLM environment variable detected", and ignores it."""
+    """A `VLLM_` variable that no release has. vLLM starts, says "Unknown vLLM environment variable
+    detected", and ignores it.
+    """
     for name in strangers(case):
         if name not in SUCCESSORS and not releases.presence("envs", name):
             close = difflib.get_close_matches(name, list(case.release.envs), n=1, cutoff=0.85)
             fork = f", unless {case.info.fork} reads it" if case.info and case.info.fork else ""
             yield Hit(
-                f"{name} is no variable of vLLM's{fork}: it has no effect", name, f"did you mean {close[0]}?" if close else "take it out"
+                f"{name} is no variable of vLLM's{fork}: it has no effect",
+                name,
+                f"did you mean {close[0]}?" if close else "take it out",
             )
 
 
@@ -71,22 +77,37 @@ def unknown_variable(case: Case) -> Iterator[Hit]:
     "removed-variable",
     "warning",
     kind="removed-env",
-    source="vLLM issue 50292, https://github.com/vllm-project/vllm/issues/50292, and envs.py of each release",
+    source=(
+        "vLLM issue 50292, https://github.com/vllm-project/vllm/issues/50292, and envs.py of each"
+        " release"
+    ),
     release="0.32.0",
     versioned=True,
     bad="VLLM_ATTENTION_BACKEND=FLASHINFER vllm serve ORG/MODEL",
     good="vllm serve ORG/MODEL --attention-backend FLASHINFER",
 )
 def removed_variable(case: Case) -> Iterator[Hit]:
-    """A variable that older releases read, or that another build reads, and that this release ignores. The start goes on with a warning
-    that is easily missed, and what was asked for does not happen."""
+    """A variable that older releases read, or that another build reads, and that this release
+    ignores. The start goes on with a warning that is easily missed, and what was asked for does not
+    happen.
+    """
     for name in strangers(case):
         spans = releases.presence("envs", name)
-        older = [until for _, until in spans if until and not releases.at_least(until, case.version)]
+        older = [
+            until for _, until in spans if until and not releases.at_least(until, case.version)
+        ]
         if older or (name in SUCCESSORS and not spans):
-            when = f"went away after {older[-1]}" if older else f"is in no release from {releases.known()[0]} on"
+            when = (
+                f"went away after {older[-1]}"
+                if older
+                else f"is in no release from {releases.known()[0]} on"
+            )
             fix = f"use {SUCCESSORS[name]}" if name in SUCCESSORS else "take it out"
-            yield Hit(f"{name} {when}, so it has no effect", f"{name}={case.line.env[name] or ''}".rstrip("="), fix)
+            yield Hit(
+                f"{name} {when}, so it has no effect",
+                f"{name}={case.line.env[name] or ''}".rstrip("="),
+                fix,
+            )
 
 
 @rule(
@@ -103,9 +124,17 @@ def removed_variable(case: Case) -> Iterator[Hit]:
 def variable_too_new(case: Case) -> Iterator[Hit]:
     """A variable that only later releases read; in this one it has no effect."""
     for name in strangers(case):
-        later = [since for since, _ in releases.presence("envs", name) if not releases.at_least(case.version, since)]
+        later = [
+            since
+            for since, _ in releases.presence("envs", name)
+            if not releases.at_least(case.version, since)
+        ]
         if later:
-            yield Hit(f"{name} came with {later[0]}, so it has no effect", name, f"take an image with vLLM {later[0]} or later")
+            yield Hit(
+                f"{name} came with {later[0]}, so it has no effect",
+                name,
+                f"take an image with vLLM {later[0]} or later",
+            )
 
 
 @rule(
@@ -117,15 +146,28 @@ def variable_too_new(case: Case) -> Iterator[Hit]:
     good="docker run --gpus all -e HF_TOKEN vllm/vllm-openai:v0.28.0 ORG/MODEL",
 )
 def secret(case: Case) -> Iterator[Hit]:
-    """A token, key or password written out. It ends up in the shell's history, in `docker inspect` and in every copy of the line.
+    """A token, key or password written out. It ends up in the shell's history, in `docker inspect`
+    and in every copy of the line.
 
     `-e NAME` alone passes the caller's own value on. The value is never shown here.
     """
     for name, value in case.line.env.items():
         if is_secret(name) and value and "$" not in value:
-            yield Hit(f"{name} is written out on the line", f"{name}=…", f"export {name} first, and write -e {name} without a value")
-    if "api-key" in case.options and (case.value("api-key") or case.options["api-key"].values) and case.options["api-key"].value:
-        yield Hit("the API key is written out on the line", "--api-key …", "export VLLM_API_KEY and pass it on")
+            yield Hit(
+                f"{name} is written out on the line",
+                f"{name}=…",
+                f"export {name} first, and write -e {name} without a value",
+            )
+    if (
+        "api-key" in case.options
+        and (case.value("api-key") or case.options["api-key"].values)
+        and case.options["api-key"].value
+    ):
+        yield Hit(
+            "the API key is written out on the line",
+            "--api-key …",
+            "export VLLM_API_KEY and pass it on",
+        )
 
 
 @rule(
@@ -137,7 +179,9 @@ def secret(case: Case) -> Iterator[Hit]:
     good="HF_HOME=/models vllm serve ORG/MODEL",
 )
 def foreign_variable(case: Case) -> Iterator[Hit]:
-    """A variable that another server reads and vLLM does not: the line was probably carried over, and its setting is lost."""
+    """A variable that another server reads and vLLM does not: the line was probably carried over,
+    and its setting is lost.
+    """
     for name in case.line.env:
         for pattern, whose in _FOREIGN.items():
             if re.fullmatch(pattern, name):
@@ -155,10 +199,16 @@ def foreign_variable(case: Case) -> Iterator[Hit]:
     good="VLLM_USE_DEEP_GEMM=0 vllm serve ORG/MODEL --fail-on-environ-validation",
 )
 def checked(case: Case) -> Iterator[Hit]:
-    """With `--fail-on-environ-validation` an unknown `VLLM_` variable is no longer a warning: the server refuses to start."""
+    """With `--fail-on-environ-validation` an unknown `VLLM_` variable is no longer a warning: the
+    server refuses to start.
+    """
     if case.on("fail-on-environ-validation"):
         for name in strangers(case):
-            yield Hit(f"--fail-on-environ-validation refuses {name}, which this release does not know", name, f"take {name} out")
+            yield Hit(
+                f"--fail-on-environ-validation refuses {name}, which this release does not know",
+                name,
+                f"take {name} out",
+            )
 
 
 @rule(
@@ -171,11 +221,18 @@ def checked(case: Case) -> Iterator[Hit]:
     good="HF_HUB_OFFLINE=1 TIKTOKEN_ENCODINGS_BASE=/models/tiktoken vllm serve openai/gpt-oss-20b",
 )
 def harmony_offline(case: Case) -> Iterator[Hit]:
-    """gpt-oss needs the Harmony vocabulary, which its library downloads at run time and not through Hugging Face. Offline, the first
-    request fails although the weights are there. Fetch o200k_base.tiktoken beforehand and say where it lies."""
+    """gpt-oss needs the Harmony vocabulary, which its library downloads at run time and not through
+    Hugging Face. Offline, the first request fails although the weights are there. Fetch
+    o200k_base.tiktoken beforehand and say where it lies.
+    """
     offline = case.line.env.get("HF_HUB_OFFLINE") or case.line.env.get("TRANSFORMERS_OFFLINE")
     staged = case.line.env.keys() & {"TIKTOKEN_ENCODINGS_BASE", "TIKTOKEN_RS_CACHE_DIR"}
-    if offline in ("1", "true", "True") and case.family and case.family.name == "gpt-oss" and not staged:
+    if (
+        offline in ("1", "true", "True")
+        and case.family
+        and case.family.name == "gpt-oss"
+        and not staged
+    ):
         yield Hit(
             "gpt-oss downloads its Harmony vocabulary at run time, which offline it cannot",
             "HF_HUB_OFFLINE=1",
@@ -192,7 +249,13 @@ def harmony_offline(case: Case) -> Iterator[Hit]:
     good="CUDA_VISIBLE_DEVICES=0 vllm serve ORG/MODEL",
 )
 def devices(case: Case) -> Iterator[Hit]:
-    """A Spark has one GPU. A second number in CUDA_VISIBLE_DEVICES, or none at all, hides it or names what is not there."""
+    """A Spark has one GPU. A second number in CUDA_VISIBLE_DEVICES, or none at all, hides it or
+    names what is not there.
+    """
     value = case.line.env.get("CUDA_VISIBLE_DEVICES")
     if case.spark and value is not None and re.fullmatch(r"[\d,]+|-1", value) and value != "0":
-        yield Hit(f"CUDA_VISIBLE_DEVICES={value} names a GPU that a Spark does not have", f"CUDA_VISIBLE_DEVICES={value}", "leave it out")
+        yield Hit(
+            f"CUDA_VISIBLE_DEVICES={value} names a GPU that a Spark does not have",
+            f"CUDA_VISIBLE_DEVICES={value}",
+            "leave it out",
+        )

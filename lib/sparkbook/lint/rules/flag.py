@@ -13,8 +13,10 @@ from sparkbook.lint.rule import Hit, rule
 TABLE = "vLLM's own argument parser, read out of each release"
 
 SUCCESSORS = {
-    "speculative-disable-by-batch-size": "the key num_speculative_tokens_per_batch_size of --speculative-config (0.24 and later), or fewer "
-    "draft tokens",
+    "speculative-disable-by-batch-size": (
+        "the key num_speculative_tokens_per_batch_size of --speculative-config (0.24 and later), or"
+        " fewer draft tokens"
+    ),
     "num-scheduler-steps": "nothing: the engine schedules by itself",
     "swap-space": "nothing: requests are recomputed, not swapped",
     "speculative-model": "--speculative-config '{\"model\": …}'",
@@ -26,7 +28,9 @@ SUCCESSORS = {
     "cuda-graph-sizes": "--cudagraph-capture-sizes",
     "use-v2-block-manager": "nothing: there is one block manager",
     "task": "--runner and --convert",
-    "disable-log-requests": "nothing: requests are not logged unless --enable-log-requests is given",
+    "disable-log-requests": (
+        "nothing: requests are not logged unless --enable-log-requests is given"
+    ),
     "override-pooler-config": "--pooler-config",
     "preemption-mode": "nothing: requests are recomputed",
     "enable-prompt-adapter": "nothing",
@@ -60,9 +64,26 @@ FOREIGN = {
         ),
         "docker, and belongs before the image",
     ),
-    **dict.fromkeys(("cache-type-k", "cache-type-v", "n-gpu-layers", "ctx-size", "flash-attn", "no-mmap", "jinja"), "llama.cpp"),
-    **dict.fromkeys(("mem-fraction-static", "context-length", "model-path", "tp-size", "chunked-prefill-size"), "SGLang"),
-    **dict.fromkeys(("solo", "tf5", "download-model", "setup", "launch-script"), "the scripts of spark-vllm-docker"),
+    **dict.fromkeys(
+        (
+            "cache-type-k",
+            "cache-type-v",
+            "n-gpu-layers",
+            "ctx-size",
+            "flash-attn",
+            "no-mmap",
+            "jinja",
+        ),
+        "llama.cpp",
+    ),
+    **dict.fromkeys(
+        ("mem-fraction-static", "context-length", "model-path", "tp-size", "chunked-prefill-size"),
+        "SGLang",
+    ),
+    **dict.fromkeys(
+        ("solo", "tf5", "download-model", "setup", "launch-script"),
+        "the scripts of spark-vllm-docker",
+    ),
     **dict.fromkeys(("local-dir", "repo-type", "include"), "the hf command"),
 }
 """Options of other programs that are found after `vllm serve`, and whose they are."""
@@ -88,16 +109,25 @@ def _ambiguous(case: Case, name: str) -> list[str]:
     good="vllm serve ORG/MODEL --max_model_len 65536",
 )
 def unknown_option(case: Case) -> Iterator[Hit]:
-    """An option that no release of vLLM has: `vllm serve` prints `unrecognized arguments` and ends before it loads anything.
+    """An option that no release of vLLM has: `vllm serve` prints `unrecognized arguments` and ends
+    before it loads anything.
 
-    Underscores are not a mistake: vLLM takes them for dashes. A beginning of a name that only one option has is accepted too.
+    Underscores are not a mistake: vLLM takes them for dashes. A beginning of a name that only one
+        option has is accepted too.
     """
     for given in unknown(case):
-        if given.name in FOREIGN or given.name in SUCCESSORS or releases.presence("options", given.name):
+        if (
+            given.name in FOREIGN
+            or given.name in SUCCESSORS
+            or releases.presence("options", given.name)
+        ):
             continue
         if len(given.name) < 2 or _ambiguous(case, given.name):
             continue
-        spellings = [*case.release.options, *(f"no-{o.name}" for o in case.release.options.values() if o.negatable)]
+        spellings = [
+            *case.release.options,
+            *(f"no-{o.name}" for o in case.release.options.values() if o.negatable),
+        ]
         close = difflib.get_close_matches(given.name, spellings, n=1, cutoff=0.75)
         hint = f"did you mean --{close[0]}?" if close else "take it out"
         edits = case.rename(given, close[0]) if close and not given.key else ()
@@ -109,30 +139,43 @@ def unknown_option(case: Case) -> Iterator[Hit]:
     "removed-option",
     "error",
     kind="removed-flag",
-    source="vLLM pull request 35060, https://github.com/vllm-project/vllm/pull/35060, and the parser of each release",
+    source=(
+        "vLLM pull request 35060, https://github.com/vllm-project/vllm/pull/35060, and the parser"
+        " of each release"
+    ),
     release="0.32.0",
     versioned=True,
     bad="vllm serve ORG/MODEL --speculative-disable-by-batch-size 32",
     good="vllm serve ORG/MODEL --max-num-seqs 4",
 )
 def removed_option(case: Case) -> Iterator[Hit]:
-    """An option that older releases had, or that guides still teach, and that this release no longer knows: the start ends with
-    `unrecognized arguments`.
+    """An option that older releases had, or that guides still teach, and that this release no
+    longer knows: the start ends with `unrecognized arguments`.
 
-    The best known one switched speculation off above a batch size. Nothing has read it since 0.10; its successor is a key of
-    `--speculative-config` that maps ranges of the batch size to a number of draft tokens.
+    The best known one switched speculation off above a batch size. Nothing has read it since 0.10;
+    its successor is a key of `--speculative-config` that maps ranges of the batch size to a number
+    of draft tokens.
     """
     for given in unknown(case):
         spans = releases.presence("options", given.name)
-        older = [until for _, until in spans if until and not releases.at_least(until, case.version)]
+        older = [
+            until for _, until in spans if until and not releases.at_least(until, case.version)
+        ]
         if given.name in SUCCESSORS and not spans:
             when = f"is in no release from {releases.known()[0]} on"
         elif older:
             when = f"went away after {older[-1]}"
         else:
             continue
-        successor = SUCCESSORS.get(given.name, "see what the release offers: sparkbook releases show")
-        yield Hit(f"--{given.name} {when}", given.shown, f"take it out; in its place: {successor}", edits=case.drop(given))
+        successor = SUCCESSORS.get(
+            given.name, "see what the release offers: sparkbook releases show"
+        )
+        yield Hit(
+            f"--{given.name} {when}",
+            given.shown,
+            f"take it out; in its place: {successor}",
+            edits=case.drop(given),
+        )
 
 
 @rule(
@@ -149,9 +192,17 @@ def removed_option(case: Case) -> Iterator[Hit]:
 def option_too_new(case: Case) -> Iterator[Hit]:
     """An option that only later releases have: the image is too old for the line."""
     for given in unknown(case):
-        later = [since for since, _ in releases.presence("options", given.name) if not releases.at_least(case.version, since)]
+        later = [
+            since
+            for since, _ in releases.presence("options", given.name)
+            if not releases.at_least(case.version, since)
+        ]
         if later:
-            yield Hit(f"--{given.name} came with {later[0]}", given.shown, f"take an image with vLLM {later[0]} or later, or leave it out")
+            yield Hit(
+                f"--{given.name} came with {later[0]}",
+                given.shown,
+                f"take an image with vLLM {later[0]} or later, or leave it out",
+            )
 
 
 @rule(
@@ -172,9 +223,19 @@ def wrong_choice(case: Case) -> Iterator[Hit]:
     for given in case.args.options:
         if given.option and (wrong := problem(given, given.option)) and wrong[0] == "choice":
             text = given.values[0].shown
-            close = difflib.get_close_matches(text, [str(c) for c in given.option.choices or ()], n=1)
-            since = [life.since for life in releases.lives("options", given.option.name) if text in (life.value.get("choices") or [])]
-            hint = f"{text} came with {since[0]}" if since and not releases.at_least(case.version, since[0]) else None
+            close = difflib.get_close_matches(
+                text, [str(c) for c in given.option.choices or ()], n=1
+            )
+            since = [
+                life.since
+                for life in releases.lives("options", given.option.name)
+                if text in (life.value.get("choices") or [])
+            ]
+            hint = (
+                f"{text} came with {since[0]}"
+                if since and not releases.at_least(case.version, since[0])
+                else None
+            )
             hint = hint or (f"did you mean {close[0]}?" if close else "choose one of them")
             yield Hit(wrong[1], given.shown, hint)
 
@@ -190,11 +251,17 @@ def wrong_choice(case: Case) -> Iterator[Hit]:
     good="vllm serve ORG/MODEL --max-model-len 64k",
 )
 def wrong_type(case: Case) -> Iterator[Hit]:
-    """A value that cannot be read: a word where a number belongs, or JSON that is broken (often because the shell took its quotes)."""
+    """A value that cannot be read: a word where a number belongs, or JSON that is broken (often
+    because the shell took its quotes).
+    """
     for given in case.args.options:
         if given.option and (wrong := problem(given, given.option)) and wrong[0] == "type":
             json = given.option.type.startswith(("json", "object"))
-            fix = "put the JSON in single quotes, its names in double ones" if json else "write the number"
+            fix = (
+                "put the JSON in single quotes, its names in double ones"
+                if json
+                else "write the number"
+            )
             yield Hit(wrong[1], given.shown, fix, kind="launcher-quoting" if json else None)
 
 
@@ -209,10 +276,20 @@ def wrong_type(case: Case) -> Iterator[Hit]:
     good="vllm serve ORG/MODEL --enable-prefix-caching --port 8000",
 )
 def value_count(case: Case) -> Iterator[Hit]:
-    """An option without the value that it needs, or a switch with one (`--enable-prefix-caching=true`)."""
+    """An option without the value that it needs, or a switch with one
+    (`--enable-prefix-caching=true`).
+    """
     for given in case.args.options:
         if given.option and (wrong := problem(given, given.option)) and wrong[0] == "count":
-            yield Hit(wrong[1], given.shown, "give it alone; --no-NAME switches it off" if given.values else "write the value after it")
+            yield Hit(
+                wrong[1],
+                given.shown,
+                (
+                    "give it alone; --no-NAME switches it off"
+                    if given.values
+                    else "write the value after it"
+                ),
+            )
 
 
 @rule(
@@ -224,7 +301,9 @@ def value_count(case: Case) -> Iterator[Hit]:
     good="vllm serve ORG/MODEL --max-num-seqs 8",
 )
 def given_twice(case: Case) -> Iterator[Hit]:
-    """An option given twice. The last one counts, without an error, so an edit of the first changes nothing."""
+    """An option given twice. The last one counts, without an error, so an edit of the first changes
+    nothing.
+    """
     seen: dict[str, Given] = {}
     for given in case.args.options:
         if given.option is None or given.key or given.option.repeated:
@@ -251,10 +330,16 @@ def given_twice(case: Case) -> Iterator[Hit]:
     good="vllm serve ORG/MODEL --enforce-eager",
 )
 def deprecated_option(case: Case) -> Iterator[Hit]:
-    """An option that vLLM itself calls deprecated in this release: it still parses, and a later image will refuse it."""
+    """An option that vLLM itself calls deprecated in this release: it still parses, and a later
+    image will refuse it.
+    """
     for given in case.args.options:
         if given.option and given.option.deprecated:
-            yield Hit(f"--{given.option.name} is deprecated: {given.option.deprecated}", given.shown, "leave it out")
+            yield Hit(
+                f"--{given.option.name} is deprecated: {given.option.deprecated}",
+                given.shown,
+                "leave it out",
+            )
 
 
 @rule(
@@ -268,14 +353,29 @@ def deprecated_option(case: Case) -> Iterator[Hit]:
     good="vllm serve ORG/MODEL --port 8080",
 )
 def equals_default(case: Case) -> Iterator[Hit]:
-    """A value that is the default of this release anyway. It does no harm, and pins the value against a later default."""
+    """A value that is the default of this release anyway. It does no harm, and pins the value
+    against a later default.
+    """
     for given in case.args.options:
-        if given.option is None or given.key or given.option.default is None or given.option.name == "model":
+        if (
+            given.option is None
+            or given.key
+            or given.option.default is None
+            or given.option.name == "model"
+        ):
             continue
         text = None if given.option.type == "bool" else given.value
-        same = (not given.negated) is given.option.default if given.option.type == "bool" else text == _text(given.option.default)
+        same = (
+            (not given.negated) is given.option.default
+            if given.option.type == "bool"
+            else text == _text(given.option.default)
+        )
         if same:
-            yield Hit(f"{given.shown} is the default", given.shown, "leave it out, unless it is meant to outlive a new default")
+            yield Hit(
+                f"{given.shown} is the default",
+                given.shown,
+                "leave it out, unless it is meant to outlive a new default",
+            )
 
 
 def _text(value: object) -> str:
@@ -292,14 +392,17 @@ def _text(value: object) -> str:
     good="vllm serve ORG/MODEL --no-enable-chunked-prefill",
 )
 def chunked_prefill(case: Case) -> Iterator[Hit]:
-    """`--enable-chunked-prefill` says nothing new: chunked prefill is on by default, so leaving the option out does not switch it off.
+    """`--enable-chunked-prefill` says nothing new: chunked prefill is on by default, so leaving the
+    option out does not switch it off.
 
-    A guide reports mixture-of-experts models with state-space layers to be nine times slower with it; that has one source, and NVIDIA's
-    later recipes for such models keep it on. Whoever wants it off writes `--no-enable-chunked-prefill` and measures both.
+    A guide reports mixture-of-experts models with state-space layers to be nine times slower with
+    it; that has one source, and NVIDIA's later recipes for such models keep it on. Whoever wants it
+    off writes `--no-enable-chunked-prefill` and measures both.
     """
     if case.on("enable-chunked-prefill"):
         yield Hit(
-            "chunked prefill is on by default; leaving --enable-chunked-prefill out would not switch it off",
+            "chunked prefill is on by default; leaving --enable-chunked-prefill out would not"
+            " switch it off",
             case.shown("enable-chunked-prefill"),
             "to switch it off write --no-enable-chunked-prefill, and measure both",
         )
@@ -317,7 +420,11 @@ def extra_words(case: Case) -> Iterator[Hit]:
     """Words that belong to no option: `vllm serve` takes one model and refuses the rest."""
     if case.args.extra:
         words = " ".join(word.shown for word in case.args.extra)
-        yield Hit(f"'{words}' belongs to no option", words, "take it out, or quote a value that holds blanks")
+        yield Hit(
+            f"'{words}' belongs to no option",
+            words,
+            "take it out, or quote a value that holds blanks",
+        )
 
 
 @rule(
@@ -350,15 +457,21 @@ def on_and_off(case: Case) -> Iterator[Hit]:
     "mamba-block-size-without-prefix-cache",
     "error",
     kind="flag-conflict",
-    source="AEON-7 issue 12, https://github.com/AEON-7/Qwen3.6-27B-AEON-Ultimate-Uncensored-DFlash/issues/12",
+    source=(
+        "AEON-7 issue 12,"
+        " https://github.com/AEON-7/Qwen3.6-27B-AEON-Ultimate-Uncensored-DFlash/issues/12"
+    ),
     bad="vllm serve ORG/MODEL --no-enable-prefix-caching --mamba-block-size 256",
     good="vllm serve ORG/MODEL --mamba-block-size 256",
 )
 def mamba_block_size(case: Case) -> Iterator[Hit]:
-    """`--mamba-block-size` only works with prefix caching; with it switched off the engine refuses to start."""
+    """`--mamba-block-size` only works with prefix caching; with it switched off the engine refuses
+    to start.
+    """
     if "mamba-block-size" in case.options and case.off("enable-prefix-caching"):
         yield Hit(
-            "--mamba-block-size needs prefix caching, which --no-enable-prefix-caching switches off",
+            "--mamba-block-size needs prefix caching, which --no-enable-prefix-caching"
+            " switches off",
             case.shown("mamba-block-size"),
             "drop one of the two",
             edits=case.drop(case.options["mamba-block-size"]),
@@ -375,10 +488,16 @@ def mamba_block_size(case: Case) -> Iterator[Hit]:
     good="docker run --gpus all vllm/vllm-openai:v0.28.0 ORG/MODEL",
 )
 def foreign_option(case: Case) -> Iterator[Hit]:
-    """An option of docker, llama.cpp, SGLang or a launcher's script among the arguments of `vllm serve`, which refuses it."""
+    """An option of docker, llama.cpp, SGLang or a launcher's script among the arguments of
+    `vllm serve`, which refuses it.
+    """
     for given in unknown(case):
         if given.name in FOREIGN and not releases.presence("options", given.name):
-            yield Hit(f"--{given.name} is an option of {FOREIGN[given.name]}", given.shown, "move it, or take it out")
+            yield Hit(
+                f"--{given.name} is an option of {FOREIGN[given.name]}",
+                given.shown,
+                "move it, or take it out",
+            )
 
 
 @rule(
@@ -392,11 +511,17 @@ def foreign_option(case: Case) -> Iterator[Hit]:
     good="vllm serve ORG/MODEL -tp 1",
 )
 def ambiguous_option(case: Case) -> Iterator[Hit]:
-    """A beginning that several options have in common, or a short option that does not exist: the parser refuses both."""
+    """A beginning that several options have in common, or a short option that does not exist: the
+    parser refuses both.
+    """
     for given in unknown(case):
         many = _ambiguous(case, given.name)
         if not given.word.text.startswith("--"):
-            yield Hit(f"{given.word.shown} is no short option of vllm serve", given.shown, "write the long name")
+            yield Hit(
+                f"{given.word.shown} is no short option of vllm serve",
+                given.shown,
+                "write the long name",
+            )
         elif (
             given.name
             and many
@@ -404,7 +529,11 @@ def ambiguous_option(case: Case) -> Iterator[Hit]:
             and given.name not in SUCCESSORS
             and not releases.presence("options", given.name)
         ):
-            yield Hit(f"--{given.name} could be {', '.join(f'--{name}' for name in many[:3])}", given.shown, "write the whole name")
+            yield Hit(
+                f"--{given.name} could be {', '.join(f'--{name}' for name in many[:3])}",
+                given.shown,
+                "write the whole name",
+            )
 
 
 @rule(
@@ -418,7 +547,11 @@ def ambiguous_option(case: Case) -> Iterator[Hit]:
 def no_model(case: Case) -> Iterator[Hit]:
     """No model is named. vLLM then serves its default, a small Qwen3, without a word."""
     if case.serves and case.args.model is None and "config" not in case.options:
-        yield Hit("the line names no model, so vLLM serves Qwen/Qwen3-0.6B", None, "write the model after vllm serve")
+        yield Hit(
+            "the line names no model, so vLLM serves Qwen/Qwen3-0.6B",
+            None,
+            "write the model after vllm serve",
+        )
 
 
 @rule(
@@ -432,7 +565,9 @@ def no_model(case: Case) -> Iterator[Hit]:
     good="vllm serve ORG/MODEL --gpu-memory-utilization 0.8",
 )
 def abbreviated(case: Case) -> Iterator[Hit]:
-    """The beginning of an option's name is accepted as long as no other option begins with it; a later release may add one that does."""
+    """The beginning of an option's name is accepted as long as no other option begins with it; a
+    later release may add one that does.
+    """
     for given in case.args.options:
         if given.option is None or not given.word.text.startswith("--"):
             continue
@@ -440,7 +575,9 @@ def abbreviated(case: Case) -> Iterator[Hit]:
         if given.name.removeprefix("no-") not in whole and given.name not in whole:
             name = f"no-{given.option.name}" if given.negated else given.option.name
             edits = () if given.key else case.rename(given, name)
-            yield Hit(f"--{given.name} is short for --{name}", given.shown, f"write --{name}", edits=edits)
+            yield Hit(
+                f"--{given.name} is short for --{name}", given.shown, f"write --{name}", edits=edits
+            )
 
 
 @rule(
@@ -475,16 +612,32 @@ def eager_with_graphs(case: Case) -> Iterator[Hit]:
     good="vllm serve ORG/MODEL --enable-log-outputs --enable-log-requests",
 )
 def refused_together(case: Case) -> Iterator[Hit]:
-    """Options that the server checks against each other before it loads anything: outputs are only logged where requests are, metrics of
-    each request need the engine's statistics, and the keep-alive interval cannot be negative."""
+    """Options that the server checks against each other before it loads anything: outputs are only
+    logged where requests are, metrics of each request need the engine's statistics, and the
+    keep-alive interval cannot be negative.
+    """
     if case.on("enable-log-outputs") and not case.on("enable-log-requests"):
         shown = case.shown("enable-log-outputs")
-        yield Hit("--enable-log-outputs needs --enable-log-requests", shown, "add it", edits=case.append("--enable-log-requests"))
+        yield Hit(
+            "--enable-log-outputs needs --enable-log-requests",
+            shown,
+            "add it",
+            edits=case.append("--enable-log-requests"),
+        )
     if case.on("enable-per-request-metrics") and case.on("disable-log-stats"):
         shown = case.shown("enable-per-request-metrics")
-        yield Hit("--enable-per-request-metrics needs the statistics that --disable-log-stats switches off", shown, "drop one of the two")
+        yield Hit(
+            "--enable-per-request-metrics needs the statistics that --disable-log-stats"
+            " switches off",
+            shown,
+            "drop one of the two",
+        )
     if (case.value("sse-keep-alive-interval") or "").startswith("-"):
-        yield Hit("--sse-keep-alive-interval cannot be negative", case.shown("sse-keep-alive-interval"), "0 switches it off")
+        yield Hit(
+            "--sse-keep-alive-interval cannot be negative",
+            case.shown("sse-keep-alive-interval"),
+            "0 switches it off",
+        )
 
 
 @rule(
@@ -496,10 +649,15 @@ def refused_together(case: Case) -> Iterator[Hit]:
     good="vllm serve ORG/MODEL --served-model-name chat",
 )
 def served_name_first(case: Case) -> Iterator[Hit]:
-    """Where `--served-model-name` is given, the model has to be the first word: the option takes several names, and vLLM refuses to guess
-    where they end."""
+    """Where `--served-model-name` is given, the model has to be the first word: the option takes
+    several names, and vLLM refuses to guess where they end.
+    """
     words = case.line.serve or []
     first = words[0].text if words else ""
     named = any(given.name in ("model", "config") for given in case.args.options)
     if first.startswith("-") and "served-model-name" in case.options and not named:
-        yield Hit("with --served-model-name the model has to come first", first, "write vllm serve MODEL --served-model-name NAME")
+        yield Hit(
+            "with --served-model-name the model has to come first",
+            first,
+            "write vllm serve MODEL --served-model-name NAME",
+        )

@@ -22,14 +22,22 @@ MOVING = re.compile(r"latest.*|.*nightly.*|main|dev|edge|stable")
     good="docker run --gpus all vllm/vllm-openai:v0.28.0 ORG/MODEL",
 )
 def floating(case: Case) -> Iterator[Hit]:
-    """The tag is pushed again and again, so the same line starts something else next month: other flags, other kernels, other numbers. A
-    digest names one image for good. Tags named after a model (`gemma4-cu130`) have been overwritten too."""
+    """The tag is pushed again and again, so the same line starts something else next month: other
+    flags, other kernels, other numbers. A digest names one image for good. Tags named after a model
+    (`gemma4-cu130`) have been overwritten too.
+    """
     if case.image is None or case.digest:
         return
     if case.info.moving if case.info else MOVING.fullmatch(case.tag or "latest"):
         local = case.info is not None and case.info.local
-        fix = "note the image's id beside each measurement" if local else "pin it: IMAGE:TAG@sha256:…, from docker image inspect"
-        yield Hit(f"the tag of {case.shown_image} moves, and no digest pins it", case.line.image, fix)
+        fix = (
+            "note the image's id beside each measurement"
+            if local
+            else "pin it: IMAGE:TAG@sha256:…, from docker image inspect"
+        )
+        yield Hit(
+            f"the tag of {case.shown_image} moves, and no digest pins it", case.line.image, fix
+        )
 
 
 @rule(
@@ -37,17 +45,25 @@ def floating(case: Case) -> Iterator[Hit]:
     "no-digest",
     "info",
     kind="version-drift",
-    source="Blackwellboy minefield, trap 9, https://github.com/Blackwellboy/"
-    "model-serving-minefield/blob/main/traps/runtime/09-image-choice-changes-outcome.md",
+    source=(
+        "Blackwellboy minefield, trap 9, https://github.com/Blackwellboy/"
+        "model-serving-minefield/blob/main/traps/runtime/09-image-choice-changes-outcome.md"
+    ),
     bad="docker run --gpus all vllm/vllm-openai:v0.28.0 ORG/MODEL",
     good="docker run --gpus all vllm/vllm-openai:v0.28.0@sha256:" + "0" * 64 + " ORG/MODEL",
 )
 def no_digest(case: Case) -> Iterator[Hit]:
-    """A version's tag is rarely moved, but can be. With equal weights three images gave an error, an out-of-memory and a working server:
-    the digest belongs to the recipe, and to every number measured with it."""
+    """A version's tag is rarely moved, but can be. With equal weights three images gave an error,
+    an out-of-memory and a working server: the digest belongs to the recipe, and to every number
+    measured with it.
+    """
     moving = case.info.moving if case.info else MOVING.fullmatch(case.tag or "latest")
     if case.image is not None and not case.digest and not moving:
-        yield Hit(f"{case.shown_image} is named by tag only", case.line.image, "add its digest: IMAGE:TAG@sha256:…")
+        yield Hit(
+            f"{case.shown_image} is named by tag only",
+            case.line.image,
+            "add its digest: IMAGE:TAG@sha256:…",
+        )
 
 
 @rule(
@@ -55,16 +71,25 @@ def no_digest(case: Case) -> Iterator[Hit]:
     "wrong-processor",
     "error",
     kind="arch-image",
-    source="ComfyUI-Nvidia-Docker issue 96, https://github.com/mmartial/ComfyUI-Nvidia-Docker/issues/96",
+    source=(
+        "ComfyUI-Nvidia-Docker issue 96,"
+        " https://github.com/mmartial/ComfyUI-Nvidia-Docker/issues/96"
+    ),
     bad="docker run --gpus all vllm/vllm-openai:v0.28.0-x86_64 ORG/MODEL",
     good="docker run --gpus all vllm/vllm-openai:v0.28.0-aarch64 ORG/MODEL",
 )
 def wrong_processor(case: Case) -> Iterator[Hit]:
-    """A Spark has an Arm processor. An image for amd64 only ends with "exec format error", and with a restart policy does so for ever."""
+    """A Spark has an Arm processor. An image for amd64 only ends with "exec format error", and with
+    a restart policy does so for ever.
+    """
     platform = case.line.option("platform")
     only = case.info.platforms if case.info and case.info.platforms else None
     amd = re.search(r"(^|[-_.])(x86_64|amd64|x64)([-_.]|$)", case.tag or "")
-    if case.image and case.spark and (amd or (only and "linux/arm64" not in only) or (platform and "arm64" not in platform)):
+    if (
+        case.image
+        and case.spark
+        and (amd or (only and "linux/arm64" not in only) or (platform and "arm64" not in platform))
+    ):
         yield Hit(
             f"{case.shown_image} is no image for an Arm processor",
             platform or case.line.image,
@@ -82,18 +107,26 @@ def wrong_processor(case: Case) -> Iterator[Hit]:
     good="docker run --gpus all nvcr.io/nvidia/vllm:26.09-py3 vllm serve ORG/MODEL",
 )
 def doubled(case: Case) -> Iterator[Hit]:
-    """The official image starts `vllm serve` by itself, so the container runs `vllm serve vllm serve MODEL`: "unrecognized arguments: serve
-    MODEL". NVIDIA's NGC image runs what it is told, and there the two words are needed."""
+    """The official image starts `vllm serve` by itself, so the container runs
+    `vllm serve vllm serve MODEL`: "unrecognized arguments: serve MODEL". NVIDIA's NGC image runs
+        what it is told, and there the two words are needed.
+    """
     if case.line.doubled:
         first, second = case.line.doubled
         edits: tuple[Edit, ...] = ()
         if first.start >= 0:
-            after = len(case.line.text[second.end :]) - len(case.line.text[second.end :].lstrip(" \t"))
+            after = len(case.line.text[second.end :]) - len(
+                case.line.text[second.end :].lstrip(" \t")
+            )
             edits = (Edit(first.start, second.end + after, ""),)
         again = "vllm serve" if first != second else "vllm"
         if first == second:
             fix = "--entrypoint vllm before the image, and the words after vllm behind it"
-            yield Hit(f"{case.shown_image} starts vllm serve by itself, so 'vllm' is taken for a model", f"vllm serve {again} …", fix)
+            yield Hit(
+                f"{case.shown_image} starts vllm serve by itself, so 'vllm' is taken for a model",
+                f"vllm serve {again} …",
+                fix,
+            )
             return
         yield Hit(
             f"{case.shown_image} starts vllm serve by itself, and the line says it again",
@@ -113,11 +146,21 @@ def doubled(case: Case) -> Iterator[Hit]:
     good="docker run --gpus all nvcr.io/nvidia/vllm:26.04-py3 vllm serve ORG/MODEL",
 )
 def nothing_serves(case: Case) -> Iterator[Hit]:
-    """An image without an entry point of its own runs the words after it as a command. A model or an option is none."""
+    """An image without an entry point of its own runs the words after it as a command. A model or
+    an option is none.
+    """
     words = case.line.nothing_serves
-    if words is not None and case.info and case.info.entrypoint == "command" and re.match(r"-|nothing$|\S+/\S+|vllm ", words):
+    if (
+        words is not None
+        and case.info
+        and case.info.entrypoint == "command"
+        and re.match(r"-|nothing$|\S+/\S+|vllm ", words)
+    ):
         yield Hit(
-            f"{case.shown_image} runs the words after it as they are, and '{words}' starts no server", words, "begin with vllm serve MODEL"
+            f"{case.shown_image} runs the words after it as they are, and '{words}' starts no"
+            " server",
+            words,
+            "begin with vllm serve MODEL",
         )
 
 
@@ -137,7 +180,8 @@ def known_bug(case: Case) -> Iterator[Hit]:
             bug.models is None or bug.models in case.known_names,
             bug.method is None or (case.method == bug.method and (case.draft_tokens or 0) >= 5),
             bug.tool_parser is None or case.value("tool-call-parser") == bug.tool_parser,
-            bug.env is None or any(f"{name}={value}" == bug.env for name, value in case.line.env.items()),
+            bug.env is None
+            or any(f"{name}={value}" == bug.env for name, value in case.line.env.items()),
         ]
         if all(wanted) and not (bug.fix == "pin a digest" and case.digest):
             source = images.source(bug.source)
@@ -155,8 +199,14 @@ def known_bug(case: Case) -> Iterator[Hit]:
     good="docker run --gpus all vllm/vllm-openai:v0.28.0 ORG/MODEL",
 )
 def not_known(case: Case) -> Iterator[Hit]:
-    """Which vLLM an image holds is not known here, so that what depends on the release is judged by an assumption. `--release` says it."""
-    if case.image is not None and case.assumed and not (case.info and case.info.contents.get("vllm") is False):
+    """Which vLLM an image holds is not known here, so that what depends on the release is judged by
+    an assumption. `--release` says it.
+    """
+    if (
+        case.image is not None
+        and case.assumed
+        and not (case.info and case.info.contents.get("vllm") is False)
+    ):
         yield Hit(
             f"which vLLM release {case.shown_image} holds is not known exactly",
             case.line.image,
@@ -169,19 +219,36 @@ def not_known(case: Case) -> Iterator[Hit]:
     "loader-missing",
     "error",
     kind="dependency",
-    source="NVIDIA forum: Gemma 4 in the vLLM image, https://forums.developer.nvidia.com/t/"
-    "how-to-run-gemma-4-nvfp4-in-vllm-docker/365513, and vLLM's own requirements",
+    source=(
+        "NVIDIA forum: Gemma 4 in the vLLM image, https://forums.developer.nvidia.com/t/"
+        "how-to-run-gemma-4-nvfp4-in-vllm-docker/365513, and vLLM's own requirements"
+    ),
     release=None,
-    bad="docker run --gpus all vllm/vllm-openai:v0.19.0-cu130 ORG/MODEL --load-format fastsafetensors",
+    bad=(
+        "docker run --gpus all vllm/vllm-openai:v0.19.0-cu130 ORG/MODEL --load-format"
+        " fastsafetensors"
+    ),
     good="docker run --gpus all vllm/vllm-openai:v0.28.0 ORG/MODEL --load-format fastsafetensors",
 )
 def loader(case: Case) -> Iterator[Hit]:
-    """A fast loader is a package of its own. vLLM requires fastsafetensors since 0.20 and instanttensor since 0.29; older official images
-    lack them, and the start ends with ModuleNotFoundError."""
+    """A fast loader is a package of its own. vLLM requires fastsafetensors since 0.20 and
+    instanttensor since 0.29; older official images lack them, and the start ends with
+    ModuleNotFoundError.
+    """
     name = case.value("load-format") or ""
-    if name in ("fastsafetensors", "instanttensor") and case.image and case.holds(name) is False and not _installed(case, name):
+    if (
+        name in ("fastsafetensors", "instanttensor")
+        and case.image
+        and case.holds(name) is False
+        and not _installed(case, name)
+    ):
         kind = "image-too-old" if case.info and case.info.contents.get(name) is False else None
-        yield Hit(f"{case.shown_image} lacks {name}", case.shown("load-format"), "--load-format safetensors, or a newer image", kind=kind)
+        yield Hit(
+            f"{case.shown_image} lacks {name}",
+            case.shown("load-format"),
+            "--load-format safetensors, or a newer image",
+            kind=kind,
+        )
 
 
 @rule(
@@ -189,15 +256,23 @@ def loader(case: Case) -> Iterator[Hit]:
     "ray-missing",
     "error",
     kind="ray-missing",
-    source="Nemotron Super on two Sparks, https://corti.com/serving-nemotron-super-120b-with-a-1m-"
-    "token-context-on-a-2-node-dgx-spark-cluster/; vLLM's requirements name Ray until 0.17",
-    bad="docker run --gpus all --ipc=host nvcr.io/nvidia/vllm:26.04-py3 vllm serve ORG/MODEL -tp 2 --distributed-executor-backend ray",
-    good="docker run --gpus all --ipc=host nvcr.io/nvidia/vllm:26.04-py3 vllm serve ORG/MODEL -tp 2 --nnodes 2 --node-rank 0 "
-    "--master-addr 192.0.2.1",
+    source=(
+        "Nemotron Super on two Sparks, https://corti.com/serving-nemotron-super-120b-with-a-1m-"
+        "token-context-on-a-2-node-dgx-spark-cluster/; vLLM's requirements name Ray until 0.17"
+    ),
+    bad=(
+        "docker run --gpus all --ipc=host nvcr.io/nvidia/vllm:26.04-py3 vllm serve ORG/MODEL -tp 2"
+        " --distributed-executor-backend ray"
+    ),
+    good=(
+        "docker run --gpus all --ipc=host nvcr.io/nvidia/vllm:26.04-py3 vllm serve ORG/MODEL -tp 2"
+        " --nnodes 2 --node-rank 0 --master-addr 192.0.2.1"
+    ),
 )
 def ray(case: Case) -> Iterator[Hit]:
-    """vLLM no longer requires Ray since 0.18, and NVIDIA's images do not bring it. Several machines need none: `--nnodes`, `--node-rank`
-    and `--master-addr` spread a model without it."""
+    """vLLM no longer requires Ray since 0.18, and NVIDIA's images do not bring it. Several machines
+    need none: `--nnodes`, `--node-rank` and `--master-addr` spread a model without it.
+    """
     if case.ray and case.image and case.holds("ray") is False and not _installed(case, "ray"):
         yield Hit(
             f"{case.shown_image} lacks Ray",
@@ -212,12 +287,19 @@ def ray(case: Case) -> Iterator[Hit]:
     "error",
     kind="dependency",
     source="dgx-spark-playbooks issue 69, https://github.com/NVIDIA/dgx-spark-playbooks/issues/69",
-    bad="docker run --gpus all nvcr.io/nvidia/vllm:26.04-py3 vllm serve nvidia/Phi-4-multimodal-instruct-NVFP4 --trust-remote-code",
-    good="docker run --gpus all nvcr.io/nvidia/vllm:26.04-py3 "
-    "bash -c 'pip install scipy && vllm serve nvidia/Phi-4-multimodal-instruct-NVFP4 --trust-remote-code'",
+    bad=(
+        "docker run --gpus all nvcr.io/nvidia/vllm:26.04-py3 vllm serve"
+        " nvidia/Phi-4-multimodal-instruct-NVFP4 --trust-remote-code"
+    ),
+    good=(
+        "docker run --gpus all nvcr.io/nvidia/vllm:26.04-py3 bash -c 'pip install scipy && vllm"
+        " serve nvidia/Phi-4-multimodal-instruct-NVFP4 --trust-remote-code'"
+    ),
 )
 def scipy(case: Case) -> Iterator[Hit]:
-    """The processor of Phi-4 multimodal imports scipy, which the images lack: "requires the following packages that were not found"."""
+    """The processor of Phi-4 multimodal imports scipy, which the images lack: "requires the
+    following packages that were not found".
+    """
     if (
         case.image
         and case.family
@@ -233,7 +315,10 @@ def scipy(case: Case) -> Iterator[Hit]:
 
 
 def _installed(case: Case, name: str) -> bool:
-    return any(re.search(rf"\b(pip|uv)\b.*\binstall\b.*\b{name}\b", command) for command in case.line.before)
+    return any(
+        re.search(rf"\b(pip|uv)\b.*\binstall\b.*\b{name}\b", command)
+        for command in case.line.before
+    )
 
 
 @rule(
@@ -246,8 +331,17 @@ def _installed(case: Case, name: str) -> bool:
 )
 def not_vllm(case: Case) -> Iterator[Hit]:
     """The image holds no vLLM: the command is not found, unless a command before it installs vLLM."""
-    if case.info and case.info.contents.get("vllm") is False and case.serves and not _installed(case, "vllm"):
-        yield Hit(f"{case.shown_image} holds no vLLM", case.line.image, "take an image with vLLM, such as nvcr.io/nvidia/vllm")
+    if (
+        case.info
+        and case.info.contents.get("vllm") is False
+        and case.serves
+        and not _installed(case, "vllm")
+    ):
+        yield Hit(
+            f"{case.shown_image} holds no vLLM",
+            case.line.image,
+            "take an image with vLLM, such as nvcr.io/nvidia/vllm",
+        )
 
 
 @rule(
@@ -260,7 +354,9 @@ def not_vllm(case: Case) -> Iterator[Hit]:
     good="docker run --gpus all vllm-node-tf5 vllm serve google/gemma-4-26B-A4B-it",
 )
 def transformers(case: Case) -> Iterator[Hit]:
-    """Gemma 4 needs transformers 5: an image built with 4 says that it "does not recognize this architecture"."""
+    """Gemma 4 needs transformers 5: an image built with 4 says that it "does not recognize this
+    architecture".
+    """
     if case.image == "vllm-node" and case.family and case.family.name == "Gemma 4":
         yield Hit(
             "vllm-node is built with transformers 4, which does not know Gemma 4",
@@ -278,14 +374,22 @@ def transformers(case: Case) -> Iterator[Hit]:
     good="gpt-oss-20b",
 )
 def hidden(case: Case) -> Iterator[Hit]:
-    """The image's own script makes the arguments of vLLM out of variables, so they stand nowhere in the line. Image, container and
-    variables are judged; options, parsers, memory and speculation are not, and no finding about them means nothing. The engine's log
-    shows what was made of it: `non-default args`."""
+    """The image's own script makes the arguments of vLLM out of variables, so they stand nowhere in
+    the line. Image, container and variables are judged; options, parsers, memory and speculation
+    are not, and no finding about them means nothing. The engine's log
+    shows what was made of it: `non-default args`.
+    """
     scripted = case.line.runs == "wrapper" and case.line.entry is None
     # A recipe serves in any case, also where it starts the script by a command of its own.
     if case.contained and case.line.serve is None and (scripted or case.recipe):
         yield Hit(
-            f"{case.shown_image} makes vLLM's arguments by a script of its own: options, parsers, memory and speculation are not judged",
-            ", ".join(sorted(name for name in case.line.env if not name.startswith(("HF_", "VLLM_API")))[:8]) or None,
+            f"{case.shown_image} makes vLLM's arguments by a script of its own: options, parsers,"
+            " memory and speculation are not judged",
+            ", ".join(
+                sorted(name for name in case.line.env if not name.startswith(("HF_", "VLLM_API")))[
+                    :8
+                ]
+            )
+            or None,
             "read `non-default args` in the engine's log, and lint that as a vllm serve line",
         )

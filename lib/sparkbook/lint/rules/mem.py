@@ -23,12 +23,19 @@ POOL = "a clean headless Spark has about 101-102 of 121.6 GiB available"
     good="docker run --gpus all vllm/vllm-openai:v0.28.0 ORG/MODEL --gpu-memory-utilization 0.8",
 )
 def no_fraction(case: Case) -> Iterator[Hit]:
-    """Without `--gpu-memory-utilization` vLLM asks for 0.92 of all memory (0.9 before 0.20). A Spark cannot give that: the system and the
-    page cache live in the same pool, and the start ends at the check of free memory."""
-    if case.spark and case.serves and not case.options.keys() & {"gpu-memory-utilization", "kv-cache-memory-bytes"}:
+    """Without `--gpu-memory-utilization` vLLM asks for 0.92 of all memory (0.9 before 0.20). A
+    Spark cannot give that: the system and the page cache live in the same pool, and the start ends
+        at the check of free memory.
+    """
+    if (
+        case.spark
+        and case.serves
+        and not case.options.keys() & {"gpu-memory-utilization", "kv-cache-memory-bytes"}
+    ):
         default = case.release.option("gpu-memory-utilization").default
         yield Hit(
-            f"no --gpu-memory-utilization: the default of {default:g} asks for {default * TOTAL_GIB:.0f} GiB, and {POOL}",
+            f"no --gpu-memory-utilization: the default of {default:g} asks for"
+            f" {default * TOTAL_GIB:.0f} GiB, and {POOL}",
             None,
             "add --gpu-memory-utilization 0.80 or less, by what the model needs",
             edits=case.append("--gpu-memory-utilization 0.80"),
@@ -46,10 +53,16 @@ def no_fraction(case: Case) -> Iterator[Hit]:
     good="vllm serve ORG/MODEL --gpu-memory-utilization 0.8",
 )
 def fraction(case: Case) -> Iterator[Hit]:
-    """The fraction is one of all memory, and is compared with what is available at the start. A clean headless Spark has about 101.5 of
-    121.6 GiB, so more than about 0.83 is refused there; a desktop session takes several GiB more."""
+    """The fraction is one of all memory, and is compared with what is available at the start. A
+    clean headless Spark has about 101.5 of 121.6 GiB, so more than about 0.83 is refused there; a
+    desktop session takes several GiB more.
+    """
     asked = case.fraction_gib()
-    if case.spark and asked is not None and (case.number("gpu-memory-utilization") or 0) > REACHABLE:
+    if (
+        case.spark
+        and asked is not None
+        and (case.number("gpu-memory-utilization") or 0) > REACHABLE
+    ):
         yield Hit(
             f"{case.shown('gpu-memory-utilization')} asks for {asked:.1f} GiB, and {POOL}",
             case.shown("gpu-memory-utilization"),
@@ -70,16 +83,26 @@ def both(case: Case) -> Iterator[Hit]:
     """`--kv-cache-memory-bytes` fixes the size of the KV cache; the fraction is then not looked at."""
     if "kv-cache-memory-bytes" in case.options and "gpu-memory-utilization" in case.options:
         yield Hit(
-            "--kv-cache-memory-bytes fixes the KV cache, so --gpu-memory-utilization has no effect on it",
+            "--kv-cache-memory-bytes fixes the KV cache, so --gpu-memory-utilization has no effect"
+            " on it",
             case.shown("kv-cache-memory-bytes"),
             "keep one",
         )
 
 
-@rule("MEM104", "context-beyond-the-model", "error", source="vLLM's model config", bad="EXAMPLE:context-too-long", good="qwen3.6-27b-nvfp4")
+@rule(
+    "MEM104",
+    "context-beyond-the-model",
+    "error",
+    source="vLLM's model config",
+    bad="EXAMPLE:context-too-long",
+    good="qwen3.6-27b-nvfp4",
+)
 def context(case: Case) -> Iterator[Hit]:
-    """`--max-model-len` above what the checkpoint was trained for is refused, unless the rope is extended with `--hf-overrides`, or
-    VLLM_ALLOW_LONG_MAX_MODEL_LEN=1 says that the risk of garbled text is taken."""
+    """`--max-model-len` above what the checkpoint was trained for is refused, unless the rope is
+    extended with `--hf-overrides`, or VLLM_ALLOW_LONG_MAX_MODEL_LEN=1 says that the risk of garbled
+    text is taken.
+    """
     asked = case.number("max-model-len")
     if asked and not case.context_lifted and (native := case.native_context) and asked > native:
         yield Hit(
@@ -93,13 +116,18 @@ def context(case: Case) -> Iterator[Hit]:
     "MEM105",
     "no-limit-of-sequences",
     "warning",
-    source="vLLM 0.32.0, get_batch_defaults: NVML does not tell the memory of GB10, so it gets the defaults of a small GPU",
+    source=(
+        "vLLM 0.32.0, get_batch_defaults: NVML does not tell the memory of GB10, so it gets the"
+        " defaults of a small GPU"
+    ),
     bad="docker run --gpus all vllm/vllm-openai:v0.28.0 ORG/MODEL",
     good="docker run --gpus all vllm/vllm-openai:v0.28.0 ORG/MODEL --max-num-seqs 4",
 )
 def no_sequences(case: Case) -> Iterator[Hit]:
-    """Without `--max-num-seqs` vLLM plans for 256 concurrent sequences: it captures graphs and sizes buffers for them, and for models with
-    state-space layers it needs a cache block for each. A Spark is bound by memory bandwidth and serves a few at a time."""
+    """Without `--max-num-seqs` vLLM plans for 256 concurrent sequences: it captures graphs and
+    sizes buffers for them, and for models with state-space layers it needs a cache block for each.
+    A Spark is bound by memory bandwidth and serves a few at a time.
+    """
     if case.spark and case.serves and "max-num-seqs" not in case.options:
         yield Hit(
             "no --max-num-seqs: vLLM plans for 256 concurrent sequences",
@@ -114,23 +142,29 @@ def no_sequences(case: Case) -> Iterator[Hit]:
     "graphs-miss-the-full-batch",
     "info",
     kind="silent-slow",
-    source="Blackwellboy minefield, trap 130, https://github.com/"
-    "Blackwellboy/model-serving-minefield/blob/main/traps/runtime/130-cudagraph-clamp-runs-top-shape-eager.md",
+    source=(
+        "Blackwellboy minefield, trap 130, https://github.com/"
+        "Blackwellboy/model-serving-minefield/blob/main/traps/runtime/130-cudagraph-clamp-runs-top-shape-eager.md"
+    ),
     bad="vllm serve ORG/MODEL --max-num-seqs 4 --spec-method mtp --spec-tokens 6",
     good="vllm serve ORG/MODEL --max-num-seqs 4 --spec-method mtp --spec-tokens 5",
     release="0.32.0",
 )
 def graph_sizes(case: Case) -> Iterator[Hit]:
-    """A full batch of decoding steps has sequences × (K + 1) tokens. CUDA graphs are captured for 1, 2, 4 and multiples of 8; a batch above
-    the largest captured size runs without a graph. With 4 sequences K=5 fills 24 exactly, and K=6 (28) is clipped to 24."""
+    """A full batch of decoding steps has sequences × (K + 1) tokens. CUDA graphs are captured for
+    1, 2, 4 and multiples of 8; a batch above the largest captured size runs without a graph. With 4
+    sequences K=5 fills 24 exactly, and K=6 (28) is clipped to 24.
+    """
     seqs, tokens = case.number("max-num-seqs"), case.draft_tokens
     if seqs and tokens and seqs <= 64 and "cudagraph-capture-sizes" not in case.options:
         full = int(seqs) * (tokens + 1)
         if full not in (1, 2, 4) and full % 8:
             yield Hit(
-                f"a full batch has {int(seqs)} × ({tokens} + 1) = {full} tokens, which no captured graph size equals",
+                f"a full batch has {int(seqs)} × ({tokens} + 1) = {full} tokens, which no captured"
+                " graph size equals",
                 f"--max-num-seqs {int(seqs)}, {tokens} draft tokens",
-                "see cudagraph_capture_sizes in the log; choose sequences × (K + 1) as a multiple of 8",
+                "see cudagraph_capture_sizes in the log; choose sequences × (K + 1) as a multiple"
+                " of 8",
             )
 
 
@@ -139,22 +173,29 @@ def graph_sizes(case: Case) -> Iterator[Hit]:
     "large-shm",
     "warning",
     kind="hard-reset",
-    source="DeepSeek-V4-Flash recipe issue 31, https://github.com/tonyd2wild/"
-    "DeepSeek-v4-Flash-Vision-Exp-DSpark-1M-NVFP4-KV-2x-DGX-Spark/issues/31",
+    source=(
+        "DeepSeek-V4-Flash recipe issue 31, https://github.com/tonyd2wild/"
+        "DeepSeek-v4-Flash-Vision-Exp-DSpark-1M-NVFP4-KV-2x-DGX-Spark/issues/31"
+    ),
     confidence="low",
     bad="docker run --gpus all --shm-size 64g vllm/vllm-openai:v0.28.0 ORG/MODEL",
     good="docker run --gpus all --shm-size 16g vllm/vllm-openai:v0.28.0 ORG/MODEL",
 )
 def large_shm(case: Case) -> Iterator[Hit]:
-    """/dev/shm comes out of the same pool as everything else. vLLM needs a few GiB of it; a reservation of 64 GB beside a large model has
-    been suspected in hard power-offs (not proven)."""
+    """/dev/shm comes out of the same pool as everything else. vLLM needs a few GiB of it; a
+    reservation of 64 GB beside a large model has been suspected in hard power-offs (not proven).
+    """
     size = case.line.option("shm-size")
     try:
         large = size is not None and parse_size(size) > 16 * GIB
     except SparkbookError:
         return
     if case.spark and large:
-        yield Hit(f"--shm-size {size} comes out of the memory that the model needs", f"--shm-size {size}", "--ipc=host, or --shm-size 16g")
+        yield Hit(
+            f"--shm-size {size} comes out of the memory that the model needs",
+            f"--shm-size {size}",
+            "--ipc=host, or --shm-size 16g",
+        )
 
 
 @rule(
@@ -162,17 +203,22 @@ def large_shm(case: Case) -> Iterator[Hit]:
     "memory-limit-does-not-hold",
     "warning",
     kind="host-freeze",
-    source="Blackwellboy minefield, trap 125, https://github.com/"
-    "Blackwellboy/model-serving-minefield/blob/main/traps/memory/125-cgroup-memorymax-does-not-account-gb10-cuda-uma.md",
+    source=(
+        "Blackwellboy minefield, trap 125, https://github.com/"
+        "Blackwellboy/model-serving-minefield/blob/main/traps/memory/125-cgroup-memorymax-does-not-account-gb10-cuda-uma.md"
+    ),
     bad="docker run --gpus all --memory 100g vllm/vllm-openai:v0.28.0 ORG/MODEL",
     good="docker run --gpus all vllm/vllm-openai:v0.28.0 ORG/MODEL --gpu-memory-utilization 0.8",
 )
 def memory_limit(case: Case) -> Iterator[Hit]:
-    """On GB10 what CUDA allocates is not charged to the container's control group, so `--memory` is no guard: a limit of 8 GiB let 12 GiB
-    of CUDA memory through. A watchdog on MemAvailable is one."""
+    """On GB10 what CUDA allocates is not charged to the container's control group, so `--memory` is
+    no guard: a limit of 8 GiB let 12 GiB of CUDA memory through. A watchdog on MemAvailable is one.
+    """
     if case.spark and (limit := case.line.option("memory")) is not None:
         yield Hit(
-            f"--memory {limit} does not see CUDA memory on GB10", f"--memory {limit}", "limit vLLM by its fraction, and watch MemAvailable"
+            f"--memory {limit} does not see CUDA memory on GB10",
+            f"--memory {limit}",
+            "limit vLLM by its fraction, and watch MemAvailable",
         )
 
 
@@ -181,18 +227,24 @@ def memory_limit(case: Case) -> Iterator[Hit]:
     "more-than-the-model-needs",
     "info",
     kind="multi-tenant",
-    source="GLM-4.7-Flash on a single DGX Spark, https://sovgrid.org/blog/glm-47-flash-on-a-single-dgx-spark/",
+    source=(
+        "GLM-4.7-Flash on a single DGX Spark,"
+        " https://sovgrid.org/blog/glm-47-flash-on-a-single-dgx-spark/"
+    ),
     confidence="medium",
     bad="EXAMPLE:large-fraction",
     good="nemotron-cascade-2-30b-a3b-nvfp4",
 )
 def greedy(case: Case) -> Iterator[Hit]:
-    """vLLM takes the whole fraction, and turns what the weights leave into KV cache. A model of 20 GiB with 0.85 holds 80 GiB of KV cache,
-    which few contexts ever fill, and which the rest of the machine then lacks."""
+    """vLLM takes the whole fraction, and turns what the weights leave into KV cache. A model of 20
+    GiB with 0.85 holds 80 GiB of KV cache, which few contexts ever fill, and which the rest of the
+    machine then lacks.
+    """
     asked, weights = case.fraction_gib(), case.weights_gib
     if case.spark and asked and weights and asked > 4 * weights and asked > USABLE_GIB * 0.75:
         yield Hit(
-            f"{asked:.0f} GiB for {weights:.0f} GiB of weights leaves {asked - weights:.0f} GiB to the KV cache",
+            f"{asked:.0f} GiB for {weights:.0f} GiB of weights leaves {asked - weights:.0f} GiB to"
+            " the KV cache",
             case.shown("gpu-memory-utilization"),
             "plan the KV cache from context and sequences, and lower the fraction",
         )
@@ -203,16 +255,23 @@ def greedy(case: Case) -> Iterator[Hit]:
     "loader-beside-large-weights",
     "warning",
     kind="loader-hang",
-    source="spark-vllm-docker, README, https://github.com/eugr/spark-vllm-docker/blob/main/README.md",
+    source=(
+        "spark-vllm-docker, README, https://github.com/eugr/spark-vllm-docker/blob/main/README.md"
+    ),
     bad="EXAMPLE:fastsafetensors-large",
     good="vllm serve openai/gpt-oss-20b --load-format safetensors",
 )
 def large_weights(case: Case) -> Iterator[Hit]:
-    """fastsafetensors keeps buffers beside the final tensors. Where the weights take more than 0.8 of the memory, loading runs out of
-    it."""
+    """fastsafetensors keeps buffers beside the final tensors. Where the weights take more than 0.8
+    of the memory, loading runs out of it.
+    """
     weights = case.weights_gib
     if case.value("load-format") == "fastsafetensors" and weights and weights > 0.8 * TOTAL_GIB:
-        yield Hit(f"fastsafetensors needs room beside {weights:.0f} GiB of weights", case.shown("load-format"), "--load-format safetensors")
+        yield Hit(
+            f"fastsafetensors needs room beside {weights:.0f} GiB of weights",
+            case.shown("load-format"),
+            "--load-format safetensors",
+        )
 
 
 @rule(
@@ -225,7 +284,9 @@ def large_weights(case: Case) -> Iterator[Hit]:
     good="vllm serve ORG/MODEL --gpu-memory-utilization 0.8",
 )
 def offload(case: Case) -> Iterator[Hit]:
-    """Offloading to the CPU moves weights or KV cache into the memory that they already are in, and copies them back at each step."""
+    """Offloading to the CPU moves weights or KV cache into the memory that they already are in, and
+    copies them back at each step.
+    """
     for name in ("cpu-offload-gb", "kv-offloading-size"):
         if case.spark and (case.number(name) or 0) > 0:
             yield Hit(
@@ -247,10 +308,13 @@ def offload(case: Case) -> Iterator[Hit]:
     good="vllm serve ORG/MODEL --max-num-batched-tokens 8192",
 )
 def batched_tokens(case: Case) -> Iterator[Hit]:
-    """`--max-num-batched-tokens` sizes the activations of a step. 65,536 hung a Spark; 8,192 to 16,384 is what published recipes use."""
+    """`--max-num-batched-tokens` sizes the activations of a step. 65,536 hung a Spark; 8,192 to
+    16,384 is what published recipes use.
+    """
     if case.spark and (case.number("max-num-batched-tokens") or 0) > 32768:
         yield Hit(
-            f"{case.shown('max-num-batched-tokens')} sizes activations that a Spark may not have room for",
+            f"{case.shown('max-num-batched-tokens')} sizes activations that a Spark may not have"
+            " room for",
             case.shown("max-num-batched-tokens"),
             "8192 to 16384",
         )

@@ -26,8 +26,10 @@ PARSERS = "vLLM's registries of parsers, read out of each release"
     good="vllm serve Qwen/Qwen3.5-35B-A3B",
 )
 def architecture(case: Case) -> Iterator[Hit]:
-    """The release does not have the model's architecture: the start ends with "model type … not recognized" or "architectures … are not
-    supported". The architecture is the recipe's, or that of the family which the name tells."""
+    """The release does not have the model's architecture: the start ends with "model type … not
+    recognized" or "architectures … are not supported". The architecture is the recipe's, or that of
+    the family which the name tells.
+    """
     name = case.recipe.model.architecture if case.recipe else None
     name = name or (case.family.architecture if case.family else None)
     if not name or (case.info and case.info.fork) or case.release.has("architectures", name):
@@ -53,9 +55,15 @@ def architecture(case: Case) -> Iterator[Hit]:
     good="vllm serve ORG/MODEL --enable-auto-tool-choice --tool-call-parser qwen3_coder",
 )
 def tool_parser(case: Case) -> Iterator[Hit]:
-    """A tool-call parser that this release does not have. The line parses; the server dies while it starts: "invalid tool call parser"."""
+    """A tool-call parser that this release does not have. The line parses; the server dies while it
+    starts: "invalid tool call parser".
+    """
     name = case.value("tool-call-parser")
-    if name and "tool-parser-plugin" not in case.options and not case.release.has("tool_parsers", name):
+    if (
+        name
+        and "tool-parser-plugin" not in case.options
+        and not case.release.has("tool_parsers", name)
+    ):
         yield Hit(*_no_parser(case, "tool-call-parser", "tool_parsers", name))
 
 
@@ -71,25 +79,46 @@ def tool_parser(case: Case) -> Iterator[Hit]:
     good="vllm serve nvidia/NVIDIA-Nemotron-3-Nano-30B-A3B-NVFP4 --reasoning-parser nemotron_v3",
 )
 def reasoning_parser(case: Case) -> Iterator[Hit]:
-    """A reasoning parser that this release does not have. Some, such as `nano_v3` and `super_v3`, were never built in: they come as a
-    plug-in file beside the checkpoint, and need `--reasoning-parser-plugin`."""
+    """A reasoning parser that this release does not have. Some, such as `nano_v3` and `super_v3`,
+    were never built in: they come as a plug-in file beside the checkpoint, and need
+        `--reasoning-parser-plugin`.
+    """
     name = case.value("reasoning-parser")
-    if name and "reasoning-parser-plugin" not in case.options and not case.release.has("reasoning_parsers", name):
+    if (
+        name
+        and "reasoning-parser-plugin" not in case.options
+        and not case.release.has("reasoning_parsers", name)
+    ):
         yield Hit(*_no_parser(case, "reasoning-parser", "reasoning_parsers", name))
 
 
 def _no_parser(case: Case, option: str, category: str, name: str) -> tuple[str, str, str]:
     spans = releases.presence(category, name)
-    usual = (case.family.tools if category == "tool_parsers" else case.family.reasoning) if case.family else ()
+    usual = (
+        (case.family.tools if category == "tool_parsers" else case.family.reasoning)
+        if case.family
+        else ()
+    )
     built_in = [parser for parser in usual if case.release.has(category, parser)]
     close = difflib.get_close_matches(name, list(case.release.names(category)), n=1)
     if spans:
         fix = f"it is there {releases.said(spans)}: take another image"
     elif built_in:
-        fix = f"--{option} {built_in[0]}, which is built in; or name the plug-in file that brings {name}"
+        fix = (
+            f"--{option} {built_in[0]}, which is built in; or name the plug-in file that brings"
+            f" {name}"
+        )
     else:
-        fix = f"did you mean {close[0]}?" if close else "see sparkbook releases show for what there is"
-    return f"vLLM {case.version} has no {option.replace('-', ' ')} '{name}'", case.shown(option), fix
+        fix = (
+            f"did you mean {close[0]}?"
+            if close
+            else "see sparkbook releases show for what there is"
+        )
+    return (
+        f"vLLM {case.version} has no {option.replace('-', ' ')} '{name}'",
+        case.shown(option),
+        fix,
+    )
 
 
 @rule(
@@ -102,9 +131,18 @@ def _no_parser(case: Case, option: str, category: str, name: str) -> tuple[str, 
     good="vllm serve ORG/MODEL --enable-auto-tool-choice --tool-call-parser hermes",
 )
 def tools_without_parser(case: Case) -> Iterator[Hit]:
-    """`--enable-auto-tool-choice` needs `--tool-call-parser`: the server refuses to start without it."""
+    """`--enable-auto-tool-choice` needs `--tool-call-parser`: the server refuses to start without
+    it.
+    """
     if case.on("enable-auto-tool-choice") and "tool-call-parser" not in case.options:
-        usual = next((p for p in (case.family.tools if case.family else ()) if case.release.has("tool_parsers", p)), None)
+        usual = next(
+            (
+                p
+                for p in (case.family.tools if case.family else ())
+                if case.release.has("tool_parsers", p)
+            ),
+            None,
+        )
         yield Hit(
             "--enable-auto-tool-choice needs --tool-call-parser",
             case.shown("enable-auto-tool-choice"),
@@ -123,8 +161,9 @@ def tools_without_parser(case: Case) -> Iterator[Hit]:
     good="vllm serve ORG/MODEL --tool-call-parser gemma4 --enable-auto-tool-choice",
 )
 def parser_without_tools(case: Case) -> Iterator[Hit]:
-    """A tool-call parser alone does nothing: a request with `tool_choice: auto` is answered with 400, "requires --enable-auto-tool-choice
-    and --tool-call-parser to be set"."""
+    """A tool-call parser alone does nothing: a request with `tool_choice: auto` is answered with
+    400, "requires --enable-auto-tool-choice and --tool-call-parser to be set".
+    """
     if "tool-call-parser" in case.options and not case.on("enable-auto-tool-choice"):
         yield Hit(
             "--tool-call-parser does nothing without --enable-auto-tool-choice",
@@ -139,13 +178,24 @@ def parser_without_tools(case: Case) -> Iterator[Hit]:
     "not-the-models-tool-parser",
     "warning",
     kind="tool-parser",
-    source="spark-vllm-docker issue 128, https://github.com/eugr/spark-vllm-docker/issues/128, and the models' own recipes",
+    source=(
+        "spark-vllm-docker issue 128, https://github.com/eugr/spark-vllm-docker/issues/128, and the"
+        " models' own recipes"
+    ),
     confidence="medium",
-    bad="vllm serve Qwen/Qwen3.5-35B-A3B --reasoning-parser qwen3 --enable-auto-tool-choice --tool-call-parser hermes",
-    good="vllm serve Qwen/Qwen3.5-35B-A3B --reasoning-parser qwen3 --enable-auto-tool-choice --tool-call-parser qwen3_coder",
+    bad=(
+        "vllm serve Qwen/Qwen3.5-35B-A3B --reasoning-parser qwen3 --enable-auto-tool-choice"
+        " --tool-call-parser hermes"
+    ),
+    good=(
+        "vllm serve Qwen/Qwen3.5-35B-A3B --reasoning-parser qwen3 --enable-auto-tool-choice"
+        " --tool-call-parser qwen3_coder"
+    ),
 )
 def other_tool_parser(case: Case) -> Iterator[Hit]:
-    """A tool-call parser of another family. The server starts, and tool calls come out as text or not at all."""
+    """A tool-call parser of another family. The server starts, and tool calls come out as text or
+    not at all.
+    """
     name, family = case.value("tool-call-parser"), case.family
     same = {"qwen3_coder": {"qwen3_xml", "qwen3_json"}, "openai": {"gptoss"}}
     if name and family and family.tools and case.release.has("tool_parsers", name):
@@ -166,14 +216,29 @@ def other_tool_parser(case: Case) -> Iterator[Hit]:
     source="NemoClaw pull request 6551, https://github.com/NVIDIA/NemoClaw/pull/6551",
     until="0.23.0",
     release="0.23.0",
-    bad="vllm serve nvidia/Qwen3.6-35B-A3B-NVFP4 --enable-auto-tool-choice --tool-call-parser qwen3_xml",
-    good="vllm serve nvidia/Qwen3.6-35B-A3B-NVFP4 --enable-auto-tool-choice --tool-call-parser qwen3_coder",
+    bad=(
+        "vllm serve nvidia/Qwen3.6-35B-A3B-NVFP4 --enable-auto-tool-choice --tool-call-parser"
+        " qwen3_xml"
+    ),
+    good=(
+        "vllm serve nvidia/Qwen3.6-35B-A3B-NVFP4 --enable-auto-tool-choice --tool-call-parser"
+        " qwen3_coder"
+    ),
 )
 def qwen3_xml(case: Case) -> Iterator[Hit]:
-    """Up to 0.23 `qwen3_xml` was a parser of its own that stumbled over this model's calls ("Error when parsing XML elements"). From 0.24
-    on `qwen3_xml` and `qwen3_coder` are the same class."""
-    if case.value("tool-call-parser") == "qwen3_xml" and case.family and case.family.name.startswith("Qwen3.5"):
-        yield Hit("qwen3_xml misreads tool calls of this model", case.shown("tool-call-parser"), "--tool-call-parser qwen3_coder")
+    """Up to 0.23 `qwen3_xml` was a parser of its own that stumbled over this model's calls ("Error
+    when parsing XML elements"). From 0.24 on `qwen3_xml` and `qwen3_coder` are the same class.
+    """
+    if (
+        case.value("tool-call-parser") == "qwen3_xml"
+        and case.family
+        and case.family.name.startswith("Qwen3.5")
+    ):
+        yield Hit(
+            "qwen3_xml misreads tool calls of this model",
+            case.shown("tool-call-parser"),
+            "--tool-call-parser qwen3_coder",
+        )
 
 
 @rule(
@@ -181,14 +246,18 @@ def qwen3_xml(case: Case) -> Iterator[Hit]:
     "not-the-models-reasoning-parser",
     "warning",
     kind="reasoning-parser",
-    source="NemoClaw issue 8878, https://github.com/NVIDIA/NemoClaw/issues/8878, and the models' own recipes",
+    source=(
+        "NemoClaw issue 8878, https://github.com/NVIDIA/NemoClaw/issues/8878, and the models' own"
+        " recipes"
+    ),
     confidence="medium",
     bad="vllm serve nvidia/Nemotron-3.5-Lightning-30B-A3B-NVFP4 --reasoning-parser step3p5",
     good="vllm serve nvidia/Nemotron-3.5-Lightning-30B-A3B-NVFP4 --reasoning-parser nemotron_v3",
 )
 def other_reasoning_parser(case: Case) -> Iterator[Hit]:
-    """A reasoning parser of another family. The reply comes back empty with finish reason `length`, or the thinking stands in the
-    answer."""
+    """A reasoning parser of another family. The reply comes back empty with finish reason `length`,
+    or the thinking stands in the answer.
+    """
     name, family = case.value("reasoning-parser"), case.family
     if name and family and family.reasoning and name not in family.reasoning:
         yield Hit(
@@ -208,11 +277,20 @@ def other_reasoning_parser(case: Case) -> Iterator[Hit]:
     good="vllm serve Qwen/Qwen3.5-35B-A3B --reasoning-parser qwen3",
 )
 def thinks(case: Case) -> Iterator[Hit]:
-    """The model thinks before it answers, and without `--reasoning-parser` the thinking stands in the answer's content."""
+    """The model thinks before it answers, and without `--reasoning-parser` the thinking stands in
+    the answer's content.
+    """
     off = (case.json("default-chat-template-kwargs") or {}).get("enable_thinking") is False
-    if case.serves and case.family and case.family.thinks and "reasoning-parser" not in case.options and not off:
+    if (
+        case.serves
+        and case.family
+        and case.family.thinks
+        and "reasoning-parser" not in case.options
+        and not off
+    ):
         yield Hit(
-            f"{case.family.name} thinks, and without a reasoning parser the thinking stands in the answer",
+            f"{case.family.name} thinks, and without a reasoning parser the thinking stands in the"
+            " answer",
             case.model,
             f"add --reasoning-parser {case.family.reasoning[0]}",
             edits=case.append(f"--reasoning-parser {case.family.reasoning[0]}"),
@@ -225,14 +303,22 @@ def thinks(case: Case) -> Iterator[Hit]:
     "info",
     kind="reasoning-parser",
     source="spark-vllm-docker issue 234, https://github.com/eugr/spark-vllm-docker/issues/234",
-    bad="vllm serve nvidia/NVIDIA-Nemotron-3-Super-120B-A12B-NVFP4 --reasoning-parser nemotron_v3 "
-    "--enable-auto-tool-choice --tool-call-parser qwen3_coder",
+    bad=(
+        "vllm serve nvidia/NVIDIA-Nemotron-3-Super-120B-A12B-NVFP4 --reasoning-parser nemotron_v3 "
+        "--enable-auto-tool-choice --tool-call-parser qwen3_coder"
+    ),
     good="vllm serve nvidia/NVIDIA-Nemotron-3-Nano-30B-A3B-NVFP4 --reasoning-parser nemotron_v3",
 )
 def super_v3(case: Case) -> Iterator[Hit]:
-    """Nemotron-3-Super ships its own parser, `super_v3`, as a plug-in. The built-in `nemotron_v3` is not the same: with it a plain request
-    works, and tools can fail when the reply is streamed. Test exactly that before agents depend on it."""
-    if case.value("reasoning-parser") == "nemotron_v3" and "nemotron-3-super" in case.known_names and case.on("enable-auto-tool-choice"):
+    """Nemotron-3-Super ships its own parser, `super_v3`, as a plug-in. The built-in `nemotron_v3`
+    is not the same: with it a plain request works, and tools can fail when the reply is streamed.
+        Test exactly that before agents depend on it.
+    """
+    if (
+        case.value("reasoning-parser") == "nemotron_v3"
+        and "nemotron-3-super" in case.known_names
+        and case.on("enable-auto-tool-choice")
+    ):
         yield Hit(
             "nemotron_v3 and the model's own super_v3 differ where tools are streamed",
             case.shown("reasoning-parser"),
@@ -250,10 +336,15 @@ def super_v3(case: Case) -> Iterator[Hit]:
     good="vllm serve nvidia/Phi-4-multimodal-instruct-NVFP4 --trust-remote-code",
 )
 def remote_code_needed(case: Case) -> Iterator[Hit]:
-    """The checkpoint brings Python of its own (a processor, a tokenizer), which vLLM only runs with `--trust-remote-code`."""
+    """The checkpoint brings Python of its own (a processor, a tokenizer), which vLLM only runs with
+    `--trust-remote-code`.
+    """
     if case.serves and case.family and case.family.remote_code and not case.on("trust-remote-code"):
         yield Hit(
-            f"{case.family.name} needs --trust-remote-code", case.model, "add --trust-remote-code", edits=case.append("--trust-remote-code")
+            f"{case.family.name} needs --trust-remote-code",
+            case.model,
+            "add --trust-remote-code",
+            edits=case.append("--trust-remote-code"),
         )
 
 
@@ -266,9 +357,15 @@ def remote_code_needed(case: Case) -> Iterator[Hit]:
     good="vllm serve openai/gpt-oss-20b",
 )
 def remote_code(case: Case) -> Iterator[Hit]:
-    """`--trust-remote-code` runs Python from the model's repository, whatever its next commit holds. vLLM serves these models with code of
-    its own; where the option is needed, `--revision COMMIT` says which code."""
-    if case.on("trust-remote-code") and not (case.family and case.family.remote_code) and "revision" not in case.options:
+    """`--trust-remote-code` runs Python from the model's repository, whatever its next commit
+    holds. vLLM serves these models with code of its own; where the option is needed,
+    `--revision COMMIT` says which code.
+    """
+    if (
+        case.on("trust-remote-code")
+        and not (case.family and case.family.remote_code)
+        and "revision" not in case.options
+    ):
         built_in = case.family is not None and case.family.architecture is not None
         yield Hit(
             "--trust-remote-code runs Python from the model's repository"
@@ -284,23 +381,48 @@ def remote_code(case: Case) -> Iterator[Hit]:
     "file-not-mounted",
     "warning",
     kind="template-missing",
-    source="GLM-5.3-Flash recipe issue 20, https://github.com/tonyd2wild/GLM-5.3-Flash-NVFP4-DFlash2-2x-DGX-Spark/issues/20",
-    bad="docker run --gpus all -v ~/vllm:/models vllm/vllm-openai:v0.28.0 /models/m --chat-template /templates/chat.jinja",
-    good="docker run --gpus all -v ~/vllm:/models vllm/vllm-openai:v0.28.0 /models/m --chat-template /models/chat.jinja",
+    source=(
+        "GLM-5.3-Flash recipe issue 20,"
+        " https://github.com/tonyd2wild/GLM-5.3-Flash-NVFP4-DFlash2-2x-DGX-Spark/issues/20"
+    ),
+    bad=(
+        "docker run --gpus all -v ~/vllm:/models vllm/vllm-openai:v0.28.0 /models/m --chat-template"
+        " /templates/chat.jinja"
+    ),
+    good=(
+        "docker run --gpus all -v ~/vllm:/models vllm/vllm-openai:v0.28.0 /models/m --chat-template"
+        " /models/chat.jinja"
+    ),
 )
 def not_mounted(case: Case) -> Iterator[Hit]:
-    """A file that an option names has to exist inside the container: a path that no volume covers is not there, unless the image brings it.
-    A template is often in a recipe's repository and not in the checkpoint."""
+    """A file that an option names has to exist inside the container: a path that no volume covers
+    is not there, unless the image brings it. A template is often in a recipe's repository and not
+    in the checkpoint.
+    """
     if not case.contained:
         return
-    volumes = [volume.split(":")[1].rstrip("/") for volume in case.line.values("volume") if volume.count(":") >= 1]
-    paths = [(name, case.value(name) or "") for name in ("chat-template", "reasoning-parser-plugin", "tool-parser-plugin", "tokenizer")]
+    volumes = [
+        volume.split(":")[1].rstrip("/")
+        for volume in case.line.values("volume")
+        if volume.count(":") >= 1
+    ]
+    paths = [
+        (name, case.value(name) or "")
+        for name in ("chat-template", "reasoning-parser-plugin", "tool-parser-plugin", "tokenizer")
+    ]
     paths += [("model", case.model)] if case.serves else []
     for _name, path in paths:
-        own = not path.startswith("/") or path.startswith(("/usr/", "/opt/", "/vllm-workspace/", "/workspace/"))
-        if not own and not any(path == volume or path.startswith(f"{volume}/") for volume in volumes):
+        own = not path.startswith("/") or path.startswith(
+            ("/usr/", "/opt/", "/vllm-workspace/", "/workspace/")
+        )
+        if not own and not any(
+            path == volume or path.startswith(f"{volume}/") for volume in volumes
+        ):
             yield Hit(
-                f"no volume covers {path}", path, f"add -v FOLDER:{re.sub(r'/[^/]*$', '', path) or '/'}, or put the file below a volume"
+                f"no volume covers {path}",
+                path,
+                f"add -v FOLDER:{re.sub(r'/[^/]*$', '', path) or '/'}, or put the file below a"
+                " volume",
             )
 
 
@@ -315,28 +437,47 @@ def not_mounted(case: Case) -> Iterator[Hit]:
     good="""vllm serve google/gemma-4-31B-it --spec-method dflash --spec-model RedHatAI/gemma-4-31B-it-speculator.dflash --spec-tokens 7""",
 )
 def other_draft(case: Case) -> Iterator[Hit]:
-    """A draft model proposes what its own target would say. One of another family, or of another size, is hardly ever right: acceptance
-    near zero makes the server slower than without it. A line holds names and no weights, so family, architecture and size are taken from
-    the names; MODEL115 says so where they tell nothing."""
+    """A draft model proposes what its own target would say. One of another family, or of another
+    size, is hardly ever right: acceptance near zero makes the server slower than without it. A line
+        holds names and no weights, so family, architecture and size are taken from
+    the names; MODEL115 says so where they tell nothing.
+    """
     draft = str((case.spec or {}).get("model") or "")
     if not draft or not case.family or case.method in ("ngram", "suffix"):
         return
     from sparkbook.lint.models import family_of
 
     other = family_of(draft)
-    sizes = [re.findall(r"(?<![\w.])(\d+(?:\.\d+)?)b(?![a-z])", re.sub(r"[-_/.]", " ", name.lower())) for name in (case.model, draft)]
+    sizes = [
+        re.findall(r"(?<![\w.])(\d+(?:\.\d+)?)b(?![a-z])", re.sub(r"[-_/.]", " ", name.lower()))
+        for name in (case.model, draft)
+    ]
     if other and other.name.split()[0] != case.family.name.split()[0]:
         basis = "by their names"
-        if other.architecture and case.family.architecture and other.architecture != case.family.architecture:
-            basis = f"by their names, which stand for {other.architecture} and {case.family.architecture}"
+        if (
+            other.architecture
+            and case.family.architecture
+            and other.architecture != case.family.architecture
+        ):
+            basis = (
+                f"by their names, which stand for {other.architecture} and"
+                f" {case.family.architecture}"
+            )
         yield Hit(
-            f"the draft {draft} is of {other.name}, the model of {case.family.name} (judged {basis})",
+            f"the draft {draft} is of {other.name}, the model of {case.family.name} (judged"
+            f" {basis})",
             draft,
             "take the draft that is made for the model",
         )
-    elif case.method in ("dflash", "dspark", "eagle3") and sizes[0] and sizes[1] and sizes[0][0] != sizes[1][0]:
+    elif (
+        case.method in ("dflash", "dspark", "eagle3")
+        and sizes[0]
+        and sizes[1]
+        and sizes[0][0] != sizes[1][0]
+    ):
         yield Hit(
-            f"the draft {draft} is made for a model of {sizes[1][0]}B, not {sizes[0][0]}B (judged by the names)",
+            f"the draft {draft} is made for a model of {sizes[1][0]}B, not {sizes[0][0]}B (judged"
+            " by the names)",
             draft,
             "take the draft that is made for the model",
         )
@@ -348,12 +489,20 @@ def other_draft(case: Case) -> Iterator[Hit]:
     "info",
     source="the drafts' model cards: a draft is trained for one target",
     confidence="low",
-    bad="vllm serve my-lab/finetune-27b --spec-method dflash --spec-model my-lab/draft --spec-tokens 7",
-    good="vllm serve google/gemma-4-31B-it --spec-method dflash --spec-model RedHatAI/gemma-4-31B-it-speculator.dflash --spec-tokens 7",
+    bad=(
+        "vllm serve my-lab/finetune-27b --spec-method dflash --spec-model my-lab/draft"
+        " --spec-tokens 7"
+    ),
+    good=(
+        "vllm serve google/gemma-4-31B-it --spec-method dflash --spec-model"
+        " RedHatAI/gemma-4-31B-it-speculator.dflash --spec-tokens 7"
+    ),
 )
 def draft_not_judged(case: Case) -> Iterator[Hit]:
-    """The names of target and draft do not both tell a family, so whether they belong together is not judged: no finding of MODEL114 means
-    nothing here. A recipe that names the same draft among its facts, with a source, counts as known."""
+    """The names of target and draft do not both tell a family, so whether they belong together is
+    not judged: no finding of MODEL114 means nothing here. A recipe that names the same draft among
+        its facts, with a source, counts as known.
+    """
     draft = str((case.spec or {}).get("model") or "")
     if not draft or case.method in ("ngram", "suffix"):
         return
@@ -362,9 +511,15 @@ def draft_not_judged(case: Case) -> Iterator[Hit]:
     stated = case.recipe.draft.model if case.recipe and case.recipe.draft else None
     if draft == stated or draft == case.model or (case.family and family_of(draft)):
         return
-    unknown = " and ".join(name for name, known in ((case.model or "the model", case.family), (draft, family_of(draft))) if not known)
+    unknown = " and ".join(
+        name
+        for name, known in ((case.model or "the model", case.family), (draft, family_of(draft)))
+        if not known
+    )
     yield Hit(
-        f"whether the draft {draft} belongs to the model cannot be told: the linter does not know {unknown}",
+        f"whether the draft {draft} belongs to the model cannot be told: the linter does not know"
+        f" {unknown}",
         draft,
-        "look at the draft's card for its target; after the start, an acceptance below 5 % means that they do not belong together",
+        "look at the draft's card for its target; after the start, an acceptance below 5 % means"
+        " that they do not belong together",
     )

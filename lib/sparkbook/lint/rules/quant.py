@@ -23,7 +23,9 @@ MEASURED = "vLLM 0.32.0's model config, asked with configs of each kind"
     good="vllm serve ORG/MODEL --quantization fp8",
 )
 def unknown_method(case: Case) -> Iterator[Hit]:
-    """A quantization method that this release does not have. The parser takes any word; the engine refuses it a few seconds later."""
+    """A quantization method that this release does not have. The parser takes any word; the engine
+    refuses it a few seconds later.
+    """
     method = case.value("quantization")
     if method and method.lower() not in case.release.names("quantization"):
         names = sorted(case.release.names("quantization"))
@@ -44,8 +46,10 @@ def unknown_method(case: Case) -> Iterator[Hit]:
     good="vllm serve RedHatAI/Qwen3-8B-NVFP4",
 )
 def mismatch(case: Case) -> Iterator[Hit]:
-    """A compressed-tensors checkpoint names its method itself, and vLLM refuses a different one on the line: "Quantization method specified
-    in the model config (compressed-tensors) does not match the quantization method specified in the `quantization` argument"."""
+    """A compressed-tensors checkpoint names its method itself, and vLLM refuses a different one on
+    the line: "Quantization method specified in the model config (compressed-tensors) does not match
+        the quantization method specified in the `quantization` argument".
+    """
     method = case.value("quantization")
     if method and case.producer == "compressed-tensors" and method != "compressed-tensors":
         yield Hit(
@@ -61,18 +65,24 @@ def mismatch(case: Case) -> Iterator[Hit]:
     "name-is-no-format",
     "warning",
     kind="quant-flag",
-    source="A GLM-4.7-Flash 'AWQ' build on a Spark, https://sovgrid.org/blog/glm-47-flash-on-a-single-dgx-spark/",
+    source=(
+        "A GLM-4.7-Flash 'AWQ' build on a Spark,"
+        " https://sovgrid.org/blog/glm-47-flash-on-a-single-dgx-spark/"
+    ),
     confidence="medium",
     bad="vllm serve ORG/GLM-4.7-Flash-AWQ-4bit --quantization awq",
     good="vllm serve ORG/GLM-4.7-Flash-AWQ-4bit",
 )
 def name_is_no_format(case: Case) -> Iterator[Hit]:
-    """ "AWQ" or "GPTQ" in a repository's name does not make it the format: what counts is `quantization_config.quant_method` in its
-    config.json, which is often compressed-tensors. An explicit flag is then refused; without one vLLM reads the config."""
+    """ "AWQ" or "GPTQ" in a repository's name does not make it the format: what counts is
+    `quantization_config.quant_method` in its config.json, which is often compressed-tensors. An
+    explicit flag is then refused; without one vLLM reads the config.
+    """
     method = case.value("quantization") or ""
     if re.fullmatch(r"(awq|gptq)(_marlin)?", method) and case.producer is None:
         yield Hit(
-            f"--quantization {method} is refused if the checkpoint's config.json says another method, whatever its name says",
+            f"--quantization {method} is refused if the checkpoint's config.json says another"
+            " method, whatever its name says",
             case.shown("quantization"),
             "leave it out: vLLM reads quant_method from config.json",
             edits=case.drop(case.options["quantization"]),
@@ -91,7 +101,9 @@ def name_is_no_format(case: Case) -> Iterator[Hit]:
     good="vllm serve nvidia/Llama-3.3-70B-Instruct-NVFP4",
 )
 def modelopt(case: Case) -> Iterator[Hit]:
-    """A ModelOpt checkpoint is recognized by itself, and is loaded as `modelopt_fp4` whatever the flag says. Older recipes needed it."""
+    """A ModelOpt checkpoint is recognized by itself, and is loaded as `modelopt_fp4` whatever the
+    flag says. Older recipes needed it.
+    """
     method = case.value("quantization") or ""
     if method.startswith("modelopt") and case.producer == "modelopt":
         yield Hit(
@@ -112,7 +124,9 @@ def modelopt(case: Case) -> Iterator[Hit]:
     good="vllm serve ORG/MODEL --quantization fp8",
 )
 def fp8_for_fp4(case: Case) -> Iterator[Hit]:
-    """`--quantization fp8` quantizes 16-bit weights while they load. On a checkpoint that is NVFP4 already it is ignored or refused."""
+    """`--quantization fp8` quantizes 16-bit weights while they load. On a checkpoint that is NVFP4
+    already it is ignored or refused.
+    """
     if case.value("quantization") == "fp8" and case.nvfp4 and case.producer != "compressed-tensors":
         yield Hit(
             "--quantization fp8 is meant for 16-bit weights; this checkpoint is NVFP4 already",
@@ -133,9 +147,12 @@ def fp8_for_fp4(case: Case) -> Iterator[Hit]:
     good="vllm serve Qwen/Qwen2.5-7B-Instruct --kv-cache-dtype auto",
 )
 def fp8_kv_on_qwen2(case: Case) -> Iterator[Hit]:
-    """The keys of the Qwen2 family reach too far for unscaled 8-bit floats: the text turns into repetition after a few words. A checkpoint
-    that brings scales for the KV cache is not concerned."""
-    if (case.value("kv-cache-dtype") or "").startswith("fp8") and re.search(r"qwen2(\.5)?[-_/ ]", case.known_names):
+    """The keys of the Qwen2 family reach too far for unscaled 8-bit floats: the text turns into
+    repetition after a few words. A checkpoint that brings scales for the KV cache is not concerned.
+    """
+    if (case.value("kv-cache-dtype") or "").startswith("fp8") and re.search(
+        r"qwen2(\.5)?[-_/ ]", case.known_names
+    ):
         yield Hit(
             "an unscaled fp8 KV cache makes models of the Qwen2 family repeat themselves",
             case.shown("kv-cache-dtype"),
@@ -152,7 +169,13 @@ def fp8_kv_on_qwen2(case: Case) -> Iterator[Hit]:
     good="vllm serve ORG/MODEL --kv-cache-dtype fp8",
 )
 def fp8_e5m2(case: Case) -> Iterator[Hit]:
-    """`fp8_e5m2` keeps two bits of fraction where `fp8` (that is `fp8_e4m3`) keeps three; it is there for GPUs that had nothing better, and
-    a checkpoint that is quantized to fp8 itself refuses it."""
+    """`fp8_e5m2` keeps two bits of fraction where `fp8` (that is `fp8_e4m3`) keeps three; it is
+    there for GPUs that had nothing better, and a checkpoint that is quantized to fp8 itself refuses
+    it.
+    """
     if case.value("kv-cache-dtype") == "fp8_e5m2":
-        yield Hit("fp8_e5m2 is coarser than fp8 and gains nothing on a Spark", case.shown("kv-cache-dtype"), "--kv-cache-dtype fp8")
+        yield Hit(
+            "fp8_e5m2 is coarser than fp8 and gains nothing on a Spark",
+            case.shown("kv-cache-dtype"),
+            "--kv-cache-dtype fp8",
+        )

@@ -31,13 +31,23 @@ def _ports(case: Case) -> list[tuple[str, int, int, str]]:
     good=D + "-p 8000:8080 vllm/vllm-openai:v0.28.0 ORG/MODEL --port 8080",
 )
 def port(case: Case) -> Iterator[Hit]:
-    """Docker publishes one port of the container, and the server listens on another (8000 unless `--port` says otherwise): every request is
-    refused although the log looks healthy."""
+    """Docker publishes one port of the container, and the server listens on another (8000 unless
+    `--port` says otherwise): every request is refused although the log looks healthy.
+    """
     ports = _ports(case)
     listens = case.number("port") or 8000
-    if case.serves and ports and listens not in [inside for _, _, inside, _ in ports] and case.line.option("network") != "host":
+    if (
+        case.serves
+        and ports
+        and listens not in [inside for _, _, inside, _ in ports]
+        and case.line.option("network") != "host"
+    ):
         _, host, inside, text = ports[0]
-        yield Hit(f"the server listens on {listens:.0f}, and docker publishes {inside}", f"-p {text}", f"-p 127.0.0.1:{host}:{listens:.0f}")
+        yield Hit(
+            f"the server listens on {listens:.0f}, and docker publishes {inside}",
+            f"-p {text}",
+            f"-p 127.0.0.1:{host}:{listens:.0f}",
+        )
 
 
 @rule(
@@ -50,10 +60,20 @@ def port(case: Case) -> Iterator[Hit]:
     good="docker run --gpus all --ipc=host vllm/vllm-openai:v0.28.0 ORG/MODEL",
 )
 def shared_memory(case: Case) -> Iterator[Hit]:
-    """vLLM's processes talk through shared memory, of which a container has 64 MiB. `--ipc=host` gives it the host's; `--shm-size` is the
-    alternative, and one of the two is enough."""
-    if case.contained and case.line.starts and case.line.option("ipc") is None and case.line.option("shm-size") is None:
-        yield Hit("neither --ipc=host nor --shm-size: the container has 64 MiB of shared memory", None, "add --ipc=host")
+    """vLLM's processes talk through shared memory, of which a container has 64 MiB. `--ipc=host`
+    gives it the host's; `--shm-size` is the alternative, and one of the two is enough.
+    """
+    if (
+        case.contained
+        and case.line.starts
+        and case.line.option("ipc") is None
+        and case.line.option("shm-size") is None
+    ):
+        yield Hit(
+            "neither --ipc=host nor --shm-size: the container has 64 MiB of shared memory",
+            None,
+            "add --ipc=host",
+        )
 
 
 @rule(
@@ -66,9 +86,12 @@ def shared_memory(case: Case) -> Iterator[Hit]:
     good=D + "--restart on-failure:3 vllm/vllm-openai:v0.28.0 ORG/MODEL",
 )
 def restart(case: Case) -> Iterator[Hit]:
-    """A start that fails, with `--restart unless-stopped` or `always`, fails for ever. On a Spark each crash leaves some memory
-    unreclaimed: 35 restarts made a host unreachable until its power was cut. Three attempts are enough until the recipe has proven
-    itself."""
+    """A start that fails, with `--restart unless-stopped` or `always`, fails for ever. On a Spark
+    each crash leaves some memory
+    unreclaimed: 35 restarts made a host unreachable until its power was cut. Three attempts are
+        enough until the recipe has proven
+    itself.
+    """
     if (policy := case.line.option("restart")) in ("unless-stopped", "always"):
         edits: tuple[Edit, ...] = ()
         word = next(w for o, _, w in case.line.docker if o == "restart")
@@ -92,17 +115,32 @@ def restart(case: Case) -> Iterator[Hit]:
     good=D + "-p 127.0.0.1:8000:8000 vllm/vllm-openai:v0.28.0 ORG/MODEL",
 )
 def open_port(case: Case) -> Iterator[Hit]:
-    """Published without an address, the port is open to the whole network, past the host's firewall. Without an API key anyone may use the
-    model. A key guards /v1, /v2 and /inference only; /metrics and others stay open, so the loopback address is the better guard."""
+    """Published without an address, the port is open to the whole network, past the host's
+    firewall. Without an API key anyone may use the model. A key guards /v1, /v2 and /inference
+    only; /metrics and others stay open, so the loopback address is the better guard.
+    """
     keyed = "api-key" in case.options or "VLLM_API_KEY" in case.line.env
     opened = [text for address, _, _, text in _ports(case) if address in ("", "0.0.0.0", "[::]")]
-    if case.line.option("network") == "host" and case.serves and case.value("host") in (None, "0.0.0.0", "::"):
+    if (
+        case.line.option("network") == "host"
+        and case.serves
+        and case.value("host") in (None, "0.0.0.0", "::")
+    ):
         opened.append("--network host")
-    if not case.contained and case.serves and case.spark and case.value("host") in ("0.0.0.0", "::"):
+    if (
+        not case.contained
+        and case.serves
+        and case.spark
+        and case.value("host") in ("0.0.0.0", "::")
+    ):
         opened.append(case.shown("host"))
     if opened and not keyed:
         shown = opened[0] if opened[0].startswith("--") else f"-p {opened[0]}"
-        yield Hit(f"{shown} opens the server to the network, without an API key", shown, "-p 127.0.0.1:8000:8000, or pass VLLM_API_KEY on")
+        yield Hit(
+            f"{shown} opens the server to the network, without an API key",
+            shown,
+            "-p 127.0.0.1:8000:8000, or pass VLLM_API_KEY on",
+        )
 
 
 @rule(
@@ -115,8 +153,14 @@ def open_port(case: Case) -> Iterator[Hit]:
     good="docker run --gpus all --ipc=host vllm/vllm-openai:v0.28.0 ORG/MODEL",
 )
 def gpu(case: Case) -> Iterator[Hit]:
-    """Without `--gpus all` (or the nvidia runtime, or a CDI device) the container sees no GPU, and vLLM fails to infer the device type."""
-    asked = case.line.option("gpus") or case.line.option("runtime") == "nvidia" or any("nvidia" in d for d in case.line.values("device"))
+    """Without `--gpus all` (or the nvidia runtime, or a CDI device) the container sees no GPU, and
+    vLLM fails to infer the device type.
+    """
+    asked = (
+        case.line.option("gpus")
+        or case.line.option("runtime") == "nvidia"
+        or any("nvidia" in d for d in case.line.values("device"))
+    )
     if case.contained and case.line.starts and not asked:
         yield Hit("the container is given no GPU", None, "add --gpus all")
 
@@ -130,10 +174,19 @@ def gpu(case: Case) -> Iterator[Hit]:
     good=D + "-v ~/.cache/huggingface:/root/.cache/huggingface vllm/vllm-openai:v0.28.0 ORG/MODEL",
 )
 def no_volume(case: Case) -> Iterator[Hit]:
-    """No volume holds the model: tens of gigabytes are downloaded into the container, and again into the next one."""
-    if case.contained and case.serves and not case.line.values("volume") and not case.line.values("mount"):
+    """No volume holds the model: tens of gigabytes are downloaded into the container, and again
+    into the next one.
+    """
+    if (
+        case.contained
+        and case.serves
+        and not case.line.values("volume")
+        and not case.line.values("mount")
+    ):
         yield Hit(
-            "no volume: the weights are downloaded into the container and lost with it", None, "add -v ~/vllm:/models, and serve from there"
+            "no volume: the weights are downloaded into the container and lost with it",
+            None,
+            "add -v ~/vllm:/models, and serve from there",
         )
 
 
@@ -146,9 +199,15 @@ def no_volume(case: Case) -> Iterator[Hit]:
     good=D + "-p 127.0.0.1:8000:8000 vllm/vllm-openai:v0.28.0 ORG/MODEL",
 )
 def host_network(case: Case) -> Iterator[Hit]:
-    """`--network host` gives up the container's own network. Several machines need it; one does not."""
+    """`--network host` gives up the container's own network. Several machines need it; one does
+    not.
+    """
     if case.line.option("network") == "host" and case.nodes == 1 and not case.ray:
-        yield Hit("--network host, though one machine serves", "--network host", "publish one port instead: -p 127.0.0.1:8000:8000")
+        yield Hit(
+            "--network host, though one machine serves",
+            "--network host",
+            "publish one port instead: -p 127.0.0.1:8000:8000",
+        )
 
 
 @rule(
@@ -160,8 +219,9 @@ def host_network(case: Case) -> Iterator[Hit]:
     good=D + "vllm/vllm-openai:v0.28.0 ORG/MODEL",
 )
 def privileged(case: Case) -> Iterator[Hit]:
-    """`--privileged` gives the container the host. vLLM needs `--gpus all`, and over several machines /dev/infiniband, IPC_LOCK and
-    memlock."""
+    """`--privileged` gives the container the host. vLLM needs `--gpus all`, and over several
+    machines /dev/infiniband, IPC_LOCK and memlock.
+    """
     if case.line.option("privileged") is not None:
         yield Hit(
             "--privileged gives the container the whole host",
@@ -179,14 +239,23 @@ def privileged(case: Case) -> Iterator[Hit]:
     good="vllm serve ORG/MODEL --reasoning-parser nemotron_v3",
 )
 def checksum(case: Case) -> Iterator[Hit]:
-    """A parser plug-in is a Python file that runs inside the server. Fetched without a checksum it is whatever the address holds that
-    day."""
+    """A parser plug-in is a Python file that runs inside the server. Fetched without a checksum it
+    is whatever the address holds that day.
+    """
     for step in case.recipe.prepare if case.recipe else []:
         if step.do == "fetch" and step.sha256 == "unknown" and (step.to or "").endswith(".py"):
-            yield Hit(f"{step.to} is fetched without a checksum", step.url, "write its sha256 into the recipe")
+            yield Hit(
+                f"{step.to} is fetched without a checksum",
+                step.url,
+                "write its sha256 into the recipe",
+            )
     for command in case.line.before:
         if re.search(r"\b(curl|wget)\b.*\.py\b", command) and "sha256" not in command:
-            yield Hit("a Python file is fetched at each start without a checksum", command, "fetch it once, and check it with sha256sum -c")
+            yield Hit(
+                "a Python file is fetched at each start without a checksum",
+                command,
+                "fetch it once, and check it with sha256sum -c",
+            )
 
 
 @rule(
@@ -194,14 +263,18 @@ def checksum(case: Case) -> Iterator[Hit]:
     "container-of-a-cluster",
     "warning",
     kind="multi-node-docker",
-    source="Nemotron Super on two Sparks, https://corti.com/serving-nemotron-"
-    "super-120b-with-a-1m-token-context-on-a-2-node-dgx-spark-cluster/",
+    source=(
+        "Nemotron Super on two Sparks, https://corti.com/serving-nemotron-"
+        "super-120b-with-a-1m-token-context-on-a-2-node-dgx-spark-cluster/"
+    ),
     bad=D + "--network host nvcr.io/nvidia/vllm:26.09-py3 " + MULTI,
-    good=D + "--network host --device /dev/infiniband --cap-add IPC_LOCK --ulimit memlock=-1 nvcr.io/nvidia/vllm:26.09-py3 " + MULTI,
+    good=D + "--network host --device /dev/infiniband --cap-add IPC_LOCK --ulimit memlock=-1"
+    " nvcr.io/nvidia/vllm:26.09-py3 " + MULTI,
 )
 def cluster(case: Case) -> Iterator[Hit]:
-    """Over several machines NCCL talks RDMA: the container needs /dev/infiniband, the capability IPC_LOCK and an unlimited memlock, on
-    every node. Without them it falls back to TCP, or fails."""
+    """Over several machines NCCL talks RDMA: the container needs /dev/infiniband, the capability
+    IPC_LOCK and an unlimited memlock, on every node. Without them it falls back to TCP, or fails.
+    """
     if case.contained and (case.nodes > 1 or case.ray) and case.line.option("privileged") is None:
         missing = []
         if not any("infiniband" in device for device in case.line.values("device")):
@@ -211,7 +284,11 @@ def cluster(case: Case) -> Iterator[Hit]:
         if not any(limit.startswith("memlock") for limit in case.line.values("ulimit")):
             missing.append("--ulimit memlock=-1")
         if missing:
-            yield Hit(f"several machines, and the container lacks {', '.join(missing)}", None, f"add {' '.join(missing)} on every node")
+            yield Hit(
+                f"several machines, and the container lacks {', '.join(missing)}",
+                None,
+                f"add {' '.join(missing)} on every node",
+            )
 
 
 @rule(
@@ -221,11 +298,15 @@ def cluster(case: Case) -> Iterator[Hit]:
     kind="ray-oom-killer",
     source="vllm-gb10, https://github.com/atcuality2021/vllm-gb10",
     bad="vllm serve ORG/MODEL -tp 2 --distributed-executor-backend ray",
-    good="RAY_memory_monitor_refresh_ms=0 vllm serve ORG/MODEL -tp 2 --distributed-executor-backend ray",
+    good=(
+        "RAY_memory_monitor_refresh_ms=0 vllm serve ORG/MODEL -tp 2"
+        " --distributed-executor-backend ray"
+    ),
 )
 def ray_monitor(case: Case) -> Iterator[Hit]:
-    """Ray counts weights and KV cache as the host's memory, since they are, and kills workers when it is 95 % full. Switch its monitor
-    off on every node, the head included."""
+    """Ray counts weights and KV cache as the host's memory, since they are, and kills workers when
+    it is 95 % full. Switch its monitor off on every node, the head included.
+    """
     if case.ray and case.line.env.get("RAY_memory_monitor_refresh_ms") != "0":
         yield Hit(
             "Ray's memory monitor kills workers at 95 % of the unified memory",
@@ -240,13 +321,25 @@ def ray_monitor(case: Case) -> Iterator[Hit]:
     "warning",
     kind="loader-hang",
     source="spark-vllm-docker issue 29, https://github.com/eugr/spark-vllm-docker/issues/29",
-    bad="RAY_memory_monitor_refresh_ms=0 vllm serve ORG/MODEL -tp 2 --distributed-executor-backend ray --load-format fastsafetensors",
-    good="RAY_memory_monitor_refresh_ms=0 vllm serve ORG/MODEL -tp 2 --distributed-executor-backend ray --load-format safetensors",
+    bad=(
+        "RAY_memory_monitor_refresh_ms=0 vllm serve ORG/MODEL -tp 2 --distributed-executor-backend"
+        " ray --load-format fastsafetensors"
+    ),
+    good=(
+        "RAY_memory_monitor_refresh_ms=0 vllm serve ORG/MODEL -tp 2 --distributed-executor-backend"
+        " ray --load-format safetensors"
+    ),
 )
 def loader_over_nodes(case: Case) -> Iterator[Hit]:
-    """fastsafetensors took its device from the global rank, which on machines with one GPU each does not exist: loading hangs at 0 %."""
+    """fastsafetensors took its device from the global rank, which on machines with one GPU each
+    does not exist: loading hangs at 0 %.
+    """
     if case.value("load-format") == "fastsafetensors" and (case.ray or case.nodes > 1):
-        yield Hit("fastsafetensors has hung at 0 % over several machines", case.shown("load-format"), "--load-format safetensors")
+        yield Hit(
+            "fastsafetensors has hung at 0 % over several machines",
+            case.shown("load-format"),
+            "--load-format safetensors",
+        )
 
 
 @rule(
@@ -259,8 +352,9 @@ def loader_over_nodes(case: Case) -> Iterator[Hit]:
     good="NCCL_SOCKET_IFNAME=enp1s0f0np0 " + MULTI,
 )
 def per_node(case: Case) -> Iterator[Hit]:
-    """Interface, adapter, GID index and the node's own address differ from machine to machine: index 3 on one pair, 5 on another. A line
-    that is copied to every node carries the first one's."""
+    """Interface, adapter, GID index and the node's own address differ from machine to machine:
+    index 3 on one pair, 5 on another. A line that is copied to every node carries the first one's.
+    """
     for name in ("NCCL_IB_GID_INDEX", "VLLM_HOST_IP", "NCCL_IB_HCA"):
         if (case.nodes > 1 or case.ray) and case.line.env.get(name):
             yield Hit(
@@ -280,11 +374,18 @@ def per_node(case: Case) -> Iterator[Hit]:
     good=D + "-v ~/vllm:/models:ro vllm/vllm-openai:v0.28.0 /models/m",
 )
 def root_owned(case: Case) -> Iterator[Hit]:
-    """The container runs as root, and what it downloads into the mounted cache belongs to root: the next download by hand fails."""
+    """The container runs as root, and what it downloads into the mounted cache belongs to root: the
+    next download by hand fails.
+    """
     for volume in case.line.values("volume"):
-        if re.search(r":/root/\.cache(/huggingface)?/?(:rw)?$", volume) and case.line.option("user") is None:
+        if (
+            re.search(r":/root/\.cache(/huggingface)?/?(:rw)?$", volume)
+            and case.line.option("user") is None
+        ):
             yield Hit(
-                "the container writes into the mounted cache as root", f"-v {volume}", "download on the host first, and mount it read-only"
+                "the container writes into the mounted cache as root",
+                f"-v {volume}",
+                "download on the host first, and mount it read-only",
             )
 
 
@@ -298,9 +399,15 @@ def root_owned(case: Case) -> Iterator[Hit]:
     good=D + "--restart on-failure:3 vllm/vllm-openai:v0.28.0 ORG/MODEL",
 )
 def rm_and_restart(case: Case) -> Iterator[Hit]:
-    """Docker refuses `--rm` together with a restart policy: a container that is removed cannot be restarted."""
+    """Docker refuses `--rm` together with a restart policy: a container that is removed cannot be
+    restarted.
+    """
     if case.line.option("rm") is not None and case.line.option("restart") not in (None, "no"):
-        yield Hit("docker refuses --rm together with --restart", f"--rm --restart {case.line.option('restart')}", "keep one of them")
+        yield Hit(
+            "docker refuses --rm together with --restart",
+            f"--rm --restart {case.line.option('restart')}",
+            "keep one of them",
+        )
 
 
 @rule(
@@ -308,17 +415,23 @@ def rm_and_restart(case: Case) -> Iterator[Hit]:
     "two-ways-to-start",
     "warning",
     kind="config-drift",
-    source="Blackwellboy minefield, trap 104, https://github.com/Blackwellboy/"
-    "model-serving-minefield/blob/main/traps/versioning/104-stale-launch-script-silently-reverts-config.md",
+    source=(
+        "Blackwellboy minefield, trap 104, https://github.com/Blackwellboy/"
+        "model-serving-minefield/blob/main/traps/versioning/104-stale-launch-script-silently-reverts-config.md"
+    ),
     bad="vllm serve ORG/MODEL --max-num-seqs 4\nvllm serve ORG/MODEL --max-num-seqs 8",
     good="vllm serve ORG/MODEL --max-num-seqs 4",
 )
 def two_ways(case: Case) -> Iterator[Hit]:
-    """Two lines start the same model (or a container of the same name) with different settings. After a restart by the other one the server
-    is not the one that was tested. One recipe should be the only way to start it."""
+    """Two lines start the same model (or a container of the same name) with different settings.
+    After a restart by the other one the server is not the one that was tested. One recipe should be
+    the only way to start it.
+    """
     for other in case.line.others:
         twin = Case(other, case.version)
-        same_name = case.line.option("name") is not None and case.line.option("name") == other.option("name")
+        same_name = case.line.option("name") is not None and case.line.option(
+            "name"
+        ) == other.option("name")
         if not same_name and (not case.model or twin.model != case.model):
             continue
         mine = {name: given.shown for name, given in case.options.items()}
@@ -339,13 +452,22 @@ def two_ways(case: Case) -> Iterator[Hit]:
     kind="dependency",
     source="pip: without a version, the newest one of the day is installed",
     bad=D + "nvcr.io/nvidia/vllm:26.04-py3 bash -c 'pip install scipy && vllm serve ORG/MODEL'",
-    good=D + "nvcr.io/nvidia/vllm:26.04-py3 bash -c 'pip install scipy==1.16.0 && vllm serve ORG/MODEL'",
+    good=D
+    + "nvcr.io/nvidia/vllm:26.04-py3 bash -c 'pip install scipy==1.16.0 && vllm serve ORG/MODEL'",
 )
 def installs(case: Case) -> Iterator[Hit]:
-    """A package installed at each start without a version needs a network, and is another one next month."""
+    """A package installed at each start without a version needs a network, and is another one next
+    month.
+    """
     for command in case.line.before:
-        if re.search(r"\b(pip|uv)\b.*\binstall\b", command) and not re.search(r"==|-r |--requirement", command):
-            yield Hit("a package is installed at each start without a version", command, "pin its version, or build it into an image")
+        if re.search(r"\b(pip|uv)\b.*\binstall\b", command) and not re.search(
+            r"==|-r |--requirement", command
+        ):
+            yield Hit(
+                "a package is installed at each start without a version",
+                command,
+                "pin its version, or build it into an image",
+            )
 
 
 @rule(
@@ -360,13 +482,18 @@ def installs(case: Case) -> Iterator[Hit]:
     good="vllm serve ORG/MODEL -tp 2 --nnodes 2 --node-rank 0 --master-addr 192.0.2.1",
 )
 def node_rank(case: Case) -> Iterator[Hit]:
-    """Every machine of a group has a rank of its own and one address to meet at. With the default rank of 0 on each, or the default
-    address, they wait for each other."""
+    """Every machine of a group has a rank of its own and one address to meet at. With the default
+    rank of 0 on each, or the default address, they wait for each other.
+    """
     if (case.number("nnodes") or 1) > 1:
         for name in ("node-rank", "master-addr"):
             if name not in case.options:
                 yield Hit(
                     f"--nnodes without --{name}",
                     case.shown("nnodes"),
-                    f"add --{name}, on every machine its own" if name == "node-rank" else f"add --{name}, the same on every machine",
+                    (
+                        f"add --{name}, on every machine its own"
+                        if name == "node-rank"
+                        else f"add --{name}, the same on every machine"
+                    ),
                 )

@@ -23,10 +23,17 @@ from sparkbook.lint.rule import Hit, rule
     good="vllm serve google/gemma-4-31B-it --attention-backend TRITON_ATTN",
 )
 def gemma4_attention(case: Case) -> Iterator[Hit]:
-    """Gemma 4 has heads of 256 and 512 dimensions, which on sm_12x only the Triton backend ran when it came out: "head_size not supported".
-    vLLM chooses that backend by itself."""
+    """Gemma 4 has heads of 256 and 512 dimensions, which on sm_12x only the Triton backend ran when
+    it came out: "head_size not supported". vLLM chooses that backend by itself.
+    """
     backend = (case.value("attention-backend") or "").upper()
-    if case.spark and case.family and case.family.name == "Gemma 4" and backend and backend != "TRITON_ATTN":
+    if (
+        case.spark
+        and case.family
+        and case.family.name == "Gemma 4"
+        and backend
+        and backend != "TRITON_ATTN"
+    ):
         yield Hit(
             f"{backend} has not been able to run the head sizes of Gemma 4",
             case.shown("attention-backend"),
@@ -45,9 +52,10 @@ def gemma4_attention(case: Case) -> Iterator[Hit]:
     good="FLASHINFER_CUDA_ARCH_LIST=12.1a vllm serve ORG/MODEL-NVFP4",
 )
 def plain_arch(case: Case) -> Iterator[Hit]:
-    """The FP4 conversions exist in the architecture-specific target only: kernels compiled for plain 12.1 end with "Instruction 'cvt with
-    .e2m1x2' not supported on .target 'sm_121'". The list has to say 12.1a (or the family, 12.1f), and old kernels have to be cleared
-    away."""
+    """The FP4 conversions exist in the architecture-specific target only: kernels compiled for
+    plain 12.1 end with "Instruction 'cvt with .e2m1x2' not supported on .target 'sm_121'". The list
+    has to say 12.1a (or the family, 12.1f), and old kernels have to be cleared away.
+    """
     for name in ("TORCH_CUDA_ARCH_LIST", "FLASHINFER_CUDA_ARCH_LIST"):
         value = case.line.env.get(name) or ""
         if re.search(r"(^|[ ;,])12\.1(\+PTX)?($|[ ;,])", value):
@@ -57,7 +65,9 @@ def plain_arch(case: Case) -> Iterator[Hit]:
                 f"{name}=12.1a, and clear the kernel cache",
             )
     if re.fullmatch(r"sm_121", case.line.env.get("CUTE_DSL_ARCH") or ""):
-        yield Hit("CUTE_DSL_ARCH=sm_121 lacks the suffix", "CUTE_DSL_ARCH=sm_121", "CUTE_DSL_ARCH=sm_121a")
+        yield Hit(
+            "CUTE_DSL_ARCH=sm_121 lacks the suffix", "CUTE_DSL_ARCH=sm_121", "CUTE_DSL_ARCH=sm_121a"
+        )
 
 
 @rule(
@@ -71,8 +81,9 @@ def plain_arch(case: Case) -> Iterator[Hit]:
     good="vllm serve ORG/MODEL --moe-backend flashinfer_cutlass",
 )
 def trtllm(case: Case) -> Iterator[Hit]:
-    """The TensorRT-LLM kernels in FlashInfer are compiled for data-centre Blackwell (sm_100) only: "No supported CUDA architectures found
-    for major versions [10]". GB10 is sm_121."""
+    """The TensorRT-LLM kernels in FlashInfer are compiled for data-centre Blackwell (sm_100) only:
+    "No supported CUDA architectures found for major versions [10]". GB10 is sm_121.
+    """
     for name in ("moe-backend", "linear-backend"):
         if case.spark and "trtllm" in (case.value(name) or ""):
             yield Hit(
@@ -92,14 +103,23 @@ def trtllm(case: Case) -> Iterator[Hit]:
     good="vllm serve ORG/MODEL --tensor-parallel-size 1",
 )
 def one_gpu(case: Case) -> Iterator[Hit]:
-    """One Spark has one GPU. A product of tensor, pipeline and data parallel sizes above one needs as many machines, which the line has to
-    name (`--nnodes`, or Ray)."""
-    tensor, pipeline = case.number("tensor-parallel-size") or 1, case.number("pipeline-parallel-size") or 1
+    """One Spark has one GPU. A product of tensor, pipeline and data parallel sizes above one needs
+    as many machines, which the line has to name (`--nnodes`, or Ray).
+    """
+    tensor, pipeline = (
+        case.number("tensor-parallel-size") or 1,
+        case.number("pipeline-parallel-size") or 1,
+    )
     if case.spark and tensor * pipeline > case.nodes and not case.ray:
         yield Hit(
             f"{tensor * pipeline:.0f} GPUs are asked for, and {case.nodes} machine has one each",
-            case.shown("tensor-parallel-size") if tensor > 1 else case.shown("pipeline-parallel-size"),
-            "--tensor-parallel-size 1, or --nnodes with --node-rank and --master-addr on each machine",
+            (
+                case.shown("tensor-parallel-size")
+                if tensor > 1
+                else case.shown("pipeline-parallel-size")
+            ),
+            "--tensor-parallel-size 1, or --nnodes with --node-rank and --master-addr on each"
+            " machine",
         )
 
 
@@ -116,11 +136,19 @@ def one_gpu(case: Case) -> Iterator[Hit]:
     good="vllm serve nvidia/NVIDIA-Nemotron-3-Super-120B-A12B-NVFP4",
 )
 def marlin(case: Case) -> Iterator[Hit]:
-    """ "Always Marlin" was right where CUTLASS gave garbage on sm_121. From 0.24 on the default was found correct and faster for Nemotron;
-    NVIDIA still pins Marlin for Qwen3.6. Measure both before carrying the pin on."""
-    if case.spark and case.nvfp4 and case.value("moe-backend") == "marlin" and not (case.family and case.family.name.startswith("Qwen3.5")):
+    """ "Always Marlin" was right where CUTLASS gave garbage on sm_121. From 0.24 on the default was
+    found correct and faster for Nemotron; NVIDIA still pins Marlin for Qwen3.6. Measure both before
+    carrying the pin on.
+    """
+    if (
+        case.spark
+        and case.nvfp4
+        and case.value("moe-backend") == "marlin"
+        and not (case.family and case.family.name.startswith("Qwen3.5"))
+    ):
         yield Hit(
-            "--moe-backend marlin was needed on older images; from 0.24 on the default can be faster",
+            "--moe-backend marlin was needed on older images; from 0.24 on the default can be"
+            " faster",
             case.shown("moe-backend"),
             "measure once without it",
         )
@@ -138,15 +166,31 @@ def marlin(case: Case) -> Iterator[Hit]:
     good="vllm serve ORG/MODEL --attention-backend flashinfer",
 )
 def unknown_backend(case: Case) -> Iterator[Hit]:
-    """The parser takes any word for an attention backend; the engine refuses what this release does not have. Lower case is fine."""
+    """The parser takes any word for an attention backend; the engine refuses what this release does
+    not have. Lower case is fine.
+    """
     import difflib
 
     name = (case.value("attention-backend") or "").upper()
-    if name and name not in ("AUTO", "NONE") and name not in case.release.names("attention_backends"):
+    if (
+        name
+        and name not in ("AUTO", "NONE")
+        and name not in case.release.names("attention_backends")
+    ):
         close = difflib.get_close_matches(name, list(case.release.names("attention_backends")), n=1)
         spans = releases.presence("attention_backends", name)
-        fix = f"it is there {releases.said(spans)}" if spans else f"did you mean {close[0]}?" if close else "leave it out"
-        yield Hit(f"vLLM {case.version} has no attention backend '{name}'", case.shown("attention-backend"), fix)
+        fix = (
+            f"it is there {releases.said(spans)}"
+            if spans
+            else f"did you mean {close[0]}?"
+            if close
+            else "leave it out"
+        )
+        yield Hit(
+            f"vLLM {case.version} has no attention backend '{name}'",
+            case.shown("attention-backend"),
+            fix,
+        )
 
 
 @rule(
@@ -160,8 +204,10 @@ def unknown_backend(case: Case) -> Iterator[Hit]:
     good="docker run --gpus all --ipc=host vllm/vllm-openai:v0.19.0-cu130 ORG/MODEL",
 )
 def cuda_12(case: Case) -> Iterator[Hit]:
-    """The official builds up to 0.12 came with CUDA 12.8, which has no code for sm_121: "no kernel image is available". Take a build for
-    CUDA 13 (a tag with cu130), NVIDIA's image, or a later release."""
+    """The official builds up to 0.12 came with CUDA 12.8, which has no code for sm_121: "no kernel
+    image is available". Take a build for CUDA 13 (a tag with cu130), NVIDIA's image, or a later
+    release.
+    """
     if case.image == "vllm/vllm-openai" and "cu13" not in (case.tag or ""):
         yield Hit(
             f"{case.shown_image} is built with CUDA 12, which has no kernels for GB10",
@@ -178,12 +224,20 @@ def cuda_12(case: Case) -> Iterator[Hit]:
     source="Triton's bundled assembler before CUDA 13 does not know sm_121a",
     until="0.19.1",
     confidence="medium",
-    bad="docker run --gpus all --ipc=host -e TRITON_PTXAS_PATH=/usr/bin/ptxas nvcr.io/nvidia/vllm:26.04-py3 vllm serve ORG/MODEL",
-    good="docker run --gpus all --ipc=host -e TRITON_PTXAS_PATH=/usr/local/cuda/bin/ptxas nvcr.io/nvidia/vllm:26.04-py3 vllm serve M",
+    bad=(
+        "docker run --gpus all --ipc=host -e TRITON_PTXAS_PATH=/usr/bin/ptxas"
+        " nvcr.io/nvidia/vllm:26.04-py3 vllm serve ORG/MODEL"
+    ),
+    good=(
+        "docker run --gpus all --ipc=host -e TRITON_PTXAS_PATH=/usr/local/cuda/bin/ptxas"
+        " nvcr.io/nvidia/vllm:26.04-py3 vllm serve M"
+    ),
 )
 def ptxas(case: Case) -> Iterator[Hit]:
-    """Where Triton's own assembler is too old ("Value 'sm_121a' is not defined for option 'gpu-name'"), TRITON_PTXAS_PATH names the one
-    of the CUDA 13 toolkit inside the container, /usr/local/cuda/bin/ptxas. Another path is the host's, or is not there."""
+    """Where Triton's own assembler is too old ("Value 'sm_121a' is not defined for option
+    'gpu-name'"), TRITON_PTXAS_PATH names the one of the CUDA 13 toolkit inside the container,
+    /usr/local/cuda/bin/ptxas. Another path is the host's, or is not there.
+    """
     path = case.line.env.get("TRITON_PTXAS_PATH")
     if path and not re.fullmatch(r"/usr/local/cuda(-1[3-9][.\d]*)?/bin/ptxas", path):
         yield Hit(

@@ -14,7 +14,11 @@ _FLASH = ("dflash", "dspark")
 
 
 def _shown(case: Case) -> str:
-    return case.shown("speculative-config") if "speculative-config" in case.options else case.shown("spec-method")
+    return (
+        case.shown("speculative-config")
+        if "speculative-config" in case.options
+        else case.shown("spec-method")
+    )
 
 
 @rule(
@@ -29,10 +33,18 @@ def _shown(case: Case) -> str:
     good="""vllm serve ORG/MODEL --speculative-config '{"method":"mtp","num_speculative_tokens":1}'""",
 )
 def method(case: Case) -> Iterator[Hit]:
-    """A speculative method that this release does not have. DFlash came with 0.20, so the NGC image 26.04 (0.19) cannot run it."""
-    if case.method and not case.release.has("spec_methods", case.method) and not (case.info and case.info.fork):
+    """A speculative method that this release does not have. DFlash came with 0.20, so the NGC image
+    26.04 (0.19) cannot run it.
+    """
+    if (
+        case.method
+        and not case.release.has("spec_methods", case.method)
+        and not (case.info and case.info.fork)
+    ):
         spans = releases.presence("spec_methods", case.method)
-        close = difflib.get_close_matches(case.method, list(case.release.names("spec_methods")), n=1)
+        close = difflib.get_close_matches(
+            case.method, list(case.release.names("spec_methods")), n=1
+        )
         fix = (
             f"it is there {releases.said(spans)}: take such an image"
             if spans
@@ -40,7 +52,9 @@ def method(case: Case) -> Iterator[Hit]:
             if close
             else "see the methods"
         )
-        yield Hit(f"vLLM {case.version} has no speculative method '{case.method}'", _shown(case), fix)
+        yield Hit(
+            f"vLLM {case.version} has no speculative method '{case.method}'", _shown(case), fix
+        )
 
 
 @rule(
@@ -54,9 +68,11 @@ def method(case: Case) -> Iterator[Hit]:
     good="""vllm serve ORG/MODEL --speculative-config '{"method":"mtp","num_speculative_tokens":1}'""",
 )
 def unknown_key(case: Case) -> Iterator[Hit]:
-    """A key that the speculative config of this release does not have: the parser takes any JSON, and the engine refuses it a few seconds
-    later ("Unexpected keyword argument"). `disable_by_batch_size` is the one that guides still teach; its successor is
-    `num_speculative_tokens_per_batch_size`, a list of [from, to, K]."""
+    """A key that the speculative config of this release does not have: the parser takes any JSON,
+    and the engine refuses it a few seconds later ("Unexpected keyword argument").
+    `disable_by_batch_size` is the one that guides still teach; its successor is
+    `num_speculative_tokens_per_batch_size`, a list of [from, to, K].
+    """
     keys = case.release.config_keys("speculative-config")
     for key in case.spec or {}:
         if key in keys:
@@ -69,7 +85,12 @@ def unknown_key(case: Case) -> Iterator[Hit]:
         else:
             fix = f"did you mean {close[0]}?" if close else "take it out"
         when = f", which is there {releases.said(spans)}" if spans else ""
-        yield Hit(f"the speculative config has no key '{key}'{when}", key, fix, kind="removed-flag" if gone else None)
+        yield Hit(
+            f"the speculative config has no key '{key}'{when}",
+            key,
+            fix,
+            kind="removed-flag" if gone else None,
+        )
 
 
 @rule(
@@ -83,12 +104,25 @@ def unknown_key(case: Case) -> Iterator[Hit]:
     good="""vllm serve ORG/MODEL --speculative-config '{"method":"ngram","num_speculative_tokens":3,"prompt_lookup_max":4}'""",
 )
 def incomplete(case: Case) -> Iterator[Hit]:
-    """The config needs a method, or a draft model from which vLLM finds the method. DFlash, EAGLE and `draft_model` need the model."""
+    """The config needs a method, or a draft model from which vLLM finds the method. DFlash, EAGLE
+    and `draft_model` need the model.
+    """
     if case.spec is None:
         return
     if not case.spec.get("method") and not case.spec.get("model"):
-        yield Hit("the speculative config names neither a method nor a draft model", _shown(case), 'add "method"')
-    elif case.method in ("dflash", "dspark", "eagle", "eagle3", "draft_model", "medusa") and not case.spec.get("model"):
+        yield Hit(
+            "the speculative config names neither a method nor a draft model",
+            _shown(case),
+            'add "method"',
+        )
+    elif case.method in (
+        "dflash",
+        "dspark",
+        "eagle",
+        "eagle3",
+        "draft_model",
+        "medusa",
+    ) and not case.spec.get("model"):
         yield Hit(f"the method {case.method} needs a draft model", _shown(case), 'add "model"')
 
 
@@ -104,8 +138,10 @@ def incomplete(case: Case) -> Iterator[Hit]:
     good="vllm serve ORG/MODEL --spec-method mtp --spec-tokens 3",
 )
 def many(case: Case) -> Iterator[Hit]:
-    """Each further token is right less often, and costs a step of the draft. MTP heads are run with 1 to 3 tokens; 5 crashed under long
-    concurrent tool traffic in one release. DFlash proposes whole blocks and is run with 7 to 15."""
+    """Each further token is right less often, and costs a step of the draft. MTP heads are run with
+    1 to 3 tokens; 5 crashed under long concurrent tool traffic in one release. DFlash proposes
+    whole blocks and is run with 7 to 15.
+    """
     limit = 4 if case.mtp else 16 if case.method in _FLASH else 8
     if case.draft_tokens and case.draft_tokens > limit:
         yield Hit(
@@ -120,16 +156,26 @@ def many(case: Case) -> Iterator[Hit]:
     "fp8-kv-with-block-drafts",
     "error",
     kind="spec-decode-kv-dtype",
-    source="vLLM issue 41559, https://github.com/vllm-project/vllm/issues/41559; NVIDIA runs DFlash with fp8 on 0.28",
+    source=(
+        "vLLM issue 41559, https://github.com/vllm-project/vllm/issues/41559; NVIDIA runs DFlash"
+        " with fp8 on 0.28"
+    ),
     until="0.27.1",
     release="0.24.0",
-    bad="vllm serve ORG/MODEL --kv-cache-dtype fp8 --spec-method dflash --spec-model ORG/DRAFT --spec-tokens 7",
+    bad=(
+        "vllm serve ORG/MODEL --kv-cache-dtype fp8 --spec-method dflash --spec-model ORG/DRAFT"
+        " --spec-tokens 7"
+    ),
     good="vllm serve ORG/MODEL --spec-method dflash --spec-model ORG/DRAFT --spec-tokens 7",
 )
 def fp8_kv(case: Case) -> Iterator[Hit]:
-    """DFlash and DSpark draft with attention that looks both ways, which on sm_120 and sm_121 had no path for an fp8 KV cache: an illegal
-    memory access at warm-up. From 0.28 on published recipes run it."""
-    fp8 = (case.value("kv-cache-dtype") or "").startswith("fp8") and not (case.spec or {}).get("kv_cache_dtype")
+    """DFlash and DSpark draft with attention that looks both ways, which on sm_120 and sm_121 had
+    no path for an fp8 KV cache: an illegal memory access at warm-up. From 0.28 on published recipes
+        run it.
+    """
+    fp8 = (case.value("kv-cache-dtype") or "").startswith("fp8") and not (case.spec or {}).get(
+        "kv_cache_dtype"
+    )
     if case.spark and case.method in _FLASH and fp8:
         yield Hit(
             f"{case.method} with an fp8 KV cache crashes on GB10 in this release",
@@ -151,11 +197,19 @@ def fp8_kv(case: Case) -> Iterator[Hit]:
     """--speculative-config '{"method":"mtp","num_speculative_tokens":3,"moe_backend":"triton"}'""",
 )
 def draft_backend(case: Case) -> Iterator[Hit]:
-    """`--moe-backend` holds for the draft too. An MTP head in BF16 beside NVFP4 weights has no experts that Marlin or CUTLASS can run:
-    "moe_backend='marlin' is not supported for unquantized MoE". Give the draft its own in the speculative config."""
+    """`--moe-backend` holds for the draft too. An MTP head in BF16 beside NVFP4 weights has no
+    experts that Marlin or CUTLASS can run: "moe_backend='marlin' is not supported for unquantized
+        MoE". Give the draft its own in the speculative config.
+    """
     backend = case.value("moe-backend")
     own = bool((case.spec or {}).get("moe_backend"))
-    if case.mtp and case.nvfp4 and backend not in (None, "auto", "triton") and not own and (not case.family or case.family.moe):
+    if (
+        case.mtp
+        and case.nvfp4
+        and backend not in (None, "auto", "triton")
+        and not own
+        and (not case.family or case.family.moe)
+    ):
         yield Hit(
             f"--moe-backend {backend} holds for the draft too, whose experts are not quantized",
             case.shown("moe-backend"),
@@ -168,16 +222,24 @@ def draft_backend(case: Case) -> Iterator[Hit]:
     "drafts-for-many-sequences",
     "warning",
     kind="spec-decode-oom",
-    source="Blackwellboy minefield, trap 98, https://github.com/"
-    "Blackwellboy/model-serving-minefield/blob/main/traps/runtime/98-speculative-decode-default-max-seqs-oom-uma.md",
+    source=(
+        "Blackwellboy minefield, trap 98, https://github.com/"
+        "Blackwellboy/model-serving-minefield/blob/main/traps/runtime/98-speculative-decode-default-max-seqs-oom-uma.md"
+    ),
     release="0.32.0",
-    bad="vllm serve poolside/Laguna-XS.2 --spec-method dflash --spec-model poolside/Laguna-XS.2-speculator.dflash --spec-tokens 7",
-    good="vllm serve poolside/Laguna-XS.2 --spec-method dflash --spec-model poolside/Laguna-XS.2-speculator.dflash --spec-tokens 7 "
-    "--max-num-seqs 4",
+    bad=(
+        "vllm serve poolside/Laguna-XS.2 --spec-method dflash --spec-model"
+        " poolside/Laguna-XS.2-speculator.dflash --spec-tokens 7"
+    ),
+    good=(
+        "vllm serve poolside/Laguna-XS.2 --spec-method dflash --spec-model"
+        " poolside/Laguna-XS.2-speculator.dflash --spec-tokens 7 --max-num-seqs 4"
+    ),
 )
 def many_sequences(case: Case) -> Iterator[Hit]:
-    """Draft slots grow with sequences × K. With DFlash and the default of 256 sequences a Spark runs out of memory at the start; with 32,
-    within minutes of load."""
+    """Draft slots grow with sequences × K. With DFlash and the default of 256 sequences a Spark
+    runs out of memory at the start; with 32, within minutes of load.
+    """
     seqs = case.number("max-num-seqs")
     if case.spark and case.method in _FLASH and (seqs is None or seqs > 16):
         yield Hit(
@@ -200,7 +262,9 @@ def many_sequences(case: Case) -> Iterator[Hit]:
     good="vllm serve ORG/MODEL --spec-method ngram --spec-tokens 3",
 )
 def ngram_async(case: Case) -> Iterator[Hit]:
-    """`--async-scheduling` is refused with drafts by n-gram lookup. Left out, it is chosen by itself."""
+    """`--async-scheduling` is refused with drafts by n-gram lookup. Left out, it is chosen by
+    itself.
+    """
     if case.method == "ngram" and case.on("async-scheduling"):
         yield Hit(
             "--async-scheduling is refused with the method ngram",
@@ -221,10 +285,16 @@ def ngram_async(case: Case) -> Iterator[Hit]:
     good="vllm serve ORG/MODEL --spec-method mtp --spec-tokens 1",
 )
 def two_ways(case: Case) -> Iterator[Hit]:
-    """The short options (`--spec-method`, `--spec-model`, `--spec-tokens`) and `--speculative-config` say the same thing twice."""
+    """The short options (`--spec-method`, `--spec-model`, `--spec-tokens`) and
+    `--speculative-config` say the same thing twice.
+    """
     short = [name for name in ("spec-method", "spec-model", "spec-tokens") if name in case.options]
     if short and "speculative-config" in case.options:
-        yield Hit(f"--{short[0]} and --speculative-config both describe the draft", _shown(case), "say everything in one of them")
+        yield Hit(
+            f"--{short[0]} and --speculative-config both describe the draft",
+            _shown(case),
+            "say everything in one of them",
+        )
 
 
 @rule(
@@ -235,17 +305,31 @@ def two_ways(case: Case) -> Iterator[Hit]:
     source="vLLM issue 41789, https://github.com/vllm-project/vllm/issues/41789",
     confidence="medium",
     release="0.32.0",
-    bad="vllm serve google/gemma-4-31B-it --kv-cache-dtype fp8 --spec-method mtp --spec-model google/gemma-4-31B-it-assistant",
-    good="vllm serve google/gemma-4-31B-it --spec-method mtp --spec-model google/gemma-4-31B-it-assistant --spec-tokens 3",
+    bad=(
+        "vllm serve google/gemma-4-31B-it --kv-cache-dtype fp8 --spec-method mtp --spec-model"
+        " google/gemma-4-31B-it-assistant"
+    ),
+    good=(
+        "vllm serve google/gemma-4-31B-it --spec-method mtp --spec-model"
+        " google/gemma-4-31B-it-assistant --spec-tokens 3"
+    ),
 )
 def assistant_kv(case: Case) -> Iterator[Hit]:
-    """With Gemma 4, a separate MTP assistant and an fp8 KV cache an acceptance of 0.2 % was reported: draft and target seem to disagree
-    about the cache's type or scales. Below 5 % after a few hundred drafts it is the pairing, not the tuning."""
-    if case.mtp and (case.spec or {}).get("model") and (case.value("kv-cache-dtype") or "").startswith("fp8"):
+    """With Gemma 4, a separate MTP assistant and an fp8 KV cache an acceptance of 0.2 % was
+    reported: draft and target seem to disagree about the cache's type or scales. Below 5 % after a
+        few hundred drafts it is the pairing, not the tuning.
+    """
+    if (
+        case.mtp
+        and (case.spec or {}).get("model")
+        and (case.value("kv-cache-dtype") or "").startswith("fp8")
+    ):
         yield Hit(
-            "a separate MTP draft beside an fp8 KV cache has been seen with an acceptance near zero",
+            "a separate MTP draft beside an fp8 KV cache has been seen with an acceptance near"
+            " zero",
             case.shown("kv-cache-dtype"),
-            "look at the acceptance after 200 drafts; if it is below 5 %, leave the KV cache in 16 bit",
+            "look at the acceptance after 200 drafts; if it is below 5 %, leave the KV cache in"
+            " 16 bit",
         )
 
 
@@ -260,11 +344,14 @@ def assistant_kv(case: Case) -> Iterator[Hit]:
     good="vllm serve Qwen/Qwen3.6-27B --spec-method mtp --spec-tokens 1",
 )
 def several(case: Case) -> Iterator[Hit]:
-    """More than one draft token from a model with one MTP layer is fine: the layer is used again for each. Reviewers and bots have called
-    it a mistake. What to watch is the acceptance of the later positions, which falls with each."""
+    """More than one draft token from a model with one MTP layer is fine: the layer is used again
+    for each. Reviewers and bots have called it a mistake. What to watch is the acceptance of the
+    later positions, which falls with each.
+    """
     if case.mtp and case.draft_tokens and 1 < case.draft_tokens <= 4:
         yield Hit(
-            f"{case.draft_tokens} draft tokens are valid with one MTP layer, which is used again for each",
+            f"{case.draft_tokens} draft tokens are valid with one MTP layer, which is used again"
+            " for each",
             _shown(case),
             "nothing to change; watch spec_decode_num_accepted_tokens_per_pos",
         )
@@ -280,6 +367,16 @@ def several(case: Case) -> Iterator[Hit]:
     good="""vllm serve ORG/MODEL --speculative-config '{"method":"ngram","num_speculative_tokens":3,"prompt_lookup_max":4}'""",
 )
 def no_tokens(case: Case) -> Iterator[Hit]:
-    """Without `num_speculative_tokens` vLLM takes the number from the draft's config, and refuses to start where there is none."""
-    if case.spec is not None and case.spec.get("num_speculative_tokens") is None and (case.spec.get("method") or case.spec.get("model")):
-        yield Hit("the speculative config does not say how many tokens to draft", _shown(case), 'add "num_speculative_tokens"')
+    """Without `num_speculative_tokens` vLLM takes the number from the draft's config, and refuses
+    to start where there is none.
+    """
+    if (
+        case.spec is not None
+        and case.spec.get("num_speculative_tokens") is None
+        and (case.spec.get("method") or case.spec.get("model"))
+    ):
+        yield Hit(
+            "the speculative config does not say how many tokens to draft",
+            _shown(case),
+            'add "num_speculative_tokens"',
+        )
