@@ -47,7 +47,7 @@ $(ENGINE): requirements-engine.txt tools/setup.sh tools/repair_engine.py | $(BOO
 	@touch $@
 
 book: $(NEEDED)  ## run the chapters that changed and build the site
-	@$(PY) -m sparkbook.book build --target $(TARGET) $(if $(ONLY),--only $(ONLY))
+	@$(PY) -m sparkbook.site build --target $(TARGET) $(if $(ONLY),--only $(ONLY))
 	@test ! -f _build/html/index.html || echo "The site: _build/html/index.html (to look at it: make serve-site)"
 
 test: $(BOOK) $(ENGINE)  ## run the tests and compare every notebook's outputs with a fresh run
@@ -62,10 +62,10 @@ lab: $(NEEDED)  ## open JupyterLab on the chapters
 	@.venv/bin/jupyter lab --ip 127.0.0.1 --notebook-dir notebooks
 
 serve-site: $(BOOK)  ## show the built site on this machine's loopback address
-	@$(PY) -m sparkbook.book serve --port $(PORT)
+	@$(PY) -m sparkbook.site serve --port $(PORT)
 
 refresh: $(BOOK) $(ENGINE)  ## run the committed notebooks again, in place, after a change
-	@$(PY) -m sparkbook.book refresh $(if $(ONLY),--only $(ONLY))
+	@$(PY) -m sparkbook.site refresh $(if $(ONLY),--only $(ONLY))
 
 check-drift: $(BOOK) $(ENGINE)  ## ask what moved since: new vLLM releases, recipes under them, links, notebooks' outputs
 	@$(PY) tools/check_drift.py

@@ -1,7 +1,7 @@
 """Sphinx's configuration, read out of `_config.yml`: the way to build the book without
 jupyter-book.
 
-    python -m sparkbook.book build                        # assembles _build/book, and publishes
+    python -m sparkbook.site build                        # assembles _build/book, and publishes
     with jupyter-book python -m sphinx -n -W -E _build/book _build/sphinx   # the same pages by
     plain Sphinx, from that folder
 

@@ -21,7 +21,7 @@ from xdist.remote import Producer
 from xdist.scheduler import LoadScopeScheduling
 
 if TYPE_CHECKING:
-    from sparkbook.book.pages import Page
+    from sparkbook.runner.pages import Page
 
 # Where the run was started in the background of a script, SIGINT is ignored, and so it would be by
 # every process that a test interrupts.
@@ -84,8 +84,8 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
             file.kernel = _AsBuilt(executed)
             file.setup = file.setup_sanitize_files
     elif not os.environ.get("SPARKBOOK_ENDPOINT") and _attaches(item.path):
-        from sparkbook.book.build import BOOK_ENGINE
         from sparkbook.serve import embedded
+        from sparkbook.site.build import BOOK_ENGINE
 
         stack = item.config.stash[_ENGINE] = contextlib.ExitStack()
         engine = stack.enter_context(embedded.start(BOOK_ENGINE))
@@ -140,13 +140,13 @@ def _built(path: Path) -> Path | None:
 
 @functools.cache
 def _chapters() -> dict[Path, Page]:
-    from sparkbook.book import pages, project
+    from sparkbook.runner import pages, project
 
     return {page.source: page for page in pages.chapters(project.here(), "auto")}
 
 
 @functools.cache
 def _attaches(path: Path) -> bool:
-    from sparkbook.book import notebooks
+    from sparkbook.runner import notebooks
 
     return notebooks.engine_of(path) == "attach"

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from sparkbook import recipes
-from sparkbook.bandwidth import (
+from sparkbook.checkpoint.bandwidth import (
     BITS_PER_WEIGHT,
     bytes_per_token,
     ceiling_tok_s,

@@ -4,7 +4,7 @@ import os
 
 import pytest
 from sparkbook.errors import SparkbookError
-from sparkbook.files import write_text
+from sparkbook.util.files import write_text
 
 
 @pytest.mark.parametrize(

@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 from packaging.version import Version
 from sparkbook import recipes
-from sparkbook.bandwidth import published_points
+from sparkbook.checkpoint.bandwidth import published_points
+from sparkbook.checkpoint.store import Disk
 from sparkbook.host import REPORTED
 from sparkbook.landscape import RELEASES, RESOURCES, TRACKS
 from sparkbook.plots import hardware as plots
-from sparkbook.store import Disk
-from sparkbook.tables import table
+from sparkbook.util.tables import table
 
 
 def test_versions_only_go_up_with_time():

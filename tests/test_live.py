@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 import yaml
-from sparkbook import live, releases
+from sparkbook import dashboard, releases
 from sparkbook.cli import app
 from sparkbook.errors import SparkbookError
 from sparkbook.metrics import Metrics
-from sparkbook.plots.live import panels
+from sparkbook.plots.dashboard import panels
 from typer.testing import CliRunner
 
 DATA = Path(__file__).parent / "data" / "metrics"
@@ -27,13 +27,13 @@ BEFORE, AFTER = (
 @pytest.mark.parametrize("version", ["0.24.0", "0.32.0"])
 def test_every_name_is_one_that_the_release_has(version):
     known = releases.get(version).metrics
-    names = {name for panel in live.PANELS for name in panel.metrics}
+    names = {name for panel in dashboard.PANELS for name in panel.metrics}
     assert len(names) == 9 and not names - set(known), names - set(known)
 
 
 def test_counters_are_asked_as_rates_and_gauges_are_not():
     kinds = releases.get("0.32.0").metrics
-    for panel in live.PANELS:
+    for panel in dashboard.PANELS:
         wanted = {
             "gauge": "gauge",
             "rate": "counter",
@@ -45,7 +45,9 @@ def test_counters_are_asked_as_rates_and_gauges_are_not():
 
 def test_the_verb_writes_what_grafana_and_prometheus_read():
     told = json.loads(CliRunner().invoke(app, ["monitor", "grafana"]).output)
-    assert [panel["title"] for panel in told["panels"]] == [panel.title for panel in live.PANELS]
+    assert [panel["title"] for panel in told["panels"]] == [
+        panel.title for panel in dashboard.PANELS
+    ]
     assert all(target["expr"] for panel in told["panels"] for target in panel["targets"])
     text = (
         CliRunner()
@@ -60,7 +62,7 @@ def test_the_verb_writes_what_grafana_and_prometheus_read():
 
 def test_a_look_is_the_difference():
     before, after = Metrics.parse(BEFORE), Metrics.parse(AFTER)
-    one = live.look(before, after, 10.0, 10.0)
+    one = dashboard.look(before, after, 10.0, 10.0)
     grown = after.value("generation_tokens") - before.value("generation_tokens")
     assert one.generation_tok_s == pytest.approx(grown / 10, abs=0.06)
     assert (
@@ -69,20 +71,20 @@ def test_a_look_is_the_difference():
         - before.histogram("time_to_first_token_seconds").count
     )
     assert one.per_position and 0 < one.per_position[0] <= 1
-    assert live.look(after, after, 1.0, 1.0).ttft == {}
+    assert dashboard.look(after, after, 1.0, 1.0).ttft == {}
 
 
 def test_looks_are_kept_and_read_back(tmp_path):
-    one = live.look(Metrics.parse(BEFORE), Metrics.parse(AFTER), 10.0, 10.0)
-    live.write([one, one], tmp_path / "looks.json", engine="vLLM 0.24.0")
-    assert live.read(tmp_path / "looks.json") == ({"engine": "vLLM 0.24.0"}, [one, one])
+    one = dashboard.look(Metrics.parse(BEFORE), Metrics.parse(AFTER), 10.0, 10.0)
+    dashboard.write([one, one], tmp_path / "looks.json", engine="vLLM 0.24.0")
+    assert dashboard.read(tmp_path / "looks.json") == ({"engine": "vLLM 0.24.0"}, [one, one])
     (tmp_path / "looks.json").write_text("{}")
     with pytest.raises(SparkbookError):
-        live.read(tmp_path / "looks.json")
+        dashboard.read(tmp_path / "looks.json")
 
 
 def test_the_recorded_minute_is_one():
-    about, looks = live.read()
+    about, looks = dashboard.read()
     assert about["engine"].startswith("vLLM ") and 50 <= len(looks) <= 61 and looks[-1].t_s >= 60
     assert max(one.running for one in looks) >= 8 and min(one.running for one in looks) == 0
     assert f"over {len(looks)} looks" in panels(looks, "x").alt
@@ -102,7 +104,7 @@ def test_the_dashboard_starts_looks_and_stops():
 
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
-        shown = live.Dashboard(f"http://127.0.0.1:{server.server_port}/v1", interval_s=0.05)
+        shown = dashboard.Dashboard(f"http://127.0.0.1:{server.server_port}/v1", interval_s=0.05)
         shown.start()
         for _ in range(200):
             if len(shown.looks) >= 2 and shown.image.value:
@@ -123,7 +125,7 @@ def test_the_dashboard_starts_looks_and_stops():
 
 
 def test_a_dead_server_is_said_in_the_dashboard():
-    shown = live.Dashboard("http://127.0.0.1:9", interval_s=0.05)
+    shown = dashboard.Dashboard("http://127.0.0.1:9", interval_s=0.05)
     shown.start()
     for _ in range(100):
         if "does not answer" in shown.said.value:
@@ -134,6 +136,6 @@ def test_a_dead_server_is_said_in_the_dashboard():
 
 
 def test_prometheus_gets_host_and_port():
-    assert live.prometheus(["http://x:1/metrics"]) == live.prometheus(["x:1"])
+    assert dashboard.prometheus(["http://x:1/metrics"]) == dashboard.prometheus(["x:1"])
     with pytest.raises(SparkbookError, match="HOST:PORT"):
-        live.prometheus([""])
+        dashboard.prometheus([""])

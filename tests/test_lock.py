@@ -5,7 +5,8 @@ import hashlib
 import json
 
 import pytest
-from sparkbook import lock, recipes, store
+from sparkbook import lock, recipes
+from sparkbook.checkpoint import store
 from sparkbook.errors import SparkbookError
 from sparkbook.host.probes import Ran
 from sparkbook.recipes import Launch

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from sparkbook.errors import SparkbookError
 from sparkbook.metrics import Metrics
-from sparkbook.metrics_doctor import Telemetry, deltas, diagnose_metrics
+from sparkbook.metrics.diagnose import Telemetry, deltas, diagnose_metrics
 
 DATA = Path(__file__).parent / "data" / "metrics"
 
@@ -212,7 +212,7 @@ def test_successors_are_names_of_the_newest_release():
     import re
 
     from sparkbook import releases
-    from sparkbook.metrics_doctor import SUCCESSORS
+    from sparkbook.metrics.diagnose import SUCCESSORS
 
     now = set(releases.get(releases.newest()).metrics)
     for name, instead in SUCCESSORS.items():

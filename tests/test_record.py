@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 from sparkbook import host, logs
+from sparkbook.bundle import Scrubber, record
 from sparkbook.cli import app
 from sparkbook.errors import SparkbookError
 from sparkbook.host.machine import read_machine, recorded
 from sparkbook.metrics import Metrics
-from sparkbook.record import Scrubber, record
 from typer.main import get_command
 
 DATA = Path(__file__).parent / "data"

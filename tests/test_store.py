@@ -5,8 +5,7 @@ from __future__ import annotations
 import huggingface_hub
 import pytest
 from sparkbook import recipes
-from sparkbook.recipes.schema import Recipe
-from sparkbook.store import (
+from sparkbook.checkpoint.store import (
     Disk,
     disk_needed,
     download_lines,
@@ -16,6 +15,7 @@ from sparkbook.store import (
     torn,
     write_cache,
 )
+from sparkbook.recipes.schema import Recipe
 
 
 def _recipe(
@@ -129,7 +129,7 @@ def test_mounts_say_what_to_do_before_the_start(tmp_path):
 
 def test_a_mount_that_belongs_to_somebody_else(tmp_path, monkeypatch):
     (tmp_path / "vllm").mkdir()
-    monkeypatch.setattr("sparkbook.store.os.getuid", lambda: 12345)
+    monkeypatch.setattr("sparkbook.checkpoint.store.os.getuid", lambda: 12345)
     (foreign,) = mounts(recipes.load("qwen3.6-35b-a3b-nvfp4"), tmp_path)
     assert (foreign.yours, foreign.todo) == (False, 'sudo chown -R "$USER" ~/vllm')
 

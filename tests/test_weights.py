@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 from sparkbook import weights
+from sparkbook.checkpoint.store import snapshot, torn
 from sparkbook.recipes.schema import Recipe
-from sparkbook.store import snapshot, torn
 from sparkbook.weights import WeightsError, fetch, needed, prune, verify
 
 _spec = importlib.util.spec_from_file_location("hub", Path(__file__).with_name("hub.py"))
@@ -25,7 +25,7 @@ sys.modules["hub"] = hub_module
 _spec.loader.exec_module(hub_module)
 
 TOKEN = "hf_the_token_of_a_test"
-TINY = Path(weights.__file__).parent / "serve" / "models" / "tiny-dense"
+TINY = Path(weights.__file__).parents[1] / "serve" / "models" / "tiny-dense"
 
 
 def shard(size: int, seed: int = 0) -> bytes:
@@ -324,7 +324,7 @@ def test_ctrl_c_ends_cleanly_and_the_next_fetch_goes_on(hub, tmp_path):
     environment = {
         **os.environ,
         "HF_ENDPOINT": hub.url,
-        "PYTHONPATH": str(Path(weights.__file__).parents[1]),
+        "PYTHONPATH": str(Path(weights.__file__).parents[2]),
     }
     process = subprocess.Popen(
         [sys.executable, "-c", code, str(file)],

@@ -8,7 +8,7 @@ import datetime
 import threading
 import time
 
-from sparkbook import live
+from sparkbook import dashboard
 from sparkbook.bench import load, prompts
 from sparkbook.serve import embedded
 
@@ -41,14 +41,14 @@ def main() -> None:
         thread = threading.Thread(target=work, daemon=True)
         thread.start()
         stop, looks = threading.Event(), []
-        for one in live.watch(engine.endpoint, 1.0, stop=stop):
+        for one in dashboard.watch(engine.endpoint, 1.0, stop=stop):
             looks.append(one)
             if one.t_s >= SECONDS:
                 break
         date = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-        live.write(
+        dashboard.write(
             looks,
-            live.RECORDED,
+            dashboard.RECORDED,
             engine="vLLM " + engine.endpoint.get("/version").json()["version"],
             model=engine.endpoint.model,
             machine="this project's CPU engine, 2 cores",

@@ -1,5 +1,5 @@
 // The start page's chooser: shows what the page's own data says of a recipe, a use and a memory. Every answer was worked out when the site
-// was assembled (sparkbook.book.chooser); nothing is computed here. Without this script the page has a table of all recipes.
+// was assembled (sparkbook.site.chooser); nothing is computed here. Without this script the page has a table of all recipes.
 (() => {
   "use strict";
 

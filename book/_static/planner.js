@@ -1,5 +1,5 @@
 // The planner in the page: a form that makes a `sparkbook plan` line, and runs that line in the page when the reader asks. Nothing is worked
-// out here: the answer is the command's (sparkbook.book.in_page, by Pyodide in a worker), and nothing is loaded before the button is pressed.
+// out here: the answer is the command's (sparkbook.site.in_page, by Pyodide in a worker), and nothing is loaded before the button is pressed.
 (() => {
   "use strict";
 

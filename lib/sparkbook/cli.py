@@ -607,7 +607,7 @@ def _fix(source: str, report: Any, release: str | None, codes: list[str]) -> tup
     fixed, again = linter.repair(report, release, codes)
     path = formats.file_of(source) if source != "-" else None
     if fixed != report.text and path is not None and path.is_file():
-        from sparkbook.files import write_text
+        from sparkbook.util.files import write_text
 
         write_text(path, fixed)
     return again, linter.difference(
@@ -864,7 +864,7 @@ def record(
     """
     from pathlib import Path
 
-    from sparkbook import record as recorder
+    from sparkbook import bundle as recorder
 
     def read(path: str) -> str:
         return (_standard_input().read() if path == "-" else Path(path).read_bytes()).decode(
@@ -1022,7 +1022,7 @@ def metrics(
     import time
 
     from sparkbook.metrics import Metrics
-    from sparkbook.metrics_doctor import Telemetry, diagnose_metrics
+    from sparkbook.metrics.diagnose import Telemetry, diagnose_metrics
 
     if release:
         from sparkbook import releases
@@ -1808,7 +1808,7 @@ def lock_make(
         launcher.lock_of(source, name=name, deep=deep, plan=_planned(source), bench=measured)
     )
     if output:
-        from sparkbook.files import write_text
+        from sparkbook.util.files import write_text
 
         write_text(Path(output).expanduser(), text)
     else:
@@ -1938,9 +1938,11 @@ def kernels_test(
     """Check the kernels on this machine's GPU against the numpy reference. Exit 0 all hold, 1 one
     does not, 2 no GPU or no torch.
     """
-    from sparkbook.kernels import check
+    from sparkbook.kernels import selftest
 
-    done = check.run(quick=quick, say=lambda one: None if as_json else typer.echo(check.line(one)))
+    done = selftest.run(
+        quick=quick, say=lambda one: None if as_json else typer.echo(selftest.line(one))
+    )
     if as_json:
         _print_json(
             {
@@ -1971,7 +1973,7 @@ def kernels_bench(
         quick=quick, say=lambda line: None if as_json else typer.echo(line)
     ).to_dict()
     if out:
-        from sparkbook.files import write_text
+        from sparkbook.util.files import write_text
 
         write_text(out, json.dumps(report, indent=1) + "\n")
     if as_json:
@@ -2140,12 +2142,12 @@ def monitor(
     """Write a Grafana dashboard or a Prometheus configuration for vLLM servers, from the panels
     that the book's live view draws.
     """
-    from sparkbook import live
+    from sparkbook import dashboard
 
     if form == "grafana":
-        _print_json(live.grafana())
+        _print_json(dashboard.grafana())
     elif form == "prometheus":
-        typer.echo(live.prometheus(server or ["127.0.0.1:8000"]), nl=False)
+        typer.echo(dashboard.prometheus(server or ["127.0.0.1:8000"]), nl=False)
     else:
         raise SparkbookError(f"there is no form '{form}'; there are grafana and prometheus")
 
@@ -2267,7 +2269,7 @@ def book(
     """
     from pathlib import Path
 
-    from sparkbook.book import batch, batch_workers
+    from sparkbook.runner import batch, batch_workers
 
     if target not in ("auto", "plan"):
         raise SparkbookError(f"--target is auto or plan, not '{target}'")

@@ -17,7 +17,8 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from sparkbook import recipes, store
+from sparkbook import recipes
+from sparkbook.checkpoint import store
 from sparkbook.errors import SparkbookError
 from sparkbook.findings import Finding, Findings, Severity
 from sparkbook.host.probes import Ran, run
@@ -149,7 +150,7 @@ _EXAMPLES: dict[str, tuple[str, Any, Any]] = {
 
 def page(rule: Rule) -> str:
     """A rule's section of the book, in Markdown, with its example compared now."""
-    from sparkbook.checks import section_page
+    from sparkbook.rules import section_page
 
     path, before, after = _EXAMPLES[rule.name]
     moved = Change(f"{rule.name}.{path}", before, after)

@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from sparkbook import bench, live, record
+from sparkbook import bench, bundle, dashboard
 from sparkbook.bench import commands, equality, load, prompts, telemetry
 from sparkbook.bench.results import Report
 from sparkbook.cli import app
@@ -73,8 +73,8 @@ VERBS = {
     "advise": lambda url: commands.advice_of_server(url, 0.1, 0.05, 0.02),
     "prewarm": lambda url: warm_up(Endpoint(url, "m"), at_most=1, timeout_s=SHORT_S),
     "serve": lambda url: ready.wait_ready(Endpoint(url, "m"), deadline_s=0.6),
-    "monitor": lambda url: next(live.watch(Endpoint(url), 0.05)),
-    "record": lambda url: record.served(url),
+    "monitor": lambda url: next(dashboard.watch(Endpoint(url), 0.05)),
+    "record": lambda url: bundle.served(url),
 }
 CHATS = {"bench", "equal", "prewarm"}
 """They are sent to a server that lists its models; the others to one that misbehaves on each path."""

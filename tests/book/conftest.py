@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import nbformat
 import pytest
 import yaml
-from sparkbook.book.project import Project
+from sparkbook.runner.project import Project
 
 if TYPE_CHECKING:
     from chromium import Tab
@@ -105,9 +105,9 @@ def small_book(tmp_path_factory: pytest.TempPathFactory) -> Project:
     """
     import io
 
-    from sparkbook.book import vendor
-    from sparkbook.book.build import build
-    from sparkbook.book.project import here
+    from sparkbook.runner.project import here
+    from sparkbook.site import vendor
+    from sparkbook.site.build import build
 
     root = tmp_path_factory.mktemp("book")
     for name in (
@@ -124,7 +124,7 @@ def small_book(tmp_path_factory: pytest.TempPathFactory) -> Project:
     shutil.copyfile(ROOT / "book" / "how-to-read.md", root / "book" / "how-to-read.md")
     (root / "book" / "intro.md").write_text(INTRO, "utf-8")
     overview = (
-        "from sparkbook import recipes\nfrom sparkbook.book import"
+        "from sparkbook import recipes\nfrom sparkbook.site import"
         f" present\npresent.overview([recipes.load(name) for name in {RECIPES!r}])"
     )
     number = "factor: int = 2  # what is multiplied"

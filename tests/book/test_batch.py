@@ -20,9 +20,9 @@ from pathlib import Path
 import nbformat
 import psutil
 import pytest
-from sparkbook.book import batch
-from sparkbook.book.batch import Job, Result
 from sparkbook.errors import SparkbookError
+from sparkbook.runner import batch
+from sparkbook.runner.batch import Job, Result
 
 LIB = Path(batch.__file__).parents[2]
 SPARKBOOK = [sys.executable, "-c", "from sparkbook.cli import main; main()"]
@@ -136,7 +136,7 @@ def test_no_secret_is_a_parameter_and_none_is_printed(
 
 def test_the_whole_book_is_every_chapter_and_every_recipes_page() -> None:
     from sparkbook import recipes
-    from sparkbook.book.project import here
+    from sparkbook.runner.project import here
 
     jobs = batch.jobs([], {}, target="plan")
     assert len(jobs) == len(here().chapters()) + len(recipes.ids())
@@ -427,7 +427,7 @@ def test_a_killed_driver_leaves_no_process_and_loses_nothing(
 def test_a_cluster_that_is_not_there_is_said_at_once(
     notebook: Path, tmp_path: Path, address: str
 ) -> None:
-    from sparkbook.book.batch_workers import made
+    from sparkbook.runner.batch_workers import made
 
     with pytest.raises(SparkbookError, match=f"no Ray cluster answers at {address}"):
         made(1, address, print)

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from chromium import Tab, find, served
 from matplotlib.image import imread
-from sparkbook.book.project import Project
+from sparkbook.runner.project import Project
 
 pytestmark = [
     pytest.mark.browser,

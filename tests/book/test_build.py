@@ -18,12 +18,13 @@ from pathlib import Path
 import psutil
 import pytest
 from sparkbook import recipes
-from sparkbook.book import build as builder
-from sparkbook.book import notebooks, site
-from sparkbook.book.fingerprint import Fingerprints
-from sparkbook.book.pages import pages, select
-from sparkbook.book.project import Project
 from sparkbook.errors import SparkbookError
+from sparkbook.runner import notebooks
+from sparkbook.runner.fingerprint import Fingerprints
+from sparkbook.runner.pages import pages, select
+from sparkbook.runner.project import Project
+from sparkbook.site import build as builder
+from sparkbook.site import site
 
 pytestmark = pytest.mark.kernel
 
@@ -65,8 +66,8 @@ def test_a_build_with_nothing_to_do_imports_nothing_heavy(book: Make) -> None:
     project = book({"01_a": ["print(target)"]})
     run(project)
     code = (
-        "import sys; from pathlib import Path; from sparkbook.book import build, site; from"
-        " sparkbook.book.project import Project\nsite.publish = lambda *_: None\nassert"
+        "import sys; from pathlib import Path; from sparkbook.site import build, site; from"
+        " sparkbook.runner.project import Project\nsite.publish = lambda *_: None\nassert"
         f" build.build(Project(Path({str(project.root)!r}), recipes=())).fresh == 1\nprint([name"
         " for name in ('papermill', 'nbclient', 'sphinx', 'matplotlib', 'vllm') if name in"
         " sys.modules])"
@@ -280,14 +281,18 @@ class TestFingerprint:
             ("from sparkbook.kernels import build", "kernels/gemv.cu", True),
             ("from sparkbook.plots import kernels as plots", "kernels/results/h100.json", True),
             ("print(target)", "kernels/gemv.cu", False),
-            ("from sparkbook.book import notebooks, batch", "lib/sparkbook/book/batch.py", True),
             (
-                "from sparkbook.book import (\n    batch,\n    batch_workers,\n)",
-                "lib/sparkbook/book/batch_workers.py",
+                "from sparkbook.runner import notebooks, batch",
+                "lib/sparkbook/runner/batch.py",
                 True,
             ),
-            ("from sparkbook.book.batch import run", "lib/sparkbook/book/batch.py", True),
-            ("from sparkbook.book import notebooks", "lib/sparkbook/book/batch.py", False),
+            (
+                "from sparkbook.runner import (\n    batch,\n    batch_workers,\n)",
+                "lib/sparkbook/runner/batch_workers.py",
+                True,
+            ),
+            ("from sparkbook.runner.batch import run", "lib/sparkbook/runner/batch.py", True),
+            ("from sparkbook.runner import notebooks", "lib/sparkbook/runner/batch.py", False),
         ],
     )
     def test_what_a_chapter_names_in_its_code(
@@ -306,8 +311,8 @@ class TestFingerprint:
         ("file", "chapter", "model"),
         [
             ("units.py", True, True),
-            ("book/present.py", True, True),
-            ("book/site.py", False, False),
+            ("site/present.py", True, True),
+            ("site/site.py", False, False),
             ("recipes/recipe.schema.json", True, True),
             ("recipes/catalogue/gpt-oss-20b.yaml", True, False),
         ],
@@ -357,9 +362,9 @@ class TestFingerprint:
 def command(project: Project) -> list[str]:
     """The builder as a process of its own, without a site to build."""
     code = (
-        "import sys; from pathlib import Path; from sparkbook.book import __main__ as"
+        "import sys; from pathlib import Path; from sparkbook.site import __main__ as"
         " cli\ncli.Project = lambda root:"
-        " __import__('sparkbook.book.project').book.project.Project(root,"
+        " __import__('sparkbook.runner.project').book.project.Project(root,"
         f" recipes=())\nsys.exit(cli.main(['--root', {str(project.root)!r}, 'build']))"
     )
     return [sys.executable, "-c", code]

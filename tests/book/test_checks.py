@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from sparkbook.book.rules import code_families, rule_pages
+from sparkbook.site.rule_pages import code_families, rule_pages
 
 KINDS = set(
     yaml.safe_load((Path(__file__).parents[1] / "data" / "logs" / "kinds.yaml").read_text("utf-8"))

@@ -14,11 +14,11 @@ import pytest
 from chromium import browser, find
 from click.testing import CliRunner
 from sparkbook import recipes
-from sparkbook.book import chooser
 from sparkbook.cli import app
 from sparkbook.lint.case import Case
 from sparkbook.lint.reading import from_launch
 from sparkbook.plan import request
+from sparkbook.site import chooser
 from typer.main import get_command
 
 STATIC = Path(__file__).resolve().parents[2] / "book" / "_static"

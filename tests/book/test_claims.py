@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 from sparkbook import recipes
-from sparkbook.book import claims, notebooks
-from sparkbook.book.pages import Page, as_published
 from sparkbook.errors import SparkbookError
+from sparkbook.register import claims
+from sparkbook.runner import notebooks
+from sparkbook.runner.pages import Page, as_published
 
 ROOT = Path(__file__).resolve().parents[2]
 CHAPTERS = {

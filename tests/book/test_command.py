@@ -3,7 +3,7 @@
 import socket
 
 import pytest
-from sparkbook.book.__main__ import main
+from sparkbook.site.__main__ import main
 
 
 @pytest.fixture

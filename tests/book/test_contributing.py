@@ -12,10 +12,11 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 from sparkbook import lint, recipes
-from sparkbook.book import flags, notebooks
 from sparkbook.cli import app
 from sparkbook.lint.rule import RULES
 from sparkbook.logs.signatures import load
+from sparkbook.runner import notebooks
+from sparkbook.site import flags
 from typer.main import get_command
 
 PAGE = (Path(__file__).resolve().parents[2] / "CONTRIBUTING.md").read_text("utf-8")

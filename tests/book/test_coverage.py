@@ -8,8 +8,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from sparkbook.book import coverage
-from sparkbook.book.project import here
+from sparkbook.register import coverage
+from sparkbook.runner.project import here
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCUMENTS = os.environ.get("SPARKBOOK_DOCUMENTS", "")

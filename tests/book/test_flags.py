@@ -9,10 +9,10 @@ import re
 
 import pytest
 from sparkbook import lint, recipes, releases
-from sparkbook.book import flags, record
-from sparkbook.book.links import Linker, addresses
-from sparkbook.book.rules import rule_pages, speaking_of
 from sparkbook.logs.signatures import signatures
+from sparkbook.site import flags, record
+from sparkbook.site.links import Linker, addresses
+from sparkbook.site.rule_pages import rule_pages, speaking_of
 
 MODELS = {recipe.id: recipe.slug for recipe in recipes.all()}
 CHAPTER = (

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import nbformat
 import pytest
-from sparkbook.book import notebooks
+from sparkbook.runner import notebooks
 
 SANITIZE = Path(__file__).parents[1] / "sanitize.cfg"
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import nbformat
 import pytest
-from sparkbook.book import notebooks
 from sparkbook.errors import SparkbookError
+from sparkbook.runner import notebooks
 
 pytestmark = pytest.mark.kernel
 

@@ -22,8 +22,8 @@ from typing import Any
 import pytest
 from chromium import Quiet, Tab, find, served
 from sparkbook import recipes
-from sparkbook.book import chooser, planner, vendor
-from sparkbook.book.project import here
+from sparkbook.runner.project import here
+from sparkbook.site import chooser, planner, vendor
 
 ROOT = Path(__file__).resolve().parents[2]
 IDS = [recipe.id for recipe in chooser.chosen(recipes.ids())]
@@ -66,7 +66,7 @@ HERE = """
 import json, sys
 before, opened = set(sys.modules), set()
 sys.addaudithook(lambda event, given: opened.add(str(given[0])) if event == "open" else None)
-from sparkbook.book import in_page
+from sparkbook.site import in_page
 answers = {line: json.loads(in_page.answer(line)) for line in json.load(sys.stdin)}
 modules = {str(module.__file__) for name, module in list(sys.modules.items()) if name not in before and getattr(module, "__file__", None)}
 json.dump([answers, sorted(modules | {name for name in opened if name.endswith((".json", ".yaml"))})], sys.stdout)
@@ -76,7 +76,7 @@ json.dump([answers, sorted(modules | {name for name in opened if name.endswith((
 def answered(monkeypatch: pytest.MonkeyPatch, command: Callable[[], None]) -> dict[str, Any]:
     """What a page gets where the command does this."""
     monkeypatch.setenv("TYPER_USE_RICH", "0")  # as the module sets it for good where nobody has
-    from sparkbook.book import in_page
+    from sparkbook.site import in_page
 
     monkeypatch.setattr("sparkbook.cli.main", command)
     return json.loads(in_page.answer("sparkbook plan gpt-oss-120b"), parse_constant=pytest.fail)

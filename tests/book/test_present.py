@@ -8,12 +8,12 @@ import subprocess
 
 import pytest
 from sparkbook import plan, recipes
-from sparkbook.bandwidth import published_points
-from sparkbook.book import present
+from sparkbook.checkpoint.bandwidth import published_points
+from sparkbook.checkpoint.store import download_lines
 from sparkbook.formats import FORMATS
 from sparkbook.plots import published as plots
 from sparkbook.recipes import Recipe
-from sparkbook.store import download_lines
+from sparkbook.site import present
 
 ALL = recipes.all()
 

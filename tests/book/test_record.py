@@ -7,9 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sparkbook.book import claims, fingerprint, links, notebooks, record
-from sparkbook.book.pages import Page
-from sparkbook.book.project import Project, here
+from sparkbook.register import claims
+from sparkbook.runner import fingerprint, notebooks
+from sparkbook.runner.pages import Page
+from sparkbook.runner.project import Project, here
+from sparkbook.site import links, record
 
 
 def page(

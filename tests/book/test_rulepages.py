@@ -6,8 +6,8 @@ import functools
 import re
 
 from sparkbook import lint
-from sparkbook.book.rules import code_families, code_tables, index, rule_pages
 from sparkbook.logs.signatures import signatures
+from sparkbook.site.rule_pages import code_families, code_tables, index, rule_pages
 
 
 @functools.cache

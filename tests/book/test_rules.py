@@ -7,8 +7,8 @@ import re
 from pathlib import Path
 
 import pytest
-from sparkbook.book import notebooks
-from sparkbook.book.project import TEMPLATE, here
+from sparkbook.runner import notebooks
+from sparkbook.runner.project import TEMPLATE, here
 
 PROJECT = here()
 ALL = sorted((PROJECT.root / "notebooks").glob("[!.]*.ipynb"))

@@ -11,8 +11,8 @@ from urllib.parse import quote
 import pytest
 from chromium import browser, find, served
 from sparkbook import logs
-from sparkbook.book import search
 from sparkbook.logs.signatures import signatures
+from sparkbook.site import search
 
 MODELS = {"gpt-oss-120b": "gpt-oss-120b"}
 ROOT = Path(__file__).resolve().parents[2]

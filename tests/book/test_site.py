@@ -12,12 +12,13 @@ import sys
 from pathlib import Path
 
 import pytest
-from sparkbook.book import notebooks, planner, site
-from sparkbook.book.build import build
-from sparkbook.book.check import check
-from sparkbook.book.pages import as_published, pages
-from sparkbook.book.project import Project, toc_files
 from sparkbook.errors import SparkbookError
+from sparkbook.runner import notebooks
+from sparkbook.runner.pages import as_published, pages
+from sparkbook.runner.project import Project, toc_files
+from sparkbook.site import planner, site
+from sparkbook.site.build import build
+from sparkbook.site.linkcheck import check
 
 
 def write(folder: Path, files: dict[str, str]) -> Path:

@@ -104,7 +104,7 @@ def test_a_wrong_interface(two_nodes, second, said):
 
 
 def test_staging_makes_another_revision_the_same(two_nodes, tmp_path):
-    from sparkbook.store import write_cache
+    from sparkbook.checkpoint.store import write_cache
 
     old, new = "1" * 40, "2" * 40
     here, there = tmp_path / "a", tmp_path / "b"

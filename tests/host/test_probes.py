@@ -14,10 +14,10 @@ import docker
 import httpx
 import pytest
 from sparkbook import host, recipes
+from sparkbook.checkpoint.store import write_cache
 from sparkbook.host.machine import Docker
 from sparkbook.host.probes import Access, Ran, _blocks, find_token, look, run
 from sparkbook.recipes.schema import Recipe
-from sparkbook.store import write_cache
 from typer.testing import CliRunner
 
 SMI = """\

@@ -6,10 +6,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from sparkbook.book import claims, notebooks
 from sparkbook.errors import SparkbookError
 from sparkbook.kernels import build, instructions, reference, results, weights24
 from sparkbook.plots import kernels as plots
+from sparkbook.register import claims
+from sparkbook.runner import notebooks
 
 ROOT = build.sources().parent
 CHAPTER = ROOT / "notebooks" / "14_nvfp4_claims.ipynb"

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 from sparkbook import logs
-from sparkbook.logs import live
+from sparkbook.logs import follow
 
 DATA = Path(__file__).parents[1] / "data" / "logs"
 
@@ -49,4 +49,4 @@ def test_an_echo_waits_for_the_cause():
 
 
 def test_the_example():
-    assert doctest.testmod(live).failed == 0 and doctest.testmod(live).attempted
+    assert doctest.testmod(follow).failed == 0 and doctest.testmod(follow).attempted

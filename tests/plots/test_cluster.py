@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 from sparkbook.checkpoint.values import Range
 from sparkbook.cluster import advice, checks
-from sparkbook.cluster.recordings import NAMES, recorded
+from sparkbook.cluster.fixtures import NAMES, recorded
 from sparkbook.errors import SparkbookError
 from sparkbook.plan import request
 from sparkbook.plots import cluster as plots

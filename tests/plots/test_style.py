@@ -13,9 +13,9 @@ from pathlib import Path
 import matplotlib
 import numpy as np
 import pytest
-from sparkbook.book import notebooks
 from sparkbook.plots import cluster, style
 from sparkbook.plots.style import COLOURS, DARK, GRID, INK, PAPER
+from sparkbook.runner import notebooks
 
 ROOT = Path(__file__).resolve().parents[2]
 SIDES = {"light": {colour: colour for colour in DARK}, "dark": DARK}

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from sparkbook.book import notebooks
+from sparkbook.runner import notebooks
 
 NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
 CANARIES = {

@@ -24,9 +24,9 @@ from sparkbook.bench.compare import Comparison
 from sparkbook.bench.equality import Answer, Equality
 from sparkbook.bench.equality import compare as equal
 from sparkbook.bench.results import Cell, Figures, Report, Request
-from sparkbook.checks import Family, Hit
 from sparkbook.errors import SparkbookError
 from sparkbook.findings import Findings
+from sparkbook.rules import Family, Hit
 
 WORTH = 1.05
 """Speculation is kept if even the lower end of the interval gains 5 %: an engine with one moving

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any
 from sparkbook.bench import exchange, gate, load, tables
 from sparkbook.bench.results import Report
 from sparkbook.errors import SparkbookError
-from sparkbook.files import write_text
 from sparkbook.findings import Findings
 from sparkbook.serve.endpoint import Endpoint, key_from_environment
+from sparkbook.util.files import write_text
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -440,7 +440,7 @@ def advice_of_server(
 
     from sparkbook.bench import advise
     from sparkbook.metrics import Metrics
-    from sparkbook.metrics_doctor import deltas
+    from sparkbook.metrics.diagnose import deltas
 
     endpoint = Endpoint(url.rstrip("/").removesuffix("/v1"), "", key_from_environment())
     before = Metrics.parse(endpoint.metrics_text())

@@ -15,11 +15,11 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from sparkbook import own_yaml
 from sparkbook.bench import stats
 from sparkbook.bench.results import Cell, Report, Verdict
 from sparkbook.bench.telemetry import Trace, known
 from sparkbook.findings import Finding, Findings, Severity
+from sparkbook.util import own_yaml
 
 
 @dataclass(frozen=True)
@@ -85,7 +85,7 @@ def page(rule: Rule) -> str:
     what the gate says of them now.
     """
     from sparkbook.bench import examples
-    from sparkbook.checks import section_page
+    from sparkbook.rules import section_page
 
     shown, severities = [], []
     for title, example in zip(("Fails", "Passes"), examples.CASES[rule.code], strict=True):

@@ -35,7 +35,7 @@ from sparkbook.bench.results import (
 )
 from sparkbook.errors import SparkbookError
 from sparkbook.metrics import Metrics
-from sparkbook.metrics_doctor import Deltas, deltas
+from sparkbook.metrics.diagnose import Deltas, deltas
 from sparkbook.serve.endpoint import Endpoint
 
 Progress = Callable[[str, int, int | None], None]

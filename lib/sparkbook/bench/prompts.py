@@ -16,8 +16,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from sparkbook import own_yaml
 from sparkbook.errors import SparkbookError
+from sparkbook.util import own_yaml
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from sparkbook.errors import SparkbookError
-from sparkbook.files import write_text
+from sparkbook.util.files import write_text
 
 T = TypeVar("T")
 

@@ -18,8 +18,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from sparkbook.bench import stats
 from sparkbook.errors import SparkbookError
-from sparkbook.files import write_text
 from sparkbook.findings import Finding
+from sparkbook.util.files import write_text
 
 SCHEMA = "sparkbench/1"
 FEW_FOR_P99 = 100

@@ -1,5 +1,5 @@
 """The tables in which speeds are usually told, from reports: header and rows, for
-`sparkbook.tables.table` or a terminal.
+`sparkbook.util.tables.table` or a terminal.
 
 Their form is that of the published DFlash figures (https://github.com/AEON-7/vllm-dflash): by
 prompt class, by concurrency, by context, and one mode against another. tok/s and times carry their

@@ -9,11 +9,11 @@ import functools
 from pathlib import Path
 from typing import Any
 
-from sparkbook import own_yaml
-from sparkbook.bandwidth import BITS_PER_WEIGHT
+from sparkbook.checkpoint.bandwidth import BITS_PER_WEIGHT
 from sparkbook.checkpoint.config import dtype_bytes, geometry, parameters
 from sparkbook.checkpoint.values import Checkpoint, Quantization, Range, TensorClass, Weights
 from sparkbook.errors import SparkbookError
+from sparkbook.util import own_yaml
 
 FILE = Path(__file__).with_name("known.yaml")
 

@@ -25,12 +25,12 @@ from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any, Literal
 
-from sparkbook import own_yaml
 from sparkbook.checkpoint.values import Range
 from sparkbook.errors import SparkbookError
 from sparkbook.plan.decode import SPARK, Drafting, Machine, Reads, step
 from sparkbook.recipes.launch import Strict
 from sparkbook.units import GB, GIB
+from sparkbook.util import own_yaml
 
 if TYPE_CHECKING:
     from rich.text import Text

@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from sparkbook.checks import Family, Hit
 from sparkbook.cluster.fabric import Pair
 from sparkbook.cluster.inventory import Inventory, Node
 from sparkbook.cluster.nodes import Site, placed
 from sparkbook.cluster.ranks import Judged, RankState, first_fallen
+from sparkbook.rules import Family, Hit
 
 _RDMA_MTU, _SMALL_RTT_US = 4096, 500.0
 _ENOUGH = {"iperf3": 0.4, "nccl": 0.35, "python": 0.05}

@@ -8,13 +8,13 @@ import shlex
 import subprocess
 from collections.abc import Callable
 
+from sparkbook.checkpoint.store import checkpoints
 from sparkbook.cluster import checks
 from sparkbook.cluster.inventory import Inventory, Node
 from sparkbook.cluster.nodes import SSH_OPTIONS, Runner, Site, look, run_on, shell_path, words_on
 from sparkbook.errors import SparkbookError
 from sparkbook.findings import Findings
 from sparkbook.serve.stack import Stack, pinned_reference
-from sparkbook.store import checkpoints
 
 
 def model_place(stack: Stack) -> str | None:

@@ -213,7 +213,7 @@ def page(code: Code) -> str:
     doesn't, and its source.
     """
     from sparkbook import formats
-    from sparkbook.checks import section_page
+    from sparkbook.rules import section_page
 
     told = f", written with `--to {code.to}`" if code.to else ""
     examples = []

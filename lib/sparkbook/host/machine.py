@@ -16,10 +16,10 @@ from typing import Any
 import yaml
 from pydantic import ConfigDict, Field, ValidationError
 
-from sparkbook import own_yaml
 from sparkbook.errors import SparkbookError
 from sparkbook.host.memory import Memory, parse_meminfo
 from sparkbook.recipes.launch import Strict
+from sparkbook.util import own_yaml
 
 RECORDED = Path(__file__).with_name("recorded.yaml")
 

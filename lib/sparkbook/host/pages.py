@@ -10,11 +10,11 @@ from typing import Any
 
 import yaml
 
-from sparkbook.checks import section_page
 from sparkbook.findings import Finding, Severity
 from sparkbook.host.checks import check, check_nodes
 from sparkbook.host.machine import Machine, recorded
 from sparkbook.host.rules import RULES, Rule
+from sparkbook.rules import section_page
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class Section:
 
 
 class Pages:
-    """The family of rules, for `sparkbook.book.rules`: one page, a section a rule."""
+    """The family of rules, for `sparkbook.site.rule_pages`: one page, a section a rule."""
 
     prefix = "HOST"
     title = "The machine"
@@ -91,4 +91,4 @@ class Pages:
 
 
 HOST = Pages()
-"""For the list of families in `sparkbook.book.rules`."""
+"""For the list of families in `sparkbook.site.rule_pages`."""

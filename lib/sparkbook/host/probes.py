@@ -26,11 +26,18 @@ from email.utils import parsedate_to_datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from sparkbook.checkpoint.store import (
+    checkpoints,
+    local_commit,
+    local_folder,
+    model_store,
+    snapshot,
+    torn,
+)
 from sparkbook.errors import SparkbookError
 from sparkbook.host import machine as seen
 from sparkbook.host.machine import Machine, Wanted
 from sparkbook.recipes import Recipe
-from sparkbook.store import checkpoints, local_commit, local_folder, model_store, snapshot, torn
 from sparkbook.units import GB
 
 _TIMEOUT_S, _HUB_TIMEOUT_S = 20, 6

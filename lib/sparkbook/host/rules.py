@@ -10,8 +10,8 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict
 
-from sparkbook import own_yaml
 from sparkbook.findings import Severity
+from sparkbook.util import own_yaml
 
 
 class Rule(BaseModel):

@@ -196,7 +196,7 @@ def page(rule: Rule) -> str:
     """The page of one rule: what it catches and why, a failing and a passing example, its releases
     and its source.
     """
-    from sparkbook.checks import section_page
+    from sparkbook.rules import section_page
 
     span = (
         f"{rule.since or 'the first known'} to {rule.until or 'the newest known'}"

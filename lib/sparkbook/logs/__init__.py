@@ -8,7 +8,7 @@ or that all is well.
 
 from sparkbook.logs.diagnose import Diagnosis, Doctor, diagnose
 from sparkbook.logs.facts import Facts, parse_facts
-from sparkbook.logs.live import Follower
+from sparkbook.logs.follow import Follower
 from sparkbook.logs.reader import Event, Reader, events
 from sparkbook.logs.signatures import Signature, Signatures, signatures
 from sparkbook.logs.story import Phase, Story

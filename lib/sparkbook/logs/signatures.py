@@ -16,9 +16,9 @@ from typing import Any, Literal
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
-from sparkbook import own_yaml
 from sparkbook.errors import SparkbookError
 from sparkbook.findings import Severity
+from sparkbook.util import own_yaml
 
 Role = Literal["cause", "consequence", "state", "noise"]
 FILE = Path(__file__).with_name("signatures.yaml")

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from sparkbook.checks import Family, Hit
 from sparkbook.findings import Finding
 from sparkbook.logs.story import Story
+from sparkbook.rules import Family, Hit
 
 
 def _diagnosed(log: str) -> Iterable[Finding]:

@@ -22,7 +22,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, Literal
 
-from sparkbook.bandwidth import GB10_BANDWIDTH_GB_S, GB10_READ_GB_S, distinct_experts
+from sparkbook.checkpoint.bandwidth import GB10_BANDWIDTH_GB_S, GB10_READ_GB_S, distinct_experts
 from sparkbook.errors import SparkbookError
 from sparkbook.units import GB
 

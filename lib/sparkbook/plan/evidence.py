@@ -17,8 +17,7 @@ from typing import TYPE_CHECKING, Literal
 
 from pydantic import Field
 
-from sparkbook import own_yaml
-from sparkbook.bandwidth import BITS_PER_WEIGHT
+from sparkbook.checkpoint.bandwidth import BITS_PER_WEIGHT
 from sparkbook.plan.decode import (
     SPARK,
     Drafting,
@@ -35,6 +34,7 @@ from sparkbook.recipes import Recipe
 from sparkbook.recipes.launch import Strict
 from sparkbook.recipes.schema import Source
 from sparkbook.units import GB
+from sparkbook.util import own_yaml
 
 if TYPE_CHECKING:
     from sparkbook.plan.memory import Setup

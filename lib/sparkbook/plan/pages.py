@@ -45,7 +45,7 @@ SECTIONS = {code: Section(code) for code in CODES}
 
 def page(section: Section) -> str:
     """A finding's section, in Markdown."""
-    from sparkbook.checks import section_page
+    from sparkbook.rules import section_page
 
     code = CODES[section.code]
     examples = [

@@ -271,7 +271,7 @@ def load_calibration(path: Path) -> Calibration:
 
 def save_calibration(path: Path, calibration: Calibration) -> None:
     """Writes a calibration for `load_calibration`."""
-    from sparkbook.files import write_text
+    from sparkbook.util.files import write_text
 
     path.parent.mkdir(parents=True, exist_ok=True)
     write_text(path, json.dumps(asdict(calibration), indent=2) + "\n")

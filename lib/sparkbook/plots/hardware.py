@@ -10,12 +10,12 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 from packaging.version import Version
 
-from sparkbook.bandwidth import Point, distinct_experts
+from sparkbook.checkpoint.bandwidth import Point, distinct_experts
+from sparkbook.checkpoint.store import Disk
 from sparkbook.host import ReportedHost
 from sparkbook.landscape import Release
 from sparkbook.plots import style
 from sparkbook.plots.style import INK, Chart, book_style
-from sparkbook.store import Disk
 
 BLUE, ORANGE, GREEN, _, PALE, _ = style.COLOURS
 

@@ -17,7 +17,7 @@ from matplotlib.text import Text
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 from matplotlib.transforms import Bbox
 
-from sparkbook.bandwidth import GB10_BANDWIDTH_GB_S
+from sparkbook.checkpoint.bandwidth import GB10_BANDWIDTH_GB_S
 from sparkbook.plan import evidence
 from sparkbook.plan.decode import SPARK, Speed, speed
 from sparkbook.plots import style

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from matplotlib.axes import Axes
 
-from sparkbook.bandwidth import GB10_BANDWIDTH_GB_S
+from sparkbook.checkpoint.bandwidth import GB10_BANDWIDTH_GB_S
 from sparkbook.plots.style import COLOURS, Chart, axes, book_style
 from sparkbook.recipes import Recipe
 from sparkbook.recipes.schema import Accuracy, Speed
@@ -102,7 +102,7 @@ def best_single(recipe: Recipe) -> float | None:
     there is none.
 
     Of a range it is the upper end, of an average and a peak the average, as in
-    `sparkbook.bandwidth.published_points`.
+    `sparkbook.checkpoint.bandwidth.published_points`.
 
     Figures of other machines stand on the recipe's page, each with its machine; beside a Spark's
     they would mislead.

@@ -17,7 +17,7 @@ from typing import Literal
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
-from sparkbook import own_yaml
+from sparkbook.util import own_yaml
 
 FILE = Path(__file__).parent / "images.yaml"
 _VERSION = r"(?P<vllm>\d+\.\d+\.\d+(?:\.post\d+|rc\d+)?)"

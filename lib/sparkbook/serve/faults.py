@@ -13,10 +13,10 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
-from sparkbook import own_yaml
 from sparkbook.errors import SparkbookError
 from sparkbook.findings import Finding, Severity
 from sparkbook.recipes.launch import is_secret
+from sparkbook.util import own_yaml
 
 FILE = Path(__file__).with_name("faults.yaml")
 

@@ -9,10 +9,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from sparkbook.checks import section_page
 from sparkbook.findings import Finding
 from sparkbook.formats import docker_run
 from sparkbook.host.memory import Memory
+from sparkbook.rules import section_page
 from sparkbook.serve.faults import Fault, explain, faults, filled, how_it_ended
 from sparkbook.serve.stack import AS_WRITTEN, Choices, given, request
 from sparkbook.serve.watchdog import Limits, Sample, admit, judge
@@ -170,7 +170,7 @@ class Section:
 
 
 class Pages:
-    """The family of rules, for `sparkbook.book.rules`: one page, a section a rule."""
+    """The family of rules, for `sparkbook.site.rule_pages`: one page, a section a rule."""
 
     prefix = "DOCK"
     title = "Starting, ending and guarding a container"
@@ -206,4 +206,4 @@ class Pages:
 
 
 DOCK = Pages()
-"""For the list of families in `sparkbook.book.rules`."""
+"""For the list of families in `sparkbook.site.rule_pages`."""

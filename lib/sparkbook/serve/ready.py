@@ -21,7 +21,7 @@ from urllib.parse import urlsplit
 
 from sparkbook.errors import SparkbookError
 from sparkbook.logs.diagnose import Diagnosis
-from sparkbook.logs.live import Follower
+from sparkbook.logs.follow import Follower
 from sparkbook.recipes.schema import Capabilities
 from sparkbook.serve.endpoint import Endpoint
 from sparkbook.serve.stream import StreamError, stream_chat

@@ -27,11 +27,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from sparkbook.checkpoint.store import (
+    Checkpoint,
+    checkpoints,
+    local_folder,
+    model_store,
+    snapshot,
+    torn,
+)
 from sparkbook.errors import SparkbookError
 from sparkbook.findings import Finding, Findings, Severity
 from sparkbook.recipes import Recipe
 from sparkbook.recipes.schema import PrepareStep
-from sparkbook.store import Checkpoint, checkpoints, local_folder, model_store, snapshot, torn
 from sparkbook.units import GB
 
 _CHUNK = 2**20
@@ -260,7 +267,7 @@ INTRO = (
 
 def page(rule: Rule) -> str:
     """A rule's section of the book, in Markdown."""
-    from sparkbook.checks import section_page
+    from sparkbook.rules import section_page
 
     text = f"{rule.text}\n\n**What to do:** {rule.fix.rstrip('.')}."
     examples = [

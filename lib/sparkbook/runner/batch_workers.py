@@ -25,9 +25,9 @@ from queue import Empty, Queue
 from types import FrameType
 from typing import Any
 
-from sparkbook.book import notebooks
-from sparkbook.book.batch import Job, Result, library_id, secret_values
 from sparkbook.errors import SparkbookError
+from sparkbook.runner import notebooks
+from sparkbook.runner.batch import Job, Result, library_id, secret_values
 
 RESOURCE = "spark"
 """The Ray resource that says how many notebooks a node runs at a time:
@@ -47,7 +47,7 @@ def run_job(job: dict[str, Any]) -> dict[str, Any]:
     Returns:
         A `Result` as plain data; `node` is the host's name.
     """
-    from sparkbook.book.build import shared_engine
+    from sparkbook.site.build import shared_engine
 
     began, clock = _now(), time.monotonic()
     text: str | None = None
@@ -323,7 +323,7 @@ class OnRay:
 
         def library() -> str:
             try:
-                from sparkbook.book.batch import library_id
+                from sparkbook.runner.batch import library_id
 
                 return library_id()
             except Exception as error:  # noqa: BLE001 - whatever keeps the library from loading is the answer

@@ -19,22 +19,21 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from sparkbook.book.project import Project
 from sparkbook.errors import SparkbookError
+from sparkbook.runner.project import Project
 
 MARK = "<!-- planner -->"
 """In a cell of a chapter: the planner stands here on the site."""
 
 OWN = (
     "__init__.py",
-    "bandwidth.py",
     "cli.py",
     "errors.py",
     "findings.py",
-    "own_yaml.py",
+    "util/*.py",
     "units.py",
-    "book/__init__.py",
-    "book/in_page.py",
+    "site/__init__.py",
+    "site/in_page.py",
     "checkpoint/*",
     "cluster/__init__.py",
     "cluster/advice.py",
@@ -173,8 +172,8 @@ def data(ids: Iterable[str], size: int, first: str | None = None) -> dict[str, A
         first: the recipe to begin with; the only one to choose where the page is its own.
     """
     from sparkbook import releases
-    from sparkbook.book import chooser
     from sparkbook.plan.kv import KV_WIDTH
+    from sparkbook.site import chooser
 
     found = [
         {"id": recipe.id, "title": recipe.title, "family": recipe.family}

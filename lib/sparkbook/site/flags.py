@@ -191,10 +191,10 @@ def page(flag: Flag, chapters: Iterable[tuple[str, str, str]]) -> str:
             explain it.
     """
     from sparkbook import releases
-    from sparkbook.checks import marked
     from sparkbook.lint import RULES, reference
     from sparkbook.logs.signatures import signatures
     from sparkbook.releases import changelog
+    from sparkbook.rules import marked
 
     presence = releases.presence("options", flag.name)
     parts = [f"# `--{flag.name}`", _badges(flag), flag.means]
@@ -261,7 +261,7 @@ def page(flag: Flag, chapters: Iterable[tuple[str, str, str]]) -> str:
 
 def _badges(flag: Flag) -> str:
     from sparkbook import releases
-    from sparkbook.book import record
+    from sparkbook.site import record
 
     known = releases.known()
     recipes = len({recipe.id for recipe, _ in flag.uses})
@@ -280,7 +280,7 @@ def of_recipe(recipe: Recipe, known: dict[str, Flag]) -> str:
     """For a recipe's page: the options of its line and the rules that speak of it or of the line
     that its source published, by name.
     """
-    from sparkbook.book.rules import speaking_of
+    from sparkbook.site.rule_pages import speaking_of
 
     mine = [
         f"`--{flag.name}`"

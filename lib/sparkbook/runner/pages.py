@@ -9,10 +9,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from sparkbook.book import claims, notebooks, record
-from sparkbook.book.fingerprint import Fingerprints
-from sparkbook.book.project import Project
 from sparkbook.errors import SparkbookError
+from sparkbook.register import claims
+from sparkbook.runner import notebooks
+from sparkbook.runner.fingerprint import Fingerprints
+from sparkbook.runner.project import Project
+from sparkbook.site import record
 
 Target = Literal["auto", "plan"]
 """`auto`: chapters run against an engine; `plan`: no engine is started, and pages say what was not

@@ -3,7 +3,7 @@ became of it.
 
 One file a document in `book/claims/`. A figure stands there once; chapters draw it:
 
-    >>> from sparkbook.book import claims
+    >>> from sparkbook.register import claims
     >>> print(claims.figure("guide-bandwidth"))
     273 GB/s
 
@@ -30,9 +30,9 @@ from typing import Any, Literal
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
-from sparkbook import own_yaml
 from sparkbook.errors import SparkbookError
 from sparkbook.releases.images import Source
+from sparkbook.util import own_yaml
 
 FOLDER = "book/claims"
 PAGE = "generated/claims"
@@ -453,7 +453,7 @@ def registers(folder: Path | None = None) -> dict[str, Register]:
         SparkbookError: a file is not in order, or an id stands twice.
     """
     if folder is None:
-        from sparkbook.book.project import here
+        from sparkbook.runner.project import here
 
         folder = here().root / FOLDER
     found: dict[str, Register] = {}
@@ -1094,7 +1094,7 @@ class Exempt(_Strict):
 
 def exempt(path: Path | None = None) -> list[Exempt]:
     """What `book/figures.yaml` lists."""
-    from sparkbook.book.project import here
+    from sparkbook.runner.project import here
 
     path = path or here().root / "book" / "figures.yaml"
     return [Exempt.model_validate(entry) for entry in own_yaml.read(path)]
@@ -1206,8 +1206,8 @@ def on_site(text: str, up: str = "../", seen: set[str] | None = None) -> str:
 @functools.cache
 def drawn() -> dict[str, list[str]]:
     """The chapters whose prose draws a figure of a claim, by the claim's id."""
-    from sparkbook.book import notebooks
-    from sparkbook.book.project import here
+    from sparkbook.runner import notebooks
+    from sparkbook.runner.project import here
 
     found: dict[str, list[str]] = {}
     for path in here().chapters():
@@ -1441,7 +1441,7 @@ def _home(place: str) -> str:
 def _exists(place: str) -> bool:
     """Whether the page of a place is in this book: a chapter or a recipe's page."""
     from sparkbook import recipes
-    from sparkbook.book.project import here
+    from sparkbook.runner.project import here
 
     if place.startswith("models/"):
         return place.removeprefix("models/") in recipes.ids()

@@ -13,8 +13,8 @@ import zipfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from sparkbook.book.project import Project
 from sparkbook.errors import SparkbookError
+from sparkbook.runner.project import Project
 
 # What of which package, and where it goes: below `site` what the pages load, below `tests` what
 # only the browser tests do. Mermaid's chunks are the parts it loads by itself when a page needs

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from sparkbook.bandwidth import bytes_per_token
+from sparkbook.checkpoint.bandwidth import bytes_per_token
 from sparkbook.recipes import Recipe
 from sparkbook.recipes.schema import Model
 from sparkbook.units import GB

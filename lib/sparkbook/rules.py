@@ -16,7 +16,7 @@ its checks like this:
     HOST.judge(machine)    # every check in the order of the file, as Findings whose `why` is the
     section of the book
 
-To give a new family its page, add `"module:NAME"` to `CODE_FAMILIES` in `sparkbook.book.rules`.
+To give a new family its page, add `"module:NAME"` to `CODE_FAMILIES` in `sparkbook.site.rule_pages`.
 Nothing more: the site then has `rules/<family>.html` with a section a check, and
 `tests/book/test_checks.py` holds every check of every listed family to its text, its source and its
 two examples. `bad` must make the check speak, `good` must leave it silent and must not be an error

@@ -21,11 +21,11 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel, ConfigDict, model_validator
 
-from sparkbook import own_yaml
+from sparkbook.util import own_yaml
 
 if TYPE_CHECKING:
-    from sparkbook.book.claims import Figure
-    from sparkbook.book.project import Project
+    from sparkbook.register.claims import Figure
+    from sparkbook.runner.project import Project
 
 FILE = "book/coverage.yaml"
 OUTLINE = "book/outline.yaml"
@@ -110,7 +110,7 @@ def entries(root: Path) -> list[Entry]:
 def home(item: Item, mapping: list[Entry]) -> Entry | None:
     """The entry that speaks of an item, or the claim that has it; None where it has no home."""
     if item.kind in CLAIMED and (found := claims_with(item)):
-        from sparkbook.book import claims
+        from sparkbook.register import claims
 
         return Entry(items=[item.key], home=f"{claims.PAGE}#{found[0]}")
     return next(
@@ -136,7 +136,7 @@ def claims_with(item: Item) -> list[str]:
 @functools.cache
 def _claimed(document: str) -> dict[tuple[str, str], dict[str, set[str]]]:
     """Of a document: kind and figure or setting, the claims that have it, each with its sections."""
-    from sparkbook.book import claims
+    from sparkbook.register import claims
 
     found: dict[tuple[str, str], dict[str, set[str]]] = {}
     for claim in claims.every():
@@ -199,8 +199,8 @@ def place(item: Item, entry: Entry) -> str:
 def names(project: Project) -> set[str]:
     """Every page of the book."""
     from sparkbook import lint, recipes
-    from sparkbook.book import flags
-    from sparkbook.book.rules import LOG_FAMILIES
+    from sparkbook.site import flags
+    from sparkbook.site.rule_pages import LOG_FAMILIES
 
     found = {f"notebooks/{path.stem}" for path in project.chapters()}
     found |= {f"models/{recipes.load(name).slug}" for name in project.recipe_ids()}
@@ -221,8 +221,10 @@ def texts(project: Project) -> dict[str, str]:
     recipes, flags, the register, prose.
     """
     from sparkbook import recipes
-    from sparkbook.book import claims, flags, notebooks
     from sparkbook.formats import FORMATS
+    from sparkbook.register import claims
+    from sparkbook.runner import notebooks
+    from sparkbook.site import flags
 
     # Working out a rule's page runs its examples; no name has its home there, nor on the generated
     # pages but one.
@@ -261,7 +263,7 @@ def problems(project: Project) -> Iterator[str]:
     """What is wrong: an item without a home, a home that is not there or does not hold the name, an
     entry that nothing needs.
     """
-    from sparkbook.book import claims
+    from sparkbook.register import claims
 
     mapping, pages, used = entries(project.root), texts(project), set()
     for item in outline(project.root):

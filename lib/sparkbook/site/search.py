@@ -18,8 +18,8 @@ def script(flags: Iterable[str], models: Mapping[str, str]) -> str:
         models: id and page of each recipe.
     """
     from sparkbook import recipes
-    from sparkbook.book.rules import every
     from sparkbook.logs.signatures import signatures
+    from sparkbook.site.rule_pages import every
 
     known = [
         {

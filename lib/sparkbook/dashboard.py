@@ -1,8 +1,8 @@
 """A running engine, looked at again and again: one list of panels, drawn in a notebook and written
 for Grafana.
 
->>> from sparkbook import live
->>> live.Dashboard(endpoint)                      # in a notebook: start, stop, six panels      # doctest: +SKIP
+>>> from sparkbook import dashboard
+>>> dashboard.Dashboard(endpoint)                      # in a notebook: start, stop, six panels      # doctest: +SKIP
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from sparkbook.errors import SparkbookError
 from sparkbook.metrics import Histogram, Metrics
-from sparkbook.metrics_doctor import deltas
+from sparkbook.metrics.diagnose import deltas
 from sparkbook.serve.endpoint import Endpoint
 
 if TYPE_CHECKING:
@@ -219,7 +219,7 @@ def write(looks: Sequence[Look], file: str | Path, **about: str) -> None:
     Raises:
         SparkbookError: the file can't be written.
     """
-    from sparkbook.files import write_text
+    from sparkbook.util.files import write_text
 
     write_text(file, json.dumps({**about, "looks": [asdict(one) for one in looks]}) + "\n")
 
@@ -278,7 +278,7 @@ class Dashboard:
         self.button.value, self.button.description = False, "Start"
 
     def _run(self) -> None:
-        from sparkbook.plots.live import panels
+        from sparkbook.plots.dashboard import panels
 
         try:
             for one in watch(self.endpoint, self.interval_s, stop=self._stop):

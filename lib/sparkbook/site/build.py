@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING, TextIO
 
 import psutil
 
-from sparkbook.book import notebooks
-from sparkbook.book.notebooks import Failure
-from sparkbook.book.pages import Page, Target, pages, select
-from sparkbook.book.project import Project
 from sparkbook.errors import SparkbookError
+from sparkbook.runner import notebooks
+from sparkbook.runner.notebooks import Failure
+from sparkbook.runner.pages import Page, Target, pages, select
+from sparkbook.runner.project import Project
 from sparkbook.units import format_seconds
 
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ def build(
         SparkbookError: the book itself is not in order (a chapter missing, a recipe invalid).
         KeyboardInterrupt: after every kernel and the engine have been stopped.
     """
-    from sparkbook.book import site
+    from sparkbook.site import site
 
     with locked(project):
         every = pages(project, target)

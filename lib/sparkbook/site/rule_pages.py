@@ -12,19 +12,19 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
-    from sparkbook.book.flags import Flag
     from sparkbook.recipes import Recipe
+    from sparkbook.site.flags import Flag
 
 CODE_FAMILIES = (
     "sparkbook.host.pages:HOST",
     "sparkbook.serve.pages:DOCK",
     "sparkbook.logs.states:STATES",
-    "sparkbook.metrics_doctor:MET",
+    "sparkbook.metrics.diagnose:MET",
     "sparkbook.bench.advise:ADV",
     "sparkbook.cluster.checks:FAB",
 )
 """Families of findings that are made in code, each as the module and the name in it (see
-`sparkbook.checks`), in the order of the site.
+`sparkbook.rules`), in the order of the site.
 """
 
 CODE_TABLES = {
@@ -200,8 +200,8 @@ class Known(NamedTuple):
 def every() -> Iterator[Known]:
     """Every rule, signature and check, in the order of the site."""
     from sparkbook import lint
-    from sparkbook.book.flags import signature_address
     from sparkbook.logs.signatures import signatures
+    from sparkbook.site.flags import signature_address
 
     yield from (
         Known(rule.code, rule.name, rule.address, rule.source) for rule in lint.RULES.values()
@@ -258,7 +258,7 @@ def _page(
     facts: Iterable[tuple[str, str]] = (),
 ) -> str:
     """A family's page. `how`: who saw to its examples; `facts`: badges of its own."""
-    from sparkbook.book import record
+    from sparkbook.site import record
 
     sections = [f"({code.lower()})=\n{_section(text)}" for code, text in rules]
     said = [("taken on", f"{2 * len(rules)} examples, {how}"), ("built", record.MADE), *facts]

@@ -13,7 +13,7 @@ from sparkbook.plots.style import COLOURS, Chart, book_style
 from sparkbook.units import format_seconds
 
 if TYPE_CHECKING:
-    from sparkbook.live import Look
+    from sparkbook.dashboard import Look
 
 
 @book_style()

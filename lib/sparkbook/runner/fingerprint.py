@@ -12,11 +12,14 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from sparkbook.book import notebooks
-from sparkbook.book.project import Project
+from sparkbook.runner import notebooks
+from sparkbook.runner.project import Project
 
-_FROM_BOOK = re.compile(r"from sparkbook\.book import (\([\w\s,]+\)|[\w ,]+)")
-_OF_BOOK = re.compile(r"sparkbook\.book\.(\w+)")
+_BUILDERS = ("runner", "register", "site")
+"""The packages that build the book. A chapter does not depend on them unless its code imports them."""
+
+_FROM_ROOM = re.compile(rf"from sparkbook\.({'|'.join(_BUILDERS)}) import (\([\w\s,]+\)|[\w ,]+)")
+_OF_ROOM = re.compile(rf"sparkbook\.({'|'.join(_BUILDERS)})\.(\w+)")
 _REQUIREMENTS = ("requirements.txt", "requirements-engine.txt")
 
 
@@ -78,23 +81,23 @@ class Fingerprints:
         """Everything in the package but the catalogue, and but the part that builds the book, of
         which pages see only `present`.
         """
-        skip = (self._library / "recipes" / "catalogue", self._library / "book")
+        skip = [self._library / name for name in ("recipes/catalogue", *_BUILDERS)]
         files = [
             path
             for path in _files(self._library)
             if not any(path.is_relative_to(folder) for folder in skip)
         ]
-        return _hash_files([*files, *(self._library / "book").glob("present.py")], self._library)
+        return _hash_files([*files, *(self._library / "site").glob("present.py")], self._library)
 
     def _modules(self, text: str) -> str:
         """The modules of the part that builds the book which a text imports."""
         names = {
-            name for listed in _FROM_BOOK.findall(text) for name in re.findall(r"\w+", listed)
-        } | set(_OF_BOOK.findall(text))
-        return _hash_files(
-            [path for path in (self._library / "book").glob("*.py") if path.stem in names],
-            self._library,
-        )
+            f"{room}/{name}"
+            for room, listed in _FROM_ROOM.findall(text)
+            for name in re.findall(r"\w+", listed)
+        } | {f"{room}/{name}" for room, name in _OF_ROOM.findall(text)}
+        paths = (self._library / f"{name}.py" for name in names)
+        return _hash_files([path for path in paths if path.is_file()], self._library)
 
     @cached_property
     def _kernels(self) -> str:
@@ -110,7 +113,7 @@ class Fingerprints:
         folder = self._project.root / "book" / "claims"
         return _digest(
             _hash_files(folder.glob("*.yaml"), folder),
-            _hash_files((self._library / "book").glob("claims.py"), self._library),
+            _hash_files((self._library / "register").glob("claims.py"), self._library),
         )
 
     @cached_property

@@ -12,9 +12,9 @@ from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from types import FrameType
 
-from sparkbook.book import build as builder
-from sparkbook.book.project import Project, at, here
 from sparkbook.errors import SparkbookError
+from sparkbook.runner.project import Project, at, here
+from sparkbook.site import build as builder
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -22,7 +22,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     interrupted.
     """
     parser = argparse.ArgumentParser(
-        prog="python -m sparkbook.book", description="Run the chapters and publish the site."
+        prog="python -m sparkbook.site", description="Run the chapters and publish the site."
     )
     parser.add_argument(
         "--root", type=Path, help="the checkout (default: the one this library is part of)"
@@ -69,7 +69,7 @@ def _interrupt(_signal: int, _frame: FrameType | None) -> None:
 
 
 def _check(project: Project) -> int:
-    from sparkbook.book.check import check
+    from sparkbook.site.linkcheck import check
 
     if not project.html.is_dir():
         raise SparkbookError("there is no site yet: run 'make book'")

@@ -27,11 +27,11 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Protocol, TextIO
 
-from sparkbook.book import fingerprint, notebooks
-from sparkbook.book.pages import Target, pages
-from sparkbook.book.project import Project, here
 from sparkbook.errors import SparkbookError
 from sparkbook.recipes.launch import is_secret
+from sparkbook.runner import fingerprint, notebooks
+from sparkbook.runner.pages import Target, pages
+from sparkbook.runner.project import Project, here
 from sparkbook.units import format_seconds
 
 MANIFEST = "manifest.json"

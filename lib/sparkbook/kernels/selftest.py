@@ -734,7 +734,7 @@ def torch_ops_calls(torch: Any, rng: np.random.Generator) -> dict[str, tuple[Any
 
 
 def main() -> int:
-    """`python -m sparkbook.kernels.check [--quick]`: prints a line a check; 1 if one failed."""
+    """`python -m sparkbook.kernels.selftest [--quick]`: prints a line a check; 1 if one failed."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument(
         "--quick", action="store_true", help="without the long checks, as under compute-sanitizer"

@@ -14,14 +14,16 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from sparkbook.book import claims, fingerprint, record, rules, vendor
-from sparkbook.book.pages import Page, as_published
-from sparkbook.book.project import Project
 from sparkbook.errors import SparkbookError
+from sparkbook.register import claims
+from sparkbook.runner import fingerprint
+from sparkbook.runner.pages import Page, as_published
+from sparkbook.runner.project import Project
+from sparkbook.site import record, rule_pages, vendor
 
 if TYPE_CHECKING:
-    from sparkbook.book.build import Outcome
-    from sparkbook.book.links import Linker
+    from sparkbook.site.build import Outcome
+    from sparkbook.site.links import Linker
 
 OVERVIEW = "07_models"
 """The chapter under which the recipes' pages stand."""
@@ -61,7 +63,7 @@ def publish(
     stamp.unlink(missing_ok=True)
     say("site: building …")
     fresh, problems = sphinx(project)
-    from sparkbook.book.check import check
+    from sparkbook.site.linkcheck import check
 
     problems += check(fresh)
     problems += record.unreported(project, pages)
@@ -92,7 +94,7 @@ def assemble(project: Project, pages: list[Page]) -> None:
     the new one is complete.
     """
     from sparkbook import recipes
-    from sparkbook.book import chooser, flags, links, planner, search
+    from sparkbook.site import chooser, flags, links, planner, search
 
     fresh = project.source_tree.with_name("book.new")
     shutil.rmtree(fresh, ignore_errors=True)
@@ -141,9 +143,9 @@ def assemble(project: Project, pages: list[Page]) -> None:
         (folder / page.out.name).write_text(text + "\n", "utf-8")
     made = record.Made(project.build / "generated.json")
     sections = list(_write_pages(fresh / "flags", flags.pages(known, texts), linker, made))
-    judged = list(rules.rule_pages(known, models, texts))
+    judged = list(rule_pages.rule_pages(known, models, texts))
     names = list(
-        _write_pages(fresh / "rules", [("index", rules.index(judged)), *judged], linker, made)
+        _write_pages(fresh / "rules", [("index", rule_pages.index(judged)), *judged], linker, made)
     )
     made.save()
     toc = with_models(project.toc(), [page for page in pages if page.title is not None])
@@ -179,7 +181,7 @@ def _prose(name: str, text: str) -> dict[str, Any]:
 
 def run_line(page: Page) -> str:
     """How a reader runs the page on a Spark, and the notebook to take along."""
-    from sparkbook.book import notebooks
+    from sparkbook.runner import notebooks
 
     values = " ".join(
         f"-p {name} {value}" for name, value in page.values.items() if name != "target"

@@ -16,10 +16,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
-from sparkbook.checks import Family, Hit
 from sparkbook.errors import SparkbookError
 from sparkbook.findings import Findings
 from sparkbook.metrics import Histogram, Metrics
+from sparkbook.rules import Family, Hit
 
 SUCCESSORS = {
     "gpu_cache_usage_perc": "kv_cache_usage_perc",

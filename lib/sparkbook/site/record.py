@@ -16,15 +16,16 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from sparkbook.book import claims, fingerprint, notebooks
-from sparkbook.checks import marked
+from sparkbook.register import claims
+from sparkbook.rules import marked
+from sparkbook.runner import fingerprint, notebooks
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from sparkbook.book.links import Linker
-    from sparkbook.book.pages import Page
-    from sparkbook.book.project import Project
+    from sparkbook.runner.pages import Page
+    from sparkbook.runner.project import Project
+    from sparkbook.site.links import Linker
 
 SINCE = "2026-06-20"
 """The day of the guide: what `What changed` counts from."""
@@ -44,7 +45,7 @@ def generated(project: Project) -> Iterator[tuple[str, str]]:
     """Name and Markdown of each page; none for a book without a register."""
     if not (project.root / claims.FOLDER).is_dir():
         return
-    from sparkbook.book import coverage
+    from sparkbook.register import coverage
 
     yield "claims", claims.register_page()
     yield "changes", changes_page()
@@ -182,7 +183,7 @@ def _vllm(page: Page, notebook: dict[str, Any]) -> str | None:
 
 
 def _pinned_engine() -> str | None:
-    from sparkbook.book.project import here
+    from sparkbook.runner.project import here
 
     pins = here().root / "requirements-engine.txt"
     found = (
@@ -232,8 +233,8 @@ def cited(project: Project) -> dict[str, _Cited]:
     that has none, by its words.
     """
     from sparkbook import landscape, recipes
-    from sparkbook.book import rules
     from sparkbook.releases import images
+    from sparkbook.site import rule_pages
 
     found: dict[str, _Cited] = {}
 
@@ -254,7 +255,7 @@ def cited(project: Project) -> dict[str, _Cited]:
         for source in recipes.load(name).sources:
             if source.url:
                 at(source.url, source.title, source.date).take("recipes", name)
-    for one in rules.every():
+    for one in rule_pages.every():
         words = one.source.rstrip(".")
         for url, title in _addresses(one.source) or [(words, words)]:
             at(url, title).take("rules", one.code)
@@ -325,7 +326,7 @@ def sources_page(project: Project) -> str:
 @functools.cache
 def _places() -> dict[str, str]:
     """The address of every rule, signature and check."""
-    from sparkbook.book import links
+    from sparkbook.site import links
 
     return links.addresses({}, {})
 

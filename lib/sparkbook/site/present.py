@@ -12,10 +12,10 @@ import json
 import re
 from collections.abc import Callable, Iterable, Sequence
 
+from sparkbook.checkpoint.store import download_lines
 from sparkbook.plots.published import best_single
 from sparkbook.recipes import Recipe
 from sparkbook.recipes.schema import Accuracy, PrepareStep, RequestDefaults
-from sparkbook.store import download_lines
 
 UNKNOWN = "not stated"
 _ENTRY_POINTS = {
@@ -388,7 +388,7 @@ def speed_table(recipe: Recipe) -> Html:
 def fit(recipe: Recipe) -> Html:
     """Whether the recipe's launch line fits a Spark, in a word, and what is to be said of it."""
     from sparkbook import plan
-    from sparkbook.book import chooser
+    from sparkbook.site import chooser
 
     if recipe.family == "embedded":
         return Html("Fit", "<p>Made for this book's own engine: not planned for a Spark.</p>")

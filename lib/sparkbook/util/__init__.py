@@ -1,0 +1,1 @@
+"""Small tools that any floor may use."""
