@@ -283,8 +283,8 @@ def record(reply: Reply, keep_text: bool = True) -> dict[str, Any]:
     unknown.
 
     Keys: index, slot, begin (clock), scheduled (clock), status, error, ttfr, ttft, ttfo, end,
-        stamps (one a step), tokens (of each
-    step, where token ids came), usage, finish, text, events.
+        stamps (one a step), tokens (of each step, where token ids came), usage, finish, text,
+        text_bytes (of what was streamed: answer, thoughts and tool calls), events.
     """
     begin = reply.begin
     result: dict[str, Any] = {
@@ -303,6 +303,7 @@ def record(reply: Reply, keep_text: bool = True) -> dict[str, Any]:
         "usage": None,
         "finish": None,
         "text": "",
+        "text_bytes": 0,
         "events": 0,
     }
     if reply.reads:
@@ -387,8 +388,12 @@ def _read_steps(reply: Reply, result: dict[str, Any], keep_text: bool) -> None:
             result["ttft"] = round(since, 6)
         if result["ttfo"] is None and (answer or calls):
             result["ttfo"] = round(since, 6)
+        parts = [part for part in (thought, answer) if part]
+        result["text_bytes"] += sum(len(sound(part).encode()) for part in parts)
+        if calls:
+            result["text_bytes"] += len(json.dumps(calls))
         if keep_text:
-            texts.extend(part for part in (thought, answer) if part)
+            texts.extend(parts)
     if result["error"] is None and not done and result["finish"] is None:
         result["error"] = (
             "the stream ended in the middle"
@@ -442,8 +447,8 @@ async def run(
 
     Returns:
         `records`, and about the client itself: `begin` (clock), `cpu_s` while it measured,
-            `parse_cpu_s` afterwards, `reads`,
-        `lag_p99_s` (how late the loop was), `interrupted`.
+            `parse_cpu_s` afterwards, `reads`, `lag_p99_s` (how late the loop was), `clock_apart_s`
+            (by how much the time of day went further than the clock), `interrupted`.
     """
     loop = asyncio.get_running_loop()
     context = ssl.create_default_context() if job.get("tls") else None
@@ -516,7 +521,7 @@ async def run(
     gc.freeze()
     gc.disable()
     lags: list[float] = []
-    begin_cpu, begin = time.process_time(), clock()
+    begin_cpu, begin, begin_day = time.process_time(), clock(), time.time()
     until = begin + job["seconds"] if job.get("seconds") else None
     following = iter(range(len(requests)))
 
@@ -578,7 +583,7 @@ async def run(
     finally:
         watcher.cancel()
         stopped.cancel()
-    cpu = time.process_time() - begin_cpu
+    cpu, apart = time.process_time() - begin_cpu, time.time() - begin_day - (clock() - begin)
     for connection in opened_ever:
         connection.close()
     await asyncio.sleep(0)
@@ -593,6 +598,7 @@ async def run(
         "reads": sum(len(reply.reads) for reply in replies),
         "events": sum(r["events"] for r in records),
         "lag_p99_s": round(lags[min(len(lags) - 1, int(0.99 * len(lags)))], 6) if lags else None,
+        "clock_apart_s": round(apart, 6),
         "interrupted": stop.is_set(),
     }
     gc.enable()
