@@ -473,6 +473,11 @@ def measure(
         seed=plan.seed,
     )
     limit = roof.of(setup, report.machine) if setup else None
+    if setup and limit is None:
+        report.notes.append(
+            "Speeds were not compared with what memory allows: this machine is no Spark, or the"
+            " model's size is not known."
+        )
     with source or telemetry.Live(endpoint) as looking, Worker() as worker:
         bench = Bench(endpoint, plan, worker, looking, progress, limit)
         report.salt = None if plan.caching else bench.salt

@@ -405,6 +405,11 @@ def _unexplained(seen: Seen) -> Answer | None:
     engine = seen.cell.engine
     if engine is None or engine.drafts or not _complete(seen):
         return None
+    made = (seen.cell.figures.output_tokens or 0) - seen.cell.figures.completed
+    if engine.steps and made <= engine.steps * (
+        1 + _AGREE
+    ):  # merged on their way, all of them made
+        return None
     shares = [
         (r.output_tokens - r.first_tokens) / (events - 1)
         for r in _good(seen)
