@@ -353,23 +353,12 @@ def _read_steps(reply: Reply, result: dict[str, Any], keep_text: bool) -> None:
             done = True
             continue
         seen += 1
-        try:
-            value = json.loads(data)
-        except (ValueError, RecursionError):
-            result["error"] = f"an event is not JSON: {data[:120].decode('utf-8', 'replace')}"
-            continue
-        if not isinstance(value, dict) or "error" in value or value.get("object") == "error":
-            result["error"] = f"the stream says: {_message(value)}"
-            continue
-        if isinstance(value.get("usage"), dict):
-            result["usage"] = value["usage"]
-        choices = value.get("choices")
-        if not choices:
+        choice = _choice(data, result)
+        if choice is None:
             continue
         since = stamp - begin
         if result["ttfr"] is None:
             result["ttfr"] = round(since, 6)
-        choice = choices[0]
         delta = choice.get("delta") or {}
         answer = delta.get("content") or choice.get("text")
         thought = delta.get("reasoning") or delta.get("reasoning_content")
@@ -388,12 +377,9 @@ def _read_steps(reply: Reply, result: dict[str, Any], keep_text: bool) -> None:
             result["ttft"] = round(since, 6)
         if result["ttfo"] is None and (answer or calls):
             result["ttfo"] = round(since, 6)
-        parts = [part for part in (thought, answer) if part]
-        result["text_bytes"] += sum(len(sound(part).encode()) for part in parts)
+        texts.extend(part for part in (thought, answer) if part)
         if calls:
             result["text_bytes"] += len(json.dumps(calls))
-        if keep_text:
-            texts.extend(parts)
     if result["error"] is None and not done and result["finish"] is None:
         result["error"] = (
             "the stream ended in the middle"
@@ -411,7 +397,27 @@ def _read_steps(reply: Reply, result: dict[str, Any], keep_text: bool) -> None:
     else:
         result["stamps"] = stamps
     result["events"] = seen
-    result["text"] = "".join(texts)
+    text = "".join(texts)
+    result["text_bytes"] += len(sound(text).encode())
+    result["text"] = text if keep_text else ""
+
+
+def _choice(data: bytes, result: dict[str, Any]) -> Any:
+    """The first choice of an event; None where it has none. Its usage, or what is wrong with it,
+    is put into the result.
+    """
+    try:
+        value = json.loads(data)
+    except (ValueError, RecursionError):
+        result["error"] = f"an event is not JSON: {data[:120].decode('utf-8', 'replace')}"
+        return None
+    if not isinstance(value, dict) or "error" in value or value.get("object") == "error":
+        result["error"] = f"the stream says: {_message(value)}"
+        return None
+    if isinstance(value.get("usage"), dict):
+        result["usage"] = value["usage"]
+    choices = value.get("choices")
+    return choices[0] if choices else None
 
 
 def _told(reply: Reply) -> str:

@@ -173,6 +173,11 @@ def everyone(cell: Changes = None, **changes: Any) -> Seen:
     return seen([request(n, **changes) for n in range(16)], cell=cell)
 
 
+def repeating(text: str, count: int) -> list[Request]:
+    """Sixteen requests, so many of them answered with the same text."""
+    return [request(n, text=text) if n < count else request(n) for n in range(16)]
+
+
 def told(**changes: Any) -> Seen:
     """The sound measurement with figures that its requests do not give."""
     sound = seen().cell.figures
@@ -280,8 +285,8 @@ CASES: dict[str, tuple[Seen | Report, Seen | Report]] = {
         seen(cell={"client": Client(lag_p99_s=0.003)}),
     ),
     "BENCH311": (
-        seen([request(n, text=LOOP if n < 10 else TEXT) for n in range(16)]),
-        seen([request(n, **({"text": LOOP} if n < 2 else {})) for n in range(16)]),
+        seen(repeating(LOOP, 10)),
+        seen(repeating(LOOP, 2)),
     ),
     "BENCH312": (seen(cell={"interrupted": True}), seen()),
     "BENCH401": (
@@ -341,7 +346,7 @@ CASES: dict[str, tuple[Seen | Report, Seen | Report]] = {
     "BENCH419": (seen(cell=engine(queue_s=-0.5)), seen(cell=engine(queue_s=0.5))),
     "BENCH420": (
         everyone(text=TEXT),
-        seen([request(n, **({"text": TEXT} if n < 3 else {})) for n in range(16)]),
+        seen(repeating(TEXT, 3)),
     ),
     "BENCH421": (
         seen(cell={"client": Client(events=1024, clock_apart_s=3600.0)}),
