@@ -2025,6 +2025,13 @@ def bench(
     ] = False,
     model: Annotated[str | None, typer.Option(help="Served name; asked for if not given.")] = None,
     label: Annotated[str | None, typer.Option(help="Name of this run, such as a mode.")] = None,
+    recipe: Annotated[
+        str | None,
+        typer.Option(
+            metavar="INPUT",
+            help="What the server runs: no speed above what a Spark's memory allows is believed.",
+        ),
+    ] = None,
     out: Annotated[
         str | None, typer.Option(metavar="FILE", help="Keep the whole result here.")
     ] = None,
@@ -2066,6 +2073,7 @@ def bench(
         "caching": caching,
         "label": label,
         "timeout_s": timeout,
+        "recipe": recipe,
     }
     if tool == "vllm":
         report = commands.obtain_with_vllm(

@@ -198,6 +198,7 @@ def test_a_token_count_that_is_none_is_unknown(wrong):
         "tokens": None,
         "usage": usage,
         "finish": None,
+        "text_bytes": 0,
         "text": "",
         "error": None,
     }
