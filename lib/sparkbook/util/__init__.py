@@ -1,0 +1,1 @@
+"""Small tools that the whole library uses and that know nothing of it."""
