@@ -17,7 +17,7 @@ from sparkbook.recipes.schema import Model
 from sparkbook.units import GB
 from sparkbook.util.inside import Inside, UnsafePath, checked
 
-_KEPT = {
+KEPT = {
     *("hub", "xet", "assets", "datasets", "modules", "token", "stored_tokens"),
     "sparkbook-files.json",
 }
@@ -196,7 +196,7 @@ def recipe_place(to: str, store: Path, allowed: Sequence[Path] = ()) -> tuple[In
     for root in (store.absolute(), Path.home() / "vllm"):
         if path != root and path.is_relative_to(root):
             name = path.relative_to(root)
-            if name.parts[0] not in _KEPT:
+            if name.parts[0] not in KEPT:
                 return Inside(root), str(name)
     raise UnsafePath(
         f"The recipe writes to {to!a}, which is outside the model store {store} or which the store"
