@@ -114,7 +114,7 @@ class Inside:
         """Write a file as a whole: what was there before stays until the new contents are."""
         checked(name)
         folder, slash, last = name.rpartition("/")
-        fresh = f"{folder}{slash}.{last[:60]}.{os.getpid()}.{threading.get_ident()}"
+        fresh = f"{folder}{slash}.{last[:40]}.{os.getpid()}.{threading.get_ident()}"
         with self.create(fresh) as file:
             file.write(data)
         self.replace(fresh, name)
@@ -122,7 +122,7 @@ class Inside:
     def link(self, name: str, target: str) -> None:
         """Make a symbolic link, in the place of a link or a file that has the name."""
         with self._parent(name, make=True) as (folder, last):
-            fresh = f".{last[:60]}.{os.getpid()}.{threading.get_ident()}"
+            fresh = f".{last[:40]}.{os.getpid()}.{threading.get_ident()}"
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(fresh, dir_fd=folder)
             os.symlink(target, fresh, dir_fd=folder)
