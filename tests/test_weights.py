@@ -674,23 +674,26 @@ def test_the_owner_may_allow_a_place_outside(hub, tmp_path):
     assert verify(recipe(prepare=[step]), progress=False).files == NEEDED
 
 
-def test_the_command_names_the_path_and_takes_the_option(hub, tmp_path):
+def test_the_command_names_the_path_and_takes_the_option(hub, tmp_path, monkeypatch, capsys):
+    from sparkbook import cli
+
     file = tmp_path / "test.yaml"
     file.write_text(json.dumps(writes_to(hub, "~/parser.py").model_dump(mode="json")))
+    monkeypatch.setenv("HF_ENDPOINT", hub.url)
+    monkeypatch.setenv("COLUMNS", "200")
 
     def command(*options):
-        code = "import sys; from sparkbook import cli; cli.main()"
-        words = [sys.executable, "-c", code, "weights", "fetch", str(file), *options]
-        environment = {**os.environ, "HF_ENDPOINT": hub.url, "COLUMNS": "200"}
-        environment["PYTHONPATH"] = str(Path(weights.__file__).parents[1])
-        return subprocess.run(words, env=environment, capture_output=True, text=True, check=False)
+        monkeypatch.setattr("sys.argv", ["sparkbook", "weights", "fetch", str(file), *options])
+        with pytest.raises(SystemExit) as end:
+            cli.main()
+        return end.value.code or 0, capsys.readouterr().out
 
-    done = command()
-    assert done.returncode == 1
-    assert "~/parser.py" in done.stdout
-    assert "--allow-outside" in done.stdout
+    code, out = command()
+    assert code == 1
+    assert "~/parser.py" in out
+    assert "--allow-outside" in out
     assert not (tmp_path / "parser.py").exists()
-    assert command("--allow-outside", "~/parser.py").returncode == 0
+    assert command("--allow-outside", "~/parser.py")[0] == 0
     assert (tmp_path / "parser.py").exists()
 
 

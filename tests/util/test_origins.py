@@ -1,8 +1,5 @@
 """A token reaches the server that it belongs to, and nobody else: by spelling or by redirect."""
 
-import http.server
-import threading
-
 import httpx
 import pytest
 from hypothesis import given
@@ -71,35 +68,6 @@ def test_what_is_taken_means_the_same_host_to_the_client(text):
     assert (theirs.scheme, theirs.host.lower(), theirs.port or 80) == ours
 
 
-@pytest.fixture
-def servers():
-    """Two servers, each another origin: `/to?URL` and `/loop` redirect, all else answers."""
-    requests = []
-
-    class Handler(http.server.BaseHTTPRequestHandler):
-        def log_message(self, *_):
-            pass
-
-        def do_GET(self):
-            requests.append((self.server.server_port, self.headers.get("authorization")))
-            to = "/loop" if self.path == "/loop" else self.path.partition("?")[2]
-            self.send_response(302 if to else 200)
-            if to:
-                self.send_header("Location", to)
-            self.send_header("Content-Length", "0")
-            self.end_headers()
-
-    running = [http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) for _ in range(2)]
-    threads = [threading.Thread(target=one.serve_forever, args=(0.02,)) for one in running]
-    for thread in threads:
-        thread.start()
-    yield [f"http://127.0.0.1:{one.server_port}" for one in running], requests
-    for one, thread in zip(running, threads, strict=True):
-        one.shutdown()
-        thread.join()
-        one.server_close()
-
-
 def get(url, home):
     with (
         httpx.Client() as client,
@@ -109,21 +77,24 @@ def get(url, home):
 
 
 def test_the_token_goes_along_within_its_origin_only(servers):
-    (home, stranger), requests = servers
-    assert get(f"{home}/to?/there", home) == 200
-    assert get(f"{home}/to?{stranger}/", home) == 200
+    home, stranger = servers.urls
+    servers.redirects |= {"/to-own": "/there", "/to-other": f"{stranger}/there"}
+    assert get(f"{home}/to-own", home) == 200
+    assert get(f"{home}/to-other", home) == 200
     assert get(f"{stranger}/", home) == 200
-    assert [secret for _, secret in requests] == [f"Bearer {TOKEN}"] * 3 + [None] * 2
+    assert servers.tokens == [f"Bearer {TOKEN}"] * 3 + [None] * 2
 
 
 def test_the_token_does_not_come_back_once_a_redirect_has_left(servers):
-    (home, stranger), requests = servers
-    assert get(f"{home}/to?{stranger}/to?{home}/", home) == 200
-    assert [secret for _, secret in requests] == [f"Bearer {TOKEN}", None, None]
+    home, stranger = servers.urls
+    servers.redirects |= {"/a": f"{stranger}/b", "/b": f"{home}/c"}
+    assert get(f"{home}/a", home) == 200
+    assert servers.tokens == [f"Bearer {TOKEN}", None, None]
 
 
 def test_redirects_have_an_end(servers):
-    (home, _), requests = servers
+    home = servers.urls[0]
+    servers.redirects["/loop"] = "/loop"
     with pytest.raises(SparkbookError, match="redirects more than 10 times"):
         get(f"{home}/loop", home)
-    assert len(requests) == 11
+    assert len(servers.tokens) == 11
