@@ -175,6 +175,10 @@ def cache_name(repo: str) -> str:
     return checked("hub/models--" + repo.replace("/", "--"))
 
 
+class OutsideStore(UnsafePath):
+    """A recipe wants to write where its owner has to allow it."""
+
+
 def recipe_place(to: str, store: Path, allowed: Sequence[Path] = ()) -> tuple[Inside, str]:
     """Return where a recipe may write what it names as `~/vllm/NAME`: a folder, and a path in it.
 
@@ -184,9 +188,10 @@ def recipe_place(to: str, store: Path, allowed: Sequence[Path] = ()) -> tuple[In
         allowed: files and folders elsewhere that the owner allows.
 
     Raises:
-        UnsafePath: it is in none of these, or what the store keeps for itself.
+        OutsideStore: it is in none of these, or what the store keeps for itself.
+        UnsafePath: it is no path that could be allowed.
     """
-    checked(to.removeprefix("~/").strip("/"))
+    checked(to.removeprefix("~/").removeprefix("./").strip("/"))
     path = local_folder(to).absolute()
     for root in (one.expanduser().absolute() for one in allowed):
         if path == root:
@@ -198,7 +203,7 @@ def recipe_place(to: str, store: Path, allowed: Sequence[Path] = ()) -> tuple[In
             name = path.relative_to(root)
             if name.parts[0] not in KEPT:
                 return Inside(root), str(name)
-    raise UnsafePath(
+    raise OutsideStore(
         f"The recipe writes to {to!a}, which is outside the model store {store} or which the store"
         " keeps for itself."
     )

@@ -39,6 +39,7 @@ from sparkbook.recipes import Recipe
 from sparkbook.recipes.schema import PrepareStep
 from sparkbook.store import (
     Checkpoint,
+    OutsideStore,
     cache_name,
     checkpoints,
     local_folder,
@@ -57,6 +58,10 @@ _SPARE = 2 * GB
 _DIGITS = (40, 64)  # of a hash: git's own, and sha256
 _PART = ".part"  # behind a blob's name: bytes that a later fetch goes on from
 _USUAL_HUB = "https://huggingface.co"
+_NOT_ALLOWED = (
+    "Compare the repository's page. If a link in the store is your own, name the folder that it"
+    " leads to with HF_HOME."
+)
 _LONGEST_CODE = 2**26  # bytes of a file that a prepare step fetches
 _NOTED = "sparkbook-files.json"  # in the store: hashes of prepare-step files that no source pins
 
@@ -735,7 +740,11 @@ def fetch(
     try:
         places = [_place(one, store, allow_outside) for one in wanted]
         targets = [recipe_place(step.to or "", store, allow_outside) for step in steps]
-        hub = hub or Hub()
+    except UnsafePath as error:
+        fix = None if isinstance(error, OutsideStore) else "Correct the path in the recipe."
+        raise _fail("HUB016", str(error), fix=fix) from None
+    hub = hub or Hub()
+    try:
         listed = []
         for one, place in zip(wanted, places, strict=True):
             commit, files = hub.files(one.repo, one.revision, mistral)
@@ -748,7 +757,7 @@ def fetch(
             except WeightsError as error:
                 refused.append(error.finding)
     except UnsafePath as error:
-        raise _fail("HUB016", str(error)) from None
+        raise _fail("HUB016", str(error), fix=_NOT_ALLOWED) from None
     except PermissionError as error:
         raise denied(error, store) from None
     except OSError as error:
