@@ -278,6 +278,12 @@ def test_a_server_without_ranges_begins_again_and_the_file_is_whole(hub):
     assert not verify(recipe(), progress=False).findings
 
 
+def test_a_list_of_files_that_breaks_off_is_read_from_the_front(hub):
+    hub.fail("/api/models/", times=1, after=50)
+    get(hub)
+    assert not verify(recipe(), progress=False).findings
+
+
 def test_what_came_before_a_failure_is_kept_for_the_next_fetch(hub, tmp_path):
     digest = next(
         key

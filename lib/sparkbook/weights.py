@@ -496,6 +496,9 @@ class Hub:
         """
         text = bytearray()
         for piece in self._stream(url, repo, revision, 0, None):
+            if piece is None:  # the server began from the front
+                text.clear()
+                continue
             text += piece
             if len(text) > most:
                 raise _unreadable(url, repo, f"more than {most} bytes")
