@@ -279,7 +279,8 @@ def test_a_server_without_ranges_begins_again_and_the_file_is_whole(hub):
 
 
 def test_a_list_of_files_that_breaks_off_is_read_from_the_front(hub):
-    hub.fail("/api/models/", times=1, after=50)
+    listing(hub, tags=["x" * 3_000_000])  # pieces are a megabyte
+    hub.fail("/api/models/", times=1, after=2_000_000)
     get(hub)
     assert not verify(recipe(), progress=False).findings
 
