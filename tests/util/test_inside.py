@@ -7,7 +7,7 @@ import threading
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from sparkbook.util.inside import Inside, UnsafePath, checked
 
@@ -27,6 +27,7 @@ def names(draw):
     return text
 
 
+@settings(deadline=None)
 @given(names())
 def test_a_name_that_passes_stays_below_its_root_and_can_be_made(tmp_path_factory, name):
     try:

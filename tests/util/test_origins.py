@@ -2,7 +2,7 @@
 
 import httpx
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from sparkbook.errors import SparkbookError
 from sparkbook.util import origins
@@ -57,6 +57,7 @@ def test_addresses_that_are_refused_and_not_shown(url):
     assert "secret" not in str(error.value)
 
 
+@settings(deadline=None)
 @given(st.text(st.sampled_from("htps:/\\@.#?[]%0149 \tabc\u0430"), max_size=30))
 def test_what_is_taken_means_the_same_host_to_the_client(text):
     url = f"http://{text}"
