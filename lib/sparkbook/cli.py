@@ -1242,11 +1242,20 @@ def weights_fetch(
             "--unpinned", help="Also fetch code that no source gives a checksum of; note it."
         ),
     ] = False,
+    allow_outside: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="PATH",
+            help="Let the recipe write to this file or folder outside the store. Repeatable.",
+        ),
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Download what a recipe reads. Goes on with what was begun. Exit 0 all there, 1 refused or
     failed, 2 unusable.
     """
+    from pathlib import Path
+
     from sparkbook import recipes, weights
     from sparkbook.units import format_bytes, format_seconds
 
@@ -1257,6 +1266,7 @@ def weights_fetch(
             _folder(store),
             workers=workers,
             unpinned=unpinned,
+            allow_outside=[Path(path) for path in allow_outside or ()],
             progress=not as_json and sys.stderr.isatty(),
         )
     except weights.WeightsError as error:
