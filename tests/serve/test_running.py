@@ -16,8 +16,7 @@ import pytest
 from sparkbook import cli
 from sparkbook.errors import SparkbookError
 from sparkbook.recipes.schema import Capabilities
-from sparkbook.serve import launcher, running
-from sparkbook.serve import process as process_module
+from sparkbook.serve import folders, launcher, running
 from sparkbook.serve.endpoint import own_key
 from sparkbook.serve.launcher import Wish
 from sparkbook.serve.process import ProcessEngine
@@ -74,13 +73,13 @@ def test_a_dead_guard_is_not_mistaken_for_a_new_process(stand_in, launch):
 
 
 def test_logs_of_running_engines_are_kept(stand_in, launch, monkeypatch):
-    monkeypatch.setattr(process_module, "_LOGS_KEPT", 1)
+    monkeypatch.setattr(folders, "_LOGS_KEPT", 1)
     with ProcessEngine(launch, stand_in, name="oldest") as oldest:
         for number in range(3):
             ProcessEngine(launch, stand_in, name=f"short-{number}").stop()
         assert oldest.log_file.exists()
-        folders = sorted(folder.name.rsplit("-", 1)[0] for folder in oldest.folder.parent.iterdir())
-        assert folders == ["oldest", "short-1", "short-2"]
+        names = sorted(folder.name.rsplit("-", 1)[0] for folder in oldest.folder.parent.iterdir())
+        assert names == ["oldest", "short-1", "short-2"]
 
 
 def test_kill_ends_the_whole_group_at_once(stand_in, launch, monkeypatch):
