@@ -14,8 +14,8 @@ import signal
 import subprocess
 import sys
 import time
-from pathlib import Path
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 
 MODE = os.environ.get("STAND_IN_MODE", "")
 ARGUMENTS = sys.argv[1:]
