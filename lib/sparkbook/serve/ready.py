@@ -177,10 +177,10 @@ def wait_ready(
     for name, probe in _stages(endpoint, claims or Capabilities(structured_output=False), requests):
         entered = clock()
         while True:
+            # The owner first: an engine that ends because its port is taken can't say by whom.
+            not_listening = _not_listening(process, name, readiness)
             _check_alive(process, follower, name, readiness)
-            detail = _not_listening(process, name, readiness) or probe(
-                max(1.0, begin + deadline_s - clock())
-            )
+            detail = not_listening or probe(max(1.0, begin + deadline_s - clock()))
             if detail.passed:
                 break
             now = clock()
