@@ -25,8 +25,8 @@ def container(running=True, network="default", host_port="8000"):
 
 @pytest.fixture
 def listener(monkeypatch):
-    """Puts one listening socket at the address: its user, and the names of its processes that may be
-    read.
+    """Puts one listening socket at the address: its user, and the names of its processes that may
+    be read.
     """
 
     def place(uid, *names):

@@ -220,8 +220,8 @@ def test_a_server_in_the_foreground(run, stand_in):
 
 @pytest.fixture
 def two_at_once(stand_in, tmp_path, monkeypatch):
-    """Two `sparkbook serve` of one model on one port, with keys of their own; neither model is loaded
-    yet. Makes them with one cache, or with one each, as two users have.
+    """Makes two `sparkbook serve` of one model on one port, with keys of their own, that don't
+    listen yet; with one cache, or with one each, as two users have.
     """
     monkeypatch.setenv("STAND_IN_MODE", "late")
     monkeypatch.setenv("STAND_IN_LOADED", str(tmp_path / "loaded"))
@@ -263,8 +263,8 @@ def until(condition, within_s=60):
 
 @pytest.mark.parametrize("caches", [1, 2])
 def test_two_servers_at_once_on_one_port(run, two_at_once, tmp_path, monkeypatch, caches):
-    """One is ready; the other says why not, and nothing is left of it. With two caches no lock keeps
-    the second from starting.
+    """One is ready; the other says why not, and nothing is left of it. With two caches no lock
+    keeps the second from starting.
     """
 
     def bound():
