@@ -16,10 +16,10 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from sparkbook.files import write_text
 from sparkbook.serve import paths
 from sparkbook.serve.engine import EngineError
 from sparkbook.serve.identity import ProcessId
+from sparkbook.util.files import write_text
 
 RECORD, LOG_FILE, KEY_FILE, CONTAINER = "engine.json", "server.log", "api-key", "container"
 """Files of an engine's folder: whose it is, while it runs; what it printed; its key, while it runs;
