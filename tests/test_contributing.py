@@ -19,7 +19,7 @@ from sparkbook.runner import notebooks
 from sparkbook.site import flags
 from typer.main import get_command
 
-PAGE = (Path(__file__).resolve().parents[2] / "CONTRIBUTING.md").read_text("utf-8")
+PAGE = (Path(__file__).resolve().parents[1] / "CONTRIBUTING.md").read_text("utf-8")
 
 
 def example(name: str) -> str:

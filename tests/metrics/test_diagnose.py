@@ -9,7 +9,7 @@ from sparkbook.errors import SparkbookError
 from sparkbook.metrics import Metrics
 from sparkbook.metrics.diagnose import Telemetry, deltas, diagnose_metrics
 
-DATA = Path(__file__).parent / "data" / "metrics"
+DATA = Path(__file__).parents[1] / "data" / "metrics"
 
 
 def scrape(

@@ -1,14 +1,13 @@
-"""Throw-away books: a folder with a table of contents and notebooks, as small as the test allows."""
+"""A small book that is built once, its site, and a browser to look at it."""
 
 from __future__ import annotations
 
 import shutil
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-import nbformat
 import pytest
 import yaml
 from sparkbook.runner.project import Project
@@ -18,66 +17,6 @@ if TYPE_CHECKING:
 
 sys.path.insert(0, str(Path(__file__).parent))  # for chromium.py, which only tests use
 ROOT = Path(__file__).resolve().parents[2]
-
-Cell = str | tuple[str, list[str]]
-
-
-def write_notebook(
-    path: Path,
-    cells: list[Cell],
-    parameters: str = 'target: str = "auto"  # which engine',
-    engine: str = "none",
-) -> Path:
-    """A notebook with a parameters cell and these code cells; a cell may be given with its tags."""
-    nodes = [nbformat.v4.new_markdown_cell(f"# {path.stem}\n\nWhat comes first:")]
-    for source, tags in [
-        (parameters, ["parameters"]),
-        *(cell if isinstance(cell, tuple) else (cell, []) for cell in cells),
-    ]:
-        nodes += [
-            nbformat.v4.new_code_cell(source, metadata={"tags": tags} if tags else {}),
-            nbformat.v4.new_markdown_cell("And then:"),
-        ]
-    metadata = {
-        "sparkbook": {"engine": engine},
-        "kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"},
-    }
-    path.parent.mkdir(parents=True, exist_ok=True)
-    nbformat.write(nbformat.v4.new_notebook(cells=nodes[:-1], metadata=metadata), path)
-    return path
-
-
-@pytest.fixture
-def notebook(tmp_path: Path) -> Callable[..., Path]:
-    """Makes a notebook in the test's own folder."""
-
-    def make(*cells: Cell, name: str = "one", **options: Any) -> Path:
-        return write_notebook(tmp_path / f"{name}.ipynb", list(cells), **options)
-
-    return make
-
-
-@pytest.fixture
-def book(tmp_path: Path) -> Callable[..., Project]:
-    """Makes a book of chapters, each given as its list of cells; it has no recipes' pages, and its
-    site is never built.
-    """
-
-    def make(chapters: dict[str, list[Cell]], **options: Any) -> Project:
-        for name, cells in chapters.items():
-            write_notebook(tmp_path / "notebooks" / f"{name}.ipynb", cells, **options)
-        (tmp_path / "book").mkdir(exist_ok=True)
-        (tmp_path / "book" / "intro.md").write_text("# A book\n", "utf-8")
-        toc = {
-            "format": "jb-book",
-            "root": "book/intro",
-            "chapters": [{"file": f"notebooks/{name}"} for name in chapters],
-        }
-        (tmp_path / "_toc.yml").write_text(yaml.safe_dump(toc), "utf-8")
-        return Project(tmp_path, recipes=())
-
-    return make
-
 
 RECIPES = ("gemma-4-31b-it-nvfp4", "gpt-oss-120b", "embedded/tiny-dense")
 """One with tables of scores, one plain, one without an image."""
@@ -105,6 +44,7 @@ def small_book(tmp_path_factory: pytest.TempPathFactory) -> Project:
     """
     import io
 
+    from notebook_files import write_notebook
     from sparkbook.runner.project import here
     from sparkbook.site import vendor
     from sparkbook.site.build import build

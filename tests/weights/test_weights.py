@@ -18,7 +18,7 @@ from sparkbook.checkpoint.store import snapshot, torn
 from sparkbook.recipes.schema import Recipe
 from sparkbook.weights import WeightsError, fetch, needed, prune, verify
 
-_spec = importlib.util.spec_from_file_location("hub", Path(__file__).with_name("hub.py"))
+_spec = importlib.util.spec_from_file_location("hub", Path(__file__).parents[1] / "hub.py")
 assert _spec and _spec.loader
 hub_module = importlib.util.module_from_spec(_spec)
 sys.modules["hub"] = hub_module

@@ -7,7 +7,7 @@ import pytest
 from sparkbook.errors import SparkbookError
 from sparkbook.metrics import Histogram, Metrics
 
-DATA = Path(__file__).parent / "data" / "metrics"
+DATA = Path(__file__).parents[1] / "data" / "metrics"
 
 
 @pytest.fixture(scope="module")
