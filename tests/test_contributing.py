@@ -16,7 +16,7 @@ from sparkbook.cli import app
 from sparkbook.lint.rule import RULES
 from sparkbook.logs.signatures import load
 from sparkbook.runner import notebooks
-from sparkbook.site import flags
+from sparkbook.site import flag_reference, rule_sections
 from typer.main import get_command
 
 PAGE = (Path(__file__).resolve().parents[1] / "CONTRIBUTING.md").read_text("utf-8")
@@ -94,7 +94,7 @@ def test_the_recipe(tmp_path: Path) -> None:
     )
     recipe = recipes.load(file)
     assert lint.lint(recipe).findings.worst != "error"
-    assert set(recipe.serve.args) <= set(flags.MEANS)
+    assert set(recipe.serve.args) <= set(flag_reference.TEXTS)
 
 
 def test_the_rule() -> None:
@@ -105,7 +105,7 @@ def test_the_rule() -> None:
         rule = RULES[code]
         assert code in {finding.rule for finding in lint.lint(rule.bad).findings}
         assert code not in {finding.rule for finding in lint.lint(rule.good).findings}
-        assert "The container has no name." in lint.page(rule)
+        assert "The container has no name." in rule_sections.lint_rule(rule)
     finally:
         RULES.clear()
         RULES.update(before)

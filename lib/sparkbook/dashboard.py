@@ -16,14 +16,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from sparkbook.errors import SparkbookError
-from sparkbook.metrics import Histogram, Metrics
+from sparkbook.metrics import MINUTE, Histogram, Metrics
 from sparkbook.metrics.diagnose import deltas
 from sparkbook.serve.endpoint import Endpoint
 
 if TYPE_CHECKING:
     from sparkbook.plots.style import Chart
 
-RECORDED = Path(__file__).with_name("bench") / "recorded" / "minute.json"
+RECORDED = MINUTE
+"""A minute of the embedded engine."""
 
 
 @dataclass(frozen=True)

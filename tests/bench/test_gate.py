@@ -22,6 +22,7 @@ from sparkbook.bench.examples import (
 )
 from sparkbook.bench.gate import RULES, Seen
 from sparkbook.bench.results import Report, Summary, agreement
+from sparkbook.site import rule_sections
 
 DATA = Path(__file__).parents[1] / "data"
 
@@ -40,7 +41,7 @@ def test_a_rule_trips_and_its_twin_does_not(code):
 def test_every_rule_has_a_case_and_a_page_that_shows_both():
     assert list(CASES) == list(RULES)
     for code, rule in RULES.items():
-        fails, passes = gate.page(rule).split("## Passes")
+        fails, passes = rule_sections.bench_rule(rule).split("## Passes")
         assert "\n- **" in fails and "\n- **" not in passes, code
         assert examples.show(CASES[code][0]) != examples.show(CASES[code][1])
 

@@ -89,7 +89,7 @@ def test_the_comparisons_differ_from_the_hardware_for_nan_alone():
 
 def test_weights_of_a_trained_model_are_read():
     found = weights24.trained(
-        ROOT / "lib" / "sparkbook" / "serve" / "models" / "tiny-mtp" / "model.safetensors"
+        ROOT / "lib" / "sparkbook" / "checkpoint" / "models" / "tiny-mtp" / "model.safetensors"
     )
     assert len(found) > 20 and all(
         weights.ndim == 2 and 0.001 < weights.std() < 1 for weights in found

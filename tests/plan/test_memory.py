@@ -7,9 +7,10 @@ from sparkbook import checkpoint, lint, plan, recipes
 from sparkbook.checkpoint.values import Cache, Checkpoint, Geometry, Range
 from sparkbook.errors import SparkbookError
 from sparkbook.plan import request
-from sparkbook.plan.memory import CODES, CoTenant, Host, Setup, together
-from sparkbook.plan.pages import planned
+from sparkbook.plan.memory import CODES
 from sparkbook.plan.request import host, tenant
+from sparkbook.plan.setup import CoTenant, Host, Setup, together
+from sparkbook.site.plan_sections import planned
 
 GIB = 2**30
 TOTAL = round(121.63 * GIB)

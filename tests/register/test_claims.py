@@ -7,9 +7,11 @@ from pathlib import Path
 import pytest
 from sparkbook import recipes
 from sparkbook.errors import SparkbookError
-from sparkbook.register import claims
+from sparkbook.register import claim_tests, claims, model, prose
 from sparkbook.runner import notebooks
-from sparkbook.runner.pages import Page, as_published
+from sparkbook.runner.pages import Page
+from sparkbook.site import claims_page
+from sparkbook.site.notebook_page import as_published
 
 ROOT = Path(__file__).resolve().parents[2]
 CHAPTERS = {
@@ -167,7 +169,7 @@ class TestRegister:
     def test_a_figure_keeps_its_digits(
         self, text: object, value: object, unit: str, shown: str
     ) -> None:
-        figure = claims.Figure(**claims._read_figure(text))
+        figure = claims.Figure(**model._read_figure(text))
         assert (figure.value, figure.unit, str(figure)) == (value, unit, shown)
 
     def test_a_range_is_no_number(self) -> None:
@@ -178,7 +180,7 @@ class TestRegister:
     @pytest.mark.parametrize("text", ["__import__('os')", "2 * x", "max(1, 2)", "'a' * 3"])
     def test_a_calculation_is_nothing_else(self, text: str) -> None:
         with pytest.raises(SparkbookError, match="no plain calculation"):
-            claims._calculate(text)
+            claim_tests._calculate(text)
 
 
 class TestExecuted:
@@ -264,7 +266,7 @@ class TestFigures:
             match["id"]
             for notebook in CHAPTERS.values()
             for one in notebook["cells"]
-            for match in claims.LINK.finditer(one["source"])
+            for match in prose.LINK.finditer(one["source"])
         ]
         assert len(drawn) > 10
         for notebook in CHAPTERS.values():
@@ -320,21 +322,20 @@ class TestFigures:
         )
 
     def test_on_the_site_a_drawn_figure_leads_to_its_row(self) -> None:
-        text = claims.on_site("[273 GB/s](../book/claims/guide.yaml#guide-bandwidth)")
+        text = claims_page.on_site("[273 GB/s](../book/claims/guide.yaml#guide-bandwidth)")
         assert (
             text
             == '<a class="sb-claim" href="../generated/claims.html#guide-bandwidth">273 GB/s</a>'
         )
-        page = claims.register_page()
+        page = claims_page.page()
         assert 'id="guide-bandwidth"' in page
         # And back: the row leads to the place in the chapter that draws it.
         assert (
-            f'href="../notebooks/{claims.drawn()["guide-memory"][0]}.html#from-guide-memory"'
-            in page
+            f'href="../notebooks/{prose.drawn()["guide-memory"][0]}.html#from-guide-memory"' in page
         )
         seen: set[str] = set()
         both = [
-            claims.on_site("[273 GB/s](../book/claims/guide.yaml#guide-bandwidth)", seen=seen)
+            claims_page.on_site("[273 GB/s](../book/claims/guide.yaml#guide-bandwidth)", seen=seen)
             for _ in range(2)
         ]
         assert [
@@ -342,7 +343,7 @@ class TestFigures:
         ] == [True, False]
 
     def test_the_register_can_be_narrowed_without_a_script(self) -> None:
-        page = claims.register_page()
+        page = claims_page.page()
         for field, value in (
             ("verdict", "false"),
             ("document", "gemma4"),
@@ -361,10 +362,10 @@ class TestFigures:
         )
 
     def test_a_page_names_the_claims_that_it_uses(self) -> None:
-        assert "guide-bandwidth" in claims.uses(
+        assert "guide-bandwidth" in claims_page.uses(
             "02_hardware"
-        ) and "guide-7-phi-scipy" in claims.uses("models/phi-4-multimodal-nvfp4")
-        assert claims.uses("no_such_page") == ""
+        ) and "guide-7-phi-scipy" in claims_page.uses("models/phi-4-multimodal-nvfp4")
+        assert claims_page.uses("no_such_page") == ""
         path = ROOT / "notebooks" / "02_hardware.ipynb"
         shown = as_published(Page("02_hardware", path, path, {}, "none", "f"))["cells"]
         assert 'claims.html#guide-one-pool"' in shown[-1]["source"]

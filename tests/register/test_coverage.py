@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from sparkbook.register import coverage
 from sparkbook.runner.project import here
+from sparkbook.site import coverage_page
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCUMENTS = os.environ.get("SPARKBOOK_DOCUMENTS", "")
@@ -17,7 +18,7 @@ DOCUMENTS = os.environ.get("SPARKBOOK_DOCUMENTS", "")
 
 
 def test_every_item_has_a_home_that_is_there_or_a_reason() -> None:
-    assert list(coverage.problems(here())) == []
+    assert list(coverage_page.problems(here())) == []
 
 
 def test_every_document_has_items_of_its_kinds() -> None:
@@ -28,7 +29,7 @@ def test_every_document_has_items_of_its_kinds() -> None:
 
 
 def test_the_page_says_so() -> None:
-    text = coverage.page(here())
+    text = coverage_page.page(here())
     assert " 0 lost" in text
     assert "guide/option" not in text
     assert "<td>--max-num-seqs</td>" in text
@@ -49,8 +50,8 @@ def test_a_wrong_mapping_is_found(
         items=["guide/option/--max-num-seqs"], home="notebooks/08_flags"
     ).model_copy(update=change)
     mapping = [entry, *coverage.entries(ROOT)]
-    monkeypatch.setattr(coverage, "entries", lambda _: mapping)
-    assert any(problem in found for found in coverage.problems(here()))
+    monkeypatch.setattr(coverage_page, "entries", lambda _: mapping)
+    assert any(problem in found for found in coverage_page.problems(here()))
 
 
 @pytest.mark.parametrize(
@@ -77,14 +78,16 @@ def test_a_figure_without_a_claim_is_found(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(
         coverage, "outline", lambda _: [coverage.Item("guide", "figure", "2/999 GB/s")]
     )
-    assert "guide/figure/2/999 GB/s has no home in this book" in list(coverage.problems(here()))
+    assert "guide/figure/2/999 GB/s has no home in this book" in list(
+        coverage_page.problems(here())
+    )
 
 
 def test_an_item_that_nothing_maps_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         coverage, "outline", lambda _: [coverage.Item("guide", "variable", "NEW_ONE")]
     )
-    assert "guide/variable/NEW_ONE has no home in this book" in list(coverage.problems(here()))
+    assert "guide/variable/NEW_ONE has no home in this book" in list(coverage_page.problems(here()))
 
 
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:

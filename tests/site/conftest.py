@@ -47,7 +47,7 @@ def small_book(tmp_path_factory: pytest.TempPathFactory) -> Project:
     from notebook_files import write_notebook
     from sparkbook.runner.project import here
     from sparkbook.site import vendor
-    from sparkbook.site.build import build
+    from sparkbook.site.book import build
 
     root = tmp_path_factory.mktemp("book")
     for name in (

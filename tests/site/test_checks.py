@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 import yaml
-from sparkbook.site.rule_pages import code_families, rule_pages
+from sparkbook.site.rule_pages import CODE_FAMILIES, rule_pages
 
 KINDS = set(
     yaml.safe_load((Path(__file__).parents[1] / "data" / "logs" / "kinds.yaml").read_text("utf-8"))
 )
-ALL = [(family, check) for family in code_families() for check in family.checks.values()]
+ALL = [(family, check) for family in CODE_FAMILIES for check in family.checks.values()]
 CHECK = pytest.mark.parametrize(("family", "check"), ALL, ids=[check.code for _, check in ALL])
 
 

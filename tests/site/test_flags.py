@@ -10,9 +10,10 @@ import re
 import pytest
 from sparkbook import lint, recipes, releases
 from sparkbook.logs.signatures import signatures
-from sparkbook.site import flags, record
+from sparkbook.site import badges, flag_reference, flags
 from sparkbook.site.links import Linker, addresses
-from sparkbook.site.rule_pages import rule_pages, speaking_of
+from sparkbook.site.rule_pages import rule_pages
+from sparkbook.site.variants import triggered_rules
 
 MODELS = {recipe.id: recipe.slug for recipe in recipes.all()}
 CHAPTER = (
@@ -73,7 +74,7 @@ def test_signature_and_flag_name_each_other() -> None:
     told = 0
     for name, flag in known().items():
         for code in flag.signatures:
-            address = flags.signature_address(code)
+            address = signatures()[code].address
             assert f'<a href="../{address}">{code}</a>' in site()[f"flags/{name}.html"]
             assert f'<a href="../flags/{name}.html">' in section(address)
             told += 1
@@ -82,7 +83,7 @@ def test_signature_and_flag_name_each_other() -> None:
 
 def test_a_rule_names_the_recipes_that_it_speaks_of() -> None:
     for recipe in recipes.all():
-        for code in speaking_of(recipe):
+        for code in triggered_rules(recipe):
             assert f'<a href="../models/{recipe.slug}.html">' in section(
                 lint.RULES[code].address
             ), (recipe.id, code)
@@ -126,9 +127,9 @@ def test_facts_are_the_releases_tables() -> None:
 
 
 def test_every_flag_is_explained() -> None:
-    assert set(known()) == set(flags.MEANS), "a sentence for each, and none left over"
+    assert set(known()) == set(flag_reference.TEXTS), "a sentence for each, and none left over"
     for signature in signatures():
-        assert section(flags.signature_address(signature.id))
+        assert section(signature.address)
 
 
 class TestLinker:
@@ -247,9 +248,9 @@ def test_every_page_says_what_it_rests_on() -> None:
     for page, text in site().items():
         if page.endswith("index.html"):
             continue
-        heading, badges = text.split("\n\n")[:2]
-        assert heading.startswith("# ") and badges.startswith('<ul class="sb-badges"'), page
-        assert record.MADE in badges
+        heading, line = text.split("\n\n")[:2]
+        assert heading.startswith("# ") and line.startswith('<ul class="sb-badges"'), page
+        assert badges.MADE in line
     page = site()["flags/gpu-memory-utilization.html"]
     uses = len({recipe.id for recipe, _ in known()["gpu-memory-utilization"].uses})
     assert f"<li><span>recipes</span> {uses}</li>" in page

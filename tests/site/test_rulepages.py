@@ -7,7 +7,7 @@ import re
 
 from sparkbook import lint
 from sparkbook.logs.signatures import signatures
-from sparkbook.site.rule_pages import code_families, code_tables, index, rule_pages
+from sparkbook.site.rule_pages import CODE_FAMILIES, CODE_TABLES, index, rule_pages
 
 
 @functools.cache
@@ -23,12 +23,12 @@ def test_every_rule_and_signature_stands_once_at_its_address() -> None:
         for label in re.findall(r"^\((\w+)\)=$", text, re.MULTILINE)
     ]
     expected = [rule.address for rule in lint.RULES.values()]
-    expected += [code.address for _, codes, _ in code_tables().values() for code in codes.values()]
+    expected += [code.address for codes, *_ in CODE_TABLES.values() for code in codes.values()]
     expected += [
         f"rules/{signature.id[:4].lower()}.html#{signature.id.lower()}"
         for signature in signatures()
     ]
-    expected += [check.address for family in code_families() for check in family.checks.values()]
+    expected += [check.address for family in CODE_FAMILIES for check in family.checks.values()]
     assert sorted(found) == sorted(expected)
 
 
@@ -56,7 +56,7 @@ def test_a_page_names_the_chapters_that_speak_of_it() -> None:
     ]
     text = dict(rule_pages({}, {}, chapters))["host"]
     assert (
-        "Chapters that speak of it: {doc}`By code <../notebooks/a>`, {doc}`By command"
+        "Chapters that mention it: {doc}`By code <../notebooks/a>`, {doc}`By command"
         " <../notebooks/b>`." in text
     )
     assert "Neither" not in text

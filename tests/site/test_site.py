@@ -14,11 +14,12 @@ from pathlib import Path
 import pytest
 from sparkbook.errors import SparkbookError
 from sparkbook.runner import notebooks
-from sparkbook.runner.pages import as_published, pages
+from sparkbook.runner.pages import pages
 from sparkbook.runner.project import Project, toc_files
-from sparkbook.site import planner, site
-from sparkbook.site.build import build
+from sparkbook.site import assemble, planner
+from sparkbook.site.book import build
 from sparkbook.site.linkcheck import check
+from sparkbook.site.notebook_page import as_published
 
 
 def write(folder: Path, files: dict[str, str]) -> Path:
@@ -131,7 +132,7 @@ class TestAssembled:
         ]
 
     def test_the_pages_stand_under_the_overview(self, small_book: Project) -> None:
-        toc = site.with_models(
+        toc = assemble.with_models(
             small_book.toc(), [page for page in pages(small_book, "auto") if page.title]
         )
         files = list(toc_files(toc))
@@ -144,7 +145,7 @@ class TestAssembled:
 
     def test_pages_without_an_overview_are_refused(self, small_book: Project) -> None:
         with pytest.raises(SparkbookError, match="notebooks/07_models"):
-            site.with_models(
+            assemble.with_models(
                 {"root": "book/intro"}, [page for page in pages(small_book, "auto") if page.title]
             )
 

@@ -25,7 +25,7 @@ sys.modules["hub"] = hub_module
 _spec.loader.exec_module(hub_module)
 
 TOKEN = "hf_the_token_of_a_test"
-TINY = Path(weights.__file__).parents[1] / "serve" / "models" / "tiny-dense"
+TINY = Path(weights.__file__).parents[1] / "checkpoint" / "models" / "tiny-dense"
 
 
 def shard(size: int, seed: int = 0) -> bytes:

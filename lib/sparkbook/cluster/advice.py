@@ -35,7 +35,8 @@ from sparkbook.util import own_yaml
 if TYPE_CHECKING:
     from rich.text import Text
 
-    from sparkbook.plan.memory import Host, Plan, Setup
+    from sparkbook.plan.memory import Plan
+    from sparkbook.plan.setup import Host, Setup
 
 Way = Literal["one node", "tensor parallel", "pipeline parallel", "replicas"]
 WAYS: tuple[Way, ...] = ("one node", "tensor parallel", "pipeline parallel", "replicas")

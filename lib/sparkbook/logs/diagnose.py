@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, BinaryIO, Literal
 
@@ -19,7 +19,7 @@ from sparkbook.logs.facts import Facts
 from sparkbook.logs.figures import Context, Found
 from sparkbook.logs.reader import Event, Line, Reader, parse_line
 from sparkbook.logs.signatures import Signature, Signatures, signatures
-from sparkbook.logs.states import of_story, unknown_fault
+from sparkbook.logs.states import STATES, of_story, unknown_fault
 from sparkbook.logs.story import Story, Teller
 
 Verdict = Literal["healthy", "fault", "unknown fault", "starting", "empty"]
@@ -625,3 +625,7 @@ def diagnose(
     doctor = Doctor(facts)
     doctor.feed(source)
     return doctor.diagnosis()
+
+
+DIAGNOSED = replace(STATES, examine=lambda log: diagnose(log).findings)
+"""The family of `states`, with examples that are whole logs."""

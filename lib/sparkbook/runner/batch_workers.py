@@ -26,7 +26,7 @@ from types import FrameType
 from typing import Any
 
 from sparkbook.errors import SparkbookError
-from sparkbook.runner import notebooks
+from sparkbook.runner import notebooks, shared_engine
 from sparkbook.runner.batch import Job, Result, library_id, secret_values
 
 RESOURCE = "spark"
@@ -47,8 +47,6 @@ def run_job(job: dict[str, Any]) -> dict[str, Any]:
     Returns:
         A `Result` as plain data; `node` is the host's name.
     """
-    from sparkbook.site.build import shared_engine
-
     began, clock = _now(), time.monotonic()
     text: str | None = None
     with tempfile.TemporaryDirectory(prefix="sparkbook-") as folder:
@@ -61,7 +59,7 @@ def run_job(job: dict[str, Any]) -> dict[str, Any]:
                 and notebooks.read(source)["metadata"].get("sparkbook", {}).get("engine")
                 == "attach"
             )
-            with shared_engine(lambda _: None) if attach else contextlib.nullcontext():
+            with shared_engine.running(lambda _: None) if attach else contextlib.nullcontext():
                 failure = notebooks.execute(source, out, job["values"], plan=job["plan"])
             if failure:
                 cell, error = failure.cell or None, str(failure)

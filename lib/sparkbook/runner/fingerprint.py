@@ -48,6 +48,7 @@ class Fingerprints:
             self._catalogue,
             self._pins,
             claims,
+            self._data,
             kernels,
             self._modules(text),
         )
@@ -113,8 +114,14 @@ class Fingerprints:
         folder = self._project.root / "book" / "claims"
         return _digest(
             _hash_files(folder.glob("*.yaml"), folder),
-            _hash_files((self._library / "register").glob("claims.py"), self._library),
+            _hash_files((self._library / "register").glob("*.py"), self._library),
         )
+
+    @cached_property
+    def _data(self) -> str:
+        """The content of chapters that is kept as data."""
+        folder = self._project.root / "book" / "data"
+        return _hash_files(folder.glob("*.yaml"), folder)
 
     @cached_property
     def _catalogue(self) -> str:

@@ -13,11 +13,14 @@ import html
 import json
 from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from types import SimpleNamespace
+from typing import Any
 
-if TYPE_CHECKING:
-    from sparkbook.plan.memory import Plan
-    from sparkbook.recipes import Recipe
+from sparkbook import lint, recipes
+from sparkbook.formats import FORMATS
+from sparkbook.plan import memory, request
+from sparkbook.plan.memory import Plan
+from sparkbook.recipes import Recipe
 
 
 @dataclass(frozen=True)
@@ -75,8 +78,6 @@ _VARIABLES = {"max-model-len": "MAX_MODEL_LEN", "max-num-seqs": "MAX_NUM_SEQS"}
 
 def chosen(ids: Iterable[str]) -> list[Recipe]:
     """The recipes to choose from: those for a Spark, not those of the book's own engine."""
-    from sparkbook import recipes
-
     return [recipe for recipe in map(recipes.load, ids) if recipe.image is not None]
 
 
@@ -131,10 +132,6 @@ def data(ids: Iterable[str]) -> dict[str, Any]:
     number of its speeds: requests, then low, middle, high tok/s, with `behind` tokens behind each
         request.
     """
-    from sparkbook import lint
-    from sparkbook.formats import FORMATS
-    from sparkbook.plan import memory, request
-
     lines, findings, speeds = _Table(), _Table(), _Table()
 
     def said(found: Any) -> list[int]:
@@ -203,8 +200,6 @@ def fit(planned: Plan) -> str:
 def _plan(
     answer: dict[str, Any], said: Callable[[Any], list[int]], speeds: _Table
 ) -> dict[str, Any]:
-    from types import SimpleNamespace
-
     summary = answer["summary"]
     rates = [[speed["requests"], *speed["tok_s"]] for speed in summary["decode"] or ()]
     return {

@@ -19,8 +19,11 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+from sparkbook import releases
 from sparkbook.errors import SparkbookError
+from sparkbook.plan.kv import KV_WIDTH
 from sparkbook.runner.project import Project
+from sparkbook.site import chooser
 
 MARK = "<!-- planner -->"
 """In a cell of a chapter: the planner stands here on the site."""
@@ -28,6 +31,7 @@ MARK = "<!-- planner -->"
 OWN = (
     "__init__.py",
     "cli.py",
+    "cli/*.py",
     "errors.py",
     "findings.py",
     "util/*.py",
@@ -171,10 +175,6 @@ def data(ids: Iterable[str], size: int, first: str | None = None) -> dict[str, A
         size: bytes that are loaded on the first run.
         first: the recipe to begin with; the only one to choose where the page is its own.
     """
-    from sparkbook import releases
-    from sparkbook.plan.kv import KV_WIDTH
-    from sparkbook.site import chooser
-
     found = [
         {"id": recipe.id, "title": recipe.title, "family": recipe.family}
         for recipe in chooser.chosen(ids)

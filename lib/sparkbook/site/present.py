@@ -10,12 +10,18 @@ from __future__ import annotations
 import html
 import json
 import re
+import shlex
 from collections.abc import Callable, Iterable, Sequence
 
+from sparkbook import plan
 from sparkbook.checkpoint.store import download_lines
+from sparkbook.formats import FORMATS
+from sparkbook.plan.evidence import served
+from sparkbook.plan.prefill import first_token
 from sparkbook.plots.published import best_single
 from sparkbook.recipes import Recipe
 from sparkbook.recipes.schema import Accuracy, PrepareStep, RequestDefaults
+from sparkbook.site import chooser
 
 UNKNOWN = "not stated"
 _ENTRY_POINTS = {
@@ -199,8 +205,6 @@ def forms(recipe: Recipe) -> list[str]:
 
 def launch_tabs(recipe: Recipe) -> Tabs:
     """The launch line in each form that the recipe has."""
-    from sparkbook.formats import FORMATS
-
     shown = [FORMATS[name] for name in forms(recipe)]
     return Tabs(
         f"Launch: {recipe.id}",
@@ -271,8 +275,6 @@ def _prepare_title(step: PrepareStep) -> str:
 
 
 def _prepare_code(step: PrepareStep) -> str:
-    import shlex
-
     why = "".join(f"# {line}\n" for line in step.why.splitlines())
     if step.size_gb:
         why += f"# size: {step.size_gb:g} GB\n"
@@ -294,8 +296,6 @@ def _prepare_code(step: PrepareStep) -> str:
 
 def _shell_path(path: str) -> str:
     """A path quoted for the shell, with a leading ~ left for the shell to open."""
-    import shlex
-
     return f"~/{shlex.quote(path[2:])}" if path.startswith("~/") else shlex.quote(path)
 
 
@@ -387,9 +387,6 @@ def speed_table(recipe: Recipe) -> Html:
 
 def fit(recipe: Recipe) -> Html:
     """Whether the recipe's launch line fits a Spark, in a word, and what is to be said of it."""
-    from sparkbook import plan
-    from sparkbook.site import chooser
-
     if recipe.family == "embedded":
         return Html("Fit", "<p>Made for this book's own engine: not planned for a Spark.</p>")
     found = plan.of(recipe.id)
@@ -408,10 +405,6 @@ def expected(recipe: Recipe) -> Html:
     """What the decode model says for this recipe: an estimate with its interval for each number of
     requests, and the first token's time.
     """
-    from sparkbook import plan
-    from sparkbook.plan.evidence import served
-    from sparkbook.plan.prefill import first_token
-
     known = served(recipe)
     speeds = plan.of(recipe.id).decode if known else ()
     if known is None or not speeds:

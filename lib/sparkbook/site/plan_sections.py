@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from sparkbook.findings import Findings
 from sparkbook.plan.memory import CODES, address
+from sparkbook.rules import section_page
 
 INTRO = (
     "What `sparkbook plan` says. Each example was planned when this page was built; what is shown"
@@ -45,8 +46,6 @@ SECTIONS = {code: Section(code) for code in CODES}
 
 def page(section: Section) -> str:
     """A finding's section, in Markdown."""
-    from sparkbook.rules import section_page
-
     code = CODES[section.code]
     examples = [
         (title, _shown(example), planned(example))

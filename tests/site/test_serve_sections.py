@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from sparkbook.serve.pages import DOCK
+from sparkbook.site.serve_sections import DOCK
 
 KINDS = set(
     yaml.safe_load((Path(__file__).parents[1] / "data" / "logs" / "kinds.yaml").read_text("utf-8"))

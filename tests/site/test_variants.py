@@ -4,8 +4,8 @@ called clean is clean.
 
 import pytest
 from sparkbook import lint, recipes
-from sparkbook.lint.defects import DEFECTS
-from sparkbook.lint.variants import held
+from sparkbook.site.defects import DEFECTS
+from sparkbook.site.variants import held
 
 ALL = held()
 BY_ID = {entry.recipe.id: entry for entry in ALL}

@@ -1,4 +1,4 @@
-"""`make book`: run what changed, chapter by chapter, then publish."""
+"""Run notebooks: what is stale in the order in which it disturbs least, and the committed ones in place."""
 
 from __future__ import annotations
 
@@ -13,22 +13,16 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, TextIO
+from typing import TextIO
 
 import psutil
 
 from sparkbook.errors import SparkbookError
-from sparkbook.runner import notebooks
+from sparkbook.runner import notebooks, shared_engine
 from sparkbook.runner.notebooks import Failure
-from sparkbook.runner.pages import Page, Target, pages, select
+from sparkbook.runner.pages import Page, Target, select
 from sparkbook.runner.project import Project
 from sparkbook.units import format_seconds
-
-if TYPE_CHECKING:
-    from sparkbook.serve.process import ProcessEngine
-
-BOOK_ENGINE = "embedded/smollm2-135m"
-"""The recipe of the one engine that the chapters attach to."""
 
 PAGES_AT_ONCE = 2
 """How many pages that measure nothing run side by side."""
@@ -64,48 +58,6 @@ class Outcome:
         return not self.failures and not self.problems
 
 
-def build(
-    project: Project, target: Target = "auto", only: str | None = None, out: TextIO | None = None
-) -> Outcome:
-    """Run the pages that are stale and publish the site.
-
-    A page that fails does not keep the others from running, nor the site from being built.
-
-    Args:
-        project: the checkout.
-        target: `plan` starts no engine.
-        only: a page's name; the others are left as they are.
-        out: where progress goes, one line a page (standard output).
-
-    Raises:
-        BuildLocked: another build is at work.
-        SparkbookError: the book itself is not in order (a chapter missing, a recipe invalid).
-        KeyboardInterrupt: after every kernel and the engine have been stopped.
-    """
-    from sparkbook.site import site
-
-    with locked(project):
-        every = pages(project, target)
-        wanted = select(every, only)
-        outcome = Outcome()
-        progress = _Progress(len(wanted), out or sys.stdout)
-        stale = [page for page in wanted if not page.is_fresh()]
-        for page in wanted:
-            if page not in stale:
-                outcome.fresh += 1
-                progress.line(page, "unchanged")
-        _run_all(stale, target, outcome, progress)
-        missing = [page.name for page in every if not page.out.is_file()]
-        if missing:
-            progress.say(
-                f"site: not built, since {len(missing)} pages have not been run yet"
-                f" ({_some(missing)}); 'make book' runs them"
-            )
-            return outcome
-        site.publish(project, every, outcome, progress.say)
-        return outcome
-
-
 def refresh(project: Project, only: str | None = None, out: TextIO | None = None) -> Outcome:
     """Run the committed notebooks again with their defaults, in place, the template among them.
 
@@ -130,7 +82,7 @@ def refresh(project: Project, only: str | None = None, out: TextIO | None = None
             only,
         )
         outcome = Outcome()
-        _run_all(wanted, "auto", outcome, _Progress(len(wanted), out or sys.stdout), record=False)
+        run_all(wanted, "auto", outcome, Progress(len(wanted), out or sys.stdout), record=False)
         return outcome
 
 
@@ -157,7 +109,7 @@ def locked(project: Project) -> Iterator[None]:
         yield
 
 
-class _Progress:
+class Progress:
     """One line a page."""
 
     def __init__(self, total: int, out: TextIO) -> None:
@@ -171,8 +123,8 @@ class _Progress:
         print(text, file=self._out, flush=True)
 
 
-def _run_all(
-    stale: list[Page], target: Target, outcome: Outcome, progress: _Progress, *, record: bool = True
+def run_all(
+    stale: list[Page], target: Target, outcome: Outcome, progress: Progress, *, record: bool = True
 ) -> None:
     """First, several at a time, the pages that don't mind company; then, one at a time, those that
     measure an engine.
@@ -188,11 +140,11 @@ def _run_all(
         key=lambda page: page.engine == "none",
     )
     runner = _Runner(target, outcome, progress, record)
-    with _starting(progress.say) if attached else contextlib.nullcontext() as starting:
+    with shared_engine.starting(progress.say) if attached else contextlib.nullcontext() as starting:
         runner.run(company, PAGES_AT_ONCE)
         if attached:
             try:
-                with shared_engine(progress.say, starting):
+                with shared_engine.running(progress.say, starting):
                     runner.run(attached, at_once=1)
             except (SparkbookError, OSError) as error:
                 for page in attached:
@@ -201,95 +153,10 @@ def _run_all(
     runner.run(alone, at_once=1)
 
 
-@contextlib.contextmanager
-def _starting(say: Callable[[str], None]) -> Iterator[Future[ProcessEngine] | None]:
-    """The book's engine while it comes up, in a thread, since its model may have to be converted
-    first; None where an endpoint is named.
-
-    It is stopped at the end, if it was not before.
-    """
-    if os.environ.get("SPARKBOOK_ENDPOINT"):
-        yield None
-        return
-    # Imported here: two threads that import the same things at the same time get in each other's
-    # way.
-    import papermill  # noqa: F401
-
-    from sparkbook import recipes
-    from sparkbook.serve import embedded
-
-    say(f"engine: starting {BOOK_ENGINE} …")
-    recipe = recipes.load(BOOK_ENGINE)
-    with ThreadPoolExecutor(1, thread_name_prefix="engine") as pool:
-        engine = pool.submit(embedded.start, recipe, ready=False)
-        try:
-            yield engine
-        finally:
-            if not engine.cancel():
-                if not engine.done():
-                    say(
-                        "engine: its start is under way and can't be broken off; it is stopped as"
-                        " soon as it is there …"
-                    )
-                # Whoever wanted the engine was told why there is none.
-                with contextlib.suppress(SparkbookError, OSError):
-                    engine.result().stop()
-
-
-@contextlib.contextmanager
-def shared_engine(
-    say: Callable[[str], None], starting: Future[ProcessEngine] | None = None
-) -> Iterator[None]:
-    """The engine that chapters attach to, named to their kernels through the environment.
-
-    An endpoint that the user has named already (`SPARKBOOK_ENDPOINT`) is used as it is.
-
-    Args:
-        say: called with a line of progress.
-        starting: the engine, where its start was begun before.
-
-    Raises:
-        SparkbookError: the engine does not start.
-    """
-    if endpoint := os.environ.get("SPARKBOOK_ENDPOINT"):
-        say(f"engine: {endpoint}, named by SPARKBOOK_ENDPOINT")
-        yield
-        return
-    from sparkbook import recipes
-    from sparkbook.serve import embedded
-
-    recipe = recipes.load(BOOK_ENGINE)
-    began = time.monotonic()
-    try:
-        started = starting.result() if starting else embedded.start(recipe, ready=False)
-    except OSError as error:  # such as a full disk under the model that is converted
-        raise SparkbookError(str(error)) from error
-    with started as engine:
-        engine.wait_ready(recipe.capabilities)
-        say(f"engine: ready; waited {format_seconds(time.monotonic() - began)} for it")
-        with _environment(engine.environment()):
-            yield
-    say("engine: stopped")
-
-
-@contextlib.contextmanager
-def _environment(values: dict[str, str]) -> Iterator[None]:
-    before = {name: os.environ.get(name) for name in values}
-    os.environ.update(values)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = value
-
-
 class _Runner:
     """Runs notebooks in threads, so that Ctrl-C reaches this one, which then stops the kernels."""
 
-    def __init__(self, target: Target, outcome: Outcome, progress: _Progress, record: bool) -> None:
+    def __init__(self, target: Target, outcome: Outcome, progress: Progress, record: bool) -> None:
         self._target, self._outcome, self._progress, self._record = (
             target,
             outcome,
@@ -392,7 +259,3 @@ def _kernels() -> list[psutil.Process]:
             if any("ipykernel" in word for word in child.cmdline()):
                 found.append(child)
     return found
-
-
-def _some(names: list[str], most: int = 3) -> str:
-    return ", ".join(names[:most]) + (", …" if len(names) > most else "")

@@ -53,6 +53,14 @@ def held() -> list[Held]:
     return [_held(recipe) for recipe in recipes.all() if recipe.family != "embedded"]
 
 
+def triggered_rules(recipe: Recipe) -> list[str]:
+    """List the linter's rules that a recipe triggers, as the catalogue has it or as its source
+    published it.
+    """
+    reports = [lint.lint(recipe), lint.lint(variant(recipe, "as-published") or recipe)]
+    return list(dict.fromkeys(finding.rule for report in reports for finding in report.findings))
+
+
 def variant(recipe: Recipe, name: str) -> Recipe | None:
     """A variant of a recipe; None where it has none of that name."""
     return recipes.load(f"{recipe.id}@{name}") if recipe.variants.get(name) is not None else None  # type: ignore[call-overload]

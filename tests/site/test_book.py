@@ -23,8 +23,8 @@ from sparkbook.runner import notebooks
 from sparkbook.runner.fingerprint import Fingerprints
 from sparkbook.runner.pages import pages, select
 from sparkbook.runner.project import Project
-from sparkbook.site import build as builder
-from sparkbook.site import site
+from sparkbook.runner.run import Outcome, locked, refresh
+from sparkbook.site import book as builder
 
 pytestmark = pytest.mark.kernel
 
@@ -34,10 +34,10 @@ Make = Callable[..., Project]
 @pytest.fixture(autouse=True)
 def no_site(monkeypatch: pytest.MonkeyPatch) -> None:
     """Publishing has its own tests; here only the running counts."""
-    monkeypatch.setattr(site, "publish", lambda *_: None)
+    monkeypatch.setattr(builder, "publish", lambda *_: None)
 
 
-def run(project: Project, **options: object) -> tuple[builder.Outcome, list[str]]:
+def run(project: Project, **options: object) -> tuple[Outcome, list[str]]:
     out = io.StringIO()
     outcome = builder.build(project, out=out, **options)  # type: ignore[arg-type]
     return outcome, out.getvalue().splitlines()
@@ -66,9 +66,9 @@ def test_a_build_with_nothing_to_do_imports_nothing_heavy(book: Make) -> None:
     project = book({"01_a": ["print(target)"]})
     run(project)
     code = (
-        "import sys; from pathlib import Path; from sparkbook.site import build, site; from"
-        " sparkbook.runner.project import Project\nsite.publish = lambda *_: None\nassert"
-        f" build.build(Project(Path({str(project.root)!r}), recipes=())).fresh == 1\nprint([name"
+        "import sys; from pathlib import Path; from sparkbook.site import book; from"
+        " sparkbook.runner.project import Project\nbook.publish = lambda *_: None\nassert"
+        f" book.build(Project(Path({str(project.root)!r}), recipes=())).fresh == 1\nprint([name"
         " for name in ('papermill', 'nbclient', 'sphinx', 'matplotlib', 'vllm') if name in"
         " sys.modules])"
     )
@@ -240,7 +240,7 @@ def test_a_chapter_that_is_not_there_is_an_error(book: Make) -> None:
 
 def test_refresh_runs_in_place_with_the_defaults(book: Make) -> None:
     project = book({"01_a": ["print(target)"]})
-    outcome = builder.refresh(project, out=io.StringIO())
+    outcome = refresh(project, out=io.StringIO())
     assert outcome.ok
     path = project.root / "notebooks" / "01_a.ipynb"
     assert notebooks.is_normalised(path)
@@ -312,7 +312,7 @@ class TestFingerprint:
         [
             ("units.py", True, True),
             ("site/present.py", True, True),
-            ("site/site.py", False, False),
+            ("site/publish.py", False, False),
             ("recipes/recipe.schema.json", True, True),
             ("recipes/catalogue/gpt-oss-20b.yaml", True, False),
         ],
@@ -340,13 +340,13 @@ class TestFingerprint:
     def test_outputs_and_bytecode_do_not(self, book: Make, library: Path) -> None:
         project = book({"01_a": ["print(target)"]})
         before = self.prints(project, library)
-        assert builder.refresh(project, "01_a", out=io.StringIO()).ok
+        assert refresh(project, "01_a", out=io.StringIO()).ok
         (library / "__pycache__").mkdir()
         (library / "__pycache__" / "units.pyc").write_bytes(b"x")
         chapter, _ = self.prints(project, library)
         # The kernelspec and language_info that normalising writes are no change either, once they
         # are there.
-        assert builder.refresh(project, "01_a", out=io.StringIO()).ok
+        assert refresh(project, "01_a", out=io.StringIO()).ok
         assert self.prints(project, library)[0] == chapter
         assert len(before[0]) == 64
 
@@ -415,7 +415,7 @@ def test_an_interrupt_stops_the_kernels_and_leaves_nothing_half_written(
 
 def test_a_second_build_at_the_same_time_is_refused(book: Make) -> None:
     project = book({"01_a": ["print(target)"]})
-    with builder.locked(project):
+    with locked(project):
         done = subprocess.run(command(project), capture_output=True, text=True, check=False)
     assert done.returncode == 2
     assert (

@@ -1,0 +1,269 @@
+"""What executes the tests of claims: one function a subject."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from sparkbook.errors import SparkbookError
+from sparkbook.register.lookup import registers
+from sparkbook.register.model import Test
+
+
+def _release(test: Test, release: str) -> Any:
+    from sparkbook import releases
+
+    return releases.get(test.release or release)
+
+
+def _option(test: Test, release: str) -> tuple[bool, str]:
+    known = _release(test, release)
+    held = known.accepts(test.option)
+    return held, f"vLLM {known.version} {'knows' if held else 'does not know'} --{test.option}"
+
+
+def _env(test: Test, release: str) -> tuple[bool, str]:
+    known = _release(test, release)
+    held = test.env in known.envs
+    return held, f"vLLM {known.version} {'reads' if held else 'does not read'} {test.env}"
+
+
+def _symbol(test: Test, release: str) -> tuple[bool, str]:
+    known, symbol = _release(test, release), test.symbol
+    assert symbol
+    held = known.has(symbol.category, symbol.name)
+    return (
+        held,
+        (
+            f"{symbol.name} is {'' if held else 'not '}among the"
+            f" {symbol.category.replace('_', ' ')} of vLLM {known.version}"
+        ),
+    )
+
+
+def _default(test: Test, release: str) -> tuple[bool, str]:
+    known, wanted = _release(test, release), test.default
+    assert wanted
+    value = known.option(wanted.option).default
+    return (
+        value == wanted.is_,
+        f"--{wanted.option} is {value} in vLLM {known.version} if it is not given",
+    )
+
+
+def _requires(test: Test, release: str) -> tuple[bool, str]:
+    from packaging.requirements import Requirement
+    from packaging.specifiers import SpecifierSet
+
+    known, wanted = _release(test, release), Requirement(test.requires or "")
+    (exact,) = [part.version for part in wanted.specifier]
+    admitted = known.requires.get(wanted.name, "")
+    held = wanted.name in known.requires and SpecifierSet(
+        "" if admitted == "*" else admitted
+    ).contains(exact)
+    return (
+        held,
+        (
+            f"vLLM {known.version} {'admits' if held else 'does not admit'} {wanted.name} {exact}"
+            f" ({admitted or 'not required'})"
+        ),
+    )
+
+
+def _lint(test: Test, release: str) -> tuple[bool, str]:
+    from sparkbook import lint, recipes
+
+    asked = test.lint
+    assert asked
+    source: Any = recipes.load(asked.line) if asked.line in recipes.ids() else asked.line
+    report = lint.lint(source, release=test.release or release)
+    found = [finding for finding in report.findings if finding.rule == asked.rule]
+    return (
+        bool(found),
+        (
+            f"{asked.rule} under vLLM {report.release}:"
+            f" {found[0].message if found else 'nothing found'}"
+        ),
+    )
+
+
+def _clean(test: Test, release: str) -> tuple[bool, str]:
+    from sparkbook import lint, recipes
+
+    asked = test.clean or ""
+    known = asked.partition("@")[0] in recipes.ids()
+    source: Any = recipes.load(asked) if known else asked
+    report = lint.lint(source, release=test.release or release)
+    wrong = [finding for finding in report.findings if finding.severity == "error"]
+    said = "; ".join(f"{finding.rule}: {finding.message}" for finding in wrong) or "no error"
+    return (
+        not wrong,
+        f"{f'the line of {asked}' if known else 'the line'} under vLLM {report.release}: {said}",
+    )
+
+
+def _shape(test: Test, _release_: str) -> tuple[bool, str]:
+    from sparkbook.checkpoint import known
+
+    asked = test.shape
+    assert asked
+    entries = known.facts()["checkpoints"]
+    if asked.model not in entries:
+        raise SparkbookError(f"nothing is written down of the checkpoint '{asked.model}'")
+    name = entries[asked.model]["shape"]
+    config: dict[str, Any] = dict(known.shape(name))
+    for kind, count in known.facts()["shapes"][name]["config"].get("layer_counts", {}).items():
+        config[f"layers.{kind}"] = count
+    found = {key: config.get(key) for key in asked.is_}
+    return (
+        found == asked.is_,
+        (
+            f"the config of {asked.model}:"
+            f" {', '.join(f'{key} {value}' for key, value in found.items())}"
+        ),
+    )
+
+
+def _scores(test: Test, _release_: str) -> tuple[bool, str]:
+    from sparkbook import recipes
+
+    asked = test.scores
+    assert asked
+    rows = [
+        row
+        for table in recipes.load(asked.recipe).benchmarks.accuracy
+        for row in table.rows
+        if len(row.values) > 1
+    ]
+    apart = {row.label: round((row.values[1] or 0) - (row.values[0] or 0), 6) for row in rows}
+    label = max(apart, key=lambda key: abs(apart[key]))
+    return (
+        abs(apart[label]) <= asked.within,
+        f"{len(apart)} scores; the greatest difference is {apart[label]:+g} points ({label})",
+    )
+
+
+def _image(test: Test, _release_: str) -> tuple[bool, str]:
+    from packaging.specifiers import SpecifierSet
+
+    from sparkbook.releases import images
+
+    asked = test.image
+    assert asked
+    info = images.find(asked.ref)
+    if info is None:
+        raise SparkbookError(f"nothing is known about the image {asked.ref}")
+    if any(
+        register.source.url == images.source(info.source).url for register in registers().values()
+    ):
+        raise SparkbookError(
+            f"what is known about {asked.ref} was taken from the documents themselves: that proves"
+            " nothing"
+        )
+    if asked.vllm:
+        inside = info.vllm or info.vllm_range
+        held = bool(inside) and (
+            info.vllm == asked.vllm
+            or (not info.vllm and SpecifierSet(info.vllm_range or "").contains(asked.vllm))
+        )
+        return held, f"{asked.ref} holds vLLM {inside or 'of an unknown release'}"
+    if asked.platform:
+        return (
+            asked.platform in (info.platforms or ()),
+            f"{asked.ref} can be pulled for {', '.join(info.platforms or ('nothing known',))}",
+        )
+    name = asked.has or asked.lacks or ""
+    known = info.contents.get(name)
+    held = (known is False) if asked.lacks else bool(known)
+    said = {
+        None: f"nothing is known of {name} in",
+        False: f"{name} is not in",
+        True: f"{name} is in",
+    }
+    return held, f"{said.get(known if isinstance(known, bool | None) else True)} {asked.ref}"
+
+
+def _counted(test: Test, _release_: str) -> tuple[bool, str]:
+    from sparkbook.checkpoint import known
+
+    asked = test.counted
+    assert asked
+    checkpoint = known.load(asked.model)
+    if asked.gb is not None:
+        counted, claimed, what = checkpoint.bytes, asked.gb, "GB"
+    elif asked.active_b is not None:
+        reads = checkpoint.reads
+        assert reads
+        counted, claimed, what = reads.active, asked.active_b, "B active parameters"
+    else:
+        counted, claimed, what = checkpoint.params, asked.total_b or 0.0, "B parameters"
+    low, high = counted.low / 1e9, counted.high / 1e9
+    held = low * (1 - asked.within) <= claimed <= high * (1 + asked.within)
+    span = f"{low:.1f}" if f"{low:.1f}" == f"{high:.1f}" else f"{low:.1f} to {high:.1f}"
+    return held, f"counted from the shape: {span} {what}, claimed {claimed:g}"
+
+
+def _sum(test: Test, _release_: str) -> tuple[bool, str]:
+    asked = test.sum
+    assert asked
+    value = _calculate(asked.of)
+    held = abs(value - asked.gives) <= asked.within * abs(asked.gives)
+    return held, f"{asked.of} = {value:.4g}, claimed {asked.gives:g}"
+
+
+def _fits(test: Test, _release_: str) -> tuple[bool, str]:
+    from sparkbook import plan
+
+    planned = plan.of(test.fits or "")
+    return planned.fits, f"the plan for {test.fits}: {planned.verdict}"
+
+
+_RUNNERS: dict[str, Callable[[Test, str], tuple[bool, str]]] = {
+    "option": _option,
+    "env": _env,
+    "symbol": _symbol,
+    "default": _default,
+    "requires": _requires,
+    "lint": _lint,
+    "clean": _clean,
+    "image": _image,
+    "counted": _counted,
+    "shape": _shape,
+    "sum": _sum,
+    "scores": _scores,
+    "fits": _fits,
+}
+
+
+def _calculate(text: str) -> float:
+    """A calculation with + - * / and parentheses, nothing else.
+
+    Raises:
+        SparkbookError: something else is in it.
+    """
+    import ast
+    import operator
+
+    signs: dict[type, Callable[[float, float], float]] = {
+        ast.Add: operator.add,
+        ast.Sub: operator.sub,
+        ast.Mult: operator.mul,
+        ast.Div: operator.truediv,
+        ast.Pow: operator.pow,
+    }
+
+    def value(node: ast.expr) -> float:
+        if isinstance(node, ast.Constant) and isinstance(node.value, int | float):
+            return float(node.value)
+        if isinstance(node, ast.BinOp) and type(node.op) in signs:
+            return signs[type(node.op)](value(node.left), value(node.right))
+        raise SparkbookError(f"'{text}' is no plain calculation")
+
+    return value(ast.parse(text, mode="eval").body)
+
+
+def run(test: Test, release: str) -> tuple[bool, str]:
+    """Execute one test: whether it came out as the claim has it, and what was found."""
+    (subject,) = test.subjects
+    held, evidence = _RUNNERS[subject](test, release)
+    return held != test.absent, evidence
