@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from sparkbook import recipes
 from sparkbook.errors import SparkbookError
-from sparkbook.register import claim_tests, claims, model, prose
+from sparkbook.register import claim_tests, claims, execute, model, prose
 from sparkbook.runner import notebooks
 from sparkbook.runner.pages import Page
 from sparkbook.site import claims_page
@@ -68,14 +68,14 @@ class TestRegister:
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         claim = claims.get("guide-13-disable-flag")
-        monkeypatch.setattr(claims, "get", lambda _: claim.model_copy(update={"verdict": "holds"}))
+        monkeypatch.setattr(execute, "get", lambda _: claim.model_copy(update={"verdict": "holds"}))
         with pytest.raises(
             SparkbookError, match="the register says 'holds', the execution gave 'false'"
         ):
             claims.check("guide-13-disable-flag")
 
     def test_what_the_documents_say_of_an_image_is_no_proof(self) -> None:
-        test = claims.Test(image=claims.Image(ref="vllm/vllm-openai:v0.19.0-cu130", vllm="0.19.0"))
+        test = claims.Test(image=model.Image(ref="vllm/vllm-openai:v0.19.0-cu130", vllm="0.19.0"))
         with pytest.raises(SparkbookError, match="proves nothing"):
             claims.run(test, "0.22.1")
 
@@ -87,7 +87,7 @@ class TestRegister:
             and claims.execute(claim).verdict == "not-testable"
         )
         failing = claim.test.model_copy(
-            update={"now": [claims.Test(sum=claims.Sum(of="1 + 1", gives=3))]}
+            update={"now": [claims.Test(sum=model.Sum(of="1 + 1", gives=3))]}
         )
         assert claims.execute(claim.model_copy(update={"test": failing})).verdict == "false"
         with pytest.raises(ValueError, match="what was executed has a verdict"):

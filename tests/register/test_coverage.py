@@ -76,7 +76,7 @@ def test_a_figure_and_a_setting_have_a_claim_of_their_document_and_section(
 
 def test_a_figure_without_a_claim_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        coverage, "outline", lambda _: [coverage.Item("guide", "figure", "2/999 GB/s")]
+        coverage_page, "outline", lambda _: [coverage.Item("guide", "figure", "2/999 GB/s")]
     )
     assert "guide/figure/2/999 GB/s has no home in this book" in list(
         coverage_page.problems(here())
@@ -85,7 +85,7 @@ def test_a_figure_without_a_claim_is_found(monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_an_item_that_nothing_maps_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        coverage, "outline", lambda _: [coverage.Item("guide", "variable", "NEW_ONE")]
+        coverage_page, "outline", lambda _: [coverage.Item("guide", "variable", "NEW_ONE")]
     )
     assert "guide/variable/NEW_ONE has no home in this book" in list(coverage_page.problems(here()))
 

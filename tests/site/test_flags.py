@@ -123,7 +123,7 @@ def test_facts_are_the_releases_tables() -> None:
     assert "default 0.9, now 0.92" in page, "what moved"
     gone = site()["flags/speculative-disable-by-batch-size.html"]
     assert "in no release" in gone
-    assert "No recipe of this book gives it." in gone
+    assert "No recipe of this book uses it." in gone
 
 
 def test_every_flag_is_explained() -> None:
