@@ -2,7 +2,7 @@
 for Grafana.
 
 >>> from sparkbook import dashboard
->>> dashboard.Dashboard(endpoint)                      # in a notebook: start, stop, six panels      # doctest: +SKIP
+>>> dashboard.Dashboard(endpoint)  # in a notebook: start, stop, six panels  # doctest: +SKIP
 """
 
 from __future__ import annotations

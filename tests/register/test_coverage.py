@@ -30,7 +30,7 @@ def test_every_document_has_items_of_its_kinds() -> None:
 
 def test_the_page_says_so() -> None:
     text = coverage_page.page(here())
-    assert " 0 lost" in text
+    assert " 0 missing" in text
     assert "guide/option" not in text
     assert "<td>--max-num-seqs</td>" in text
 
@@ -39,8 +39,8 @@ def test_the_page_says_so() -> None:
     ("change", "problem"),
     [
         ({"home": "notebooks/99_none"}, "there is no page notebooks/99_none"),
-        ({"home": "book/intro"}, "the name does not stand on book/intro"),
-        ({"items": ["guide/option/--no-such"]}, "needed by nothing"),
+        ({"home": "book/intro"}, "the name does not occur on book/intro"),
+        ({"items": ["guide/option/--no-such"]}, "matches nothing"),
     ],
 )
 def test_a_wrong_mapping_is_found(

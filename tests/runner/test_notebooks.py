@@ -94,7 +94,7 @@ def test_a_failure_names_cell_line_and_last_line(notebook: Make, tmp_path: Path)
     assert str(failure) == "cell 3 (# divide): ZeroDivisionError: division by zero"
     cells = notebooks.read(out)["cells"]
     assert cells[0]["source"].startswith("# one"), "the title stays first"
-    assert "did not run to its end" in cells[1]["source"]
+    assert "failed when the book was built" in cells[1]["source"]
     assert not [cell for cell in cells if "papermill-error" in str(cell["metadata"])]
     assert [cell["execution_count"] for cell in notebooks.code_cells({"cells": cells})] == [
         1,
@@ -117,7 +117,7 @@ def test_a_kernel_that_dies_is_a_failure(notebook: Make, tmp_path: Path) -> None
     assert failure is not None
     assert "DeadKernelError" in failure.error
     shown = notebooks.read(tmp_path / "out.ipynb")["cells"]
-    assert "did not run to its end" in shown[1]["source"]
+    assert "failed when the book was built" in shown[1]["source"]
     assert not any(cell["outputs"] for cell in notebooks.code_cells({"cells": shown})), (
         "nothing is shown that this run did not give"
     )

@@ -221,7 +221,7 @@ def test_only_runs_one_and_leaves_the_site_when_pages_are_missing(book: Make) ->
     project = book({"01_a": ["print(target)"], "02_b": ["print(target)"]})
     outcome, lines = run(project, only="02_b")
     assert outcome.ran == 1
-    assert lines[-1].startswith("site: not built, since 1 pages have not been run yet (01_a)")
+    assert lines[-1].startswith("site: not built; pages that have not run yet: 1 (01_a)")
 
 
 def test_a_name_that_no_page_has_is_refused(book: Make) -> None:

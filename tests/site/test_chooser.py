@@ -88,7 +88,7 @@ def test_a_fraction_that_is_only_doubtful_is_not_told_as_a_question_of_size() ->
     named = [plan for plan in shown if plan["fit"] != plan["verdict"]]
     assert {plan["verdict"] for plan in named} == {"may fit", "does not fit"}
     first = known()["recipes"][FOR_A_SPARK.index("gpt-oss-20b")]["plans"][0][0]
-    assert first["fit"] == "fits at 0.83 of the memory, not surely at 0.85"
+    assert first["fit"] == "fits with --gpu-memory-utilization 0.83; may not fit at 0.85"
     assert request_plan("gpt-oss-20b", 0.83) == "fits"
 
 

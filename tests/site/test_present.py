@@ -112,7 +112,7 @@ def test_what_to_expect_is_what_the_plan_says() -> None:
     """
     for name, behind in (("gpt-oss-20b", "8,192"), ("gemma-4-12b-coder-nvfp4", "4,096")):
         html = present.expected(recipes.load(name)).html
-        assert f"({behind} tokens behind each)" in html
+        assert f"{behind} tokens of context each)" in html
         assert all(f"<td>{speed.tok_s:.3g}</td>" in html for speed in plan.of(name).decode)
 
 

@@ -49,7 +49,7 @@ class TestBadges:
             * 2
         )
         line = badges.of_page(page(tmp_path, made=RUN), notebook(found))
-        assert "published figures" in line
+        assert "<span>figures</span> published" in line
         assert "2026-11-27" in line
         assert "2 errors, 2 warnings" in line
 
@@ -63,7 +63,7 @@ class TestBadges:
         line = badges.of_page(
             page(tmp_path, "own", made=RUN), notebook(markdown=f"*{notebooks.NOT_RUN}*")
         )
-        assert "no engine: a plan" in line
+        assert "a plan, no engine started" in line
         assert "CPU engine" not in line
 
     def test_metadata_may_say_more(self, tmp_path: Path) -> None:
@@ -73,7 +73,7 @@ class TestBadges:
         assert "H100, published figures" in line
 
     def test_one_that_failed_has_no_date(self, tmp_path: Path) -> None:
-        assert "did not end" in badges.of_page(page(tmp_path), notebook())
+        assert "<span>run</span> failed" in badges.of_page(page(tmp_path), notebook())
 
     def test_a_recipe_has_the_release_of_its_image_and_its_own_findings(
         self, tmp_path: Path

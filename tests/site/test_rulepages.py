@@ -70,8 +70,8 @@ def test_every_section_has_gravity_two_examples_and_a_source() -> None:
     for code, section in by_code.items():
         if code.startswith("log") and not code.startswith("log9"):
             assert (
-                "It is found here:" in section
-                and "and not here:" in section
+                "Found in:" in section
+                and "Not found in:" in section
                 and "| source |" in section
             ), code
             continue

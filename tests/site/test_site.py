@@ -241,5 +241,5 @@ class TestSite:
             "book/intro.md" in problem and "no-such-page" in problem for problem in outcome.problems
         )
         page = (small_copy.html / "notebooks/01_small.html").read_text("utf-8")
-        assert "did not run to its end" in page
+        assert "failed when the book was built" in page
         assert "ZeroDivisionError" in page

@@ -19,7 +19,7 @@ def _release(test: Test, release: str) -> Any:
 def _option(test: Test, release: str) -> tuple[bool, str]:
     known = _release(test, release)
     held = known.accepts(test.option)
-    return held, f"vLLM {known.version} {'knows' if held else 'does not know'} --{test.option}"
+    return held, f"vLLM {known.version} {'has' if held else 'does not have'} --{test.option}"
 
 
 def _env(test: Test, release: str) -> tuple[bool, str]:
@@ -47,7 +47,7 @@ def _default(test: Test, release: str) -> tuple[bool, str]:
     value = known.option(wanted.option).default
     return (
         value == wanted.is_,
-        f"--{wanted.option} is {value} in vLLM {known.version} if it is not given",
+        f"--{wanted.option} is {value} in vLLM {known.version} by default",
     )
 
 
@@ -109,7 +109,7 @@ def _shape(test: Test, _release_: str) -> tuple[bool, str]:
     assert asked
     entries = known.facts()["checkpoints"]
     if asked.model not in entries:
-        raise SparkbookError(f"nothing is written down of the checkpoint '{asked.model}'")
+        raise SparkbookError(f"the library has no facts about the checkpoint '{asked.model}'")
     name = entries[asked.model]["shape"]
     config: dict[str, Any] = dict(known.shape(name))
     for kind, count in known.facts()["shapes"][name]["config"].get("layer_counts", {}).items():
@@ -152,13 +152,12 @@ def _image(test: Test, _release_: str) -> tuple[bool, str]:
     assert asked
     info = images.find(asked.ref)
     if info is None:
-        raise SparkbookError(f"nothing is known about the image {asked.ref}")
+        raise SparkbookError(f"the library has no facts about the image {asked.ref}")
     if any(
         register.source.url == images.source(info.source).url for register in registers().values()
     ):
         raise SparkbookError(
-            f"what is known about {asked.ref} was taken from the documents themselves: that proves"
-            " nothing"
+            f"the facts about {asked.ref} come from the documents themselves, so they prove nothing"
         )
     if asked.vllm:
         inside = info.vllm or info.vllm_range
@@ -166,17 +165,17 @@ def _image(test: Test, _release_: str) -> tuple[bool, str]:
             info.vllm == asked.vllm
             or (not info.vllm and SpecifierSet(info.vllm_range or "").contains(asked.vllm))
         )
-        return held, f"{asked.ref} holds vLLM {inside or 'of an unknown release'}"
+        return held, f"{asked.ref} contains vLLM {inside or 'of an unknown release'}"
     if asked.platform:
         return (
             asked.platform in (info.platforms or ()),
-            f"{asked.ref} can be pulled for {', '.join(info.platforms or ('nothing known',))}",
+            f"{asked.ref} can be pulled for {', '.join(info.platforms or ('no known platform',))}",
         )
     name = asked.has or asked.lacks or ""
     known = info.contents.get(name)
     held = (known is False) if asked.lacks else bool(known)
     said = {
-        None: f"nothing is known of {name} in",
+        None: f"it is not known whether {name} is in",
         False: f"{name} is not in",
         True: f"{name} is in",
     }
@@ -257,7 +256,7 @@ def _calculate(text: str) -> float:
             return float(node.value)
         if isinstance(node, ast.BinOp) and type(node.op) in signs:
             return signs[type(node.op)](value(node.left), value(node.right))
-        raise SparkbookError(f"'{text}' is no plain calculation")
+        raise SparkbookError(f"'{text}' is not a plain calculation")
 
     return value(ast.parse(text, mode="eval").body)
 

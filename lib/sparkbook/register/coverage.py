@@ -71,7 +71,7 @@ class Entry(BaseModel):
     @model_validator(mode="after")
     def _somewhere(self) -> Entry:
         if not self.home and not self.reason:
-            raise ValueError(f"{self.items[0]}: neither a home nor a reason")
+            raise ValueError(f"{self.items[0]}: has neither a home nor a reason")
         return self
 
 
@@ -132,7 +132,7 @@ def claims_with(item: Item) -> list[str]:
 
 @functools.cache
 def _claimed(document: str) -> dict[tuple[str, str], dict[str, set[str]]]:
-    """Of a document: kind and figure or setting, the claims that have it, each with its sections."""
+    """Map each kind and figure or setting of a document to its claims, with their sections."""
     from sparkbook.register import claims
 
     found: dict[tuple[str, str], dict[str, set[str]]] = {}

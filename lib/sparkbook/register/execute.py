@@ -1,4 +1,6 @@
-"""Claims executed: by their own tests, or by the cells of a chapter, and what a build reports of it."""
+"""Claims executed: by their own tests, or by the cells of a chapter, and what a build reports of
+it.
+"""
 
 from __future__ import annotations
 
@@ -112,7 +114,7 @@ def check(name: str, held: bool | None = None, evidence: str = "") -> Outcomes:
     if outcome.verdict != claim.verdict:
         said = "; ".join(outcome.evidence)
         raise SparkbookError(
-            f"claim {name}: the register says '{claim.verdict}', the execution gave"
+            f"claim {name}: the register says '{claim.verdict}', the execution found"
             f" '{outcome.verdict}' ({said})"
         )
     return Outcomes([outcome])

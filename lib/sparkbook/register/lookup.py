@@ -37,7 +37,7 @@ def registers(folder: Path | None = None) -> dict[str, Register]:
         for claim in found[path.stem].claims:
             if claim.id in seen:
                 raise SparkbookError(
-                    f"{FOLDER}/{path.name}: {claim.id} stands in {seen[claim.id]} as well"
+                    f"{FOLDER}/{path.name}: {claim.id} is also in {seen[claim.id]}"
                 )
             seen[claim.id] = path.name
     return found
@@ -56,7 +56,7 @@ def get(name: str) -> Claim:
     """
     if name in (known := _by_id()):
         return known[name]
-    raise SparkbookError(f"no claim is called '{name}': the ids stand in {FOLDER}/")
+    raise SparkbookError(f"no claim is called '{name}': the ids are in {FOLDER}/")
 
 
 @functools.cache

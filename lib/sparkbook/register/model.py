@@ -133,7 +133,7 @@ class Lint(Strict):
 
 
 class Shape(Strict):
-    """Numbers of a model's config, by the config's keys; `layers.KIND` counts the layers of a kind."""
+    """Numbers of a model's config by its keys; `layers.KIND` counts the layers of a kind."""
 
     model: str
     is_: dict[str, Any] = Field(alias="is", min_length=1)
@@ -285,10 +285,11 @@ class Claim(Strict):
     def _sound(self) -> Claim:
         if self.executable != (self.executed_by is not None):
             raise ValueError(
-                f"{self.id}: what is executable names the chapter that executes it, and only that"
+                f"{self.id}: an executable claim names the chapter that executes it, and no other"
+                " claim does"
             )
         if self.test and self.verdict == "not-testable" and not self.test.only_refutes:
-            raise ValueError(f"{self.id}: what was executed has a verdict")
+            raise ValueError(f"{self.id}: an executed claim needs a verdict")
         return self
 
     @property
@@ -383,7 +384,7 @@ def _read_figure(text: Any) -> dict[str, Any]:
         r"(?P<value>[~<>−-]?\d[\d,.]*(?: to \d[\d,.]*)?)(?P<unit>×|%| .+)?", str(text)
     )
     if not match:
-        raise ValueError(f"'{text}' is no figure: write '273 GB/s', '25 to 60 s' or '3×'")
+        raise ValueError(f"'{text}' is not a figure: write '273 GB/s', '25 to 60 s' or '3×'")
     value: Any = match["value"]
     if re.fullmatch(r"-?\d+", value):
         value = int(value)

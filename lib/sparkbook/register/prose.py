@@ -139,9 +139,7 @@ def unaccounted(
             if text in excused:
                 used.add(text)
             else:
-                problems.append(
-                    f"{name}, cell {number}: '{text}' comes from nowhere ({line[:100]})"
-                )
+                problems.append(f"{name}, cell {number}: '{text}' has no source ({line[:100]})")
     return problems, used
 
 
@@ -172,10 +170,10 @@ def wrong_links(text: str) -> list[str]:
             problems.append(str(error))
             continue
         if match["file"] not in registers() or claim not in registers()[match["file"]].claims:
-            problems.append(f"{claim.id} does not stand in {match['file']}.yaml")
+            problems.append(f"{claim.id} is not in {match['file']}.yaml")
         if claim.figures and match["text"] not in [str(one) for one in claim.figures]:
             problems.append(
-                f"'{match['text']}' is drawn from {claim.id}, which says"
+                f"'{match['text']}' is drawn from {claim.id}, which has"
                 f" {', '.join(map(str, claim.figures))}"
             )
     return problems

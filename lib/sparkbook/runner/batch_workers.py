@@ -163,7 +163,7 @@ class Local:
             self._ended.put(Result(**json.loads(answer)))
         except ValueError:
             how = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
-            last = (errors[0].strip().splitlines() or ["no words"])[-1]
+            last = (errors[0].strip().splitlines() or ["no output"])[-1]
             self._ended.put(
                 Result(
                     job.name, node, "lost", error=f"the notebook's process ended with {how}: {last}"
@@ -295,8 +295,8 @@ class OnRay:
             ]
         except Exception as error:  # noqa: BLE001 - ray raises whatever its transport does
             raise SparkbookError(
-                f"the head of the cluster is gone ({first_line(error)}): start it, then the same"
-                " line goes on"
+                f"the head of the cluster is gone ({first_line(error)}): start it, and the same"
+                " line resumes"
             ) from None
         hosts = [node["NodeManagerHostname"] for node in alive]
         for node in alive:
@@ -334,14 +334,14 @@ class OnRay:
                 found = self._ray.get(answer, timeout=60)
             except Exception as error:  # noqa: BLE001 - the node may have gone since
                 self._say(
-                    f"{self._names[node]} does not answer and is left out: {first_line(error)}"
+                    f"{self._names[node]} does not answer and is not used: {first_line(error)}"
                 )
                 self._fit[node] = False
                 continue
             self._fit[node] = found == self._library
             if found != self._library:
                 self._say(
-                    f"{self._names[node]} is left out: its sparkbook is {found}, here it is"
+                    f"{self._names[node]} is not used: its sparkbook is {found}, here it is"
                     f" {self._library}; install the same one"
                 )
 

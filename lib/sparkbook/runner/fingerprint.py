@@ -16,7 +16,8 @@ from sparkbook.runner import notebooks
 from sparkbook.runner.project import Project
 
 _BUILDERS = ("runner", "register", "site")
-"""The packages that build the book. A chapter does not depend on them unless its code imports them."""
+"""The packages that build the book. A chapter does not depend on them unless its code imports them.
+"""
 
 _FROM_ROOM = re.compile(rf"from sparkbook\.({'|'.join(_BUILDERS)}) import (\([\w\s,]+\)|[\w ,]+)")
 _OF_ROOM = re.compile(rf"sparkbook\.({'|'.join(_BUILDERS)})\.(\w+)")

@@ -151,7 +151,7 @@ def select(all_pages: list[Page], only: str | None) -> list[Page]:
     ]
     if not found:
         raise SparkbookError(
-            f"no chapter and no recipe's page is called '{only}'; there are"
+            f"no chapter or recipe page is called '{only}'; there are"
             f" {', '.join(page.name for page in all_pages)}"
         )
     return found

@@ -1,4 +1,6 @@
-"""Run notebooks: what is stale in the order in which it disturbs least, and the committed ones in place."""
+"""Run notebooks: what is stale in the order in which it disturbs least, and the committed ones in
+place.
+"""
 
 from __future__ import annotations
 
@@ -101,7 +103,7 @@ def locked(project: Project) -> Iterator[None]:
             file.seek(0)
             holder = file.read().strip() or "unknown"
             raise BuildLocked(
-                f"the book is being built already, by process {holder}: wait for it, or stop it"
+                f"process {holder} is already building the book: wait for it, or stop it"
             ) from None
         file.truncate(0)
         file.write(str(os.getpid()))

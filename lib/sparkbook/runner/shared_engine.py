@@ -45,10 +45,7 @@ def starting(say: Callable[[str], None]) -> Iterator[Future[ProcessEngine] | Non
         finally:
             if not engine.cancel():
                 if not engine.done():
-                    say(
-                        "engine: its start is under way and can't be broken off; it is stopped as"
-                        " soon as it is there …"
-                    )
+                    say("engine: still starting; it stops as soon as it is up …")
                 # Whoever wanted the engine was told why there is none.
                 with contextlib.suppress(SparkbookError, OSError):
                     engine.result().stop()

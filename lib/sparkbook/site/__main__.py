@@ -55,13 +55,10 @@ def main(argv: Sequence[str] | None = None) -> int:
             return _summary(refresh(project, args.only))
         return _summary(build(project, args.target, args.only))
     except SparkbookError as error:
-        print(f"error: {error}", file=sys.stderr)
+        print(f"error: {error}", file=sys.stderr)  # noqa: T201
         return 2
     except KeyboardInterrupt:
-        print(
-            "interrupted: nothing is left running, and what was half done has been put away",
-            file=sys.stderr,
-        )
+        print("interrupted: nothing is still running", file=sys.stderr)  # noqa: T201
         return 130
 
 
@@ -76,8 +73,8 @@ def _check(project: Project) -> int:
         raise SparkbookError("there is no site yet: run 'make book'")
     problems = check(project.html)
     for problem in problems:
-        print(problem)
-    print(f"{len(problems)} problems in the site" if problems else "the site is in order")
+        print(problem)  # noqa: T201
+    print(f"{len(problems)} problems in the site" if problems else "the site has no problems")  # noqa: T201
     return 1 if problems else 0
 
 
@@ -94,7 +91,7 @@ def _serve(project: Project, port: int) -> int:
             " PORT=8081"
         ) from None
     with server:
-        print(f"http://127.0.0.1:{server.server_port}/ (Ctrl-C ends it)", flush=True)
+        print(f"http://127.0.0.1:{server.server_port}/ (Ctrl-C ends it)", flush=True)  # noqa: T201
         with suppress(KeyboardInterrupt):
             server.serve_forever()
     return 0
@@ -102,10 +99,10 @@ def _serve(project: Project, port: int) -> int:
 
 def _summary(outcome: Outcome) -> int:
     for name, failure in outcome.failures.items():
-        print(f"FAILED {name}: {failure}", file=sys.stderr)
+        print(f"FAILED {name}: {failure}", file=sys.stderr)  # noqa: T201
     for problem in outcome.problems:
-        print(f"SITE {problem}", file=sys.stderr)
-    print(f"{outcome.ran} run, {outcome.fresh} unchanged, {len(outcome.failures)} failed")
+        print(f"SITE {problem}", file=sys.stderr)  # noqa: T201
+    print(f"{outcome.ran} run, {outcome.fresh} unchanged, {len(outcome.failures)} failed")  # noqa: T201
     return 0 if outcome.ok else 1
 
 

@@ -153,10 +153,10 @@ def run_line(page: Page) -> str:
     )
     before = "SPARKBOOK_ENDPOINT=http://127.0.0.1:8000 " * (page.engine == "attach")
     text = (
-        f"in a checkout of the book, `make lab` and open `notebooks/{page.source.name}`; or without"
-        " a browser:"
+        f"in a checkout of the book, run `make lab` and open `notebooks/{page.source.name}`; or"
+        " without a browser:"
     )
-    taken = f"{{download}}`The notebook as it was run here <{page.out.name}>`; or, {text}"
+    taken = f"{{download}}`The executed notebook <{page.out.name}>`; or, {text}"
     return (
         ":::{dropdown} Run this on your Spark\n:class-container:"
         f" sb-run\n\n{taken}\n\n```bash\n{before}{line}\n```\n:::"
@@ -184,8 +184,8 @@ def with_models(toc: dict[str, Any], models: list[Page]) -> dict[str, Any]:
                 return toc
     if entries:
         raise SparkbookError(
-            f"_toc.yml names no notebooks/{OVERVIEW}, under which the recipes' pages would stand:"
-            " add it"
+            f"_toc.yml names no notebooks/{OVERVIEW}, under which the recipes' pages are"
+            " listed: add it"
         )
     return toc
 

@@ -27,11 +27,11 @@ def of_page(page: Page, notebook: dict[str, Any]) -> str:
     as a line of HTML.
     """
     made = page.made()
-    said: list[tuple[str, str]] = [("taken on", ", ".join(_taken_on(page, notebook)))]
+    said: list[tuple[str, str]] = [("figures", ", ".join(_taken_on(page, notebook)))]
     if date := made.get("date"):
         said.append(("run", date))
     else:
-        said.append(("run", "did not end"))
+        said.append(("run", "failed"))
     if version := _vllm(page, notebook):
         said.append(("vLLM", version))
     said.append(("findings", _findings(page, notebook)))
@@ -98,8 +98,8 @@ def _taken_on(page: Page, notebook: dict[str, Any]) -> list[str]:
     if stated := notebook["metadata"].get("sparkbook", {}).get("taken_on"):
         return list(stated)
     if page.engine == "none":
-        return ["published figures"]
-    return ["no engine: a plan"] if not_run(notebook) else ["this build's CPU engine"]
+        return ["published"]
+    return ["a plan, no engine started"] if not_run(notebook) else ["this build's CPU engine"]
 
 
 def _vllm(page: Page, notebook: dict[str, Any]) -> str | None:
@@ -112,7 +112,7 @@ def _vllm(page: Page, notebook: dict[str, Any]) -> str | None:
         return _pinned_engine()
     from sparkbook import releases
 
-    return f"facts up to {releases.table()['releases'][-1]}"
+    return f"up to {releases.table()['releases'][-1]}"
 
 
 def _pinned_engine() -> str | None:

@@ -43,8 +43,8 @@ def build(
         missing = [page.name for page in every if not page.out.is_file()]
         if missing:
             progress.say(
-                f"site: not built, since {len(missing)} pages have not been run yet"
-                f" ({_some(missing)}); 'make book' runs them"
+                f"site: not built; pages that have not run yet: {len(missing)}"
+                f" ({_some(missing)}). 'make book' runs them"
             )
             return outcome
         publish(project, every, outcome, progress.say)

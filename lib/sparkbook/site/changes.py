@@ -39,10 +39,10 @@ def page() -> str:
         "# What changed since June 2026",
         "",
         (
-            f"The guide that this book starts from is of {SINCE}, when vLLM {before} was the newest"
-            f" release; {len(between)} releases came since, up to {after}. What follows is worked"
-            " out from vLLM's releases, the facts about images and the {doc}`claims register"
-            " <claims>`."
+            f"The guide that this book starts from dates from {SINCE}, when vLLM {before} was the"
+            f" newest release. vLLM has published {len(between)} releases since, up to {after}."
+            " This page is computed from vLLM's releases, the facts about images and the"
+            " {doc}`claims register <claims>`."
         ),
         "",
         "## vLLM's interface",
@@ -58,7 +58,7 @@ def page() -> str:
         if any(counted):
             lines.append(f"| {title} | {' | '.join(map(str, counted))} |")
     for category, title in (
-        ("options", "Options that are gone"),
+        ("options", "Removed options"),
         ("envs", "Environment variables that are no longer read"),
     ):
         gone = [one.name for one in changes if one.category == category and one.change == "removed"]
@@ -83,7 +83,7 @@ def page() -> str:
         inside = "" if one.name == one.vllm else f" with vLLM {one.vllm}"
         when = f"{'out' if one.precision == 'day' else 'out by'} {one.date}"
         lines.append(f"- {one.track} {one.name}{inside}, {when} ([source]({one.source}))")
-    lines += ["", "Known to be wrong with an image, and reported since:", ""]
+    lines += ["", "Faults of images that were reported since:", ""]
     for image in images.all():
         for bug in image.bugs:
             source = images.source(bug.source)
@@ -95,8 +95,8 @@ def page() -> str:
                     f" ({cite})"
                 )
     expired = [claim for claim in claims.every() if claim.verdict == "expired"]
-    lines += ["", "## Claims that have expired", "", "True at their time, and not today:", ""]
-    lines += ["| claim | what holds now |", "|---|---|"]
+    lines += ["", "## Claims that have expired", "", "True at the time, no longer true:", ""]
+    lines += ["| claim | now |", "|---|---|"]
     lines += [
         f"| [{_linkless(claim.statement)}](claims.html#{claim.id}) | {_linkless(claim.check)} |"
         for claim in expired

@@ -17,7 +17,7 @@ from sparkbook.util.markup import code, linked
 
 
 def on_site(text: str, up: str = "../", seen: set[str] | None = None) -> str:
-    """Prose with its drawn figures as links to the claims' rows.
+    """Return prose with its drawn figures as links to the claims' rows.
 
     Args:
         text: Markdown.
@@ -40,7 +40,7 @@ def on_site(text: str, up: str = "../", seen: set[str] | None = None) -> str:
 
 
 def uses(place: str, up: str = "../") -> str:
-    """The claims that a page uses, as a folded list for its end; empty where there is none."""
+    """Return the claims that a page uses as a folded list for its end; empty if there are none."""
     found = used_by(place)
     if not found:
         return ""
@@ -51,14 +51,14 @@ def uses(place: str, up: str = "../") -> str:
         for claim in found
     )
     return (
-        f'<details class="sb-uses"><summary>{len(found)} claims of the register that this page'
-        f" uses</summary><ul>{items}</ul></details>"
+        f'<details class="sb-uses"><summary>{len(found)} claims of the register used on this'
+        f" page</summary><ul>{items}</ul></details>"
     )
 
 
 def page() -> str:
-    """The register as a page: one table that can be sorted and filtered, a row a claim, with an
-    address each.
+    """Return the register as a page: one table that can be sorted and filtered, a row a claim, with
+    an address each.
     """
     kept = every()
     words = {
@@ -67,18 +67,18 @@ def page() -> str:
         "expired": "have expired",
         "false": "were false",
     }
-    said = ", ".join(f"{count} {words[verdict]}" for verdict, count in counts(kept).items())
+    summary = ", ".join(f"{count} {words[verdict]}" for verdict, count in counts(kept).items())
     executed = sum(1 for claim in kept if claim.executable)
     lines = [
         "# Claims register",
         "",
         (
-            "What the documents that this book starts from say, in our words, and what became of"
-            f" it: {len(kept)} claims, {said}. {executed} of them are executed whenever this book"
-            f" is built ({{doc}}`../notebooks/{RUNS}` and the chapters named). *Holds*: checked,"
-            " and so. *Expired*: was so at the time, is no longer. *False*: was not so. *Not"
-            " testable*: not without a Spark, or not at all; such a figure is shown as what its"
-            " source says, and where a check could refute it, it passed."
+            "The claims of the documents that this book starts from, in our words, and the result"
+            f" of checking each: {len(kept)} claims, {summary}. Every build of this book executes"
+            f" {executed} of them ({{doc}}`../notebooks/{RUNS}` and the chapters named). *Holds*:"
+            " checked and true. *Expired*: true at the time, no longer true. *False*: never true."
+            " *Not testable*: not without a Spark, or not at all; the page shows such a figure as"
+            " the source's own, and where a check could refute it, the check passed."
         ),
         "",
         "The documents:",
@@ -130,8 +130,8 @@ def page() -> str:
 
 
 def _selects(fields: Mapping[str, Mapping[str, str]]) -> str:
-    """A choice for each field, by the class that its rows have. The style sheet hides the other
-    rows, so it works without a script.
+    """Return a choice for each field, by the class that its rows have. The style sheet hides the
+    other rows, so it works without a script.
     """
     rules, selects = [], []
     for field, choices in fields.items():
@@ -155,7 +155,7 @@ def _selects(fields: Mapping[str, Mapping[str, str]]) -> str:
 
 
 def _places(claim: Claim) -> list[str]:
-    """The pages that use a claim and are in this book."""
+    """List the pages that use a claim and are in this book."""
     return [
         place
         for place in dict.fromkeys([*claim.where, *drawn().get(claim.id, ())])
@@ -193,7 +193,8 @@ def _row(claim: Claim, places: Mapping[str, str]) -> str:
         linked(claim.check),
         ran,
         (
-            f'<a href="#source-{name}">{name}</a>{html.escape(f", {claim.section}" if claim.section else "")}'
+            f'<a href="#source-{name}">{name}</a>'
+            + html.escape(f", {claim.section}" if claim.section else "")
         ),
         used,
     ]
@@ -202,7 +203,7 @@ def _row(claim: Claim, places: Mapping[str, str]) -> str:
 
 
 def _from(claim: Claim, place: str) -> str:
-    """The place in a chapter that draws the claim's figure."""
+    """Return the place in a chapter that draws the claim's figure."""
     return f"#from-{claim.id}" if place in drawn().get(claim.id, ()) else ""
 
 
@@ -212,7 +213,7 @@ def _home(place: str) -> str:
 
 @functools.cache
 def _exists(place: str) -> bool:
-    """Whether the page of a place is in this book: a chapter or a recipe's page."""
+    """Return whether the page of a place is in this book: a chapter or a recipe's page."""
     if place.startswith("models/"):
         return place.removeprefix("models/") in recipes.ids()
     return (here().root / "notebooks" / f"{place}.ipynb").is_file()

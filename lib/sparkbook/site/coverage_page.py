@@ -96,13 +96,13 @@ def problems(project: Project) -> Iterator[str]:
         page, _, anchor = place(item, entry).partition("#")
         if page in pages:
             if item.kind in NAMED and not item.stands_in(pages[page]):
-                yield f"{item.key}: the name does not stand on {page}"
+                yield f"{item.key}: the name does not occur on {page}"
             if page == claims.PAGE and anchor:
                 claims.get(anchor)
         elif not entry.reason:
             yield f"{item.key}: there is no page {page}"
     yield from (
-        f"the entry of {entry.items[0]} is needed by nothing"
+        f"the entry of {entry.items[0]} matches nothing"
         for entry in mapping
         if id(entry) not in used
     )
@@ -122,13 +122,12 @@ def page(project: Project) -> str:
         "# Coverage",
         "",
         (
-            "What the five documents hold that this book starts from, and where it went:"
-            f" {len(items)} items, {homes} with a home, {len(placed) - homes} named with the"
-            f" reason, {len(items) - len(placed)} lost. Options, variables, models and images have"
-            " to stand by name on the page that is called their home; a test looks. Figures and"
-            " settings have their home in the [claims register](claims), where a claim of the same"
-            " document and section has to have them; the table below lists only those that no"
-            " claim has."
+            "The content of the five documents that this book starts from, and where it is now:"
+            f" {len(items)} items, {homes} with a home page, {len(placed) - homes} left out with a"
+            f" reason, {len(items) - len(placed)} missing. Every option, variable, model and image"
+            " must be mentioned by name on its home page; a test enforces this. The home of figures"
+            " and settings is the [claims register](claims): a claim of the same document and"
+            " section must contain them. The table lists only those that no claim contains."
         ),
         "",
         "| document | " + " | ".join(KINDS.values()) + " |",
@@ -166,4 +165,5 @@ def _row(item: Item, entry: Entry, there: bool) -> str:
         if there
         else html.escape(entry.reason or "")
     )
-    return f"<tr><td>{item.document}</td><td>{item.kind}</td><td>{html.escape(item.name)}</td><td>{where}</td></tr>"
+    cells = (item.document, item.kind, html.escape(item.name), where)
+    return "<tr>" + "".join(f"<td>{cell}</td>" for cell in cells) + "</tr>"

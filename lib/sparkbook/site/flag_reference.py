@@ -95,7 +95,7 @@ def watching(name: str) -> tuple[str, ...]:
 
 
 def history(name: str) -> list[tuple[str, str]]:
-    """List what changed about an option, release by release: `("0.20.0", "default 0.9, now 0.92")`."""
+    """List an option's changes by release: `("0.20.0", "default 0.9, now 0.92")`."""
     changes = []
     for before, after in itertools.pairwise(releases.lives("options", name)):
         change = releases.Change("options", name, "changed", before.value, after.value)

@@ -59,7 +59,7 @@ class Flag:
 
 
 def flags(ids: Iterable[str]) -> dict[str, Flag]:
-    """Return every option that one of these recipes uses, and those of the flag reference, by name."""
+    """Return every option of these recipes and of the flag reference, by name."""
     found = {name: Flag(name) for name, text in flag_reference.TEXTS.items() if text.costs}
     for recipe in map(recipes.load, ids):
         for given in Case(from_launch(recipe.launch, recipe)).args.options:
@@ -175,7 +175,7 @@ def _badges(flag: Flag) -> str:
     recipes = len({recipe.id for recipe, _ in flag.uses})
     return badges.line(
         [
-            ("taken on", f"vLLM's own releases, {known[0]} to {known[-1]}"),
+            ("facts", f"from vLLM's own releases, {known[0]} to {known[-1]}"),
             ("built", badges.MADE),
             ("recipes", str(recipes or "none")),
             ("rules", str(len(flag.rules) or "none")),

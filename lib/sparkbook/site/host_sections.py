@@ -58,9 +58,9 @@ class Pages:
     prefix = "HOST"
     title = "The machine"
     intro = (
-        "What `sparkbook check` looks for. Each example is a Spark in good order, put together from"
-        " public reports, with what is changed about it; it was judged when this page was built,"
-        " and what is shown is what the check said."
+        "What `sparkbook check` looks for. Each example is a healthy Spark, put together from"
+        " public reports, with one change. The check judged it when this page was built; its"
+        " findings are shown."
     )
     checks: dict[str, Section] = {code: Section(rule) for code, rule in RULES.items()}  # noqa: RUF012
 

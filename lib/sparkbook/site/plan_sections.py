@@ -12,8 +12,8 @@ from sparkbook.plan.memory import CODES, address
 from sparkbook.rules import section_page
 
 INTRO = (
-    "What `sparkbook plan` says. Each example was planned when this page was built; what is shown"
-    " is what the plan said."
+    "What `sparkbook plan` reports. Each example was planned when this page was built; its findings"
+    " are shown."
 )
 _OPTION = re.compile(r" --(cotenant|release|meminfo|log) ")
 

@@ -70,9 +70,12 @@ OTHERS = (
 Python half.
 """
 
-PYODIDE = """The planner in the page runs in Pyodide, which is under the Mozilla Public License 2.0 (https://www.mozilla.org/MPL/2.0/); its
-source is at https://github.com/pyodide/pyodide. Pyodide holds CPython and its standard library, which are under the Python Software
-Foundation License (https://docs.python.org/3/license.html). library.zip holds this book's own library (Apache-2.0) and the following."""
+PYODIDE = """\
+The planner in the page runs in Pyodide, which is under the Mozilla Public License 2.0
+(https://www.mozilla.org/MPL/2.0/); its source is at https://github.com/pyodide/pyodide.
+Pyodide contains CPython and its standard library, which are under the Python Software
+Foundation License (https://docs.python.org/3/license.html). library.zip contains this book's
+own library (Apache-2.0) and the following."""
 
 _LEFT_OUT = ("pydantic/v1/", "pydantic/mypy.py", "pydantic/_hypothesis_plugin.py")
 _OF_A_LICENCE = ("licen", "copying", "notice")
@@ -195,9 +198,9 @@ def block(known: dict[str, Any]) -> str:
     text = json.dumps(known, ensure_ascii=False, separators=(",", ":")).replace("<", "\\u003c")
     line = html.escape(f"sparkbook plan {known['first']}")
     return (
-        f'<div class="sb-planner"><script type="application/json">{text}</script><noscript><p>With'
-        f" scripts, the planner runs in this page. Without, run <code>{line}</code> where the"
-        " library is installed.</p></noscript></div>"
+        f'<div class="sb-planner"><script type="application/json">{text}</script><noscript><p>The'
+        f" planner needs JavaScript. Without it, run <code>{line}</code> where sparkbook is"
+        " installed.</p></noscript></div>"
     )
 
 
@@ -219,6 +222,5 @@ def place(notebook: dict[str, Any], ids: Iterable[str], size: int, recipe: str |
 
 
 NONE = (
-    "This recipe is for the engine that the book itself runs and not for a Spark, so there is"
-    " nothing to plan."
+    "This recipe is for the book's own CPU engine and not for a Spark, so there is nothing to plan."
 )

@@ -124,7 +124,7 @@ def sphinx(project: Project) -> tuple[Path, list[str]]:
         )
     if done.returncode and not warnings:
         warnings = [
-            f"jupyter-book ended with exit code {done.returncode}; its words are in _build/site.log"
+            f"jupyter-book ended with exit code {done.returncode}; its output is in _build/site.log"
         ]
     return html, list(dict.fromkeys(warnings))
 

@@ -35,13 +35,13 @@ CODE_TABLES: dict[str, tuple[dict[str, Any], str, str, Callable[[Any], str]]] = 
     "hub": (weights.RULES, "weights", weights.INTRO, sections.hub_rule),
     "plan": (plan_sections.SECTIONS, "will it fit", plan_sections.INTRO, plan_sections.page),
     "lock": (lock.RULES, "the stack lock", lock.INTRO, sections.lock_rule),
-    "bench": (gate.RULES, "measurements that are not numbers", gate.INTRO, sections.bench_rule),
+    "bench": (gate.RULES, "invalid measurements", gate.INTRO, sections.bench_rule),
 }
 """Families of rules in a table: name of the page, the rules, the page's title and introduction, and
 what makes the section of one rule.
 """
 
-JUDGED, TESTED = "judged in this build", "held by a test"
+JUDGED, TESTED = "judged in this build", "checked by a test"
 """Who saw to a page's examples."""
 
 LOG_FAMILIES = {
@@ -50,7 +50,7 @@ LOG_FAMILIES = {
     "3": "options, models and downloads",
     "4": "container engine and host",
     "5": "several processes, several nodes, hangs",
-    "6": "what a running engine says, and what only looks bad",
+    "6": "messages of a running engine, and what only looks bad",
 }
 """Hundreds of the log signatures' codes."""
 
@@ -141,9 +141,9 @@ def index(pages: Iterable[tuple[str, str]]) -> str:
             f"| [{family}]({name}) | {about} | {len(re.findall(_ANCHOR, markdown, re.MULTILINE))} |"
         )
     intro = (
-        "Every code that `sparkbook` may answer with, by its first letters: what is looked for,"
-        " why, what to do, an example in which it is found and one in which it is not. To go"
-        " straight to one, type its code into the search; a line of a log works as well."
+        "Every code that `sparkbook` reports, by its first letters. Each section says what the rule"
+        " finds, why it matters and what to do, with a failing and a passing example. To find a"
+        " rule, type its code or a line of your log into the search."
     )
     head = "| codes | about | how many |\n|---|---|--:|"
     return "\n\n".join(["# Rules and log signatures", intro, "\n".join([head, *rows])]) + "\n"
@@ -229,14 +229,14 @@ def _page(
 ) -> str:
     """A family's page. `how`: who saw to its examples; `facts`: badges of its own."""
     sections = [f"({code.lower()})=\n{_section(text)}" for code, text in rules]
-    said = [("taken on", f"{2 * len(rules)} examples, {how}"), ("built", badges.MADE), *facts]
+    facts_shown = [("examples", f"{2 * len(rules)}, {how}"), ("built", badges.MADE), *facts]
     if found := re.findall(r"^- \*\*(error|warning|info)\*\*", "\n".join(sections), re.MULTILINE):
-        said.append(("findings in them", badges.counted(found)))
+        facts_shown.append(("findings in them", badges.counted(found)))
     return (
         "\n\n".join(
             [
                 f"# {title}",
-                badges.line(said),
+                badges.line(facts_shown),
                 intro + _chapters(intro, rules, chapters),
                 *sections,
             ]

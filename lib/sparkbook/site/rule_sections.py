@@ -13,10 +13,10 @@ from sparkbook.rules import section_page
 from sparkbook.util.markup import capital, without_fields
 
 _ROLES = {
-    "cause": "A fault by itself.",
-    "consequence": "An echo of a fault elsewhere: the doctor lists it, and looks for the cause.",
-    "state": "Something a running engine says about itself.",
-    "noise": "Looks bad, means nothing.",
+    "cause": "A fault.",
+    "consequence": "A consequence of another fault: `diagnose` lists it and looks for the cause.",
+    "state": "A message of a running engine about itself.",
+    "noise": "Looks bad, but is harmless.",
 }
 
 _LOCK_EXAMPLES: dict[str, tuple[str, Any, Any]] = {
@@ -60,9 +60,7 @@ def lint_rule(rule: lint.Rule) -> str:
 def signature(one: Signature) -> str:
     """The page of one signature, in Markdown."""
     releases = (
-        f"{one.since or 'all'} to {one.until or 'now'}"
-        if one.since or one.until
-        else "all that are known"
+        f"{one.since or 'all'} to {one.until or 'now'}" if one.since or one.until else "all known"
     )
     collect = "".join(f"\n- {item}" for item in one.collect)
     patterns = "\n".join(f"/{pattern}/" for pattern in one.pattern)
@@ -70,7 +68,7 @@ def signature(one: Signature) -> str:
         f"\nnot: /{pattern}/" for pattern in one.unless
     )
     fields = [
-        ("kind", f"`{one.kind}`" if one.kind else "none: the cause is elsewhere"),
+        ("kind", f"`{one.kind}`" if one.kind else "none: the cause is another fault"),
         ("severity", one.severity),
         ("what it is", _ROLES[one.role]),
         ("releases", releases),
@@ -91,13 +89,13 @@ def signature(one: Signature) -> str:
 |---|---|
 {table}
 
-It is found here:
+Found in:
 
 ```text
 {one.example.replace(chr(13), chr(10))}
 ```
 
-and not here:
+Not found in:
 
 ```text
 {one.passing.replace(chr(13), chr(10))}

@@ -19,8 +19,8 @@ from sparkbook.serve.watchdog import Limits, Sample, admit, judge
 from sparkbook.units import GIB
 
 _LINE = (
-    "docker run --gpus all {more}-v ~/vllm:/models:ro -e HF_HOME=/models"
-    " vllm/vllm-openai:v0.28.0@sha256:61fc8a896b0a4fbbbdc063bc4b0dbc25ce98e02b5050c24aeb7830ac02039b14"
+    "docker run --gpus all {more}-v ~/vllm:/models:ro -e HF_HOME=/models vllm/vllm-openai:v0.28.0"
+    "@sha256:61fc8a896b0a4fbbbdc063bc4b0dbc25ce98e02b5050c24aeb7830ac02039b14"
     " --model openai/gpt-oss-20b"
 )
 _SAFE = _LINE.format(more="-p 127.0.0.1:8000:8000 ")
@@ -85,7 +85,7 @@ def _told(sample: Sample) -> str:
     return "  ".join(known)
 
 
-_STARTED = "204 No Content: the container is started"
+_STARTED = "204 No Content: the container has started"
 
 
 def _memory(*gib: float) -> Example:
@@ -175,8 +175,8 @@ class Pages:
     prefix = "DOCK"
     title = "Starting, ending and guarding a container"
     intro = (
-        "What `sparkbook serve`, `status` and the watchdog say. Answers of the Docker engine were"
-        " printed by engines 20.10.24 and 26.1.5, unless the rule says otherwise; each example was"
+        "What `sparkbook serve`, `status` and the watchdog report. The Docker engine's messages"
+        " come from engines 20.10.24 and 26.1.5, unless the rule names another. Each example was"
         " judged when this page was built."
     )
 

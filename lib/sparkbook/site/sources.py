@@ -5,9 +5,9 @@ from __future__ import annotations
 import functools
 import html
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, NamedTuple
 
 from sparkbook import recipes
 from sparkbook.register import claims
@@ -38,42 +38,62 @@ class _Cited:
             self.taken[kind].append(what)
 
 
+class _Citation(NamedTuple):
+    """One use of a source: its address or words, its title and date, and what was taken from it."""
+
+    url: str
+    title: str = ""
+    date: object = None
+    kind: str = ""
+    what: str = ""
+
+
 def cited(project: Project) -> dict[str, _Cited]:
-    """Every source that claims, recipes, rules, images and the landscape cite, by its address; one
-    that has none, by its words.
-    """
+    """Return every source that the book cites, by its address or, without one, its words."""
     found: dict[str, _Cited] = {}
-
-    def at(url: str, title: str, date: Any = None) -> _Cited:
-        one = found.setdefault(url.rstrip("/"), _Cited(""))
-        one.title = one.title or title
-        if date:
-            one.dates.add(str(date))
-        return one
-
-    for register in claims.registers().values():
-        at(register.source.url, register.source.title, register.source.date)
-    for claim in claims.every():
-        at(claim.source.url, claim.source.title, claim.source.date).take("claims", claim.id)
-        for url in _ADDRESS.findall(claim.check):
-            at(url, "").take("checks of claims", claim.id)
-    for name in project.recipe_ids():
-        for source in recipes.load(name).sources:
-            if source.url:
-                at(source.url, source.title, source.date).take("recipes", name)
-    for one in rule_pages.every():
-        words = one.source.rstrip(".")
-        for url, title in _addresses(one.source) or [(words, words)]:
-            at(url, title).take("rules", one.code)
-    for image in images.all():
-        for key in (image.source, *(bug.source for bug in image.bugs)):
-            source = images.source(key)
-            at(source.url, source.title, source.date).take("images", image.image)
-    for resource in landscape.RESOURCES:
-        at(resource.url, resource.name, resource.seen).take("landscape", resource.name)
+    for citation in (*_of_claims(), *_of_recipes(project), *_of_rules(), *_of_images()):
+        one = found.setdefault(citation.url.rstrip("/"), _Cited(""))
+        one.title = one.title or citation.title
+        if citation.date:
+            one.dates.add(str(citation.date))
+        if citation.kind:
+            one.take(citation.kind, citation.what)
     for url, one in found.items():
         one.title = one.title or url.removeprefix("https://")
     return found
+
+
+def _of_claims() -> Iterator[_Citation]:
+    for register in claims.registers().values():
+        yield _Citation(register.source.url, register.source.title, register.source.date)
+    for claim in claims.every():
+        source = claim.source
+        yield _Citation(source.url, source.title, source.date, "claims", claim.id)
+        for url in _ADDRESS.findall(claim.check):
+            yield _Citation(url, kind="checks of claims", what=claim.id)
+
+
+def _of_recipes(project: Project) -> Iterator[_Citation]:
+    for name in project.recipe_ids():
+        for source in recipes.load(name).sources:
+            if source.url:
+                yield _Citation(source.url, source.title, source.date, "recipes", name)
+
+
+def _of_rules() -> Iterator[_Citation]:
+    for one in rule_pages.every():
+        words = one.source.rstrip(".")
+        for url, title in _addresses(one.source) or [(words, words)]:
+            yield _Citation(url, title, kind="rules", what=one.code)
+
+
+def _of_images() -> Iterator[_Citation]:
+    for image in images.all():
+        for key in (image.source, *(bug.source for bug in image.bugs)):
+            source = images.source(key)
+            yield _Citation(source.url, source.title, source.date, "images", image.image)
+    for resource in landscape.RESOURCES:
+        yield _Citation(resource.url, resource.name, resource.seen, "landscape", resource.name)
 
 
 def _addresses(source: str) -> list[tuple[str, str]]:
@@ -117,11 +137,11 @@ def page(project: Project) -> str:
         )
     intro = (
         f"Every source that this book cites: {addresses} addresses, and {len(found) - addresses}"
-        " that have none, such as a run of this project's own. Each with the date of the source"
-        " or, where it states none, the day it was read, and what was taken from it. Facts and"
-        " figures were taken over; sentences and code were not. A dash: no date is stated."
+        " that have none, such as this project's own runs. The date is the source's own or, if it"
+        " has none, the day we read it; a dash means no date. Facts and figures come from these"
+        " sources; sentences and code do not."
     )
-    head = "".join(f'<th scope="col">{name}</th>' for name in ("Source", "Date", "Taken from it"))
+    head = "".join(f'<th scope="col">{name}</th>' for name in ("Source", "Date", "Used for"))
     table = (
         '<table class="table sb-table sb-record" data-example="gemma'
         f' rules"><thead><tr>{head}</tr></thead><tbody>\n' + "\n".join(rows) + "\n</tbody></table>"
