@@ -70,9 +70,7 @@ def test_every_section_has_gravity_two_examples_and_a_source() -> None:
     for code, section in by_code.items():
         if code.startswith("log") and not code.startswith("log9"):
             assert (
-                "Found in:" in section
-                and "Not found in:" in section
-                and "| source |" in section
+                "Found in:" in section and "Not found in:" in section and "| source |" in section
             ), code
             continue
         assert re.search(r"^\*.+ · (error|warning|info)\b.*\*$", section, re.MULTILINE), code

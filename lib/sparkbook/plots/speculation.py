@@ -1,5 +1,5 @@
 """Pictures of speculative decoding. What the gate did not pass is marked; see
-`sparkbook.plots.bench`. In the book's style.
+`sparkbook.plots.measurements`. In the book's style.
 """
 
 from __future__ import annotations
