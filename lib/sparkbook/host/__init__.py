@@ -13,7 +13,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from sparkbook.host.memory import Memory, StartCheck, parse_meminfo, start_check
+from sparkbook.host.meminfo import Memory, StartCheck, parse_meminfo, start_check
 
 if TYPE_CHECKING:
     from sparkbook.host.checks import Report, Result, check, check_nodes, judge

@@ -8,7 +8,7 @@ import datetime
 from dataclasses import dataclass
 from pathlib import Path
 
-from sparkbook.host.memory import Memory
+from sparkbook.host.meminfo import Memory
 from sparkbook.units import GIB
 from sparkbook.util import own_yaml
 

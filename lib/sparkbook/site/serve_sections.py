@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from sparkbook.findings import Finding
 from sparkbook.formats import docker_run
-from sparkbook.host.memory import Memory
+from sparkbook.host.meminfo import Memory
 from sparkbook.rules import section_page
 from sparkbook.serve.faults import Fault, explain, faults, filled, how_it_ended
 from sparkbook.serve.stack import AS_WRITTEN, Choices, given, request
