@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from sparkbook import recipes
 from sparkbook.errors import SparkbookError
-from sparkbook.register import claim_tests, claims, execute, model, prose
+from sparkbook.register import claim_model, claim_tests, claims, execute, prose
 from sparkbook.runner import notebooks
 from sparkbook.runner.pages import Page
 from sparkbook.site import claims_page
@@ -75,7 +75,9 @@ class TestRegister:
             claims.check("guide-13-disable-flag")
 
     def test_what_the_documents_say_of_an_image_is_no_proof(self) -> None:
-        test = claims.Test(image=model.Image(ref="vllm/vllm-openai:v0.19.0-cu130", vllm="0.19.0"))
+        test = claims.Test(
+            image=claim_model.Image(ref="vllm/vllm-openai:v0.19.0-cu130", vllm="0.19.0")
+        )
         with pytest.raises(SparkbookError, match="prove nothing"):
             claims.run(test, "0.22.1")
 
@@ -87,7 +89,7 @@ class TestRegister:
             and claims.execute(claim).verdict == "not-testable"
         )
         failing = claim.test.model_copy(
-            update={"now": [claims.Test(sum=model.Sum(of="1 + 1", gives=3))]}
+            update={"now": [claims.Test(sum=claim_model.Sum(of="1 + 1", gives=3))]}
         )
         assert claims.execute(claim.model_copy(update={"test": failing})).verdict == "false"
         with pytest.raises(ValueError, match="an executed claim needs a verdict"):
@@ -169,7 +171,7 @@ class TestRegister:
     def test_a_figure_keeps_its_digits(
         self, text: object, value: object, unit: str, shown: str
     ) -> None:
-        figure = claims.Figure(**model._read_figure(text))
+        figure = claims.Figure(**claim_model._read_figure(text))
         assert (figure.value, figure.unit, str(figure)) == (value, unit, shown)
 
     def test_a_range_is_no_number(self) -> None:

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from typing import Any
 
 from sparkbook.errors import SparkbookError
+from sparkbook.register.claim_model import Test
 from sparkbook.register.lookup import registers
-from sparkbook.register.model import Test
 
 
 def _release(test: Test, release: str) -> Any:

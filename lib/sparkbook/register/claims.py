@@ -11,6 +11,7 @@ report stays in the executed notebook, as data beside the cell's output: the not
 record of what was executed.
 """
 
+from sparkbook.register.claim_model import RUNS, VERDICTS, Claim, Figure, Register, Test
 from sparkbook.register.claim_tests import run
 from sparkbook.register.execute import (
     MIME,
@@ -33,7 +34,6 @@ from sparkbook.register.lookup import (
     get,
     registers,
 )
-from sparkbook.register.model import RUNS, VERDICTS, Claim, Figure, Register, Test
 from sparkbook.register.prose import (
     exempt,
     strays,

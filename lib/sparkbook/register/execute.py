@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from sparkbook.errors import SparkbookError
+from sparkbook.register.claim_model import Claim, Verdict
 from sparkbook.register.claim_tests import run
 from sparkbook.register.lookup import every, get, registers
-from sparkbook.register.model import Claim, Verdict
 from sparkbook.util.markup import code, linked
 
 MIME = "application/vnd.sparkbook.claims+json"

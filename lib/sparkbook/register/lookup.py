@@ -9,7 +9,7 @@ from pathlib import Path
 import yaml
 
 from sparkbook.errors import SparkbookError
-from sparkbook.register.model import VERDICTS, Claim, Figure, Register, Verdict
+from sparkbook.register.claim_model import VERDICTS, Claim, Figure, Register, Verdict
 from sparkbook.runner.project import here
 from sparkbook.util import own_yaml
 

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from sparkbook.errors import SparkbookError
+from sparkbook.register.claim_model import Claim, Strict, is_point
 from sparkbook.register.lookup import every, get, registers
-from sparkbook.register.model import Claim, Strict, is_point
 from sparkbook.runner import notebooks
 from sparkbook.runner.project import here
 from sparkbook.util import own_yaml

@@ -8,9 +8,9 @@ import re
 from collections.abc import Mapping
 
 from sparkbook import recipes
+from sparkbook.register.claim_model import RUNS, VERDICTS, Claim
 from sparkbook.register.execute import verdict_badge
 from sparkbook.register.lookup import PAGE, counts, document, every
-from sparkbook.register.model import RUNS, VERDICTS, Claim
 from sparkbook.register.prose import LINK, drawn, used_by
 from sparkbook.runner.project import here
 from sparkbook.util.markup import code, linked
