@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 from sparkbook import cluster, lint
-from sparkbook.cluster import nodes, plan, server
+from sparkbook.cluster import cluster_plan, nodes, server
 from sparkbook.cluster.inventory import Layout, Node
 from sparkbook.errors import SparkbookError
 from sparkbook.host.probes import Ran
@@ -36,7 +36,7 @@ def planned(source, count=2, **choices):
         site(node.host).model_copy(update={"address": f"192.168.100.{n}"})
         for n, node in enumerate(inventory.nodes, 1)
     ]
-    return plan.plan(inventory, stack.given(source, "big"), sites, **choices)
+    return cluster_plan.plan(inventory, stack.given(source, "big"), sites, **choices)
 
 
 def test_a_look_finds_the_fast_port_and_its_names():
@@ -131,7 +131,7 @@ def test_the_container_gets_rdma():
     assert command[command.index("--host") + 1] == "127.0.0.1"
 
 
-@pytest.mark.parametrize("backend", plan.BACKENDS)
+@pytest.mark.parametrize("backend", cluster_plan.BACKENDS)
 def test_a_printed_line_keeps_the_rules(backend):
     """What is typed by hand gets what `serve --cluster` gives: the RDMA devices too."""
     source = SPARK.replace(" vllm/", " -e VLLM_API_KEY --ipc host vllm/")
@@ -198,9 +198,9 @@ def test_what_can_not_be_spread(choices, said):
 
 def test_the_launch_line_has_a_say():
     assert planned(SPARK + " -pp 2").layout == Layout(pipeline=2)
-    assert planned(SPARK, count=4, layout=plan.parse_layout("tp=2,pp=2")).layout == Layout(
+    assert planned(SPARK, count=4, layout=cluster_plan.parse_layout("tp=2,pp=2")).layout == Layout(
         tensor=2, pipeline=2
     )
     for text in ("tp=0", "tp2", "tp=2,tp=2", "", "xp=2"):
         with pytest.raises(SparkbookError, match="is no layout"):
-            plan.parse_layout(text)
+            cluster_plan.parse_layout(text)

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from sparkbook.cluster import checks, server, staging
+from sparkbook.cluster.cluster_plan import parse_layout
 from sparkbook.cluster.fabric import Pair, measure
 from sparkbook.cluster.inventory import Inventory, Node, read
 from sparkbook.cluster.nodes import Site, look
-from sparkbook.cluster.plan import parse_layout
 from sparkbook.errors import SparkbookError
 from sparkbook.findings import Findings
 from sparkbook.serve import running, stack

@@ -17,9 +17,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from sparkbook.cluster import checks
+from sparkbook.cluster.cluster_plan import ClusterPlan, Rank, plan
 from sparkbook.cluster.inventory import Inventory, Layout, Node
 from sparkbook.cluster.nodes import Runner, Site, look, run_on
-from sparkbook.cluster.plan import ClusterPlan, Rank, plan
 from sparkbook.cluster.ranks import RankState
 from sparkbook.errors import SparkbookError
 from sparkbook.findings import Finding, Findings
