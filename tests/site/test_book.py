@@ -23,7 +23,7 @@ from sparkbook.runner import notebooks
 from sparkbook.runner.fingerprint import Fingerprints
 from sparkbook.runner.pages import pages, select
 from sparkbook.runner.project import Project
-from sparkbook.runner.run import Outcome, locked, refresh
+from sparkbook.runner.run_pages import Outcome, locked, refresh
 from sparkbook.site import book as builder
 
 pytestmark = pytest.mark.kernel

@@ -14,7 +14,7 @@ from types import FrameType
 
 from sparkbook.errors import SparkbookError
 from sparkbook.runner.project import Project, at, here
-from sparkbook.runner.run import Outcome, refresh
+from sparkbook.runner.run_pages import Outcome, refresh
 from sparkbook.site.book import build
 
 

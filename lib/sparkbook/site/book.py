@@ -7,7 +7,7 @@ from typing import TextIO
 
 from sparkbook.runner.pages import Target, pages, select
 from sparkbook.runner.project import Project
-from sparkbook.runner.run import Outcome, Progress, locked, run_all
+from sparkbook.runner.run_pages import Outcome, Progress, locked, run_all
 from sparkbook.site.publish import publish
 
 

@@ -16,7 +16,7 @@ from sparkbook.errors import SparkbookError
 from sparkbook.runner import fingerprint
 from sparkbook.runner.pages import Page
 from sparkbook.runner.project import Project
-from sparkbook.runner.run import Outcome
+from sparkbook.runner.run_pages import Outcome
 from sparkbook.site import record, vendor
 from sparkbook.site.assemble import assemble, swap
 from sparkbook.site.linkcheck import check
