@@ -2,12 +2,12 @@
 
 import pytest
 from sparkbook import recipes
-from sparkbook.bench import sweep, tables
+from sparkbook.bench import result_tables, sweep
 
 
 def test_speculation_by_class_and_k():
     found = sweep.recorded("ngram")
-    header, rows = tables.speculation(found)
+    header, rows = result_tables.speculation(found)
     assert [row[:2] for row in rows[:3]] == [["chat", "off"], ["chat", 2], ["chat", 4]] and len(
         rows
     ) == 9
@@ -28,7 +28,7 @@ def test_speculation_by_class_and_k():
     ],
 )
 def test_the_four_published_forms(recipe, forms):
-    found = tables.published(recipes.load(recipe).benchmarks.speed)
+    found = result_tables.published(recipes.load(recipe).benchmarks.speed)
     assert list(found) == forms
     assert all(len(row) == len(header) for header, rows in found.values() for row in rows)
     rows = found["concurrency"][1]
@@ -38,9 +38,9 @@ def test_the_four_published_forms(recipe, forms):
 
 
 def test_modes_are_told_apart_and_their_difference_in_percent():
-    header, rows = tables.published(recipes.load("qwen3.5-27b-dflash-turboquant").benchmarks.speed)[
-        "modes"
-    ]
+    header, rows = result_tables.published(
+        recipes.load("qwen3.5-27b-dflash-turboquant").benchmarks.speed
+    )["modes"]
     assert header[3:] == [
         "off, tok/s",
         "capture_only, tok/s",
@@ -48,4 +48,6 @@ def test_modes_are_told_apart_and_their_difference_in_percent():
         "Δ hybrid vs off, %",
     ]
     code = next(row for row in rows if row[:3] == ["code", 1, None])
-    assert code[-1] == pytest.approx(100 * (61.71 / 64.02 - 1)) and tables.published([]) == {}
+    assert (
+        code[-1] == pytest.approx(100 * (61.71 / 64.02 - 1)) and result_tables.published([]) == {}
+    )
