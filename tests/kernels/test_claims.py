@@ -7,7 +7,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from sparkbook.errors import SparkbookError
-from sparkbook.kernels import build, instructions, reference, results, weights24
+from sparkbook.kernels import build, instructions, records, reference, weights24
 from sparkbook.plots import kernels as plots
 from sparkbook.register import claims
 from sparkbook.runner import notebooks
@@ -97,7 +97,7 @@ def test_weights_of_a_trained_model_are_read():
 
 
 def test_pictures_of_measured_kernels():
-    reports = results.load()
+    reports = records.load()
     row = next(
         row for row in reports["H100"].rows if row["what"] == "fp4_gemv" and row["tokens"] == 1
     )

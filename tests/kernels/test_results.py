@@ -8,14 +8,14 @@ import re
 
 import pytest
 from sparkbook.errors import SparkbookError
-from sparkbook.kernels import build, results
+from sparkbook.kernels import build, records
 
-REPORTS = results.load()
+REPORTS = records.load()
 SAID = (build.sources() / "VERSIONS.md").read_text("utf-8")
 
 
-def goal(words: str) -> results.Goal:
-    (found,) = [one for one in results.GOALS if one.words.startswith(words)]
+def goal(words: str) -> records.Goal:
+    (found,) = [one for one in records.GOALS if one.words.startswith(words)]
     return found
 
 
@@ -46,7 +46,7 @@ def test_the_versions_are_those_that_the_journal_names() -> None:
 def test_a_report_that_is_not_there(monkeypatch: pytest.MonkeyPatch, tmp_path) -> None:
     monkeypatch.setattr(build, "sources", lambda: tmp_path)
     with pytest.raises(SparkbookError, match=r"h100\.json can't be read"):
-        results.load()
+        records.load()
 
 
 @pytest.mark.parametrize(
@@ -109,24 +109,24 @@ def test_four_bit_products_with_overlapping_launches_are_the_fastest() -> None:
         for shape in ("4096x4096", "8192x8192", "8192x28672"):
             mine = report.us("fp4_gemv pdl", shape)
             assert all(
-                mine < report.us(other, shape) for other in (results.OURS, *results.LIBRARIES)
+                mine < report.us(other, shape) for other in (records.OURS, *records.LIBRARIES)
             )
 
 
 def test_the_other_libraries_gain_nothing_from_the_faster_memory() -> None:
     for shape in ("4096x4096", "8192x8192", "8192x28672"):
-        for what in results.LIBRARIES:
+        for what in records.LIBRARIES:
             assert REPORTS["H200"].us(what, shape) == pytest.approx(
                 REPORTS["H100"].us(what, shape), rel=0.04
             )
-        for what in (results.OURS, f"{results.OURS} pdl", *results.LIBRARIES):
+        for what in (records.OURS, f"{records.OURS} pdl", *records.LIBRARIES):
             assert REPORTS["H200"].share(what, shape) < REPORTS["H100"].share(what, shape)
 
 
 def test_the_table_has_a_row_a_goal() -> None:
-    rows = results.goals(REPORTS)
+    rows = records.goals(REPORTS)
     assert (
-        len(rows) == len(results.GOALS)
+        len(rows) == len(records.GOALS)
         and rows[0][1].startswith("**yes**: 93.5")
         and rows[-1][2] == "**with pdl**: 1.34×; pdl 1.56×"
     )
