@@ -14,7 +14,7 @@ from sparkbook.bench import gate
 from sparkbook.bench.advise import ADV
 from sparkbook.cluster.checks import FAB
 from sparkbook.formats import conversion
-from sparkbook.logs.diagnose import DIAGNOSED
+from sparkbook.logs.doctor import DIAGNOSED
 from sparkbook.logs.signatures import signatures
 from sparkbook.metrics.diagnose import MET
 from sparkbook.site import badges, plan_sections
