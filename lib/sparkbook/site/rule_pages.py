@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from sparkbook import lint, lock, recipes, releases, weights
 from sparkbook.bench import gate
 from sparkbook.bench.advise import ADV
-from sparkbook.cluster.checks import FAB
+from sparkbook.cluster.fabric_checks import FAB
 from sparkbook.formats import conversion
 from sparkbook.logs.doctor import DIAGNOSED
 from sparkbook.logs.signatures import signatures
