@@ -14,15 +14,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from sparkbook.plan.memory import Calibration, Plan, plan
+    from sparkbook.plan.memory import Calibration, MemoryPlan, plan
     from sparkbook.plan.setup import CoTenant, Host, Setup, together
 
-__all__ = ["Calibration", "CoTenant", "Host", "Plan", "Setup", "of", "plan", "together"]
+__all__ = ["Calibration", "CoTenant", "Host", "MemoryPlan", "Setup", "of", "plan", "together"]
 
 
 def of(
     source: str, host: Host | None = None, calibration: Calibration | None = None, **override: Any
-) -> Plan:
+) -> MemoryPlan:
     """The plan for what a user names: a recipe's id, a file, or a launch line.
 
     Args:

@@ -262,7 +262,7 @@ Verdict = Literal["fits", "may fit", "fits with less context", "does not fit", "
 
 
 @dataclass(frozen=True)
-class Plan:
+class MemoryPlan:
     """Whether it fits, with the working. Sizes are bytes; None is unknown."""
 
     setup: Setup
@@ -769,7 +769,9 @@ def _rounded(*values: float) -> list[float]:
     return [round(value, 2) for value in values]
 
 
-def plan(setup: Setup, host: Host | None = None, calibration: Calibration | None = None) -> Plan:
+def plan(
+    setup: Setup, host: Host | None = None, calibration: Calibration | None = None
+) -> MemoryPlan:
     """Works out whether it fits.
 
     Raises:
@@ -793,4 +795,4 @@ def plan(setup: Setup, host: Host | None = None, calibration: Calibration | None
             f"'{setup.kv_dtype}' is no type of KV cache that is known; known are"
             f" {', '.join(sorted(KV_WIDTH))}"
         )
-    return Plan(setup, host or Host(), calibration or Calibration())
+    return MemoryPlan(setup, host or Host(), calibration or Calibration())

@@ -26,7 +26,7 @@ from sparkbook.recipes import Recipe
 from sparkbook.units import GB, GIB
 
 if TYPE_CHECKING:
-    from sparkbook.plan.memory import Plan
+    from sparkbook.plan.memory import MemoryPlan
 
 BLUE, ORANGE, GREEN, PURPLE, GREY, RED = COLOURS
 _HATCHES = ("", "//", "", "\\\\", "", "xx", "..")
@@ -149,7 +149,7 @@ def memory_bar(
     )
 
 
-def plan_bar(plans: Mapping[str, Plan]) -> Chart:
+def plan_bar(plans: Mapping[str, MemoryPlan]) -> Chart:
     """The memory of plans, one a row: what is only known in bounds at its middle, for the engine's
     share as a whole is exact.
     """

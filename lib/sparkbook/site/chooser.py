@@ -19,7 +19,7 @@ from typing import Any
 from sparkbook import lint, recipes
 from sparkbook.formats import FORMATS
 from sparkbook.plan import memory, request
-from sparkbook.plan.memory import Plan
+from sparkbook.plan.memory import MemoryPlan
 from sparkbook.recipes import Recipe
 
 
@@ -181,7 +181,7 @@ def data(ids: Iterable[str]) -> dict[str, Any]:
     }
 
 
-def fit(planned: Plan) -> str:
+def fit(planned: MemoryPlan) -> str:
     """Return the plan's verdict. If only `--gpu-memory-utilization` is too high, name a value that
     fits, so that the model is not taken for too large.
     """

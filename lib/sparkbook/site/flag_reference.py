@@ -36,7 +36,7 @@ TEXTS = book_data.load("flags", dict[str, Text])
 
 
 @dataclass(frozen=True)
-class Flag:
+class ReferenceRow:
     """One option, as the flag reference shows it.
 
     Attributes:
@@ -55,7 +55,7 @@ class Flag:
     rules: tuple[str, ...]
 
 
-def flags(release: str) -> list[Flag]:
+def flags(release: str) -> list[ReferenceRow]:
     """The options that matter on a Spark.
 
     Raises:
@@ -63,7 +63,7 @@ def flags(release: str) -> list[Flag]:
     """
     known = releases.get(release)
     return [
-        Flag(
+        ReferenceRow(
             name,
             releases.said(releases.presence("options", name)),
             _default(known, name),
