@@ -242,7 +242,7 @@ def read(file: str | Path = RECORDED) -> tuple[dict[str, str], list[Look]]:
 
 
 class Dashboard:
-    """The panels in a notebook, with a button to start and to stop. It keeps the last `keep` looks."""
+    """Show the panels in a notebook with a start-stop button; keeps the last `keep` looks."""
 
     def __init__(self, endpoint: Endpoint | str, interval_s: float = 1.0, keep: int = 120):
         import ipywidgets

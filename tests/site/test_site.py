@@ -43,15 +43,15 @@ class TestCheck:
             ('<img src="gone.png" alt="x">', "index.html: the link gone.png leads nowhere"),
             (
                 '<script src="https://cdn.example/x.js"></script>',
-                "index.html: loads https://cdn.example/x.js from elsewhere",
+                "index.html: loads https://cdn.example/x.js from another site",
             ),
             (
                 '<link rel="stylesheet" href="//cdn.example/x.css">',
-                "index.html: loads //cdn.example/x.css from elsewhere",
+                "index.html: loads //cdn.example/x.css from another site",
             ),
             (
                 '<script type="module">import m from "https://cdn.example/m.mjs"</script>',
-                "index.html: loads https://cdn.example/m.mjs from elsewhere",
+                "index.html: loads https://cdn.example/m.mjs from another site",
             ),
             ('<img src="data:image/png;base64,AA">', "has no alternative text"),
         ],
@@ -65,7 +65,7 @@ class TestCheck:
             tmp_path,
             {"index.html": "x", "_static/a.css": "a{src:url(https://fonts.example/f.woff)}"},
         )
-        assert check(site) == ["_static/a.css: loads https://fonts.example/f.woff from elsewhere"]
+        assert check(site) == ["_static/a.css: loads https://fonts.example/f.woff from another site"]
 
     def test_what_is_right_passes(self, tmp_path: Path) -> None:
         page = (
@@ -83,7 +83,7 @@ class TestCheck:
         )
 
     def test_an_empty_site_is_a_fault(self, tmp_path: Path) -> None:
-        assert check(tmp_path) == [f"{tmp_path.name} holds no page"]
+        assert check(tmp_path) == [f"{tmp_path.name} contains no page"]
 
 
 @pytest.mark.site

@@ -48,7 +48,7 @@ def by_class(report: Report, concurrency: int = 1) -> Chart:
     axis.set_xlim(0, top * 1.3)
     axis.set_xlabel("decode, tokens per second of one request (1 / TPOT, median of prompts)")
     _key(figure, cells)
-    said = "; ".join(
+    summary = "; ".join(
         f"{c.prompt_class} {c.figures.decode_tok_s.median:.1f} ({c.verdict})"
         for c in cells
         if c.figures.decode_tok_s
@@ -56,7 +56,7 @@ def by_class(report: Report, concurrency: int = 1) -> Chart:
     return Chart(
         figure,
         f"Bar chart: decode speed by prompt class at concurrency {concurrency}, in tokens per"
-        f" second: {said}.",
+        f" second: {summary}.",
     )
 
 
@@ -91,11 +91,13 @@ def by_concurrency(report: Report) -> Chart:
         else []
     )
     _key(figure, cells, colours)
-    said = "; ".join(
+    summary = "; ".join(
         f"{c.prompt_class} at {c.concurrency}: {c.figures.out_tok_s:.0f} ({c.verdict})"
         for c in cells
     )
-    return Chart(figure, f"Bar chart: tokens per second over all requests by concurrency: {said}.")
+    return Chart(
+        figure, f"Bar chart: tokens per second over all requests by concurrency: {summary}."
+    )
 
 
 @book_style()
@@ -116,7 +118,7 @@ def lossless(trials: Sequence[Trial], title: str) -> Chart:
         ("nothing: asked twice", trials[0].equality.control, None),
         *((t.option, t.equality, t) for t in trials),
     ]
-    states, names, said = (
+    states, names, summary = (
         ("identical", "near-tie", "real"),
         ("identical", "near-tie", "really different"),
         [],
@@ -145,7 +147,7 @@ def lossless(trials: Sequence[Trial], title: str) -> Chart:
             beside.plot((low, high), (place, place), color=INK)
             beside.plot(share, place, "o", color=COLOURS[0] if low <= 0 <= high else COLOURS[5])
             text += f", tasks {share:+.0f} points"
-        said.append(text)
+        summary.append(text)
     for one, label in ((axis, "share of replies"), (beside, "tasks solved, change in points")):
         one.set_xlabel(label)
     beside.axvline(0, color=GRID, linewidth=1, zorder=0)
@@ -161,7 +163,7 @@ def lossless(trials: Sequence[Trial], title: str) -> Chart:
         for c, name in zip((COLOURS[0], COLOURS[1], COLOURS[5]), names, strict=True)
     ]
     figure.legend(handles=patches, loc="outside lower center", ncols=3)
-    return Chart(figure, f"Bar chart: {title}: {'; '.join(said)}.")
+    return Chart(figure, f"Bar chart: {title}: {'; '.join(summary)}.")
 
 
 def _fill(cell: Cell, colour: str) -> dict[str, Any]:

@@ -73,15 +73,15 @@ def _requires(test: Test, release: str) -> tuple[bool, str]:
 def _lint(test: Test, release: str) -> tuple[bool, str]:
     from sparkbook import lint, recipes
 
-    asked = test.lint
-    assert asked
-    source: Any = recipes.load(asked.line) if asked.line in recipes.ids() else asked.line
+    wanted = test.lint
+    assert wanted
+    source: Any = recipes.load(wanted.line) if wanted.line in recipes.ids() else wanted.line
     report = lint.lint(source, release=test.release or release)
-    found = [finding for finding in report.findings if finding.rule == asked.rule]
+    found = [finding for finding in report.findings if finding.rule == wanted.rule]
     return (
         bool(found),
         (
-            f"{asked.rule} under vLLM {report.release}:"
+            f"{wanted.rule} under vLLM {report.release}:"
             f" {found[0].message if found else 'nothing found'}"
         ),
     )
@@ -90,35 +90,35 @@ def _lint(test: Test, release: str) -> tuple[bool, str]:
 def _clean(test: Test, release: str) -> tuple[bool, str]:
     from sparkbook import lint, recipes
 
-    asked = test.clean or ""
-    known = asked.partition("@")[0] in recipes.ids()
-    source: Any = recipes.load(asked) if known else asked
+    wanted = test.clean or ""
+    known = wanted.partition("@")[0] in recipes.ids()
+    source: Any = recipes.load(wanted) if known else wanted
     report = lint.lint(source, release=test.release or release)
     wrong = [finding for finding in report.findings if finding.severity == "error"]
-    said = "; ".join(f"{finding.rule}: {finding.message}" for finding in wrong) or "no error"
+    words = "; ".join(f"{finding.rule}: {finding.message}" for finding in wrong) or "no error"
     return (
         not wrong,
-        f"{f'the line of {asked}' if known else 'the line'} under vLLM {report.release}: {said}",
+        f"{f'the line of {wanted}' if known else 'the line'} under vLLM {report.release}: {words}",
     )
 
 
 def _shape(test: Test, _release_: str) -> tuple[bool, str]:
     from sparkbook.checkpoint import known
 
-    asked = test.shape
-    assert asked
+    wanted = test.shape
+    assert wanted
     entries = known.facts()["checkpoints"]
-    if asked.model not in entries:
-        raise SparkbookError(f"the library has no facts about the checkpoint '{asked.model}'")
-    name = entries[asked.model]["shape"]
+    if wanted.model not in entries:
+        raise SparkbookError(f"the library has no facts about the checkpoint '{wanted.model}'")
+    name = entries[wanted.model]["shape"]
     config: dict[str, Any] = dict(known.shape(name))
     for kind, count in known.facts()["shapes"][name]["config"].get("layer_counts", {}).items():
         config[f"layers.{kind}"] = count
-    found = {key: config.get(key) for key in asked.is_}
+    found = {key: config.get(key) for key in wanted.is_}
     return (
-        found == asked.is_,
+        found == wanted.is_,
         (
-            f"the config of {asked.model}:"
+            f"the config of {wanted.model}:"
             f" {', '.join(f'{key} {value}' for key, value in found.items())}"
         ),
     )
@@ -127,18 +127,18 @@ def _shape(test: Test, _release_: str) -> tuple[bool, str]:
 def _scores(test: Test, _release_: str) -> tuple[bool, str]:
     from sparkbook import recipes
 
-    asked = test.scores
-    assert asked
+    wanted = test.scores
+    assert wanted
     rows = [
         row
-        for table in recipes.load(asked.recipe).benchmarks.accuracy
+        for table in recipes.load(wanted.recipe).benchmarks.accuracy
         for row in table.rows
         if len(row.values) > 1
     ]
     apart = {row.label: round((row.values[1] or 0) - (row.values[0] or 0), 6) for row in rows}
     label = max(apart, key=lambda key: abs(apart[key]))
     return (
-        abs(apart[label]) <= asked.within,
+        abs(apart[label]) <= wanted.within,
         f"{len(apart)} scores; the greatest difference is {apart[label]:+g} points ({label})",
     )
 
@@ -148,66 +148,66 @@ def _image(test: Test, _release_: str) -> tuple[bool, str]:
 
     from sparkbook.releases import images
 
-    asked = test.image
-    assert asked
-    info = images.find(asked.ref)
+    wanted = test.image
+    assert wanted
+    info = images.find(wanted.ref)
     if info is None:
-        raise SparkbookError(f"the library has no facts about the image {asked.ref}")
+        raise SparkbookError(f"the library has no facts about the image {wanted.ref}")
     if any(
         register.source.url == images.source(info.source).url for register in registers().values()
     ):
         raise SparkbookError(
-            f"the facts about {asked.ref} come from the documents themselves, so they prove nothing"
+            f"the facts about {wanted.ref} come from the documents themselves, so they prove nothing"
         )
-    if asked.vllm:
+    if wanted.vllm:
         inside = info.vllm or info.vllm_range
         held = bool(inside) and (
-            info.vllm == asked.vllm
-            or (not info.vllm and SpecifierSet(info.vllm_range or "").contains(asked.vllm))
+            info.vllm == wanted.vllm
+            or (not info.vllm and SpecifierSet(info.vllm_range or "").contains(wanted.vllm))
         )
-        return held, f"{asked.ref} contains vLLM {inside or 'of an unknown release'}"
-    if asked.platform:
+        return held, f"{wanted.ref} contains vLLM {inside or 'of an unknown release'}"
+    if wanted.platform:
         return (
-            asked.platform in (info.platforms or ()),
-            f"{asked.ref} can be pulled for {', '.join(info.platforms or ('no known platform',))}",
+            wanted.platform in (info.platforms or ()),
+            f"{wanted.ref} can be pulled for {', '.join(info.platforms or ('no known platform',))}",
         )
-    name = asked.has or asked.lacks or ""
+    name = wanted.has or wanted.lacks or ""
     known = info.contents.get(name)
-    held = (known is False) if asked.lacks else bool(known)
-    said = {
+    held = (known is False) if wanted.lacks else bool(known)
+    words = {
         None: f"it is not known whether {name} is in",
         False: f"{name} is not in",
         True: f"{name} is in",
     }
-    return held, f"{said.get(known if isinstance(known, bool | None) else True)} {asked.ref}"
+    return held, f"{words.get(known if isinstance(known, bool | None) else True)} {wanted.ref}"
 
 
 def _counted(test: Test, _release_: str) -> tuple[bool, str]:
     from sparkbook.checkpoint import known
 
-    asked = test.counted
-    assert asked
-    checkpoint = known.load(asked.model)
-    if asked.gb is not None:
-        counted, claimed, what = checkpoint.bytes, asked.gb, "GB"
-    elif asked.active_b is not None:
+    wanted = test.counted
+    assert wanted
+    checkpoint = known.load(wanted.model)
+    if wanted.gb is not None:
+        counted, claimed, what = checkpoint.bytes, wanted.gb, "GB"
+    elif wanted.active_b is not None:
         reads = checkpoint.reads
         assert reads
-        counted, claimed, what = reads.active, asked.active_b, "B active parameters"
+        counted, claimed, what = reads.active, wanted.active_b, "B active parameters"
     else:
-        counted, claimed, what = checkpoint.params, asked.total_b or 0.0, "B parameters"
+        counted, claimed, what = checkpoint.params, wanted.total_b or 0.0, "B parameters"
     low, high = counted.low / 1e9, counted.high / 1e9
-    held = low * (1 - asked.within) <= claimed <= high * (1 + asked.within)
+    held = low * (1 - wanted.within) <= claimed <= high * (1 + wanted.within)
     span = f"{low:.1f}" if f"{low:.1f}" == f"{high:.1f}" else f"{low:.1f} to {high:.1f}"
     return held, f"counted from the shape: {span} {what}, claimed {claimed:g}"
 
 
 def _sum(test: Test, _release_: str) -> tuple[bool, str]:
-    asked = test.sum
-    assert asked
-    value = _calculate(asked.of)
-    held = abs(value - asked.gives) <= asked.within * abs(asked.gives)
-    return held, f"{asked.of} = {value:.4g}, claimed {asked.gives:g}"
+    wanted = test.sum
+    assert wanted
+    value = _calculate(wanted.of)
+    held = abs(value - wanted.gives) <= wanted.within * abs(wanted.gives)
+    return held, f"{wanted.of} = {value:.4g}, claimed {wanted.gives:g}"
 
 
 def _fits(test: Test, _release_: str) -> tuple[bool, str]:

@@ -112,10 +112,10 @@ def check(name: str, held: bool | None = None, evidence: str = "") -> Outcomes:
         else Outcome(claim, _of_cell(claim, held), (evidence,) if evidence else ())
     )
     if outcome.verdict != claim.verdict:
-        said = "; ".join(outcome.evidence)
+        outcome_text = "; ".join(outcome.evidence)
         raise SparkbookError(
             f"claim {name}: the register says '{claim.verdict}', the execution found"
-            f" '{outcome.verdict}' ({said})"
+            f" '{outcome.verdict}' ({outcome_text})"
         )
     return Outcomes([outcome])
 
@@ -234,20 +234,20 @@ def unreported(
     problems = []
     for claim in every() if claims is None else claims:
         if claim.executable:
-            said = (
+            outcome_text = (
                 reported(notebooks[claim.executed_by or ""])
                 if claim.executed_by in notebooks
                 else {}
             )
-            if claim.id not in said:
+            if claim.id not in outcome_text:
                 problems.append(
                     f"claim {claim.id} is executable, and {claim.executed_by} did not report it in"
                     " this build"
                 )
-            elif said[claim.id] != claim.verdict:
+            elif outcome_text[claim.id] != claim.verdict:
                 problems.append(
                     f"claim {claim.id}: the register says {claim.verdict}, {claim.executed_by}"
-                    f" reported {said[claim.id]}"
+                    f" reported {outcome_text[claim.id]}"
                 )
     return problems
 

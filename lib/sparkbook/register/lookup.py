@@ -28,18 +28,18 @@ def registers(folder: Path | None = None) -> dict[str, Register]:
     if folder is None:
         folder = here().root / FOLDER
     found: dict[str, Register] = {}
-    seen: dict[str, str] = {}
+    files: dict[str, str] = {}
     for path in sorted(folder.glob("*.yaml")):
         try:
             found[path.stem] = Register.model_validate(own_yaml.read(path))
         except (yaml.YAMLError, ValueError) as error:
             raise SparkbookError(f"{FOLDER}/{path.name}: {error}") from None
         for claim in found[path.stem].claims:
-            if claim.id in seen:
+            if claim.id in files:
                 raise SparkbookError(
-                    f"{FOLDER}/{path.name}: {claim.id} is also in {seen[claim.id]}"
+                    f"{FOLDER}/{path.name}: {claim.id} is also in {files[claim.id]}"
                 )
-            seen[claim.id] = path.name
+            files[claim.id] = path.name
     return found
 
 

@@ -27,20 +27,20 @@ def of_page(page: Page, notebook: dict[str, Any]) -> str:
     as a line of HTML.
     """
     made = page.made()
-    said: list[tuple[str, str]] = [("figures", ", ".join(_taken_on(page, notebook)))]
+    facts: list[tuple[str, str]] = [("figures", ", ".join(_taken_on(page, notebook)))]
     if date := made.get("date"):
-        said.append(("run", date))
+        facts.append(("run", date))
     else:
-        said.append(("run", "failed"))
+        facts.append(("run", "failed"))
     if version := _vllm(page, notebook):
-        said.append(("vLLM", version))
-    said.append(("findings", _findings(page, notebook)))
-    return line(said)
+        facts.append(("vLLM", version))
+    facts.append(("findings", _findings(page, notebook)))
+    return line(facts)
 
 
-def line(said: Iterable[tuple[str, str]]) -> str:
+def line(facts: Iterable[tuple[str, str]]) -> str:
     """Badges, each a name and what it says, as HTML."""
-    items = "".join(f"<li><span>{name}</span> {html.escape(text)}</li>" for name, text in said)
+    items = "".join(f"<li><span>{name}</span> {html.escape(text)}</li>" for name, text in facts)
     return f'<ul class="sb-badges" aria-label="About this page">{items}</ul>'
 
 

@@ -222,5 +222,6 @@ def place(notebook: dict[str, Any], ids: Iterable[str], size: int, recipe: str |
 
 
 NONE = (
-    "This recipe is for the book's own CPU engine and not for a Spark, so there is nothing to plan."
+    "This recipe is for the CPU engine of the book and not for a Spark, so there is nothing to"
+    " plan."
 )

@@ -117,13 +117,13 @@ def bench_rule(rule: gate.Rule) -> str:
     for title, example in zip(("Fails", "Passes"), examples.CASES[rule.code], strict=True):
         found = examples.findings(example)
         severities += [f.severity for f in found if f.rule == rule.code]
-        told = [
+        shown_findings = [
             f.model_copy(
                 update={"message": f"{f.message} ({f.evidence})" if f.evidence else f.message}
             )
             for f in found
         ]
-        shown.append((title, f"```text\n{examples.show(example)}\n```", told))
+        shown.append((title, f"```text\n{examples.show(example)}\n```", shown_findings))
     text = rule.text.strip() + (f"\n\n**Threshold:** {rule.reason.strip()}" if rule.reason else "")
     return section_page(
         rule.code, rule.name, ("Measurements", *dict.fromkeys(severities)), text, shown, rule.source
