@@ -135,42 +135,6 @@ SOURCE = (
     " judgement."
 )
 
-_EXAMPLES: dict[str, tuple[str, Any, Any]] = {
-    "image": ("digest", "sha256:4c1e4c1e4c1e", "sha256:a07ba07ba07b"),
-    "models": ("openai/gpt-oss-20b.revision", "4c1e4c1e4c1e", "a07ba07ba07b"),
-    "launch": ("serve.args.max-num-seqs", 4, 8),
-    "engine": ("vllm", "0.28.0", "0.32.0"),
-    "host": ("driver", "580.95.05", "590.44.01"),
-    "recipe": ("sha256", "4c1e4c1e4c1e", "a07ba07ba07b"),
-    "plan": ("fits", True, False),
-    "bench": ("sha256", "4c1e4c1e4c1e", "a07ba07ba07b"),
-}
-"""For each section of a lock: the path of a value in it, as it was and as it is now."""
-
-
-def page(rule: Rule) -> str:
-    """A rule's section of the book, in Markdown, with its example compared now."""
-    from sparkbook.rules import section_page
-
-    path, before, after = _EXAMPLES[rule.name]
-    moved = Change(f"{rule.name}.{path}", before, after)
-    found = judge([moved])
-    same = f"{moved.path}: {_shown(moved.path, before)}, as it was locked"
-    examples = [
-        ("Fails", f"```text\n{moved}\n```", found),
-        ("Passes", f"```text\n{same}\n```", judge([])),
-    ]
-    text = f"{rule.message}. {rule.text}" + (f"\n\n**What to do:** {rule.fix}" if rule.fix else "")
-    return section_page(
-        rule.code,
-        rule.name,
-        ("Stack lock", rule.severity),
-        text,
-        examples,
-        rule.source,
-        found[0].kind,
-    )
-
 
 @dataclass(frozen=True)
 class Served:
@@ -421,10 +385,10 @@ class Change:
     after: Any
 
     def __str__(self) -> str:
-        return f"{self.path}: {_shown(self.path, self.before)} → {_shown(self.path, self.after)}"
+        return f"{self.path}: {shown(self.path, self.before)} → {shown(self.path, self.after)}"
 
 
-def _shown(path: str, value: Any) -> str:
+def shown(path: str, value: Any) -> str:
     if value is None:
         return "nothing"
     if path.endswith(".bytes"):

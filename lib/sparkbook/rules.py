@@ -18,7 +18,7 @@ its checks like this:
 
 To give a new family its page, add `"module:NAME"` to `CODE_FAMILIES` in `sparkbook.site.rule_pages`.
 Nothing more: the site then has `rules/<family>.html` with a section a check, and
-`tests/book/test_checks.py` holds every check of every listed family to its text, its source and its
+`tests/site/test_checks.py` holds every check of every listed family to its text, its source and its
 two examples. `bad` must make the check speak, `good` must leave it silent and must not be an error
 in another way. Both are functions, so that no import pays for examples. Where an example is not
 what the checks look at (a log's text, while the check looks at the story told from it), the family

@@ -8,7 +8,7 @@ import re
 from pathlib import Path
 
 import pytest
-from sparkbook.bench import examples, gate, tables, telemetry
+from sparkbook.bench import examples, gate, result_tables, telemetry
 from sparkbook.bench.examples import (
     CASES,
     LOOP,
@@ -22,6 +22,7 @@ from sparkbook.bench.examples import (
 )
 from sparkbook.bench.gate import RULES, Seen
 from sparkbook.bench.results import Report, Summary, agreement
+from sparkbook.site import rule_sections
 
 DATA = Path(__file__).parents[1] / "data"
 
@@ -40,7 +41,7 @@ def test_a_rule_trips_and_its_twin_does_not(code):
 def test_every_rule_has_a_case_and_a_page_that_shows_both():
     assert list(CASES) == list(RULES)
     for code, rule in RULES.items():
-        fails, passes = gate.page(rule).split("## Passes")
+        fails, passes = rule_sections.bench_rule(rule).split("## Passes")
         assert "\n- **" in fails and "\n- **" not in passes, code
         assert examples.show(CASES[code][0]) != examples.show(CASES[code][1])
 
@@ -209,7 +210,7 @@ def test_what_client_and_engine_agree_on():
         for r in seen().cell.requests
     ]
     assert list(agreement(seen(thin, cell=told).cell)) == ["tokens", "tpot_s", "ttft_s"]
-    header, rows = tables.agreements(
+    header, rows = result_tables.agreements(
         [Report(date="", tool="", model="", cells=[seen(cell=told).cell])]
     )
     assert len(rows[0]) == len(header) and rows[0][3:6] == ["1024 / 1024", "1.000 / 1.000", "+0.0%"]

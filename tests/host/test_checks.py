@@ -13,8 +13,8 @@ import yaml
 from sparkbook import host
 from sparkbook.errors import SparkbookError
 from sparkbook.host import checks
-from sparkbook.host.pages import HOST
 from sparkbook.logs import parse_facts
+from sparkbook.site.host_sections import HOST
 
 HEALTHY = host.recorded("healthy")
 REPORTS = yaml.safe_load(

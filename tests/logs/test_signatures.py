@@ -8,8 +8,9 @@ import yaml
 from sparkbook import logs
 from sparkbook.errors import SparkbookError
 from sparkbook.logs.figures import FIGURES
-from sparkbook.logs.pages import page, symptoms
 from sparkbook.logs.signatures import load
+from sparkbook.site.rule_sections import signature as page
+from sparkbook.site.symptoms import symptoms
 
 DATA = Path(__file__).parents[1] / "data" / "logs"
 ALL = logs.signatures()

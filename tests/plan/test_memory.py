@@ -7,9 +7,10 @@ from sparkbook import checkpoint, lint, plan, recipes
 from sparkbook.checkpoint.values import Cache, Checkpoint, Geometry, Range
 from sparkbook.errors import SparkbookError
 from sparkbook.plan import request
-from sparkbook.plan.memory import CODES, CoTenant, Host, Setup, together
-from sparkbook.plan.pages import planned
+from sparkbook.plan.memory import CODES
 from sparkbook.plan.request import host, tenant
+from sparkbook.plan.setup import CoTenant, Host, Setup, together
+from sparkbook.site.plan_sections import planned
 
 GIB = 2**30
 TOTAL = round(121.63 * GIB)
@@ -42,7 +43,7 @@ def test_kv_short_by_three_quarters_of_a_gib():
     # start check where 0.842 would not.
     rest = 0.80 * 121.63 - 22.5
     for fraction, fits in ((0.80, False), (0.81, True), (0.842, False)):
-        again = plan.Plan(
+        again = plan.MemoryPlan(
             dataclasses.replace(setup, kv_bytes=None, fraction=fraction, checkpoint=model(rest)),
             found.host,
             _nothing(),
@@ -50,7 +51,7 @@ def test_kv_short_by_three_quarters_of_a_gib():
         assert again.fits is fits, fraction
     codes = [f.rule for f in again.findings]
     assert codes[0] == "PLAN102"
-    at = plan.Plan(
+    at = plan.MemoryPlan(
         dataclasses.replace(setup, kv_bytes=None, fraction=0.81, checkpoint=model(rest)),
         found.host,
         _nothing(),

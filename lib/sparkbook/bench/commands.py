@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sparkbook.bench import exchange, gate, load, tables
+from sparkbook.bench import exchange, gate, load, result_tables
 from sparkbook.bench.results import Report
 from sparkbook.errors import SparkbookError
 from sparkbook.findings import Findings
@@ -392,7 +392,7 @@ def show(report: Report, console: Console) -> None:
             )
         )
     styles = {"valid": "green", "suspect": "yellow", "invalid": "bold red"}
-    for header, rows in (tables.by_concurrency(report), tables.by_context(report)):
+    for header, rows in (result_tables.by_concurrency(report), result_tables.by_context(report)):
         if not rows:
             continue
         grid = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))

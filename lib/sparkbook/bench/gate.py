@@ -63,30 +63,6 @@ INTRO = (
 )
 
 
-def page(rule: Rule) -> str:
-    """The section of one rule, in Markdown: text, the reason of its threshold, the two examples and
-    what the gate says of them now.
-    """
-    from sparkbook.bench import examples
-    from sparkbook.rules import section_page
-
-    shown, severities = [], []
-    for title, example in zip(("Fails", "Passes"), examples.CASES[rule.code], strict=True):
-        found = examples.findings(example)
-        severities += [f.severity for f in found if f.rule == rule.code]
-        told = [
-            f.model_copy(
-                update={"message": f"{f.message} ({f.evidence})" if f.evidence else f.message}
-            )
-            for f in found
-        ]
-        shown.append((title, f"```text\n{examples.show(example)}\n```", told))
-    text = rule.text.strip() + (f"\n\n**Threshold:** {rule.reason.strip()}" if rule.reason else "")
-    return section_page(
-        rule.code, rule.name, ("Measurements", *dict.fromkeys(severities)), text, shown, rule.source
-    )
-
-
 _JUDGES: dict[str, Judge] = dict(possible.JUDGES)
 
 

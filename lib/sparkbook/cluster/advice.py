@@ -35,7 +35,8 @@ from sparkbook.util import own_yaml
 if TYPE_CHECKING:
     from rich.text import Text
 
-    from sparkbook.plan.memory import Host, Plan, Setup
+    from sparkbook.plan.memory import MemoryPlan
+    from sparkbook.plan.setup import Host, Setup
 
 Way = Literal["one node", "tensor parallel", "pipeline parallel", "replicas"]
 WAYS: tuple[Way, ...] = ("one node", "tensor parallel", "pipeline parallel", "replicas")
@@ -599,7 +600,7 @@ def divides(setup: Setup, nodes: int) -> bool:
     return all(count % nodes == 0 or nodes % count == 0 for count in heads)
 
 
-def _memory(way: Way, plan: Plan, copies: int, can: bool = True) -> Memory:
+def _memory(way: Way, plan: MemoryPlan, copies: int, can: bool = True) -> Memory:
     concurrency = plan.concurrency * copies if plan.concurrency is not None else None
     return Memory(
         way,
@@ -610,7 +611,7 @@ def _memory(way: Way, plan: Plan, copies: int, can: bool = True) -> Memory:
     )
 
 
-def _pipelined(single: Plan, split: Plan, nodes: int) -> Memory:
+def _pipelined(single: MemoryPlan, split: MemoryPlan, nodes: int) -> Memory:
     """Each node has 1/n of the layers with all their heads: weights as with tensor parallel, a
     sequence's cache an exact n-th.
 

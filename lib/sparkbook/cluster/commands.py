@@ -8,11 +8,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from sparkbook.cluster import checks, server, staging
+from sparkbook.cluster import fabric_checks, server, staging
+from sparkbook.cluster.cluster_plan import parse_layout
 from sparkbook.cluster.fabric import Pair, measure
 from sparkbook.cluster.inventory import Inventory, Node, read
 from sparkbook.cluster.nodes import Site, look
-from sparkbook.cluster.plan import parse_layout
 from sparkbook.errors import SparkbookError
 from sparkbook.findings import Findings
 from sparkbook.serve import running, stack
@@ -112,7 +112,10 @@ def check(
             inventory, sites, seconds=seconds, reduce=False
         )  # there is no engine here to add tensors with
     return Report(
-        inventory, sites, pairs, checks.FAB.judge(checks.Seen(inventory, sites, pairs=pairs))
+        inventory,
+        sites,
+        pairs,
+        fabric_checks.FAB.judge(fabric_checks.Seen(inventory, sites, pairs=pairs)),
     )
 
 
@@ -306,7 +309,7 @@ def stop(file: str, name: str) -> tuple[list[str], Findings]:
             " what runs"
         )
     sites = [Site(host=node.host) for node in inventory.nodes]
-    judged = checks.FAB.judge(checks.Seen(inventory, sites, left=tuple(left)))
+    judged = fabric_checks.FAB.judge(fabric_checks.Seen(inventory, sites, left=tuple(left)))
     return stopped, Findings(finding for finding in judged if finding.rule == "FAB501")
 
 
@@ -341,8 +344,10 @@ def diagnose(file: str, name: str) -> tuple[Findings, dict[str, list[str]]]:
     ):
         up = alive.get(rank) in ("ready", "running", "starting")
         states.append(RankState(number, node.host, text, up, None))
-    seen = checks.Seen(inventory, [Site(host=node.host) for node in inventory.nodes], ranks=states)
+    seen = fabric_checks.Seen(
+        inventory, [Site(host=node.host) for node in inventory.nodes], ranks=states
+    )
     found = Findings(
-        finding for finding in checks.FAB.judge(seen) if finding.rule.startswith("FAB4")
+        finding for finding in fabric_checks.FAB.judge(seen) if finding.rule.startswith("FAB4")
     )
     return found, {f"{state.host} (rank {state.number})": state.tail() for state in states}

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from importlib.resources import files
 
-from sparkbook.cluster.checks import Seen
 from sparkbook.cluster.fabric import Pair
+from sparkbook.cluster.fabric_checks import Seen
 from sparkbook.cluster.inventory import Inventory
 from sparkbook.cluster.nodes import Site
 from sparkbook.errors import SparkbookError

@@ -12,7 +12,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from sparkbook.logs.diagnose import UNKNOWN, Diagnosis, diagnose
+from sparkbook.logs.doctor import UNKNOWN, Diagnosis, diagnose
 
 _ECHOES = {"LOG510", "LOG511"}
 """Signatures that only say that another process failed."""

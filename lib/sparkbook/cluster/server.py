@@ -16,10 +16,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from sparkbook.cluster import checks
+from sparkbook.cluster import fabric_checks
+from sparkbook.cluster.cluster_plan import ClusterPlan, Rank, plan
 from sparkbook.cluster.inventory import Inventory, Layout, Node
 from sparkbook.cluster.nodes import Runner, Site, look, run_on
-from sparkbook.cluster.plan import ClusterPlan, Rank, plan
 from sparkbook.cluster.ranks import RankState
 from sparkbook.errors import SparkbookError
 from sparkbook.findings import Finding, Findings
@@ -231,7 +231,9 @@ class ClusterServer:
 
     def _late(self, error: NotReady) -> ClusterFault:
         states = self.states()
-        seen = checks.Seen(self.plan.inventory, self.sites, ranks=states, waiting=error.message)
+        seen = fabric_checks.Seen(
+            self.plan.inventory, self.sites, ranks=states, waiting=error.message
+        )
         return ClusterFault(_fall_findings(seen), _tails(states))
 
     # ---- while it runs
@@ -354,7 +356,7 @@ class ClusterServer:
 
     def _judge(self) -> ClusterFault:
         states = self.states()
-        seen = checks.Seen(
+        seen = fabric_checks.Seen(
             self.plan.inventory, self.sites, ranks=states, cut=tuple(self._link_cut())
         )
         return ClusterFault(_fall_findings(seen), _tails(states))
@@ -391,12 +393,14 @@ class ClusterServer:
                 host.close()
         self._hosts.clear()
         names = {rank.name: rank.node.host for rank in self.plan.ranks}
-        seen = checks.Seen(
+        seen = fabric_checks.Seen(
             self.plan.inventory,
             self.sites,
             left=tuple((names[name], name, why) for name, why in sorted(left.items())),
         )
-        return Findings(finding for finding in checks.FAB.judge(seen) if finding.rule == "FAB501")
+        return Findings(
+            finding for finding in fabric_checks.FAB.judge(seen) if finding.rule == "FAB501"
+        )
 
     def leave(self) -> None:
         """Let containers run on, and close the way to their engines."""
@@ -432,10 +436,10 @@ def _tails(states: Sequence[RankState]) -> dict[str, list[str]]:
     return tails
 
 
-def _fall_findings(seen: checks.Seen) -> Findings:
+def _fall_findings(seen: fabric_checks.Seen) -> Findings:
     """What is said of a fall: of the ranks, not of what was known of the nodes before."""
     return Findings(
-        finding for finding in checks.FAB.judge(seen) if finding.rule.startswith("FAB4")
+        finding for finding in fabric_checks.FAB.judge(seen) if finding.rule.startswith("FAB4")
     )
 
 
@@ -472,7 +476,7 @@ def prepare(
         SparkbookError: it can't be spread so.
     """
     sites = look(inventory, image=stack.launch.image, model=model, run=run, quick=True)
-    notes = checks.FAB.judge(checks.Seen(inventory, sites))
+    notes = fabric_checks.FAB.judge(fabric_checks.Seen(inventory, sites))
     return plan(inventory, stack, sites, layout=layout, backend=backend, port=port), sites, notes
 
 

@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 from sparkbook.findings import Finding, Findings
 from sparkbook.host.machine import Machine, Process
-from sparkbook.host.memory import Memory, start_check
+from sparkbook.host.meminfo import Memory, start_check
 from sparkbook.host.rules import RULES
 from sparkbook.units import GB, GIB, MIB, format_bytes, parse_size
 

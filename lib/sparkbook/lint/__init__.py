@@ -192,33 +192,6 @@ def example(text: str) -> str:
     )
 
 
-def page(rule: Rule) -> str:
-    """The page of one rule: what it catches and why, a failing and a passing example, its releases
-    and its source.
-    """
-    from sparkbook.rules import section_page
-
-    span = (
-        f"{rule.since or 'the first known'} to {rule.until or 'the newest known'}"
-        if rule.since or rule.until
-        else "of every known release"
-    )
-    examples = []
-    for title, shown in (("Fails", rule.bad), ("Passes", rule.good)):
-        report = lint(example(shown), release=rule.release)
-        if shown.startswith("EXAMPLE:"):
-            fence = f"```yaml\n{Path(example(shown)).read_text('utf-8').strip()}\n```"
-        else:
-            fence = (
-                f"```bash\n{shown.strip()}\n```"
-                if re.search(r"\s", shown)
-                else f"The recipe `{shown}`."
-            )
-        examples.append((title, fence, report.findings))
-    about = (FAMILIES[rule.family], rule.severity, f"vLLM {span}")
-    return section_page(rule.code, rule.name, about, rule.text, examples, rule.source, rule.kind)
-
-
 __all__ = [
     "FAMILIES",
     "RULES",
@@ -230,7 +203,6 @@ __all__ = [
     "difference",
     "example",
     "lint",
-    "page",
     "read",
     "repair",
     "suppressions",

@@ -8,20 +8,12 @@ from sparkbook.findings import Finding
 from sparkbook.logs.story import Story
 from sparkbook.rules import Family, Hit
 
-
-def _diagnosed(log: str) -> Iterable[Finding]:
-    from sparkbook.logs.diagnose import diagnose
-
-    return diagnose(log).findings
-
-
 STATES = Family(
     "LOG9",
     "what no single line tells",
     "What `sparkbook diagnose` works out of a whole log. Each example was read when this page was"
     " built.",
     str,
-    _diagnosed,
 )
 
 _PREFIX = "(APIServer pid=1) INFO 11-02 09:{minute:02}:{second:02} [loggers.py:259] "

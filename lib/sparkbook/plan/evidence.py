@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Literal
 from pydantic import Field
 
 from sparkbook.checkpoint.bandwidth import BITS_PER_WEIGHT
+from sparkbook.plan import request
 from sparkbook.plan.decode import (
     SPARK,
     Drafting,
@@ -37,7 +38,7 @@ from sparkbook.units import GB
 from sparkbook.util import own_yaml
 
 if TYPE_CHECKING:
-    from sparkbook.plan.memory import Setup
+    from sparkbook.plan.setup import Setup
 
 Group = Literal["calibration", "held out", "further"]
 Heads = tuple[int, int]
@@ -347,8 +348,6 @@ def served(recipe: Recipe) -> Served | None:
     """What is known of a recipe's model; None where its bytes, or those of its draft, are not, or
     where it is made for no Spark.
     """
-    from sparkbook.plan import request
-
     return of_setup(request.read(recipe.id))
 
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from sparkbook.checkpoint.values import Range
 from sparkbook.errors import SparkbookError
 from sparkbook.findings import Finding, Findings
-from sparkbook.plan.memory import Calibration, Plan, finding
+from sparkbook.plan.memory import Calibration, MemoryPlan, finding
 from sparkbook.units import GIB
 
 if TYPE_CHECKING:
@@ -99,7 +99,7 @@ class Reconciliation:
         )
 
 
-def reconcile(plan: Plan, story: Story) -> Reconciliation:
+def reconcile(plan: MemoryPlan, story: Story) -> Reconciliation:
     """Compares a plan with what a log told.
 
     Raises:
@@ -157,7 +157,7 @@ def _mean(old: Any, samples: int, new: float | None) -> Any:
 
 
 def _explain(
-    plan: Plan,
+    plan: MemoryPlan,
     story: Story,
     rows: tuple[Row, ...],
     for_memory: Range | None,

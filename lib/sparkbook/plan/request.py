@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from sparkbook import checkpoint as checkpoints
 from sparkbook.checkpoint.values import ZERO, Cache, Checkpoint, Range
 from sparkbook.errors import SparkbookError
-from sparkbook.plan.memory import CoTenant, Host, Setup
+from sparkbook.plan.setup import CoTenant, Host, Setup
 from sparkbook.units import GIB, parse_size
 
 if TYPE_CHECKING:
@@ -298,11 +298,8 @@ def _draft(case: Case) -> tuple[str | None, int, Range, tuple[tuple[Cache, ...],
     model = str((spec or {}).get("model") or (draft.model if draft else None) or "")
     if (method == "mtp" or method.endswith("_mtp")) and not model:
         return "mtp", tokens, ZERO, ((),), []
-    shipped = (
-        Path(checkpoints.__file__).parent.parent / "serve" / "models" / model if model else None
-    )
-    if shipped is not None and shipped.is_dir():
-        own = checkpoints.load(str(shipped))
+    if (folder := checkpoints.shipped(model)) is not None:
+        own = checkpoints.load(str(folder))
         return method, tokens, own.bytes, (own.geometry.caches if own.geometry else (),), []
     from sparkbook.checkpoint.known import facts
 

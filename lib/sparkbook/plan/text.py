@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from rich.text import Text
 
 from sparkbook.checkpoint.values import Range
-from sparkbook.plan.memory import COUNTS, Plan
+from sparkbook.plan.memory import COUNTS, MemoryPlan
 from sparkbook.plan.reconcile import Reconciliation
 from sparkbook.units import GIB
 
@@ -31,7 +31,7 @@ def gib(size: Range, digits: int = 1) -> str:
     return f"{size * (1 / GIB):.{digits}f}"
 
 
-def bar(plan: Plan) -> Text:
+def bar(plan: MemoryPlan) -> Text:
     """The memory bar, one mark for a sixtieth of the machine; ranges are drawn at their middle."""
     text, total = Text("["), plan.host.total
     at = 0.0
@@ -46,7 +46,7 @@ def bar(plan: Plan) -> Text:
     return text.append(f"] {total / GIB:.2f} GiB")
 
 
-def lines(plan: Plan, explain: bool = False) -> Iterator[Text]:
+def lines(plan: MemoryPlan, explain: bool = False) -> Iterator[Text]:
     """The answer, line by line."""
     setup = plan.setup
     yield Text.assemble(
@@ -90,7 +90,7 @@ def lines(plan: Plan, explain: bool = False) -> Iterator[Text]:
         yield from (Text(f"  {line}") for line in plan.working_out())
 
 
-def _speed(plan: Plan) -> Iterator[Text]:
+def _speed(plan: MemoryPlan) -> Iterator[Text]:
     """Estimated speed, with its interval."""
     if not plan.decode:
         return
@@ -106,11 +106,11 @@ def _speed(plan: Plan) -> Iterator[Text]:
         yield Text(f"  first token of {first.prompt:,} tokens{cached}: {first}")
 
 
-def _left(plan: Plan) -> Range:
+def _left(plan: MemoryPlan) -> Range:
     return Range.of(plan.host.total) - plan.host.held - plan.engine
 
 
-def _ask(plan: Plan) -> Iterator[Text]:
+def _ask(plan: MemoryPlan) -> Iterator[Text]:
     """What to type."""
     smallest, largest = plan.fraction_for(), plan.largest_fraction
     wanted = min(plan.setup.sequences, 16)

@@ -101,7 +101,7 @@ def engine_of(path: Path) -> Engine:
     engine = read(path)["metadata"].get("sparkbook", {}).get("engine")
     if engine not in ENGINES:
         raise SparkbookError(
-            f"{path.name}: metadata sparkbook.engine is {engine!r}; it has to be one of"
+            f"{path.name}: metadata sparkbook.engine is {engine!r}; allowed are"
             f" {', '.join(ENGINES)}"
         )
     return engine
@@ -129,21 +129,21 @@ def parameters(path: Path) -> dict[str, Parameter]:
     cells = code_cells(read(path))
     if [i for i, cell in enumerate(cells) if "parameters" in tags(cell)] != [0]:
         raise SparkbookError(
-            f"{path.name}: the first code cell, and no other, has to carry the tag 'parameters'"
+            f"{path.name}: only the first code cell must have the tag 'parameters'"
         )
     found = {}
     for line in cells[0]["source"].splitlines():
         match = _PARAMETER.fullmatch(line)
         if not match:
             raise SparkbookError(
-                f"{path.name}: '{line}' in the parameters cell is not of the form 'name: type ="
+                f"{path.name}: '{line}' in the parameters cell does not have the form 'name: type ="
                 " default  # what it is'"
             )
         try:
             default = ast.literal_eval(match["default"])
         except (ValueError, SyntaxError):
             raise SparkbookError(
-                f"{path.name}: the default of '{match['name']}' is no plain literal:"
+                f"{path.name}: the default of '{match['name']}' is not a plain literal:"
                 f" {match['default']}"
             ) from None
         found[match["name"]] = Parameter(match["name"], match["type"], default, match["help"])
@@ -262,7 +262,7 @@ def execute(
 
 
 def without_outputs(notebook: Any) -> Any:
-    """The same notebook as one that never ran: what a dead kernel's cells had given went with it."""
+    """Drop all outputs: those of a dead kernel are lost."""
     for cell in notebook.cells:
         if cell.cell_type == "code":
             cell.outputs, cell.execution_count = [], None
@@ -277,8 +277,7 @@ def _is_banner(cell: Any) -> bool:
 def failure_note(failure: Failure) -> str:
     """The note that heads a page whose notebook failed."""
     return (
-        ":::{error}\nThis page's notebook did not run to its end when the book was built.\n\n   "
-        f" {failure}\n:::"
+        f":::{{error}}\nThis page's notebook failed when the book was built.\n\n    {failure}\n:::"
     )
 
 

@@ -9,9 +9,12 @@ a site around it. Blocks of code, headings and what is a link already are left a
 
 from __future__ import annotations
 
+import html
 import re
 from collections.abc import Mapping
 from typing import Any
+
+from sparkbook.site.rule_pages import every
 
 _FENCE = re.compile(r"^\s*(?P<mark>`{3,}|~{3,})")
 _CODE = r"`(?P<code>[^`\n]+)`"
@@ -164,8 +167,6 @@ def _marked(word: re.Match[str]) -> str:
 
 
 def _escaped(text: str) -> str:
-    import html
-
     return html.escape(text).replace("|", "&#124;")
 
 
@@ -173,8 +174,6 @@ def addresses(flags: Mapping[str, Any], recipes: Mapping[str, str]) -> dict[str,
     """The address of every flag, rule, signature and recipe that has a page. `recipes`: id to the
     name of its page.
     """
-    from sparkbook.site.rule_pages import every
-
     found = {f"--{name}": f"flags/{name}.html" for name in flags}
     found |= {one.code: one.address for one in every()}
     return found | {name: f"models/{page}.html" for name, page in recipes.items()}

@@ -4,41 +4,44 @@ section and address.
 
 from __future__ import annotations
 
-import functools
 import html
-import importlib
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from sparkbook import lint, lock, recipes, releases, weights
+from sparkbook.bench import gate
+from sparkbook.bench.advise import ADV
+from sparkbook.cluster.fabric_checks import FAB
+from sparkbook.formats import conversion
+from sparkbook.logs.doctor import DIAGNOSED
+from sparkbook.logs.signatures import signatures
+from sparkbook.metrics.diagnose import MET
+from sparkbook.site import badges, plan_sections
+from sparkbook.site import rule_sections as sections
+from sparkbook.site.host_sections import HOST
+from sparkbook.site.serve_sections import DOCK
+from sparkbook.site.variants import triggered_rules
+from sparkbook.util.markup import lower_start
+
 if TYPE_CHECKING:
-    from sparkbook.recipes import Recipe
     from sparkbook.site.flags import Flag
 
-CODE_FAMILIES = (
-    "sparkbook.host.pages:HOST",
-    "sparkbook.serve.pages:DOCK",
-    "sparkbook.logs.states:STATES",
-    "sparkbook.metrics.diagnose:MET",
-    "sparkbook.bench.advise:ADV",
-    "sparkbook.cluster.checks:FAB",
-)
-"""Families of findings that are made in code, each as the module and the name in it (see
-`sparkbook.rules`), in the order of the site.
-"""
+CODE_FAMILIES = (HOST, DOCK, DIAGNOSED, MET, ADV, FAB)
+"""Families of findings that are made in code (see `sparkbook.rules`), in the order of the site."""
 
-CODE_TABLES = {
-    "conv": ("sparkbook.formats.conversion:CODES", "what a conversion says"),
-    "hub": ("sparkbook.weights:RULES", "weights"),
-    "plan": ("sparkbook.plan.pages:SECTIONS", "will it fit"),
-    "lock": ("sparkbook.lock:RULES", "the stack lock"),
-    "bench": ("sparkbook.bench.gate:RULES", "measurements that are not numbers"),
+CODE_TABLES: dict[str, tuple[dict[str, Any], str, str, Callable[[Any], str]]] = {
+    "conv": (conversion.CODES, "conversions", conversion.INTRO, conversion.page),
+    "hub": (weights.RULES, "weights", weights.INTRO, sections.hub_rule),
+    "plan": (plan_sections.SECTIONS, "will it fit", plan_sections.INTRO, plan_sections.page),
+    "lock": (lock.RULES, "the stack lock", lock.INTRO, sections.lock_rule),
+    "bench": (gate.RULES, "invalid measurements", gate.INTRO, sections.bench_rule),
 }
-"""Families whose codes stand in a table: name of the page, the table, the page's title. Beside a
-table its module has `INTRO`, and `page`, which gives the section of one code.
+"""Families of rules in a table: name of the page, the rules, the page's title and introduction, and
+what makes the section of one rule.
 """
 
-JUDGED, TESTED = "judged in this build", "held by a test"
+JUDGED, TESTED = "judged in this build", "checked by a test"
 """Who saw to a page's examples."""
 
 LOG_FAMILIES = {
@@ -47,16 +50,9 @@ LOG_FAMILIES = {
     "3": "options, models and downloads",
     "4": "container engine and host",
     "5": "several processes, several nodes, hangs",
-    "6": "what a running engine says, and what only looks bad",
+    "6": "messages of a running engine, and what only looks bad",
 }
 """Hundreds of the log signatures' codes."""
-
-
-def code_families() -> Iterator[Any]:
-    """The families of `CODE_FAMILIES`."""
-    for place in CODE_FAMILIES:
-        module, name = place.split(":")
-        yield getattr(importlib.import_module(module), name)
 
 
 def rule_pages(
@@ -64,65 +60,74 @@ def rule_pages(
     models: Mapping[str, str],
     chapters: Iterable[tuple[str, str, str]] = (),
 ) -> Iterator[tuple[str, str]]:
-    """Name (without ending) and Markdown of each page, in the order of the table of contents.
+    """Yield name (without ending) and Markdown of each page, in the order of the table of contents.
 
     Args:
         flags: the flags that have a page; a rule's section names those that it watches, a
-            signature's those that it speaks of.
-        models: id and page of each recipe; a rule's section names those of which it complains.
+            signature's those that it names.
+        models: id and page of each recipe; a rule's section names those that trigger it.
         chapters: address without ending, title and text of each chapter; a page names those that
             name its command or one of its codes.
     """
-    from sparkbook import lint, releases
-    from sparkbook.logs.pages import page as signature_page
-    from sparkbook.logs.signatures import signatures
+    chapters = list(chapters)
+    yield from _lint_pages(flags, models, chapters)
+    yield from _signature_pages(flags, chapters)
+    for family in CODE_FAMILIES:
+        mine = [(check.code, family.page(check)) for check in family.checks.values()]
+        named = f"{family.prefix}{'xx' if family.prefix[-1].isdigit() else ''}"
+        title = f"{named}: {lower_start(family.title)}"
+        yield family.prefix.lower(), _page(chapters, title, family.intro, mine, JUDGED)
+    for name, (rules, title, intro, section) in CODE_TABLES.items():
+        mine = [(rule.code, section(rule)) for rule in rules.values()]
+        how = TESTED if name == "hub" else JUDGED
+        yield name, _page(chapters, f"{name.upper()}: {title}", intro, mine, how)
 
-    spoken_of, known = _spoken_of(models), releases.known()
-    made = functools.partial(_page, list(chapters))
+
+def _lint_pages(
+    flags: Mapping[str, Flag],
+    models: Mapping[str, str],
+    chapters: Sequence[tuple[str, str, str]],
+) -> Iterator[tuple[str, str]]:
+    """Yield the pages of the linter's rules."""
+    triggering, known = _triggering(models), releases.known()
+    intro = (
+        "What `sparkbook lint` looks for. The linter judged each example when this page was built;"
+        " its findings are shown."
+    )
     for family, title in lint.FAMILIES.items():
-        mine = [
-            (r.code, lint.page(r) + _seen(r.code, flags) + _met(r.code, spoken_of))
-            for r in lint.RULES.values()
-            if r.family == family
-        ]
-        intro = (
-            "What `sparkbook lint` looks for. Each example was judged when this page was built;"
-            " what is shown is what the linter said."
-        )
-        met = {recipe for code, _ in mine for recipe in spoken_of.get(code, ())}
+        mine, recipes_hit = [], set[str]()
+        for rule in lint.RULES.values():
+            if rule.family == family:
+                links = triggering.get(rule.code, [])
+                recipes_hit.update(links)
+                text = sections.lint_rule(rule) + _flags_of(rule.code, flags) + _recipes_of(links)
+                mine.append((rule.code, text))
         facts = [
-            ("vLLM", f"facts of {known[0]} to {known[-1]}"),
-            ("recipes that it speaks of", str(len(met) or "none")),
+            ("vLLM", f"{known[0]} to {known[-1]}"),
+            ("recipes with findings", str(len(recipes_hit) or "none")),
         ]
-        yield family.lower(), made(f"{family}: {_lower(title)}", intro, mine, JUDGED, facts)
+        name = f"{family}: {lower_start(title)}"
+        yield family.lower(), _page(chapters, name, intro, mine, JUDGED, facts)
+
+
+def _signature_pages(
+    flags: Mapping[str, Flag], chapters: Sequence[tuple[str, str, str]]
+) -> Iterator[tuple[str, str]]:
+    """Yield the pages of the log signatures, one a hundred."""
+    intro = (
+        "What `sparkbook diagnose` recognizes in a log. A test checks each signature against the"
+        " two examples shown."
+    )
     for hundred, title in LOG_FAMILIES.items():
-        these = [
-            signature for signature in signatures() if signature.id.startswith(f"LOG{hundred}")
-        ]
         mine = [
-            (signature.id, signature_page(signature) + _seen(signature.id, flags))
-            for signature in these
+            (one.id, sections.signature(one) + _flags_of(one.id, flags))
+            for one in signatures()
+            if one.id.startswith(f"LOG{hundred}")
         ]
-        intro = (
-            "What `sparkbook diagnose` recognizes in a log. A test holds each signature to the two"
-            " examples shown."
-        )
-        facts = [("signatures", str(len(these)))]
-        yield f"log{hundred}", made(f"LOG{hundred}xx: {title}", intro, mine, TESTED, facts)
-    for checks in code_families():
-        mine = [(check.code, checks.page(check)) for check in checks.checks.values()]
-        named = f"{checks.prefix}{'xx' if checks.prefix[-1].isdigit() else ''}"
+        facts = [("signatures", str(len(mine)))]
         yield (
-            checks.prefix.lower(),
-            made(f"{named}: {_lower(checks.title)}", checks.intro, mine, JUDGED),
-        )
-    for name, (module, codes, title) in code_tables().items():
-        mine = [(code.code, module.page(code)) for code in codes.values()]
-        yield (
-            name,
-            made(
-                f"{name.upper()}: {title}", module.INTRO, mine, TESTED if name == "hub" else JUDGED
-            ),
+            f"log{hundred}",
+            _page(chapters, f"LOG{hundred}xx: {title}", intro, mine, TESTED, facts),
         )
 
 
@@ -136,9 +141,9 @@ def index(pages: Iterable[tuple[str, str]]) -> str:
             f"| [{family}]({name}) | {about} | {len(re.findall(_ANCHOR, markdown, re.MULTILINE))} |"
         )
     intro = (
-        "Every code that `sparkbook` may answer with, by its first letters: what is looked for,"
-        " why, what to do, an example in which it is found and one in which it is not. To go"
-        " straight to one, type its code into the search; a line of a log works as well."
+        "Every code that `sparkbook` reports, by its first letters. Each section says what the rule"
+        " finds, why it matters and what to do, with a failing and a passing example. To find a"
+        " rule, type its code or a line of your log into the search."
     )
     head = "| codes | about | how many |\n|---|---|--:|"
     return "\n\n".join(["# Rules and log signatures", intro, "\n".join([head, *rows])]) + "\n"
@@ -147,43 +152,28 @@ def index(pages: Iterable[tuple[str, str]]) -> str:
 _ANCHOR = r"^\([a-z]+[0-9]+\)=$"
 
 
-def _seen(code: str, flags: Mapping[str, Flag]) -> str:
-    """The flags that a rule or a signature is about, for the end of its section."""
+def _flags_of(code: str, flags: Mapping[str, Flag]) -> str:
+    """Return the flags that a rule or a signature is about, for the end of its section."""
     about = [f"`--{flag.name}`" for flag in flags.values() if code in flag.rules + flag.signatures]
     return f"\nFlags: {', '.join(about)}.\n" if about else ""
 
 
-def speaking_of(recipe: Recipe) -> list[str]:
-    """The linter's rules that say something of a recipe: as the catalogue has it, or as its source
-    published it.
-    """
-    from sparkbook import lint
-    from sparkbook.lint.variants import variant
-
-    reports = [lint.lint(recipe), lint.lint(variant(recipe, "as-published") or recipe)]
-    return list(dict.fromkeys(finding.rule for report in reports for finding in report.findings))
-
-
-def _spoken_of(models: Mapping[str, str]) -> dict[str, list[str]]:
-    """Rule to the recipes of which it says something, as links."""
-    from sparkbook import recipes
-
+def _triggering(models: Mapping[str, str]) -> dict[str, list[str]]:
+    """Return the recipes that trigger each rule, as links."""
     found: dict[str, list[str]] = {}
-    for recipe, page in ((recipes.load(name), page) for name, page in models.items()):
-        for code in speaking_of(recipe):
-            found.setdefault(code, []).append(
-                f'<a href="../models/{page}.html">{html.escape(recipe.title)}</a>'
-            )
+    for name, page in models.items():
+        recipe = recipes.load(name)
+        link = f'<a href="../models/{page}.html">{html.escape(recipe.title)}</a>'
+        for code in triggered_rules(recipe):
+            found.setdefault(code, []).append(link)
     return found
 
 
-def _met(code: str, spoken_of: dict[str, list[str]]) -> str:
-    met = spoken_of.get(code)
-    return (
-        f"\nRecipes of which it speaks, as they are or as they were published: {', '.join(met)}.\n"
-        if met
-        else ""
-    )
+def _recipes_of(links: Sequence[str]) -> str:
+    """Return the recipes that trigger a rule, for the end of its section."""
+    if not links:
+        return ""
+    return f"\nRecipes that trigger this rule (current or as published): {', '.join(links)}.\n"
 
 
 class Known(NamedTuple):
@@ -198,37 +188,17 @@ class Known(NamedTuple):
 
 
 def every() -> Iterator[Known]:
-    """Every rule, signature and check, in the order of the site."""
-    from sparkbook import lint
-    from sparkbook.logs.signatures import signatures
-    from sparkbook.site.flags import signature_address
-
-    yield from (
-        Known(rule.code, rule.name, rule.address, rule.source) for rule in lint.RULES.values()
-    )
-    yield from (
-        Known(one.id, one.title, signature_address(one.id), str(one.source)) for one in signatures()
-    )
-    for family in code_families():
-        yield from (
-            Known(check.code, check.name, check.address, check.source)
-            for check in family.checks.values()
-        )
-    for module, codes, _ in code_tables().values():
-        yield from (
-            Known(code.code, code.name, code.address, code.source or module.SOURCE)
-            for code in codes.values()
-        )
-
-
-def code_tables() -> dict[str, tuple[Any, dict[str, Any], str]]:
-    """The tables of `CODE_TABLES`: name of the page to its module, codes and title."""
-    found = {}
-    for page, (place, title) in CODE_TABLES.items():
-        module, name = place.split(":")
-        loaded = importlib.import_module(module)
-        found[page] = (loaded, getattr(loaded, name), title)
-    return found
+    """Yield every rule, signature and check, in the order of the site."""
+    for rule in lint.RULES.values():
+        yield Known(rule.code, rule.name, rule.address, rule.source)
+    for one in signatures():
+        yield Known(one.id, one.title, one.address, one.source)
+    for family in CODE_FAMILIES:
+        for check in family.checks.values():
+            yield Known(check.code, check.name, check.address, check.source)
+    for rules, *_ in CODE_TABLES.values():
+        for rule in rules.values():
+            yield Known(rule.code, rule.name, rule.address, rule.source or weights.SOURCE)
 
 
 def _chapters(
@@ -246,7 +216,7 @@ def _chapters(
     found = [
         f"{{doc}}`{title} <../{place}>`" for place, title, text in chapters if wanted.search(text)
     ]
-    return f"\n\nChapters that speak of it: {', '.join(found)}." if found else ""
+    return f"\n\nChapters that mention it: {', '.join(found)}." if found else ""
 
 
 def _page(
@@ -258,17 +228,15 @@ def _page(
     facts: Iterable[tuple[str, str]] = (),
 ) -> str:
     """A family's page. `how`: who saw to its examples; `facts`: badges of its own."""
-    from sparkbook.site import record
-
     sections = [f"({code.lower()})=\n{_section(text)}" for code, text in rules]
-    said = [("taken on", f"{2 * len(rules)} examples, {how}"), ("built", record.MADE), *facts]
+    facts_shown = [("examples", f"{2 * len(rules)}, {how}"), ("built", badges.MADE), *facts]
     if found := re.findall(r"^- \*\*(error|warning|info)\*\*", "\n".join(sections), re.MULTILINE):
-        said.append(("findings in them", record.counted(found)))
+        facts_shown.append(("findings in them", badges.counted(found)))
     return (
         "\n\n".join(
             [
                 f"# {title}",
-                record.badge_line(said),
+                badges.line(facts_shown),
                 intro + _chapters(intro, rules, chapters),
                 *sections,
             ]
@@ -290,7 +258,3 @@ def _section(markdown: str) -> str:
             line = f"#{line}"
         lines.append(line)
     return "\n".join(lines)
-
-
-def _lower(text: str) -> str:
-    return text[:1].lower() + text[1:] if text[1:2].islower() else text

@@ -8,6 +8,11 @@ import json
 import re
 from collections.abc import Iterable, Mapping
 
+from sparkbook import recipes
+from sparkbook.logs.signatures import signatures
+from sparkbook.site.rule_pages import every
+from sparkbook.util.markup import without_fields
+
 
 def script(flags: Iterable[str], models: Mapping[str, str]) -> str:
     """`_static/signatures.js`: patterns and addresses of all signatures, and the names of
@@ -17,15 +22,11 @@ def script(flags: Iterable[str], models: Mapping[str, str]) -> str:
         flags: the flags that have a page.
         models: id and page of each recipe.
     """
-    from sparkbook import recipes
-    from sparkbook.logs.signatures import signatures
-    from sparkbook.site.rule_pages import every
-
     known = [
         {
             "id": signature.id,
-            "title": _plain(signature.title),
-            "fix": _plain(signature.fix),
+            "title": without_fields(signature.title),
+            "fix": without_fields(signature.fix),
             "address": signature.address,
             "pattern": [in_script(pattern) for pattern in signature.pattern],
             "also": [in_script(pattern) for pattern in signature.also],
@@ -38,7 +39,7 @@ def script(flags: Iterable[str], models: Mapping[str, str]) -> str:
     answers = {
         "signatures": known,
         "flags": sorted(flags),
-        "codes": {one.code: [_plain(one.name), one.address] for one in every()},
+        "codes": {one.code: [without_fields(one.name), one.address] for one in every()},
         "recipes": [
             [recipe.title, page, f"{recipe.id} {recipe.model.repo}"] for recipe, page in loaded
         ],
@@ -52,7 +53,3 @@ def in_script(pattern: str) -> str:
     in what the signatures use.
     """
     return re.sub(r"\(\?P<(\w+)>", r"(?:", pattern)
-
-
-def _plain(text: str) -> str:
-    return re.sub(r"\{([a-z_0-9]+)\}", "…", text)

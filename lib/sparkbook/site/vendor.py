@@ -174,7 +174,7 @@ def _copy(packages: Path, to: Path) -> None:
             found = [path for path in (packages / package).glob(pattern) if path.is_file()]
             if not found:
                 raise SparkbookError(
-                    f"the npm package {package} has no {pattern} any more: package.json asks for a"
+                    f"the npm package {package} no longer has {pattern}: package.json names a"
                     " version that moved it"
                 )
             for path in found:

@@ -306,26 +306,6 @@ INTRO = (
 )
 
 
-def page(rule: Rule) -> str:
-    """A rule's section of the book, in Markdown."""
-    from sparkbook.rules import section_page
-
-    text = f"{rule.text}\n\n**What to do:** {rule.fix.rstrip('.')}."
-    examples = [
-        (title, f"{made[:1].upper()}{made[1:]}.", ())
-        for title, made in (("Fails", rule.bad), ("Passes", rule.good))
-    ]
-    return section_page(
-        rule.code,
-        rule.name,
-        ("Weights", rule.severity),
-        text,
-        examples,
-        rule.source or SOURCE,
-        rule.kind,
-    )
-
-
 def _finding(
     code: str, message: str, evidence: str | None = None, fix: str | None = None
 ) -> Finding:

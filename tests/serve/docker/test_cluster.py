@@ -6,7 +6,7 @@ import time
 import pytest
 from sparkbook import cluster
 from sparkbook.cli import app
-from sparkbook.cluster import nodes, plan, server
+from sparkbook.cluster import cluster_plan, nodes, server
 from sparkbook.serve import running, stack
 from typer.testing import CliRunner
 
@@ -31,7 +31,9 @@ def test_ranks_in_containers(engine, answering, two):
     inventory, file = two
     launch = answering(port=8017)
     sites = nodes.look(inventory)
-    served = server.ClusterServer(plan.plan(inventory, stack.given(launch, "two"), sites), sites)
+    served = server.ClusterServer(
+        cluster_plan.plan(inventory, stack.given(launch, "two"), sites), sites
+    )
     try:
         served.start()
         served.wait_ready(deadline_s=60)
@@ -68,7 +70,7 @@ def test_the_verbs_end_what_they_started(engine, host, answering, two, monkeypat
     inventory, file = two
     sites = nodes.look(inventory)
     served = server.ClusterServer(
-        plan.plan(inventory, stack.given(answering(port=8018), "two"), sites), sites
+        cluster_plan.plan(inventory, stack.given(answering(port=8018), "two"), sites), sites
     )
     served.start()
     served.wait_ready(deadline_s=60)
@@ -85,7 +87,7 @@ def test_a_lost_engine_is_named_and_said_to_be_left(engine, answering, two):
     inventory, _ = two
     sites = nodes.look(inventory)
     served = server.ClusterServer(
-        plan.plan(inventory, stack.given(answering(port=8019), "two"), sites), sites
+        cluster_plan.plan(inventory, stack.given(answering(port=8019), "two"), sites), sites
     )
     served.start()
     try:
