@@ -65,7 +65,9 @@ class TestCheck:
             tmp_path,
             {"index.html": "x", "_static/a.css": "a{src:url(https://fonts.example/f.woff)}"},
         )
-        assert check(site) == ["_static/a.css: loads https://fonts.example/f.woff from another site"]
+        assert check(site) == [
+            "_static/a.css: loads https://fonts.example/f.woff from another site"
+        ]
 
     def test_what_is_right_passes(self, tmp_path: Path) -> None:
         page = (
