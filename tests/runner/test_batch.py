@@ -249,8 +249,8 @@ def test_attempts_have_an_end(tmp_path: Path) -> None:
 
 def test_without_any_node_the_rest_is_left_for_the_next_call(tmp_path: Path) -> None:
     outcome, said = run(["1", "2"], Scripted({"a": 1}, lambda *_: "node gone"), tmp_path)
-    assert outcome.failed == {"1": "why", "2": "not run: no node was left"}
-    assert "2 notebooks are left for the next call" in said
+    assert outcome.failed == {"1": "why", "2": "not run: no node is left"}
+    assert "2 notebooks have not run" in said
     outcome, _ = run(["1", "2"], Scripted({"b": 1}, lambda *_: "done"), tmp_path)
     assert outcome.ok
     assert attempts(items(tmp_path)["1"]) == [("a", "lost"), ("b", "done")]
@@ -268,7 +268,7 @@ def test_a_second_call_runs_only_what_is_missing_or_changed(
     outcome, said = run(["1", "2", "3"], workers, tmp_path)
     assert [name for name, _ in workers.began] == ["2", "3"]
     assert (outcome.kept, outcome.done) == (1, ["1", "2", "3"])
-    assert said.startswith("1 of 3 notebooks are in ")
+    assert said.startswith("1 of 3 notebooks are already in ")
     (tmp_path / "executed" / "2.ipynb").unlink()
     workers = Scripted({"a": 1}, lambda *_: "done")
     run(["1", "2", "3"], workers, tmp_path)
@@ -410,7 +410,7 @@ def test_a_killed_driver_leaves_no_process_and_loses_nothing(
     driver = command(*words, cwd=tmp_path)
     _, said = driver.communicate(timeout=120)
     assert driver.returncode == 0, said
-    assert "1 of 2 notebooks are in out already" in said
+    assert "1 of 2 notebooks are already in out" in said
     # And Ctrl-C: the same, with an exit code and a word.
     gate.unlink()
     (tmp_path / "gate.1").unlink()

@@ -157,7 +157,8 @@ def _image(test: Test, _release_: str) -> tuple[bool, str]:
         register.source.url == images.source(info.source).url for register in registers().values()
     ):
         raise SparkbookError(
-            f"the facts about {wanted.ref} come from the documents themselves, so they prove nothing"
+            f"the facts about {wanted.ref} come from the documents themselves, so they prove"
+            " nothing"
         )
     if wanted.vllm:
         inside = info.vllm or info.vllm_range
