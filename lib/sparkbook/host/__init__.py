@@ -18,9 +18,9 @@ from sparkbook.host.memory import Memory, StartCheck, parse_meminfo, start_check
 
 if TYPE_CHECKING:
     from sparkbook.host.checks import Report, Result, check, check_nodes, judge
+    from sparkbook.host.family import HOST
     from sparkbook.host.machine import Machine, Wanted, read_machine, recorded
     from sparkbook.host.probes import look, wanted
-    from sparkbook.host.rules import RULES
 
 # Imported when first asked for: the memory's arithmetic is used by commands that have to start at
 # once.
@@ -28,13 +28,13 @@ _LATER = {
     "checks": ("Report", "Result", "check", "check_nodes", "judge"),
     "machine": ("Machine", "Wanted", "read_machine", "recorded"),
     "probes": ("look", "wanted"),
-    "rules": ("RULES",),
+    "rules": ("HOST",),
 }
 
 __all__ = [
     "EXAMPLES",
+    "HOST",
     "REPORTED",
-    "RULES",
     "Machine",
     "MeminfoExample",
     "Memory",

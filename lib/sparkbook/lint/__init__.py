@@ -13,7 +13,6 @@ import difflib
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sparkbook.errors import SparkbookError
@@ -21,17 +20,12 @@ from sparkbook.findings import Findings
 from sparkbook.formats.conversion import CODES
 from sparkbook.lint.case import Case
 from sparkbook.lint.reading import Line, from_launch, given, read
-from sparkbook.lint.rule import FAMILIES, RULES, Edit, Rule
-from sparkbook.lint.rules import load
+from sparkbook.lint.rules import FAMILIES, RULES
 from sparkbook.recipes.launch import Launch
+from sparkbook.rules import Edit
 
 if TYPE_CHECKING:
     from sparkbook.recipes.schema import Recipe
-
-load()
-
-EXAMPLES = Path(__file__).parent / "examples"
-"""Recipes that fail a rule which judges a recipe's facts."""
 
 _NOQA = re.compile(r"#\s*lint:\s*ignore\s+([A-Z]+\d{3}(?:\s*,\s*[A-Z]+\d{3})*)[ \t]*(.*)")
 
@@ -106,7 +100,8 @@ def suppressions(text: str) -> dict[str, str]:
 
 def _known(code: str) -> str:
     if code not in RULES and code not in CODES:
-        raise SparkbookError(f"there is no rule {code}; families are {', '.join(FAMILIES)}")
+        prefixes = ", ".join(family.prefix for family in FAMILIES)
+        raise SparkbookError(f"There is no rule {code}; the linter's families: {prefixes}.")
     return code
 
 
@@ -138,7 +133,7 @@ def lint(
     case_ = Case(line, release)
     kept, edits, suppressed = [], [], []
     for rule in RULES.values():
-        for finding, repair in rule.findings(case_):
+        for finding, repair in rule.repairs(case_):
             if rule.code in silent:
                 suppressed.append((rule.code, silent[rule.code]))
             else:
@@ -181,44 +176,6 @@ def difference(before: str, after: str, name: str) -> str:
     )
 
 
-def example(text: str) -> str:
-    """What an example of a rule names: the path of an example recipe for `EXAMPLE:NAME`, else the
-    text itself.
-    """
-    return (
-        str(EXAMPLES / f"{text.removeprefix('EXAMPLE:')}.yaml")
-        if text.startswith("EXAMPLE:")
-        else text
-    )
-
-
-def page(rule: Rule) -> str:
-    """The page of one rule: what it catches and why, a failing and a passing example, its releases
-    and its source.
-    """
-    from sparkbook.rules import section_page
-
-    span = (
-        f"{rule.since or 'the first known'} to {rule.until or 'the newest known'}"
-        if rule.since or rule.until
-        else "of every known release"
-    )
-    examples = []
-    for title, shown in (("Fails", rule.bad), ("Passes", rule.good)):
-        report = lint(example(shown), release=rule.release)
-        if shown.startswith("EXAMPLE:"):
-            fence = f"```yaml\n{Path(example(shown)).read_text('utf-8').strip()}\n```"
-        else:
-            fence = (
-                f"```bash\n{shown.strip()}\n```"
-                if re.search(r"\s", shown)
-                else f"The recipe `{shown}`."
-            )
-        examples.append((title, fence, report.findings))
-    about = (FAMILIES[rule.family], rule.severity, f"vLLM {span}")
-    return section_page(rule.code, rule.name, about, rule.text, examples, rule.source, rule.kind)
-
-
 __all__ = [
     "FAMILIES",
     "RULES",
@@ -226,11 +183,8 @@ __all__ = [
     "Edit",
     "Line",
     "Report",
-    "Rule",
     "difference",
-    "example",
     "lint",
-    "page",
     "read",
     "repair",
     "suppressions",

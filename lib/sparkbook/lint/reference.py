@@ -12,7 +12,7 @@ import re
 from dataclasses import dataclass
 
 from sparkbook import releases
-from sparkbook.lint.rule import RULES
+from sparkbook.lint.rules import RULES
 from sparkbook.releases import changelog
 
 COSTS = {
@@ -126,7 +126,7 @@ def watching(name: str) -> tuple[str, ...]:
     return tuple(
         code
         for code, rule in RULES.items()
-        if spelled.search(rule.text) or spelled.search(rule.bad) or spelled.search(rule.good)
+        if spelled.search(rule.text) or spelled.search(rule.fails) or spelled.search(rule.passes)
     )
 
 

@@ -1,80 +1,13 @@
-"""Pages of the book about signatures: one each, and a table of all by symptom."""
+"""The signatures as a table by symptom, the guide's own rows, and the recorded logs."""
 
 from __future__ import annotations
 
 import html
-import re
 from dataclasses import dataclass
 from pathlib import Path
 
 from sparkbook.errors import SparkbookError
-from sparkbook.logs.signatures import Signature, signatures
-
-_ROLES = {
-    "cause": "A fault by itself.",
-    "consequence": "An echo of a fault elsewhere: the doctor lists it, and looks for the cause.",
-    "state": "Something a running engine says about itself.",
-    "noise": "Looks bad, means nothing.",
-}
-
-
-def _plain(text: str) -> str:
-    """A text for readers: `{name}` stands for a figure of the log."""
-    return re.sub(r"\{([a-z_0-9]+)\}", r"…", text)
-
-
-def page(signature: Signature) -> str:
-    """The page of one signature, in Markdown."""
-    releases = (
-        f"{signature.since or 'all'} to {signature.until or 'now'}"
-        if signature.since or signature.until
-        else "all that are known"
-    )
-    collect = "".join(f"\n- {item}" for item in signature.collect)
-    patterns = "\n".join(f"/{pattern}/" for pattern in signature.pattern)
-    extra = "".join(f"\nand: /{pattern}/" for pattern in signature.also) + "".join(
-        f"\nnot: /{pattern}/" for pattern in signature.unless
-    )
-    fields = [
-        ("kind", f"`{signature.kind}`" if signature.kind else "none: the cause is elsewhere"),
-        ("severity", signature.severity),
-        ("what it is", _ROLES[signature.role]),
-        ("releases", releases),
-        ("confidence", signature.confidence),
-        (
-            "source",
-            f"<{signature.source}>" if signature.source.startswith("http") else signature.source,
-        ),
-    ]
-    table = "\n".join(f"| {name} | {value} |" for name, value in fields)
-    return f"""# {signature.id}: {_plain(signature.title)}
-
-**Cause.** {_upper(_plain(signature.cause))}
-
-**What to do.** {_upper(_plain(signature.fix))}
-{f"{chr(10)}**Collect next.**{chr(10)}{collect}{chr(10)}" if collect else ""}
-| what | value |
-|---|---|
-{table}
-
-It is found here:
-
-```text
-{signature.example.replace(chr(13), chr(10))}
-```
-
-and not here:
-
-```text
-{signature.passing.replace(chr(13), chr(10))}
-```
-
-:::{{dropdown}} The pattern
-```text
-{patterns}{extra}
-```
-:::
-"""
+from sparkbook.logs.signatures import plain, signatures
 
 
 @dataclass(frozen=True)
@@ -118,15 +51,15 @@ def symptoms() -> SymptomTable:
     order = {"cause": 0, "consequence": 1, "state": 2, "noise": 3}
     rows = []
     for signature in sorted(signatures(), key=lambda s: order[s.role]):
-        line = signature.example.replace("\r", "\n").splitlines()[-1]
+        line = signature.fails.replace("\r", "\n").splitlines()[-1]
         symptom = line if len(line) <= 160 else f"{line[:159]}…"
         rows.append(
             (
                 symptom,
-                _plain(signature.title),
-                _plain(signature.fix),
+                plain(signature.title),
+                plain(signature.fix),
                 signature.kind or "",
-                signature.id,
+                signature.code,
             )
         )
     return SymptomTable(tuple(rows))
@@ -215,7 +148,3 @@ def recorded(name: str) -> str:
         known = ", ".join(sorted(path.stem for path in folder.glob("*.log")))
         raise SparkbookError(f"there is no recorded log '{name}'; there are {known}")
     return file.read_text(encoding="utf-8")
-
-
-def _upper(text: str) -> str:
-    return text[:1].upper() + text[1:]

@@ -282,7 +282,7 @@ MET = Family(
     "two scrapes of /metrics",
     "What `sparkbook metrics` judges. Counters only grow, so each figure is a change between two"
     " scrapes; the examples show the changes.",
-    describe,
+    describe=describe,
 )
 
 
@@ -340,14 +340,14 @@ def _long_or_idle(situation: Situation) -> tuple[bool, bool]:
     return situation.change.seconds >= _DEADLOCK_S, power is not None and power < _BUSY_W
 
 
-@MET.check(
+@MET.rule(
     "MET101",
     "deadlock",
     "error",
     kind="hang-health-ok",
     source="https://github.com/eugr/spark-vllm-docker/issues/260",
-    bad=lambda: _still(120.0, 21.0),
-    good=_at_work,
+    fails=lambda: _still(120.0, 21.0),
+    passes=_at_work,
 )
 def deadlock(situation: Situation) -> Iterator[Hit]:
     """Requests run, and for a minute no token comes, or the GPU draws too little power to be
@@ -378,14 +378,14 @@ def deadlock(situation: Situation) -> Iterator[Hit]:
     )
 
 
-@MET.check(
+@MET.rule(
     "MET102",
     "stuck-at-low-power",
     "error",
     kind="power-throttle",
     source="https://github.com/tonyd2wild/DeepSeek-V4.1-Flash-vLLM-DGX-Spark/issues/1",
-    bad=lambda: _at_work(power_w=20.0, clock_mhz=799.0),
-    good=_at_work,
+    fails=lambda: _at_work(power_w=20.0, clock_mhz=799.0),
+    passes=_at_work,
 )
 def stuck_at_low_power(situation: Situation) -> Iterator[Hit]:
     """Tokens advance, slowly: the clock stays below 1000 MHz at little power, busy by its own
@@ -411,15 +411,15 @@ def stuck_at_low_power(situation: Situation) -> Iterator[Hit]:
         )
 
 
-@MET.check(
+@MET.rule(
     "MET103",
     "short-silence",
     "info",
     kind="hang-health-ok",
     confidence="low",
     source="https://github.com/eugr/spark-vllm-docker/issues/260",
-    bad=lambda: _still(10.0, None),
-    good=_at_work,
+    fails=lambda: _still(10.0, None),
+    passes=_at_work,
 )
 def short_silence(situation: Situation) -> Iterator[Hit]:
     """No token within less than a minute, at a power that is not known to be low: too short to tell
@@ -435,14 +435,14 @@ def short_silence(situation: Situation) -> Iterator[Hit]:
         )
 
 
-@MET.check(
+@MET.rule(
     "MET104",
     "throttled",
     "warning",
     kind="thermal-throttle",
     source="https://github.com/ollama/ollama/issues/13552",
-    bad=lambda: _at_work(throttled=True, clock_mhz=1400.0),
-    good=_at_work,
+    fails=lambda: _at_work(throttled=True, clock_mhz=1400.0),
+    passes=_at_work,
 )
 def throttled(situation: Situation) -> Iterator[Hit]:
     """The driver reports an active throttle reason: the GPU runs slower than it could, and figures
@@ -480,14 +480,14 @@ def _broken(change: Deltas) -> bool:
     return first is not None and first < 0.05 and (change.drafts or 0) >= _FEW_DRAFTS
 
 
-@MET.check(
+@MET.rule(
     "MET201",
     "broken-draft-pair",
     "error",
     kind="spec-decode-acceptance",
     source="https://github.com/vllm-project/vllm/issues/41789",
-    bad=lambda: _at_work(accepted=12.0, per_position=(0.01, 0.0, 0.0)),
-    good=_at_work,
+    fails=lambda: _at_work(accepted=12.0, per_position=(0.01, 0.0, 0.0)),
+    passes=_at_work,
 )
 def broken_draft_pair(situation: Situation) -> Iterator[Hit]:
     """Even the first draft token is accepted less than one time in twenty. No tuning brings that
@@ -507,15 +507,15 @@ def broken_draft_pair(situation: Situation) -> Iterator[Hit]:
         )
 
 
-@MET.check(
+@MET.rule(
     "MET203",
     "positions-out-of-order",
     "warning",
     kind="spec-decode-metrics",
     confidence="medium",
     source=_SOURCE,
-    bad=lambda: _at_work(per_position=(0.4, 0.6, 0.33)),
-    good=_at_work,
+    fails=lambda: _at_work(per_position=(0.4, 0.6, 0.33)),
+    passes=_at_work,
 )
 def positions_out_of_order(situation: Situation) -> Iterator[Hit]:
     """A draft token counts as accepted only if all before it were, so acceptance falls from
@@ -539,14 +539,14 @@ def positions_out_of_order(situation: Situation) -> Iterator[Hit]:
         )
 
 
-@MET.check(
+@MET.rule(
     "MET202",
     "draft-works",
     "info",
     kind="spec-decode-tuning",
     source=_SOURCE,
-    bad=_at_work,
-    good=lambda: _at_work(drafts=0.0, drafted=0.0, accepted=0.0, per_position=()),
+    fails=_at_work,
+    passes=lambda: _at_work(drafts=0.0, drafted=0.0, accepted=0.0, per_position=()),
 )
 def draft_works(situation: Situation) -> Iterator[Hit]:
     """The draft is accepted: how often, how many tokens a step yields, and whether the last
@@ -567,14 +567,14 @@ def draft_works(situation: Situation) -> Iterator[Hit]:
     yield Hit(f"The draft works ({_figures(change)})", evidence=_drafts(change), fix=fix)
 
 
-@MET.check(
+@MET.rule(
     "MET301",
     "preemptions",
     "warning",
     kind="kv-too-small",
     source=_SOURCE,
-    bad=lambda: _at_work(preemptions=7.0, kv_use=0.99),
-    good=_at_work,
+    fails=lambda: _at_work(preemptions=7.0, kv_use=0.99),
+    passes=_at_work,
 )
 def preemptions(situation: Situation) -> Iterator[Hit]:
     """The KV cache was full, and running requests were thrown out to be computed again later: they
@@ -591,14 +591,14 @@ def preemptions(situation: Situation) -> Iterator[Hit]:
         )
 
 
-@MET.check(
+@MET.rule(
     "MET302",
     "kv-use",
     "info",
     kind="metrics-interpretation",
     source="https://github.com/Blackwellboy/model-serving-minefield/blob/main/traps/memory/106-kv-occupancy-ceiling-is-not-a-leak.md",
-    bad=_at_work,
-    good=lambda: _at_work(kv_use=None),
+    fails=_at_work,
+    passes=lambda: _at_work(kv_use=None),
 )
 def kv_use(situation: Situation) -> Iterator[Hit]:
     """The KV cache fills up and stays full, as prefixes are kept for whoever asks again. That is no
@@ -614,13 +614,13 @@ def kv_use(situation: Situation) -> Iterator[Hit]:
         )
 
 
-@MET.check(
+@MET.rule(
     "MET303",
     "queue",
     "warning",
     source=_SOURCE,
-    bad=lambda: _at_work(running=4.0, waiting=9.0),
-    good=_at_work,
+    fails=lambda: _at_work(running=4.0, waiting=9.0),
+    passes=_at_work,
 )
 def queue(situation: Situation) -> Iterator[Hit]:
     """More requests wait than run: whoever comes now waits for at least one whole generation of
@@ -637,14 +637,14 @@ def queue(situation: Situation) -> Iterator[Hit]:
         )
 
 
-@MET.check(
+@MET.rule(
     "MET304",
     "prefix-cache-hits",
     "info",
     kind="metrics-interpretation",
     source=_SOURCE,
-    bad=lambda: _at_work(prefix_hits=0.9),
-    good=lambda: _at_work(prefix_hits=None),
+    fails=lambda: _at_work(prefix_hits=0.9),
+    passes=lambda: _at_work(prefix_hits=None),
 )
 def prefix_cache_hits(situation: Situation) -> Iterator[Hit]:
     """Share of the prompt tokens that did not have to be computed. In a benchmark a high share
@@ -664,18 +664,18 @@ def prefix_cache_hits(situation: Situation) -> Iterator[Hit]:
         )
 
 
-@MET.check(
+@MET.rule(
     "MET401",
     "name-not-served",
     "warning",
     kind="metrics-renamed",
     source="https://github.com/GoogleCloudPlatform/monitoring-dashboard-samples/pull/1188",
-    bad=lambda: replace(
+    fails=lambda: replace(
         _at_work(),
         queries=("vllm:gpu_cache_usage_perc",),
         served=frozenset({"kv_cache_usage_perc"}),
     ),
-    good=lambda: replace(
+    passes=lambda: replace(
         _at_work(), queries=("vllm:kv_cache_usage_perc",), served=frozenset({"kv_cache_usage_perc"})
     ),
 )

@@ -198,16 +198,13 @@ def place(item: Item, entry: Entry) -> str:
 
 def names(project: Project) -> set[str]:
     """Every page of the book."""
-    from sparkbook import lint, recipes
+    from sparkbook import recipes, rules
     from sparkbook.site import flags
-    from sparkbook.site.rule_pages import LOG_FAMILIES
 
     found = {f"notebooks/{path.stem}" for path in project.chapters()}
     found |= {f"models/{recipes.load(name).slug}" for name in project.recipe_ids()}
     found |= {f"flags/{flag.name}" for flag in flags.flags(project.recipe_ids()).values()}
-    found |= {f"rules/{family.lower()}" for family in lint.FAMILIES} | {
-        f"rules/log{hundred}" for hundred in LOG_FAMILIES
-    }
+    found |= {f"rules/{prefix.lower()}" for prefix in rules.FAMILIES}
     found |= {f"generated/{name}" for name in ("claims", "changes", "coverage", "sources")}
     return found | {
         path.relative_to(project.root).with_suffix("").as_posix()

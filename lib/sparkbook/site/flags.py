@@ -169,7 +169,7 @@ def _named_by_signatures() -> dict[str, set[str]]:
     from sparkbook.logs.signatures import signatures
 
     return {
-        s.id: set(_names("\n".join([s.title, s.cause, s.fix, *s.collect, s.example])))
+        s.code: set(_names("\n".join([s.title, s.text, s.fix, *s.collect, s.fails])))
         for s in signatures()
     }
 
@@ -194,7 +194,7 @@ def page(flag: Flag, chapters: Iterable[tuple[str, str, str]]) -> str:
     from sparkbook.lint import RULES, reference
     from sparkbook.logs.signatures import signatures
     from sparkbook.releases import changelog
-    from sparkbook.rules import marked
+    from sparkbook.site.markdown import marked
 
     presence = releases.presence("options", flag.name)
     parts = [f"# `--{flag.name}`", _badges(flag), flag.means]
@@ -245,7 +245,7 @@ def page(flag: Flag, chapters: Iterable[tuple[str, str, str]]) -> str:
         parts.append(f"## Rules that watch it\n\n{items}")
     if flag.signatures:
         items = "\n".join(
-            f"- {_link(code, signature_address(code))}: {_plain(signatures()[code].title)}"
+            f"- {_link(code, signatures()[code].address)}: {_plain(signatures()[code].title)}"
             for code in flag.signatures
         )
         parts.append(f"## Logs that name it\n\n{items}")
@@ -280,14 +280,14 @@ def of_recipe(recipe: Recipe, known: dict[str, Flag]) -> str:
     """For a recipe's page: the options of its line and the rules that speak of it or of the line
     that its source published, by name.
     """
-    from sparkbook.site.rule_pages import speaking_of
+    from sparkbook.lint.variants import triggered
 
     mine = [
         f"`--{flag.name}`"
         for flag in known.values()
         if any(user.id == recipe.id for user, _ in flag.uses)
     ]
-    told = [("Flags of this line", mine), ("Rules that speak of it", speaking_of(recipe))]
+    told = [("Flags of this line", mine), ("Rules that it triggers", triggered(recipe))]
     return "\n\n".join(f"**{title}:** {', '.join(names)}." for title, names in told if names)
 
 
@@ -320,11 +320,6 @@ def pages(
     yield "index", index(known)
     for flag in known.values():
         yield flag.name, page(flag, chapters)
-
-
-def signature_address(code: str) -> str:
-    """Where a log signature's section stands in the site."""
-    return f"rules/{code[:4].lower()}.html#{code.lower()}"
 
 
 def _link(text: str, address: str) -> str:

@@ -173,7 +173,7 @@ def addresses(flags: Mapping[str, Any], recipes: Mapping[str, str]) -> dict[str,
     """The address of every flag, rule, signature and recipe that has a page. `recipes`: id to the
     name of its page.
     """
-    from sparkbook.site.rule_pages import every
+    from sparkbook.rules import every
 
     found = {f"--{name}": f"flags/{name}.html" for name in flags}
     found |= {one.code: one.address for one in every()}

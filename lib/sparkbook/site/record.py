@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from sparkbook.register import claims
-from sparkbook.rules import marked
+from sparkbook.site.markdown import marked
 from sparkbook.runner import fingerprint, notebooks
 
 if TYPE_CHECKING:
@@ -232,9 +232,8 @@ def cited(project: Project) -> dict[str, _Cited]:
     """Every source that claims, recipes, rules, images and the landscape cite, by its address; one
     that has none, by its words.
     """
-    from sparkbook import landscape, recipes
+    from sparkbook import landscape, recipes, rules
     from sparkbook.releases import images
-    from sparkbook.site import rule_pages
 
     found: dict[str, _Cited] = {}
 
@@ -255,7 +254,7 @@ def cited(project: Project) -> dict[str, _Cited]:
         for source in recipes.load(name).sources:
             if source.url:
                 at(source.url, source.title, source.date).take("recipes", name)
-    for one in rule_pages.every():
+    for one in rules.every():
         words = one.source.rstrip(".")
         for url, title in _addresses(one.source) or [(words, words)]:
             at(url, title).take("rules", one.code)

@@ -19,18 +19,18 @@ def script(flags: Iterable[str], models: Mapping[str, str]) -> str:
     """
     from sparkbook import recipes
     from sparkbook.logs.signatures import signatures
-    from sparkbook.site.rule_pages import every
+    from sparkbook.rules import every
 
     known = [
         {
-            "id": signature.id,
+            "id": signature.code,
             "title": _plain(signature.title),
             "fix": _plain(signature.fix),
             "address": signature.address,
             "pattern": [in_script(pattern) for pattern in signature.pattern],
             "also": [in_script(pattern) for pattern in signature.also],
             "unless": [in_script(pattern) for pattern in signature.unless],
-            "example": signature.example,
+            "example": signature.fails,
         }
         for signature in signatures()
     ]
@@ -38,7 +38,7 @@ def script(flags: Iterable[str], models: Mapping[str, str]) -> str:
     answers = {
         "signatures": known,
         "flags": sorted(flags),
-        "codes": {one.code: [_plain(one.name), one.address] for one in every()},
+        "codes": {one.code: [_plain(one.heading), one.address] for one in every()},
         "recipes": [
             [recipe.title, page, f"{recipe.id} {recipe.model.repo}"] for recipe, page in loaded
         ],

@@ -8,8 +8,11 @@ from collections.abc import Iterator
 
 from sparkbook import releases
 from sparkbook.lint.case import Case
-from sparkbook.lint.rule import Hit, rule
+from sparkbook.lint.family import family
 from sparkbook.recipes.launch import is_secret
+from sparkbook.rules import Hit
+
+ENV = family("ENV", "environment variables")
 
 ENVS = "vLLM's envs.py, read out of each release"
 SUCCESSORS = {
@@ -47,15 +50,15 @@ def strangers(case: Case) -> Iterator[str]:
             yield name
 
 
-@rule(
+@ENV.rule(
     "ENV101",
     "unknown-variable",
     "warning",
     source=ENVS,
     release="0.32.0",
     versioned=True,
-    bad="VLLM_LOGGING_LEVL=DEBUG vllm serve ORG/MODEL",
-    good="VLLM_LOGGING_LEVEL=DEBUG vllm serve ORG/MODEL",
+    fails="VLLM_LOGGING_LEVL=DEBUG vllm serve ORG/MODEL",
+    passes="VLLM_LOGGING_LEVEL=DEBUG vllm serve ORG/MODEL",
 )
 def unknown_variable(case: Case) -> Iterator[Hit]:
     """A `VLLM_` variable that no release has. vLLM starts, says "Unknown vLLM environment variable
@@ -72,7 +75,7 @@ def unknown_variable(case: Case) -> Iterator[Hit]:
             )
 
 
-@rule(
+@ENV.rule(
     "ENV102",
     "removed-variable",
     "warning",
@@ -83,8 +86,8 @@ def unknown_variable(case: Case) -> Iterator[Hit]:
     ),
     release="0.32.0",
     versioned=True,
-    bad="VLLM_ATTENTION_BACKEND=FLASHINFER vllm serve ORG/MODEL",
-    good="vllm serve ORG/MODEL --attention-backend FLASHINFER",
+    fails="VLLM_ATTENTION_BACKEND=FLASHINFER vllm serve ORG/MODEL",
+    passes="vllm serve ORG/MODEL --attention-backend FLASHINFER",
 )
 def removed_variable(case: Case) -> Iterator[Hit]:
     """A variable that older releases read, or that another build reads, and that this release
@@ -110,7 +113,7 @@ def removed_variable(case: Case) -> Iterator[Hit]:
             )
 
 
-@rule(
+@ENV.rule(
     "ENV103",
     "variable-too-new",
     "warning",
@@ -118,8 +121,8 @@ def removed_variable(case: Case) -> Iterator[Hit]:
     source=ENVS,
     release="0.17.0",
     versioned=True,
-    bad="VLLM_MEMORY_PROFILER_ESTIMATE_CUDAGRAPHS=0 vllm serve ORG/MODEL",
-    good="VLLM_USE_DEEP_GEMM=0 vllm serve ORG/MODEL",
+    fails="VLLM_MEMORY_PROFILER_ESTIMATE_CUDAGRAPHS=0 vllm serve ORG/MODEL",
+    passes="VLLM_USE_DEEP_GEMM=0 vllm serve ORG/MODEL",
 )
 def variable_too_new(case: Case) -> Iterator[Hit]:
     """A variable that only later releases read; in this one it has no effect."""
@@ -137,13 +140,13 @@ def variable_too_new(case: Case) -> Iterator[Hit]:
             )
 
 
-@rule(
+@ENV.rule(
     "ENV104",
     "secret-on-the-line",
     "warning",
     source="Docker: environment variables are shown by docker inspect",
-    bad="docker run --gpus all -e HF_TOKEN=hf_abc vllm/vllm-openai:v0.28.0 ORG/MODEL",
-    good="docker run --gpus all -e HF_TOKEN vllm/vllm-openai:v0.28.0 ORG/MODEL",
+    fails="docker run --gpus all -e HF_TOKEN=hf_abc vllm/vllm-openai:v0.28.0 ORG/MODEL",
+    passes="docker run --gpus all -e HF_TOKEN vllm/vllm-openai:v0.28.0 ORG/MODEL",
 )
 def secret(case: Case) -> Iterator[Hit]:
     """A token, key or password written out. It ends up in the shell's history, in `docker inspect`
@@ -170,13 +173,13 @@ def secret(case: Case) -> Iterator[Hit]:
         )
 
 
-@rule(
+@ENV.rule(
     "ENV105",
     "variable-of-another-framework",
     "info",
     source="the frameworks' own documentation",
-    bad="SGLANG_ENABLE_JIT=1 vllm serve ORG/MODEL",
-    good="HF_HOME=/models vllm serve ORG/MODEL",
+    fails="SGLANG_ENABLE_JIT=1 vllm serve ORG/MODEL",
+    passes="HF_HOME=/models vllm serve ORG/MODEL",
 )
 def foreign_variable(case: Case) -> Iterator[Hit]:
     """A variable that another server reads and vLLM does not: the line was probably carried over,
@@ -188,15 +191,15 @@ def foreign_variable(case: Case) -> Iterator[Hit]:
                 yield Hit(f"{name} is read by {whose}, not by vLLM", name, "take it out")
 
 
-@rule(
+@ENV.rule(
     "ENV106",
     "variables-are-checked",
     "error",
     source=ENVS,
     release="0.32.0",
     versioned=True,
-    bad="VLLM_FP8_MOE_BACKEND=marlin vllm serve ORG/MODEL --fail-on-environ-validation",
-    good="VLLM_USE_DEEP_GEMM=0 vllm serve ORG/MODEL --fail-on-environ-validation",
+    fails="VLLM_FP8_MOE_BACKEND=marlin vllm serve ORG/MODEL --fail-on-environ-validation",
+    passes="VLLM_USE_DEEP_GEMM=0 vllm serve ORG/MODEL --fail-on-environ-validation",
 )
 def checked(case: Case) -> Iterator[Hit]:
     """With `--fail-on-environ-validation` an unknown `VLLM_` variable is no longer a warning: the
@@ -211,14 +214,14 @@ def checked(case: Case) -> Iterator[Hit]:
             )
 
 
-@rule(
+@ENV.rule(
     "ENV107",
     "harmony-offline",
     "warning",
     kind="offline-assets",
     source="dgx-spark-playbooks issue 17, https://github.com/NVIDIA/dgx-spark-playbooks/issues/17",
-    bad="HF_HUB_OFFLINE=1 vllm serve openai/gpt-oss-20b",
-    good="HF_HUB_OFFLINE=1 TIKTOKEN_ENCODINGS_BASE=/models/tiktoken vllm serve openai/gpt-oss-20b",
+    fails="HF_HUB_OFFLINE=1 vllm serve openai/gpt-oss-20b",
+    passes="HF_HUB_OFFLINE=1 TIKTOKEN_ENCODINGS_BASE=/models/tiktoken vllm serve openai/gpt-oss-20b",
 )
 def harmony_offline(case: Case) -> Iterator[Hit]:
     """gpt-oss needs the Harmony vocabulary, which its library downloads at run time and not through
@@ -240,13 +243,13 @@ def harmony_offline(case: Case) -> Iterator[Hit]:
         )
 
 
-@rule(
+@ENV.rule(
     "ENV108",
     "devices-that-are-not-there",
     "warning",
     source="a DGX Spark has one GPU, number 0",
-    bad="CUDA_VISIBLE_DEVICES=0,1 vllm serve ORG/MODEL",
-    good="CUDA_VISIBLE_DEVICES=0 vllm serve ORG/MODEL",
+    fails="CUDA_VISIBLE_DEVICES=0,1 vllm serve ORG/MODEL",
+    passes="CUDA_VISIBLE_DEVICES=0 vllm serve ORG/MODEL",
 )
 def devices(case: Case) -> Iterator[Hit]:
     """A Spark has one GPU. A second number in CUDA_VISIBLE_DEVICES, or none at all, hides it or

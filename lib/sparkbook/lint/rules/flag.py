@@ -8,7 +8,10 @@ from collections.abc import Iterator
 from sparkbook import releases
 from sparkbook.lint.arguments import Given, problem
 from sparkbook.lint.case import Case
-from sparkbook.lint.rule import Hit, rule
+from sparkbook.lint.family import family
+from sparkbook.rules import Hit
+
+FLAG = family("FLAG", "options of vllm serve")
 
 TABLE = "vLLM's own argument parser, read out of each release"
 
@@ -98,15 +101,15 @@ def _ambiguous(case: Case, name: str) -> list[str]:
     return [option for option in case.release.options if option.startswith(name)]
 
 
-@rule(
+@FLAG.rule(
     "FLAG101",
     "unknown-option",
     "error",
     source=TABLE,
     release="0.32.0",
     versioned=True,
-    bad="vllm serve ORG/MODEL --max-model-length 65536",
-    good="vllm serve ORG/MODEL --max_model_len 65536",
+    fails="vllm serve ORG/MODEL --max-model-length 65536",
+    passes="vllm serve ORG/MODEL --max_model_len 65536",
 )
 def unknown_option(case: Case) -> Iterator[Hit]:
     """An option that no release of vLLM has: `vllm serve` prints `unrecognized arguments` and ends
@@ -134,7 +137,7 @@ def unknown_option(case: Case) -> Iterator[Hit]:
         yield Hit(f"--{given.name} is no option of vllm serve", given.shown, hint, edits=edits)
 
 
-@rule(
+@FLAG.rule(
     "FLAG102",
     "removed-option",
     "error",
@@ -145,8 +148,8 @@ def unknown_option(case: Case) -> Iterator[Hit]:
     ),
     release="0.32.0",
     versioned=True,
-    bad="vllm serve ORG/MODEL --speculative-disable-by-batch-size 32",
-    good="vllm serve ORG/MODEL --max-num-seqs 4",
+    fails="vllm serve ORG/MODEL --speculative-disable-by-batch-size 32",
+    passes="vllm serve ORG/MODEL --max-num-seqs 4",
 )
 def removed_option(case: Case) -> Iterator[Hit]:
     """An option that older releases had, or that guides still teach, and that this release no
@@ -178,7 +181,7 @@ def removed_option(case: Case) -> Iterator[Hit]:
         )
 
 
-@rule(
+@FLAG.rule(
     "FLAG103",
     "option-too-new",
     "error",
@@ -186,8 +189,8 @@ def removed_option(case: Case) -> Iterator[Hit]:
     source=TABLE,
     release="0.19.0",
     versioned=True,
-    bad="vllm serve ORG/MODEL --spec-method mtp",
-    good="vllm serve ORG/MODEL --max-num-seqs 4",
+    fails="vllm serve ORG/MODEL --spec-method mtp",
+    passes="vllm serve ORG/MODEL --max-num-seqs 4",
 )
 def option_too_new(case: Case) -> Iterator[Hit]:
     """An option that only later releases have: the image is too old for the line."""
@@ -205,15 +208,15 @@ def option_too_new(case: Case) -> Iterator[Hit]:
             )
 
 
-@rule(
+@FLAG.rule(
     "FLAG104",
     "wrong-choice",
     "error",
     source=TABLE,
     release="0.32.0",
     versioned=True,
-    bad="vllm serve ORG/MODEL --kv-cache-dtype fp7",
-    good="vllm serve ORG/MODEL --kv-cache-dtype fp8",
+    fails="vllm serve ORG/MODEL --kv-cache-dtype fp7",
+    passes="vllm serve ORG/MODEL --kv-cache-dtype fp8",
 )
 def wrong_choice(case: Case) -> Iterator[Hit]:
     """A value that is not among those that this release accepts: the parser refuses it at once.
@@ -240,15 +243,15 @@ def wrong_choice(case: Case) -> Iterator[Hit]:
             yield Hit(wrong[1], given.shown, hint)
 
 
-@rule(
+@FLAG.rule(
     "FLAG105",
     "wrong-type",
     "error",
     source=TABLE,
     release="0.32.0",
     versioned=True,
-    bad="vllm serve ORG/MODEL --max-num-seqs four",
-    good="vllm serve ORG/MODEL --max-model-len 64k",
+    fails="vllm serve ORG/MODEL --max-num-seqs four",
+    passes="vllm serve ORG/MODEL --max-model-len 64k",
 )
 def wrong_type(case: Case) -> Iterator[Hit]:
     """A value that cannot be read: a word where a number belongs, or JSON that is broken (often
@@ -265,15 +268,15 @@ def wrong_type(case: Case) -> Iterator[Hit]:
             yield Hit(wrong[1], given.shown, fix, kind="launcher-quoting" if json else None)
 
 
-@rule(
+@FLAG.rule(
     "FLAG106",
     "value-missing-or-needless",
     "error",
     source=TABLE,
     release="0.32.0",
     versioned=True,
-    bad="vllm serve ORG/MODEL --max-model-len --port 8000",
-    good="vllm serve ORG/MODEL --enable-prefix-caching --port 8000",
+    fails="vllm serve ORG/MODEL --max-model-len --port 8000",
+    passes="vllm serve ORG/MODEL --enable-prefix-caching --port 8000",
 )
 def value_count(case: Case) -> Iterator[Hit]:
     """An option without the value that it needs, or a switch with one
@@ -292,13 +295,13 @@ def value_count(case: Case) -> Iterator[Hit]:
             )
 
 
-@rule(
+@FLAG.rule(
     "FLAG107",
     "given-twice",
     "warning",
     source=TABLE,
-    bad="vllm serve ORG/MODEL --max-num-seqs 4 --max-num-seqs 8",
-    good="vllm serve ORG/MODEL --max-num-seqs 8",
+    fails="vllm serve ORG/MODEL --max-num-seqs 4 --max-num-seqs 8",
+    passes="vllm serve ORG/MODEL --max-num-seqs 8",
 )
 def given_twice(case: Case) -> Iterator[Hit]:
     """An option given twice. The last one counts, without an error, so an edit of the first changes
@@ -319,15 +322,15 @@ def given_twice(case: Case) -> Iterator[Hit]:
         seen[name] = given
 
 
-@rule(
+@FLAG.rule(
     "FLAG108",
     "deprecated-option",
     "warning",
     source=TABLE,
     release="0.32.0",
     versioned=True,
-    bad="vllm serve ORG/MODEL --disable-cascade-attn",
-    good="vllm serve ORG/MODEL --enforce-eager",
+    fails="vllm serve ORG/MODEL --disable-cascade-attn",
+    passes="vllm serve ORG/MODEL --enforce-eager",
 )
 def deprecated_option(case: Case) -> Iterator[Hit]:
     """An option that vLLM itself calls deprecated in this release: it still parses, and a later
@@ -342,15 +345,15 @@ def deprecated_option(case: Case) -> Iterator[Hit]:
             )
 
 
-@rule(
+@FLAG.rule(
     "FLAG109",
     "equals-default",
     "info",
     source=TABLE,
     release="0.32.0",
     versioned=True,
-    bad="vllm serve ORG/MODEL --port 8000",
-    good="vllm serve ORG/MODEL --port 8080",
+    fails="vllm serve ORG/MODEL --port 8000",
+    passes="vllm serve ORG/MODEL --port 8080",
 )
 def equals_default(case: Case) -> Iterator[Hit]:
     """A value that is the default of this release anyway. It does no harm, and pins the value
@@ -382,14 +385,14 @@ def _text(value: object) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
-@rule(
+@FLAG.rule(
     "FLAG110",
     "chunked-prefill-is-on",
     "info",
     kind="default-changed",
     source="vLLM on DGX Spark, https://vlaicu.io/posts/dgx-vllm/, and vLLM's engine arguments",
-    bad="vllm serve ORG/MODEL --enable-chunked-prefill",
-    good="vllm serve ORG/MODEL --no-enable-chunked-prefill",
+    fails="vllm serve ORG/MODEL --enable-chunked-prefill",
+    passes="vllm serve ORG/MODEL --no-enable-chunked-prefill",
 )
 def chunked_prefill(case: Case) -> Iterator[Hit]:
     """`--enable-chunked-prefill` says nothing new: chunked prefill is on by default, so leaving the
@@ -408,13 +411,13 @@ def chunked_prefill(case: Case) -> Iterator[Hit]:
         )
 
 
-@rule(
+@FLAG.rule(
     "FLAG111",
     "extra-words",
     "error",
     source=TABLE,
-    bad="vllm serve ORG/MODEL and more --port 8080",
-    good="vllm serve ORG/MODEL --port 8080",
+    fails="vllm serve ORG/MODEL and more --port 8080",
+    passes="vllm serve ORG/MODEL --port 8080",
 )
 def extra_words(case: Case) -> Iterator[Hit]:
     """Words that belong to no option: `vllm serve` takes one model and refuses the rest."""
@@ -427,14 +430,14 @@ def extra_words(case: Case) -> Iterator[Hit]:
         )
 
 
-@rule(
+@FLAG.rule(
     "FLAG112",
     "on-and-off",
     "warning",
     kind="flag-conflict",
     source=TABLE,
-    bad="vllm serve ORG/MODEL --enable-prefix-caching --no-enable-prefix-caching",
-    good="vllm serve ORG/MODEL --no-enable-prefix-caching",
+    fails="vllm serve ORG/MODEL --enable-prefix-caching --no-enable-prefix-caching",
+    passes="vllm serve ORG/MODEL --no-enable-prefix-caching",
 )
 def on_and_off(case: Case) -> Iterator[Hit]:
     """A switch and its `--no-` form on one line. The last one counts."""
@@ -452,7 +455,7 @@ def on_and_off(case: Case) -> Iterator[Hit]:
             seen[given.option.name] = given
 
 
-@rule(
+@FLAG.rule(
     "FLAG113",
     "mamba-block-size-without-prefix-cache",
     "error",
@@ -461,8 +464,8 @@ def on_and_off(case: Case) -> Iterator[Hit]:
         "AEON-7 issue 12,"
         " https://github.com/AEON-7/Qwen3.6-27B-AEON-Ultimate-Uncensored-DFlash/issues/12"
     ),
-    bad="vllm serve ORG/MODEL --no-enable-prefix-caching --mamba-block-size 256",
-    good="vllm serve ORG/MODEL --mamba-block-size 256",
+    fails="vllm serve ORG/MODEL --no-enable-prefix-caching --mamba-block-size 256",
+    passes="vllm serve ORG/MODEL --mamba-block-size 256",
 )
 def mamba_block_size(case: Case) -> Iterator[Hit]:
     """`--mamba-block-size` only works with prefix caching; with it switched off the engine refuses
@@ -478,14 +481,14 @@ def mamba_block_size(case: Case) -> Iterator[Hit]:
         )
 
 
-@rule(
+@FLAG.rule(
     "FLAG114",
     "option-of-another-program",
     "error",
     kind="launcher-quoting",
     source=TABLE,
-    bad="docker run vllm/vllm-openai:v0.28.0 ORG/MODEL --gpus all",
-    good="docker run --gpus all vllm/vllm-openai:v0.28.0 ORG/MODEL",
+    fails="docker run vllm/vllm-openai:v0.28.0 ORG/MODEL --gpus all",
+    passes="docker run --gpus all vllm/vllm-openai:v0.28.0 ORG/MODEL",
 )
 def foreign_option(case: Case) -> Iterator[Hit]:
     """An option of docker, llama.cpp, SGLang or a launcher's script among the arguments of
@@ -500,15 +503,15 @@ def foreign_option(case: Case) -> Iterator[Hit]:
             )
 
 
-@rule(
+@FLAG.rule(
     "FLAG115",
     "ambiguous-or-short",
     "error",
     source=TABLE,
     release="0.32.0",
     versioned=True,
-    bad="vllm serve ORG/MODEL --max 4",
-    good="vllm serve ORG/MODEL -tp 1",
+    fails="vllm serve ORG/MODEL --max 4",
+    passes="vllm serve ORG/MODEL -tp 1",
 )
 def ambiguous_option(case: Case) -> Iterator[Hit]:
     """A beginning that several options have in common, or a short option that does not exist: the
@@ -536,13 +539,13 @@ def ambiguous_option(case: Case) -> Iterator[Hit]:
             )
 
 
-@rule(
+@FLAG.rule(
     "FLAG116",
     "no-model",
     "warning",
     source="vLLM's model config: the default is Qwen/Qwen3-0.6B",
-    bad="vllm serve --port 8080",
-    good="vllm serve ORG/MODEL --port 8080",
+    fails="vllm serve --port 8080",
+    passes="vllm serve ORG/MODEL --port 8080",
 )
 def no_model(case: Case) -> Iterator[Hit]:
     """No model is named. vLLM then serves its default, a small Qwen3, without a word."""
@@ -554,15 +557,15 @@ def no_model(case: Case) -> Iterator[Hit]:
         )
 
 
-@rule(
+@FLAG.rule(
     "FLAG117",
     "abbreviated",
     "info",
     source=TABLE,
     release="0.32.0",
     versioned=True,
-    bad="vllm serve ORG/MODEL --gpu-memory-util 0.8",
-    good="vllm serve ORG/MODEL --gpu-memory-utilization 0.8",
+    fails="vllm serve ORG/MODEL --gpu-memory-util 0.8",
+    passes="vllm serve ORG/MODEL --gpu-memory-utilization 0.8",
 )
 def abbreviated(case: Case) -> Iterator[Hit]:
     """The beginning of an option's name is accepted as long as no other option begins with it; a
@@ -580,14 +583,14 @@ def abbreviated(case: Case) -> Iterator[Hit]:
             )
 
 
-@rule(
+@FLAG.rule(
     "FLAG118",
     "eager-with-graphs",
     "warning",
     kind="flag-conflict",
     source="vLLM's compilation config",
-    bad="vllm serve ORG/MODEL --enforce-eager --max-cudagraph-capture-size 512",
-    good="vllm serve ORG/MODEL --enforce-eager",
+    fails="vllm serve ORG/MODEL --enforce-eager --max-cudagraph-capture-size 512",
+    passes="vllm serve ORG/MODEL --enforce-eager",
 )
 def eager_with_graphs(case: Case) -> Iterator[Hit]:
     """`--enforce-eager` switches CUDA graphs off, so what the line says about graphs has no effect."""
@@ -601,15 +604,15 @@ def eager_with_graphs(case: Case) -> Iterator[Hit]:
             )
 
 
-@rule(
+@FLAG.rule(
     "FLAG119",
     "refused-together",
     "error",
     kind="flag-conflict",
     source="vLLM's checks of the serve arguments",
     release="0.32.0",
-    bad="vllm serve ORG/MODEL --enable-log-outputs",
-    good="vllm serve ORG/MODEL --enable-log-outputs --enable-log-requests",
+    fails="vllm serve ORG/MODEL --enable-log-outputs",
+    passes="vllm serve ORG/MODEL --enable-log-outputs --enable-log-requests",
 )
 def refused_together(case: Case) -> Iterator[Hit]:
     """Options that the server checks against each other before it loads anything: outputs are only
@@ -640,13 +643,13 @@ def refused_together(case: Case) -> Iterator[Hit]:
         )
 
 
-@rule(
+@FLAG.rule(
     "FLAG120",
     "served-name-without-model",
     "error",
     source="vLLM's argument parser",
-    bad="vllm serve --served-model-name chat ORG/MODEL",
-    good="vllm serve ORG/MODEL --served-model-name chat",
+    fails="vllm serve --served-model-name chat ORG/MODEL",
+    passes="vllm serve ORG/MODEL --served-model-name chat",
 )
 def served_name_first(case: Case) -> Iterator[Hit]:
     """Where `--served-model-name` is given, the model has to be the first word: the option takes

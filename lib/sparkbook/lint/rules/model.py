@@ -8,13 +8,16 @@ from collections.abc import Iterator
 
 from sparkbook import releases
 from sparkbook.lint.case import Case
-from sparkbook.lint.rule import Hit, rule
+from sparkbook.lint.family import family
+from sparkbook.rules import Hit
+
+MODEL = family("MODEL", "the model, its parsers and its draft")
 
 REGISTRY = "vLLM's model registry, read out of each release"
 PARSERS = "vLLM's registries of parsers, read out of each release"
 
 
-@rule(
+@MODEL.rule(
     "MODEL101",
     "architecture-not-in-release",
     "error",
@@ -22,8 +25,8 @@ PARSERS = "vLLM's registries of parsers, read out of each release"
     source=REGISTRY,
     release="0.18.0",
     versioned=True,
-    bad="vllm serve nvidia/Gemma-4-31B-IT-NVFP4",
-    good="vllm serve Qwen/Qwen3.5-35B-A3B",
+    fails="vllm serve nvidia/Gemma-4-31B-IT-NVFP4",
+    passes="vllm serve Qwen/Qwen3.5-35B-A3B",
 )
 def architecture(case: Case) -> Iterator[Hit]:
     """The release does not have the model's architecture: the start ends with "model type … not
@@ -43,7 +46,7 @@ def architecture(case: Case) -> Iterator[Hit]:
         )
 
 
-@rule(
+@MODEL.rule(
     "MODEL102",
     "tool-parser-unknown",
     "error",
@@ -51,8 +54,8 @@ def architecture(case: Case) -> Iterator[Hit]:
     source=PARSERS,
     release="0.32.0",
     versioned=True,
-    bad="vllm serve ORG/MODEL --enable-auto-tool-choice --tool-call-parser qwen4_coder",
-    good="vllm serve ORG/MODEL --enable-auto-tool-choice --tool-call-parser qwen3_coder",
+    fails="vllm serve ORG/MODEL --enable-auto-tool-choice --tool-call-parser qwen4_coder",
+    passes="vllm serve ORG/MODEL --enable-auto-tool-choice --tool-call-parser qwen3_coder",
 )
 def tool_parser(case: Case) -> Iterator[Hit]:
     """A tool-call parser that this release does not have. The line parses; the server dies while it
@@ -67,7 +70,7 @@ def tool_parser(case: Case) -> Iterator[Hit]:
         yield Hit(*_no_parser(case, "tool-call-parser", "tool_parsers", name))
 
 
-@rule(
+@MODEL.rule(
     "MODEL103",
     "reasoning-parser-unknown",
     "error",
@@ -75,8 +78,8 @@ def tool_parser(case: Case) -> Iterator[Hit]:
     source=PARSERS,
     release="0.32.0",
     versioned=True,
-    bad="vllm serve nvidia/NVIDIA-Nemotron-3-Nano-30B-A3B-NVFP4 --reasoning-parser nano_v3",
-    good="vllm serve nvidia/NVIDIA-Nemotron-3-Nano-30B-A3B-NVFP4 --reasoning-parser nemotron_v3",
+    fails="vllm serve nvidia/NVIDIA-Nemotron-3-Nano-30B-A3B-NVFP4 --reasoning-parser nano_v3",
+    passes="vllm serve nvidia/NVIDIA-Nemotron-3-Nano-30B-A3B-NVFP4 --reasoning-parser nemotron_v3",
 )
 def reasoning_parser(case: Case) -> Iterator[Hit]:
     """A reasoning parser that this release does not have. Some, such as `nano_v3` and `super_v3`,
@@ -121,14 +124,14 @@ def _no_parser(case: Case, option: str, category: str, name: str) -> tuple[str, 
     )
 
 
-@rule(
+@MODEL.rule(
     "MODEL104",
     "tools-without-parser",
     "error",
     kind="tool-parser",
     source="vLLM's checks of the serve arguments",
-    bad="vllm serve ORG/MODEL --enable-auto-tool-choice",
-    good="vllm serve ORG/MODEL --enable-auto-tool-choice --tool-call-parser hermes",
+    fails="vllm serve ORG/MODEL --enable-auto-tool-choice",
+    passes="vllm serve ORG/MODEL --enable-auto-tool-choice --tool-call-parser hermes",
 )
 def tools_without_parser(case: Case) -> Iterator[Hit]:
     """`--enable-auto-tool-choice` needs `--tool-call-parser`: the server refuses to start without
@@ -151,14 +154,14 @@ def tools_without_parser(case: Case) -> Iterator[Hit]:
         )
 
 
-@rule(
+@MODEL.rule(
     "MODEL105",
     "parser-without-tools",
     "warning",
     kind="tool-parser",
     source="inference-atlas pull request 13, https://github.com/0xBakeer/inference-atlas/pull/13",
-    bad="vllm serve ORG/MODEL --tool-call-parser gemma4",
-    good="vllm serve ORG/MODEL --tool-call-parser gemma4 --enable-auto-tool-choice",
+    fails="vllm serve ORG/MODEL --tool-call-parser gemma4",
+    passes="vllm serve ORG/MODEL --tool-call-parser gemma4 --enable-auto-tool-choice",
 )
 def parser_without_tools(case: Case) -> Iterator[Hit]:
     """A tool-call parser alone does nothing: a request with `tool_choice: auto` is answered with
@@ -173,7 +176,7 @@ def parser_without_tools(case: Case) -> Iterator[Hit]:
         )
 
 
-@rule(
+@MODEL.rule(
     "MODEL106",
     "not-the-models-tool-parser",
     "warning",
@@ -183,11 +186,11 @@ def parser_without_tools(case: Case) -> Iterator[Hit]:
         " models' own recipes"
     ),
     confidence="medium",
-    bad=(
+    fails=(
         "vllm serve Qwen/Qwen3.5-35B-A3B --reasoning-parser qwen3 --enable-auto-tool-choice"
         " --tool-call-parser hermes"
     ),
-    good=(
+    passes=(
         "vllm serve Qwen/Qwen3.5-35B-A3B --reasoning-parser qwen3 --enable-auto-tool-choice"
         " --tool-call-parser qwen3_coder"
     ),
@@ -208,7 +211,7 @@ def other_tool_parser(case: Case) -> Iterator[Hit]:
             )
 
 
-@rule(
+@MODEL.rule(
     "MODEL107",
     "qwen3-xml-misreads",
     "warning",
@@ -216,11 +219,11 @@ def other_tool_parser(case: Case) -> Iterator[Hit]:
     source="NemoClaw pull request 6551, https://github.com/NVIDIA/NemoClaw/pull/6551",
     until="0.23.0",
     release="0.23.0",
-    bad=(
+    fails=(
         "vllm serve nvidia/Qwen3.6-35B-A3B-NVFP4 --enable-auto-tool-choice --tool-call-parser"
         " qwen3_xml"
     ),
-    good=(
+    passes=(
         "vllm serve nvidia/Qwen3.6-35B-A3B-NVFP4 --enable-auto-tool-choice --tool-call-parser"
         " qwen3_coder"
     ),
@@ -241,7 +244,7 @@ def qwen3_xml(case: Case) -> Iterator[Hit]:
         )
 
 
-@rule(
+@MODEL.rule(
     "MODEL108",
     "not-the-models-reasoning-parser",
     "warning",
@@ -251,8 +254,8 @@ def qwen3_xml(case: Case) -> Iterator[Hit]:
         " recipes"
     ),
     confidence="medium",
-    bad="vllm serve nvidia/Nemotron-3.5-Lightning-30B-A3B-NVFP4 --reasoning-parser step3p5",
-    good="vllm serve nvidia/Nemotron-3.5-Lightning-30B-A3B-NVFP4 --reasoning-parser nemotron_v3",
+    fails="vllm serve nvidia/Nemotron-3.5-Lightning-30B-A3B-NVFP4 --reasoning-parser step3p5",
+    passes="vllm serve nvidia/Nemotron-3.5-Lightning-30B-A3B-NVFP4 --reasoning-parser nemotron_v3",
 )
 def other_reasoning_parser(case: Case) -> Iterator[Hit]:
     """A reasoning parser of another family. The reply comes back empty with finish reason `length`,
@@ -267,14 +270,14 @@ def other_reasoning_parser(case: Case) -> Iterator[Hit]:
         )
 
 
-@rule(
+@MODEL.rule(
     "MODEL109",
     "thinking-without-parser",
     "warning",
     kind="reasoning-parser",
     source="spark-vllm-docker issue 128, https://github.com/eugr/spark-vllm-docker/issues/128",
-    bad="vllm serve Qwen/Qwen3.5-35B-A3B",
-    good="vllm serve Qwen/Qwen3.5-35B-A3B --reasoning-parser qwen3",
+    fails="vllm serve Qwen/Qwen3.5-35B-A3B",
+    passes="vllm serve Qwen/Qwen3.5-35B-A3B --reasoning-parser qwen3",
 )
 def thinks(case: Case) -> Iterator[Hit]:
     """The model thinks before it answers, and without `--reasoning-parser` the thinking stands in
@@ -297,17 +300,17 @@ def thinks(case: Case) -> Iterator[Hit]:
         )
 
 
-@rule(
+@MODEL.rule(
     "MODEL110",
     "two-nemotron-parsers",
     "info",
     kind="reasoning-parser",
     source="spark-vllm-docker issue 234, https://github.com/eugr/spark-vllm-docker/issues/234",
-    bad=(
+    fails=(
         "vllm serve nvidia/NVIDIA-Nemotron-3-Super-120B-A12B-NVFP4 --reasoning-parser nemotron_v3 "
         "--enable-auto-tool-choice --tool-call-parser qwen3_coder"
     ),
-    good="vllm serve nvidia/NVIDIA-Nemotron-3-Nano-30B-A3B-NVFP4 --reasoning-parser nemotron_v3",
+    passes="vllm serve nvidia/NVIDIA-Nemotron-3-Nano-30B-A3B-NVFP4 --reasoning-parser nemotron_v3",
 )
 def super_v3(case: Case) -> Iterator[Hit]:
     """Nemotron-3-Super ships its own parser, `super_v3`, as a plug-in. The built-in `nemotron_v3`
@@ -326,14 +329,14 @@ def super_v3(case: Case) -> Iterator[Hit]:
         )
 
 
-@rule(
+@MODEL.rule(
     "MODEL111",
     "remote-code-needed",
     "error",
     source="Phi-4 multimodal's model card: custom processor",
     release="0.19.0",
-    bad="vllm serve nvidia/Phi-4-multimodal-instruct-NVFP4",
-    good="vllm serve nvidia/Phi-4-multimodal-instruct-NVFP4 --trust-remote-code",
+    fails="vllm serve nvidia/Phi-4-multimodal-instruct-NVFP4",
+    passes="vllm serve nvidia/Phi-4-multimodal-instruct-NVFP4 --trust-remote-code",
 )
 def remote_code_needed(case: Case) -> Iterator[Hit]:
     """The checkpoint brings Python of its own (a processor, a tokenizer), which vLLM only runs with
@@ -348,13 +351,13 @@ def remote_code_needed(case: Case) -> Iterator[Hit]:
         )
 
 
-@rule(
+@MODEL.rule(
     "MODEL112",
     "remote-code-trusted",
     "info",
     source="Hugging Face: trust_remote_code runs Python from the repository",
-    bad="vllm serve openai/gpt-oss-20b --trust-remote-code",
-    good="vllm serve openai/gpt-oss-20b",
+    fails="vllm serve openai/gpt-oss-20b --trust-remote-code",
+    passes="vllm serve openai/gpt-oss-20b",
 )
 def remote_code(case: Case) -> Iterator[Hit]:
     """`--trust-remote-code` runs Python from the model's repository, whatever its next commit
@@ -376,7 +379,7 @@ def remote_code(case: Case) -> Iterator[Hit]:
         )
 
 
-@rule(
+@MODEL.rule(
     "MODEL113",
     "file-not-mounted",
     "warning",
@@ -385,11 +388,11 @@ def remote_code(case: Case) -> Iterator[Hit]:
         "GLM-5.3-Flash recipe issue 20,"
         " https://github.com/tonyd2wild/GLM-5.3-Flash-NVFP4-DFlash2-2x-DGX-Spark/issues/20"
     ),
-    bad=(
+    fails=(
         "docker run --gpus all -v ~/vllm:/models vllm/vllm-openai:v0.28.0 /models/m --chat-template"
         " /templates/chat.jinja"
     ),
-    good=(
+    passes=(
         "docker run --gpus all -v ~/vllm:/models vllm/vllm-openai:v0.28.0 /models/m --chat-template"
         " /models/chat.jinja"
     ),
@@ -426,15 +429,15 @@ def not_mounted(case: Case) -> Iterator[Hit]:
             )
 
 
-@rule(
+@MODEL.rule(
     "MODEL114",
     "draft-of-another-family",
     "warning",
     kind="spec-decode-acceptance",
     source="the drafts' model cards: a draft is trained for one target",
     confidence="medium",
-    bad="""vllm serve google/gemma-4-31B-it --spec-method dflash --spec-model z-lab/Qwen3.5-27B-DFlash --spec-tokens 7""",
-    good="""vllm serve google/gemma-4-31B-it --spec-method dflash --spec-model RedHatAI/gemma-4-31B-it-speculator.dflash --spec-tokens 7""",
+    fails="""vllm serve google/gemma-4-31B-it --spec-method dflash --spec-model z-lab/Qwen3.5-27B-DFlash --spec-tokens 7""",
+    passes="""vllm serve google/gemma-4-31B-it --spec-method dflash --spec-model RedHatAI/gemma-4-31B-it-speculator.dflash --spec-tokens 7""",
 )
 def other_draft(case: Case) -> Iterator[Hit]:
     """A draft model proposes what its own target would say. One of another family, or of another
@@ -483,17 +486,17 @@ def other_draft(case: Case) -> Iterator[Hit]:
         )
 
 
-@rule(
+@MODEL.rule(
     "MODEL115",
     "draft-not-judged",
     "info",
     source="the drafts' model cards: a draft is trained for one target",
     confidence="low",
-    bad=(
+    fails=(
         "vllm serve my-lab/finetune-27b --spec-method dflash --spec-model my-lab/draft"
         " --spec-tokens 7"
     ),
-    good=(
+    passes=(
         "vllm serve google/gemma-4-31B-it --spec-method dflash --spec-model"
         " RedHatAI/gemma-4-31B-it-speculator.dflash --spec-tokens 7"
     ),

@@ -6,7 +6,10 @@ import re
 from collections.abc import Iterator
 
 from sparkbook.lint.case import Case
-from sparkbook.lint.rule import Edit, Hit, rule
+from sparkbook.lint.family import family
+from sparkbook.rules import Edit, Hit
+
+RUN = family("RUN", "how the container is run")
 
 D = "docker run --gpus all --ipc=host "
 MULTI = "vllm serve ORG/MODEL -tp 2 --nnodes 2 --node-rank 0 --master-addr 192.0.2.1"
@@ -22,13 +25,13 @@ def _ports(case: Case) -> list[tuple[str, int, int, str]]:
     return found
 
 
-@rule(
+@RUN.rule(
     "RUN101",
     "port-not-listened-to",
     "error",
     source="Docker: -p HOST:CONTAINER; vLLM listens on 8000",
-    bad=D + "-p 8000:8000 vllm/vllm-openai:v0.28.0 ORG/MODEL --port 8080",
-    good=D + "-p 8000:8080 vllm/vllm-openai:v0.28.0 ORG/MODEL --port 8080",
+    fails=D + "-p 8000:8000 vllm/vllm-openai:v0.28.0 ORG/MODEL --port 8080",
+    passes=D + "-p 8000:8080 vllm/vllm-openai:v0.28.0 ORG/MODEL --port 8080",
 )
 def port(case: Case) -> Iterator[Hit]:
     """Docker publishes one port of the container, and the server listens on another (8000 unless
@@ -50,14 +53,14 @@ def port(case: Case) -> Iterator[Hit]:
         )
 
 
-@rule(
+@RUN.rule(
     "RUN102",
     "no-shared-memory",
     "warning",
     kind="host-ipc",
     source="vLLM's documentation of its image",
-    bad="docker run --gpus all vllm/vllm-openai:v0.28.0 ORG/MODEL",
-    good="docker run --gpus all --ipc=host vllm/vllm-openai:v0.28.0 ORG/MODEL",
+    fails="docker run --gpus all vllm/vllm-openai:v0.28.0 ORG/MODEL",
+    passes="docker run --gpus all --ipc=host vllm/vllm-openai:v0.28.0 ORG/MODEL",
 )
 def shared_memory(case: Case) -> Iterator[Hit]:
     """vLLM's processes talk through shared memory, of which a container has 64 MiB. `--ipc=host`
@@ -76,14 +79,14 @@ def shared_memory(case: Case) -> Iterator[Hit]:
         )
 
 
-@rule(
+@RUN.rule(
     "RUN103",
     "restarts-for-ever",
     "warning",
     kind="restart-loop",
     source="spark-vllm-docker issue 257, https://github.com/eugr/spark-vllm-docker/issues/257",
-    bad=D + "--restart unless-stopped vllm/vllm-openai:v0.28.0 ORG/MODEL",
-    good=D + "--restart on-failure:3 vllm/vllm-openai:v0.28.0 ORG/MODEL",
+    fails=D + "--restart unless-stopped vllm/vllm-openai:v0.28.0 ORG/MODEL",
+    passes=D + "--restart on-failure:3 vllm/vllm-openai:v0.28.0 ORG/MODEL",
 )
 def restart(case: Case) -> Iterator[Hit]:
     """A start that fails, with `--restart unless-stopped` or `always`, fails for ever. On a Spark
@@ -106,13 +109,13 @@ def restart(case: Case) -> Iterator[Hit]:
         )
 
 
-@rule(
+@RUN.rule(
     "RUN104",
     "open-without-key",
     "warning",
     source="vLLM's security guide",
-    bad=D + "-p 8000:8000 vllm/vllm-openai:v0.28.0 ORG/MODEL",
-    good=D + "-p 127.0.0.1:8000:8000 vllm/vllm-openai:v0.28.0 ORG/MODEL",
+    fails=D + "-p 8000:8000 vllm/vllm-openai:v0.28.0 ORG/MODEL",
+    passes=D + "-p 127.0.0.1:8000:8000 vllm/vllm-openai:v0.28.0 ORG/MODEL",
 )
 def open_port(case: Case) -> Iterator[Hit]:
     """Published without an address, the port is open to the whole network, past the host's
@@ -143,14 +146,14 @@ def open_port(case: Case) -> Iterator[Hit]:
         )
 
 
-@rule(
+@RUN.rule(
     "RUN105",
     "no-gpu",
     "error",
     kind="nvidia-runtime",
     source="NVIDIA container toolkit: a container sees a GPU only if it asks",
-    bad="docker run --ipc=host vllm/vllm-openai:v0.28.0 ORG/MODEL",
-    good="docker run --gpus all --ipc=host vllm/vllm-openai:v0.28.0 ORG/MODEL",
+    fails="docker run --ipc=host vllm/vllm-openai:v0.28.0 ORG/MODEL",
+    passes="docker run --gpus all --ipc=host vllm/vllm-openai:v0.28.0 ORG/MODEL",
 )
 def gpu(case: Case) -> Iterator[Hit]:
     """Without `--gpus all` (or the nvidia runtime, or a CDI device) the container sees no GPU, and
@@ -165,13 +168,14 @@ def gpu(case: Case) -> Iterator[Hit]:
         yield Hit("the container is given no GPU", None, "add --gpus all")
 
 
-@rule(
+@RUN.rule(
     "RUN106",
     "downloads-are-lost",
     "warning",
     source="Docker: what a container writes is lost with it",
-    bad=D + "vllm/vllm-openai:v0.28.0 ORG/MODEL",
-    good=D + "-v ~/.cache/huggingface:/root/.cache/huggingface vllm/vllm-openai:v0.28.0 ORG/MODEL",
+    fails=D + "vllm/vllm-openai:v0.28.0 ORG/MODEL",
+    passes=D
+    + "-v ~/.cache/huggingface:/root/.cache/huggingface vllm/vllm-openai:v0.28.0 ORG/MODEL",
 )
 def no_volume(case: Case) -> Iterator[Hit]:
     """No volume holds the model: tens of gigabytes are downloaded into the container, and again
@@ -190,13 +194,13 @@ def no_volume(case: Case) -> Iterator[Hit]:
         )
 
 
-@rule(
+@RUN.rule(
     "RUN107",
     "host-network",
     "info",
     source="Docker: --network host",
-    bad=D + "--network host vllm/vllm-openai:v0.28.0 ORG/MODEL --host 127.0.0.1",
-    good=D + "-p 127.0.0.1:8000:8000 vllm/vllm-openai:v0.28.0 ORG/MODEL",
+    fails=D + "--network host vllm/vllm-openai:v0.28.0 ORG/MODEL --host 127.0.0.1",
+    passes=D + "-p 127.0.0.1:8000:8000 vllm/vllm-openai:v0.28.0 ORG/MODEL",
 )
 def host_network(case: Case) -> Iterator[Hit]:
     """`--network host` gives up the container's own network. Several machines need it; one does
@@ -210,13 +214,13 @@ def host_network(case: Case) -> Iterator[Hit]:
         )
 
 
-@rule(
+@RUN.rule(
     "RUN108",
     "privileged",
     "warning",
     source="Docker: --privileged",
-    bad=D + "--privileged vllm/vllm-openai:v0.28.0 ORG/MODEL",
-    good=D + "vllm/vllm-openai:v0.28.0 ORG/MODEL",
+    fails=D + "--privileged vllm/vllm-openai:v0.28.0 ORG/MODEL",
+    passes=D + "vllm/vllm-openai:v0.28.0 ORG/MODEL",
 )
 def privileged(case: Case) -> Iterator[Hit]:
     """`--privileged` gives the container the host. vLLM needs `--gpus all`, and over several
@@ -230,13 +234,13 @@ def privileged(case: Case) -> Iterator[Hit]:
         )
 
 
-@rule(
+@RUN.rule(
     "RUN109",
     "plug-in-without-checksum",
     "warning",
     source="a parser plug-in is Python that the server runs",
-    bad="nemotron-3-nano-30b-a3b-nvfp4",
-    good="vllm serve ORG/MODEL --reasoning-parser nemotron_v3",
+    fails="nemotron-3-nano-30b-a3b-nvfp4",
+    passes="vllm serve ORG/MODEL --reasoning-parser nemotron_v3",
 )
 def checksum(case: Case) -> Iterator[Hit]:
     """A parser plug-in is a Python file that runs inside the server. Fetched without a checksum it
@@ -258,7 +262,7 @@ def checksum(case: Case) -> Iterator[Hit]:
             )
 
 
-@rule(
+@RUN.rule(
     "RUN110",
     "container-of-a-cluster",
     "warning",
@@ -267,8 +271,8 @@ def checksum(case: Case) -> Iterator[Hit]:
         "Nemotron Super on two Sparks, https://corti.com/serving-nemotron-"
         "super-120b-with-a-1m-token-context-on-a-2-node-dgx-spark-cluster/"
     ),
-    bad=D + "--network host nvcr.io/nvidia/vllm:26.09-py3 " + MULTI,
-    good=D + "--network host --device /dev/infiniband --cap-add IPC_LOCK --ulimit memlock=-1"
+    fails=D + "--network host nvcr.io/nvidia/vllm:26.09-py3 " + MULTI,
+    passes=D + "--network host --device /dev/infiniband --cap-add IPC_LOCK --ulimit memlock=-1"
     " nvcr.io/nvidia/vllm:26.09-py3 " + MULTI,
 )
 def cluster(case: Case) -> Iterator[Hit]:
@@ -291,14 +295,14 @@ def cluster(case: Case) -> Iterator[Hit]:
             )
 
 
-@rule(
+@RUN.rule(
     "RUN111",
     "ray-kills-workers",
     "warning",
     kind="ray-oom-killer",
     source="vllm-gb10, https://github.com/atcuality2021/vllm-gb10",
-    bad="vllm serve ORG/MODEL -tp 2 --distributed-executor-backend ray",
-    good=(
+    fails="vllm serve ORG/MODEL -tp 2 --distributed-executor-backend ray",
+    passes=(
         "RAY_memory_monitor_refresh_ms=0 vllm serve ORG/MODEL -tp 2"
         " --distributed-executor-backend ray"
     ),
@@ -315,17 +319,17 @@ def ray_monitor(case: Case) -> Iterator[Hit]:
         )
 
 
-@rule(
+@RUN.rule(
     "RUN112",
     "fastsafetensors-over-nodes",
     "warning",
     kind="loader-hang",
     source="spark-vllm-docker issue 29, https://github.com/eugr/spark-vllm-docker/issues/29",
-    bad=(
+    fails=(
         "RAY_memory_monitor_refresh_ms=0 vllm serve ORG/MODEL -tp 2 --distributed-executor-backend"
         " ray --load-format fastsafetensors"
     ),
-    good=(
+    passes=(
         "RAY_memory_monitor_refresh_ms=0 vllm serve ORG/MODEL -tp 2 --distributed-executor-backend"
         " ray --load-format safetensors"
     ),
@@ -342,14 +346,14 @@ def loader_over_nodes(case: Case) -> Iterator[Hit]:
         )
 
 
-@rule(
+@RUN.rule(
     "RUN113",
     "same-on-every-node",
     "info",
     kind="multi-node-interface",
     source="spark-vllm-docker issue 227, https://github.com/eugr/spark-vllm-docker/issues/227",
-    bad="NCCL_IB_GID_INDEX=3 " + MULTI,
-    good="NCCL_SOCKET_IFNAME=enp1s0f0np0 " + MULTI,
+    fails="NCCL_IB_GID_INDEX=3 " + MULTI,
+    passes="NCCL_SOCKET_IFNAME=enp1s0f0np0 " + MULTI,
 )
 def per_node(case: Case) -> Iterator[Hit]:
     """Interface, adapter, GID index and the node's own address differ from machine to machine:
@@ -364,14 +368,14 @@ def per_node(case: Case) -> Iterator[Hit]:
             )
 
 
-@rule(
+@RUN.rule(
     "RUN114",
     "root-owned-cache",
     "info",
     kind="cache-permission",
     source="Docker: files that root writes into a volume belong to root",
-    bad=D + "-v ~/.cache/huggingface:/root/.cache/huggingface vllm/vllm-openai:v0.28.0 ORG/MODEL",
-    good=D + "-v ~/vllm:/models:ro vllm/vllm-openai:v0.28.0 /models/m",
+    fails=D + "-v ~/.cache/huggingface:/root/.cache/huggingface vllm/vllm-openai:v0.28.0 ORG/MODEL",
+    passes=D + "-v ~/vllm:/models:ro vllm/vllm-openai:v0.28.0 /models/m",
 )
 def root_owned(case: Case) -> Iterator[Hit]:
     """The container runs as root, and what it downloads into the mounted cache belongs to root: the
@@ -389,14 +393,14 @@ def root_owned(case: Case) -> Iterator[Hit]:
             )
 
 
-@rule(
+@RUN.rule(
     "RUN115",
     "removed-and-restarted",
     "error",
     kind="restart-policy",
     source="Docker: conflicting options --restart and --rm",
-    bad=D + "--rm --restart on-failure:3 vllm/vllm-openai:v0.28.0 ORG/MODEL",
-    good=D + "--restart on-failure:3 vllm/vllm-openai:v0.28.0 ORG/MODEL",
+    fails=D + "--rm --restart on-failure:3 vllm/vllm-openai:v0.28.0 ORG/MODEL",
+    passes=D + "--restart on-failure:3 vllm/vllm-openai:v0.28.0 ORG/MODEL",
 )
 def rm_and_restart(case: Case) -> Iterator[Hit]:
     """Docker refuses `--rm` together with a restart policy: a container that is removed cannot be
@@ -410,7 +414,7 @@ def rm_and_restart(case: Case) -> Iterator[Hit]:
         )
 
 
-@rule(
+@RUN.rule(
     "RUN116",
     "two-ways-to-start",
     "warning",
@@ -419,8 +423,8 @@ def rm_and_restart(case: Case) -> Iterator[Hit]:
         "Blackwellboy minefield, trap 104, https://github.com/Blackwellboy/"
         "model-serving-minefield/blob/main/traps/versioning/104-stale-launch-script-silently-reverts-config.md"
     ),
-    bad="vllm serve ORG/MODEL --max-num-seqs 4\nvllm serve ORG/MODEL --max-num-seqs 8",
-    good="vllm serve ORG/MODEL --max-num-seqs 4",
+    fails="vllm serve ORG/MODEL --max-num-seqs 4\nvllm serve ORG/MODEL --max-num-seqs 8",
+    passes="vllm serve ORG/MODEL --max-num-seqs 4",
 )
 def two_ways(case: Case) -> Iterator[Hit]:
     """Two lines start the same model (or a container of the same name) with different settings.
@@ -445,14 +449,14 @@ def two_ways(case: Case) -> Iterator[Hit]:
             )
 
 
-@rule(
+@RUN.rule(
     "RUN117",
     "installed-at-each-start",
     "info",
     kind="dependency",
     source="pip: without a version, the newest one of the day is installed",
-    bad=D + "nvcr.io/nvidia/vllm:26.04-py3 bash -c 'pip install scipy && vllm serve ORG/MODEL'",
-    good=D
+    fails=D + "nvcr.io/nvidia/vllm:26.04-py3 bash -c 'pip install scipy && vllm serve ORG/MODEL'",
+    passes=D
     + "nvcr.io/nvidia/vllm:26.04-py3 bash -c 'pip install scipy==1.16.0 && vllm serve ORG/MODEL'",
 )
 def installs(case: Case) -> Iterator[Hit]:
@@ -470,7 +474,7 @@ def installs(case: Case) -> Iterator[Hit]:
             )
 
 
-@rule(
+@RUN.rule(
     "RUN118",
     "node-rank-missing",
     "error",
@@ -478,8 +482,8 @@ def installs(case: Case) -> Iterator[Hit]:
     source="vLLM's multi-node options",
     since="0.12.0",
     release="0.32.0",
-    bad="vllm serve ORG/MODEL -tp 2 --nnodes 2 --master-addr 192.0.2.1",
-    good="vllm serve ORG/MODEL -tp 2 --nnodes 2 --node-rank 0 --master-addr 192.0.2.1",
+    fails="vllm serve ORG/MODEL -tp 2 --nnodes 2 --master-addr 192.0.2.1",
+    passes="vllm serve ORG/MODEL -tp 2 --nnodes 2 --node-rank 0 --master-addr 192.0.2.1",
 )
 def node_rank(case: Case) -> Iterator[Hit]:
     """Every machine of a group has a rank of its own and one address to meet at. With the default

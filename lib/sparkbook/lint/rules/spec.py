@@ -7,7 +7,10 @@ from collections.abc import Iterator
 
 from sparkbook import releases
 from sparkbook.lint.case import Case
-from sparkbook.lint.rule import Hit, rule
+from sparkbook.lint.family import family
+from sparkbook.rules import Hit
+
+SPEC = family("SPEC", "speculative decoding")
 
 CONFIG = "vLLM's speculative config, read out of each release"
 _FLASH = ("dflash", "dspark")
@@ -21,7 +24,7 @@ def _shown(case: Case) -> str:
     )
 
 
-@rule(
+@SPEC.rule(
     "SPEC101",
     "method-not-in-release",
     "error",
@@ -29,8 +32,8 @@ def _shown(case: Case) -> str:
     source=CONFIG,
     release="0.19.0",
     versioned=True,
-    bad="""vllm serve ORG/MODEL --speculative-config '{"method":"dflash","model":"ORG/DRAFT","num_speculative_tokens":7}'""",
-    good="""vllm serve ORG/MODEL --speculative-config '{"method":"mtp","num_speculative_tokens":1}'""",
+    fails="""vllm serve ORG/MODEL --speculative-config '{"method":"dflash","model":"ORG/DRAFT","num_speculative_tokens":7}'""",
+    passes="""vllm serve ORG/MODEL --speculative-config '{"method":"mtp","num_speculative_tokens":1}'""",
 )
 def method(case: Case) -> Iterator[Hit]:
     """A speculative method that this release does not have. DFlash came with 0.20, so the NGC image
@@ -57,15 +60,15 @@ def method(case: Case) -> Iterator[Hit]:
         )
 
 
-@rule(
+@SPEC.rule(
     "SPEC102",
     "unknown-key",
     "error",
     source=CONFIG + "; vLLM pull request 35060, https://github.com/vllm-project/vllm/pull/35060",
     release="0.32.0",
     versioned=True,
-    bad="""vllm serve ORG/MODEL --speculative-config '{"method":"mtp","num_speculative_tokens":1,"disable_by_batch_size":32}'""",
-    good="""vllm serve ORG/MODEL --speculative-config '{"method":"mtp","num_speculative_tokens":1}'""",
+    fails="""vllm serve ORG/MODEL --speculative-config '{"method":"mtp","num_speculative_tokens":1,"disable_by_batch_size":32}'""",
+    passes="""vllm serve ORG/MODEL --speculative-config '{"method":"mtp","num_speculative_tokens":1}'""",
 )
 def unknown_key(case: Case) -> Iterator[Hit]:
     """A key that the speculative config of this release does not have: the parser takes any JSON,
@@ -93,15 +96,15 @@ def unknown_key(case: Case) -> Iterator[Hit]:
         )
 
 
-@rule(
+@SPEC.rule(
     "SPEC103",
     "nothing-to-draft-with",
     "error",
     kind="spec-decode-load",
     source=CONFIG,
     release="0.32.0",
-    bad="""vllm serve ORG/MODEL --speculative-config '{"num_speculative_tokens":3}'""",
-    good="""vllm serve ORG/MODEL --speculative-config '{"method":"ngram","num_speculative_tokens":3,"prompt_lookup_max":4}'""",
+    fails="""vllm serve ORG/MODEL --speculative-config '{"num_speculative_tokens":3}'""",
+    passes="""vllm serve ORG/MODEL --speculative-config '{"method":"ngram","num_speculative_tokens":3,"prompt_lookup_max":4}'""",
 )
 def incomplete(case: Case) -> Iterator[Hit]:
     """The config needs a method, or a draft model from which vLLM finds the method. DFlash, EAGLE
@@ -126,7 +129,7 @@ def incomplete(case: Case) -> Iterator[Hit]:
         yield Hit(f"the method {case.method} needs a draft model", _shown(case), 'add "model"')
 
 
-@rule(
+@SPEC.rule(
     "SPEC104",
     "too-many-draft-tokens",
     "warning",
@@ -134,8 +137,8 @@ def incomplete(case: Case) -> Iterator[Hit]:
     source="spark-vllm-docker issue 308, https://github.com/eugr/spark-vllm-docker/issues/308",
     confidence="medium",
     release="0.32.0",
-    bad="vllm serve ORG/MODEL --spec-method mtp --spec-tokens 6",
-    good="vllm serve ORG/MODEL --spec-method mtp --spec-tokens 3",
+    fails="vllm serve ORG/MODEL --spec-method mtp --spec-tokens 6",
+    passes="vllm serve ORG/MODEL --spec-method mtp --spec-tokens 3",
 )
 def many(case: Case) -> Iterator[Hit]:
     """Each further token is right less often, and costs a step of the draft. MTP heads are run with
@@ -151,7 +154,7 @@ def many(case: Case) -> Iterator[Hit]:
         )
 
 
-@rule(
+@SPEC.rule(
     "SPEC105",
     "fp8-kv-with-block-drafts",
     "error",
@@ -162,11 +165,11 @@ def many(case: Case) -> Iterator[Hit]:
     ),
     until="0.27.1",
     release="0.24.0",
-    bad=(
+    fails=(
         "vllm serve ORG/MODEL --kv-cache-dtype fp8 --spec-method dflash --spec-model ORG/DRAFT"
         " --spec-tokens 7"
     ),
-    good="vllm serve ORG/MODEL --spec-method dflash --spec-model ORG/DRAFT --spec-tokens 7",
+    passes="vllm serve ORG/MODEL --spec-method dflash --spec-model ORG/DRAFT --spec-tokens 7",
 )
 def fp8_kv(case: Case) -> Iterator[Hit]:
     """DFlash and DSpark draft with attention that looks both ways, which on sm_120 and sm_121 had
@@ -185,15 +188,15 @@ def fp8_kv(case: Case) -> Iterator[Hit]:
         )
 
 
-@rule(
+@SPEC.rule(
     "SPEC106",
     "moe-backend-of-the-draft",
     "warning",
     kind="spec-decode-load",
     source="vLLM issue 56832, https://github.com/vllm-project/vllm/issues/56832",
     release="0.30.0",
-    bad="""vllm serve nvidia/Qwen3.6-35B-A3B-NVFP4 --moe-backend marlin --spec-method mtp --spec-tokens 3""",
-    good="""vllm serve nvidia/Qwen3.6-35B-A3B-NVFP4 --moe-backend marlin """
+    fails="""vllm serve nvidia/Qwen3.6-35B-A3B-NVFP4 --moe-backend marlin --spec-method mtp --spec-tokens 3""",
+    passes="""vllm serve nvidia/Qwen3.6-35B-A3B-NVFP4 --moe-backend marlin """
     """--speculative-config '{"method":"mtp","num_speculative_tokens":3,"moe_backend":"triton"}'""",
 )
 def draft_backend(case: Case) -> Iterator[Hit]:
@@ -217,7 +220,7 @@ def draft_backend(case: Case) -> Iterator[Hit]:
         )
 
 
-@rule(
+@SPEC.rule(
     "SPEC107",
     "drafts-for-many-sequences",
     "warning",
@@ -227,11 +230,11 @@ def draft_backend(case: Case) -> Iterator[Hit]:
         "Blackwellboy/model-serving-minefield/blob/main/traps/runtime/98-speculative-decode-default-max-seqs-oom-uma.md"
     ),
     release="0.32.0",
-    bad=(
+    fails=(
         "vllm serve poolside/Laguna-XS.2 --spec-method dflash --spec-model"
         " poolside/Laguna-XS.2-speculator.dflash --spec-tokens 7"
     ),
-    good=(
+    passes=(
         "vllm serve poolside/Laguna-XS.2 --spec-method dflash --spec-model"
         " poolside/Laguna-XS.2-speculator.dflash --spec-tokens 7 --max-num-seqs 4"
     ),
@@ -250,7 +253,7 @@ def many_sequences(case: Case) -> Iterator[Hit]:
         )
 
 
-@rule(
+@SPEC.rule(
     "SPEC108",
     "ngram-with-async-scheduling",
     "error",
@@ -258,8 +261,8 @@ def many_sequences(case: Case) -> Iterator[Hit]:
     source=CONFIG,
     since="0.32.0",
     release="0.32.0",
-    bad="vllm serve ORG/MODEL --async-scheduling --spec-method ngram --spec-tokens 3",
-    good="vllm serve ORG/MODEL --spec-method ngram --spec-tokens 3",
+    fails="vllm serve ORG/MODEL --async-scheduling --spec-method ngram --spec-tokens 3",
+    passes="vllm serve ORG/MODEL --spec-method ngram --spec-tokens 3",
 )
 def ngram_async(case: Case) -> Iterator[Hit]:
     """`--async-scheduling` is refused with drafts by n-gram lookup. Left out, it is chosen by
@@ -274,15 +277,15 @@ def ngram_async(case: Case) -> Iterator[Hit]:
         )
 
 
-@rule(
+@SPEC.rule(
     "SPEC109",
     "two-ways-at-once",
     "warning",
     kind="flag-conflict",
     source=CONFIG,
     release="0.32.0",
-    bad="""vllm serve ORG/MODEL --spec-method mtp --speculative-config '{"num_speculative_tokens":1}'""",
-    good="vllm serve ORG/MODEL --spec-method mtp --spec-tokens 1",
+    fails="""vllm serve ORG/MODEL --spec-method mtp --speculative-config '{"num_speculative_tokens":1}'""",
+    passes="vllm serve ORG/MODEL --spec-method mtp --spec-tokens 1",
 )
 def two_ways(case: Case) -> Iterator[Hit]:
     """The short options (`--spec-method`, `--spec-model`, `--spec-tokens`) and
@@ -297,7 +300,7 @@ def two_ways(case: Case) -> Iterator[Hit]:
         )
 
 
-@rule(
+@SPEC.rule(
     "SPEC110",
     "fp8-kv-with-assistant",
     "warning",
@@ -305,11 +308,11 @@ def two_ways(case: Case) -> Iterator[Hit]:
     source="vLLM issue 41789, https://github.com/vllm-project/vllm/issues/41789",
     confidence="medium",
     release="0.32.0",
-    bad=(
+    fails=(
         "vllm serve google/gemma-4-31B-it --kv-cache-dtype fp8 --spec-method mtp --spec-model"
         " google/gemma-4-31B-it-assistant"
     ),
-    good=(
+    passes=(
         "vllm serve google/gemma-4-31B-it --spec-method mtp --spec-model"
         " google/gemma-4-31B-it-assistant --spec-tokens 3"
     ),
@@ -333,15 +336,15 @@ def assistant_kv(case: Case) -> Iterator[Hit]:
         )
 
 
-@rule(
+@SPEC.rule(
     "SPEC111",
     "several-tokens-from-one-layer",
     "info",
     kind="false-positive",
     source="vLLM recipes pull request 647, https://github.com/vllm-project/recipes/pull/647",
     release="0.32.0",
-    bad="vllm serve Qwen/Qwen3.6-27B --spec-method mtp --spec-tokens 3",
-    good="vllm serve Qwen/Qwen3.6-27B --spec-method mtp --spec-tokens 1",
+    fails="vllm serve Qwen/Qwen3.6-27B --spec-method mtp --spec-tokens 3",
+    passes="vllm serve Qwen/Qwen3.6-27B --spec-method mtp --spec-tokens 1",
 )
 def several(case: Case) -> Iterator[Hit]:
     """More than one draft token from a model with one MTP layer is fine: the layer is used again
@@ -357,14 +360,14 @@ def several(case: Case) -> Iterator[Hit]:
         )
 
 
-@rule(
+@SPEC.rule(
     "SPEC112",
     "no-number-of-tokens",
     "warning",
     source=CONFIG,
     release="0.32.0",
-    bad="""vllm serve ORG/MODEL --speculative-config '{"method":"ngram","prompt_lookup_max":4}'""",
-    good="""vllm serve ORG/MODEL --speculative-config '{"method":"ngram","num_speculative_tokens":3,"prompt_lookup_max":4}'""",
+    fails="""vllm serve ORG/MODEL --speculative-config '{"method":"ngram","prompt_lookup_max":4}'""",
+    passes="""vllm serve ORG/MODEL --speculative-config '{"method":"ngram","num_speculative_tokens":3,"prompt_lookup_max":4}'""",
 )
 def no_tokens(case: Case) -> Iterator[Hit]:
     """Without `num_speculative_tokens` vLLM takes the number from the draft's config, and refuses
