@@ -57,7 +57,7 @@ def test_the_passing_example_passes(family: Family, rule: Rule) -> None:
 
 
 NOT_VERBS = set(
-    "a an the no not nothing this that it is are be at both or and see as if in on of by one two"
+    "a an the no not nothing this that it is are be at both or and as if in on of by one two"
     " did then there such more less fewer too only".split()
 )
 """Words that a fix must not start with: it starts with an imperative verb."""

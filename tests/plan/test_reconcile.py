@@ -10,7 +10,9 @@ import pytest
 from sparkbook import checkpoint, logs, plan
 from sparkbook.checkpoint.values import Cache, Checkpoint, Geometry, Range
 from sparkbook.errors import SparkbookError
-from sparkbook.plan.memory import CODES, Host, Setup
+from sparkbook.plan.host import Host
+from sparkbook.plan.memory import Setup
+from sparkbook.plan.rules import PLAN
 from sparkbook.plan.reconcile import load_calibration, reconcile, save_calibration
 
 GIB = 2**30
@@ -128,7 +130,7 @@ def test_differences_are_told_apart():
     )
     other = reconcile(plan.plan(dataclasses.replace(moe(), context=8192), H100), told).findings
     assert any("--context 16384" in (f.fix or "") for f in other)
-    assert {f.rule for f in [*wide, *other]} <= set(CODES)
+    assert {f.rule for f in [*wide, *other]} <= set(PLAN.rules)
 
 
 def test_a_log_without_figures_is_refused():

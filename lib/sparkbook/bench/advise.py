@@ -462,7 +462,7 @@ def _keep(advice: Advice) -> Iterator[Hit]:
                 f"; acceptance by position {positions}" if positions else ""
             )
             yield Hit(
-                f"{name}, {c} at a time: K = {k} makes it {case.comparison.ratio:.2f} times as"
+                f"Class {name}, {c} at a time: K = {k} makes it {case.comparison.ratio:.2f} times as"
                 " fast.",
                 evidence,
                 f'Set "num_speculative_tokens": {k} in --speculative-config for this workload.',
@@ -488,7 +488,7 @@ def _leave(advice: Advice) -> Iterator[Hit]:
             ]
             top = max(tried, key=lambda case: case.comparison.ratio)
             yield Hit(
-                f"{name}, {c} at a time: leave speculation off.",
+                f"Class {name}, {c} at a time: leave speculation off.",
                 evidence=f"the best was K = {top.k}: {top.comparison}",
                 fix="Start without --speculative-config for this workload.",
             )
@@ -512,7 +512,7 @@ def _stops(advice: Advice) -> Iterator[Hit]:
         over = [c for c in loads if paying and c > paying[-1]]
         if over:
             yield Hit(
-                f"{name}: speculation pays up to {paying[-1]} requests at a time, and no longer at"
+                f"Class {name}: speculation pays up to {paying[-1]} requests at a time, and no longer at"
                 f" {over[0]}.",
                 fix=(
                     f"Leave it on only where at most {paying[-1]} run at a time: see"
@@ -572,14 +572,14 @@ def _unsure(advice: Advice) -> Iterator[Hit]:
     for case in advice.cases:
         if not case.comparison.steady:
             yield Hit(
-                f"{case.prompt_class}, {case.concurrency} at a time, K = {case.k}: the machine"
+                f"Class {case.prompt_class}, {case.concurrency} at a time, K = {case.k}: the machine"
                 " changed while it was measured.",
                 str(case.comparison),
                 "Measure again in the order off, on, on, off; look at clock and temperature.",
             )
         elif case.comparison.n < compare.ENOUGH:
             yield Hit(
-                f"{case.prompt_class}, {case.concurrency} at a time, K = {case.k}:"
+                f"Class {case.prompt_class}, {case.concurrency} at a time, K = {case.k}:"
                 f" {case.comparison.n} prompts are too few.",
                 str(case.comparison),
                 f"Measure at least {compare.ENOUGH} prompts of each class.",

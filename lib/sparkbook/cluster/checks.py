@@ -253,7 +253,7 @@ def interface(seen: Seen) -> Iterator[Hit]:
             yield Hit(
                 f"{link.name} of {node.host} is down.",
                 f"there are {here}",
-                f"Plug in the cable, or: sudo ip link set {link.name} up",
+                f"Plug in the cable, or run `sudo ip link set {link.name} up`.",
             )
         elif node.address and node.address not in [
             address for one in site.network.links for address in one.addresses
@@ -261,7 +261,7 @@ def interface(seen: Seen) -> Iterator[Hit]:
             yield Hit(
                 f"{node.host} does not have the address {node.address}.",
                 f"there are {here}",
-                f"Correct the inventory, or: sudo ip addr add {node.address}/24 dev PORT",
+                f"Correct the inventory, or run `sudo ip addr add {node.address}/24 dev PORT`.",
             )
         elif link and site.address not in link.addresses:
             yield Hit(
@@ -459,7 +459,7 @@ def rdma_mtu(seen: Seen) -> Iterator[Hit]:
             yield Hit(
                 f"RDMA packets of {node.host} are small.",
                 "active_mtu " + ", ".join(small),
-                "sudo ip link set PORT mtu 9000, on every node",
+                "Run `sudo ip link set PORT mtu 9000` on every node.",
             )
 
 
@@ -483,7 +483,7 @@ def flow_control(seen: Seen) -> Iterator[Hit]:
             yield Hit(
                 f"Pause frames are off on {site.interface} of {node.host}.",
                 "ethtool -a",
-                f"sudo ethtool -A {site.interface} rx on tx on; on the switch too",
+                f"Run `sudo ethtool -A {site.interface} rx on tx on`; on the switch too.",
             )
 
 
@@ -536,7 +536,7 @@ def rdma_device(seen: Seen) -> Iterator[Hit]:
             yield Hit(
                 f"{node.host} has RDMA adapters and no /dev/infiniband.",
                 names,
-                "sudo modprobe ib_uverbs rdma_ucm, and at boot",
+                "Run `sudo modprobe ib_uverbs rdma_ucm`, and at every boot.",
             )
 
 
@@ -556,9 +556,9 @@ def remove_ipc(seen: Seen) -> Iterator[Hit]:
     """
     if hosts := [node.host for node, site in seen.nodes if site.remove_ipc and node.ssh]:
         yield Hit(
-            f"logind removes shared memory at logout on {', '.join(hosts)}.",
+            f"The service logind removes shared memory at logout on {', '.join(hosts)}.",
             "RemoveIPC=yes",
-            "RemoveIPC=no in logind.conf, or: loginctl enable-linger $USER",
+            "Set RemoveIPC=no in logind.conf, or run `loginctl enable-linger $USER`.",
         )
 
 
@@ -620,7 +620,7 @@ def models(seen: Seen) -> Iterator[Hit]:
         yield Hit(
             f"{_odd(known)} has other model files.",
             _each(known),
-            "serve --stage copies them from the head over the fast link and compares hashes.",
+            "Serve --stage copies them from the head over the fast link and compares hashes.",
         )
 
 
@@ -644,7 +644,7 @@ def staged(seen: Seen) -> Iterator[Hit]:
             yield Hit(
                 f"{', '.join(missing)} lacks the {what}.",
                 "not there",
-                "serve --stage puts image and files on every node.",
+                "Serve --stage puts image and files on every node.",
             )
 
 
@@ -667,7 +667,7 @@ def mtus(seen: Seen) -> Iterator[Hit]:
         yield Hit(
             f"The MTU of {_odd(known)} is another one.",
             _each(known),
-            "sudo ip link set PORT mtu 9000, on every node",
+            "Run `sudo ip link set PORT mtu 9000` on every node.",
         )
 
 
@@ -718,7 +718,8 @@ def no_way(seen: Seen) -> Iterator[Hit]:
             yield Hit(
                 f"There is no way from {pair.a} to {pair.b}.",
                 pair.problem,
-                "Both addresses in one subnet? ip -br addr, ip route get ADDRESS, sudo ufw status",
+                "Check that both addresses are in one subnet: `ip -br addr`, `ip route get ADDRESS`,"
+                " `sudo ufw status`.",
             )
 
 
@@ -963,7 +964,9 @@ def rank_vanished(seen: Seen) -> Iterator[Hit]:
     if first and not first.own and not first.state.unreachable and not seen.cut:
         state = first.state
         if first.weight[0] >= 3:
-            told = first.diagnosis.primary.message if first.diagnosis.primary else "it says nothing"
+            told = (
+                first.diagnosis.primary.message if first.diagnosis.primary else "it says nothing."
+            )
             yield Hit(
                 f"Rank {state.number} on {state.host} lost the others: {told}",
                 first.diagnosis.primary and first.diagnosis.primary.evidence,
@@ -980,8 +983,8 @@ def rank_vanished(seen: Seen) -> Iterator[Hit]:
                 if first.diagnosis.primary
                 else "its log ends without an error"
             ),
-            f"On {state.host}: sudo dmesg | grep -i -E 'oom|killed', free -h; a memory guard may"
-            " have ended it.",
+            f"Run `sudo dmesg | grep -i -E 'oom|killed'` and `free -h` on {state.host}; a memory"
+            " guard may have ended it.",
         )
 
 
@@ -1078,7 +1081,7 @@ def left_behind(seen: Seen) -> Iterator[Hit]:
         yield Hit(
             f"{name} could not be taken down: {host} was not reached.",
             why,
-            f"When {host} is back: docker rm -f {name} there.",
+            f"Run `docker rm -f {name}` on {host} when it is back.",
         )
 
 

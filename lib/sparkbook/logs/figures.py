@@ -299,7 +299,7 @@ def kv_too_small(found: Found, context: Context) -> Changes:
         )
     fixes = []
     if estimate:
-        fixes.append(f"--max-model-len {estimate} or less")
+        fixes.append(f"set --max-model-len {estimate} or less")
     if need is not None and have is not None and total and fraction:
         exact = fraction + (need - have) / total
         wanted = math.ceil(exact * 100 - 1e-9) / 100
@@ -312,12 +312,12 @@ def kv_too_small(found: Found, context: Context) -> Changes:
                 else "; check that MemAvailable is larger before the start"
             )
             fixes.append(
-                f"--gpu-memory-utilization {wanted:.2f} ({asked:.2f} GiB requested{room}; KV cache"
+                f"set --gpu-memory-utilization {wanted:.2f} ({asked:.2f} GiB requested{room}; KV cache"
                 f" about {new_kv:.1f} GiB)"
             )
         else:
             fixes.append(
-                f"not a higher fraction: {wanted:.2f} would ask for {asked:.1f} GiB, and"
+                f"don't raise the fraction: {wanted:.2f} would ask for {asked:.1f} GiB, and"
                 f" {available or total:g} are there"
             )
         suggested = context.story.suggested_fraction
@@ -328,11 +328,12 @@ def kv_too_small(found: Found, context: Context) -> Changes:
             )
     elif need is not None and have is not None:
         fixes.append(
-            f"{need - have:.2f} GiB more for the KV cache (a higher --gpu-memory-utilization or"
+            f"give the KV cache {need - have:.2f} GiB more (a higher --gpu-memory-utilization or"
             " --kv-cache-memory-bytes)"
         )
     if fixes:
-        changes["fix"] = "; or ".join(fixes[:2]) + (f"; {fixes[2]}" if len(fixes) > 2 else "") + "."
+        text = re.sub(r"; (set|give) ", r"; or \1 ", "; ".join(fixes))
+        changes["fix"] = f"{text[:1].upper()}{text[1:]}."
     return changes
 
 
@@ -533,7 +534,7 @@ def engine_failed(found: Found, context: Context) -> Changes:
         "kind": "benign-noise",
         "title": "A process reported a failed engine after the engine had been told to stop",
         "text": "that is how an ordered stop looks in this release.",
-        "fix": "Nothing.",
+        "fix": "Ignore it.",
         "collect": (),
     }
 
@@ -612,7 +613,7 @@ def acceptance(found: Found, context: Context) -> Changes | None:
                 " (random prompts, high temperature) does this."
             ),
             "fix": (
-                "Nothing, unless this is the text you serve: then speculation costs more than it"
+                "Ignore it, unless this is the text you serve: then speculation costs more than it"
                 " gives."
             ),
         }

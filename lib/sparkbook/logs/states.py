@@ -59,7 +59,7 @@ def unknown_fault(said: str, evidence: str) -> Iterator[Hit]:
     known fault that came before it, or close behind it, is told instead.
     """
     yield Hit(
-        f"A fault that no signature knows: {said}",
+        f"A fault that no signature knows: {said}.",
         evidence=evidence,
         fix=(
             "Read this message first; it is the earliest fault in the log. Collect next: the 50"
@@ -94,7 +94,7 @@ def hang_while_healthy(story: Story) -> Iterator[Hit]:
     if stuck >= 6:
         yield Hit(
             f"The engine's last {stuck} reports show running requests and not one token: it hangs,"
-            " though /health may still say 200",
+            " though /health may still say 200.",
             evidence=(
                 f"Running: {story.throughput[-1].running}, generation 0.0 tokens/s, {stuck} reports"
                 " in a row"
@@ -127,7 +127,7 @@ def batch_beyond_the_graphs(story: Story) -> Iterator[Hit]:
         if needed > largest:
             yield Hit(
                 f"A full batch is decoded without a CUDA graph: {sequences} requests x ({tokens} +"
-                f" 1) tokens = {needed}, captured up to {largest}",
+                f" 1) tokens = {needed}, captured up to {largest}.",
                 evidence=f"cudagraph_capture_sizes up to {largest}",
                 fix=(
                     "Choose max-num-seqs and draft tokens so that their product fits"

@@ -360,7 +360,7 @@ def deadlock(situation: Situation) -> Iterator[Hit]:
     change, seen = situation.change, _seen(situation.gpu)
     yield Hit(
         f"{change.running:g} requests run and not one token came in {change.seconds:g} s: the"
-        " engine is deadlocked, whatever /health says",
+        " engine is deadlocked, whatever /health says.",
         evidence=f"generation_tokens_total unchanged, num_requests_running {change.running:g}"
         + (f"; {seen}" if seen else ""),
         confidence=(
@@ -402,7 +402,7 @@ def stuck_at_low_power(situation: Situation) -> Iterator[Hit]:
     ):
         yield Hit(
             f"Tokens advance, but the GPU is stuck at low power ({gpu.clock_mhz:g} MHz without a"
-            " throttle reason)",
+            " throttle reason).",
             evidence=f"{tokens:g} tokens in {situation.change.seconds:g} s; {_seen(gpu)}",
             fix=(
                 "Shut down, take the AC plug out for a minute, start again; figures taken in this"
@@ -429,7 +429,7 @@ def short_silence(situation: Situation) -> Iterator[Hit]:
         change = situation.change
         yield Hit(
             f"No token in {change.seconds:g} s with {change.running:g} requests running: a long"
-            " prompt, or the beginning of a hang",
+            " prompt, or the beginning of a hang.",
             evidence="generation_tokens_total unchanged",
             fix="Scrape again after a minute, with the GPU's power beside it.",
         )
@@ -450,7 +450,7 @@ def throttled(situation: Situation) -> Iterator[Hit]:
     """
     if situation.gpu.throttled and not _silent(situation):
         yield Hit(
-            "The GPU is throttled",
+            "The GPU is throttled.",
             evidence=_seen(situation.gpu) or "throttle reason active",
             fix="Give it air, and throw away figures of this period.",
         )
@@ -497,12 +497,11 @@ def broken_draft_pair(situation: Situation) -> Iterator[Hit]:
     change = situation.change
     if change.acceptance is not None and _broken(change):
         yield Hit(
-            f"Speculation does not work at all ({_figures(change)})",
+            f"Speculation does not work at all ({_figures(change)}).",
             evidence=_drafts(change),
             fix=(
-                "This is a broken pair, not a matter of tuning: check the draft's revision and"
-                " patches against the target's, and try --kv-cache-dtype auto; else switch"
-                " speculation off."
+                "Check the draft's revision and patches against the target's, and try --kv-cache-dtype"
+                " auto; else switch speculation off. This is a broken pair, not a matter of tuning."
             ),
         )
 
@@ -530,7 +529,7 @@ def positions_out_of_order(situation: Situation) -> Iterator[Hit]:
     if rising and (change.drafts or 0) >= _FEW_DRAFTS and not _broken(change):
         yield Hit(
             "A later draft position is accepted more often than an earlier one, which cannot be:"
-            " one counts only if all before it do",
+            " one counts only if all before it do.",
             evidence=_shape(change),
             fix=(
                 "Check that both scrapes are of the same engine and that counters of several"
@@ -556,15 +555,15 @@ def draft_works(situation: Situation) -> Iterator[Hit]:
     if change.acceptance is None or not change.drafts or _broken(change):
         return
     count = len(change.per_position)
-    fix = "Nothing to repair."
+    fix = "Keep it."
     if change.drafts < _FEW_DRAFTS:
-        fix = f"Few drafts ({change.drafts:g}): measure longer before you choose a draft length."
+        fix = f"Measure longer before you choose a draft length: {change.drafts:g} drafts are few."
     elif count > 1 and change.per_position[-1] < 0.4:
         fix = (
-            f"The last position is accepted {change.per_position[-1]:.2f} of the time: measure"
-            f" {count - 1} against {count} draft tokens with the text you serve."
+            f"Measure {count - 1} against {count} draft tokens with the text you serve: the last"
+            f" position is accepted {change.per_position[-1]:.2f} of the time."
         )
-    yield Hit(f"The draft works ({_figures(change)})", evidence=_drafts(change), fix=fix)
+    yield Hit(f"The draft works ({_figures(change)}).", evidence=_drafts(change), fix=fix)
 
 
 @MET.rule(
@@ -585,7 +584,7 @@ def preemptions(situation: Situation) -> Iterator[Hit]:
         use = f" at {change.kv_use:.0%} KV use" if change.kv_use is not None else ""
         yield Hit(
             f"{change.preemptions:g} requests were thrown out of the KV cache and computed"
-            f" again{use}",
+            f" again{use}.",
             evidence=f"num_preemptions_total + {change.preemptions:g} in {change.seconds:g} s",
             fix="Lower --max-num-seqs or --max-model-len, or give the KV cache more memory.",
         )
@@ -608,7 +607,7 @@ def kv_use(situation: Situation) -> Iterator[Hit]:
     if change.kv_use is not None and not change.preemptions:
         yield Hit(
             f"The KV cache is {change.kv_use:.0%} full and nothing was thrown out: that is fine,"
-            " even as it climbs (cached prefixes stay)",
+            " even as it climbs (cached prefixes stay).",
             evidence=f"kv_cache_usage_perc {change.kv_use:.2f}, no preemption",
             fix="Alert on preemptions and waiting requests instead.",
         )
@@ -629,7 +628,7 @@ def queue(situation: Situation) -> Iterator[Hit]:
     change = situation.change
     if change.waiting and change.running and change.waiting > change.running:
         yield Hit(
-            f"More requests wait ({change.waiting:g}) than run ({change.running:g})",
+            f"More requests wait ({change.waiting:g}) than run ({change.running:g}).",
             evidence=(
                 f"num_requests_waiting {change.waiting:g}, num_requests_running {change.running:g}"
             ),
@@ -653,13 +652,13 @@ def prefix_cache_hits(situation: Situation) -> Iterator[Hit]:
     hits = situation.change.prefix_hits
     if hits is not None:
         yield Hit(
-            f"{hits:.1%} of the prompt tokens came from the prefix cache",
+            f"{hits:.1%} of the prompt tokens came from the prefix cache.",
             evidence="prefix_cache_hits_total / prefix_cache_queries_total",
             fix=(
-                "In a benchmark, a high share means that prompts repeat: its prefill figures are"
-                " then those of the cache."
+                "Use other prompts in a benchmark: a high share means that prompts repeat, and the"
+                " prefill figures are then those of the cache."
                 if hits > 0.5
-                else "Nothing to repair."
+                else "Keep it."
             ),
         )
 
@@ -713,15 +712,15 @@ def name_not_served(situation: Situation) -> Iterator[Hit]:
                 # It exists, and is served only while what it counts is switched on, as
                 # speculation's are.
                 instead = (
-                    f"Releases have it {releases.said(spans)}; this engine serves it only when what"
-                    " it counts is in use."
+                    f"Switch on what it counts: releases have it {releases.said(spans)}, and serve it only"
+                    " while that is in use."
                 )
             elif near:
-                instead = f"Did you mean {near[0]}?"
+                instead = f"Ask for {near[0]}."
             else:
-                instead = "Look at the names that this engine serves: curl -s URL/metrics."
+                instead = "Look at the names that this engine serves: `curl -s URL/metrics`."
             yield Hit(
-                f"{word} is not served by this engine: {releases.said(spans)}",
+                f"{word} is not served by this engine: {releases.said(spans)}.",
                 evidence=query,
                 fix=instead,
                 since=since,

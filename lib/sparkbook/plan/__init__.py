@@ -14,7 +14,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from sparkbook.plan.memory import Calibration, CoTenant, Host, Plan, Setup, plan, together
+    from sparkbook.plan.host import CoTenant, Host, together
+    from sparkbook.plan.memory import Calibration, Plan, Setup, plan
 
 __all__ = ["Calibration", "CoTenant", "Host", "Plan", "Setup", "of", "plan", "together"]
 
@@ -41,7 +42,7 @@ def of(
 def __getattr__(name: str) -> Any:
     """Loads the arithmetic of memory when it is first asked for."""
     if name in __all__:
-        from sparkbook.plan import memory
+        from sparkbook.plan import host, memory
 
-        return getattr(memory, name)
+        return getattr(host if name in ("CoTenant", "Host", "together") else memory, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

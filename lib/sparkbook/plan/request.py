@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 from sparkbook import checkpoint as checkpoints
 from sparkbook.checkpoint.values import ZERO, Cache, Checkpoint, Range
 from sparkbook.errors import SparkbookError
-from sparkbook.plan.memory import CoTenant, Host, Setup
+from sparkbook.plan.host import CoTenant, Host
+from sparkbook.plan.memory import Setup
 from sparkbook.units import GIB, parse_size
 
 if TYPE_CHECKING:

@@ -95,7 +95,7 @@ def docker_permission(machine: Machine) -> Iterator[Hit]:
     if _silent(machine) and _DENIED in (machine.docker.error or "").lower():
         user = machine.system.user
         yield Hit(
-            f"{user} may not talk to the Docker engine.",
+            f"The user {user} may not talk to the Docker engine.",
             machine.docker.error,
             f"Run `sudo usermod -aG docker {user}`, then log in again; a notebook needs Jupyter"
             " restarted too.",

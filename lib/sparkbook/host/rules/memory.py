@@ -118,7 +118,7 @@ def memory_not_back_yet(machine: Machine) -> Iterator[Hit]:
     start, stopped = _failing_start(machine), _just_stopped(machine)
     if start and stopped:
         yield Hit(
-            f"{stopped.name} stopped {stopped.stopped_s:.0f} s ago, and the driver has not given"
+            f"The container {stopped.name} stopped {stopped.stopped_s:.0f} s ago, and the driver has not given"
             " all of its memory back yet.",
             str(start),
         )

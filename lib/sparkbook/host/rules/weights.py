@@ -188,7 +188,7 @@ def store_not_writable(machine: Machine) -> Iterator[Hit]:
     found = machine.store
     if found and found.exists and found.writable is False:
         yield Hit(
-            f"{machine.system.user} may not write to {found.path}.",
+            f"The user {machine.system.user} may not write to {found.path}.",
             "[Errno 13] Permission denied",
             _own(found.path),
         )

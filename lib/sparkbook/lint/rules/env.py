@@ -69,9 +69,9 @@ def unknown_variable(case: Case) -> Iterator[Hit]:
             close = difflib.get_close_matches(name, list(case.release.envs), n=1, cutoff=0.85)
             fork = f", unless {case.info.fork} reads it" if case.info and case.info.fork else ""
             yield Hit(
-                f"{name} is no variable of vLLM's{fork}: it has no effect",
+                f"{name} is no variable of vLLM's{fork}: it has no effect.",
                 name,
-                f"did you mean {close[0]}?" if close else "take it out",
+                f"Write {close[0]}." if close else "Take it out.",
             )
 
 
@@ -101,13 +101,13 @@ def removed_variable(case: Case) -> Iterator[Hit]:
         ]
         if older or (name in SUCCESSORS and not spans):
             when = (
-                f"went away after {older[-1]}"
+                f"was removed after {older[-1]}"
                 if older
                 else f"is in no release from {releases.known()[0]} on"
             )
-            fix = f"use {SUCCESSORS[name]}" if name in SUCCESSORS else "take it out"
+            fix = f"Use {SUCCESSORS[name]}." if name in SUCCESSORS else "Take it out."
             yield Hit(
-                f"{name} {when}, so it has no effect",
+                f"{name} {when}, so it has no effect.",
                 f"{name}={case.line.env[name] or ''}".rstrip("="),
                 fix,
             )
@@ -134,9 +134,9 @@ def variable_too_new(case: Case) -> Iterator[Hit]:
         ]
         if later:
             yield Hit(
-                f"{name} came with {later[0]}, so it has no effect",
+                f"{name} came with {later[0]}, so it has no effect.",
                 name,
-                f"take an image with vLLM {later[0]} or later",
+                f"Take an image with vLLM {later[0]} or later.",
             )
 
 
@@ -157,9 +157,9 @@ def secret(case: Case) -> Iterator[Hit]:
     for name, value in case.line.env.items():
         if is_secret(name) and value and "$" not in value:
             yield Hit(
-                f"{name} is written out on the line",
+                f"{name} is written out on the line.",
                 f"{name}=…",
-                f"export {name} first, and write -e {name} without a value",
+                f"Export {name} first, and write -e {name} without a value.",
             )
     if (
         "api-key" in case.options
@@ -167,9 +167,9 @@ def secret(case: Case) -> Iterator[Hit]:
         and case.options["api-key"].value
     ):
         yield Hit(
-            "the API key is written out on the line",
+            "The API key is written out on the line.",
             "--api-key …",
-            "export VLLM_API_KEY and pass it on",
+            "Export VLLM_API_KEY and pass it on.",
         )
 
 
@@ -188,7 +188,7 @@ def foreign_variable(case: Case) -> Iterator[Hit]:
     for name in case.line.env:
         for pattern, whose in _FOREIGN.items():
             if re.fullmatch(pattern, name):
-                yield Hit(f"{name} is read by {whose}, not by vLLM", name, "take it out")
+                yield Hit(f"{name} is read by {whose}, not by vLLM.", name, "Take it out.")
 
 
 @ENV.rule(
@@ -208,9 +208,9 @@ def checked(case: Case) -> Iterator[Hit]:
     if case.on("fail-on-environ-validation"):
         for name in strangers(case):
             yield Hit(
-                f"--fail-on-environ-validation refuses {name}, which this release does not know",
+                f"--fail-on-environ-validation refuses {name}, which this release does not know.",
                 name,
-                f"take {name} out",
+                f"Take {name} out.",
             )
 
 
@@ -237,9 +237,9 @@ def harmony_offline(case: Case) -> Iterator[Hit]:
         and not staged
     ):
         yield Hit(
-            "gpt-oss downloads its Harmony vocabulary at run time, which offline it cannot",
+            "gpt-oss downloads its Harmony vocabulary at run time, which offline it cannot.",
             "HF_HUB_OFFLINE=1",
-            "fetch o200k_base.tiktoken first and set TIKTOKEN_ENCODINGS_BASE to its folder",
+            "Fetch o200k_base.tiktoken first and set TIKTOKEN_ENCODINGS_BASE to its folder.",
         )
 
 
@@ -258,7 +258,7 @@ def devices(case: Case) -> Iterator[Hit]:
     value = case.line.env.get("CUDA_VISIBLE_DEVICES")
     if case.spark and value is not None and re.fullmatch(r"[\d,]+|-1", value) and value != "0":
         yield Hit(
-            f"CUDA_VISIBLE_DEVICES={value} names a GPU that a Spark does not have",
+            f"CUDA_VISIBLE_DEVICES={value} names a GPU that a Spark does not have.",
             f"CUDA_VISIBLE_DEVICES={value}",
-            "leave it out",
+            "Leave it out.",
         )

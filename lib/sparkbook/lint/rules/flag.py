@@ -132,9 +132,9 @@ def unknown_option(case: Case) -> Iterator[Hit]:
             *(f"no-{o.name}" for o in case.release.options.values() if o.negatable),
         ]
         close = difflib.get_close_matches(given.name, spellings, n=1, cutoff=0.75)
-        hint = f"did you mean --{close[0]}?" if close else "take it out"
+        hint = f"Write --{close[0]}." if close else "Take it out."
         edits = case.rename(given, close[0]) if close and not given.key else ()
-        yield Hit(f"--{given.name} is no option of vllm serve", given.shown, hint, edits=edits)
+        yield Hit(f"--{given.name} is no option of vllm serve.", given.shown, hint, edits=edits)
 
 
 @FLAG.rule(
@@ -174,9 +174,9 @@ def removed_option(case: Case) -> Iterator[Hit]:
             given.name, "see what the release offers: sparkbook releases show"
         )
         yield Hit(
-            f"--{given.name} {when}",
+            f"--{given.name} {when}.",
             given.shown,
-            f"take it out; in its place: {successor}",
+            f"Take it out; in its place: {successor}.",
             edits=case.drop(given),
         )
 
@@ -202,9 +202,9 @@ def option_too_new(case: Case) -> Iterator[Hit]:
         ]
         if later:
             yield Hit(
-                f"--{given.name} came with {later[0]}",
+                f"--{given.name} came with {later[0]}.",
                 given.shown,
-                f"take an image with vLLM {later[0]} or later, or leave it out",
+                f"Take an image with vLLM {later[0]} or later, or leave it out.",
             )
 
 
@@ -235,12 +235,12 @@ def wrong_choice(case: Case) -> Iterator[Hit]:
                 if text in (life.value.get("choices") or [])
             ]
             hint = (
-                f"{text} came with {since[0]}"
+                f"Take an image with vLLM {since[0]} or later, which has {text}."
                 if since and not releases.at_least(case.version, since[0])
                 else None
             )
-            hint = hint or (f"did you mean {close[0]}?" if close else "choose one of them")
-            yield Hit(wrong[1], given.shown, hint)
+            hint = hint or (f"Write {close[0]}." if close else "Choose one of them.")
+            yield Hit(f"{wrong[1]}.", given.shown, hint)
 
 
 @FLAG.rule(
@@ -261,11 +261,11 @@ def wrong_type(case: Case) -> Iterator[Hit]:
         if given.option and (wrong := problem(given, given.option)) and wrong[0] == "type":
             json = given.option.type.startswith(("json", "object"))
             fix = (
-                "put the JSON in single quotes, its names in double ones"
+                "Put the JSON in single quotes, its names in double ones."
                 if json
-                else "write the number"
+                else "Write the number."
             )
-            yield Hit(wrong[1], given.shown, fix, kind="launcher-quoting" if json else None)
+            yield Hit(f"{wrong[1]}.", given.shown, fix, kind="launcher-quoting" if json else None)
 
 
 @FLAG.rule(
@@ -285,12 +285,12 @@ def value_count(case: Case) -> Iterator[Hit]:
     for given in case.args.options:
         if given.option and (wrong := problem(given, given.option)) and wrong[0] == "count":
             yield Hit(
-                wrong[1],
+                f"{wrong[1]}.",
                 given.shown,
                 (
-                    "give it alone; --no-NAME switches it off"
+                    "Give it alone; --no-NAME switches it off."
                     if given.values
-                    else "write the value after it"
+                    else "Write the value after it."
                 ),
             )
 
@@ -314,9 +314,9 @@ def given_twice(case: Case) -> Iterator[Hit]:
         name = given.option.name
         if name in seen and seen[name].negated == given.negated:
             yield Hit(
-                f"--{name} is given twice; the last one counts",
+                f"--{name} is given twice; the last one counts.",
                 f"{seen[name].shown} … {given.shown}",
-                f"keep one: {given.shown}",
+                f"Keep one: {given.shown}.",
                 edits=case.drop(seen[name]),
             )
         seen[name] = given
@@ -339,9 +339,9 @@ def deprecated_option(case: Case) -> Iterator[Hit]:
     for given in case.args.options:
         if given.option and given.option.deprecated:
             yield Hit(
-                f"--{given.option.name} is deprecated: {given.option.deprecated}",
+                f"--{given.option.name} is deprecated: {given.option.deprecated.rstrip('.')}.",
                 given.shown,
-                "leave it out",
+                "Leave it out.",
             )
 
 
@@ -375,9 +375,9 @@ def equals_default(case: Case) -> Iterator[Hit]:
         )
         if same:
             yield Hit(
-                f"{given.shown} is the default",
+                f"{given.shown} is the default.",
                 given.shown,
-                "leave it out, unless it is meant to outlive a new default",
+                "Leave it out, unless it is meant to outlive a new default.",
             )
 
 
@@ -404,10 +404,10 @@ def chunked_prefill(case: Case) -> Iterator[Hit]:
     """
     if case.on("enable-chunked-prefill"):
         yield Hit(
-            "chunked prefill is on by default; leaving --enable-chunked-prefill out would not"
-            " switch it off",
+            "Chunked prefill is on by default; leaving --enable-chunked-prefill out would not"
+            " switch it off.",
             case.shown("enable-chunked-prefill"),
-            "to switch it off write --no-enable-chunked-prefill, and measure both",
+            "Write --no-enable-chunked-prefill to switch it off, and measure both.",
         )
 
 
@@ -424,9 +424,9 @@ def extra_words(case: Case) -> Iterator[Hit]:
     if case.args.extra:
         words = " ".join(word.shown for word in case.args.extra)
         yield Hit(
-            f"'{words}' belongs to no option",
+            f"'{words}' belongs to no option.",
             words,
-            "take it out, or quote a value that holds blanks",
+            "Take it out, or quote a value that holds blanks.",
         )
 
 
@@ -447,9 +447,9 @@ def on_and_off(case: Case) -> Iterator[Hit]:
             other = seen.get(given.option.name)
             if other and other.negated != given.negated:
                 yield Hit(
-                    f"{other.shown} and {given.shown} contradict each other; the last one counts",
+                    f"{other.shown} and {given.shown} contradict each other; the last one counts.",
                     f"{other.shown} … {given.shown}",
-                    f"keep {given.shown}",
+                    f"Keep {given.shown}.",
                     edits=case.drop(other),
                 )
             seen[given.option.name] = given
@@ -474,9 +474,9 @@ def mamba_block_size(case: Case) -> Iterator[Hit]:
     if "mamba-block-size" in case.options and case.off("enable-prefix-caching"):
         yield Hit(
             "--mamba-block-size needs prefix caching, which --no-enable-prefix-caching"
-            " switches off",
+            " switches off.",
             case.shown("mamba-block-size"),
-            "drop one of the two",
+            "Drop one of the two.",
             edits=case.drop(case.options["mamba-block-size"]),
         )
 
@@ -497,9 +497,9 @@ def foreign_option(case: Case) -> Iterator[Hit]:
     for given in unknown(case):
         if given.name in FOREIGN and not releases.presence("options", given.name):
             yield Hit(
-                f"--{given.name} is an option of {FOREIGN[given.name]}",
+                f"--{given.name} is an option of {FOREIGN[given.name]}.",
                 given.shown,
-                "move it, or take it out",
+                "Move it, or take it out.",
             )
 
 
@@ -521,9 +521,9 @@ def ambiguous_option(case: Case) -> Iterator[Hit]:
         many = _ambiguous(case, given.name)
         if not given.word.text.startswith("--"):
             yield Hit(
-                f"{given.word.shown} is no short option of vllm serve",
+                f"{given.word.shown} is no short option of vllm serve.",
                 given.shown,
-                "write the long name",
+                "Write the long name.",
             )
         elif (
             given.name
@@ -533,9 +533,9 @@ def ambiguous_option(case: Case) -> Iterator[Hit]:
             and not releases.presence("options", given.name)
         ):
             yield Hit(
-                f"--{given.name} could be {', '.join(f'--{name}' for name in many[:3])}",
+                f"--{given.name} could be {', '.join(f'--{name}' for name in many[:3])}.",
                 given.shown,
-                "write the whole name",
+                "Write the whole name.",
             )
 
 
@@ -551,9 +551,9 @@ def no_model(case: Case) -> Iterator[Hit]:
     """No model is named. vLLM then serves its default, a small Qwen3, without a word."""
     if case.serves and case.args.model is None and "config" not in case.options:
         yield Hit(
-            "the line names no model, so vLLM serves Qwen/Qwen3-0.6B",
+            "The line names no model, so vLLM serves Qwen/Qwen3-0.6B.",
             None,
-            "write the model after vllm serve",
+            "Write the model after vllm serve.",
         )
 
 
@@ -579,7 +579,10 @@ def abbreviated(case: Case) -> Iterator[Hit]:
             name = f"no-{given.option.name}" if given.negated else given.option.name
             edits = () if given.key else case.rename(given, name)
             yield Hit(
-                f"--{given.name} is short for --{name}", given.shown, f"write --{name}", edits=edits
+                f"--{given.name} is short for --{name}.",
+                given.shown,
+                f"Write --{name}.",
+                edits=edits,
             )
 
 
@@ -597,9 +600,9 @@ def eager_with_graphs(case: Case) -> Iterator[Hit]:
     for name in ("max-cudagraph-capture-size", "cudagraph-capture-sizes"):
         if case.on("enforce-eager") and name in case.options:
             yield Hit(
-                f"--enforce-eager switches CUDA graphs off, so --{name} has no effect",
+                f"--enforce-eager switches CUDA graphs off, so --{name} has no effect.",
                 case.shown(name),
-                "drop one of the two",
+                "Drop one of the two.",
                 edits=case.drop(case.options[name]),
             )
 
@@ -622,24 +625,24 @@ def refused_together(case: Case) -> Iterator[Hit]:
     if case.on("enable-log-outputs") and not case.on("enable-log-requests"):
         shown = case.shown("enable-log-outputs")
         yield Hit(
-            "--enable-log-outputs needs --enable-log-requests",
+            "--enable-log-outputs needs --enable-log-requests.",
             shown,
-            "add it",
+            "Add it.",
             edits=case.append("--enable-log-requests"),
         )
     if case.on("enable-per-request-metrics") and case.on("disable-log-stats"):
         shown = case.shown("enable-per-request-metrics")
         yield Hit(
             "--enable-per-request-metrics needs the statistics that --disable-log-stats"
-            " switches off",
+            " switches off.",
             shown,
-            "drop one of the two",
+            "Drop one of the two.",
         )
     if (case.value("sse-keep-alive-interval") or "").startswith("-"):
         yield Hit(
-            "--sse-keep-alive-interval cannot be negative",
+            "--sse-keep-alive-interval cannot be negative.",
             case.shown("sse-keep-alive-interval"),
-            "0 switches it off",
+            "Set it to 0 to switch it off.",
         )
 
 
@@ -660,7 +663,7 @@ def served_name_first(case: Case) -> Iterator[Hit]:
     named = any(given.name in ("model", "config") for given in case.args.options)
     if first.startswith("-") and "served-model-name" in case.options and not named:
         yield Hit(
-            "with --served-model-name the model has to come first",
+            "With --served-model-name the model has to come first.",
             first,
-            "write vllm serve MODEL --served-model-name NAME",
+            "Write vllm serve MODEL --served-model-name NAME.",
         )

@@ -34,12 +34,12 @@ def floating(case: Case) -> Iterator[Hit]:
     if case.info.moving if case.info else MOVING.fullmatch(case.tag or "latest"):
         local = case.info is not None and case.info.local
         fix = (
-            "note the image's id beside each measurement"
+            "Note the image's id with each measurement."
             if local
-            else "pin it: IMAGE:TAG@sha256:…, from docker image inspect"
+            else "Pin it: IMAGE:TAG@sha256:…, from docker image inspect."
         )
         yield Hit(
-            f"the tag of {case.shown_image} moves, and no digest pins it", case.line.image, fix
+            f"The tag of {case.shown_image} moves, and no digest pins it.", case.line.image, fix
         )
 
 
@@ -63,9 +63,9 @@ def no_digest(case: Case) -> Iterator[Hit]:
     moving = case.info.moving if case.info else MOVING.fullmatch(case.tag or "latest")
     if case.image is not None and not case.digest and not moving:
         yield Hit(
-            f"{case.shown_image} is named by tag only",
+            f"{case.shown_image} is named by tag only.",
             case.line.image,
-            "add its digest: IMAGE:TAG@sha256:…",
+            "Add its digest: IMAGE:TAG@sha256:….",
         )
 
 
@@ -94,9 +94,9 @@ def wrong_processor(case: Case) -> Iterator[Hit]:
         and (amd or (only and "linux/arm64" not in only) or (platform and "arm64" not in platform))
     ):
         yield Hit(
-            f"{case.shown_image} is no image for an Arm processor",
+            f"{case.shown_image} is no image for an Arm processor.",
             platform or case.line.image,
-            "take the tag with -aarch64, or one for both",
+            "Take the tag with -aarch64, or one for both.",
         )
 
 
@@ -124,17 +124,17 @@ def doubled(case: Case) -> Iterator[Hit]:
             edits = (Edit(first.start, second.end + after, ""),)
         again = "vllm serve" if first != second else "vllm"
         if first == second:
-            fix = "--entrypoint vllm before the image, and the words after vllm behind it"
+            fix = "Write --entrypoint vllm before the image, and the words after vllm behind it."
             yield Hit(
-                f"{case.shown_image} starts vllm serve by itself, so 'vllm' is taken for a model",
+                f"{case.shown_image} starts vllm serve by itself, so 'vllm' is taken for a model.",
                 f"vllm serve {again} …",
                 fix,
             )
             return
         yield Hit(
-            f"{case.shown_image} starts vllm serve by itself, and the line says it again",
+            f"{case.shown_image} starts vllm serve by itself, and the line says it again.",
             f"vllm serve {again} …",
-            "delete the words vllm serve, and begin with the model",
+            "Delete the words vllm serve, and begin with the model.",
             edits=edits,
         )
 
@@ -161,9 +161,9 @@ def nothing_serves(case: Case) -> Iterator[Hit]:
     ):
         yield Hit(
             f"{case.shown_image} runs the words after it as they are, and '{words}' starts no"
-            " server",
+            " server.",
             words,
-            "begin with vllm serve MODEL",
+            "Begin with vllm serve MODEL.",
         )
 
 
@@ -188,7 +188,11 @@ def known_bug(case: Case) -> Iterator[Hit]:
         ]
         if all(wanted) and not (bug.fix == "pin a digest" and case.digest):
             source = images.source(bug.source)
-            yield Hit(f"{case.shown_image}: {bug.what}", f"{source.title}, {source.url}", bug.fix)
+            yield Hit(
+                f"{case.shown_image}: {bug.what}.",
+                f"{source.title}, {source.url}",
+                f"{bug.fix[:1].upper()}{bug.fix[1:]}.",
+            )
 
 
 @IMG.rule(
@@ -211,9 +215,9 @@ def not_known(case: Case) -> Iterator[Hit]:
         and not (case.info and case.info.contents.get("vllm") is False)
     ):
         yield Hit(
-            f"which vLLM release {case.shown_image} holds is not known exactly",
+            f"Which vLLM release {case.shown_image} holds is not known exactly.",
             case.line.image,
-            "docker run --rm --entrypoint vllm IMAGE --version, and give it as --release",
+            "Run `docker run --rm --entrypoint vllm IMAGE --version`, and give it as --release.",
         )
 
 
@@ -247,9 +251,9 @@ def loader(case: Case) -> Iterator[Hit]:
     ):
         kind = "image-too-old" if case.info and case.info.contents.get(name) is False else None
         yield Hit(
-            f"{case.shown_image} lacks {name}",
+            f"{case.shown_image} lacks {name}.",
             case.shown("load-format"),
-            "--load-format safetensors, or a newer image",
+            "Use --load-format safetensors, or a newer image.",
             kind=kind,
         )
 
@@ -278,9 +282,9 @@ def ray(case: Case) -> Iterator[Hit]:
     """
     if case.ray and case.image and case.holds("ray") is False and not _installed(case, "ray"):
         yield Hit(
-            f"{case.shown_image} lacks Ray",
+            f"{case.shown_image} lacks Ray.",
             case.shown("distributed-executor-backend"),
-            "--nnodes, --node-rank and --master-addr instead, or an image with Ray",
+            "Use --nnodes, --node-rank and --master-addr instead, or an image with Ray.",
         )
 
 
@@ -311,9 +315,9 @@ def scipy(case: Case) -> Iterator[Hit]:
         and not _installed(case, "scipy")
     ):
         yield Hit(
-            f"{case.family.name} needs scipy, which {case.shown_image} lacks",
+            f"{case.family.name} needs scipy, which {case.shown_image} lacks.",
             case.model,
-            "bash -c 'pip install scipy && vllm serve …', or an image with scipy built in",
+            "Use bash -c 'pip install scipy && vllm serve …', or an image with scipy built in.",
         )
 
 
@@ -341,9 +345,9 @@ def not_vllm(case: Case) -> Iterator[Hit]:
         and not _installed(case, "vllm")
     ):
         yield Hit(
-            f"{case.shown_image} holds no vLLM",
+            f"{case.shown_image} holds no vLLM.",
             case.line.image,
-            "take an image with vLLM, such as nvcr.io/nvidia/vllm",
+            "Take an image with vLLM, such as nvcr.io/nvidia/vllm.",
         )
 
 
@@ -362,9 +366,9 @@ def transformers(case: Case) -> Iterator[Hit]:
     """
     if case.image == "vllm-node" and case.family and case.family.name == "Gemma 4":
         yield Hit(
-            "vllm-node is built with transformers 4, which does not know Gemma 4",
+            "vllm-node is built with transformers 4, which does not know Gemma 4.",
             case.line.image,
-            "the image built with --tf5: vllm-node-tf5",
+            "Use the image built with --tf5: vllm-node-tf5.",
         )
 
 
@@ -387,12 +391,12 @@ def hidden(case: Case) -> Iterator[Hit]:
     if case.contained and case.line.serve is None and (scripted or case.recipe):
         yield Hit(
             f"{case.shown_image} makes vLLM's arguments by a script of its own: options, parsers,"
-            " memory and speculation are not judged",
+            " memory and speculation are not judged.",
             ", ".join(
                 sorted(name for name in case.line.env if not name.startswith(("HF_", "VLLM_API")))[
                     :8
                 ]
             )
             or None,
-            "read `non-default args` in the engine's log, and lint that as a vllm serve line",
+            "Read `non-default args` in the engine's log, and lint that as a vllm serve line.",
         )

@@ -37,10 +37,10 @@ def no_fraction(case: Case) -> Iterator[Hit]:
     ):
         default = case.release.option("gpu-memory-utilization").default
         yield Hit(
-            f"no --gpu-memory-utilization: the default of {default:g} asks for"
-            f" {default * TOTAL_GIB:.0f} GiB, and {POOL}",
+            f"No --gpu-memory-utilization: the default of {default:g} asks for"
+            f" {default * TOTAL_GIB:.0f} GiB, and {POOL}.",
             None,
-            "add --gpu-memory-utilization 0.80 or less, by what the model needs",
+            "Add --gpu-memory-utilization 0.80 or less, by what the model needs.",
             edits=case.append("--gpu-memory-utilization 0.80"),
         )
 
@@ -67,9 +67,9 @@ def fraction(case: Case) -> Iterator[Hit]:
         and (case.number("gpu-memory-utilization") or 0) > REACHABLE
     ):
         yield Hit(
-            f"{case.shown('gpu-memory-utilization')} asks for {asked:.1f} GiB, and {POOL}",
+            f"{case.shown('gpu-memory-utilization')} asks for {asked:.1f} GiB, and {POOL}.",
             case.shown("gpu-memory-utilization"),
-            f"at most {REACHABLE}, or measure MemAvailable: at most MemAvailable / {TOTAL_GIB}",
+            f"Set at most {REACHABLE}, or measure MemAvailable: at most MemAvailable / {TOTAL_GIB}.",
         )
 
 
@@ -87,9 +87,9 @@ def both(case: Case) -> Iterator[Hit]:
     if "kv-cache-memory-bytes" in case.options and "gpu-memory-utilization" in case.options:
         yield Hit(
             "--kv-cache-memory-bytes fixes the KV cache, so --gpu-memory-utilization has no effect"
-            " on it",
+            " on it.",
             case.shown("kv-cache-memory-bytes"),
-            "keep one",
+            "Keep one.",
         )
 
 
@@ -109,9 +109,9 @@ def context(case: Case) -> Iterator[Hit]:
     asked = case.number("max-model-len")
     if asked and not case.context_lifted and (native := case.native_context) and asked > native:
         yield Hit(
-            f"--max-model-len {asked:.0f} is more than the model's {native:,} tokens",
+            f"--max-model-len {asked:.0f} is more than the model's {native:,} tokens.",
             case.shown("max-model-len"),
-            f"at most {native}, or extend the rope with --hf-overrides",
+            f"Set at most {native}, or extend the rope with --hf-overrides.",
         )
 
 
@@ -133,9 +133,9 @@ def no_sequences(case: Case) -> Iterator[Hit]:
     """
     if case.spark and case.serves and "max-num-seqs" not in case.options:
         yield Hit(
-            "no --max-num-seqs: vLLM plans for 256 concurrent sequences",
+            "No --max-num-seqs: vLLM plans for 256 concurrent sequences.",
             None,
-            "add --max-num-seqs 4, or as many as you serve",
+            "Add --max-num-seqs 4, or as many as you serve.",
             edits=case.append("--max-num-seqs 4"),
         )
 
@@ -163,11 +163,11 @@ def graph_sizes(case: Case) -> Iterator[Hit]:
         full = int(seqs) * (tokens + 1)
         if full not in (1, 2, 4) and full % 8:
             yield Hit(
-                f"a full batch has {int(seqs)} × ({tokens} + 1) = {full} tokens, which no captured"
-                " graph size equals",
+                f"A full batch has {int(seqs)} × ({tokens} + 1) = {full} tokens, which no captured"
+                " graph size equals.",
                 f"--max-num-seqs {int(seqs)}, {tokens} draft tokens",
-                "see cudagraph_capture_sizes in the log; choose sequences × (K + 1) as a multiple"
-                " of 8",
+                "See cudagraph_capture_sizes in the log; choose sequences × (K + 1) as a multiple"
+                " of 8.",
             )
 
 
@@ -195,9 +195,9 @@ def large_shm(case: Case) -> Iterator[Hit]:
         return
     if case.spark and large:
         yield Hit(
-            f"--shm-size {size} comes out of the memory that the model needs",
+            f"--shm-size {size} comes out of the memory that the model needs.",
             f"--shm-size {size}",
-            "--ipc=host, or --shm-size 16g",
+            "Use --ipc=host, or --shm-size 16g.",
         )
 
 
@@ -219,9 +219,9 @@ def memory_limit(case: Case) -> Iterator[Hit]:
     """
     if case.spark and (limit := case.line.option("memory")) is not None:
         yield Hit(
-            f"--memory {limit} does not see CUDA memory on GB10",
+            f"--memory {limit} does not see CUDA memory on GB10.",
             f"--memory {limit}",
-            "limit vLLM by its fraction, and watch MemAvailable",
+            "Limit vLLM by its fraction, and watch MemAvailable.",
         )
 
 
@@ -247,9 +247,9 @@ def greedy(case: Case) -> Iterator[Hit]:
     if case.spark and asked and weights and asked > 4 * weights and asked > USABLE_GIB * 0.75:
         yield Hit(
             f"{asked:.0f} GiB for {weights:.0f} GiB of weights leaves {asked - weights:.0f} GiB to"
-            " the KV cache",
+            " the KV cache.",
             case.shown("gpu-memory-utilization"),
-            "plan the KV cache from context and sequences, and lower the fraction",
+            "Plan the KV cache from context and sequences, and lower the fraction.",
         )
 
 
@@ -271,9 +271,9 @@ def large_weights(case: Case) -> Iterator[Hit]:
     weights = case.weights_gib
     if case.value("load-format") == "fastsafetensors" and weights and weights > 0.8 * TOTAL_GIB:
         yield Hit(
-            f"fastsafetensors needs room beside {weights:.0f} GiB of weights",
+            f"Fastsafetensors needs room beside {weights:.0f} GiB of weights.",
             case.shown("load-format"),
-            "--load-format safetensors",
+            "Use --load-format safetensors.",
         )
 
 
@@ -293,9 +293,9 @@ def offload(case: Case) -> Iterator[Hit]:
     for name in ("cpu-offload-gb", "kv-offloading-size"):
         if case.spark and (case.number(name) or 0) > 0:
             yield Hit(
-                f"--{name} moves data into the same memory on a Spark",
+                f"--{name} moves data into the same memory on a Spark.",
                 case.shown(name),
-                "leave it out",
+                "Leave it out.",
                 edits=case.drop(case.options[name]),
             )
 
@@ -317,7 +317,7 @@ def batched_tokens(case: Case) -> Iterator[Hit]:
     if case.spark and (case.number("max-num-batched-tokens") or 0) > 32768:
         yield Hit(
             f"{case.shown('max-num-batched-tokens')} sizes activations that a Spark may not have"
-            " room for",
+            " room for.",
             case.shown("max-num-batched-tokens"),
-            "8192 to 16384",
+            "Set 8192 to 16384.",
         )

@@ -40,9 +40,9 @@ def architecture(case: Case) -> Iterator[Hit]:
     spans = releases.presence("architectures", name)
     if spans:
         yield Hit(
-            f"vLLM {case.version} does not know {name}, which is there {releases.said(spans)}",
+            f"vLLM {case.version} does not know {name}, which is there {releases.said(spans)}.",
             case.model or name,
-            f"take an image with vLLM {spans[-1][0]} or later",
+            f"Take an image with vLLM {spans[-1][0]} or later.",
         )
 
 
@@ -105,20 +105,20 @@ def _no_parser(case: Case, option: str, category: str, name: str) -> tuple[str, 
     built_in = [parser for parser in usual if case.release.has(category, parser)]
     close = difflib.get_close_matches(name, list(case.release.names(category)), n=1)
     if spans:
-        fix = f"it is there {releases.said(spans)}: take another image"
+        fix = f"Take another image: releases {releases.said(spans)} have it."
     elif built_in:
         fix = (
-            f"--{option} {built_in[0]}, which is built in; or name the plug-in file that brings"
-            f" {name}"
+            f"Write --{option} {built_in[0]}, which is built in; or name the plug-in file that brings"
+            f" {name}."
         )
     else:
         fix = (
-            f"did you mean {close[0]}?"
+            f"Write {close[0]}."
             if close
-            else "see sparkbook releases show for what there is"
+            else f"Choose one that `sparkbook releases show {case.version}` lists."
         )
     return (
-        f"vLLM {case.version} has no {option.replace('-', ' ')} '{name}'",
+        f"vLLM {case.version} has no {option.replace('-', ' ')} '{name}'.",
         case.shown(option),
         fix,
     )
@@ -147,9 +147,9 @@ def tools_without_parser(case: Case) -> Iterator[Hit]:
             None,
         )
         yield Hit(
-            "--enable-auto-tool-choice needs --tool-call-parser",
+            "--enable-auto-tool-choice needs --tool-call-parser.",
             case.shown("enable-auto-tool-choice"),
-            f"add --tool-call-parser {usual or 'NAME, the parser of the model’s family'}",
+            f"Add --tool-call-parser {usual or 'NAME, the parser of the model’s family'}.",
             edits=case.append(f"--tool-call-parser {usual}") if usual else (),
         )
 
@@ -169,9 +169,9 @@ def parser_without_tools(case: Case) -> Iterator[Hit]:
     """
     if "tool-call-parser" in case.options and not case.on("enable-auto-tool-choice"):
         yield Hit(
-            "--tool-call-parser does nothing without --enable-auto-tool-choice",
+            "--tool-call-parser does nothing without --enable-auto-tool-choice.",
             case.shown("tool-call-parser"),
-            "add --enable-auto-tool-choice",
+            "Add --enable-auto-tool-choice.",
             edits=case.append("--enable-auto-tool-choice"),
         )
 
@@ -205,9 +205,9 @@ def other_tool_parser(case: Case) -> Iterator[Hit]:
         fitting = set(family.tools) | set().union(*(same.get(tool, set()) for tool in family.tools))
         if name not in fitting:
             yield Hit(
-                f"{family.name} does not write tool calls as '{name}' reads them",
+                f"{family.name} does not write tool calls as '{name}' reads them.",
                 case.shown("tool-call-parser"),
-                f"--tool-call-parser {family.tools[0]}",
+                f"Use --tool-call-parser {family.tools[0]}.",
             )
 
 
@@ -238,9 +238,9 @@ def qwen3_xml(case: Case) -> Iterator[Hit]:
         and case.family.name.startswith("Qwen3.5")
     ):
         yield Hit(
-            "qwen3_xml misreads tool calls of this model",
+            "qwen3_xml misreads tool calls of this model.",
             case.shown("tool-call-parser"),
-            "--tool-call-parser qwen3_coder",
+            "Use --tool-call-parser qwen3_coder.",
         )
 
 
@@ -264,9 +264,9 @@ def other_reasoning_parser(case: Case) -> Iterator[Hit]:
     name, family = case.value("reasoning-parser"), case.family
     if name and family and family.reasoning and name not in family.reasoning:
         yield Hit(
-            f"{family.name} does not think as '{name}' reads it",
+            f"{family.name} does not think as '{name}' reads it.",
             case.shown("reasoning-parser"),
-            f"--reasoning-parser {family.reasoning[0]}",
+            f"Use --reasoning-parser {family.reasoning[0]}.",
         )
 
 
@@ -293,9 +293,9 @@ def thinks(case: Case) -> Iterator[Hit]:
     ):
         yield Hit(
             f"{case.family.name} thinks, and without a reasoning parser the thinking stands in the"
-            " answer",
+            " answer.",
             case.model,
-            f"add --reasoning-parser {case.family.reasoning[0]}",
+            f"Add --reasoning-parser {case.family.reasoning[0]}.",
             edits=case.append(f"--reasoning-parser {case.family.reasoning[0]}"),
         )
 
@@ -323,9 +323,9 @@ def super_v3(case: Case) -> Iterator[Hit]:
         and case.on("enable-auto-tool-choice")
     ):
         yield Hit(
-            "nemotron_v3 and the model's own super_v3 differ where tools are streamed",
+            "nemotron_v3 and the model's own super_v3 differ where tools are streamed.",
             case.shown("reasoning-parser"),
-            "test a streamed tool call; if it fails, mount the super_v3 plug-in and name it",
+            "Test a streamed tool call; if it fails, mount the super_v3 plug-in and name it.",
         )
 
 
@@ -344,9 +344,9 @@ def remote_code_needed(case: Case) -> Iterator[Hit]:
     """
     if case.serves and case.family and case.family.remote_code and not case.on("trust-remote-code"):
         yield Hit(
-            f"{case.family.name} needs --trust-remote-code",
+            f"{case.family.name} needs --trust-remote-code.",
             case.model,
-            "add --trust-remote-code",
+            "Add --trust-remote-code.",
             edits=case.append("--trust-remote-code"),
         )
 
@@ -370,11 +370,11 @@ def remote_code(case: Case) -> Iterator[Hit]:
         and "revision" not in case.options
     ):
         built_in = case.family is not None and case.family.architecture is not None
+        needless = ", which vLLM does not need for this model" if built_in else ""
         yield Hit(
-            "--trust-remote-code runs Python from the model's repository"
-            + (", which vLLM does not need for this model" if built_in else ""),
+            f"--trust-remote-code runs Python from the model's repository{needless}.",
             case.shown("trust-remote-code"),
-            "leave it out; if the start then asks for it, add it with --revision COMMIT",
+            "Leave it out; if the start then asks for it, add it with --revision COMMIT.",
             edits=case.drop(case.options["trust-remote-code"]) if built_in else (),
         )
 
@@ -422,10 +422,10 @@ def not_mounted(case: Case) -> Iterator[Hit]:
             path == volume or path.startswith(f"{volume}/") for volume in volumes
         ):
             yield Hit(
-                f"no volume covers {path}",
+                f"No volume covers {path}.",
                 path,
-                f"add -v FOLDER:{re.sub(r'/[^/]*$', '', path) or '/'}, or put the file below a"
-                " volume",
+                f"Add -v FOLDER:{re.sub(r'/[^/]*$', '', path) or '/'}, or put the file below a"
+                " volume.",
             )
 
 
@@ -467,10 +467,10 @@ def other_draft(case: Case) -> Iterator[Hit]:
                 f" {case.family.architecture}"
             )
         yield Hit(
-            f"the draft {draft} is of {other.name}, the model of {case.family.name} (judged"
-            f" {basis})",
+            f"The draft {draft} is of {other.name}, the model of {case.family.name} (judged"
+            f" {basis}).",
             draft,
-            "take the draft that is made for the model",
+            "Take the draft that is made for the model.",
         )
     elif (
         case.method in ("dflash", "dspark", "eagle3")
@@ -479,10 +479,10 @@ def other_draft(case: Case) -> Iterator[Hit]:
         and sizes[0][0] != sizes[1][0]
     ):
         yield Hit(
-            f"the draft {draft} is made for a model of {sizes[1][0]}B, not {sizes[0][0]}B (judged"
-            " by the names)",
+            f"The draft {draft} is made for a model of {sizes[1][0]}B, not {sizes[0][0]}B (judged"
+            " by the names).",
             draft,
-            "take the draft that is made for the model",
+            "Take the draft that is made for the model.",
         )
 
 
@@ -520,9 +520,9 @@ def draft_not_judged(case: Case) -> Iterator[Hit]:
         if not known
     )
     yield Hit(
-        f"whether the draft {draft} belongs to the model cannot be told: the linter does not know"
-        f" {unknown}",
+        f"Whether the draft {draft} belongs to the model cannot be told: the linter does not know"
+        f" {unknown}.",
         draft,
-        "look at the draft's card for its target; after the start, an acceptance below 5 % means"
-        " that they do not belong together",
+        "Look at the draft's card for its target; after the start, an acceptance below 5 % means"
+        " that they do not belong together.",
     )

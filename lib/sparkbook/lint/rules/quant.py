@@ -33,9 +33,9 @@ def unknown_method(case: Case) -> Iterator[Hit]:
     if method and method.lower() not in case.release.names("quantization"):
         names = sorted(case.release.names("quantization"))
         yield Hit(
-            f"--quantization {method} is no method of this release",
+            f"--quantization {method} is no method of this release.",
             case.shown("quantization"),
-            f"leave it out: the checkpoint says it; methods are {', '.join(names)}",
+            f"Leave it out: the checkpoint says it; methods are {', '.join(names)}.",
         )
 
 
@@ -56,9 +56,9 @@ def mismatch(case: Case) -> Iterator[Hit]:
     method = case.value("quantization")
     if method and case.producer == "compressed-tensors" and method != "compressed-tensors":
         yield Hit(
-            f"the checkpoint is compressed-tensors, so --quantization {method} is refused",
+            f"The checkpoint is compressed-tensors, so --quantization {method} is refused.",
             case.shown("quantization"),
-            "leave --quantization out",
+            "Leave --quantization out.",
             edits=case.drop(case.options["quantization"]),
         )
 
@@ -85,9 +85,9 @@ def name_is_no_format(case: Case) -> Iterator[Hit]:
     if re.fullmatch(r"(awq|gptq)(_marlin)?", method) and case.producer is None:
         yield Hit(
             f"--quantization {method} is refused if the checkpoint's config.json says another"
-            " method, whatever its name says",
+            " method, whatever its name says.",
             case.shown("quantization"),
-            "leave it out: vLLM reads quant_method from config.json",
+            "Leave it out: vLLM reads quant_method from config.json.",
             edits=case.drop(case.options["quantization"]),
         )
 
@@ -110,9 +110,9 @@ def modelopt(case: Case) -> Iterator[Hit]:
     method = case.value("quantization") or ""
     if method.startswith("modelopt") and case.producer == "modelopt":
         yield Hit(
-            f"--quantization {method} is not needed: this release recognizes ModelOpt checkpoints",
+            f"--quantization {method} is not needed: this release recognizes ModelOpt checkpoints.",
             case.shown("quantization"),
-            "leave it out",
+            "Leave it out.",
             edits=case.drop(case.options["quantization"]),
         )
 
@@ -132,9 +132,9 @@ def fp8_for_fp4(case: Case) -> Iterator[Hit]:
     """
     if case.value("quantization") == "fp8" and case.nvfp4 and case.producer != "compressed-tensors":
         yield Hit(
-            "--quantization fp8 is meant for 16-bit weights; this checkpoint is NVFP4 already",
+            "--quantization fp8 is meant for 16-bit weights; this checkpoint is NVFP4 already.",
             case.shown("quantization"),
-            "leave it out",
+            "Leave it out.",
             edits=case.drop(case.options["quantization"]),
         )
 
@@ -157,9 +157,9 @@ def fp8_kv_on_qwen2(case: Case) -> Iterator[Hit]:
         r"qwen2(\.5)?[-_/ ]", case.known_names
     ):
         yield Hit(
-            "an unscaled fp8 KV cache makes models of the Qwen2 family repeat themselves",
+            "An unscaled fp8 KV cache makes models of the Qwen2 family repeat themselves.",
             case.shown("kv-cache-dtype"),
-            "leave the KV cache in 16 bit, and compare a few answers before trying again",
+            "Leave the KV cache in 16 bit, and compare a few answers before trying again.",
         )
 
 
@@ -178,7 +178,7 @@ def fp8_e5m2(case: Case) -> Iterator[Hit]:
     """
     if case.value("kv-cache-dtype") == "fp8_e5m2":
         yield Hit(
-            "fp8_e5m2 is coarser than fp8 and gains nothing on a Spark",
+            "fp8_e5m2 is coarser than fp8 and gains nothing on a Spark.",
             case.shown("kv-cache-dtype"),
-            "--kv-cache-dtype fp8",
+            "Use --kv-cache-dtype fp8.",
         )

@@ -47,9 +47,9 @@ def port(case: Case) -> Iterator[Hit]:
     ):
         _, host, inside, text = ports[0]
         yield Hit(
-            f"the server listens on {listens:.0f}, and docker publishes {inside}",
+            f"The server listens on {listens:.0f}, and docker publishes {inside}.",
             f"-p {text}",
-            f"-p 127.0.0.1:{host}:{listens:.0f}",
+            f"Use -p 127.0.0.1:{host}:{listens:.0f}.",
         )
 
 
@@ -73,9 +73,9 @@ def shared_memory(case: Case) -> Iterator[Hit]:
         and case.line.option("shm-size") is None
     ):
         yield Hit(
-            "neither --ipc=host nor --shm-size: the container has 64 MiB of shared memory",
+            "Neither --ipc=host nor --shm-size: the container has 64 MiB of shared memory.",
             None,
-            "add --ipc=host",
+            "Add --ipc=host.",
         )
 
 
@@ -102,9 +102,9 @@ def restart(case: Case) -> Iterator[Hit]:
             at = case.line.text.find(str(policy), word.start)
             edits = (Edit(at, at + len(str(policy)), "on-failure:3"),) if at >= 0 else ()
         yield Hit(
-            f"--restart {policy} repeats a failing start for ever",
+            f"--restart {policy} repeats a failing start without end.",
             f"--restart {policy}",
-            "--restart on-failure:3, until the recipe has started once",
+            "Use --restart on-failure:3, until the recipe has started once.",
             edits=edits,
         )
 
@@ -140,9 +140,9 @@ def open_port(case: Case) -> Iterator[Hit]:
     if opened and not keyed:
         shown = opened[0] if opened[0].startswith("--") else f"-p {opened[0]}"
         yield Hit(
-            f"{shown} opens the server to the network, without an API key",
+            f"{shown} opens the server to the network, without an API key.",
             shown,
-            "-p 127.0.0.1:8000:8000, or pass VLLM_API_KEY on",
+            "Use -p 127.0.0.1:8000:8000, or pass VLLM_API_KEY on.",
         )
 
 
@@ -165,7 +165,7 @@ def gpu(case: Case) -> Iterator[Hit]:
         or any("nvidia" in d for d in case.line.values("device"))
     )
     if case.contained and case.line.starts and not asked:
-        yield Hit("the container is given no GPU", None, "add --gpus all")
+        yield Hit("The container is given no GPU.", None, "Add --gpus all.")
 
 
 @RUN.rule(
@@ -188,9 +188,9 @@ def no_volume(case: Case) -> Iterator[Hit]:
         and not case.line.values("mount")
     ):
         yield Hit(
-            "no volume: the weights are downloaded into the container and lost with it",
+            "No volume: the weights are downloaded into the container and lost with it.",
             None,
-            "add -v ~/vllm:/models, and serve from there",
+            "Add -v ~/vllm:/models, and serve from there.",
         )
 
 
@@ -208,9 +208,9 @@ def host_network(case: Case) -> Iterator[Hit]:
     """
     if case.line.option("network") == "host" and case.nodes == 1 and not case.ray:
         yield Hit(
-            "--network host, though one machine serves",
+            "--network host, though one machine serves.",
             "--network host",
-            "publish one port instead: -p 127.0.0.1:8000:8000",
+            "Publish one port instead: -p 127.0.0.1:8000:8000.",
         )
 
 
@@ -228,9 +228,9 @@ def privileged(case: Case) -> Iterator[Hit]:
     """
     if case.line.option("privileged") is not None:
         yield Hit(
-            "--privileged gives the container the whole host",
+            "--privileged gives the container the whole host.",
             "--privileged",
-            "take it out; name the devices and capabilities that are needed",
+            "Take it out; name the devices and capabilities that are needed.",
         )
 
 
@@ -249,16 +249,16 @@ def checksum(case: Case) -> Iterator[Hit]:
     for step in case.recipe.prepare if case.recipe else []:
         if step.do == "fetch" and step.sha256 == "unknown" and (step.to or "").endswith(".py"):
             yield Hit(
-                f"{step.to} is fetched without a checksum",
+                f"{step.to} is fetched without a checksum.",
                 step.url,
-                "write its sha256 into the recipe",
+                "Write its sha256 into the recipe.",
             )
     for command in case.line.before:
         if re.search(r"\b(curl|wget)\b.*\.py\b", command) and "sha256" not in command:
             yield Hit(
-                "a Python file is fetched at each start without a checksum",
+                "A Python file is fetched at each start without a checksum.",
                 command,
-                "fetch it once, and check it with sha256sum -c",
+                "Fetch it once, and check it with sha256sum -c.",
             )
 
 
@@ -289,9 +289,9 @@ def cluster(case: Case) -> Iterator[Hit]:
             missing.append("--ulimit memlock=-1")
         if missing:
             yield Hit(
-                f"several machines, and the container lacks {', '.join(missing)}",
+                f"Several machines, and the container lacks {', '.join(missing)}.",
                 None,
-                f"add {' '.join(missing)} on every node",
+                f"Add {' '.join(missing)} on every node.",
             )
 
 
@@ -313,9 +313,9 @@ def ray_monitor(case: Case) -> Iterator[Hit]:
     """
     if case.ray and case.line.env.get("RAY_memory_monitor_refresh_ms") != "0":
         yield Hit(
-            "Ray's memory monitor kills workers at 95 % of the unified memory",
+            "Ray's memory monitor kills workers at 95 % of the unified memory.",
             case.shown("distributed-executor-backend"),
-            "RAY_memory_monitor_refresh_ms=0 on every node",
+            "Set RAY_memory_monitor_refresh_ms=0 on every node.",
         )
 
 
@@ -340,9 +340,9 @@ def loader_over_nodes(case: Case) -> Iterator[Hit]:
     """
     if case.value("load-format") == "fastsafetensors" and (case.ray or case.nodes > 1):
         yield Hit(
-            "fastsafetensors has hung at 0 % over several machines",
+            "The loader fastsafetensors has hung at 0 % over several machines.",
             case.shown("load-format"),
-            "--load-format safetensors",
+            "Use --load-format safetensors.",
         )
 
 
@@ -362,9 +362,9 @@ def per_node(case: Case) -> Iterator[Hit]:
     for name in ("NCCL_IB_GID_INDEX", "VLLM_HOST_IP", "NCCL_IB_HCA"):
         if (case.nodes > 1 or case.ray) and case.line.env.get(name):
             yield Hit(
-                f"{name} belongs to one node, and is fixed on the line",
+                f"{name} belongs to one node, and is fixed on the line.",
                 f"{name}={case.line.env[name]}",
-                "find it on each node, or leave it out",
+                "Find it on each node, or leave it out.",
             )
 
 
@@ -387,9 +387,9 @@ def root_owned(case: Case) -> Iterator[Hit]:
             and case.line.option("user") is None
         ):
             yield Hit(
-                "the container writes into the mounted cache as root",
+                "The container writes into the mounted cache as root.",
                 f"-v {volume}",
-                "download on the host first, and mount it read-only",
+                "Download on the host first, and mount it read-only.",
             )
 
 
@@ -408,9 +408,9 @@ def rm_and_restart(case: Case) -> Iterator[Hit]:
     """
     if case.line.option("rm") is not None and case.line.option("restart") not in (None, "no"):
         yield Hit(
-            "docker refuses --rm together with --restart",
+            "Docker refuses --rm together with --restart.",
             f"--rm --restart {case.line.option('restart')}",
-            "keep one of them",
+            "Keep one of them.",
         )
 
 
@@ -443,9 +443,9 @@ def two_ways(case: Case) -> Iterator[Hit]:
         differing = sorted(name for name in {*mine, *theirs} if mine.get(name) != theirs.get(name))
         if differing:
             yield Hit(
-                f"two lines start {case.model or case.line.option('name')} with different settings",
+                f"Two lines start {case.model or case.line.option('name')} with different settings.",
                 ", ".join(f"--{n}" for n in differing),
-                "keep one, and start from it only",
+                "Keep one, and start from it only.",
             )
 
 
@@ -468,9 +468,9 @@ def installs(case: Case) -> Iterator[Hit]:
             r"==|-r |--requirement", command
         ):
             yield Hit(
-                "a package is installed at each start without a version",
+                "A package is installed at each start without a version.",
                 command,
-                "pin its version, or build it into an image",
+                "Pin its version, or build it into an image.",
             )
 
 
@@ -493,11 +493,11 @@ def node_rank(case: Case) -> Iterator[Hit]:
         for name in ("node-rank", "master-addr"):
             if name not in case.options:
                 yield Hit(
-                    f"--nnodes without --{name}",
+                    f"--nnodes without --{name}.",
                     case.shown("nnodes"),
                     (
-                        f"add --{name}, on every machine its own"
+                        f"Add --{name}, on every machine its own."
                         if name == "node-rank"
-                        else f"add --{name}, the same on every machine"
+                        else f"Add --{name}, the same on every machine."
                     ),
                 )

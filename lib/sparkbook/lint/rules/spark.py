@@ -38,9 +38,9 @@ def gemma4_attention(case: Case) -> Iterator[Hit]:
         and backend != "TRITON_ATTN"
     ):
         yield Hit(
-            f"{backend} has not been able to run the head sizes of Gemma 4",
+            f"{backend} has not been able to run the head sizes of Gemma 4.",
             case.shown("attention-backend"),
-            "leave --attention-backend out",
+            "Leave --attention-backend out.",
             edits=case.drop(case.options["attention-backend"]),
         )
 
@@ -63,13 +63,15 @@ def plain_arch(case: Case) -> Iterator[Hit]:
         value = case.line.env.get(name) or ""
         if re.search(r"(^|[ ;,])12\.1(\+PTX)?($|[ ;,])", value):
             yield Hit(
-                f"{name}={value} compiles for plain sm_121, which has no FP4 conversions",
+                f"{name}={value} compiles for plain sm_121, which has no FP4 conversions.",
                 f"{name}={value}",
-                f"{name}=12.1a, and clear the kernel cache",
+                f"Set {name}=12.1a, and clear the kernel cache.",
             )
     if re.fullmatch(r"sm_121", case.line.env.get("CUTE_DSL_ARCH") or ""):
         yield Hit(
-            "CUTE_DSL_ARCH=sm_121 lacks the suffix", "CUTE_DSL_ARCH=sm_121", "CUTE_DSL_ARCH=sm_121a"
+            "CUTE_DSL_ARCH=sm_121 lacks the suffix.",
+            "CUTE_DSL_ARCH=sm_121",
+            "Set CUTE_DSL_ARCH=sm_121a.",
         )
 
 
@@ -90,9 +92,9 @@ def trtllm(case: Case) -> Iterator[Hit]:
     for name in ("moe-backend", "linear-backend"):
         if case.spark and "trtllm" in (case.value(name) or ""):
             yield Hit(
-                f"{case.shown(name)} has kernels for sm_100 only",
+                f"{case.shown(name)} has kernels for sm_100 only.",
                 case.shown(name),
-                f"leave --{name} out",
+                f"Leave --{name} out.",
                 edits=case.drop(case.options[name]),
             )
 
@@ -115,14 +117,14 @@ def one_gpu(case: Case) -> Iterator[Hit]:
     )
     if case.spark and tensor * pipeline > case.nodes and not case.ray:
         yield Hit(
-            f"{tensor * pipeline:.0f} GPUs are asked for, and {case.nodes} machine has one each",
+            f"{tensor * pipeline:.0f} GPUs are asked for, and {case.nodes} machine has one each.",
             (
                 case.shown("tensor-parallel-size")
                 if tensor > 1
                 else case.shown("pipeline-parallel-size")
             ),
-            "--tensor-parallel-size 1, or --nnodes with --node-rank and --master-addr on each"
-            " machine",
+            "Use --tensor-parallel-size 1, or --nnodes with --node-rank and --master-addr on each"
+            " machine.",
         )
 
 
@@ -151,9 +153,9 @@ def marlin(case: Case) -> Iterator[Hit]:
     ):
         yield Hit(
             "--moe-backend marlin was needed on older images; from 0.24 on the default can be"
-            " faster",
+            " faster.",
             case.shown("moe-backend"),
-            "measure once without it",
+            "Measure once without it.",
         )
 
 
@@ -183,14 +185,14 @@ def unknown_backend(case: Case) -> Iterator[Hit]:
         close = difflib.get_close_matches(name, list(case.release.names("attention_backends")), n=1)
         spans = releases.presence("attention_backends", name)
         fix = (
-            f"it is there {releases.said(spans)}"
+            f"Take an image of the releases that have it: {releases.said(spans)}."
             if spans
-            else f"did you mean {close[0]}?"
+            else f"Write {close[0]}."
             if close
-            else "leave it out"
+            else "Leave it out."
         )
         yield Hit(
-            f"vLLM {case.version} has no attention backend '{name}'",
+            f"vLLM {case.version} has no attention backend '{name}'.",
             case.shown("attention-backend"),
             fix,
         )
@@ -213,9 +215,9 @@ def cuda_12(case: Case) -> Iterator[Hit]:
     """
     if case.image == "vllm/vllm-openai" and "cu13" not in (case.tag or ""):
         yield Hit(
-            f"{case.shown_image} is built with CUDA 12, which has no kernels for GB10",
+            f"{case.shown_image} is built with CUDA 12, which has no kernels for GB10.",
             case.line.image,
-            "a tag with cu130, or a later release",
+            "Take a tag with cu130, or a later release.",
         )
 
 
@@ -244,7 +246,7 @@ def ptxas(case: Case) -> Iterator[Hit]:
     path = case.line.env.get("TRITON_PTXAS_PATH")
     if path and not re.fullmatch(r"/usr/local/cuda(-1[3-9][.\d]*)?/bin/ptxas", path):
         yield Hit(
-            f"TRITON_PTXAS_PATH={path} is not where the images have the toolkit's assembler",
+            f"TRITON_PTXAS_PATH={path} is not where the images have the toolkit's assembler.",
             f"TRITON_PTXAS_PATH={path}",
-            "TRITON_PTXAS_PATH=/usr/local/cuda/bin/ptxas",
+            "Set TRITON_PTXAS_PATH=/usr/local/cuda/bin/ptxas.",
         )

@@ -49,14 +49,14 @@ def method(case: Case) -> Iterator[Hit]:
             case.method, list(case.release.names("spec_methods")), n=1
         )
         fix = (
-            f"it is there {releases.said(spans)}: take such an image"
+            f"Take an image of the releases that have it: {releases.said(spans)}."
             if spans
-            else f"did you mean {close[0]}?"
+            else f"Write {close[0]}."
             if close
-            else "see the methods"
+            else f"Choose one that `sparkbook releases show {case.version}` lists."
         )
         yield Hit(
-            f"vLLM {case.version} has no speculative method '{case.method}'", _shown(case), fix
+            f"vLLM {case.version} has no speculative method '{case.method}'.", _shown(case), fix
         )
 
 
@@ -84,12 +84,12 @@ def unknown_key(case: Case) -> Iterator[Hit]:
         gone = any(until and not releases.at_least(until, case.version) for _, until in spans)
         close = difflib.get_close_matches(key, list(keys), n=1, cutoff=0.8)
         if key == "disable_by_batch_size" and "num_speculative_tokens_per_batch_size" in keys:
-            fix = "num_speculative_tokens_per_batch_size, or fewer draft tokens"
+            fix = "Use num_speculative_tokens_per_batch_size, or fewer draft tokens."
         else:
-            fix = f"did you mean {close[0]}?" if close else "take it out"
+            fix = f"Write {close[0]}." if close else "Take it out."
         when = f", which is there {releases.said(spans)}" if spans else ""
         yield Hit(
-            f"the speculative config has no key '{key}'{when}",
+            f"The speculative config has no key '{key}'{when}.",
             key,
             fix,
             kind="removed-flag" if gone else None,
@@ -114,9 +114,9 @@ def incomplete(case: Case) -> Iterator[Hit]:
         return
     if not case.spec.get("method") and not case.spec.get("model"):
         yield Hit(
-            "the speculative config names neither a method nor a draft model",
+            "The speculative config names neither a method nor a draft model.",
             _shown(case),
-            'add "method"',
+            'Add "method".',
         )
     elif case.method in (
         "dflash",
@@ -126,7 +126,7 @@ def incomplete(case: Case) -> Iterator[Hit]:
         "draft_model",
         "medusa",
     ) and not case.spec.get("model"):
-        yield Hit(f"the method {case.method} needs a draft model", _shown(case), 'add "model"')
+        yield Hit(f"The method {case.method} needs a draft model.", _shown(case), 'Add "model".')
 
 
 @SPEC.rule(
@@ -148,9 +148,9 @@ def many(case: Case) -> Iterator[Hit]:
     limit = 4 if case.mtp else 16 if case.method in _FLASH else 8
     if case.draft_tokens and case.draft_tokens > limit:
         yield Hit(
-            f"{case.draft_tokens} draft tokens are many for {case.method or 'this method'}",
+            f"{case.draft_tokens} draft tokens are many for {case.method or 'this method'}.",
             _shown(case),
-            f"start with {3 if case.mtp else 7} and compare the acceptance of each position",
+            f"Start with {3 if case.mtp else 7} and compare the acceptance of each position.",
         )
 
 
@@ -181,9 +181,9 @@ def fp8_kv(case: Case) -> Iterator[Hit]:
     )
     if case.spark and case.method in _FLASH and fp8:
         yield Hit(
-            f"{case.method} with an fp8 KV cache crashes on GB10 in this release",
+            f"The method {case.method} with an fp8 KV cache crashes on GB10 in this release.",
             case.shown("kv-cache-dtype"),
-            "leave the KV cache in 16 bit, or take an image with vLLM 0.28 or later",
+            "Leave the KV cache in 16 bit, or take an image with vLLM 0.28 or later.",
             edits=case.drop(case.options["kv-cache-dtype"]),
         )
 
@@ -214,9 +214,9 @@ def draft_backend(case: Case) -> Iterator[Hit]:
         and (not case.family or case.family.moe)
     ):
         yield Hit(
-            f"--moe-backend {backend} holds for the draft too, whose experts are not quantized",
+            f"--moe-backend {backend} holds for the draft too, whose experts are not quantized.",
             case.shown("moe-backend"),
-            'add "moe_backend":"triton" to the speculative config',
+            'Add "moe_backend":"triton" to the speculative config.',
         )
 
 
@@ -246,9 +246,9 @@ def many_sequences(case: Case) -> Iterator[Hit]:
     seqs = case.number("max-num-seqs")
     if case.spark and case.method in _FLASH and (seqs is None or seqs > 16):
         yield Hit(
-            f"{case.method} sizes its drafts for {int(seqs) if seqs else 256} sequences",
+            f"The method {case.method} sizes its drafts for {int(seqs) if seqs else 256} sequences.",
             case.shown("max-num-seqs"),
-            "--max-num-seqs 4",
+            "Use --max-num-seqs 4.",
             edits=() if seqs else case.append("--max-num-seqs 4"),
         )
 
@@ -270,9 +270,9 @@ def ngram_async(case: Case) -> Iterator[Hit]:
     """
     if case.method == "ngram" and case.on("async-scheduling"):
         yield Hit(
-            "--async-scheduling is refused with the method ngram",
+            "--async-scheduling is refused with the method ngram.",
             case.shown("async-scheduling"),
-            "leave it out",
+            "Leave it out.",
             edits=case.drop(case.options["async-scheduling"]),
         )
 
@@ -294,9 +294,9 @@ def two_ways(case: Case) -> Iterator[Hit]:
     short = [name for name in ("spec-method", "spec-model", "spec-tokens") if name in case.options]
     if short and "speculative-config" in case.options:
         yield Hit(
-            f"--{short[0]} and --speculative-config both describe the draft",
+            f"--{short[0]} and --speculative-config both describe the draft.",
             _shown(case),
-            "say everything in one of them",
+            "Write everything in one of them.",
         )
 
 
@@ -328,11 +328,11 @@ def assistant_kv(case: Case) -> Iterator[Hit]:
         and (case.value("kv-cache-dtype") or "").startswith("fp8")
     ):
         yield Hit(
-            "a separate MTP draft beside an fp8 KV cache has been seen with an acceptance near"
-            " zero",
+            "A separate MTP draft beside an fp8 KV cache has been seen with an acceptance near"
+            " zero.",
             case.shown("kv-cache-dtype"),
-            "look at the acceptance after 200 drafts; if it is below 5 %, leave the KV cache in"
-            " 16 bit",
+            "Look at the acceptance after 200 drafts; if it is below 5 %, leave the KV cache in"
+            " 16 bit.",
         )
 
 
@@ -354,9 +354,9 @@ def several(case: Case) -> Iterator[Hit]:
     if case.mtp and case.draft_tokens and 1 < case.draft_tokens <= 4:
         yield Hit(
             f"{case.draft_tokens} draft tokens are valid with one MTP layer, which is used again"
-            " for each",
+            " for each.",
             _shown(case),
-            "nothing to change; watch spec_decode_num_accepted_tokens_per_pos",
+            "Change nothing; watch spec_decode_num_accepted_tokens_per_pos.",
         )
 
 
@@ -379,7 +379,7 @@ def no_tokens(case: Case) -> Iterator[Hit]:
         and (case.spec.get("method") or case.spec.get("model"))
     ):
         yield Hit(
-            "the speculative config does not say how many tokens to draft",
+            "The speculative config does not say how many tokens to draft.",
             _shown(case),
-            'add "num_speculative_tokens"',
+            'Add "num_speculative_tokens".',
         )
