@@ -36,3 +36,12 @@ def test_a_file_is_replaced_where_it_is_with_the_mode_it_has(tmp_path):
     write_text(pipe, "through")
     assert os.read(reading, 99) == b"through"
     os.close(reading)
+
+
+def test_a_link_in_the_place_of_the_temporary_file_is_not_followed(tmp_path):
+    victim = tmp_path / "victim"
+    victim.write_text("precious", "utf-8")
+    (tmp_path / f".r.json.{os.getpid()}").symlink_to(victim)
+    write_text(tmp_path / "r.json", "text")
+    assert victim.read_text("utf-8") == "precious"
+    assert (tmp_path / "r.json").read_text("utf-8") == "text"

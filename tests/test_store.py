@@ -168,3 +168,14 @@ def test_a_header_tells_where_its_file_ends(tmp_path):
         file.write_bytes(contents)
         reason = torn(file)
         assert reason is None if word is None else word in (reason or ""), contents
+
+
+@pytest.mark.parametrize("name", ["../../outside", "/outside", "a\0b", ".."])
+def test_a_commit_is_no_path(tmp_path, name):
+    (tmp_path / "outside").mkdir()
+    assert snapshot(tmp_path, "org/name", name.replace("/outside", f"{tmp_path}/outside")) is None
+    refs = tmp_path / "hub" / "models--org--name" / "refs"
+    refs.mkdir(parents=True)
+    (refs.parent / "snapshots").mkdir()
+    (refs / "main").write_text(name.replace("\0", ""))
+    assert snapshot(tmp_path, "org/name") is None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import importlib.util
 import json
 import os
@@ -9,12 +10,14 @@ import signal
 import struct
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
 import pytest
 from sparkbook import weights
 from sparkbook.checkpoint.store import snapshot, torn
+from sparkbook.errors import SparkbookError
 from sparkbook.recipes.schema import Recipe
 from sparkbook.weights import WeightsError, fetch, needed, prune, verify
 
@@ -275,6 +278,13 @@ def test_a_server_without_ranges_begins_again_and_the_file_is_whole(hub):
     assert not verify(recipe(), progress=False).findings
 
 
+def test_a_list_of_files_that_breaks_off_is_read_from_the_front(hub):
+    listing(hub, tags=["x" * 3_000_000])  # pieces are a megabyte
+    hub.fail("/api/models/", times=1, after=2_000_000)
+    get(hub)
+    assert not verify(recipe(), progress=False).findings
+
+
 def test_what_came_before_a_failure_is_kept_for_the_next_fetch(hub, tmp_path):
     digest = next(
         key
@@ -463,8 +473,6 @@ def test_code_that_was_noted_once_may_not_change(hub, tmp_path):
 
 
 def test_code_with_a_checksum_has_to_match_it(hub):
-    import hashlib
-
     right = hashlib.sha256(b"print('parser')\n").hexdigest()
     assert not get(hub, plugin(hub, right)).findings
     assert not get(hub, plugin(hub, right)).findings, "and is left alone where it is there"
@@ -515,13 +523,280 @@ def test_prune_takes_what_was_left_behind_and_keeps_what_is_shared_or_pinned(hub
 
 
 def test_a_recipe_without_weights_to_fetch(hub):
-    from sparkbook.errors import SparkbookError
-
     with pytest.raises(SparkbookError, match="nothing to fetch"):
         get(hub, recipe("tiny-dense"))
 
 
+# ---- several at once
+
+
+def test_two_equal_files_come_once(hub):
+    hub.add("org/twins", {"a.safetensors": shard(2_000_000), "b.safetensors": shard(2_000_000)})
+    (one,) = get(hub, recipe("org/twins")).staged
+    assert one.folder.joinpath("a.safetensors").read_bytes() == shard(2_000_000)
+    digest = hashlib.sha256(shard(2_000_000)).hexdigest()
+    assert len(hub.requests(digest)) == 1
+    own = recipe(prepare=[{"do": "download", "why": "w", "repo": "org/twins", "to": "~/vllm/t"}])
+    get(hub, own)
+    assert [verify(one, progress=False).files for one in (recipe("org/twins"), own)] == [2, 2]
+
+
+def test_two_fetches_at_once_share_the_work(hub):
+    hub.add("org/big", {"config.json": b"{}", "model.safetensors": shard(30_000_000)})
+    start, results = threading.Barrier(2), []
+
+    def one_fetch():
+        start.wait(10)
+        results.append(get(hub, recipe("org/big")).staged[0].files)
+
+    threads = [threading.Thread(target=one_fetch) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert results == [2, 2]
+    assert len(hub.requests(hashlib.sha256(shard(30_000_000)).hexdigest())) == 1
+    assert not verify(recipe("org/big"), progress=False).findings
+
+
+def test_a_server_that_cuts_every_reply_and_begins_again_is_given_up(hub):
+    hub.ranges = False
+    hub.fail(hashlib.sha256(FILES["model-00001-of-00002.safetensors"]).hexdigest(), after=1_000_000)
+    assert refused(hub) == "HUB011"
+
+
+# ---- hostile hubs, recipes and stores
+
+
+def listing(hub, *siblings, **more):
+    """Let the hub answer with a list of files of our own."""
+    commit = hub.repos["org/name"].refs["main"]
+    own = [hub.sibling(name, contents) for name, contents in FILES.items()]
+    answer = {"sha": commit, "siblings": [*own, *siblings], **more}
+    hub.files["/api/models/org/name/revision/main"] = json.dumps(answer).encode()
+
+
+def sibling(name="x.safetensors", **more):
+    return {"rfilename": name, "size": 5, "lfs": {"sha256": "0" * 64}, **more}
+
+
+def tree(folder):
+    """Every file and link below a folder."""
+    return sorted(str(path) for path in folder.rglob("*") if path.is_symlink() or path.is_file())
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("{0}/outside.safetensors", "{0}/outside.py"),
+        *("a\\..\\..\\x.json", "C:\\x.json", "a\0b.json"),
+        *("a\x1b[2J.json", "a\nb.json", "x//y.json", "\\\\host\\share\\x.json"),
+    ],
+)
+@pytest.mark.parametrize("place", ["cache", "folder"])
+def test_a_file_name_that_leads_out_is_refused_before_anything_is_written(
+    hub, tmp_path, name, place
+):
+    listing(hub, sibling(name.format(tmp_path)))
+    prepare = [{"do": "download", "why": "w", "repo": "org/name", "to": "~/vllm/own"}]
+    assert refused(hub, recipe(prepare=prepare if place == "folder" else [])) == "HUB016"
+    assert tree(tmp_path) == []
+    assert not hub.requests("/resolve/")
+
+
+@pytest.mark.parametrize("name", ["../../../../outside.json", "x/../../../../../outside.json"])
+def test_a_file_name_with_steps_upwards_is_none_that_vllm_reads(hub, tmp_path, name):
+    listing(hub, sibling(name))
+    get(hub)
+    assert not [path for path in tree(tmp_path.parent) if "outside" in path]
+    assert verify(recipe(), progress=False).files == NEEDED
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        *(b"", b"<html>Log in</html>", b"[]", b"7", b"null", b"{}", b"[" * 100_000, b"\xff\xfe"),
+        *({"sha": 7}, {"sha": "../../../outside"}, {"sha": None}, {"siblings": {}}),
+        *({"siblings": ["a"]}, {"siblings": [{"size": 1}]}, {"siblings": [sibling(7)]}),
+        *({"siblings": [sibling(size=size)]} for size in ("abc", "5", -5, 1e308, 10**30, None)),
+        *({"siblings": [sibling(lfs={"sha256": x})]} for x in ("../x", 7, None, "0" * 63, "/x")),
+        *({"siblings": [sibling(lfs=None, blobId=x)]} for x in ("../x", 7, None, "0" * 40 + "\n")),
+    ],
+)
+def test_a_reply_that_is_no_list_of_files_is_one_clear_error(hub, tmp_path, answer):
+    if isinstance(answer, bytes):
+        hub.files["/api/models/org/name/revision/main"] = answer
+    else:
+        listing(hub, **answer)
+    assert refused(hub) == "HUB017"
+    assert tree(tmp_path) == []
+
+
+def test_a_reply_without_end_is_ended(hub, monkeypatch):
+    monkeypatch.setattr(weights.reply, "MOST_BYTES", 1000)
+    hub.files["/api/models/org/name/revision/main"] = b" " * 5000
+    assert refused(hub) == "HUB017"
+
+
+def writes_to(server, to, **more):
+    """A recipe that fetches a file to a place of its choice."""
+    server.files["/parser.py"] = b"print('parser')\n"
+    digest = hashlib.sha256(server.files["/parser.py"]).hexdigest()
+    step = {"do": "fetch", "why": "w", "url": f"{server.url}/parser.py", "to": to}
+    return recipe("local-model", prepare=[{**step, "sha256": digest}], **more)
+
+
+OUTSIDE = [
+    *("~/.bashrc", "{0}/.bashrc", "~/vllm/../.bashrc", "~/vllmx", "~", "~/", "~/vllm", "/"),
+    *(".bashrc", "./.bashrc", "", "~/vllm//x", "~/vllm/a\nb", "~/vllm/link/x"),
+    *("~/vllm/hub/models--a--b/blobs/x", "~/vllm/token", "~/vllm/sparkbook-files.json"),
+    *("{0}/store/token", "{0}/store", "~other/.bashrc"),
+]
+
+
+@pytest.mark.parametrize("to", OUTSIDE)
+def test_a_recipe_writes_nowhere_but_in_the_store(hub, tmp_path, monkeypatch, to):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / ".bashrc").write_text("mine")
+    (tmp_path / "vllm").mkdir()
+    (tmp_path / "vllm" / "link").symlink_to("..")
+    before, to = tree(tmp_path), to.format(tmp_path)
+    assert refused(hub, writes_to(hub, to)) == "HUB016"
+    step = {"do": "download", "why": "w", "repo": "org/name", "to": to}
+    assert refused(hub, recipe(prepare=[step])) == "HUB016" or not to
+    assert tree(tmp_path) == before
+    assert (tmp_path / ".bashrc").read_text() == "mine"
+
+
+def test_the_owner_may_allow_a_place_outside(hub, tmp_path):
+    one = writes_to(hub, "~/plugins/parser.py")
+    for allowed in ("plugins/parser.py", "plugins"):
+        (path,) = get(hub, one, allow_outside=[tmp_path / allowed]).prepared
+        assert path.read_bytes() == b"print('parser')\n"
+        path.unlink()
+    with pytest.raises(WeightsError, match="outside"):
+        get(hub, one, allow_outside=[tmp_path / "plugins" / "other.py"])
+    step = {"do": "download", "why": "w", "repo": "org/name", "to": "~/models/name"}
+    get(hub, recipe(prepare=[step]), allow_outside=[tmp_path / "models"])
+    assert verify(recipe(prepare=[step]), progress=False).files == NEEDED
+
+
+def test_the_command_names_the_path_and_takes_the_option(hub, tmp_path, monkeypatch, capsys):
+    from sparkbook import cli
+
+    file = tmp_path / "test.yaml"
+    file.write_text(json.dumps(writes_to(hub, "~/parser.py").model_dump(mode="json")))
+    monkeypatch.setenv("HF_ENDPOINT", hub.url)
+    monkeypatch.setenv("COLUMNS", "200")
+
+    def command(*options):
+        monkeypatch.setattr("sys.argv", ["sparkbook", "weights", "fetch", str(file), *options])
+        with pytest.raises(SystemExit) as end:
+            cli.main()
+        return end.value.code or 0, capsys.readouterr().out
+
+    code, out = command()
+    assert code == 1
+    assert "~/parser.py" in out
+    assert "--allow-outside" in out
+    assert not (tmp_path / "parser.py").exists()
+    assert command("--allow-outside", "~/parser.py")[0] == 0
+    assert (tmp_path / "parser.py").exists()
+
+
+@pytest.mark.parametrize("revision", ["../../../../outside", "/outside", "a\nb"])
+def test_a_revision_is_no_path(hub, tmp_path, revision):
+    commit = hub.repos["org/name"].refs["main"]
+    answer = {"sha": commit, "siblings": [hub.sibling("config.json", FILES["config.json"])]}
+    hub.files[f"/api/models/org/name/revision/{revision}"] = json.dumps(answer).encode()
+    with pytest.raises(SparkbookError):
+        get(hub, recipe(revision=revision))
+    assert not [path for path in tree(tmp_path) if "outside" in path]
+    assert snapshot(tmp_path / "store", "org/name", revision) is None
+
+
+@pytest.mark.parametrize("place", ["blobs", "hub", "snapshots", "part", "lock", "refs"])
+def test_a_link_that_somebody_planted_in_a_shared_store_is_not_followed(hub, tmp_path, place):
+    digest = hashlib.sha256(FILES["model-00001-of-00002.safetensors"]).hexdigest()
+    cache = tmp_path / "store" / "hub" / "models--org--name"
+    victim = tmp_path / "victim"
+    victim.mkdir()
+    link = {
+        "hub": cache.parent,
+        "part": cache / "blobs" / f"{digest}.part",
+        "lock": cache.parent / ".locks" / cache.name / f"{digest}.lock",
+        "refs": cache / "refs" / "main",
+    }.get(place, cache / place)
+    link.parent.mkdir(parents=True)
+    if place in ("part", "lock", "refs"):
+        (victim / "file").write_text("precious")
+        link.symlink_to(victim / "file")
+    else:
+        link.symlink_to(victim)
+    if place in ("part", "refs"):  # the link goes, and the fetch works
+        get(hub)
+        assert not verify(recipe(), progress=False).findings
+    else:
+        assert refused(hub) == "HUB016"
+    assert [path.read_text() for path in victim.iterdir()] == (
+        ["precious"] if place in ("part", "lock", "refs") else []
+    )
+
+
+def test_verify_and_prune_stay_in_the_store(hub, tmp_path):
+    victim = tmp_path / "victim"
+    victim.mkdir()
+    (victim / "old.part").write_text("precious")
+    (one,) = get(hub).staged
+    (one.folder / "extra.json").symlink_to(victim / "old.part")
+    assert [f.rule for f in verify(recipe(), progress=False).findings] == ["HUB016"]
+    hub.add("org/name", {**FILES, "config.json": b"{}"})
+    get(hub)
+    cache = tmp_path / "store" / "hub"
+    (cache / "models--x--y").symlink_to(tmp_path)
+    (cache / "models--a--b").mkdir()
+    (cache / "models--a--b" / "blobs").symlink_to(victim)
+    left = prune([recipe()])
+    assert {path for path, _ in left.paths if victim in path.resolve().parents} == set()
+    left.remove()
+    assert not one.folder.exists()
+    assert (victim / "old.part").read_text() == "precious"
+
+
+def test_a_small_file_that_is_another_than_stated_is_refused(hub):
+    listing(hub)
+    for files in hub.repos["org/name"].commits.values():
+        files["config.json"] = b'{"other": 1, "architectures": ["Llama"]}'[:39]
+    assert refused(hub) == "HUB010"
+
+
 # ---- secrets and rules
+
+
+def test_the_token_does_not_go_to_an_address_that_begins_like_the_hubs(hub):
+    one = writes_to(hub, "~/vllm/parser.py")
+    fetch(one, hub=weights.Hub(hub.url[:-1], TOKEN), progress=False)
+    assert [request.authorization for request in hub.requests("/parser.py")] == [None]
+
+
+def test_a_redirect_to_another_server_is_followed_without_the_token(hub):
+    listing(hub)
+    hub.tokens.add(TOKEN)
+    with hub_module.Hub() as other:
+        other.files["/api/models/org/name/revision/main"] = hub.files.pop(
+            "/api/models/org/name/revision/main"
+        )
+        to = f"{other.url}/api/models/org/name/revision/main"
+        hub.fail("/api/models/", 302, Location=to)
+        get(hub, token=TOKEN)
+        assert [request.authorization for request in other.seen] == [None]
+
+
+def test_a_password_in_the_hubs_address_is_refused_and_not_shown(monkeypatch):
+    monkeypatch.setenv("HF_ENDPOINT", "https://me:secret@mirror.example")
+    with pytest.raises(SparkbookError, match="name or password") as error:
+        weights.Hub()
+    assert "secret" not in str(error.value)
 
 
 def test_the_token_is_in_no_message_and_no_file(hub, tmp_path):

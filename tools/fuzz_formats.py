@@ -38,8 +38,7 @@ _WORDS = """docker run create container vllm serve python3 -m vllm.entrypoints.o
 1e999 .inf 0x1f
 2026-01-01 --- ... \t \ufeff \u2028 \ud800 \x00 é""".split(" ")  # noqa: SIM905 (a list of a hundred quoted words reads worse)
 _KEYS = sorted(
-    set(
-        [
+    {
             "services",
             "image",
             "command",
@@ -169,8 +168,7 @@ _KEYS = sorted(
             "soft",
             "hard",
             "x-a",
-        ]
-    )
+        }
 )
 _VALUES = [
     None,

@@ -1242,11 +1242,20 @@ def weights_fetch(
             "--unpinned", help="Also fetch code that no source gives a checksum of; note it."
         ),
     ] = False,
+    allow_outside: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="PATH",
+            help="Let the recipe write to this file or folder outside the store. Repeatable.",
+        ),
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Download what a recipe reads. Goes on with what was begun. Exit 0 all there, 1 refused or
     failed, 2 unusable.
     """
+    from pathlib import Path
+
     from sparkbook import recipes, weights
     from sparkbook.units import format_bytes, format_seconds
 
@@ -1257,6 +1266,7 @@ def weights_fetch(
             _folder(store),
             workers=workers,
             unpinned=unpinned,
+            allow_outside=[Path(path) for path in allow_outside or ()],
             progress=not as_json and sys.stderr.isatty(),
         )
     except weights.WeightsError as error:
@@ -2025,6 +2035,13 @@ def bench(
     ] = False,
     model: Annotated[str | None, typer.Option(help="Served name; asked for if not given.")] = None,
     label: Annotated[str | None, typer.Option(help="Name of this run, such as a mode.")] = None,
+    recipe: Annotated[
+        str | None,
+        typer.Option(
+            metavar="INPUT",
+            help="What the server runs: no speed above what a Spark's memory allows is believed.",
+        ),
+    ] = None,
     out: Annotated[
         str | None, typer.Option(metavar="FILE", help="Keep the whole result here.")
     ] = None,
@@ -2066,6 +2083,7 @@ def bench(
         "caching": caching,
         "label": label,
         "timeout_s": timeout,
+        "recipe": recipe,
     }
     if tool == "vllm":
         report = commands.obtain_with_vllm(

@@ -113,14 +113,11 @@ def test_every_verb_ends_in_one_line_whatever_the_server_does(hostile):
 
 
 def test_a_server_of_ones_own_is_never_called_ready(hostile):
+    def state(how):
+        return running._answers(Endpoint(hostile.url("all", how)), lambda: True)
+
     with ThreadPoolExecutor(len(MODES)) as pool:
-        states = dict(
-            zip(
-                MODES,
-                pool.map(lambda how: running._answers(Endpoint(hostile.url("all", how))), MODES),
-                strict=True,
-            )
-        )
+        states = dict(zip(MODES, pool.map(state, MODES), strict=True))
     # Whoever answers 200 to whatever is asked is up: `status` asks no more than that.
     assert {how for how, state in states.items() if state == "ready"} == ANSWERS_200
 
@@ -198,6 +195,7 @@ def test_a_token_count_that_is_none_is_unknown(wrong):
         "tokens": None,
         "usage": usage,
         "finish": None,
+        "text_bytes": 0,
         "text": "",
         "error": None,
     }

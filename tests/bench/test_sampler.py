@@ -4,11 +4,11 @@ next look follows.
 
 import socket
 import threading
-import urllib.request
 
 import pytest
 from sparkbook.bench import _sampler
 
+KEY = "the-key-of-a-test"
 GAUGES = b'vllm:num_requests_running{e="0"} 12\nvllm:num_requests_waiting 1\n'
 
 
@@ -30,11 +30,8 @@ def look(answer, drip_s=None):
     with socket.create_server(("127.0.0.1", 0)) as server:
         thread = threading.Thread(target=serve)
         thread.start()
-        opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
         try:
-            return _sampler.engine(
-                opener, f"http://127.0.0.1:{server.getsockname()[1]}/metrics", ""
-            )
+            return _sampler.engine(f"http://127.0.0.1:{server.getsockname()[1]}/metrics", KEY)
         finally:
             done.set()
             thread.join()
@@ -64,3 +61,13 @@ def test_a_page_without_end_is_nothing(monkeypatch):
     assert look(b"HTTP/1.1 200 OK\r\n\r\n" + GAUGES, drip_s=0.02) == {}
     monkeypatch.setattr(_sampler, "MOST_BYTES", 20)
     assert look(b"HTTP/1.1 200 OK\r\n\r\n" + GAUGES) == {}
+
+
+def test_a_redirect_does_not_take_the_key_elsewhere():
+    with socket.create_server(("127.0.0.1", 0)) as stranger:
+        port = stranger.getsockname()[1]
+        answer = f"HTTP/1.1 302 Found\r\nLocation: http://localhost:{port}/\r\n\r\n"
+        assert look(answer.encode()) == {}
+        stranger.settimeout(0.2)
+        with pytest.raises(TimeoutError):
+            stranger.accept()

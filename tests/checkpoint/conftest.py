@@ -59,6 +59,9 @@ class Hub(http.server.ThreadingHTTPServer):
         self.refuse: tuple[int, str] | None = None
         self.sent = 0
         self.asked: list[str] = []
+        self.tokens: list[str | None] = []
+        self.listing: bytes | None = None
+        self.redirect = ""
 
     @property
     def address(self):
@@ -84,6 +87,10 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         self.server.asked.append(
             f"{self.command} {self.path} {self.headers.get('Range') or ''}".strip()
         )
+        self.server.tokens.append(self.headers.get("authorization"))
+        if self.server.redirect and not self.headers["Host"].startswith("localhost"):
+            self._answer(307, Location=self.server.redirect + self.path)
+            return
         if self.server.refuse:
             status, code = self.server.refuse
             self._answer(status, b"{}", **({"X_Error_Code": code} if code else {}))
@@ -91,6 +98,9 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         if self.path.startswith("/api/models/"):
             if re.search(r"/revision/(?!main|v1)", self.path):
                 self._answer(404, b"{}", X_Error_Code="RevisionNotFound")
+                return
+            if self.server.listing is not None:
+                self._answer(200, self.server.listing)
                 return
             files = [
                 {"rfilename": name, "size": len(data)} for name, data in self.server.files.items()

@@ -3,12 +3,19 @@ wrong told in words.
 """
 
 import json
+import struct
 
 import pytest
 from sparkbook.checkpoint import hub as reading
 from sparkbook.errors import SparkbookError
 
 from .conftest import COMMIT, CONFIG, LAYER, PLAIN, safetensors
+
+
+def header(entries):
+    """A safetensors file that has nothing but this header."""
+    text = json.dumps(entries).encode()
+    return struct.pack("<Q", len(text)) + text
 
 
 def test_headers_are_read_and_weights_are_not(hub, api):
@@ -100,3 +107,57 @@ def test_offline_and_unreachable_are_told_apart(hub, api, monkeypatch):
         reading.read("ORG/MODEL", api=HfApi(endpoint="http://127.0.0.1:9", token=False))
     with pytest.raises(SparkbookError, match="no handle"):
         reading.read("a/b/c", api=api)
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        *(b"", b"<html>", b"[]", b"null", b"{}", b"[" * 100_000),
+        *({"sha": 7}, {"sha": "../x"}, {"siblings": {}}, {"siblings": [7]}),
+        *({"siblings": [{"rfilename": "config.json", "size": size}]} for size in ("5", -1, 1e99)),
+    ],
+)
+def test_a_reply_that_is_no_list_of_files(hub, api, answer):
+    hub.listing = (
+        answer
+        if isinstance(answer, bytes)
+        else json.dumps({"sha": COMMIT, "siblings": [], **answer}).encode()
+    )
+    with pytest.raises(SparkbookError, match="no list of the files of ORG/MODEL"):
+        reading.read("ORG/MODEL", api=api)
+
+
+@pytest.mark.parametrize(
+    ("file", "text"),
+    [
+        ("config.json", b"[" * 100_000),
+        ("model.safetensors.index.json", b'{"weight_map": 7}'),
+        ("hf_quant_config.json", b"7"),
+        ("model.safetensors", header({"a": 7})),
+        ("model.safetensors", header({"a": {"dtype": "BF16"}})),
+        ("model.safetensors", header({"a": {"dtype": 7, "shape": [1], "data_offsets": [0, 2]}})),
+        (
+            "model.safetensors",
+            header({"a\x1b[2J": {"dtype": "U8", "shape": ["1"], "data_offsets": [0, 1]}}),
+        ),
+    ],
+)
+def test_files_of_the_wrong_form(hub, api, file, text):
+    hub.files[file] = text
+    with pytest.raises(SparkbookError) as error:
+        reading.read("ORG/MODEL", api=api)
+    assert "\x1b" not in str(error.value)
+
+
+def test_the_token_goes_to_the_hub_and_to_no_other_server(hub):
+    from huggingface_hub import HfApi
+
+    api = HfApi(endpoint=hub.address, token="hf_the_token_of_a_test")
+    reading.read("ORG/MODEL", api=api)
+    assert set(hub.tokens) == {"Bearer hf_the_token_of_a_test"}
+    hub.tokens.clear()
+    # The same server under another name is another origin.
+    hub.redirect = hub.address.replace("127.0.0.1", "localhost")
+    reading.read("ORG/MODEL", api=api)
+    assert hub.tokens[:2] == ["Bearer hf_the_token_of_a_test", None]
+    assert hub.tokens.count(None) == len(hub.tokens) // 2

@@ -7,6 +7,7 @@ import subprocess
 
 import pytest
 from sparkbook.cluster import checks, fabric, nodes, staging
+from sparkbook.errors import SparkbookError
 
 pytestmark = pytest.mark.cluster
 
@@ -139,6 +140,19 @@ def test_staging_makes_another_revision_the_same(two_nodes, tmp_path):
     assert said == ["copying the model from spark-a to spark-b"]
     said.clear()
     assert not staging.stage(inventory, None, place, say=said.append)[1] and not said
+
+
+@pytest.mark.parametrize(
+    "place",
+    [
+        *("~", "/", "~/.ssh", "~/vllm", "~/vllm/", "~/vllm/../.ssh", "/etc", "{store}", "{store}/"),
+        *("{store}/hub", "{store}/hub/x", "~/vllm/hub/models--a/..", "{store}/token", "x"),
+    ],
+)
+def test_a_copy_that_would_empty_another_folder_is_refused(two_nodes, place):
+    inventory = two_nodes.inventory()
+    with pytest.raises(SparkbookError, match=r"refused|outside the model store"):
+        staging.copy(inventory.head, inventory.nodes[1], nodes.Site(host="spark-b"), place)
 
 
 def test_a_file_that_was_changed_has_another_hash(two_nodes, tmp_path):

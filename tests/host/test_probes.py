@@ -645,3 +645,21 @@ def test_the_command_blocks_with_1(tmp_path):
     answer = _sparkbook("--probes", str(file))
     assert answer.exit_code == 1
     assert "Port 8000 is taken by python3 (pid 1)." in answer.output
+
+
+def test_a_hub_that_redirects_gets_the_token_and_nobody_else(servers):
+    from sparkbook.host.probes import get
+
+    home, stranger = servers.urls
+    servers.redirects["/api"] = f"{stranger}/there"
+    assert get(f"{home}/api", "hf_secret")[0] == 200
+    assert servers.tokens == ["Bearer hf_secret", None]
+
+
+def test_a_password_in_the_hubs_address_is_not_sent_and_not_shown(tmp_path):
+    from sparkbook.host.probes import get
+
+    address = "https://me:hunter2@hub.example"
+    found = look(recipe(), access(tmp_path, get=get, HF_TOKEN="hf_x", HF_ENDPOINT=address)).hub
+    assert "name or password" in found.offline
+    assert "hunter2" not in found.model_dump_json()

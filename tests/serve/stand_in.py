@@ -3,7 +3,9 @@ few paths that readiness asks.
 
 STAND_IN_MODE chooses how it misbehaves: `dies` (ends with status 3 after a log line), `hangs`
 (never opens its port), `ignores-term`, `fatal-line` (prints a fatal line and lingers), `forks`
-(starts a child that leaves the process group), `no-tools`.
+(starts a child that leaves the process group), `no-tools`, `late` (as vLLM does, binds its port at
+once and listens when its model is loaded, here when the file STAND_IN_LOADED exists; a failure to
+listen does not end it).
 """
 
 import json
@@ -13,6 +15,7 @@ import subprocess
 import sys
 import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 
 MODE = os.environ.get("STAND_IN_MODE", "")
 ARGUMENTS = sys.argv[1:]
@@ -104,4 +107,15 @@ if MODE == "forks":
         [sys.executable, "-c", "import time; time.sleep(600)"], start_new_session=True
     )
     print(f"child {child.pid}", flush=True)
-ThreadingHTTPServer((HOST, PORT), Handler).serve_forever()
+server = ThreadingHTTPServer((HOST, PORT), Handler, bind_and_activate=False)
+server.server_bind()
+if MODE == "late":
+    print("bound", flush=True)
+    while not Path(os.environ["STAND_IN_LOADED"]).exists():
+        time.sleep(0.05)
+try:
+    server.server_activate()
+except OSError as error:
+    print(f"INFO {error}", flush=True)
+    time.sleep(600)
+server.serve_forever()

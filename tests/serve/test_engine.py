@@ -2,9 +2,12 @@
 the ways it fails.
 """
 
+import json
 import os
 import signal
+import socket
 import subprocess
+import sys
 import threading
 import time
 from pathlib import Path
@@ -15,8 +18,8 @@ import pytest
 from sparkbook import recipes, serve
 from sparkbook.errors import SparkbookError
 from sparkbook.metrics import Metrics
-from sparkbook.serve import embedded, smollm2
-from sparkbook.serve.process import port_is_free
+from sparkbook.serve import embedded, running, smollm2
+from sparkbook.serve.process import free_port, port_is_free
 from sparkbook.serve.ready import NotReady
 
 pytestmark = pytest.mark.engine
@@ -195,3 +198,58 @@ def test_a_chapter_that_finds_no_server_starts_one_and_stops_it(cache, monkeypat
     assert gone(processes)
     assert port_is_free(server.engine.port)
     assert time.monotonic() - begin < 240
+
+
+def test_a_stranger_that_takes_the_port_while_the_model_loads(cache, stranger, monkeypatch):
+    """vLLM binds its port seconds before it listens; whoever listens first gets the port."""
+    monkeypatch.setenv("VLLM_API_KEY", "key-of-the-test")
+    engine = embedded.start("embedded/tiny-dense", ready=False)
+    deadline = time.monotonic() + 60
+    while not bound(engine.port) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    with stranger(engine.port, "tiny-dense") as requests:
+        with pytest.raises(NotReady, match=r"port failed: process \d+ .* not the server that was"):
+            engine.wait_ready(deadline_s=120)
+        assert requests == []
+    assert not engine.running and not engine.key_file.exists()
+
+
+def bound(port):
+    """Whether a socket is bound to the port, listening or not."""
+    with socket.socket() as probe:
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            return True
+    return False
+
+
+def test_two_starts_at_once_of_one_recipe_on_one_port(cache):
+    port = str(free_port())
+    command = [
+        *(Path(sys.executable).with_name("sparkbook"), "serve", "embedded/tiny-dense"),
+        *("--port", port, "--no-watchdog", "--json"),
+    ]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    both = [subprocess.Popen(command, **pipes) for _ in range(2)]
+    try:
+        while not (ended := [one for one in both if one.poll() is not None]):
+            time.sleep(0.05)
+        (loser,) = ended
+        winner = both[1 - both.index(loser)]
+        out, err = loser.communicate()
+        assert loser.returncode == 1 and not out and len(err.splitlines()) == 1
+        assert f"http://127.0.0.1:{port} is taken by tiny-dense-{port}" in err
+        printed = ""
+        while not printed.rstrip().endswith("}"):
+            printed += winner.stdout.readline()
+        answer = json.loads(printed)
+        (server,) = running.status(None)
+        assert (server.name, server.state) == (answer["name"], "ready")
+        assert Path(answer["key"]).exists()
+        assert running.stop(None, answer["name"]) == answer["name"]
+        assert winner.wait(30) == 1
+    finally:
+        for process in both:
+            process.kill()
+            process.communicate()

@@ -12,6 +12,7 @@ import time
 import psutil
 import pytest
 from sparkbook.recipes.schema import Capabilities
+from sparkbook.serve import folders, process
 from sparkbook.serve.endpoint import Endpoint
 from sparkbook.serve.engine import EngineError
 from sparkbook.serve.process import ProcessEngine, free_port, port_is_free
@@ -86,6 +87,78 @@ def test_second_start_on_the_same_port_is_refused_and_the_first_goes_on(stand_in
         with pytest.raises(EngineError, match="is taken"):
             ProcessEngine(launch, stand_in, name="small", port=port)
         assert first.endpoint.served_models() == ["small"]
+
+
+@pytest.fixture
+def late(stand_in, tmp_path, monkeypatch):
+    """The stand-in binds its port at once and listens when this file exists."""
+    monkeypatch.setenv("STAND_IN_MODE", "late")
+    monkeypatch.setenv("STAND_IN_LOADED", str(tmp_path / "loaded"))
+    return tmp_path / "loaded"
+
+
+def bound(log_file, within_s=20):
+    deadline = time.monotonic() + within_s
+    while "bound" not in log_file.read_text() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert "bound" in log_file.read_text()
+
+
+@pytest.mark.parametrize("loaded", [False, True])
+def test_a_stranger_on_the_port_is_not_ready_and_never_gets_the_key(
+    stand_in, launch, late, stranger, monkeypatch, loaded
+):
+    monkeypatch.setenv("VLLM_API_KEY", "key-of-the-test")
+    engine = ProcessEngine(launch, stand_in, name="small", grace_s=1)
+    bound(engine.log_file)
+    processes = descendants(engine)
+    with stranger(engine.port) as requests:
+        if loaded:  # it can't listen, and stays
+            late.touch()
+        said = []
+        with pytest.raises(NotReady) as error:
+            engine.wait_ready(deadline_s=30, progress=said.append)
+    assert error.value.message.startswith(f"port failed: process {os.getpid()} (")
+    assert f"listens on 127.0.0.1:{engine.port}, not the server" in error.value.message
+    assert "\n" not in str(error.value) and not error.value.stages and not said
+    assert requests == []
+    assert gone(processes) and not engine.key_file.exists()
+
+
+def test_of_two_starts_at_once_the_loser_touches_nothing(stand_in, launch, late):
+    port = free_port()
+    with ProcessEngine(launch, stand_in, name="small", port=port) as winner:
+        bound(winner.log_file)  # and does not listen yet: the port looks free
+        assert port_is_free(port)
+        before = {file: file.read_text() for file in winner.folder.iterdir()}
+        for name in ("small", "other"):
+            with pytest.raises(EngineError, match=rf"{port} is taken by small-{port}"):
+                ProcessEngine(launch, stand_in, name=name, port=port)
+        assert {file: file.read_text() for file in winner.folder.iterdir()} == before
+        assert list(winner.folder.parent.iterdir()) == [winner.folder]
+        late.touch()
+        winner.wait_ready(Capabilities(structured_output=False))
+
+
+def test_an_engine_that_has_ended_leaves_the_next_ones_files(stand_in, launch, monkeypatch):
+    monkeypatch.setenv("STAND_IN_MODE", "dies")
+    port = free_port()
+    first = ProcessEngine(launch, stand_in, name="small", port=port)
+    first._guard.wait(20)
+    monkeypatch.delenv("STAND_IN_MODE")
+    with ProcessEngine(launch, stand_in, name="small", port=port) as second:
+        first.stop()
+        assert second.folder == first.folder
+        assert second.key_file.exists() and (second.folder / "engine.json").exists()
+        second.wait_ready(Capabilities(structured_output=False))
+
+
+def test_a_start_that_fails_leaves_no_key_and_no_record(stand_in, launch, monkeypatch):
+    monkeypatch.setattr(process.sys, "executable", str(stand_in / "nothing"))
+    with pytest.raises(EngineError, match="can't be started"):
+        ProcessEngine(launch, stand_in, name="small", port=free_port())
+    (folder,) = folders.all_folders()
+    assert [file.name for file in folder.iterdir()] == ["server.log"]
 
 
 def test_missing_model_folder(stand_in, launch):

@@ -16,11 +16,11 @@ import pytest
 from sparkbook import cli
 from sparkbook.errors import SparkbookError
 from sparkbook.recipes.schema import Capabilities
-from sparkbook.serve import launcher, running
-from sparkbook.serve import process as process_module
+from sparkbook.serve import folders, launcher, running
 from sparkbook.serve.endpoint import own_key
+from sparkbook.serve.identity import Stranger
 from sparkbook.serve.launcher import Wish
-from sparkbook.serve.process import ProcessEngine
+from sparkbook.serve.process import ProcessEngine, free_port
 
 COMMAND = Path(sys.executable).with_name("sparkbook")
 
@@ -66,21 +66,48 @@ def test_two_of_one_name_are_told_apart(stand_in, launch):
         assert two.running and not one.running
 
 
+def test_a_stranger_on_its_port_is_no_state_ready_and_gets_no_key(
+    stand_in, launch, stranger, monkeypatch
+):
+    monkeypatch.setenv("STAND_IN_MODE", "hangs")
+    with ProcessEngine(launch, stand_in, name="small") as engine:
+        assert running.status(None)[0].state == "starting"
+        with pytest.raises(SparkbookError, match="does not listen at"):
+            running.endpoint(None, "small")
+        with stranger(engine.port) as requests:
+            assert running.status(None)[0].state == "port taken"
+            with pytest.raises(Stranger):
+                running.endpoint(None, "small")
+            assert running.stop(None, "small") == engine.name
+            assert requests == []
+
+
+def test_a_step_of_the_clock_loses_no_server(stand_in, launch, monkeypatch):
+    with ProcessEngine(launch, stand_in, name="small") as engine:
+        engine.wait_ready(Capabilities(structured_output=False))
+        began = psutil.Process.create_time
+        monkeypatch.setattr(psutil.Process, "create_time", lambda process: began(process) + 3600)
+        assert [server.name for server in running.status(None)] == [engine.name]
+        assert list(running.logs(None, engine.name))
+        assert running.stop(None, engine.name) == engine.name
+
+
 def test_a_dead_guard_is_not_mistaken_for_a_new_process(stand_in, launch):
     with ProcessEngine(launch, stand_in, name="small") as engine:
         record = json.loads((engine.folder / "engine.json").read_text())
-        (engine.folder / "engine.json").write_text(json.dumps({**record, "pid": os.getpid()}))
+        record["process"]["pid"] = os.getpid()
+        (engine.folder / "engine.json").write_text(json.dumps(record))
         assert running.status(None) == []
 
 
 def test_logs_of_running_engines_are_kept(stand_in, launch, monkeypatch):
-    monkeypatch.setattr(process_module, "_LOGS_KEPT", 1)
+    monkeypatch.setattr(folders, "_LOGS_KEPT", 1)
     with ProcessEngine(launch, stand_in, name="oldest") as oldest:
         for number in range(3):
             ProcessEngine(launch, stand_in, name=f"short-{number}").stop()
         assert oldest.log_file.exists()
-        folders = sorted(folder.name.rsplit("-", 1)[0] for folder in oldest.folder.parent.iterdir())
-        assert folders == ["oldest", "short-1", "short-2"]
+        names = sorted(folder.name.rsplit("-", 1)[0] for folder in oldest.folder.parent.iterdir())
+        assert names == ["oldest", "short-1", "short-2"]
 
 
 def test_kill_ends_the_whole_group_at_once(stand_in, launch, monkeypatch):
@@ -177,10 +204,10 @@ def test_a_server_in_the_foreground(run, stand_in):
         key = Path(answer["key"]).read_text()
         listed = json.loads(run("status", "--json").stdout)["servers"]
         assert [(one["served"], one["state"]) for one in listed] == [("small", "ready")]
-        assert "INFO stand-in" in run("logs", "small").stdout
+        assert "INFO stand-in" in run("logs", answer["name"]).stdout
         assert key not in told + json.dumps(listed)
         if end == "stop":
-            assert "is stopped" in run("stop", "small").stdout
+            assert "is stopped" in run("stop", answer["name"]).stdout
             assert server.wait(20) == 1  # it was ended by somebody else
         else:
             server.send_signal(signal.SIGINT)
@@ -189,6 +216,98 @@ def test_a_server_in_the_foreground(run, stand_in):
         server.stdout.close()
         server.stderr.close()
         assert "No server was started here." in run("status").stdout
+
+
+@pytest.fixture
+def two_at_once(stand_in, tmp_path, monkeypatch):
+    """Makes two `sparkbook serve` of one model on one port, with keys of their own, that don't
+    listen yet; with one cache, or with one each, as two users have.
+    """
+    monkeypatch.setenv("STAND_IN_MODE", "late")
+    monkeypatch.setenv("STAND_IN_LOADED", str(tmp_path / "loaded"))
+    started = []
+
+    def start(port, caches):
+        line = f"vllm serve {stand_in} --served-model-name small"
+        for number in range(2):
+            cache = tmp_path / f"cache-{number % caches}"
+            started.append(
+                subprocess.Popen(
+                    [COMMAND, "serve", line, "--port", port, "--no-watchdog", "--json"],
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.PIPE,
+                    text=True,
+                    env={
+                        **os.environ,
+                        "SPARKBOOK_CACHE": str(cache),
+                        "VLLM_API_KEY": f"key-{number}",
+                    },
+                )
+            )
+        return started
+
+    yield start
+    for process in started:
+        process.terminate()
+        process.communicate()
+
+
+def until(condition, within_s=60):
+    """Wait for a condition and return what it returns."""
+    deadline = time.monotonic() + within_s
+    while not (value := condition()):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    return value
+
+
+@pytest.mark.parametrize("caches", [1, 2])
+def test_two_servers_at_once_on_one_port(run, two_at_once, tmp_path, monkeypatch, caches):
+    """One is ready; the other says why not, and nothing is left of it. With two caches no lock
+    keeps the second from starting.
+    """
+
+    def bound():
+        logs = [file.read_text() for file in tmp_path.glob("*/engines/*/server.log")]
+        return len(logs) == caches and all("bound" in log for log in logs)
+
+    def ended():
+        return [process for process in both if process.poll() is not None]
+
+    port = str(free_port())
+    both = two_at_once(port, caches)
+    until(bound)
+    if caches == 1:
+        until(ended)  # it is refused while the port still looks free
+    (tmp_path / "loaded").touch()
+    (loser,) = until(ended)
+    winner = both[1 - both.index(loser)]
+    printed = ""
+    while not printed.rstrip().endswith("}"):
+        printed += winner.stdout.readline()
+    answer = json.loads(printed)
+
+    out, err = loser.communicate()
+    assert loser.returncode == 1 and not out and "Traceback" not in err
+    (error,) = [line for line in err.splitlines() if line.startswith("sparkbook: ")]
+    assert f"127.0.0.1:{port}" in error and "was started here" in error
+    assert Path(answer["key"]).read_text() == f"key-{both.index(winner)}"
+    assert "INFO stand-in" in Path(answer["log"]).read_text()
+    assert len(list(tmp_path.glob("*/engines/*/engine.json"))) == 1
+    assert len(list(tmp_path.glob("*/engines/*/api-key"))) == 1
+    (server,) = [
+        process
+        for process in psutil.process_iter(["cmdline"])
+        if str(tmp_path / "model") in (process.info["cmdline"] or ())
+        and "stand_in.py" in " ".join(process.info["cmdline"])
+        and "_guard.py" not in " ".join(process.info["cmdline"])
+    ]
+    assert psutil.Process(winner.pid) in server.parents()
+
+    monkeypatch.setenv("SPARKBOOK_CACHE", str(Path(answer["log"]).parents[2]))
+    (listed,) = json.loads(run("status", "--json").stdout)["servers"]
+    assert (listed["name"], listed["state"]) == (answer["name"], "ready")
+    run("stop", answer["name"])
 
 
 def test_ctrl_c_while_it_starts_leaves_nothing(stand_in, monkeypatch):

@@ -162,3 +162,14 @@ def test_a_password_in_an_address_is_refused_and_not_shown(url):
     with pytest.raises(SparkbookError, match="leave it out") as error:
         serve.Endpoint(url)
     assert "word@" not in str(error.value)
+
+
+def test_a_redirect_takes_neither_key_nor_prompt_to_another_server(servers):
+    from sparkbook.serve.endpoint import Endpoint
+    from sparkbook.serve.stream import StreamError, stream_chat
+
+    home, stranger = servers.urls
+    servers.redirects["/v1/chat/completions"] = f"{stranger}/there"
+    with pytest.raises(StreamError):
+        stream_chat(Endpoint(home, "m", api_key="the-key"), "the prompt", max_tokens=1)
+    assert servers.tokens == ["Bearer the-key"]

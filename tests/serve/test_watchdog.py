@@ -5,6 +5,7 @@ import threading
 import pytest
 from sparkbook.serve.endpoint import Endpoint
 from sparkbook.serve.faults import DockerFault
+from sparkbook.serve.process import free_port
 from sparkbook.serve.watchdog import Eyes, Limits, Sample, Watchdog, guard, judge
 from sparkbook.units import GIB
 
@@ -146,3 +147,10 @@ def test_no_start_below_the_floor():
     with pytest.raises(DockerFault, match="DOCK403"):
         guard(lambda: None, None, floor=1 << 60)
     assert guard(lambda: None, None, floor=1).limits.floor == 1
+
+
+def test_the_watch_sends_no_key(stranger):
+    port = free_port()
+    with stranger(port) as requests:
+        guard(lambda: None, Endpoint(f"http://127.0.0.1:{port}", "x", "key"), floor=1).step()
+    assert requests == [None]

@@ -108,13 +108,13 @@ def host(state: dict[str, float]) -> dict[str, object]:
     }
 
 
-def engine(opener: urllib.request.OpenerDirector, url: str, key: str) -> dict[str, object]:
+def engine(url: str, key: str) -> dict[str, object]:
     """Requests that run and wait; nothing where no such page comes: one bad look is not the end of
     looking.
     """
     found: dict[str, float] = {}
     try:
-        with opener.open(
+        with OPENER.open(
             urllib.request.Request(url, headers={"Authorization": f"Bearer {key}"} if key else {}),
             timeout=WHOLE_S,
         ) as reply:
@@ -135,12 +135,21 @@ def engine(opener: urllib.request.OpenerDirector, url: str, key: str) -> dict[st
     return dict(found)
 
 
+class _NoRedirect(urllib.request.HTTPRedirectHandler):
+    """Follows no redirect: urllib would send the key along, whoever is there."""
+
+    def redirect_request(self, *_: object) -> None:
+        return None
+
+
+OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}), _NoRedirect())
+
+
 def main() -> None:
     """Sample until the parent is gone."""
     interval = float(sys.argv[1])
     url = sys.argv[2] if len(sys.argv) > 2 else ""
     key = os.environ.pop("SPARKBOOK_SAMPLER_KEY", "")
-    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     local = "--remote" not in sys.argv
     latest: dict[int, list[str]] = {}
     if local:
@@ -154,7 +163,7 @@ def main() -> None:
             **(host(state) if local else {}),
         }
         if url:
-            seen.update(engine(opener, url, key))
+            seen.update(engine(url, key))
         print(json.dumps(seen), flush=True)  # noqa: T201
         time.sleep(interval)
 

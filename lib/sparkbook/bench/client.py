@@ -283,8 +283,8 @@ def record(reply: Reply, keep_text: bool = True) -> dict[str, Any]:
     unknown.
 
     Keys: index, slot, begin (clock), scheduled (clock), status, error, ttfr, ttft, ttfo, end,
-        stamps (one a step), tokens (of each
-    step, where token ids came), usage, finish, text, events.
+        stamps (one a step), tokens (of each step, where token ids came), usage, finish, text,
+        text_bytes (of what was streamed: answer, thoughts and tool calls), events.
     """
     begin = reply.begin
     result: dict[str, Any] = {
@@ -303,6 +303,7 @@ def record(reply: Reply, keep_text: bool = True) -> dict[str, Any]:
         "usage": None,
         "finish": None,
         "text": "",
+        "text_bytes": 0,
         "events": 0,
     }
     if reply.reads:
@@ -352,23 +353,12 @@ def _read_steps(reply: Reply, result: dict[str, Any], keep_text: bool) -> None:
             done = True
             continue
         seen += 1
-        try:
-            value = json.loads(data)
-        except (ValueError, RecursionError):
-            result["error"] = f"an event is not JSON: {data[:120].decode('utf-8', 'replace')}"
-            continue
-        if not isinstance(value, dict) or "error" in value or value.get("object") == "error":
-            result["error"] = f"the stream says: {_message(value)}"
-            continue
-        if isinstance(value.get("usage"), dict):
-            result["usage"] = value["usage"]
-        choices = value.get("choices")
-        if not choices:
+        choice = _choice(data, result)
+        if choice is None:
             continue
         since = stamp - begin
         if result["ttfr"] is None:
             result["ttfr"] = round(since, 6)
-        choice = choices[0]
         delta = choice.get("delta") or {}
         answer = delta.get("content") or choice.get("text")
         thought = delta.get("reasoning") or delta.get("reasoning_content")
@@ -387,8 +377,9 @@ def _read_steps(reply: Reply, result: dict[str, Any], keep_text: bool) -> None:
             result["ttft"] = round(since, 6)
         if result["ttfo"] is None and (answer or calls):
             result["ttfo"] = round(since, 6)
-        if keep_text:
-            texts.extend(part for part in (thought, answer) if part)
+        texts.extend(part for part in (thought, answer) if part)
+        if calls:
+            result["text_bytes"] += len(json.dumps(calls))
     if result["error"] is None and not done and result["finish"] is None:
         result["error"] = (
             "the stream ended in the middle"
@@ -406,7 +397,27 @@ def _read_steps(reply: Reply, result: dict[str, Any], keep_text: bool) -> None:
     else:
         result["stamps"] = stamps
     result["events"] = seen
-    result["text"] = "".join(texts)
+    text = "".join(texts)
+    result["text_bytes"] += len(sound(text).encode())
+    result["text"] = text if keep_text else ""
+
+
+def _choice(data: bytes, result: dict[str, Any]) -> Any:
+    """The first choice of an event; None where it has none. Its usage, or what is wrong with it,
+    is put into the result.
+    """
+    try:
+        value = json.loads(data)
+    except (ValueError, RecursionError):
+        result["error"] = f"an event is not JSON: {data[:120].decode('utf-8', 'replace')}"
+        return None
+    if not isinstance(value, dict) or "error" in value or value.get("object") == "error":
+        result["error"] = f"the stream says: {_message(value)}"
+        return None
+    if isinstance(value.get("usage"), dict):
+        result["usage"] = value["usage"]
+    choices = value.get("choices")
+    return choices[0] if choices else None
 
 
 def _told(reply: Reply) -> str:
@@ -442,8 +453,8 @@ async def run(
 
     Returns:
         `records`, and about the client itself: `begin` (clock), `cpu_s` while it measured,
-            `parse_cpu_s` afterwards, `reads`,
-        `lag_p99_s` (how late the loop was), `interrupted`.
+            `parse_cpu_s` afterwards, `reads`, `lag_p99_s` (how late the loop was), `clock_apart_s`
+            (by how much the time of day went further than the clock), `interrupted`.
     """
     loop = asyncio.get_running_loop()
     context = ssl.create_default_context() if job.get("tls") else None
@@ -516,7 +527,7 @@ async def run(
     gc.freeze()
     gc.disable()
     lags: list[float] = []
-    begin_cpu, begin = time.process_time(), clock()
+    begin_cpu, begin, begin_day = time.process_time(), clock(), time.time()
     until = begin + job["seconds"] if job.get("seconds") else None
     following = iter(range(len(requests)))
 
@@ -578,7 +589,7 @@ async def run(
     finally:
         watcher.cancel()
         stopped.cancel()
-    cpu = time.process_time() - begin_cpu
+    cpu, apart = time.process_time() - begin_cpu, time.time() - begin_day - (clock() - begin)
     for connection in opened_ever:
         connection.close()
     await asyncio.sleep(0)
@@ -593,6 +604,7 @@ async def run(
         "reads": sum(len(reply.reads) for reply in replies),
         "events": sum(r["events"] for r in records),
         "lag_p99_s": round(lags[min(len(lags) - 1, int(0.99 * len(lags)))], 6) if lags else None,
+        "clock_apart_s": round(apart, 6),
         "interrupted": stop.is_set(),
     }
     gc.enable()

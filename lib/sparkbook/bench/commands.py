@@ -16,6 +16,7 @@ from sparkbook.bench import exchange, gate, load, tables
 from sparkbook.bench.results import Report
 from sparkbook.errors import SparkbookError
 from sparkbook.findings import Findings
+from sparkbook.plan import request
 from sparkbook.serve.endpoint import Endpoint, key_from_environment
 from sparkbook.util.files import write_text
 
@@ -39,7 +40,8 @@ def obtain(
 
     Args:
         source: an address, or a file that `exchange.read` knows: ours, or another tool's.
-        options: fields of `load.Plan`; lists as words with commas.
+        options: fields of `load.Plan`; lists as words with commas. `recipe`: what the server was
+            started with, as `plan.request.read` takes it.
         model: the served name; the first that the server lists where it is not given.
         bar: draw a progress bar on standard error.
         out, form: where and how the result will be kept: what is wrong with them is said before the
@@ -49,7 +51,14 @@ def obtain(
         SparkbookError: an option can't be used, or nothing answers.
     """
     _check_form(form)
+    options = dict(options)
+    recipe = options.pop("recipe", None)
     if not source.startswith(("http://", "https://")):
+        if recipe:
+            raise SparkbookError(
+                f"--recipe can't be used with a result file: '{source}' was judged when it was"
+                " measured"
+            )
         if not Path(source).is_file():
             raise SparkbookError(
                 f"'{source}' is neither an address such as http://127.0.0.1:8000 nor a result file"
@@ -66,9 +75,10 @@ def obtain(
         }
     )
     _check_target(out, form, sum(1 for _ in plan.rows()))
+    setup = request.read(recipe) if recipe else None
     endpoint = _server(source, model)
     with _bar(bar) as progress:
-        return load.measure(endpoint, plan, progress=progress)
+        return load.measure(endpoint, plan, progress=progress, setup=setup)
 
 
 def _server(url: str, model: str | None = None) -> Endpoint:
@@ -137,7 +147,12 @@ def obtain_with_vllm(
         )
     unused = [
         f"--{name}"
-        for name, option in (("rate", "rates"), ("seconds", "seconds"), ("caching", "caching"))
+        for name, option in (
+            ("rate", "rates"),
+            ("seconds", "seconds"),
+            ("caching", "caching"),
+            ("recipe", "recipe"),
+        )
         if options.get(option)
     ]
     if unused:

@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from sparkbook.bench import gate, load, telemetry
-from sparkbook.bench.gate import Seen
 from sparkbook.bench.results import Cell, Client, Engine, Report, Request, Summary, WarmUp, figures
+from sparkbook.bench.roof import Roof
+from sparkbook.bench.seen import Seen
 from sparkbook.findings import Finding
 from sparkbook.metrics import Metrics
 
@@ -30,7 +31,6 @@ def request(
     ttft: float = 0.1,
     step: float = 0.02,
     tokens: int = 64,
-    text: str = TEXT,
     **more: Any,
 ) -> Request:
     """The n-th request; times in seconds."""
@@ -49,7 +49,7 @@ def request(
         "id_tokens": tokens,
         "count_from": "usage",
         "finish": "length",
-        "text": text,
+        "text": f"{TEXT} He opened gate {n}.",
     }
     return Request(**{**values, **more})
 
@@ -165,6 +165,29 @@ def drafts(length: float, **more: Any) -> dict[str, Engine]:
 
 LOOP = "and so on and " * 40
 
+_SMALL = Roof(step_bytes=1.5e9, token_flops=24e9)
+
+
+def everyone(cell: Changes = None, **changes: Any) -> Seen:
+    """The sound measurement with the same change of each request."""
+    return seen([request(n, **changes) for n in range(16)], cell=cell)
+
+
+def repeating(text: str, count: int) -> list[Request]:
+    """Sixteen requests, so many of them answered with the same text."""
+    return [request(n, text=text) if n < count else request(n) for n in range(16)]
+
+
+def told(**changes: Any) -> Seen:
+    """The sound measurement with figures that its requests do not give."""
+    sound = seen().cell.figures
+    return seen(cell={"figures": sound.model_copy(update=changes)})
+
+
+def prompts(words: int) -> tuple[str, ...]:
+    """Sixteen prompts of so many words."""
+    return tuple(" ".join(["word"] * (words - 1) + [f"n{n}"]) for n in range(16))
+
 
 def rows(slow: float, fast: float) -> Report:
     """One request at a time and sixteen, with the tok/s of a request."""
@@ -248,8 +271,8 @@ CASES: dict[str, tuple[Seen | Report, Seen | Report]] = {
     "BENCH304": (seen(spread(1.12)), seen(spread(1.03))),
     "BENCH305": (seen([request(n) for n in range(7)]), seen([request(n) for n in range(8)])),
     "BENCH306": (
-        seen([request(n, tokens=7) for n in range(16)]),
-        seen([request(n, tokens=20) for n in range(16)]),
+        seen([request(n, tokens=7, finish="stop") for n in range(16)]),
+        seen([request(n, tokens=20, finish="stop") for n in range(16)]),
     ),
     "BENCH307": (seen(earlier=frozenset({"prompt 3"})), seen(earlier=frozenset({"prompt 99"}))),
     "BENCH308": (rows(119.0, 165.0), rows(119.0, 125.0)),
@@ -262,10 +285,75 @@ CASES: dict[str, tuple[Seen | Report, Seen | Report]] = {
         seen(cell={"client": Client(lag_p99_s=0.003)}),
     ),
     "BENCH311": (
-        seen([request(n, text=LOOP if n < 10 else TEXT) for n in range(16)]),
-        seen([request(n, text=LOOP if n < 2 else TEXT) for n in range(16)]),
+        seen(repeating(LOOP, 10)),
+        seen(repeating(LOOP, 2)),
     ),
     "BENCH312": (seen(cell={"interrupted": True}), seen()),
+    "BENCH401": (
+        everyone(output_tokens=64_000_000),
+        seen(cell={"max_tokens": 128}, requests=[request(n, finish="stop") for n in range(16)]),
+    ),
+    "BENCH402": (
+        everyone(text="Yes.", stamps_s=[0.1, 1.36], id_tokens=None, chunk_tokens=None),
+        everyone(text="Yes."),
+    ),
+    "BENCH403": (
+        everyone(output_tokens=16, id_tokens=None, chunk_tokens=None, finish="stop"),
+        everyone(
+            engine(generation_tokens=960),
+            output_tokens=60,
+            id_tokens=None,
+            chunk_tokens=None,
+            finish="stop",
+        ),
+    ),
+    "BENCH404": (
+        seen(roof=Roof(step_bytes=28e9, token_flops=28e9)),
+        seen(roof=Roof(step_bytes=28e9, token_flops=28e9, drafted=7)),
+    ),
+    "BENCH405": (
+        seen([request(n, ttft=0.002) for n in range(16)], roof=_SMALL),
+        seen([request(n, ttft=0.004) for n in range(16)], roof=_SMALL),
+    ),
+    "BENCH406": (seen(cell=engine(prompt_tokens=4096)), seen(cell=engine(prompt_tokens=970))),
+    "BENCH407": (seen(cell=engine(first_tokens=24)), seen(cell=engine(first_tokens=16))),
+    "BENCH408": (seen(prompts=prompts(300)), seen(prompts=prompts(80))),
+    "BENCH409": (
+        seen([request(n, ttft=0.0) for n in range(16)]),
+        seen([request(n, ttft=0.002) for n in range(16)]),
+    ),
+    "BENCH410": (
+        everyone(stamps_s=[0.1, 0.14, 0.12, *(0.1 + 0.02 * i for i in range(3, 64))]),
+        everyone(stamps_s=[0.1, 0.13, 0.13, *(0.1 + 0.02 * i for i in range(3, 64))]),
+    ),
+    "BENCH411": (everyone(latency_s=1.0), everyone(latency_s=1.4)),
+    "BENCH412": (told(duration_s=2.0), told(duration_s=5.5)),
+    "BENCH413": (told(out_tok_s=387.0), told(out_tok_s=185.0)),
+    "BENCH414": (everyone(finish=None), everyone(finish="stop")),
+    "BENCH415": (
+        everyone(engine(generation_tokens=640), tokens=40),
+        everyone(engine(generation_tokens=640), tokens=40, finish="stop"),
+    ),
+    "BENCH416": (
+        seen(cell=engine(drafts=100, drafted=400, accepted=420)),
+        seen(cell=engine(drafts=100, drafted=400, accepted=399)),
+    ),
+    "BENCH417": (
+        seen(cell=engine(per_position=[0.8, 0.9])),
+        seen(cell=engine(per_position=[0.9, 0.8])),
+    ),
+    "BENCH418": (seen(cell=engine(prefix_hits=1.3)), seen(cell=engine(prefix_hits=0.08))),
+    "BENCH419": (seen(cell=engine(queue_s=-0.5)), seen(cell=engine(queue_s=0.5))),
+    "BENCH420": (
+        everyone(text=TEXT),
+        seen(repeating(TEXT, 3)),
+    ),
+    "BENCH421": (
+        seen(cell={"client": Client(events=1024, clock_apart_s=3600.0)}),
+        seen(cell={"client": Client(events=1024, clock_apart_s=0.02)}),
+    ),
+    "BENCH422": (told(completed=20), seen()),
+    "BENCH423": (seen(speculating(3)), seen(speculating(3), cell=drafts(3.01))),
 }
 
 
@@ -343,6 +431,17 @@ def show(example: Seen | Report) -> str:
         mine, other = ([of(r) for r in e.cell.requests] for e in (example, sound))
         if mine != other:
             lines.append(f"{name}: " + "  ".join(map(_short, mine)))
+    given = figures(example.cell.requests, 4).model_dump()
+    lines += [
+        f"figures.{name}: {_short(value)}"
+        for name, value in example.cell.figures.model_dump().items()
+        if value != given[name]
+    ]
+    if example.roof:
+        lines.append(f"roof: {example.roof}")
+    words = [[len(text.split()) for text in e.prompts] for e in (example, sound)]
+    if words[0] != words[1]:
+        lines.append("words of the prompt: " + "  ".join(map(str, words[0])))
     repeated = [text for text in example.prompts if text in example.earlier]
     lines += [f"sent before: {', '.join(repeated)}"] if repeated else []
     lines += ["a counter of /metrics fell"] if example.restarted else []
@@ -358,6 +457,11 @@ _SHOWN: dict[str, Callable[[Request], Any]] = {
     "tokens by ids": lambda r: r.id_tokens,
     "events": lambda r: len(r.stamps_s),
     "end of the text": lambda r: "…" + (r.text or "")[-14:],
+    "finish reason": lambda r: r.finish,
+    "shortest step, ms": lambda r: min(0.0, *r.step_gaps_s) * 1000 if r.step_gaps_s else 0.0,
+    "last token after the end, s": lambda r: (
+        max(0.0, round(r.stamps_s[-1] - (r.latency_s or 0.0), 3)) if r.stamps_s else 0.0
+    ),
     "error": lambda r: r.error,
 }
 

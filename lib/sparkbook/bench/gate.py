@@ -15,29 +15,12 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from sparkbook.bench import stats
+from sparkbook.bench import possible, stats
 from sparkbook.bench.results import Cell, Report, Verdict
-from sparkbook.bench.telemetry import Trace, known
+from sparkbook.bench.seen import Answer, Judge, Seen
+from sparkbook.bench.telemetry import known
 from sparkbook.findings import Finding, Findings, Severity
 from sparkbook.util import own_yaml
-
-
-@dataclass(frozen=True)
-class Seen:
-    """All that a cell is judged by.
-
-    Attributes:
-        cell: requests, figures, warm-up, client and the engine's own counters.
-        trace: the machine around it; None where there was no telemetry.
-        prompts: the texts that were sent; earlier: those of earlier rows, for repetitions.
-        restarted: the engine's counters fell, so it was started anew meanwhile.
-    """
-
-    cell: Cell
-    trace: Trace | None = None
-    prompts: tuple[str, ...] = ()
-    earlier: frozenset[str] = frozenset()
-    restarted: bool = False
 
 
 @dataclass(frozen=True)
@@ -56,7 +39,7 @@ class Rule:
     text: str
     example: str
     reason: str = ""
-    judge: Callable[[Seen], Answer | None] | None = None
+    judge: Judge | None = None
 
     @property
     def address(self) -> str:
@@ -104,16 +87,11 @@ def page(rule: Rule) -> str:
     )
 
 
-Answer = tuple[Severity, str, str]
-"""Severity, message and evidence."""
-
-_JUDGES: dict[str, Callable[[Seen], Answer | None]] = {}
+_JUDGES: dict[str, Judge] = dict(possible.JUDGES)
 
 
-def _rule(
-    code: str,
-) -> Callable[[Callable[[Seen], Answer | None]], Callable[[Seen], Answer | None]]:
-    def add(judge: Callable[[Seen], Answer | None]) -> Callable[[Seen], Answer | None]:
+def _rule(code: str) -> Callable[[Judge], Judge]:
+    def add(judge: Judge) -> Judge:
         _JUDGES[code] = judge
         return judge
 
@@ -339,7 +317,7 @@ def _restarted(seen: Seen) -> Answer | None:
 def _server_count(seen: Seen) -> Answer | None:
     told = seen.cell.engine.generation_tokens if seen.cell.engine else None
     mine = seen.cell.figures.output_tokens
-    if told is None or not mine or seen.cell.figures.failed or seen.cell.interrupted:
+    if told is None or mine is None or seen.cell.figures.failed or seen.cell.interrupted:
         return None
     # vLLM counts a token when it is made, usage when the text is cut: one a request may differ.
     if abs(told - mine) <= max(_AGREE * mine, seen.cell.figures.completed):
@@ -634,7 +612,9 @@ def _load() -> dict[str, Rule]:
 
 
 RULES: dict[str, Rule] = _load()
-"""The gate's rules by code. 1xx: the machine. 2xx: the engine. 3xx: the method."""
+"""The gate's rules by code. 1xx: the machine. 2xx: the engine. 3xx: the method. 4xx: figures that
+cannot be (`possible`).
+"""
 
 
 def judge(seen: Seen) -> Findings:

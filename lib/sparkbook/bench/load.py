@@ -19,10 +19,10 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from sparkbook.bench import gate, prompts, telemetry
+from sparkbook.bench import gate, prompts, roof, telemetry
 from sparkbook.bench.results import (
     Cell,
     Client,
@@ -33,10 +33,14 @@ from sparkbook.bench.results import (
     agreement,
     figures,
 )
+from sparkbook.bench.roof import Roof
 from sparkbook.errors import SparkbookError
 from sparkbook.metrics import Metrics
 from sparkbook.metrics.diagnose import Deltas, deltas
 from sparkbook.serve.endpoint import Endpoint
+
+if TYPE_CHECKING:
+    from sparkbook.plan.memory import Setup
 
 Progress = Callable[[str, int, int | None], None]
 """Called with a description, the requests that are done, and how many there will be (None: until
@@ -210,8 +214,10 @@ class Bench:
         worker: Worker,
         source: telemetry.Source | None,
         progress: Progress | None,
+        roof: Roof | None = None,
     ):
         self.endpoint, self.plan, self.worker, self.source = endpoint, plan, worker, source
+        self.roof = roof
         self.progress = progress or (lambda text, done, total: None)
         self.salt = plan.salt if plan.salt is not None else secrets.token_hex(4)
         self.vllm_fields = True
@@ -405,10 +411,13 @@ class Bench:
             last = max((r["begin"] + (r["end"] or 0) for r in outcome["records"]), default=end)
             trace = self.source.trace(outcome["begin"], last).since(quiet)
             result.machine = trace.summary()
-        sent = tuple(chosen[r["index"]].text for r in outcome["records"])
+        sent = tuple(chosen[r["index"]].text for r in _in_order(outcome))
         full = result.model_copy(update={"requests": requests_of(outcome, chosen, True)})
         gate.stamp(
-            result, gate.judge(gate.Seen(full, trace, sent, frozenset(self.sent), restarted))
+            result,
+            gate.judge(
+                gate.Seen(full, trace, sent, frozenset(self.sent), restarted, roof=self.roof)
+            ),
         )
         self.sent.update(sent)
         return result
@@ -432,6 +441,7 @@ def measure(
     *,
     source: telemetry.Source | None = None,
     progress: Progress | None = None,
+    setup: Setup | None = None,
 ) -> Report:
     """Measure an endpoint.
 
@@ -440,6 +450,8 @@ def measure(
         plan: what to measure.
         source: telemetry; None looks at this machine and at the engine, once a second.
         progress: called as requests are answered.
+        setup: what the server was started with: on a machine whose memory bandwidth is known, no
+            figure above what both allow is believed.
 
     Returns:
         All rows, each with its verdict. Ctrl-C ends the run early: rows measured until then are in
@@ -460,8 +472,14 @@ def measure(
         label=plan.label,
         seed=plan.seed,
     )
+    limit = roof.of(setup, report.machine) if setup else None
+    if setup and limit is None:
+        report.notes.append(
+            "Speeds were not compared with what memory allows: this machine is no Spark, or the"
+            " model's size is not known."
+        )
     with source or telemetry.Live(endpoint) as looking, Worker() as worker:
-        bench = Bench(endpoint, plan, worker, looking, progress)
+        bench = Bench(endpoint, plan, worker, looking, progress, limit)
         report.salt = None if plan.caching else bench.salt
         try:
             report.cold = bench.cold()
@@ -552,13 +570,20 @@ def requests_of(
     outcome: dict[str, Any], chosen: Sequence[prompts.Prompt], keep_text: bool
 ) -> list[Request]:
     """The client's records as requests, in the order in which they were sent."""
-    records = sorted(outcome["records"], key=lambda r: (r["begin"], r["index"]))
+    records = _in_order(outcome)
     first = records[0]["begin"] if records else 0.0
     return [_request(record, chosen[record["index"]].id, first, keep_text) for record in records]
 
 
+def _in_order(outcome: dict[str, Any]) -> list[dict[str, Any]]:
+    """The client's records in the order in which they were sent."""
+    return sorted(outcome["records"], key=lambda r: (r["begin"], r["index"]))
+
+
 def _request(record: dict[str, Any], prompt: str, first: float, keep_text: bool) -> Request:
     usage = record["usage"] or {}
+    details = usage.get("prompt_tokens_details")
+    details = details if isinstance(details, dict) else {}
     told = _count(usage.get("completion_tokens"))
     by_ids = sum(record["tokens"]) if record["tokens"] else None
     count = told if told is not None else by_ids
@@ -580,11 +605,13 @@ def _request(record: dict[str, Any], prompt: str, first: float, keep_text: bool)
         prompt_tokens=_count(usage.get("prompt_tokens")),
         output_tokens=count,
         id_tokens=by_ids,
+        cached_tokens=_count(details.get("cached_tokens")),
         count_from=(
             "usage" if told is not None else "token ids" if by_ids is not None else "unknown"
         ),
         finish=record["finish"],
         text=record["text"] if keep_text else None,
+        text_bytes=record["text_bytes"],
         error=record["error"],
     )
 

@@ -54,6 +54,8 @@ class Request(_Model):
             tells neither.
         count_from: where `output_tokens` comes from.
         id_tokens: tokens by ids, where both are told.
+        cached_tokens: of the prompt, from the prefix cache, where `usage` tells it.
+        text_bytes: UTF-8 bytes of what was streamed: answer, thoughts and tool calls.
     """
 
     prompt: str
@@ -69,9 +71,11 @@ class Request(_Model):
     prompt_tokens: int | None = None
     output_tokens: int | None = None
     id_tokens: int | None = None
+    cached_tokens: int | None = None
     count_from: Literal["usage", "token ids", "unknown"] = "unknown"
     finish: str | None = None
     text: str | None = None
+    text_bytes: int | None = None
     error: str | None = None
 
     @property
@@ -296,13 +300,14 @@ class WarmUp(_Model):
 
 class Client(_Model):
     """The measuring client itself: CPU while measuring and while taking the events apart
-    afterwards, and how late its loop was.
+    afterwards, how late its loop was, and by how much the time of day went further than its clock.
     """
 
     events: int | None = None
     cpu_s: float | None = None
     parse_cpu_s: float | None = None
     lag_p99_s: float | None = None
+    clock_apart_s: float | None = None
 
 
 class Engine(_Model):

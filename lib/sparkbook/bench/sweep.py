@@ -114,7 +114,7 @@ def _thin(report: Report) -> Report:
             [request.stamps_s[0], request.stamps_s[-1]] if len(request.stamps_s) > 1 else []
         )
         request.chunk_tokens = request.chunk_tokens[:1] if request.chunk_tokens else None
-        request.text = None
+        request.text = request.text_bytes = None
     return thin
 
 

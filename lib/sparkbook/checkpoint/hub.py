@@ -1,5 +1,8 @@
 """Reads a checkpoint on the Hugging Face hub without its weights: config files, and headers of
 safetensors files by range requests.
+
+huggingface_hub says which hub, which token and what a refusal means. The replies are read here,
+through the schema of `reply` and within limits, and the token goes to the hub's origin only.
 """
 
 from __future__ import annotations
@@ -8,18 +11,24 @@ import contextlib
 import importlib
 import importlib.util
 import json
+import struct
 from collections.abc import Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
+from urllib.parse import quote
 
+from sparkbook.checkpoint import reply, tensors
 from sparkbook.checkpoint.local import build
 from sparkbook.checkpoint.values import Checkpoint
 from sparkbook.errors import SparkbookError
+from sparkbook.util import origins
+from sparkbook.util.inside import checked
 
 if TYPE_CHECKING:
     from huggingface_hub import HfApi
 
 TIMEOUT_S = 30.0
+_MOST_JSON = 2**26  # bytes of a config or an index
+_FIRST = 100_000  # bytes that hold most files' headers
 
 
 def read(name: str, revision: str | None = None, api: HfApi | None = None) -> Checkpoint:
@@ -63,35 +72,66 @@ def read_range(api: HfApi, name: str, file: str, commit: str, begin: int, end: i
     """Bytes begin to end (exclusive) of a repository's file, and no others. Raises SparkbookError
     as `read` does.
     """
-    from huggingface_hub import hf_hub_url
-    from huggingface_hub.utils import get_session, hf_raise_for_status
-
     if begin == end:
         return b""
-    with _told(api, name, commit):
-        url = hf_hub_url(name, file, revision=commit, endpoint=api.endpoint)
-        headers = {
-            **api._build_hf_headers(),
-            "range": f"bytes={begin}-{end - 1}",
-            "accept-encoding": "identity",
-        }
-        with get_session().stream(
-            "GET", url, headers=headers, timeout=TIMEOUT_S, follow_redirects=True
-        ) as answer:
-            if answer.status_code >= 400:
-                answer.read()
-            hf_raise_for_status(answer)
-            if answer.status_code != 206:
-                raise SparkbookError(
-                    f"{api.endpoint} sends the whole of {file} instead of the part asked for: fetch"
-                    f" {name} first"
-                )
-            data = answer.read()
+    path = f"{name}/resolve/{commit}/{quote(file)}"
+    with _told(api, name, commit), _answer(api, path, range=f"bytes={begin}-{end - 1}") as answer:
+        if answer.status_code != 206:
+            raise SparkbookError(
+                f"{api.endpoint} sends the whole of {file} instead of the part asked for: fetch"
+                f" {name} first"
+            )
+        data = _whole(answer, f"{name}: the part of {file}", end - begin)
     if len(data) != end - begin:
         raise SparkbookError(
             f"{name}: {file} is cut off: {len(data)} of {end - begin} bytes from {begin} on; try"
             " again"
         )
+    return data
+
+
+def read_header(api: HfApi, name: str, file: str, found: Files, first: int = _FIRST) -> bytes:
+    """The first bytes of a safetensors file: at least all of its header, where it has one.
+
+    Args:
+        first: bytes to begin with; 8 read nothing but the header, and take one request more.
+
+    Raises:
+        SparkbookError: as `read`.
+    """
+    size, commit = found.sizes[file], found.commit
+    start = read_range(api, name, file, commit, 0, min(first, size))
+    length = struct.unpack("<Q", start[:8])[0] if len(start) >= 8 else 0
+    if len(start) < 8 + length <= size and length <= tensors.MAX_HEADER:
+        start += read_range(api, name, file, commit, len(start), 8 + length)
+    return start
+
+
+@contextlib.contextmanager
+def _answer(api: HfApi, path: str, **headers: str) -> Iterator[Any]:
+    """The hub's answer to a GET, which is no refusal; the caller's token goes to the hub only."""
+    from huggingface_hub.utils import get_session, hf_raise_for_status
+
+    known = api._build_hf_headers()
+    token = known.pop("authorization", "").removeprefix("Bearer ")
+    with origins.get(
+        get_session(),
+        f"{api.endpoint}/{path}",
+        home=api.endpoint,
+        token=token,
+        headers={**known, "accept-encoding": "identity", **headers},
+        timeout=TIMEOUT_S,
+    ) as answer:
+        hf_raise_for_status(answer)
+        yield answer
+
+
+def _whole(answer: Any, what: str, most: int) -> bytes:
+    data = bytearray()
+    for piece in answer.iter_raw(2**20):
+        data += piece
+        if len(data) > most:
+            raise SparkbookError(f"{what} is longer than the {most} bytes that it may have")
     return bytes(data)
 
 
@@ -132,8 +172,6 @@ def _told(api: HfApi, name: str, revision: str | None) -> Iterator[None]:
         raise SparkbookError(
             f"{name} can't be read: HF_HUB_OFFLINE is set; unset it, or give a local folder"
         ) from None
-    except (errors.NotASafetensorsRepoError, errors.SafetensorsParsingError) as error:
-        raise SparkbookError(f"{name}: {str(error).splitlines()[0]}") from None
     except errors.HfHubHTTPError as error:
         status = getattr(error.response, "status_code", "no status")
         hint = {
@@ -160,9 +198,21 @@ def _network_errors() -> tuple[type[Exception], ...]:
 
 
 def _files(api: HfApi, name: str, revision: str | None) -> Files:
-    info = api.model_info(name, revision=revision, files_metadata=True, timeout=TIMEOUT_S)
+    from huggingface_hub.utils import validate_repo_id
+
+    validate_repo_id(name)
+    at = f"/revision/{quote(revision, safe='')}" if revision else ""
+    with _answer(api, f"api/models/{name}{at}?blobs=true") as answer:
+        text = _whole(answer, f"the list of the files of {name}", reply.MOST_BYTES)
+    try:
+        info = reply.listing(text)
+    except SparkbookError as error:
+        raise SparkbookError(
+            f"{api.endpoint} answers with no list of the files of {name} ({error}): compare"
+            " HF_ENDPOINT with the hub's address"
+        ) from None
     commit = info.sha
-    sizes = {file.rfilename: file.size for file in info.siblings or []}
+    sizes = {file.rfilename: file.size or 0 for file in info.siblings}
     if "config.json" not in sizes:
         raise SparkbookError(
             f"{name} has no config.json, so it is no checkpoint in Hugging Face's layout"
@@ -171,7 +221,7 @@ def _files(api: HfApi, name: str, revision: str | None) -> Files:
     names = sorted(file for file in sizes if file.endswith(".safetensors") and "/" not in file)
     if "model.safetensors.index.json" in sizes:
         index = _json(api, name, "model.safetensors.index.json", commit)
-        named = {str(file) for file in index.get("weight_map", {}).values()}
+        named = {str(file) for file in _weight_map(index).values()}
         if missing := sorted(named - set(names)):
             raise SparkbookError(
                 f"{name}: {len(missing)} files of its index are missing, such as {missing[0]}"
@@ -186,33 +236,31 @@ def _files(api: HfApi, name: str, revision: str | None) -> Files:
         if "hf_quant_config.json" in sizes
         else None
     )
-    return Files(commit, config, hf_quant, {file: sizes[file] or 0 for file in names})
+    return Files(commit, config, hf_quant, {checked(file): sizes[file] for file in names})
 
 
 def _read(api: HfApi, name: str, revision: str | None) -> Checkpoint:
-    commit, config, hf_quant, sizes = _files(api, name, revision)
-    headers = []
-    for file in sizes:
-        found = api.parse_safetensors_file_metadata(name, file, revision=commit)
-        headers.append(
-            {
-                tensor: {
-                    "dtype": str(entry.dtype),
-                    "shape": list(entry.shape),
-                    "data_offsets": list(entry.data_offsets),
-                }
-                for tensor, entry in found.tensors.items()
-            }
-        )
-    source = f"headers of the files at {api.endpoint}/{name}/tree/{commit}"
-    return build(name, config, hf_quant, headers, list(sizes.items()), commit, source)
+    found = _files(api, name, revision)
+    headers = [
+        tensors.parse_header(read_header(api, name, file, found), f"{name}/{file}")
+        for file in found.sizes
+    ]
+    source = f"headers of the files at {api.endpoint}/{name}/tree/{found.commit}"
+    sizes = list(found.sizes.items())
+    return build(name, found.config, found.hf_quant, headers, sizes, found.commit, source)
 
 
-def _json(api: HfApi, name: str, file: str, revision: str | None) -> dict[str, Any]:
-    path = api.hf_hub_download(name, file, revision=revision)
+def _weight_map(index: dict[str, Any]) -> dict[str, Any]:
+    named = index.get("weight_map")
+    return named if isinstance(named, dict) else {}
+
+
+def _json(api: HfApi, name: str, file: str, commit: str) -> dict[str, Any]:
+    with _answer(api, f"{name}/resolve/{commit}/{file}") as answer:
+        text = _whole(answer, f"{name}: {file}", _MOST_JSON)
     try:
-        value = json.loads(Path(path).read_text("utf-8"))
-    except ValueError:
+        value = json.loads(text)
+    except (ValueError, RecursionError):
         raise SparkbookError(f"{name}: {file} is not JSON") from None
     if not isinstance(value, dict):
         raise SparkbookError(f"{name}: {file} holds no JSON object")

@@ -6,14 +6,24 @@ import hashlib
 import json
 import os
 import shlex
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import BinaryIO
 
 from sparkbook.checkpoint.bandwidth import bytes_per_token
 from sparkbook.recipes import Recipe
 from sparkbook.recipes.schema import Model
 from sparkbook.units import GB
+from sparkbook.util.inside import Inside, UnsafePath, checked
+
+KEPT = {
+    *("hub", "xet", "assets", "datasets", "modules", "token", "stored_tokens"),
+    "sparkbook-files.json",
+}
+"""Names in a store that Hugging Face's library or this one keeps for itself: no recipe writes
+there, for it would replace another model's files, the token, or the checksums of code.
+"""
 
 
 @dataclass(frozen=True)
@@ -146,15 +156,57 @@ def snapshot(store: Path, repo: str, revision: str | None = None) -> Path | None
         store: the model store; its cache lies in `hub`.
         revision: commit or branch; None: what `main` stood at when it was last asked for.
     """
-    folder = store / "hub" / ("models--" + repo.replace("/", "--"))
-    revision = revision or "main"
-    reference = folder / "refs" / revision
+    folder = store / cache_name(repo)
     try:
+        reference = folder / "refs" / checked(revision or "main")
         commit = reference.read_text("utf-8").strip() if reference.is_file() else revision
-        found = folder / "snapshots" / commit
+        found = folder / "snapshots" / checked(commit or "main")
         return found if found.is_dir() else None
-    except OSError:
+    except (OSError, ValueError, UnsafePath):
         return None
+
+
+def cache_name(repo: str) -> str:
+    """Return a repository's folder in the cache, relative to the store.
+
+    Raises:
+        UnsafePath: a handle that no folder can be named after.
+    """
+    return checked("hub/models--" + repo.replace("/", "--"))
+
+
+class OutsideStore(UnsafePath):
+    """A recipe wants to write where its owner has to allow it."""
+
+
+def recipe_place(to: str, store: Path, allowed: Sequence[Path] = ()) -> tuple[Inside, str]:
+    """Return where a recipe may write what it names as `~/vllm/NAME`: a folder, and a path in it.
+
+    Args:
+        to: file or folder, as the recipe writes it.
+        store: the model store. The usual one, `~/vllm`, is taken as well.
+        allowed: files and folders elsewhere that the owner allows.
+
+    Raises:
+        OutsideStore: it is in none of these, or what the store keeps for itself.
+        UnsafePath: it is no path that could be allowed.
+    """
+    checked(to.removeprefix("~/").removeprefix("./").strip("/"))
+    path = local_folder(to).absolute()
+    for root in (one.expanduser().absolute() for one in allowed):
+        if path == root:
+            return Inside(path.parent), path.name
+        if path.is_relative_to(root):
+            return Inside(root), str(path.relative_to(root))
+    for root in (store.absolute(), Path.home() / "vllm"):
+        if path != root and path.is_relative_to(root):
+            name = path.relative_to(root)
+            if name.parts[0] not in KEPT:
+                return Inside(root), str(name)
+    raise OutsideStore(
+        f"The recipe writes to {to!a}, which is outside the model store {store} or which the store"
+        " keeps for itself."
+    )
 
 
 def local_folder(folder: str, home: Path | None = None) -> Path:
@@ -183,17 +235,26 @@ def torn(file: Path) -> str | None:
     This reads kilobytes of gigabytes; a changed byte needs a hash to be seen.
     """
     try:
-        size = file.stat().st_size
         with file.open("rb") as stream:
-            length = int.from_bytes(stream.read(8), "little")
-            if size < 8 or length > min(size - 8, 100_000_000):
-                return f"its header would be {length} bytes long, the file has {size}"
-            header = json.loads(stream.read(length))
+            return torn_stream(stream)
+    except OSError as error:
+        return f"its header can't be read: {type(error).__name__}"
+
+
+def torn_stream(stream: BinaryIO) -> str | None:
+    """Return what `torn` says of an open file."""
+    try:
+        size = stream.seek(0, os.SEEK_END)
+        stream.seek(0)
+        length = int.from_bytes(stream.read(8), "little")
+        if size < 8 or length > min(size - 8, 100_000_000):
+            return f"its header would be {length} bytes long, the file has {size}"
+        header = json.loads(stream.read(length))
         ends = [
             entry["data_offsets"][1] for name, entry in header.items() if name != "__metadata__"
         ]
         whole = 8 + length + max(ends, default=0)
-    except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
         return f"its header can't be read: {type(error).__name__}"
     return None if whole == size else f"its header speaks of {whole} bytes, the file has {size}"
 

@@ -105,12 +105,31 @@ def parse_header(data: bytes, name: str) -> dict[str, dict[str, Any]]:
         )
     try:
         header = json.loads(data[8 : 8 + length])
-    except ValueError:
+    except (ValueError, RecursionError):
         raise SparkbookError(f"{name} is no safetensors file: its header is not JSON") from None
     if not isinstance(header, dict):
         raise SparkbookError(f"{name} is no safetensors file: its header is not an object")
     header.pop("__metadata__", None)
+    for tensor, entry in header.items():
+        if not _is_entry(entry):
+            raise SparkbookError(
+                f"{name}: the header's entry of {tensor[:200]!a} is not one of a tensor:"
+                f" {str(entry)[:80]!a}"
+            )
     return header
+
+
+def _is_entry(entry: Any) -> bool:
+    """Whether a header's entry has a type, a shape, and two offsets."""
+    if not isinstance(entry, dict):
+        return False
+    dtype, shape, offsets = (entry.get(key) for key in ("dtype", "shape", "data_offsets"))
+    lists = isinstance(shape, list) and isinstance(offsets, list) and len(offsets) == 2
+    return (
+        isinstance(dtype, str)
+        and lists
+        and all(type(size) is int and size >= 0 for size in [*shape, *offsets])
+    )
 
 
 def _is_draft(name: str, layers: int | None) -> bool:

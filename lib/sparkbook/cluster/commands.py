@@ -265,7 +265,9 @@ def status(file: str) -> list[dict[str, Any]]:
                 )
                 continue
             for one in _names(node, host):
-                state = "running" if number and one.state == "starting" else one.state
+                # A rank without an API server listens nowhere, whoever else does at its address.
+                headless = number and one.state in ("starting", "port taken")
+                state = "running" if headless else one.state
                 told = one.end.message if one.end else None
                 rows.append(
                     {

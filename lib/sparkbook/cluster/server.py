@@ -23,9 +23,9 @@ from sparkbook.cluster.plan import ClusterPlan, Rank, plan
 from sparkbook.cluster.ranks import RankState
 from sparkbook.errors import SparkbookError
 from sparkbook.findings import Finding, Findings
-from sparkbook.serve import docker_engine, embedded, paths
+from sparkbook.serve import docker_engine, embedded, folders, paths
 from sparkbook.serve.docker_engine import Host
-from sparkbook.serve.endpoint import Endpoint, own_key
+from sparkbook.serve.endpoint import Endpoint
 from sparkbook.serve.engine import Engine, EngineError
 from sparkbook.serve.faults import DockerFault, told
 from sparkbook.serve.process import ProcessEngine
@@ -136,14 +136,13 @@ class ClusterServer:
                 port=rank.launch.port if rank.number == 0 and rank.instead is None else None,
                 via=rank.node.via,
                 instead=rank.instead,
-                folder=paths.cache_dir() / "engines" / rank.name,
+                folder=folders.path_of(rank.name),
                 grace_s=4,
                 recipe=stack.recipe.id if stack.recipe else "",
             )
         host = self._host(rank.node)
-        key, key_file = own_key()
         named = Stack(rank.name, rank.launch, stack.recipe)
-        asked = docker_engine.prepare(named, host.home, Choices(), key)
+        asked = docker_engine.prepare(named, host.home, Choices())
         site = self.sites[self.plan.inventory.nodes.index(rank.node)]
         for found in docker_engine.find(host, rank.name):
             if found.state == "running":
@@ -153,9 +152,7 @@ class ClusterServer:
                 )
             docker_engine.remove(host, found.id)
         asked = replace(asked, body=with_rdma(asked.body) if site.infiniband else asked.body)
-        return docker_engine.launch(
-            host, asked, named, key, key_file, False, None, lambda _line: None
-        )
+        return docker_engine.launch(host, asked, named, False, None, lambda _line: None)
 
     def _host(self, node: Node) -> Host:
         if node.host not in self._hosts:
@@ -250,6 +247,12 @@ class ClusterServer:
         with contextlib.suppress(DockerFault):
             return self.head.exit_status
         return None
+
+    def listens(self) -> bool:
+        """Whether it is the head that listens at its address; raises `Stranger` where another
+        program does.
+        """
+        return self.head.listens()
 
     def tail(self, lines: int = 15) -> list[str]:
         """The head's last lines."""

@@ -4,17 +4,19 @@ compared by hash.
 
 from __future__ import annotations
 
+import re
 import shlex
 import subprocess
 from collections.abc import Callable
 
-from sparkbook.checkpoint.store import checkpoints
+from sparkbook.checkpoint.store import KEPT, cache_name, checkpoints
 from sparkbook.cluster import checks
 from sparkbook.cluster.inventory import Inventory, Node
 from sparkbook.cluster.nodes import SSH_OPTIONS, Runner, Site, look, run_on, shell_path, words_on
 from sparkbook.errors import SparkbookError
 from sparkbook.findings import Findings
 from sparkbook.serve.stack import Stack, pinned_reference
+from sparkbook.util.inside import UnsafePath, checked
 
 
 def model_place(stack: Stack) -> str | None:
@@ -24,7 +26,7 @@ def model_place(stack: Stack) -> str | None:
     if stack.recipe is None or not (found := checkpoints(stack.recipe)):
         return None
     first = found[0]
-    return first.folder or "{store}/hub/models--" + first.repo.replace("/", "--")
+    return first.folder or "{store}/" + cache_name(first.repo)
 
 
 def stage(
@@ -97,7 +99,9 @@ def copy(head: Node, node: Node, site: Site, model: str) -> None:
 
     Raises:
         SparkbookError: the copy failed.
+        UnsafePath: the folder is outside the model store, or is more than one model's.
     """
+    _in_store(model)
     source, target = (shell_path(model.replace("{store}", one.store)) for one in (head, node))
     fresh = f"rm -rf {target} && mkdir -p {target} && tar -C {target} -xf -"
     if node.ssh is None:
@@ -139,3 +143,16 @@ def copy(head: Node, node: Node, site: Site, model: str) -> None:
             f"the copy from {head.host} to {node.host} failed:"
             f" {done.stderr.strip()[-400:] or done.returncode}"
         )
+
+
+def _in_store(model: str) -> None:
+    """Refuse a recipe's folder that a copy, which removes what the head lacks, must not touch."""
+    for root in ("{store}/", "~/vllm/"):
+        name = model.removeprefix(root)
+        if name != model:
+            repository = re.fullmatch("hub/models--[^/]+", checked(name))
+            if repository or name.partition("/")[0] not in KEPT:
+                return
+    raise UnsafePath(
+        f"The recipe's folder {model!a} is outside the model store: copy it to the nodes by hand."
+    )

@@ -39,6 +39,7 @@ from sparkbook.host import machine as seen
 from sparkbook.host.machine import Machine, Wanted
 from sparkbook.recipes import Recipe
 from sparkbook.units import GB
+from sparkbook.util import origins
 
 _TIMEOUT_S, _HUB_TIMEOUT_S = 20, 6
 _MOST_FILES = 200_000
@@ -92,12 +93,14 @@ def connect() -> Any:
 
 
 def get(url: str, token: str | None) -> tuple[int, Mapping[str, str]]:
-    """Status and headers of a web address."""
+    """Status and headers of a web address; the token goes to its origin only."""
     import httpx
 
-    headers = {"authorization": f"Bearer {token}"} if token else {}
-    answer = httpx.get(url, headers=headers, timeout=_HUB_TIMEOUT_S, follow_redirects=True)
-    return answer.status_code, answer.headers
+    with (
+        httpx.Client(timeout=_HUB_TIMEOUT_S) as client,
+        origins.get(client, url, home=url, token=token, headers={}) as answer,
+    ):
+        return answer.status_code, answer.headers
 
 
 @dataclass(frozen=True)
@@ -634,6 +637,8 @@ def _hub(access: Access, want: Wanted, found: dict[str, Any]) -> dict[str, Any]:
             codes[repo], headers = access.get(f"{hub}/api/models/{repo}/auth-check", token)
             if date := headers.get("date"):
                 skew = round(access.now() - parsedate_to_datetime(date).timestamp(), 1)
+    except SparkbookError as error:  # HF_ENDPOINT is no address, or holds a password
+        return {"hub": seen.Hub(token=place, offline=str(error))}
     except HTTPError as error:
         return {
             "hub": seen.Hub(

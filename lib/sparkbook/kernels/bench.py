@@ -225,7 +225,7 @@ class _Bench:
             ]
             for per in (4, 6, 8):
                 blocks = self.properties.multi_processor_count * per
-                call = lambda: self.lib.read_probe(a.view(torch.uint8), sink, blocks, stream=handle)  # noqa: B023, E731
+                call = lambda: self.lib.read_probe(a.view(torch.uint8), sink, blocks, stream=handle)  # noqa: E731
                 reads.append(size / self.time([call])[0] / 1e3)
         self.report.ceilings = {"copy": round(max(copies), 1), "read": round(max(reads), 1)}
         self.say(
@@ -451,7 +451,7 @@ class _Bench:
                 packed = torch._convert_weight_to_int4pack(self.bytes_(n, k // 2), 8)
                 sets.append((packed, torch.randn(k // 128, n, 2, device="cuda").bfloat16()))
             x = self.x(1, k)
-            calls = [lambda w=w, s=s: torch._weight_int4pack_mm(x, w, 128, s) for w, s in sets]  # noqa: B023
+            calls = [lambda w=w, s=s: torch._weight_int4pack_mm(x, w, 128, s) for w, s in sets]
             self.row(
                 "torch _weight_int4pack_mm", f"{n}x{k}", 1, nbytes, calls, "INT4, groups of 128"
             )
@@ -467,7 +467,7 @@ class _Bench:
                 w = self.torch.randn(n, k, device="cuda", dtype=self.torch.bfloat16)
                 sets.append(bnb.quantize_4bit(w, blocksize=64, quant_type="fp4"))
             x = self.x(1, k)
-            calls = [lambda q=q, s=s: matmul_4bit(x, q, s) for q, s in sets]  # noqa: B023
+            calls = [lambda q=q, s=s: matmul_4bit(x, q, s) for q, s in sets]
             self.row("bitsandbytes fp4", f"{n}x{k}", 1, nbytes, calls, "FP4, blocks of 64")
 
     def humming(self) -> None:
@@ -526,7 +526,7 @@ class _Bench:
             fp4_gemv(x, *sets[0], alpha, y)
             self.lib.fp4_gemv(x, *sets[0], alpha, want)
             error = float((y.float() - want).norm() / want.norm())
-            calls = [lambda c=c, s=s: fp4_gemv(x, c, s, alpha, y) for c, s in sets]  # noqa: B023
+            calls = [lambda c=c, s=s: fp4_gemv(x, c, s, alpha, y) for c, s in sets]
             self.row("Triton GEMV", f"{n}x{k}", 1, nbytes, calls, f"differs by {error:.1e}")
 
 

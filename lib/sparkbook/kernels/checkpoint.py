@@ -424,11 +424,9 @@ def open_hub(name: str, revision: str | None = None, api: HfApi | None = None) -
         return hub.read_range(api, name, file, found.commit, begin, end)
 
     entries: dict[str, _Entry] = {}
-    for file, size in found.sizes.items():
-        start = read(file, 0, min(8, size))
-        length = struct.unpack("<Q", start)[0] if len(start) == 8 else 0
-        if 2 <= length <= tensors.MAX_HEADER:
-            start += read(file, 8, min(8 + length, size))
+    for file in found.sizes:
+        start = hub.read_header(api, name, file, found, first=8)
+        length = struct.unpack("<Q", start[:8])[0] if len(start) >= 8 else 0
         entries |= _entries(file, tensors.parse_header(start, f"{name}/{file}"), 8 + length)
     return NVFP4Checkpoint(
         name, entries, read, tensors.quantization(found.config, found.hf_quant).ignored

@@ -21,13 +21,15 @@ from dataclasses import replace as replace_fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from sparkbook.errors import SparkbookError
 from sparkbook.findings import Finding
 from sparkbook.recipes.schema import Capabilities
-from sparkbook.serve import paths, watchdog
-from sparkbook.serve.endpoint import Endpoint, own_key
+from sparkbook.serve import folders, identity, paths, watchdog
+from sparkbook.serve.endpoint import Endpoint, key_in, own_key, write_private
 from sparkbook.serve.engine import Engine
 from sparkbook.serve.faults import DockerFault, explain, faults, how_it_ended, told
-from sparkbook.serve.process import CONTAINER, LOG_FILE, port_is_free
+from sparkbook.serve.folders import CONTAINER, KEY_FILE, LOG_FILE
+from sparkbook.serve.process import port_is_free
 from sparkbook.serve.ready import NotReady, Readiness, wait_ready
 from sparkbook.serve.remote import Tunnel, open_tunnel
 from sparkbook.serve.stack import AS_WRITTEN, KEY, LABEL, Choices, Request, Stack, request
@@ -41,6 +43,12 @@ _STOP_S = 15
 """Seconds between asking a server to end and killing it; vLLM needs 2 to 4."""
 _FAILED_STOP_S = 3
 """The same for one that has failed, or was interrupted, before it was ready."""
+_SOCKET = "/var/run/docker.sock"
+_PORT_HOLDERS = {"docker-proxy", "dockerd", "rootlesskit", "slirp4netns"}
+"""Programs of Docker, rootless Docker among them, that bind a published port."""
+_LISTENERS = "cat /proc/net/tcp /proc/net/tcp6; readlink /proc/[0-9]*/fd/*"
+"""Run in a container on the host's network: what listens there, and the container's own sockets."""
+_MOST_LISTENERS = 1 << 22  # bytes of its answer
 
 
 @contextlib.contextmanager
@@ -69,11 +77,13 @@ class Host:
         client: docker-py's client for it.
         tunnel: the SSH tunnel to it; None for this host.
         home: the home folder there, for `~` in volumes.
+        user: id of the user that the engine runs as on this host.
     """
 
     client: docker.DockerClient
     tunnel: Tunnel | None
     home: str
+    user: int = 0
 
     @property
     def remote(self) -> bool:
@@ -115,7 +125,12 @@ def reach(address: str | None = None) -> Host:
         if tunnel:
             tunnel.close()
         raise
-    return Host(client, tunnel, tunnel.home if tunnel else str(Path.home()))
+    if tunnel:
+        return Host(client, tunnel, tunnel.home)
+    user = 0
+    with contextlib.suppress(OSError):
+        user = Path((address or _SOCKET).removeprefix("unix://")).stat().st_uid
+    return Host(client, None, str(Path.home()), user)
 
 
 def image_present(client: docker.DockerClient, image: str) -> dict[str, Any] | None:
@@ -294,6 +309,16 @@ class DockerEngine(Engine):
             self._log.settle()
         return alive
 
+    def listens(self) -> bool:
+        """Whether it is this container that answers at its address.
+
+        Raises:
+            Stranger: another program does.
+            DockerFault: the engine does not answer.
+        """
+        seen = self.inspect()
+        return seen is not None and listens(self.host, seen)
+
     @property
     def exit_status(self) -> int | None:
         """Exit status once it has ended; None while it runs, or when it is gone."""
@@ -357,7 +382,7 @@ class DockerEngine(Engine):
             remove(self.host, self.id, grace_s)
             self._removed = True
             self._log.stop()
-            mark_of(self.name).unlink(missing_ok=True)
+            forget(self.name, self.id)
 
     def kill(self) -> None:
         """End it at once. Docker does not start a container again that was killed by hand."""
@@ -374,7 +399,30 @@ def mark_of(name: str) -> Path:
     """The file that says that a container of ours exists, beside the copy of its log: while it is
     there, the log is not tidied away.
     """
-    return paths.cache_dir() / "engines" / f"docker-{name}" / CONTAINER
+    return folders.path_of(f"docker-{name}") / CONTAINER
+
+
+def forget(name: str, container: str) -> None:
+    """Remove the mark and the key of a container that is gone; its log stays. A container that has
+    its name by now keeps its own.
+    """
+    mark = mark_of(name)
+    with contextlib.suppress(OSError):
+        if mark.read_text("utf-8") == container:
+            mark.unlink()
+            mark.with_name(KEY_FILE).unlink(missing_ok=True)
+
+
+def _key_of(name: str, container: str) -> tuple[str, Path]:
+    """Return the key of a container of ours and the key's file: the one that its start kept, else
+    this user's own.
+    """
+    mark = mark_of(name)
+    with contextlib.suppress(OSError):
+        file = mark.with_name(KEY_FILE)
+        if mark.read_text("utf-8") == container and file.is_file():
+            return key_in(file, str(file)), file
+    return own_key()
 
 
 class _LogFollower:
@@ -535,23 +583,96 @@ def _uninterrupted() -> Iterator[None]:
         signal.signal(signal.SIGINT, before)
 
 
-def attach(host: Host, found: Found) -> DockerEngine:
+def inspected(host: Host, found: Found) -> dict[str, Any]:
+    """Return what the engine says of a container of ours.
+
+    Raises:
+        DockerFault: the engine does not answer, or the container is gone.
+    """
+    with mapped(name=found.name):
+        return host.client.api.inspect_container(found.id)
+
+
+def attach(host: Host, found: Found, asked: Request | None = None) -> DockerEngine:
     """The engine object of a container that runs already.
 
     Raises:
         DockerFault: the engine does not answer.
     """
-    with mapped(name=found.name):
-        container = host.client.api.inspect_container(found.id)
-    key, file = own_key()
-    return DockerEngine(
-        host, container, endpoint_of(host, found, key), file, asked=None, already=True
-    )
+    key, file = _key_of(found.name, found.id)
+    endpoint = _endpoint(host, found.url, found.served, key)
+    return DockerEngine(host, inspected(host, found), endpoint, file, asked=asked, already=True)
 
 
-def endpoint_of(host: Host, found: Found, key: str) -> Endpoint:
-    """Where a container of ours answers, seen from here."""
-    return _endpoint(host, found.url, found.served, key)
+def listens(host: Host, container: dict[str, Any]) -> bool:
+    """Return whether it is a container that answers at its address.
+
+    A published port is Docker's: it is bound as long as the container runs, and of another host
+    only the tunnel leads there. On the host's network the socket must be the container's.
+
+    Args:
+        host: the Docker engine.
+        container: what it says of the container.
+
+    Raises:
+        Stranger: another program answers.
+        DockerFault: the engine does not answer.
+    """
+    if not container["State"]["Running"]:
+        return False
+    url = container["Config"]["Labels"][f"{LABEL}.url"]
+    if container["HostConfig"]["NetworkMode"] == "host":
+        tables, own = _sockets_in(host, container["Id"])
+        return identity.listens(url, lambda: own, tables if host.remote else None)
+    published = container["NetworkSettings"]["Ports"] or {}
+    port = url.rpartition(":")[2]
+    if not any(at["HostPort"] == port for bound in published.values() for at in bound or ()):
+        return False
+    if not host.remote:
+        identity.listens(url, lambda: _of_docker(host, url))  # none: the kernel forwards the port
+    return True
+
+
+def _of_docker(host: Host, url: str) -> set[int]:
+    """Return the inodes of the sockets at an address that Docker holds. Who is not root sees the
+    user of a socket, not the program.
+    """
+    inodes = set()
+    for listener in identity.listening(url):
+        names = set(identity.holders(listener).values())
+        if listener.uid == host.user and (not names or names & _PORT_HOLDERS):
+            inodes.add(listener.inode)
+    return inodes
+
+
+def _sockets_in(host: Host, container: str) -> tuple[str, set[int]]:
+    """Return the socket tables of a container's network, and the inodes of the container's own
+    sockets: who is not root may not read them from outside.
+
+    Raises:
+        DockerFault: the engine does not answer.
+        SparkbookError: the image has not the programs for it.
+    """
+    output = b""
+    with mapped(name=container[:12]):
+        asked = host.client.api.exec_create(container, ["sh", "-c", _LISTENERS], stderr=False)
+        for piece in host.client.api.exec_start(asked["Id"], stream=True):
+            output += piece
+            if len(output) > _MOST_LISTENERS:
+                break
+        status = host.client.api.exec_inspect(asked["Id"])["ExitCode"]
+    if status in (126, 127):
+        raise SparkbookError(
+            "whether the server on the host's network is this container's can't be told: its image"
+            " has no sh, cat or readlink"
+        )
+    tables = output.decode("utf-8", "replace")
+    return tables, {int(inode) for inode in re.findall(r"^socket:\[(\d+)\]$", tables, re.M)}
+
+
+def endpoint_of(host: Host, found: Found) -> Endpoint:
+    """Where a container of ours answers, seen from here, with its key."""
+    return _endpoint(host, found.url, found.served, _key_of(found.name, found.id)[0])
 
 
 def _endpoint(host: Host, url: str, served: str, key: str) -> Endpoint:
@@ -620,15 +741,14 @@ def start(
         SparkbookError: the launch can't be used.
     """
     say = progress or (lambda _line: None)
-    key, key_file = own_key()
     own = host is None
     host = host or reach()
     try:
-        asked = prepare(stack, host.home, replace_fields(choices, watched=ready), key)
+        asked = prepare(stack, host.home, replace_fields(choices, watched=ready))
         for note in asked.notes:
             say(f"{note.severity}: {note.message} ({note.rule})")
-        engine = _already(host, asked, stack, key, key_file, replace, say) or launch(
-            host, asked, stack, key, key_file, watch, floor, say
+        engine = _already(host, asked, replace, say) or launch(
+            host, asked, stack, watch, floor, say
         )
         try:
             if ready:
@@ -674,9 +794,6 @@ def _proven_folder() -> Path:
 def _already(
     host: Host,
     asked: Request,
-    stack: Stack,
-    key: str,
-    key_file: Path,
     replace: bool,
     say: Callable[[str], None],
 ) -> DockerEngine | None:
@@ -693,16 +810,7 @@ def _already(
             and other.state == "running"
         ):
             say(f"{asked.name} is up already, with this very configuration: {other.url}")
-            with mapped(name=asked.name):
-                container = host.client.api.inspect_container(other.id)
-            return DockerEngine(
-                host,
-                container,
-                _endpoint(host, other.url, other.served, key),
-                key_file,
-                asked=asked,
-                already=True,
-            )
+            return attach(host, other, asked)
         if other.state in ("running", "restarting") and not replace:
             what = f"{other.name} (recipe {other.recipe})" if other.recipe else other.name
             how = (
@@ -755,8 +863,6 @@ def launch(
     host: Host,
     asked: Request,
     stack: Stack,
-    key: str,
-    key_file: Path,
     watch: bool | None,
     floor: int | None,
     say: Callable[[str], None],
@@ -772,6 +878,7 @@ def launch(
                         f"mounted at {mount['Target']}", path=mount["Source"]
                     )
                 )
+    key, key_file = own_key()
     guard = None
     if watch or (watch is None and not (_proven_folder() / asked.stack).exists()):
         if host.remote:
@@ -807,6 +914,11 @@ def launch(
             host.client.api.start(created["Id"])
             container = host.client.api.inspect_container(created["Id"])
         endpoint = _endpoint(host, asked.body["Labels"][f"{LABEL}.url"], stack.served, key)
+        if os.environ.get(KEY):
+            # The next start may have another one: this container's stays with its log.
+            key_file = mark_of(asked.name).with_name(KEY_FILE)
+            key_file.parent.mkdir(parents=True, exist_ok=True)
+            write_private(key_file, key)
         engine = DockerEngine(host, container, endpoint, key_file, asked=asked, already=False)
     except BaseException:
         _remove_marked(host, mark)

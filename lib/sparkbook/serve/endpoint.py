@@ -62,8 +62,9 @@ class Endpoint:
             api_key=self.api_key or "none",
             timeout=timeout_s,
             max_retries=0,
+            # Redirects are refused: the key and the prompt are for this server.
             http_client=httpx.Client(
-                transport=through, timeout=timeout_s, follow_redirects=True, trust_env=False
+                transport=through, timeout=timeout_s, follow_redirects=False, trust_env=False
             ),
         )
 
@@ -211,7 +212,7 @@ def own_key() -> tuple[str, Path]:
         return key, file
     if not file.exists():
         write_private(file, secrets.token_hex(32))
-    return _key_in(file, str(file)), file
+    return key_in(file, str(file)), file
 
 
 def write_private(file: Path, text: str) -> None:
@@ -234,10 +235,15 @@ def key_from_environment() -> str:
     name = os.environ.get(KEY_FILE_VARIABLE)
     if not name:
         return usable_key(os.environ.get("VLLM_API_KEY", ""), "VLLM_API_KEY")
-    return _key_in(Path(name), f"{name} ({KEY_FILE_VARIABLE})")
+    return key_in(Path(name), f"{name} ({KEY_FILE_VARIABLE})")
 
 
-def _key_in(name: Path, shown: str) -> str:
+def key_in(name: Path, shown: str) -> str:
+    """Return the API key that a file holds; `shown` is what messages call the file.
+
+    Raises:
+        SparkbookError: the file can't be read, is open to others, or holds no key.
+    """
     try:
         file = name.expanduser()
         if file.stat().st_mode & 0o077:

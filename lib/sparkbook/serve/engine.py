@@ -52,6 +52,14 @@ class Engine:
         """Whether it is still there."""
         raise NotImplementedError
 
+    def listens(self) -> bool:
+        """Whether it is this engine that listens at its address.
+
+        Raises:
+            Stranger: another program does.
+        """
+        raise NotImplementedError
+
     @property
     def exit_status(self) -> int | None:
         """Exit status once it has ended: above 128, a signal's number is added; None while it runs."""

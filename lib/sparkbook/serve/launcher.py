@@ -198,7 +198,7 @@ def serve(
 
 def _answer(asked: Stack, engine: Engine, target: str) -> dict[str, Any]:
     return {
-        "name": asked.name,
+        "name": engine.name,
         "target": target,
         "recipe": asked.recipe.id if asked.recipe else None,
         "url": f"{engine.endpoint.url}/v1",

@@ -7,11 +7,9 @@ the process that started it (see `_guard.py`).
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import secrets
 import shlex
-import shutil
 import signal
 import socket
 import subprocess
@@ -22,9 +20,10 @@ from pathlib import Path
 from sparkbook.formats.lexer import HOME
 from sparkbook.formats.words import serve_groups
 from sparkbook.recipes.launch import Launch, is_secret
-from sparkbook.serve import paths
+from sparkbook.serve import folders, identity, paths
 from sparkbook.serve.endpoint import Endpoint, usable_key, write_private
 from sparkbook.serve.engine import Engine, EngineError
+from sparkbook.serve.identity import ProcessId
 
 _GUARD = Path(__file__).with_name("_guard.py")
 _HOST = "127.0.0.1"
@@ -42,11 +41,6 @@ _NOT_INHERITED = {
     ),
     *("FORCE_COLOR", "CLICOLOR", "CLICOLOR_FORCE"),
 }
-_LOGS_KEPT = 20
-RECORD, LOG_FILE, KEY_FILE, CONTAINER = "engine.json", "server.log", "api-key", "container"
-"""Files of an engine's folder: where it runs, while it does; what it printed; its key, while it
-runs; the container, where it is one.
-"""
 
 
 def port_is_free(port: int, host: str = _HOST) -> bool:
@@ -122,74 +116,92 @@ class ProcessEngine(Engine):
                 f" :{port}' names it), or leave the port out"
             )
         python = paths.engine_python()
-        port = port or free_port()
-        try:
-            self.folder = folder or _new_folder(f"{name.replace('/', '-')}-{port}")
-            self.folder.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
+        program = python.with_name(instead[0] if instead else "vllm")
+        if not program.is_file():
             raise EngineError(
-                f"the engine's folder {error.filename} can't be made: {error.strerror}"
-            ) from None
-        self.name = self.folder.name
-        self.log_file = self.folder / LOG_FILE
-        self.key_file = self.folder / KEY_FILE
+                f"there is no {program.name} beside {python}: 'make engine' makes an environment"
+                " that has vllm"
+            )
         key = usable_key(os.environ.get("VLLM_API_KEY", ""), "VLLM_API_KEY") or secrets.token_hex(
             16
         )
-        write_private(self.key_file, key)
+        port = port or free_port()
         args = {n: v for n, v in launch.serve.args.items() if n not in ("host", "port")}
         args.setdefault("served-model-name", name)
-        args = args if args.get("headless") else {"host": _HOST, "port": port, **args}
-        serve = launch.serve.model_copy(
-            update={"model": str(model), "model_option": False, "args": args}
-        )
-        name_of_program = instead[0] if instead else "vllm"
-        if not (program := python.with_name(name_of_program)).is_file():
-            raise EngineError(
-                f"there is no {name_of_program} beside {python}: 'make engine' makes an environment"
-                " that has vllm"
-            )
-        words = [
-            word.replace(HOME, str(Path.home())) for group in serve_groups(serve) for word in group
-        ]
-        self.command = [*via, str(program), *(instead[1:] if instead else ["serve", *words])]
         served = args["served-model-name"]
         self.endpoint = Endpoint(
             f"http://{_HOST}:{port}", str(served[0] if isinstance(served, list) else served), key
         )
+        args = args if args.get("headless") else {"host": _HOST, "port": port, **args}
+        serve = launch.serve.model_copy(
+            update={"model": str(model), "model_option": False, "args": args}
+        )
+        words = [
+            word.replace(HOME, str(Path.home())) for group in serve_groups(serve) for word in group
+        ]
+        self.command = [*via, str(program), *(instead[1:] if instead else ["serve", *words])]
+        self.folder = folder or folders.path_of(f"{name.replace('/', '-')}-{port}")
+        self.name = self.folder.name
+        self.log_file = self.folder / folders.LOG_FILE
+        self.key_file = self.folder / folders.KEY_FILE
+        self._grace_s = grace_s
+        self._record = folders.reserve(
+            self.folder,
+            name=name,
+            recipe=recipe,
+            served=self.endpoint.model,
+            url=self.endpoint.url,
+        )
+        try:
+            write_private(self.key_file, key)
+            self._start(_environment(launch, key, python))
+        except BaseException:
+            folders.release(self.folder, self._record)
+            raise
+
+    def _start(self, environment: dict[str, str]) -> None:
+        """Start the guard, which starts the command, and make the folder the guard's."""
         # The lifeline: only this process holds the writing end, and children don't inherit it.
         reading, self._lifeline = os.pipe()
+        guard = [sys.executable, "-I", "-S", str(_GUARD), str(reading), str(self._grace_s)]
         try:
             with self.log_file.open("wb") as log:
                 self._guard = subprocess.Popen(
-                    [
-                        sys.executable,
-                        "-I",
-                        "-S",
-                        str(_GUARD),
-                        str(reading),
-                        str(grace_s),
-                        *self.command,
-                    ],
+                    [*guard, *self.command],
                     stdin=subprocess.DEVNULL,
                     stdout=log,
                     stderr=subprocess.STDOUT,
                     pass_fds=[reading],
                     start_new_session=True,
-                    env=_environment(launch, key, python),
+                    env=environment,
                 )
         except OSError as error:
             os.close(self._lifeline)
             raise EngineError(f"the engine can't be started: {error}") from None
         finally:
             os.close(reading)
-        self._grace_s = grace_s
-        _register(self, name, recipe)
+        self._identity = ProcessId.of(self._guard.pid)
+        try:
+            if self._identity:
+                self._record = folders.hand_over(self.folder, self._record, self._identity)
+        except BaseException:
+            self.stop()
+            raise
 
     @property
     def running(self) -> bool:
         """Whether its processes are still there."""
         return self._guard.poll() is None
+
+    def listens(self) -> bool:
+        """Whether it is one of its processes that listens at its address, and nobody else.
+
+        Raises:
+            Stranger: another program does.
+        """
+        return self._identity is not None and identity.listens(
+            self.endpoint.url, self._identity.sockets
+        )
 
     @property
     def exit_status(self) -> int | None:
@@ -206,8 +218,7 @@ class ProcessEngine(Engine):
         except subprocess.TimeoutExpired:
             self._guard.kill()  # the kernel then kills the command (PR_SET_PDEATHSIG)
             self._guard.wait()
-        self.key_file.unlink(missing_ok=True)
-        (self.folder / RECORD).unlink(missing_ok=True)
+        folders.release(self.folder, self._record)
 
     def kill(self) -> None:
         """End the command's whole group at once; the guard sees to what is left."""
@@ -231,55 +242,6 @@ class ProcessEngine(Engine):
             f"<code>{html.escape(shlex.join(self.command[:2]))} …</code> {state} at"
             f" <code>{html.escape(self.endpoint.url)}</code>"
         )
-
-
-def _new_folder(name: str) -> Path:
-    """A folder for an engine's log and key; those of the oldest engines that have ended make room."""
-    folders = paths.cache_dir() / "engines"
-    folders.mkdir(exist_ok=True)
-    for old in sorted(folders.iterdir(), key=lambda folder: folder.stat().st_mtime)[:-_LOGS_KEPT]:
-        if guard_of(old) is None and not (old / CONTAINER).exists():
-            shutil.rmtree(old, ignore_errors=True)
-    return folders / name
-
-
-def _register(engine: ProcessEngine, name: str, recipe: str) -> None:
-    """Leave word of a running engine in its folder, for `sparkbook status` and `stop` of other
-    processes.
-    """
-    import psutil
-
-    with contextlib.suppress(psutil.Error, OSError):
-        began = psutil.Process(engine._guard.pid).create_time()
-        record = {
-            "name": name,
-            "recipe": recipe,
-            "pid": engine._guard.pid,
-            "began": began,
-            "url": engine.endpoint.url,
-            "served": engine.endpoint.model,
-        }
-        (engine.folder / RECORD).write_text(json.dumps(record), "utf-8")
-
-
-def guard_of(folder: Path) -> int | None:
-    """Process id of the guard of the engine that keeps its log in this folder; None once it has
-    ended.
-    """
-    import psutil
-
-    try:
-        record = json.loads((folder / RECORD).read_text("utf-8"))
-        process = psutil.Process(int(record["pid"]))
-        # A number is given out again: only the process that began at that very moment is meant.
-        return (
-            process.pid
-            if abs(process.create_time() - record["began"]) < 1
-            and process.status() != psutil.STATUS_ZOMBIE
-            else None
-        )
-    except (OSError, ValueError, KeyError, TypeError, psutil.Error):
-        return None
 
 
 def _environment(launch: Launch, key: str, python: Path) -> dict[str, str]:

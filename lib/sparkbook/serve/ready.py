@@ -6,6 +6,9 @@ streamed completion arrives; and, where the recipe claims them, one tool call, o
 reasoning, one reply that follows a JSON schema. Each is timed. An engine whose process has ended,
 or whose log holds a fault that no start survives, ends the wait at once instead of at the deadline,
 with the log doctor's diagnosis.
+
+Before each request the engine is asked whether it is the one that listens at its address: another
+server there is never ready, and never gets the API key.
 """
 
 from __future__ import annotations
@@ -24,6 +27,7 @@ from sparkbook.logs.diagnose import Diagnosis
 from sparkbook.logs.follow import Follower
 from sparkbook.recipes.schema import Capabilities
 from sparkbook.serve.endpoint import Endpoint
+from sparkbook.serve.identity import Stranger
 from sparkbook.serve.stream import StreamError, stream_chat
 from sparkbook.units import format_seconds
 
@@ -54,6 +58,12 @@ class Watched(Protocol):
     def running(self) -> bool: ...
     @property
     def exit_status(self) -> int | None: ...
+    def listens(self) -> bool:
+        """Whether it is this engine that listens at its address; raises `Stranger` where another
+        program does.
+        """
+        ...
+
     def tail(self, lines: int = 15) -> list[str]: ...
     def printed(self) -> bytes:
         """What it printed since the last call."""
@@ -143,8 +153,8 @@ def wait_ready(
         endpoint: where to look; its model's name must be among the served ones.
         claims: what the recipe says the server can do; tools, reasoning and structured output are
             tried where claimed.
-        process: the engine, where it can be watched: its end, or a fatal line of its log, ends the
-            wait.
+        process: the engine, where it can be watched: its end, a fatal line of its log, or another
+            program at its address ends the wait.
         requests: send real requests; False ends with `/v1/models`, for when the first request is
             itself what is to be measured.
         deadline_s: seconds for all stages together.
@@ -167,8 +177,10 @@ def wait_ready(
     for name, probe in _stages(endpoint, claims or Capabilities(structured_output=False), requests):
         entered = clock()
         while True:
+            # The owner first: an engine that ends because its port is taken can't say by whom.
+            not_listening = _not_listening(process, name, readiness)
             _check_alive(process, follower, name, readiness)
-            detail = probe(max(1.0, begin + deadline_s - clock()))
+            detail = not_listening or probe(max(1.0, begin + deadline_s - clock()))
             if detail.passed:
                 break
             now = clock()
@@ -211,6 +223,17 @@ def _stages(
     return [
         (name, lambda timeout_s, probe=probe: probe(endpoint, timeout_s)) for name, probe in stages
     ]
+
+
+def _not_listening(process: Watched | None, stage: str, readiness: Readiness) -> _Seen | None:
+    """Return why nothing may be sent yet; None if the engine listens, or can't be asked."""
+    try:
+        if process is None or process.listens():
+            return None
+    except Stranger as error:
+        # The engine's log has nothing to do with it.
+        raise NotReady(f"{stage} failed: {error}", [], readiness.stages) from None
+    return _Seen("the engine does not listen", passed=False)
 
 
 def _check_alive(

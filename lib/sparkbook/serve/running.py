@@ -5,29 +5,29 @@ word they leave in their folder.
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 from sparkbook.errors import SparkbookError
 from sparkbook.findings import Finding, Findings
-from sparkbook.serve import docker_engine, paths
+from sparkbook.serve import docker_engine, folders, identity
 from sparkbook.serve.docker_engine import Found, Host
-from sparkbook.serve.endpoint import Endpoint, own_key
+from sparkbook.serve.endpoint import Endpoint
 from sparkbook.serve.faults import DockerFault
-from sparkbook.serve.process import KEY_FILE, LOG_FILE, RECORD, guard_of
+from sparkbook.serve.folders import KEY_FILE, LOG_FILE, Record
+from sparkbook.serve.identity import Stranger
 
 
 class NotThere(SparkbookError):
     """No server of this name was started here, as far as could be asked."""
 
 
-State = Literal["ready", "starting", "restarting", "stopped", "refuses the key"]
+State = Literal["ready", "starting", "restarting", "stopped", "refuses the key", "port taken"]
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,8 @@ class Server:
         recipe: id of its recipe; empty where it has none.
         served: the model's name for clients.
         url: where it answers.
-        state: `ready` answers with our key; `starting` runs and does not answer yet.
+        state: `ready` answers with our key; `starting` runs and does not answer yet; `port taken`
+            runs, but another program listens at its address.
         image: what its container was created from; None for a process.
         end: how it ended, or what is wrong with it.
     """
@@ -65,21 +66,30 @@ class Server:
 @dataclass(frozen=True)
 class _Process:
     folder: Path
-    guard: int
-    record: dict[str, Any]
+    record: Record
+
+    @property
+    def name(self) -> str:
+        return self.folder.name
 
     @property
     def names(self) -> tuple[str, ...]:
-        return self.folder.name, self.record["recipe"], self.record["name"]
+        return self.name, self.record.recipe, self.record.name
+
+    @property
+    def endpoint(self) -> Endpoint:
+        return Endpoint(self.record.url, self.record.served, _read(self.folder / KEY_FILE))
+
+    def listens(self) -> bool:
+        return identity.listens(self.record.url, self.record.process.sockets)
 
 
 def _processes() -> list[_Process]:
-    folders = paths.cache_dir() / "engines"
-    found = []
-    for folder in sorted(folders.iterdir()) if folders.is_dir() else ():
-        if (guard := guard_of(folder)) is not None:
-            found.append(_Process(folder, guard, json.loads((folder / RECORD).read_text("utf-8"))))
-    return found
+    return [
+        _Process(folder, record)
+        for folder in folders.all_folders()
+        if (record := folders.running(folder))
+    ]
 
 
 @contextlib.contextmanager
@@ -128,45 +138,41 @@ def status(host: Host | None) -> list[Server]:
     servers = [_container(host, found) for found in docker_engine.find(host)] if host else []
     for process in _processes():
         record = process.record
-        key = _read(process.folder / KEY_FILE)
-        state = _answers(Endpoint(record["url"], record["served"], key))
+        state = _answers(process.endpoint, process.listens)
         servers.append(
-            Server(
-                process.folder.name,
-                "process",
-                record["recipe"],
-                record["served"],
-                record["url"],
-                state,
-            )
+            Server(process.name, "process", record.recipe, record.served, record.url, state)
         )
     return servers
 
 
 def _container(host: Host, found: Found) -> Server:
     end = None
-    with docker_engine.mapped(name=found.name):
-        seen = host.client.api.inspect_container(found.id)
+    seen = docker_engine.inspected(host, found)
     end = docker_engine.how_it_ended(seen["State"], found.name, seen["RestartCount"])
     state: State = "stopped"
     if found.state == "restarting":
         state = "restarting"
     elif found.state == "running":
-        state = _answers(docker_engine.endpoint_of(host, found, own_key()[0]))
+        state = _answers(
+            docker_engine.endpoint_of(host, found), lambda: docker_engine.listens(host, seen)
+        )
     return Server(
         found.name, "docker", found.recipe, found.served, found.url, state, found.image, end
     )
 
 
-def _answers(endpoint: Endpoint) -> State:
+def _answers(endpoint: Endpoint, listens: Callable[[], bool]) -> State:
+    """Return the state of a server that runs. Only the server itself is asked, with its key."""
     try:
-        if endpoint.get("/health", timeout_s=3).status_code != 200:
+        if not listens() or endpoint.get("/health", timeout_s=3).status_code != 200:
             return "starting"
         return (
             "refuses the key"
             if endpoint.get("/v1/models", timeout_s=3).status_code == 401
             else "ready"
         )
+    except Stranger:
+        return "port taken"
     except SparkbookError:
         return "starting"
 
@@ -188,15 +194,13 @@ def _pick(host: Host | None, name: str) -> Found | _Process:
     found += [process for process in _processes() if name in process.names]
     if len(found) == 1:
         return found[0]
-    known = [one.name for one in (docker_engine.find(host) if host else ())] + [
-        process.folder.name for process in _processes()
-    ]
+    known = [one.name for one in [*(docker_engine.find(host) if host else ()), *_processes()]]
     if not found:
         raise NotThere(
             f"no server called '{name}' was started here;"
             f" {'there are ' + ', '.join(known) if known else 'none runs'}"
         )
-    names = [one.name if isinstance(one, Found) else one.folder.name for one in found]
+    names = [one.name for one in found]
     raise SparkbookError(
         f"'{name}' means several servers: {', '.join(names)}; use one of these names"
     )
@@ -212,25 +216,25 @@ def stop(host: Host | None, name: str, within_s: float = 40) -> str:
     if isinstance(picked, Found):
         assert host is not None
         docker_engine.remove(host, picked.id)
-        docker_engine.mark_of(picked.name).unlink(missing_ok=True)
+        docker_engine.forget(picked.name, picked.id)
         return picked.name
-    os.kill(picked.guard, signal.SIGTERM)  # the guard ends the engine's whole group
+    guard = picked.record.process
+    guard.signal(signal.SIGTERM)  # the guard ends the engine's whole group
     deadline = time.monotonic() + within_s
-    while guard_of(picked.folder) is not None:
+    while guard.alive:
         if time.monotonic() > deadline:
             raise SparkbookError(
-                f"{picked.folder.name} did not end within {within_s:.0f} s; its guard is process"
-                f" {picked.guard}"
+                f"{picked.name} did not end within {within_s:.0f} s; its guard is process"
+                f" {guard.pid}"
             )
         time.sleep(0.1)
-    for left in (KEY_FILE, RECORD):
-        (picked.folder / left).unlink(missing_ok=True)
-    return picked.folder.name
+    folders.release(picked.folder, picked.record)
+    return picked.name
 
 
 def logs(host: Host | None, name: str, *, follow: bool = False) -> Iterator[bytes]:
-    """What a server printed, in pieces; with `follow`, until it ends. That of a process engine that
-    has ended is still there.
+    """What a server printed, in pieces; with `follow`, until it ends. The log of a server that has
+    ended is still there, under its whole name.
 
     Raises:
         SparkbookError: there is no such server.
@@ -238,8 +242,9 @@ def logs(host: Host | None, name: str, *, follow: bool = False) -> Iterator[byte
     try:
         picked = _pick(host, name)
     except SparkbookError:
-        file = paths.cache_dir() / "engines" / name / LOG_FILE
-        if "/" in name or not file.is_file():
+        kept = [folders.path_of(name) / LOG_FILE, docker_engine.mark_of(name).with_name(LOG_FILE)]
+        file = next((file for file in kept if file.is_file()), None)
+        if "/" in name or file is None:
             raise
         yield file.read_bytes()
         return
@@ -249,7 +254,7 @@ def logs(host: Host | None, name: str, *, follow: bool = False) -> Iterator[byte
         return
     with (picked.folder / LOG_FILE).open("rb") as log:
         while True:
-            ended = guard_of(picked.folder) is None
+            ended = not picked.record.process.alive
             if new := log.read():
                 yield new
             elif not follow or ended:
@@ -262,10 +267,16 @@ def endpoint(host: Host | None, name: str) -> Endpoint:
     """Where a server of this name answers, with its key.
 
     Raises:
-        SparkbookError: there is no such server.
+        SparkbookError: there is no such server, or it does not listen.
+        Stranger: another program listens at its address.
     """
     picked = _pick(host, name)
     if isinstance(picked, Found):
         assert host is not None
-        return docker_engine.endpoint_of(host, picked, own_key()[0])
-    return Endpoint(picked.record["url"], picked.record["served"], _read(picked.folder / KEY_FILE))
+        ours = docker_engine.listens(host, docker_engine.inspected(host, picked))
+        address = docker_engine.endpoint_of(host, picked)
+    else:
+        ours, address = picked.listens(), picked.endpoint
+    if not ours:
+        raise SparkbookError(f"{picked.name} does not listen at {address.url} yet")
+    return address

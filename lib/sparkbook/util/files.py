@@ -4,7 +4,6 @@ disk.
 
 from __future__ import annotations
 
-import contextlib
 import os
 from pathlib import Path
 
@@ -33,10 +32,14 @@ def _replace(path: Path, data: bytes) -> None:
         path.write_bytes(data)
         return
     beside = path.with_name(f".{path.name[:200]}.{os.getpid()}")
+    beside.unlink(missing_ok=True)  # a link that was planted there is not followed
+    exclusive = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
+    mode = path.stat().st_mode & 0o7777 if path.exists() else None
     try:
-        beside.write_bytes(data)
-        with contextlib.suppress(FileNotFoundError):
-            beside.chmod(path.stat().st_mode & 0o7777)
+        with os.fdopen(os.open(beside, exclusive, 0o666 if mode is None else 0o600), "wb") as file:
+            file.write(data)
+            if mode is not None:
+                os.fchmod(file.fileno(), mode)
         beside.replace(path)
     finally:
         beside.unlink(missing_ok=True)

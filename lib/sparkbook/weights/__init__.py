@@ -3,48 +3,66 @@
     fetched = weights.fetch(recipes.load("qwen3.6-35b-a3b-nvfp4"))
     weights.verify(recipes.load("qwen3.6-35b-a3b-nvfp4"))
 
-huggingface_hub lays the cache out. Large files are downloaded here, because its own downloads start
-anew when the process ends (2.4.0: `_download_to_tmp_and_move` removes what is unfinished), and with
-shards of 5 GB that is what an interruption costs. They come over plain HTTP, in parallel, and are
-resumed at the byte; each is hashed before it gets its name. `hf_xet` is neither needed nor used.
+The store is laid out as huggingface_hub lays out its cache, so vLLM and `hf` read it. The files are
+downloaded here, because the library's own downloads start anew when the process ends (2.4.0:
+`_download_to_tmp_and_move` removes what is unfinished), and with shards of 5 GB that is what an
+interruption costs. They come over plain HTTP, in parallel, and are resumed at the byte; each is
+hashed before it gets its name. `hf_xet` is neither needed nor used.
+
+A hub is not trusted: its replies go through a schema (`checkpoint.reply`), its file names and a
+recipe's folders through one gate (`util.inside`), and the token goes to its origin only
+(`util.origins`). Fetches that run at the same time share the work: each file has a lock.
 """
 
 from __future__ import annotations
 
 import contextlib
 import fnmatch
-import glob
 import hashlib
 import json
 import os
 import re
+import shlex
 import shutil
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
+from sparkbook.checkpoint import reply
 from sparkbook.checkpoint.store import (
     Checkpoint,
+    OutsideStore,
+    cache_name,
     checkpoints,
     local_folder,
     model_store,
+    recipe_place,
     snapshot,
-    torn,
+    torn_stream,
 )
 from sparkbook.errors import SparkbookError
 from sparkbook.findings import Finding, Findings, Severity
 from sparkbook.recipes import Recipe
 from sparkbook.recipes.schema import PrepareStep
 from sparkbook.units import GB
+from sparkbook.util import origins
+from sparkbook.util.inside import Inside, UnsafePath, checked
 
 _CHUNK = 2**20
 _ATTEMPTS = 5
 _SPARE = 2 * GB
+_DIGITS = (40, 64)  # of a hash: git's own, and sha256
 _PART = ".part"  # behind a blob's name: bytes that a later fetch goes on from
+_USUAL_HUB = "https://huggingface.co"
+_NOT_ALLOWED = (
+    "Compare the repository's page. If a link in the store is your own, name the folder that it"
+    " leads to with HF_HOME."
+)
+_LONGEST_CODE = 2**26  # bytes of a file that a prepare step fetches
 _NOTED = "sparkbook-files.json"  # in the store: hashes of prepare-step files that no source pins
 
 
@@ -251,6 +269,29 @@ RULES: dict[str, Rule] = {
             "a shard of the index that is not there",
             "every shard of the index",
         ),
+        Rule(
+            "HUB016",
+            "path-outside-store",
+            "error",
+            None,
+            "A recipe, a hub or a link in the store names a place outside the model store, or one"
+            " that the store keeps for itself. Nothing is written there unless you allow it.",
+            "Read why the recipe needs that place, then fetch with --allow-outside PATH.",
+            "a prepare step that writes ~/.bashrc",
+            "a prepare step that writes ~/vllm/parser.py",
+        ),
+        Rule(
+            "HUB017",
+            "hub-reply-unreadable",
+            "error",
+            None,
+            "The hub's reply is not the list of a repository's files: a login page of a network, a"
+            " broken mirror, or a server that is no hub.",
+            "Open the address in a browser, and compare HF_ENDPOINT with the hub's address.",
+            "a list of files in which a size is text",
+            "the list that Hugging Face's hub gives",
+            "https://huggingface.co/docs/hub/api",
+        ),
     )
 }
 """Every rule of the hub and the store by its code."""
@@ -374,14 +415,18 @@ def needed(names: Sequence[str], mistral: bool = False) -> list[str]:
 
 @dataclass(frozen=True)
 class File:
-    """A file of a repository: size in bytes, and its hash: the sha256 of a large file, git's own of
-    a small one.
+    """A file of a repository: size in bytes, and its hash: the sha256 of a large file, git's own
+    (40 hex digits) of a small one.
     """
 
     name: str
     size: int
-    sha256: str | None = None
-    git: str | None = None
+    digest: str
+
+    @property
+    def large(self) -> bool:
+        """Whether the hub keeps it apart from git."""
+        return len(self.digest) == 64
 
 
 # ---- the hub
@@ -411,38 +456,56 @@ class Hub:
         from sparkbook.host.probes import find_token
 
         environ = _environ()
-        self.endpoint = (
-            self.endpoint or environ.get("HF_ENDPOINT") or "https://huggingface.co"
-        ).rstrip("/")
+        self.endpoint = (self.endpoint or environ.get("HF_ENDPOINT") or _USUAL_HUB).rstrip("/")
+        origins.origin(self.endpoint)  # one with a password, or none, is refused here
         self.token = self.token or find_token(environ, Path.home())[1]
         self.sleep = self.sleep or self.stop.wait
         if problem := offline_problem(environ):
             raise problem
 
-    def files(self, repo: str, revision: str | None) -> tuple[str, list[File]]:
-        """The commit that a revision stands at, and its files.
+    def files(
+        self, repo: str, revision: str | None, mistral: bool = False
+    ) -> tuple[str, list[File]]:
+        """Return the commit that a revision stands at, and those of its files that vLLM reads.
 
         Raises:
-            WeightsError: the hub refuses, does not know it, or does not answer.
+            WeightsError: the hub refuses, does not know it, does not answer, or its reply is not
+                such a list.
+            UnsafePath: a file's name leads out of the repository.
         """
         path = f"/api/models/{repo}/revision/{(revision or 'main').replace('/', '%2F')}?blobs=true"
-        info = json.loads(self._read(path, repo, revision))
-        found = [
-            File(
-                one["rfilename"],
-                one.get("size") or 0,
-                (one.get("lfs") or {}).get("sha256"),
-                one.get("blobId"),
-            )
-            for one in info.get("siblings", [])
-        ]
-        return info["sha"], found
+        text = self.read(f"{self.endpoint}{path}", repo, reply.MOST_BYTES, revision)
+        try:
+            listing = reply.listing(text)
+        except SparkbookError as error:
+            raise _unreadable(self.endpoint, repo, str(error)) from None
+        names = set(needed([one.rfilename for one in listing.siblings], mistral))
+        files = []
+        for one in listing.siblings:
+            if one.rfilename not in names:
+                continue
+            name, digest = checked(one.rfilename), one.lfs.sha256 if one.lfs else one.blobId
+            if digest is None or one.size is None:
+                raise _unreadable(self.endpoint, repo, f"{name} has no size or no hash")
+            files.append(File(name, one.size, digest))
+        return listing.sha, files
 
-    def _read(self, path: str, repo: str, revision: str | None = None) -> bytes:
-        return b"".join(self._stream(f"{self.endpoint}{path}", repo, revision, 0, None))
+    def read(self, url: str, repo: str, most: int, revision: str | None = None) -> bytes:
+        """Return all of an answer. Raises WeightsError as `download`, and for more than `most`
+        bytes.
+        """
+        text = bytearray()
+        for piece in self._stream(url, repo, revision, 0, None):
+            if piece is None:  # the server began from the front
+                text.clear()
+                continue
+            text += piece
+            if len(text) > most:
+                raise _unreadable(url, repo, f"more than {most} bytes")
+        return bytes(text)
 
     def download(
-        self, url: str, file: Path, size: int, repo: str, moved: Callable[[int], None]
+        self, url: str, target: BinaryIO, size: int, repo: str, moved: Callable[[int], None]
     ) -> None:
         """Append to a file until it has its size. Sizes are bytes; `moved` is told of each piece,
         and of what has to be taken back.
@@ -451,21 +514,21 @@ class Hub:
             WeightsError: the hub refuses, or the connection breaks again and again without a byte
                 in between.
         """
-        have = file.stat().st_size if file.exists() else 0
+        have = target.seek(0, os.SEEK_END)
         if have > size:
-            file.unlink()
             moved(-have)
-            have = 0
-        # Also an empty file has to be there in the end.
-        with file.open("ab") as target:
-            pieces = self._stream(url, repo, None, have, size) if have < size else ()
-            for piece in pieces:
-                if piece is None:  # the server began from the front
-                    moved(-target.tell())
-                    target.truncate(0)
-                    continue
-                target.write(piece)
-                moved(len(piece))
+            target.truncate(0)
+            have = target.seek(0)
+        pieces = self._stream(url, repo, None, have, size) if have < size else ()
+        for piece in pieces:
+            if piece is None:  # the server began from the front
+                moved(-target.tell())
+                target.truncate(0)
+                target.seek(0)
+                continue
+            target.write(piece)
+            moved(len(piece))
+        target.flush()
 
     def _stream(
         self, url: str, repo: str, revision: str | None, begin: int, size: int | None
@@ -474,42 +537,29 @@ class Hub:
         it starts again at 0.
         """
         import httpx2
-        from huggingface_hub.utils import get_session
 
-        failures, at = 0, begin
+        assert self.endpoint is not None
+        failures, at, most = 0, begin, begin
         while True:
-            headers = {"user-agent": "sparkbook", "accept-encoding": "identity"}
-            if self.token and url.startswith(str(self.endpoint)):
-                headers["authorization"] = f"Bearer {self.token}"
-            if at:
-                headers["range"] = f"bytes={at}-"
             pause: float | None = None
             try:
-                with get_session().stream(
-                    "GET", url, headers=headers, timeout=30, follow_redirects=True
-                ) as answer:
+                with self._answer(url, at) as answer:
                     status = answer.status_code
-                    if status in (408, 429) or status >= 500:
-                        pause = _seconds(answer.headers.get("retry-after"))
+                    if status >= 400:
                         problem = _status_problem(
                             status, repo, self.token, answer.headers, revision
                         )
-                    elif status >= 400:
-                        raise _status_problem(status, repo, self.token, answer.headers, revision)
+                        if status not in (408, 429) and status < 500:
+                            raise problem
+                        pause = _seconds(answer.headers.get("retry-after"))
                     else:
                         if at and status == 200:
                             yield None
                             at = 0
-                        for piece in answer.iter_raw(_CHUNK):
-                            if self.stop.is_set():
-                                raise KeyboardInterrupt
-                            if size is not None and at + len(piece) > size:
-                                raise _fail(
-                                    "HUB010",
-                                    f"The hub sends more of {repo} than the repository states.",
-                                    f"{size} bytes stated",
-                                )
-                            at, failures = at + len(piece), 0
+                        for piece in self._pieces(answer, repo, size, at):
+                            at += len(piece)
+                            if at > most:  # a server that begins again and again brings nothing
+                                most, failures = at, 0
                             yield piece
                         if size is None or at >= size:
                             return
@@ -520,7 +570,7 @@ class Hub:
                     f"{self.endpoint} can't be reached.",
                     str(error) or type(error).__name__,
                 )
-            except httpx2.HTTPError as error:
+            except (httpx2.HTTPError, httpx2.InvalidURL) as error:
                 problem = _broken(repo, f"{type(error).__name__} after {at} bytes")
             failures += 1
             if failures >= _ATTEMPTS or (
@@ -532,11 +582,41 @@ class Hub:
             assert self.sleep is not None
             self.sleep(pause if pause is not None else 0.5 * 2**failures)
 
+    def _answer(self, url: str, at: int) -> contextlib.AbstractContextManager[Any]:
+        """The hub's answer from a byte on."""
+        from huggingface_hub.utils import get_session
+
+        headers = {"user-agent": "sparkbook", "accept-encoding": "identity"}
+        if at:
+            headers["range"] = f"bytes={at}-"
+        home = str(self.endpoint)
+        return origins.get(
+            get_session(), url, home=home, token=self.token, headers=headers, timeout=30
+        )
+
+    def _pieces(self, answer: Any, repo: str, size: int | None, at: int) -> Iterator[bytes]:
+        """The pieces of one answer that begins at a byte, and not more than the stated size."""
+        for piece in answer.iter_raw(_CHUNK):
+            if self.stop.is_set():
+                raise KeyboardInterrupt
+            at += len(piece)
+            if size is not None and at > size:
+                raise _fail(
+                    "HUB010",
+                    f"The hub sends more of {repo} than the repository states.",
+                    f"{size} bytes stated",
+                )
+            yield piece
+
 
 def offline_problem(environ: Mapping[str, str]) -> WeightsError | None:
     """Whether downloads are switched off."""
     off = environ.get("HF_HUB_OFFLINE", "").lower() in ("1", "true", "yes", "on")
     return _fail("HUB006", "HF_HUB_OFFLINE is set, so nothing is downloaded.") if off else None
+
+
+def _unreadable(where: str | None, repo: str, evidence: str) -> WeightsError:
+    return _fail("HUB017", f"{where} answers with no list of the files of {repo}.", evidence)
 
 
 def _broken(repo: str, evidence: str) -> WeightsError:
@@ -632,7 +712,7 @@ def fetch(
     workers: int = 8,
     progress: bool = True,
     unpinned: bool = False,
-    clock: Callable[[], float] = time.monotonic,
+    allow_outside: Sequence[Path] = (),
 ) -> Fetched:
     """Stage everything that a recipe reads: its repositories, its draft's, and the files of its
     prepare steps.
@@ -647,54 +727,47 @@ def fetch(
         workers: files at once.
         progress: show a bar, in a terminal or a notebook.
         unpinned: also fetch prepare-step files that no source gives a checksum of, and note theirs.
+        allow_outside: files and folders outside the store that the recipe may write to.
 
     Raises:
         WeightsError: nothing more can be done; its `finding` says why.
         KeyboardInterrupt: on Ctrl-C.
     """
-    begin = clock()
+    begin = time.monotonic()
     store = store or model_store(_environ())
     wanted = checkpoints(recipe)
     steps = [step for step in recipe.prepare if step.do == "fetch"]
     if not wanted and not steps:
         raise SparkbookError(f"{recipe.id} ships with this package: there is nothing to fetch")
-    hub = hub or Hub()
     mistral = recipe.serve.args.get("load-format") == "mistral"
     try:
+        places = [_place(one, store, allow_outside) for one in wanted]
+        targets = [recipe_place(step.to or "", store, allow_outside) for step in steps]
+    except UnsafePath as error:
+        fix = None if isinstance(error, OutsideStore) else "Correct the path in the recipe."
+        raise _fail("HUB016", str(error), fix=fix) from None
+    hub = hub or Hub()
+    try:
         listed = []
-        for one in wanted:
-            commit, files = hub.files(one.repo, one.revision)
-            names = set(needed([file.name for file in files], mistral))
-            listed.append((one, commit, [file for file in files if file.name in names]))
-        jobs = [
-            _job(hub, store, one, commit, file)
-            for one, commit, files in listed
-            for file in files
-            if file.sha256
-        ]
-        small = sum(file.size for _, _, files in listed for file in files if not file.sha256)
-        _check_room(store, sum(job.missing for job in jobs) + small)
-        coming: dict[str, int] = {}
-        for job in jobs:
-            coming[job.repo] = coming.get(job.repo, 0) + job.missing
-        _download(hub, [job for job in jobs if not job.done], workers, progress)
-        staged = tuple(
-            _lay_out(hub, store, one, commit, files, coming.get(one.repo, 0), workers)
-            for one, commit, files in listed
-        )
+        for one, place in zip(wanted, places, strict=True):
+            commit, files = hub.files(one.repo, one.revision, mistral)
+            listed.append(_Listed(place, commit, files))
+        staged = _stage(hub, store, listed, workers, progress)
         prepared, refused = [], []
-        for step in steps:
+        for step, (root, name) in zip(steps, targets, strict=True):
             try:
-                prepared.append(_prepare(hub, store, step, unpinned))
+                prepared.append(_prepare(hub, Inside(store), step, root, name, unpinned))
             except WeightsError as error:
                 refused.append(error.finding)
+    except UnsafePath as error:
+        raise _fail("HUB016", str(error), fix=_NOT_ALLOWED) from None
     except PermissionError as error:
         raise denied(error, store) from None
     except OSError as error:
         if error.errno == 28:
             raise _fail("HUB009", "The disk filled up during the download.", str(error)) from None
-        raise
-    return Fetched(staged, tuple(prepared), Findings(refused), round(clock() - begin, 3))
+        raise SparkbookError(f"{error.filename} can't be written: {error.strerror}") from None
+    return Fetched(staged, tuple(prepared), Findings(refused), round(time.monotonic() - begin, 3))
 
 
 def denied(error: PermissionError, store: Path | str) -> WeightsError:
@@ -708,52 +781,123 @@ def denied(error: PermissionError, store: Path | str) -> WeightsError:
 
 
 @dataclass(frozen=True)
-class _Job:
-    """A large file on its way: the address, the beginning, and the place where it goes when it is
-    whole.
+class _Place:
+    """Where a repository's files go: below a root, in the cache (`base` is the repository's folder)
+    or in a folder of their own.
     """
 
-    repo: str
+    one: Checkpoint
+    root: Inside
+    base: str
+
+    def inside(self, name: str) -> str:
+        return f"{self.base}/{name}" if self.base else name
+
+    @property
+    def local(self) -> bool:
+        return self.one.folder is not None
+
+    def note(self, name: str) -> str:
+        """Where Hugging Face's library notes the commit and the hash of a file in such a folder."""
+        return self.inside(f".cache/huggingface/download/{name}.metadata")
+
+    def noted_digest(self, name: str) -> str:
+        """The hash that was noted of a file in a folder of its own; empty where none was."""
+        try:
+            return self.root.read(self.note(name)).decode().split()[1]
+        except (OSError, IndexError, ValueError, UnsafePath):
+            return ""
+
+
+def _place(one: Checkpoint, store: Path, allowed: Sequence[Path] | None) -> _Place:
+    """Where a checkpoint goes. `allowed` None: where it lies, wherever that is, to be read only.
+
+    Raises:
+        UnsafePath: a place that nobody allowed.
+    """
+    if one.folder is None:
+        return _Place(one, Inside(store), cache_name(one.repo))
+    if allowed is None:
+        return _Place(one, Inside(local_folder(one.folder)), "")
+    return _Place(one, *recipe_place(one.folder, store, allowed))
+
+
+@dataclass(frozen=True)
+class _Listed:
+    """A repository's files at a commit, and the place they go to."""
+
+    place: _Place
+    commit: str
+    files: list[File]
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Job:
+    """A file on its way: the address, the beginning, and the name that it gets when it is whole.
+
+    Attributes:
+        lock: held while the beginning is written. In the cache it is the one that Hugging Face's
+            own library takes.
+    """
+
+    at: _Place
+    file: File
     url: str
-    part: Path
-    place: Path
-    size: int
-    sha256: str
+    part: str
+    target: str
+    lock: str
 
     @property
     def done(self) -> bool:
-        return self.place.is_file() and self.place.stat().st_size == self.size
+        """Whether the file is there. In a folder of its own the same size is not yet the same
+        file.
+        """
+        root, digest = self.at.root, self.file.digest
+        if root.size(self.target) != self.file.size:
+            return False
+        if not self.at.local or self.at.noted_digest(self.file.name) == digest:
+            return True
+        with root.open(self.target) as file:
+            return _hash(file, digest) == digest
 
     @property
     def missing(self) -> int:
-        """Bytes still to come."""
-        if self.done:
-            return 0
-        return max(self.size - (self.part.stat().st_size if self.part.is_file() else 0), 0)
+        """Bytes still to come, of a file that is not there."""
+        return max(self.file.size - self.at.root.kept(self.part), 0)
 
 
-def _job(hub: Hub, store: Path, one: Checkpoint, commit: str, file: File) -> _Job:
+def _job(hub: Hub, at: _Place, commit: str, file: File) -> _Job:
     from urllib.parse import quote
 
-    assert file.sha256
-    if one.folder:
-        place = local_folder(one.folder) / file.name
-        part = place.parent / f".{place.name}.{file.sha256[:16]}{_PART}"
+    if at.local:
+        target = at.inside(file.name)
+        folder, slash, last = target.rpartition("/")
+        part = f"{folder}{slash}.{last[:50]}.{file.digest[:16]}{_PART}"
+        lock = at.inside(f".cache/huggingface/download/{file.digest}.lock")
     else:
-        place = _cache_folder(store, one.repo) / "blobs" / file.sha256
-        part = place.with_name(file.sha256 + _PART)
-    return _Job(
-        one.repo,
-        f"{hub.endpoint}/{one.repo}/resolve/{commit}/{quote(file.name)}",
-        part,
-        place,
-        file.size,
-        file.sha256,
-    )
+        target = at.inside(f"blobs/{file.digest}")
+        part = target + _PART
+        lock = f"hub/.locks/{Path(at.base).name}/{file.digest}.lock"
+    url = f"{hub.endpoint}/{at.one.repo}/resolve/{commit}/{quote(file.name)}"
+    return _Job(at=at, file=file, url=url, part=part, target=target, lock=lock)
 
 
-def _cache_folder(store: Path, repo: str) -> Path:
-    return store / "hub" / ("models--" + repo.replace("/", "--"))
+def _stage(
+    hub: Hub, store: Path, listed: list[_Listed], workers: int, progress: bool
+) -> tuple[Staged, ...]:
+    """Download what is missing of all repositories, then give it its names."""
+    jobs: dict[str, _Job] = {}  # equal files of a repository are one in the cache
+    for one in listed:
+        for file in one.files:
+            job = _job(hub, one.place, one.commit, file)
+            if not job.done:
+                jobs.setdefault(str(job.at.root.path(job.target)), job)
+    _check_room(store, sum(job.missing for job in jobs.values()))
+    coming = {one.place: 0 for one in listed}
+    for job in jobs.values():
+        coming[job.at] += job.missing if job.file.large else 0
+    _download(hub, list(jobs.values()), workers, progress)
+    return tuple(_lay_out(one, coming[one.place]) for one in listed)
 
 
 def _check_room(store: Path, missing: int) -> None:
@@ -789,19 +933,20 @@ def _download(hub: Hub, jobs: list[_Job], workers: int, progress: bool) -> None:
 
     if not jobs:
         return
-    total = sum(job.size for job in jobs)
+    total = sum(job.file.size for job in jobs)
+    missing = {job: job.missing for job in jobs}
     bar = tqdm(
         total=total,
-        initial=total - sum(job.missing for job in jobs),
+        initial=total - sum(missing.values()),
         unit="B",
         unit_scale=True,
-        desc=jobs[0].repo,
+        desc=jobs[0].at.one.repo,
         disable=not progress,
     )
     with bar, ThreadPoolExecutor(workers, thread_name_prefix="weights") as pool:
         futures: list[Future[None]] = [
-            pool.submit(_one, hub, job, bar.update)
-            for job in sorted(jobs, key=lambda job: -job.missing)
+            pool.submit(_one, hub, job, missing[job], bar.update)
+            for job in sorted(jobs, key=lambda job: -missing[job])
         ]
         try:
             wait(futures, return_when=FIRST_EXCEPTION)
@@ -821,124 +966,97 @@ def _download(hub: Hub, jobs: list[_Job], workers: int, progress: bool) -> None:
             raise failed[0]
 
 
-def _one(hub: Hub, job: _Job, moved: Callable[[int], Any]) -> None:
-    """One file: download, hash, name."""
-    job.part.parent.mkdir(parents=True, exist_ok=True)
-    hub.download(job.url, job.part, job.size, job.repo, moved)
-    if problem := hash_problem(
-        job.url.rsplit("/", 1)[-1], job.repo, _sha256(job.part, hub.stop), job.sha256
-    ):
-        job.part.unlink()
-        raise problem
-    job.part.replace(job.place)
+def _one(hub: Hub, job: _Job, missing: int, moved: Callable[[int], Any]) -> None:
+    """One file: download, hash, name. Another fetch that has it in hand is waited for."""
+    root, file = job.at.root, job.file
+    with root.locked(job.lock, hub.stop):
+        if job.done:
+            moved(missing)
+            return
+        moved(missing - job.missing)
+        with root.create(job.part, keep=True) as part:
+            hub.download(job.url, part, file.size, job.at.one.repo, moved)
+            digest = _hash(part, file.digest, hub.stop)
+        if problem := hash_problem(file.name, job.at.one.repo, digest, file.digest):
+            root.remove(job.part)
+            raise problem
+        root.replace(job.part, job.target)
 
 
-def _sha256(file: Path, stop: threading.Event | None = None) -> str:
-    digest = hashlib.sha256()
-    with file.open("rb") as stream:
-        while piece := stream.read(8 * _CHUNK):
-            if stop is not None and stop.is_set():
-                raise KeyboardInterrupt
-            digest.update(piece)
+def _hash(file: BinaryIO, stated: str, stop: threading.Event | None = None) -> str:
+    """The hash of a file, of the kind that is stated: sha256, or for 40 digits git's own, which is
+    sha1 over a header and the contents.
+    """
+    size = file.seek(0, os.SEEK_END)
+    file.seek(0)
+    if len(stated) == 40:
+        digest = hashlib.sha1(b"blob %d\0" % size, usedforsecurity=False)
+    else:
+        digest = hashlib.sha256()
+    while piece := file.read(8 * _CHUNK):
+        if stop is not None and stop.is_set():
+            raise KeyboardInterrupt
+        digest.update(piece)
     return digest.hexdigest()
 
 
-def _lay_out(
-    hub: Hub, store: Path, one: Checkpoint, commit: str, files: list[File], came: int, workers: int
-) -> Staged:
-    """Let huggingface_hub put the files in their places: it finds the large ones there, and fetches
-    the small ones.
+def _lay_out(listed: _Listed, came: int) -> Staged:
+    """Give the files their names, as huggingface_hub does: in the cache links to their contents,
+    and the commit that the branch stands at; in a folder of its own notes of commit and hash.
     """
-    import httpx2
-    from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
-    from huggingface_hub.utils import (
-        are_progress_bars_disabled,
-        disable_progress_bars,
-        enable_progress_bars,
-    )
-
-    place: dict[str, Any] = (
-        {"local_dir": local_folder(one.folder)} if one.folder else {"cache_dir": store / "hub"}
-    )
-    silent = are_progress_bars_disabled()
-    disable_progress_bars()
-    try:
-        folder = snapshot_download(
-            one.repo,
-            revision=commit,
-            allow_patterns=[glob.escape(file.name) for file in files],
-            endpoint=hub.endpoint,
-            token=hub.token or False,
-            max_workers=workers,
-            **place,
-        )
-    except HfHubHTTPError as error:
-        raise _status_problem(
-            error.response.status_code, one.repo, hub.token, error.response.headers, one.revision
-        ) from None
-    except (httpx2.HTTPError, LocalEntryNotFoundError) as error:
-        raise _broken(one.repo, f"{type(error).__name__} in a small file") from None
-    finally:
-        if not silent:
-            enable_progress_bars()
-    if not one.folder and (one.revision or "main") != commit:
-        # The commit was named, so the library notes no branch; offline, vLLM looks for the branch.
-        reference = _cache_folder(store, one.repo) / "refs" / (one.revision or "main")
-        reference.parent.mkdir(parents=True, exist_ok=True)
-        reference.write_text(commit, "utf-8")
-    for file in files:
-        if file.sha256 or not file.git:
-            continue
-        if problem := hash_problem(
-            file.name, one.repo, _git_hash(Path(folder) / file.name), file.git
-        ):
-            (Path(folder) / file.name).resolve().unlink()
-            raise problem
-    return Staged(
-        one.repo, commit, Path(folder), len(files), sum(file.size for file in files), came
-    )
-
-
-def _git_hash(file: Path) -> str:
-    """Git's own hash of a file, which is what the hub states of small ones: sha1 over a header and
-    the contents.
-    """
-    contents = file.read_bytes()
-    return hashlib.sha1(b"blob %d\0" % len(contents) + contents, usedforsecurity=False).hexdigest()
+    at, commit = listed.place, listed.commit
+    one, root = at.one, at.root
+    for file in listed.files:
+        if at.local:
+            note = f"{commit}\n{file.digest}\n{time.time()}\n"
+            root.write(at.note(file.name), note.encode())
+        else:
+            up = "../" * (2 + file.name.count("/"))
+            root.link(at.inside(f"snapshots/{commit}/{file.name}"), f"{up}blobs/{file.digest}")
+    branch = one.revision or "main"
+    if not at.local and branch != commit:  # offline, vLLM looks for the branch
+        root.write(at.inside(f"refs/{branch}"), commit.encode())
+    folder = root.path(at.base) if at.local else root.path(at.inside(f"snapshots/{commit}"))
+    size = sum(file.size for file in listed.files)
+    return Staged(one.repo, commit, folder, len(listed.files), size, came)
 
 
 # ---- prepare-step files
 
 
-def _prepare(hub: Hub, store: Path, step: PrepareStep, unpinned: bool) -> Path:
+def _prepare(
+    hub: Hub, store: Inside, step: PrepareStep, root: Inside, name: str, unpinned: bool
+) -> Path:
     """Fetch one file by its address. It is code as a rule, so it is taken only with the checksum
     that was pinned or noted before.
     """
-    assert step.url and step.to
-    url, target = step.url, local_folder(step.to)
-    if hub.endpoint != "https://huggingface.co" and url.startswith("https://huggingface.co/"):
-        url = str(hub.endpoint) + url.removeprefix("https://huggingface.co")
-    noted = _noted(store)
-    known = step.sha256 if step.sha256 != "unknown" else noted.get(step.url)
-    if target.is_file() and known and _sha256(target) == known:
-        return target
+    assert step.url
+    target = root.path(name)
+    known = step.sha256 if step.sha256 != "unknown" else _noted(store).get(step.url)
+    if known and root.size(name) is not None:
+        with root.open(name) as file:
+            if _hash(file, known) == known:
+                return target
     if problem := unpinned_problem(target.name, step.url, known, unpinned):
         raise problem
-    contents = b"".join(piece for piece in hub._stream(url, step.url, None, 0, None) if piece)
-    found = hashlib.sha256(contents).hexdigest()
-    if problem := changed_problem(target.name, known, found):
+    contents = hub.read(_mirrored(hub, step.url), step.url, _LONGEST_CODE)
+    digest = hashlib.sha256(contents).hexdigest()
+    if problem := changed_problem(target.name, known, digest):
         raise problem
-    target.parent.mkdir(parents=True, exist_ok=True)
-    part = target.with_name(f".{target.name}{_PART}")
-    part.write_bytes(contents)
-    part.replace(target)
+    root.write(name, contents)
     if step.sha256 == "unknown":
-        store.mkdir(parents=True, exist_ok=True)
-        (store / _NOTED).write_text(
-            json.dumps({**noted, step.url: found}, indent=2, sort_keys=True) + "\n", "utf-8"
-        )
+        with store.locked(f".{_NOTED}.lock"):
+            noted = {**_noted(store), step.url: digest}
+            store.write(_NOTED, (json.dumps(noted, indent=2, sort_keys=True) + "\n").encode())
     return target
+
+
+def _mirrored(hub: Hub, url: str) -> str:
+    """A file's address on the hub that is in use, where the recipe names the usual one."""
+    if not origins.same_origin(url, _USUAL_HUB):
+        return url
+    path = url.partition("://")[2].partition("/")[2]
+    return f"{hub.endpoint}/{path}"
 
 
 def unpinned_problem(name: str, url: str, known: str | None, allowed: bool) -> WeightsError | None:
@@ -960,9 +1078,9 @@ def changed_problem(name: str, known: str | None, found: str) -> WeightsError | 
     )
 
 
-def _noted(store: Path) -> dict[str, str]:
+def _noted(store: Inside) -> dict[str, str]:
     try:
-        value = json.loads((store / _NOTED).read_text("utf-8"))
+        value = json.loads(store.read(_NOTED))
     except (OSError, ValueError):
         return {}
     return value if isinstance(value, dict) else {}
@@ -999,83 +1117,120 @@ def verify(
 
     begin = clock()
     store = store or model_store(_environ())
-    findings, jobs = [], []
+    findings: list[Finding] = []
+    files: list[_Stored] = []
     for one in checkpoints(recipe):
-        folder = local_folder(one.folder) if one.folder else snapshot(store, one.repo, one.revision)
-        if folder is None or not folder.is_dir():
-            fix = f"sparkbook weights fetch {recipe.id}"
-            findings.append(_finding("HUB015", f"{one.repo} is not in the store.", str(store), fix))
-            continue
-        names = sorted(
-            path.relative_to(folder).as_posix()
-            for path in folder.rglob("*")
-            if path.is_symlink() or path.is_file()
-        )
-        names = [name for name in names if not name.startswith(".")]
-        gone = [name for name in names if not (folder / name).exists()] + [
-            name for name in _indexed(folder) if name not in names
-        ]
-        for name in sorted(set(gone)):
-            findings.append(
-                _finding(
-                    "HUB015",
-                    f"{name} of {one.repo} is missing.",
-                    str(folder),
-                    f"sparkbook weights fetch {recipe.id}",
-                )
-            )
-        jobs += [(one, folder, name) for name in names if (folder / name).exists()]
-    total = sum((folder / name).stat().st_size for _, folder, name in jobs)
+        try:
+            stored, problems = _stored(one, store, recipe.id)
+        except UnsafePath as error:
+            stored, problems = [], [_finding("HUB016", str(error))]
+        findings += problems
+        files += stored
     unknown = []
+    total = sum(file.size for file in files)
     with (
         tqdm(total=total, unit="B", unit_scale=True, desc="verify", disable=not progress) as bar,
         ThreadPoolExecutor(workers) as pool,
     ):
-        futures = [
-            pool.submit(_compare, folder, name, one.folder is not None)
-            for one, folder, name in jobs
-        ]
-        for (one, folder, name), future in zip(jobs, futures, strict=True):
-            stated, problem = future.result()
-            bar.update((folder / name).stat().st_size)
+        for file, problem in zip(files, pool.map(_damage, files), strict=True):
+            bar.update(file.size)
             if problem:
-                fix = f"rm {(folder / name).resolve()}; sparkbook weights fetch {recipe.id}"
+                path = shlex.quote(str(file.root.path(file.place)))
+                fix = f"rm {path}; sparkbook weights fetch {recipe.id}"
                 findings.append(
-                    _finding("HUB010", f"{name} of {one.repo} is damaged.", problem, fix)
+                    _finding("HUB010", f"{file.name} of {file.repo} is damaged.", problem, fix)
                 )
-            elif not stated:
-                unknown.append(name)
-    return Verified(len(jobs), total, tuple(unknown), Findings(findings), round(clock() - begin, 3))
+            elif len(file.stated) not in _DIGITS:
+                unknown.append(file.name)
+    return Verified(
+        len(files), total, tuple(unknown), Findings(findings), round(clock() - begin, 3)
+    )
 
 
-def _indexed(folder: Path) -> list[str]:
-    """The shards that the indexes of a folder speak of."""
-    found: set[str] = set()
-    for index in sorted(folder.glob("*.safetensors.index.json")):
-        with contextlib.suppress(OSError, ValueError, AttributeError, TypeError):
-            found |= {
-                str(name) for name in json.loads(index.read_text("utf-8"))["weight_map"].values()
-            }
-    return sorted(found)
+@dataclass(frozen=True, kw_only=True)
+class _Stored:
+    """A file of a staged repository: its name there, the place of its contents below a root, their
+    bytes, and the hash that is stated of them (empty where none is).
+    """
+
+    repo: str
+    name: str
+    root: Inside
+    place: str
+    size: int
+    stated: str
 
 
-def _compare(folder: Path, name: str, local: bool) -> tuple[bool, str | None]:
-    """Whether a file's hash is stated anywhere, and what speaks against the file."""
-    file = folder / name
-    if local:
-        note = folder / ".cache" / "huggingface" / "download" / f"{name}.metadata"
-        try:
-            stated = note.read_text("utf-8").split()[1]
-        except (OSError, IndexError, ValueError):
-            stated = ""
-    else:
-        stated = file.resolve().name
-    if file.suffix == ".safetensors" and (reason := torn(file)):
-        return True, reason
-    found = _sha256(file) if len(stated) == 64 else _git_hash(file) if len(stated) == 40 else None
-    if found is None:
-        return False, None
-    return True, None if found == stated else f"hash {found}, stated {stated}"
+def _stored(one: Checkpoint, store: Path, recipe: str) -> tuple[list[_Stored], list[Finding]]:
+    """What the store holds of a repository, and what is missing or lies elsewhere.
+
+    Raises:
+        UnsafePath: the repository's own folder is a link.
+    """
+    at = _place(one, store, None)
+    fetch_again = f"sparkbook weights fetch {recipe}"
+    commit = snapshot(store, one.repo, one.revision)
+    if not at.root.root.is_dir() or not (at.local or commit):
+        missing = f"{one.repo} is not in the store."
+        return [], [_finding("HUB015", missing, str(store), fetch_again)]
+    folder = "" if at.local else at.inside(f"snapshots/{commit.name if commit else ''}")
+    names = [name for name in at.root.files(folder) if not name.startswith(".")]
+    stored, gone, findings = [], [], []
+    for name in names:
+        place = f"{folder}/{name}" if folder else name
+        stated = at.noted_digest(name) if at.local else ""
+        if (target := at.root.target(place)) is not None:
+            blob = None if at.local else _blob(at, name, target)
+            if blob is None:
+                text = f"{name!a} of {one.repo} is a link out of the store to {target!a}."
+                findings.append(_finding("HUB016", text, fix=f"Remove it, then {fetch_again}"))
+                continue
+            place, stated = at.inside(f"blobs/{blob}"), blob
+        size = at.root.size(place)
+        if size is None:
+            gone.append(name)
+        else:
+            stored.append(
+                _Stored(
+                    repo=one.repo, name=name, root=at.root, place=place, size=size, stated=stated
+                )
+            )
+    gone += [name for name in _indexed(stored) if name not in names]
+    where = str(at.root.path(folder) if folder else at.root.root)
+    for name in sorted(set(gone)):
+        text = f"{name} of {one.repo} is missing."
+        findings.append(_finding("HUB015", text, where, fetch_again))
+    return stored, findings
+
+
+def _blob(at: _Place, name: str, target: str) -> str | None:
+    """The contents' name of a link in a snapshot; None where it leads to anything else."""
+    snapshot_file = at.root.root / at.inside(f"snapshots/commit/{name}")
+    path = Path(os.path.normpath(snapshot_file.parent / target))
+    return path.name if path.parent == at.root.root / at.inside("blobs") else None
+
+
+def _indexed(stored: Sequence[_Stored]) -> list[str]:
+    """The shards that the indexes of a repository speak of."""
+    shards: set[str] = set()
+    for file in stored:
+        if not fnmatch.fnmatch(file.name, "*.safetensors.index.json") or "/" in file.name:
+            continue
+        with contextlib.suppress(OSError, ValueError, AttributeError, TypeError, LookupError):
+            index = json.loads(file.root.read(file.place))
+            shards |= {str(name) for name in index["weight_map"].values()}
+    return sorted(shards)
+
+
+def _damage(file: _Stored) -> str | None:
+    """What speaks against a file's contents: a cut header, or another hash than is stated."""
+    with file.root.open(file.place) as contents:
+        if file.name.endswith(".safetensors") and (reason := torn_stream(contents)):
+            return reason
+        if len(file.stated) not in _DIGITS:
+            return None
+        digest = _hash(contents, file.stated)
+    return None if digest == file.stated else f"hash {digest}, stated {file.stated}"
 
 
 # ---- prune
@@ -1085,8 +1240,13 @@ def _compare(folder: Path, name: str, local: bool) -> tuple[bool, str | None]:
 class Prunable:
     """What can go: files and folders, why, and the bytes that this would free."""
 
-    paths: tuple[tuple[Path, str], ...]
+    places: tuple[tuple[Inside, str, str], ...]
     bytes: int
+
+    @property
+    def paths(self) -> tuple[tuple[Path, str], ...]:
+        """Each path with the reason."""
+        return tuple((root.path(name), why) for root, name, why in self.places)
 
     def remove(self) -> None:
         """Remove them.
@@ -1094,15 +1254,11 @@ class Prunable:
         Raises:
             WeightsError: they belong to somebody else.
         """
-        for path, _ in self.paths:
+        for root, name, _ in self.places:
             try:
-                (
-                    shutil.rmtree(path)
-                    if path.is_dir() and not path.is_symlink()
-                    else path.unlink(missing_ok=True)
-                )
+                root.remove(name)
             except PermissionError as error:
-                raise _fail("HUB014", f"{path} can't be removed.", str(error)) from None
+                raise _fail("HUB014", f"{error.filename} can't be removed.", str(error)) from None
 
 
 def prune(recipes: Sequence[Recipe], store: Path | None = None) -> Prunable:
@@ -1114,35 +1270,44 @@ def prune(recipes: Sequence[Recipe], store: Path | None = None) -> Prunable:
     behind.
     """
     store = store or model_store(_environ())
+    root = Inside(store)
     pinned = {one.revision for recipe in recipes for one in checkpoints(recipe) if one.revision}
-    paths: list[tuple[Path, str]] = []
-    for repo in sorted((store / "hub").glob("models--*")):
-        kept = pinned | {
-            ref.read_text("utf-8").strip() for ref in (repo / "refs").rglob("*") if ref.is_file()
-        }
-        snapshots = sorted(path for path in (repo / "snapshots").glob("*") if path.is_dir())
-        old = [path for path in snapshots if path.name not in kept]
-        if len(old) == len(snapshots):
-            old = []  # nothing says which of them is in use
-        used = {
-            link.resolve()
-            for path in snapshots
-            if path not in old
-            for link in path.rglob("*")
-            if link.is_symlink()
-        }
-        paths += [(path, "a commit that no branch stands at any more") for path in old]
-        for blob in sorted((repo / "blobs").glob("*")):
-            if blob.name.endswith((".incomplete", _PART)):
-                paths.append((blob, "the beginning of a download"))
-            elif blob.resolve() not in used and old:
-                paths.append((blob, "contents that only such commits have"))
+    places: list[tuple[Inside, str, str]] = []
+    for name in root.entries("hub", folders=True):
+        if name.startswith("models--"):
+            with contextlib.suppress(UnsafePath):  # what lies behind a link is not the store's
+                places += [(root, *one) for one in _left_behind(root, f"hub/{name}", pinned)]
     folders = {
-        local_folder(one.folder) for recipe in recipes for one in checkpoints(recipe) if one.folder
+        one.folder for recipe in recipes for one in checkpoints(recipe) if one.folder is not None
     }
     for folder in sorted(folders):
-        paths += [
-            (part, "the beginning of a download") for part in sorted(folder.rglob(f".*{_PART}"))
-        ]
-    size = sum(path.stat().st_size for path, _ in paths if path.is_file() and not path.is_symlink())
-    return Prunable(tuple(paths), size)
+        with contextlib.suppress(UnsafePath):
+            own, base = recipe_place(folder, store)
+            for name in own.files(base):
+                if fnmatch.fnmatch(name.rpartition("/")[2], f".*{_PART}"):
+                    places.append((own, f"{base}/{name}", "the beginning of a download"))
+    size = sum(own.size(name) or 0 for own, name, _ in places)
+    return Prunable(tuple(places), size)
+
+
+def _left_behind(root: Inside, repo: str, pinned: Set[str]) -> list[tuple[str, str]]:
+    """What a repository in the cache does not need, with the reason."""
+    refs = root.files(f"{repo}/refs")
+    kept = pinned | {root.read(f"{repo}/refs/{ref}", 200).decode().strip() for ref in refs}
+    snapshots = root.entries(f"{repo}/snapshots", folders=True)
+    old = [commit for commit in snapshots if commit not in kept]
+    if len(old) == len(snapshots):
+        old = []  # nothing says which of them is in use
+    at, used = _Place(Checkpoint(repo), root, repo), set()
+    for commit in set(snapshots).difference(old):
+        for name in root.files(f"{repo}/snapshots/{commit}"):
+            target = root.target(f"{repo}/snapshots/{commit}/{name}")
+            used.add(_blob(at, name, target) if target else None)
+    reason = "a commit that no branch stands at any more"
+    left = [(f"{repo}/snapshots/{commit}", reason) for commit in old]
+    for blob in root.entries(f"{repo}/blobs"):
+        if blob.endswith((".incomplete", _PART)):
+            left.append((f"{repo}/blobs/{blob}", "the beginning of a download"))
+        elif blob not in used and old:
+            left.append((f"{repo}/blobs/{blob}", "contents that only such commits have"))
+    return left

@@ -285,9 +285,10 @@ def answering(tmp_path):
 
     def make(mode: str = "", port: int = 8000, **container) -> Launch:
         volumes = [*borrowed(), f"{programs}:/programs:ro", *container.pop("volumes", [])]
+        ports = [] if container.get("network") == "host" else [f"127.0.0.1:{port}:8000"]
         return Launch(
             image="test/host:1",
-            container=Container(ports=[f"127.0.0.1:{port}:8000"], volumes=volumes, **container),
+            container=Container(ports=ports, volumes=volumes, **container),
             env={"PATH": "/programs:/usr/bin:/bin", "STAND_IN_MODE": mode, "VLLM_API_KEY": None},
             serve=Serve(
                 model="tiny", args={"host": "0.0.0.0", "port": 8000, "served-model-name": "small"}

@@ -1,11 +1,13 @@
 """The life of a server in a container, from our launcher, in a real Docker engine."""
 
+import ctypes
 import json
 import stat
 import subprocess
 import sys
 import time
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import httpx
@@ -16,10 +18,13 @@ from sparkbook.recipes.schema import Image
 from sparkbook.serve import docker_engine, embedded, launcher, paths, running
 from sparkbook.serve.docker_engine import start
 from sparkbook.serve.faults import DockerFault
+from sparkbook.serve.identity import Stranger
+from sparkbook.serve.ready import NotReady
 from sparkbook.serve.stack import UNGUARDED, Choices, given
 from sparkbook.serve.watchdog import Limits, Sample, Watchdog
 
 pytestmark = pytest.mark.docker
+CLONE_NEWNET = 0x40000000
 COMMAND = Path(sys.executable).with_name("sparkbook")
 
 
@@ -192,6 +197,71 @@ def test_another_stack_on_the_port_is_named_and_can_be_replaced(host, answering)
     assert other_port.endpoint.served_models() == ["small"]
     for server in (second, other_port):
         server.stop()
+
+
+def test_a_stranger_on_the_hosts_network_is_not_ready_and_never_gets_the_key(
+    host, answering, stranger, tmp_path
+):
+    programs = tmp_path / "programs"  # the container's folder on this host
+    launch = answering("late", network="host")
+    launch = launch.model_copy(
+        update={"env": {**launch.env, "STAND_IN_LOADED": "/programs/loaded"}}
+    )
+    server = start(given(launch, "late"), host=host, watch=False, ready=False)
+    deadline = time.monotonic() + 20
+    while b"bound" not in server.log_file.read_bytes() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    with stranger(8000) as requests:
+        with pytest.raises(
+            NotReady, match=r"port failed: process \d+ .* listens on 127.0.0.1:8000"
+        ):
+            server.wait_ready(deadline_s=30)
+        assert running.status(host)[0].state == "port taken"
+        with pytest.raises(Stranger):
+            running.endpoint(host, "late")
+        assert requests == []
+    (programs / "loaded").touch()
+    server.wait_ready(deadline_s=30)
+    server.stop()
+
+
+def test_a_port_that_docker_publishes_in_another_network_is_not_asked_here(
+    host, answering, stranger
+):
+    """As with an engine in a machine of its own: what listens here is somebody else."""
+    server = start(given(answering(), "elsewhere"), host=host, watch=False)
+    assert server.listens()
+
+    def outside():
+        assert ctypes.CDLL(None).unshare(CLONE_NEWNET) == 0  # this thread alone
+        subprocess.run(["ip", "link", "set", "lo", "up"], check=True)
+        with stranger(8000) as requests, pytest.raises(Stranger):
+            server.listens()
+        return requests
+
+    with ThreadPoolExecutor(1) as pool:
+        assert pool.submit(outside).result() == []
+    server.stop()
+
+
+def test_each_container_keeps_the_key_that_it_was_started_with(host, answering, monkeypatch):
+    servers = []
+    for number in (1, 2):
+        monkeypatch.setenv("VLLM_API_KEY", f"key-{number}")
+        choices = Choices(port=8000 + number)
+        stack = given(answering(), f"server-{number}")
+        servers.append(start(stack, host=host, watch=False, choices=choices))
+    monkeypatch.delenv("VLLM_API_KEY")
+    assert [server.key_file.read_text() for server in servers] == ["key-1", "key-2"]
+    assert {server.state for server in running.status(host)} == {"ready"}
+    with pytest.raises(DockerFault):  # a loser leaves the winner's key
+        monkeypatch.setenv("VLLM_API_KEY", "key-3")
+        start(given(answering("no-tools"), "server-1"), host=host, watch=False)
+    assert servers[0].key_file.read_text() == "key-1"
+    for server in servers:
+        running.stop(host, server.name)
+        assert not server.key_file.exists()
+        assert b"stand-in" in b"".join(running.logs(host, server.name))  # its log stays
 
 
 def test_a_proven_stack_may_be_kept_for_ever(host, answering):
