@@ -91,7 +91,9 @@ def test_a_rule_is_complete(family: Family, rule: Rule) -> None:
 
 
 def test_codes_and_names_are_given_once() -> None:
-    assert [code for code, count in Counter(rule.code for _, rule in ALL).items() if count > 1] == []
+    assert [
+        code for code, count in Counter(rule.code for _, rule in ALL).items() if count > 1
+    ] == []
     for family in rules.families():
         names = Counter(rule.name for rule in family.rules.values())
         assert [name for name, count in names.items() if count > 1] == []

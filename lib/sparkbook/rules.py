@@ -69,7 +69,7 @@ FAMILIES: dict[str, str] = {
     "HUB": "sparkbook.weights:HUB",
     "PLAN": "sparkbook.plan.rules:PLAN",
     "LOCK": "sparkbook.lock:LOCK",
-    "BENCH": "sparkbook.bench.gate:BENCH",
+    "BENCH": "sparkbook.bench.rules:BENCH",
 }
 """Every family: the first letters of its codes, and the module and name of its `Family`. In the
 order of the site.
@@ -110,6 +110,10 @@ class Hit:
     edits: tuple[Edit, ...] = ()
 
 
+Judge = Callable[..., Iterable[Hit] | Hit | None]
+"""From what a family judges to what a rule finds in it."""
+
+
 class Alternative(BaseModel):
     """Another likely cause of the same finding.
 
@@ -144,7 +148,8 @@ class Rule(BaseModel):
         alternatives: other likely causes, each with the check that tells it apart.
         pattern: regular expressions; the rule applies to a text that contains one of them. Named
             groups are figures.
-        judge: the function of a rule that is written in code; it yields hits.
+        judge: the function of a rule that is written in code: it yields hits, or returns one or
+            None.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -164,7 +169,7 @@ class Rule(BaseModel):
     fix: str | None = None
     alternatives: tuple[Alternative, ...] = ()
     pattern: tuple[str, ...] = ()
-    judge: Callable[..., Iterable[Hit]] | None = Field(None, repr=False, exclude=True)
+    judge: Judge | None = Field(None, repr=False, exclude=True)
 
     def __hash__(self) -> int:
         return hash(self.code)
@@ -237,7 +242,8 @@ class Rule(BaseModel):
 
     def findings(self, *subject: Any) -> Iterator[Finding]:
         """What the rule's function finds in a subject."""
-        for hit in self.judge(*subject) if self.judge else ():
+        hits = self.judge(*subject) if self.judge else None
+        for hit in (hits,) if isinstance(hits, Hit) else hits or ():
             yield self.finding(hit)
 
     def search(self, text: str) -> dict[str, str] | None:
@@ -321,12 +327,12 @@ class Family:
 
     def rule(
         self, code: str, name: str, severity: Severity, **fields: Any
-    ) -> Callable[[Callable[..., Iterable[Hit]]], Any]:
+    ) -> Callable[[Judge], Any]:
         """Make a rule of a function; the function's docstring is the rule's text. `fields` are
         those of `Rule`, `source`, `fails` and `passes` at least.
         """
 
-        def register(judge: Callable[..., Iterable[Hit]]) -> Rule:
+        def register(judge: Judge) -> Rule:
             rule = self.type(
                 code=code,
                 name=name,

@@ -1,5 +1,4 @@
-"""The checks judge what probes read: recorded machines, and every public report of a host.
-"""
+"""The checks judge what probes read: recorded machines, and every public report of a host."""
 
 from __future__ import annotations
 

@@ -462,8 +462,8 @@ def _keep(advice: Advice) -> Iterator[Hit]:
                 f"; acceptance by position {positions}" if positions else ""
             )
             yield Hit(
-                f"Class {name}, {c} at a time: K = {k} makes it {case.comparison.ratio:.2f} times as"
-                " fast.",
+                f"Class {name}, {c} at a time: K = {k} makes it {case.comparison.ratio:.2f} times"
+                " as fast.",
                 evidence,
                 f'Set "num_speculative_tokens": {k} in --speculative-config for this workload.',
             )
@@ -512,8 +512,8 @@ def _stops(advice: Advice) -> Iterator[Hit]:
         over = [c for c in loads if paying and c > paying[-1]]
         if over:
             yield Hit(
-                f"Class {name}: speculation pays up to {paying[-1]} requests at a time, and no longer at"
-                f" {over[0]}.",
+                f"Class {name}: speculation pays up to {paying[-1]} requests at a time, and no"
+                f" longer at {over[0]}.",
                 fix=(
                     f"Leave it on only where at most {paying[-1]} run at a time: see"
                     " --max-num-seqs, or a schedule by batch size."
@@ -572,8 +572,8 @@ def _unsure(advice: Advice) -> Iterator[Hit]:
     for case in advice.cases:
         if not case.comparison.steady:
             yield Hit(
-                f"Class {case.prompt_class}, {case.concurrency} at a time, K = {case.k}: the machine"
-                " changed while it was measured.",
+                f"Class {case.prompt_class}, {case.concurrency} at a time, K = {case.k}: the"
+                " machine changed while it was measured.",
                 str(case.comparison),
                 "Measure again in the order off, on, on, off; look at clock and temperature.",
             )
