@@ -65,8 +65,8 @@ FAMILIES: dict[str, str] = {
     "MET": "sparkbook.metrics.diagnose:MET",
     "ADV": "sparkbook.bench.advise:ADV",
     "FAB": "sparkbook.cluster.checks:FAB",
-    "CONV": "sparkbook.formats.conversion:CONV",
-    "HUB": "sparkbook.weights:HUB",
+    "CONV": "sparkbook.formats.rules:CONV",
+    "HUB": "sparkbook.weights.rules:HUB",
     "PLAN": "sparkbook.plan.rules:PLAN",
     "LOCK": "sparkbook.lock:LOCK",
     "BENCH": "sparkbook.bench.rules:BENCH",
@@ -76,6 +76,7 @@ order of the site.
 """
 
 _KINDS = Path(__file__).with_name("kinds.yaml")
+_WORD = re.compile(r"[a-z]+(?=[\s,;:.]|$)")
 _PREFIX = re.compile(r"LOG\d|[A-Z]+")
 
 
@@ -388,6 +389,14 @@ def filled(template: str, figures: dict[str, Any]) -> str:
 def plain(template: str) -> str:
     """Return a template for readers, with dots in place of figures."""
     return re.sub(r"\{[a-z_0-9]+\}", "…", template)
+
+
+def sentence(text: str) -> str:
+    """Return a text with a capital at its start, unless that is a name such as vLLM, and a full stop
+    at its end.
+    """
+    first = text[:1].upper() if _WORD.match(text) else text[:1]
+    return first + text[1:] + ("" if text.endswith((".", "?", "!", ":")) else ".")
 
 
 def read(file: Path, type: type[Rule] = Rule) -> tuple[Any, ...]:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from sparkbook.errors import SparkbookError
 from sparkbook.findings import Findings
-from sparkbook.formats.conversion import CODES
+from sparkbook.formats.rules import CONV
 from sparkbook.lint.case import Case
 from sparkbook.lint.reading import Line, from_launch, given, read
 from sparkbook.lint.rules import FAMILIES, RULES
@@ -99,7 +99,7 @@ def suppressions(text: str) -> dict[str, str]:
 
 
 def _known(code: str) -> str:
-    if code not in RULES and code not in CODES:
+    if code not in RULES and code not in CONV.rules:
         prefixes = ", ".join(family.prefix for family in FAMILIES)
         raise SparkbookError(f"There is no rule {code}; the linter's families: {prefixes}.")
     return code

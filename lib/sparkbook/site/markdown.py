@@ -7,7 +7,6 @@ import re
 _OPTION_OR_VARIABLE = re.compile(
     r"(?<![\w-])--[a-z][\w-]*(?:\.\w+)*(?!\w)|(?<![\w/.$-])[A-Z][A-Z0-9]*_[A-Z0-9_]+\b"
 )
-_WORD = re.compile(r"[a-z]+(?=[\s,;:.]|$)")
 
 
 def marked(text: str) -> str:
@@ -19,8 +18,3 @@ def marked(text: str) -> str:
         plain = pieces[i].replace("<", "&lt;").replace("*", "\\*")
         pieces[i] = _OPTION_OR_VARIABLE.sub(r"`\g<0>`", plain)
     return "`".join(pieces)
-
-
-def sentence(text: str) -> str:
-    """Return a text with a capital at its start, unless it starts with a name such as vLLM."""
-    return text[:1].upper() + text[1:] if _WORD.match(text) else text

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 from sparkbook import rules
 from sparkbook.findings import Finding
-from sparkbook.rules import Family, Rule, fenced
-from sparkbook.site.markdown import marked, sentence
+from sparkbook.rules import Family, Rule, fenced, plain, sentence
+from sparkbook.site.markdown import marked
 
 if TYPE_CHECKING:
     from sparkbook.site.flags import Flag
@@ -66,16 +66,16 @@ def section(family: Family, rule: Rule) -> str:
     parts = [
         f"## {rule.code}: {rule.heading}",
         f"*{' · '.join([family.title, *rule.about])}*",
-        sentence(rules.plain(rule.text)),
+        sentence(plain(rule.text)),
     ]
     for title, which in (("Fails", "fails"), ("Passes", "passes")):
         example = rule.example(which)
         parts += [f"**{title}**", family.show(example)]
         if family.judged:
             findings = [one for one in family.examine(example) if one.rule == rule.code]
-        else:
-            findings = [rule.finding()] if which == "fails" else []
-        parts += ["\n".join(map(_line, findings))] if findings else []
+            parts += ["\n".join(map(_line, findings))] if findings else []
+        elif which == "fails" and rule.fix:
+            parts.append(f"- **{rule.severity}**: {marked(rule.fix)}")
     source = rule.source
     parts += ["**Source**", f"<{source}>" if re.fullmatch(r"http\S+", source) else source]
     parts += [f"Kind: `{rule.kind}`."] if rule.kind else []
