@@ -275,7 +275,6 @@ class Family:
         samples: str | None = None,
         describe: Callable[[Any], str] = str,
         examine: Callable[[Any], Iterable[Finding]] | None = None,
-        entries: Callable[[], Iterable[Rule]] | None = None,
     ):
         """Make a family without rules.
 
@@ -284,12 +283,11 @@ class Family:
                 than its rules is needed to judge. Only the site and the tests import it.
             describe: an example as text, for a code block.
             examine: all findings of an example; left out: what the rules' functions find.
-            entries: makes its rules when one of them is first needed.
         """
         self.prefix, self.title, self.intro, self.type = prefix, title, intro, type
         self._samples, self._describe, self._examine = samples, describe, examine
         self._rules: dict[str, Rule] = {}
-        self._unread = [entries] if entries else []
+        self._unread: list[Callable[[], Iterable[Rule]]] = []
 
     @property
     def page(self) -> str:
@@ -347,9 +345,13 @@ class Family:
 
         return register
 
-    def load(self, file: Path) -> None:
-        """Take the rules of a YAML file; it is read when one of them is first needed."""
-        self._unread.append(lambda: read(file, self.type))
+    def load(self, source: Path | Callable[[], Iterable[Rule]]) -> None:
+        """Take the rules of a YAML file, or those that a function returns; it is read, or called,
+        when one of them is first needed.
+        """
+        self._unread.append(
+            source if callable(source) else functools.partial(read, source, self.type)
+        )
 
     def judge(self, *subject: Any) -> Findings:
         """Return what every rule finds in a subject."""

@@ -1,4 +1,4 @@
-"""What a conversion reports: what the target has no place for, what was guessed, what was left out."""
+"""What a conversion reports: what was lost, guessed or left out."""
 
 from __future__ import annotations
 

@@ -203,15 +203,16 @@ def signatures() -> Signatures:
 
 
 def _family(prefix: str, title: str) -> Family:
-    return Family(
+    family = Family(
         prefix,
         title,
         "What `sparkbook diagnose` recognizes in a log. Each example was read when this page was"
         " built.",
         type=Signature,
         samples="sparkbook.logs.samples",
-        entries=lambda: (one for one in signatures() if one.prefix == prefix),
     )
+    family.load(lambda: (one for one in signatures() if one.prefix == prefix))
+    return family
 
 
 LOG1 = _family("LOG1", "memory")

@@ -11,6 +11,7 @@ from sparkbook.bench.examples import (
     LOOP,
     Client,
     WarmUp,
+    engine,
     repeating,
     request,
     rows,
@@ -77,7 +78,7 @@ def unsettled(seen: Seen) -> Hit | None:
     "error",
     source=OWN,
     fails=lambda: seen([request(n, ttft=31.0 if n == 3 else 0.1) for n in range(16)]),
-    passes=lambda: seen([request(n, ttft=2.0) for n in range(16)]),
+    passes=lambda: seen([request(n, ttft=2.0, start_s=3.3 * (n // 4)) for n in range(16)]),
 )
 def late_compile(seen: Seen) -> Hit | None:
     """One request waited more than a second and ten times the median for its first token.
@@ -148,7 +149,9 @@ def step_spread(seen: Seen) -> Hit | None:
     "warning",
     source=OWN,
     fails=lambda: seen([request(n) for n in range(7)]),
-    passes=lambda: seen([request(n) for n in range(8)]),
+    passes=lambda: seen(
+        [request(n) for n in range(8)], cell=engine(generation_tokens=512, prompt_tokens=480)
+    ),
 )
 def few(seen: Seen) -> Hit | None:
     """Fewer than two waves: ramp and drain are most of it.
@@ -171,7 +174,10 @@ def few(seen: Seen) -> Hit | None:
     "warning",
     source=OWN,
     fails=lambda: seen([request(n, tokens=7, finish="stop") for n in range(16)]),
-    passes=lambda: seen([request(n, tokens=20, finish="stop") for n in range(16)]),
+    passes=lambda: seen(
+        [request(n, tokens=20, finish="stop") for n in range(16)],
+        cell=engine(generation_tokens=320),
+    ),
 )
 def short(seen: Seen) -> Hit | None:
     """Decode speed from a handful of tokens.
@@ -350,7 +356,7 @@ def loops(text: str) -> bool:
     passes=lambda: seen(),
 )
 def interrupted(seen: Seen) -> Hit | None:
-    """The run was stopped by hand."""
+    """The run was stopped by hand. The requests that were answered until then count."""
     return (
         Hit("The measurement was interrupted; what had been answered until then counts.", "Ctrl-C")
         if seen.cell.interrupted
