@@ -8,11 +8,12 @@ import functools
 import re
 
 import pytest
-from sparkbook import lint, recipes, releases
+from sparkbook import lint, recipes, releases, rules
+from sparkbook.lint.variants import triggered
 from sparkbook.logs.signatures import signatures
 from sparkbook.site import flags, record
 from sparkbook.site.links import Linker, addresses
-from sparkbook.site.rule_pages import rule_pages, speaking_of
+from sparkbook.site.rule_pages import rule_pages
 
 MODELS = {recipe.id: recipe.slug for recipe in recipes.all()}
 CHAPTER = (
@@ -73,7 +74,7 @@ def test_signature_and_flag_name_each_other() -> None:
     told = 0
     for name, flag in known().items():
         for code in flag.signatures:
-            address = flags.signature_address(code)
+            address = rules.find(code).address
             assert f'<a href="../{address}">{code}</a>' in site()[f"flags/{name}.html"]
             assert f'<a href="../flags/{name}.html">' in section(address)
             told += 1
@@ -82,7 +83,7 @@ def test_signature_and_flag_name_each_other() -> None:
 
 def test_a_rule_names_the_recipes_that_it_speaks_of() -> None:
     for recipe in recipes.all():
-        for code in speaking_of(recipe):
+        for code in triggered(recipe):
             assert f'<a href="../models/{recipe.slug}.html">' in section(
                 lint.RULES[code].address
             ), (recipe.id, code)
@@ -128,7 +129,7 @@ def test_facts_are_the_releases_tables() -> None:
 def test_every_flag_is_explained() -> None:
     assert set(known()) == set(flags.MEANS), "a sentence for each, and none left over"
     for signature in signatures():
-        assert section(flags.signature_address(signature.id))
+        assert section(signature.address)
 
 
 class TestLinker:
@@ -254,7 +255,7 @@ def test_every_page_says_what_it_rests_on() -> None:
     uses = len({recipe.id for recipe, _ in known()["gpu-memory-utilization"].uses})
     assert f"<li><span>recipes</span> {uses}</li>" in page
     assert f"{releases.known()[0]} to {releases.newest()}" in page
-    memory = [rule for rule in lint.RULES.values() if rule.family == "MEM"]
+    memory = [rule for rule in lint.RULES.values() if rule.prefix == "MEM"]
     assert (
         f"<li><span>taken on</span> {2 * len(memory)} examples, judged in this build</li>"
         in site()["rules/mem.html"]
