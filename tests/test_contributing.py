@@ -13,10 +13,13 @@ import pytest
 from click.testing import CliRunner
 from sparkbook import lint, recipes
 from sparkbook.cli import app
-from sparkbook.lint.rule import RULES
+from sparkbook.host.rules import CHECKS, HOST
+from sparkbook.lint.rules.run import RUN
 from sparkbook.logs.signatures import load
+from sparkbook.rules import Family, Rule
 from sparkbook.runner import notebooks
-from sparkbook.site import flag_reference, rule_sections
+from sparkbook.site import flag_reference
+from sparkbook.site.rule_pages import section
 from typer.main import get_command
 
 PAGE = (Path(__file__).resolve().parents[1] / "CONTRIBUTING.md").read_text("utf-8")
@@ -77,6 +80,7 @@ def test_every_example_is_executed_here() -> None:
     assert re.findall(r"<!-- example: (\w+) -->", PAGE) == [
         "recipe",
         "rule",
+        "host",
         "signature",
         "chapter",
         "figure",
@@ -97,26 +101,43 @@ def test_the_recipe(tmp_path: Path) -> None:
     assert set(recipe.serve.args) <= set(flag_reference.TEXTS)
 
 
-def test_the_rule() -> None:
-    before = dict(RULES)
+def held(family: Family, example: str) -> tuple[Rule, str]:
+    """The rule that an example adds to a family, with its section; its own examples are judged."""
+    before = dict(family.rules)
+    exec(compile(example, "CONTRIBUTING.md", "exec"), {"__name__": "example"})
     try:
-        exec(compile(example("rule"), "CONTRIBUTING.md", "exec"), {"__name__": "example"})
-        (code,) = set(RULES) - set(before)
-        rule = RULES[code]
-        assert code in {finding.rule for finding in lint.lint(rule.bad).findings}
-        assert code not in {finding.rule for finding in lint.lint(rule.good).findings}
-        assert "The container has no name." in rule_sections.lint_rule(rule)
+        (code,) = set(family.rules) - set(before)
+        rule = family[code]
+        assert code in {one.rule for one in family.examine(rule.example("fails"))}
+        assert code not in {one.rule for one in family.examine(rule.example("passes"))}
+        return rule, section(family, rule)
     finally:
-        RULES.clear()
-        RULES.update(before)
+        for code in set(family.rules) - set(before):
+            del family.rules[code]
+
+
+def test_the_rule() -> None:
+    _, page = held(RUN, example("rule"))
+    assert "The container has no name." in page
+
+
+def test_the_host_check() -> None:
+    checks = list(CHECKS)
+    try:
+        _, page = held(HOST, example("host"))
+        assert (
+            "Only 64 files may be open at once." in page and "Fix: Run `ulimit -n 65536`." in page
+        )
+    finally:
+        CHECKS[:] = checks
 
 
 def test_the_signature(tmp_path: Path) -> None:
     file = tmp_path / "signatures.yaml"
     file.write_text(example("signature"), "utf-8")
     (signature,) = load(file)
-    assert signature.search(signature.example)
-    assert not signature.search(signature.passing)
+    assert signature.match(signature.fails)
+    assert not signature.match(signature.passes)
 
 
 def test_the_chapter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -31,8 +31,8 @@ def corpus() -> list[bytes]:
     """Recorded logs, and every signature's examples."""
     logs = [path.read_bytes() for path in sorted(DATA.glob("*.log"))]
     logs += [
-        "\n".join(s.example for s in signatures()).encode(),
-        "\n".join(s.passing for s in signatures()).encode(),
+        "\n".join(s.fails for s in signatures()).encode(),
+        "\n".join(s.passes for s in signatures()).encode(),
     ]
     return logs
 

@@ -1576,12 +1576,12 @@ def _ended(act: Any) -> None:
     which leaves nothing behind.
     """
     from sparkbook.serve.engine import EngineError
-    from sparkbook.serve.faults import DockerFault
+    from sparkbook.serve.faults import ServeFault
     from sparkbook.serve.ready import NotReady
 
     try:
         act()
-    except (EngineError, NotReady, DockerFault) as error:
+    except (EngineError, NotReady, ServeFault) as error:
         typer.echo(f"sparkbook: {error}", err=True)
         raise typer.Exit(1) from None
     except KeyboardInterrupt:

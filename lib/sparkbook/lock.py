@@ -20,120 +20,27 @@ from pydantic import ValidationError
 from sparkbook import recipes
 from sparkbook.checkpoint import store
 from sparkbook.errors import SparkbookError
-from sparkbook.findings import Finding, Findings, Severity
+from sparkbook.findings import Findings
 from sparkbook.host.probes import Ran, run
 from sparkbook.recipes import Recipe
 from sparkbook.recipes.launch import Launch, is_secret
+from sparkbook.rules import Family
 from sparkbook.units import format_bytes
 
 FORMAT = "sparkbook-lock/1"
 _ORDER = ("format", "recipe", "image", "models", "launch", "engine", "host", "plan", "bench")
 
 
-@dataclass(frozen=True)
-class Rule:
-    """What a difference in one section of a lock means.
-
-    Attributes:
-        code, name, severity: of the finding.
-        message: what moved, in words.
-        text: why it matters to whoever serves the lock again.
-        fix: what to do; None where nothing needs doing.
-    """
-
-    code: str
-    name: str
-    severity: Severity
-    message: str
-    text: str
-    fix: str | None = None
-
-    @property
-    def address(self) -> str:
-        """Where its section stands in the site."""
-        return f"rules/lock.html#{self.code.lower()}"
-
-    @property
-    def source(self) -> str:
-        """Where what it says comes from."""
-        return SOURCE
-
-
-_MEANT = "Nothing, if the update was meant: measure again, then lock again."
-RULES = {
-    "image": Rule(
-        "LOCK101",
-        "image",
-        "error",
-        "The image is another one",
-        "Another digest is another vLLM, another CUDA, other kernels, also under the same tag.",
-        "serve --locked pulls the locked digest; or lock again after a look at the release notes.",
-    ),
-    "models": Rule(
-        "LOCK102",
-        "models",
-        "error",
-        "The model's files changed",
-        "Another revision, or files of the same revision with other bytes.",
-        "Fetch the locked revision; files that differ under the same revision are damaged.",
-    ),
-    "launch": Rule(
-        "LOCK103",
-        "launch",
-        "error",
-        "The server is started differently",
-        "An argument, a variable or a mount is another one, so speed, memory or output may be.",
-        "serve --locked starts it as it was; or lock again.",
-    ),
-    "engine": Rule(
-        "LOCK104",
-        "engine",
-        "warning",
-        "The software that serves is of another version",
-        "The vLLM version that the server itself reports, or Docker's.",
-        _MEANT,
-    ),
-    "host": Rule(
-        "LOCK105",
-        "host",
-        "warning",
-        "The host changed",
-        "Driver, kernel or GPU: the usual cause of a speed that moved by itself.",
-        _MEANT,
-    ),
-    "recipe": Rule(
-        "LOCK106",
-        "recipe",
-        "info",
-        "The recipe was edited",
-        "The catalogue's text moved; what is started may be the same.",
-    ),
-    "plan": Rule(
-        "LOCK107",
-        "plan",
-        "info",
-        "The memory plan is another one",
-        "The same start, planned otherwise: the library learned something.",
-    ),
-    "bench": Rule(
-        "LOCK108",
-        "bench",
-        "info",
-        "The measurement is another one",
-        "Look at both before you trust either.",
-    ),
-}
-"""What a difference means, by the lock's section."""
-
-INTRO = (
-    "What `sparkbook lock verify` and `lock diff` say, one finding a section of the lock. Each"
-    " example is one value of a lock, before and after; they were compared when this page was"
-    " built."
+LOCK = Family(
+    "LOCK",
+    "the stack lock",
+    "What `sparkbook lock verify` and `lock diff` find, one finding for each section of the lock."
+    " Each example is one value of a lock, before and after; they were compared when this page was"
+    " built.",
+    describe=lambda example: "\n".join(map(str, _example(example))),
+    examine=lambda example: judge([one for one in _example(example) if one.before != one.after]),
 )
-SOURCE = (
-    "Nothing but the two locks: what differs is shown, and what it means is this project's own"
-    " judgement."
-)
+LOCK.load(Path(__file__).with_name("lock.yaml"))
 
 
 @dataclass(frozen=True)
@@ -432,16 +339,16 @@ def judge(changes: Sequence[Change], *, unknown: bool = True) -> Findings:
         ):
             continue
         by_section.setdefault(change.path.split(".")[0], []).append(change)
-    return Findings(
-        Finding(
-            rule=(rule := RULES[section]).code,
-            kind="version-drift" if section in ("image", "engine", "host") else None,
-            severity=rule.severity,
-            message=f"{rule.message} ({len(found)} {'value' if len(found) == 1 else 'values'}).",
-            evidence="; ".join(str(change) for change in found[:4])
-            + (f"; {len(found) - 4} more" if len(found) > 4 else ""),
-            fix=rule.fix,
-            why=rule.address,
-        )
-        for section, found in by_section.items()
-    )
+    rules = {rule.name: rule for rule in LOCK.rules.values()}
+    findings = []
+    for section, moved in by_section.items():
+        more = f"; {len(moved) - 4} more" if len(moved) > 4 else ""
+        evidence = "; ".join(str(change) for change in moved[:4]) + more
+        values = f"{len(moved)} {'value' if len(moved) == 1 else 'values'}"
+        findings.append(rules[section].finding(evidence=evidence, values=values))
+    return Findings(findings)
+
+
+def _example(values: Mapping[str, Sequence[Any]]) -> list[Change]:
+    """The values of a rule's example, as they were locked and as they are now."""
+    return [Change(path, before, after) for path, (before, after) in values.items()]

@@ -1,52 +1,106 @@
-"""Findings that are made in code, each with a page: the one way in which a family of them is
-written.
+"""The one kind of rule: everything that `sparkbook` can find is a `Rule` of a `Family`.
 
-Rules of the linter and signatures of logs have schemes of their own; whatever else judges writes
-its checks like this:
+"Where is HOST002?" has one answer:
 
-    HOST = Family("HOST", "The machine", intro="What `sparkbook check` looks for.", show=describe)
+    >>> from sparkbook import rules
+    >>> rules.find("HOST002").name
+    'driver-too-old'
 
-    @HOST.check("HOST002", "driver-too-old", "error", kind="driver", source="https://…", bad=lambda:
-    spark(driver="570.86"), good=spark) def driver_too_old(machine: Machine) -> Iterator[Hit]:
-        \"\"\"Images built for CUDA 13 need a driver of branch 580 or later.  ← the text of the
-        page: what it catches, and why\"\"\" if machine.branch < 580:
-            yield Hit(f"The driver {machine.driver} is too old.", evidence=f"branch
-            {machine.branch}", fix="Update DGX OS.")
+A family's rules are functions with a decorator, or entries of a YAML file:
 
-    HOST.judge(machine)    # every check in the order of the file, as Findings whose `why` is the
-    section of the book
+    HOST = Family("HOST", "the machine", "What `sparkbook check` looks for.", describe=str)
 
-To give a new family its page, add `"module:NAME"` to `CODE_FAMILIES` in `sparkbook.site.rule_pages`.
-Nothing more: the site then has `rules/<family>.html` with a section a check, and
-`tests/site/test_checks.py` holds every check of every listed family to its text, its source and its
-two examples. `bad` must make the check speak, `good` must leave it silent and must not be an error
-in another way. Both are functions, so that no import pays for examples. Where an example is not
-what the checks look at (a log's text, while the check looks at the story told from it), the family
-says with `examine` how an example is judged.
+    @HOST.rule("HOST002", "driver-too-old", "error", kind="driver", source="https://…",
+               fails=lambda: spark(driver="570.86"), passes=spark)
+    def driver_too_old(machine: Machine) -> Iterator[Hit]:
+        \"\"\"The text of the rule's page: what it catches, and why.\"\"\"
+        if machine.branch < 580:
+            yield Hit(f"The driver {machine.driver} is too old.", fix="Update DGX OS.")
+
+    HOST.load(Path("rules.yaml"))   # or: entries with the fields of `Rule`
+    HOST.judge(machine)             # the findings of every rule that has a function
+
+A new family needs one line in `FAMILIES`. Its page on the site and the test of its rules
+(`tests/test_rules.py`) follow from that.
 """
 
 from __future__ import annotations
 
+import functools
+import importlib
 import inspect
 import re
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal
 
-from sparkbook.findings import Finding, Findings, Severity
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
-_OPTION_OR_VARIABLE = re.compile(
-    r"(?<![\w-])--[a-z][\w-]*(?:\.\w+)*(?!\w)|(?<![\w/.$-])[A-Z][A-Z0-9]*_[A-Z0-9_]+\b"
-)
+from sparkbook.errors import SparkbookError
+from sparkbook.findings import Finding, Findings, Severity
+from sparkbook.util import own_yaml
 
 Confidence = Literal["high", "medium", "low"]
+
+FAMILIES: dict[str, str] = {
+    "FLAG": "sparkbook.lint.rules.flag:FLAG",
+    "ENV": "sparkbook.lint.rules.env:ENV",
+    "MODEL": "sparkbook.lint.rules.model:MODEL",
+    "QUANT": "sparkbook.lint.rules.quant:QUANT",
+    "MEM": "sparkbook.lint.rules.mem:MEM",
+    "SPEC": "sparkbook.lint.rules.spec:SPEC",
+    "IMG": "sparkbook.lint.rules.img:IMG",
+    "RUN": "sparkbook.lint.rules.run:RUN",
+    "SPARK": "sparkbook.lint.rules.spark:SPARK",
+    "LOG1": "sparkbook.logs.signatures:LOG1",
+    "LOG2": "sparkbook.logs.signatures:LOG2",
+    "LOG3": "sparkbook.logs.signatures:LOG3",
+    "LOG4": "sparkbook.logs.signatures:LOG4",
+    "LOG5": "sparkbook.logs.signatures:LOG5",
+    "LOG6": "sparkbook.logs.signatures:LOG6",
+    "HOST": "sparkbook.host.rules:HOST",
+    "DOCK": "sparkbook.serve.faults:DOCK",
+    "LOG9": "sparkbook.logs.states:STATES",
+    "MET": "sparkbook.metrics.diagnose:MET",
+    "ADV": "sparkbook.bench.advise:ADV",
+    "FAB": "sparkbook.cluster.fabric_checks:FAB",
+    "CONV": "sparkbook.formats.rules:CONV",
+    "HUB": "sparkbook.weights.rules:HUB",
+    "PLAN": "sparkbook.plan.rules:PLAN",
+    "LOCK": "sparkbook.lock:LOCK",
+    "BENCH": "sparkbook.bench.rules:BENCH",
+}
+"""Every family: the first letters of its codes, and the module and name of its `Family`. In the
+order of the site.
+"""
+
+_KINDS = Path(__file__).with_name("kinds.yaml")
+_WORD = re.compile(r"[a-z]+(?=[\s,;:.]|$)")
+_PREFIX = re.compile(r"LOG\d|[A-Z]+")
+
+
+@dataclass(frozen=True)
+class Edit:
+    """A mechanical repair: the text from `start` to `end` becomes `text`."""
+
+    start: int
+    end: int
+    text: str
 
 
 @dataclass(frozen=True)
 class Hit:
-    """What a check found. Fields that are None are the check's own."""
+    """One thing that a rule found. A field that is None takes the rule's own value.
 
-    message: str
+    Attributes:
+        message: one sentence that names the thing and its value.
+        evidence: the line, option or number that it rests on.
+        fix: what to do, beginning with a verb.
+        edits: repairs of the judged text that need no decision.
+    """
+
+    message: str | None = None
     evidence: str | None = None
     fix: str | None = None
     severity: Severity | None = None
@@ -54,175 +108,367 @@ class Hit:
     confidence: Confidence | None = None
     source: str | None = None
     since: str | None = None
+    edits: tuple[Edit, ...] = ()
 
 
-@dataclass(frozen=True)
-class Check:
-    """One check.
+Judge = Callable[..., Iterable[Hit] | Hit | None]
+"""From what a family judges to what a rule finds in it."""
+
+
+class Alternative(BaseModel):
+    """Another likely cause of the same finding.
 
     Attributes:
-        code, name: `HOST002`, `driver-too-old`.
-        severity, kind, confidence: of its findings, where a hit does not say otherwise.
-        source: where its knowledge comes from.
-        bad, good: make an example that fails, and one that passes.
-        call: from what is judged to what is wrong with it; its docstring is the page's text.
-        page: name of the family's page.
+        kind: the other problem's name in the taxonomy.
+        message: the other cause, as a sentence.
+        fix: the check that tells it apart.
     """
 
-    code: str
-    name: str
-    severity: Severity
-    source: str
-    bad: Callable[[], Any]
-    good: Callable[[], Any]
-    call: Callable[..., Iterator[Hit]] = field(repr=False)
-    page: str
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    kind: str
+    message: str
+    fix: str
+
+
+class Rule(BaseModel):
+    """One rule.
+
+    Attributes:
+        code: stable code, such as `HOST002`.
+        name: its name in words with dashes.
+        severity, kind, confidence: of its findings, unless a hit says otherwise. `kind` is one of
+            `kinds()`.
+        text: what it catches and why, in Markdown.
+        source: address or title of the document that it rests on.
+        fails, passes: the two examples, as the family's `examine` takes them; a function is called
+            for the value.
+        since, until: first and last vLLM release that the rule applies to.
+        title, fix: message and advice of its findings, where they are always the same; `{name}`
+            stands for a figure.
+        alternatives: other likely causes, each with the check that tells it apart.
+        pattern: regular expressions; the rule applies to a text that contains one of them. Named
+            groups are figures.
+        judge: the function of a rule that is written in code: it yields hits, or returns one or
+            None.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    code: str = Field(pattern=r"^[A-Z]+\d{3}$")
+    name: str = Field(pattern=r"^[a-z0-9-]+$")
+    severity: Severity = "error"
     kind: str | None = None
+    text: str = Field(min_length=1)
+    source: str = Field(min_length=1)
+    fails: Any
+    passes: Any
+    since: str | None = None
+    until: str | None = None
     confidence: Confidence = "high"
+    title: str | None = None
+    fix: str | None = None
+    alternatives: tuple[Alternative, ...] = ()
+    pattern: tuple[str, ...] = ()
+    judge: Judge | None = Field(None, repr=False, exclude=True)
+
+    def __hash__(self) -> int:
+        return hash(self.code)
+
+    @field_validator("pattern", mode="before")
+    @classmethod
+    def _one_or_many(cls, value: object) -> object:
+        return (value,) if isinstance(value, str) else value
+
+    @property
+    def prefix(self) -> str:
+        """The letters of its family: `HOST`, or `LOG1`."""
+        match = _PREFIX.match(self.code)
+        return match[0] if match else self.code
 
     @property
     def address(self) -> str:
-        """Where its section stands in the site."""
-        return f"rules/{self.page}.html#{self.code.lower()}"
+        """The place of its section on the site."""
+        return f"rules/{self.prefix.lower()}.html#{self.code.lower()}"
 
     @property
-    def text(self) -> str:
-        """What it catches and why, in Markdown."""
-        return inspect.getdoc(self.call) or ""
+    def heading(self) -> str:
+        """Its name as pages and search results show it."""
+        return self.name
+
+    @property
+    def about(self) -> tuple[str, ...]:
+        """What pages show under the heading: the severity, and the releases if it is limited."""
+        releases = f"vLLM {self.since or 'of any age'} to {self.until or 'now'}"
+        return (self.severity, *([releases] if self.since or self.until else []))
+
+    @property
+    def patterns(self) -> tuple[str, ...]:
+        """The conditions on a text, for its page."""
+        return tuple(f"/{pattern}/" for pattern in self.pattern)
+
+    def example(self, which: Literal["fails", "passes"]) -> Any:
+        """The value of one of its two examples."""
+        value = getattr(self, which)
+        return value() if callable(value) else value
+
+    def finding(
+        self,
+        what: Hit | str | None = None,
+        evidence: str | None = None,
+        fix: str | None = None,
+        **figures: object,
+    ) -> Finding:
+        """Return the rule's finding. No other place assembles one.
+
+        Args:
+            what: a hit, or the message; None: the rule's title.
+            evidence, fix: beside a message.
+            figures: values of the names in the rule's title and fix.
+        """
+        hit = what if isinstance(what, Hit) else Hit(what, evidence, fix)
+        return Finding(
+            rule=self.code,
+            kind=hit.kind or self.kind,
+            severity=hit.severity or self.severity,
+            message=filled(self.title or "", figures) if hit.message is None else hit.message,
+            evidence=hit.evidence,
+            fix=hit.fix or (filled(self.fix, figures) if self.fix else None),
+            why=self.address,
+            source=hit.source or self.source,
+            since=hit.since or self.since,
+            until=self.until,
+            confidence=hit.confidence or self.confidence,
+        )
 
     def findings(self, *subject: Any) -> Iterator[Finding]:
-        """What it says about what is judged."""
-        for hit in self.call(*subject):
-            yield Finding(
-                rule=self.code,
-                kind=hit.kind or self.kind,
-                severity=hit.severity or self.severity,
-                message=hit.message,
-                evidence=hit.evidence,
-                fix=hit.fix,
-                why=self.address,
-                source=hit.source or self.source,
-                since=hit.since,
-                confidence=hit.confidence or self.confidence,
-            )
+        """What the rule's function finds in a subject."""
+        hits = self.judge(*subject) if self.judge else None
+        for hit in (hits,) if isinstance(hits, Hit) else hits or ():
+            yield self.finding(hit)
+
+    def search(self, text: str) -> dict[str, str] | None:
+        """Return the named groups of the first pattern found in a text, or None."""
+        for pattern in self.pattern:
+            if match := re.search(pattern, text, re.IGNORECASE | re.DOTALL):
+                return {name: value for name, value in match.groupdict().items() if value}
+        return None
 
 
-@dataclass(frozen=True)
 class Family:
-    """The checks that share a page.
+    """The rules that share a page.
 
     Attributes:
-        prefix: what their codes begin with; in lower case the page's name.
-        title: the page's heading, behind the prefix.
+        prefix: the first letters of their codes; in lower case the page's name.
+        title: the page's heading, after the prefix.
         intro: the page's first paragraph.
-        show: an example as text, for the page.
-        examine: all findings of an example; None: the example is what the checks look at.
-        checks: by code, in the order of the file.
+        type: the class of its rules.
     """
 
-    prefix: str
-    title: str
-    intro: str
-    show: Callable[[Any], str]
-    examine: Callable[[Any], Iterable[Finding]] | None = None
-    checks: dict[str, Check] = field(default_factory=dict)
-
-    def check(
+    def __init__(
         self,
-        code: str,
-        name: str,
-        severity: Severity,
+        prefix: str,
+        title: str,
+        intro: str,
         *,
-        source: str,
-        bad: Callable[[], Any],
-        good: Callable[[], Any],
-        kind: str | None = None,
-        confidence: Confidence = "high",
-    ) -> Callable[[Callable[..., Iterator[Hit]]], Check]:
-        """Makes a check of a function and adds it to the family."""
+        type: type[Rule] = Rule,
+        samples: str | None = None,
+        describe: Callable[[Any], str] = str,
+        examine: Callable[[Any], Iterable[Finding]] | None = None,
+    ):
+        """Make a family without rules.
 
-        def register(call: Callable[..., Iterator[Hit]]) -> Check:
-            assert code.startswith(self.prefix) and code not in self.checks, code
-            self.checks[code] = Check(
-                code, name, severity, source, bad, good, call, self.prefix.lower(), kind, confidence
+        Args:
+            samples: module with the functions `show` and `examine`, for a family that other code
+                than its rules is needed to judge. Only the site and the tests import it.
+            describe: an example as text, for a code block.
+            examine: all findings of an example; left out: what the rules' functions find.
+        """
+        self.prefix, self.title, self.intro, self.type = prefix, title, intro, type
+        self._samples, self._describe, self._examine = samples, describe, examine
+        self._rules: dict[str, Rule] = {}
+        self._unread: list[Callable[[], Iterable[Rule]]] = []
+
+    @property
+    def page(self) -> str:
+        """Name of its page, without ending."""
+        return self.prefix.lower()
+
+    @property
+    def judged(self) -> bool:
+        """Whether the examples can be judged; if not, they are descriptions in words."""
+        return bool(
+            self._samples or self._examine or any(rule.judge for rule in self.rules.values())
+        )
+
+    @property
+    def rules(self) -> dict[str, Rule]:
+        """The rules by code, in the order in which they were declared."""
+        while self._unread:
+            for rule in self._unread.pop(0)():
+                self.add(rule)
+        return self._rules
+
+    def __getitem__(self, code: str) -> Any:
+        return self.rules[code]
+
+    def add(self, rule: Rule) -> None:
+        """Add a rule.
+
+        Raises:
+            SparkbookError: the code is of another family, or given twice.
+        """
+        if rule.prefix != self.prefix:
+            raise SparkbookError(f"{rule.code} is not a code of the family {self.prefix}.")
+        if rule.code in self._rules:
+            raise SparkbookError(f"{rule.code} is given twice.")
+        self._rules[rule.code] = rule
+
+    def rule(
+        self, code: str, name: str, severity: Severity, **fields: Any
+    ) -> Callable[[Judge], Any]:
+        """Make a rule of a function; the function's docstring is the rule's text. `fields` are
+        those of `Rule`, `source`, `fails` and `passes` at least.
+        """
+
+        def register(judge: Judge) -> Rule:
+            rule = self.type(
+                code=code,
+                name=name,
+                severity=severity,
+                text=inspect.getdoc(judge) or "",
+                judge=judge,
+                **fields,
             )
-            return self.checks[code]
+            self.add(rule)
+            return rule
 
         return register
 
-    def judge(self, *subject: Any) -> Findings:
-        """What all checks say."""
-        return Findings(
-            finding for check in self.checks.values() for finding in check.findings(*subject)
-        )
-
-    def examined(self, example: Any) -> list[Finding]:
-        """What is found in an example, by the family's own way."""
-        return list((self.examine or self.judge)(example))
-
-    def page(self, check: Check) -> str:
-        """The section of one check, in Markdown; what is said about an example is what the family
-        says now.
+    def load(self, source: Path | Callable[[], Iterable[Rule]]) -> None:
+        """Take the rules of a YAML file, or those that a function returns; it is read, or called,
+        when one of them is first needed.
         """
-        examples = []
-        for title, make in (("Fails", check.bad), ("Passes", check.good)):
-            example = make()
-            examples.append(
-                (title, f"```text\n{self.show(example).strip()}\n```", self.examined(example))
-            )
-        return section_page(
-            check.code,
-            check.name,
-            (self.title, check.severity),
-            check.text,
-            examples,
-            check.source,
-            check.kind,
+        self._unread.append(
+            source if callable(source) else functools.partial(read, source, self.type)
         )
 
+    def judge(self, *subject: Any) -> Findings:
+        """Return what every rule finds in a subject."""
+        return Findings(
+            finding for rule in self.rules.values() for finding in rule.findings(*subject)
+        )
 
-def section_page(
-    code: str,
-    name: str,
-    about: Iterable[str],
-    text: str,
-    examples: Iterable[tuple[str, str, Iterable[Finding]]],
-    source: str,
-    kind: str | None = None,
-) -> str:
-    """The page of one code, in Markdown, in the one form that all families share.
+    def show(self, example: Any) -> str:
+        """Return an example as a block of Markdown."""
+        show = self._sample("show")
+        return show(example) if show else fenced(self._describe(example))
 
-    Args:
-        code, name: of the heading.
-        about: what stands under it: the family's title, the severity, the releases.
-        text: what it catches and why.
-        examples: title, block of Markdown, and all that is found in it; shown is what this code
-            says.
-        source: where its knowledge comes from; an address becomes a link.
-        kind: the problem's name in the project's taxonomy.
+    def examine(self, example: Any) -> list[Finding]:
+        """Return all findings of an example."""
+        examine = self._sample("examine") or self._examine or self.judge
+        return list(examine(example))
+
+    def _sample(self, name: str) -> Callable[[Any], Any] | None:
+        return getattr(importlib.import_module(self._samples), name) if self._samples else None
+
+
+def fenced(text: str, language: str = "text") -> str:
+    """Return a text as a code block of Markdown."""
+    return f"```{language}\n{text.strip()}\n```"
+
+
+def filled(template: str, figures: dict[str, Any]) -> str:
+    """Return a template with its names filled in; one that is not known reads `NAME`."""
+
+    def value(match: re.Match[str]) -> str:
+        figure = figures.get(match[1])
+        return match[1].upper() if figure is None else str(figure)
+
+    return re.sub(r"\{(\w+)\}", value, template)
+
+
+def plain(template: str) -> str:
+    """Return a template for readers, with dots in place of figures."""
+    return re.sub(r"\{[a-z_0-9]+\}", "…", template)
+
+
+def sentence(text: str) -> str:
+    """Return a text with a capital at its start, unless that is a name such as vLLM, and a full stop
+    at its end.
     """
-    parts = [f"# {code}: {name}", f"*{' · '.join(about)}*", text.strip()]
-    for title, block, found in examples:
-        said = [
-            f"- **{f.severity}**: {marked(f.message.rstrip('.'))}."
-            + (f" Fix: {marked(f.fix)}" if f.fix else "")
-            for f in found
-            if f.rule == code
-        ]
-        parts += [f"## {title}", block, *(["\n".join(said)] if said else [])]
-    parts += [
-        "## Source",
-        f"<{source}>" if source.startswith("http") and " " not in source else source,
-    ]
-    return "\n\n".join([*parts, *([f"Kind: `{kind}`."] if kind else [])]) + "\n"
+    first = text[:1].upper() if _WORD.match(text) else text[:1]
+    return first + text[1:] + ("" if text.endswith((".", "?", "!", ":")) else ".")
 
 
-def marked(text: str) -> str:
-    """A text in Markdown as it stands, in which options and environment variables are code, whether
-    its author marked them or not.
+def read(file: Path, type: type[Rule] = Rule) -> tuple[Any, ...]:
+    """Read the rules of a YAML file, a list of entries with the fields of `type`.
+
+    Raises:
+        SparkbookError: the file is no such list, an entry has an unknown key or lacks one, or a
+            code or name is given twice.
     """
-    pieces = text.split("`")
-    for i in range(0, len(pieces), 2):
-        plain = pieces[i].replace("<", "&lt;").replace("*", "\\*")
-        pieces[i] = _OPTION_OR_VARIABLE.sub(r"`\g<0>`", plain)
-    return "`".join(pieces)
+    import yaml
+
+    try:
+        entries = own_yaml.read(file)
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise SparkbookError(f"{file.name}: {' '.join(str(error).split())}") from None
+    if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
+        raise SparkbookError(f"{file.name}: the file is not a list of rules.")
+    table: dict[str, Rule] = {}
+    for number, entry in enumerate(entries, 1):
+        try:
+            rule = type.model_validate(entry)
+        except ValidationError as error:
+            problem = error.errors()[0]
+            key = ".".join(str(part) for part in problem["loc"])
+            where = entry.get("code", f"entry {number}")
+            raise SparkbookError(f"{file.name}: {where}: {key}: {problem['msg']}") from None
+        for unique in (rule.code, rule.name):
+            if unique in table:
+                raise SparkbookError(f"{file.name}: {unique} is given twice.")
+            table[unique] = rule
+    return tuple(dict.fromkeys(table.values()))
+
+
+def family(prefix: str) -> Family:
+    """Return a family by the first letters of its codes.
+
+    Raises:
+        SparkbookError: there is none.
+    """
+    if prefix not in FAMILIES:
+        raise SparkbookError(f"There are no rules {prefix}…; families: {', '.join(FAMILIES)}.")
+    module, name = FAMILIES[prefix].split(":")
+    return getattr(importlib.import_module(module), name)
+
+
+def families() -> Iterator[Family]:
+    """Yield every family, in the order of the site."""
+    return (family(prefix) for prefix in FAMILIES)
+
+
+def every() -> Iterator[Rule]:
+    """Yield every rule, in the order of the site."""
+    for one in families():
+        yield from one.rules.values()
+
+
+def find(code: str) -> Rule:
+    """Return a rule by its code.
+
+    Raises:
+        SparkbookError: there is none.
+    """
+    match = _PREFIX.match(code)
+    rule = family(match[0]).rules.get(code) if match and match[0] in FAMILIES else None
+    if rule is None:
+        raise SparkbookError(f"There is no rule {code}; families: {', '.join(FAMILIES)}.")
+    return rule
+
+
+@functools.cache
+def kinds() -> frozenset[str]:
+    """Return the taxonomy: the names that `kind` may have."""
+    return frozenset(own_yaml.read(_KINDS))

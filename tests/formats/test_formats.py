@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, assume, given, settings
 from launches import launches
 from sparkbook import formats, recipes
 from sparkbook.errors import SparkbookError
-from sparkbook.formats import CODES, FORMATS, compose, documents, performance
+from sparkbook.formats import FORMATS, compose, documents, performance
 from sparkbook.formats.conversion import Notes, build, changes, leaves
 from sparkbook.recipes import Recipe
 from sparkbook.recipes.launch import Launch
@@ -282,17 +282,6 @@ def test_nothing_is_executed_or_included(tmp_path: Path) -> None:
         with contextlib.suppress(SparkbookError):
             formats.read(text)
     assert not mark.exists()
-
-
-@pytest.mark.parametrize("code", CODES.values(), ids=list(CODES))
-def test_the_examples_of_the_codes(code) -> None:
-    def codes(text: str) -> list[str]:
-        read = formats.resolve(text)
-        found = [*read.findings, *(formats.write(read.recipe, code.to).findings if code.to else ())]
-        return [finding.rule for finding in found]
-
-    assert code.code in codes(code.bad) and code.code not in codes(code.good)
-    assert code.text.endswith(".") and code.address.endswith(code.code.lower())
 
 
 def test_performance_both_ways() -> None:

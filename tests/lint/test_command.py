@@ -262,10 +262,10 @@ def test_mechanical_repairs(before, after):
 
 
 @pytest.mark.parametrize(
-    "rule", [rule for rule in lint.RULES.values() if " " in rule.bad], ids=lambda rule: rule.code
+    "rule", [rule for rule in lint.RULES.values() if " " in rule.fails], ids=lambda rule: rule.code
 )
 def test_a_repair_leaves_a_line_that_can_be_read_and_is_no_worse(rule):
-    report = lint.lint(rule.bad, release=rule.release)
+    report = lint.lint(rule.fails, release=rule.release)
     fixed, after = lint.repair(report, rule.release)
     if fixed != report.text:
         lint.read(fixed)

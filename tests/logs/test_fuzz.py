@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from sparkbook import logs
 from sparkbook.errors import SparkbookError
 
-FRAGMENTS = [piece for s in logs.signatures() for piece in (s.example, s.passing)]
+FRAGMENTS = [piece for s in logs.signatures() for piece in (s.fails, s.passes)]
 PIECES = st.one_of(
     st.sampled_from(FRAGMENTS),
     st.text(max_size=80),
@@ -56,7 +56,7 @@ def test_any_facts(text):
         facts = logs.parse_facts(text)
     except SparkbookError:
         return
-    logs.diagnose(logs.signatures()["startup-memory-short"].example, facts).to_dict()
+    logs.diagnose(logs.signatures()["startup-memory-short"].fails, facts).to_dict()
 
 
 @settings(max_examples=100, deadline=2000)

@@ -5,7 +5,7 @@ import json
 import pytest
 from sparkbook.cli import app
 from sparkbook.errors import SparkbookError
-from sparkbook.plan.memory import CODES
+from sparkbook.plan.rules import PLAN
 from typer.testing import CliRunner
 
 LINE = "vllm serve openai/gpt-oss-20b"
@@ -50,7 +50,7 @@ def test_json_has_the_shape_of_every_answer():
     assert answer["summary"]["context"] == 65536
     low, high = answer["summary"]["kv_tokens"]
     assert 0 < low < high
-    assert {entry["rule"] for entry in answer["findings"]} <= set(CODES)
+    assert {entry["rule"] for entry in answer["findings"]} <= set(PLAN.rules)
 
 
 @pytest.mark.parametrize(

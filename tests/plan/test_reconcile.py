@@ -10,8 +10,8 @@ import pytest
 from sparkbook import checkpoint, logs, plan
 from sparkbook.checkpoint.values import Cache, Checkpoint, Geometry, Range
 from sparkbook.errors import SparkbookError
-from sparkbook.plan.memory import CODES
 from sparkbook.plan.reconcile import load_calibration, reconcile, save_calibration
+from sparkbook.plan.rules import PLAN
 from sparkbook.plan.setup import Host, Setup
 
 GIB = 2**30
@@ -119,17 +119,21 @@ def test_differences_are_told_apart():
     told = recorded()
     heavier = dataclasses.replace(moe(), checkpoint=model(20.0, (Cache("full", 48, 4, 128, 128),)))
     messages = [f.message for f in reconcile(plan.plan(heavier, H100), told).findings]
-    assert any(m.startswith("weights: 29.06 GiB logged, 20.00 predicted") for m in messages)
+    assert any(
+        m.startswith("The weights take 29.06 GiB in the log, and 20.00 in the plan")
+        for m in messages
+    )
     assert any("because of the weights" in m for m in messages)
     assert any("the pages agree" in m for m in messages)
     wide = reconcile(plan.plan(dataclasses.replace(moe(), kv_dtype="auto"), H100), told).findings
     assert any(
-        m.message.startswith("pages: 897,664 tokens logged") and "(+100.0%)" in m.message
+        m.message.startswith("The KV cache has 897,664 tokens in the log")
+        and "(+100.0%)" in m.message
         for m in wide
     )
     other = reconcile(plan.plan(dataclasses.replace(moe(), context=8192), H100), told).findings
     assert any("--context 16384" in (f.fix or "") for f in other)
-    assert {f.rule for f in [*wide, *other]} <= set(CODES)
+    assert {f.rule for f in [*wide, *other]} <= set(PLAN.rules)
 
 
 def test_a_log_without_figures_is_refused():

@@ -5,8 +5,7 @@ container is named.
 import re
 
 import pytest
-import yaml
-from sparkbook.serve.faults import FILE, explain, faults, how_it_ended, redact
+from sparkbook.serve.faults import DOCK, explain, how_it_ended, redact
 
 SEEN = {
     # What engines 20.10.24 and 26.1.5 said, as docker-py hands it on, where it is worded otherwise
@@ -38,13 +37,6 @@ SEEN = {
 }
 
 
-@pytest.mark.parametrize(
-    "fault", [fault for fault in faults().values() if fault.example], ids=lambda fault: fault.code
-)
-def test_examples(fault):
-    assert explain(fault.example).rule == fault.code
-
-
 @pytest.mark.parametrize(("text", "code"), SEEN.items())
 def test_texts_of_real_engines(text, code):
     found = explain(text)
@@ -57,7 +49,7 @@ def test_what_a_text_names_is_in_the_advice():
     assert "PORT" in explain("port is already allocated").message
     assert explain(
         'Conflict. The container name "/l2" is already in use by container "1"'
-    ).fix.startswith("docker rm -f l2")
+    ).fix.startswith("Remove it with `docker rm -f l2`")
 
 
 @pytest.mark.parametrize(
@@ -92,14 +84,11 @@ def test_137_is_not_called_out_of_memory():
     assert how_it_ended({"Running": False, "ExitCode": 137}, "x").kind == "killed-by-watchdog"
 
 
-def test_the_table_is_in_order():
-    entries = yaml.safe_load(FILE.read_text("utf-8"))
-    assert len({entry["code"] for entry in entries}) == len(entries)
-    for entry in entries:
-        assert bool(entry.get("pattern")) == bool(entry.get("example")), entry["code"]
-        for pattern in entry.get("pattern", ()):
-            re.compile(pattern)
-        assert len(re.sub(r"\{\w+\}", "", entry["title"])) < 140
+def test_what_the_engine_answers_is_recognized_by_its_text():
+    for rule in DOCK.rules.values():
+        by_text = isinstance(rule.fails, str) and rule.code != "DOCK100"
+        assert bool(rule.pattern) == by_text == ("DOCK100" < rule.code < "DOCK200")
+        assert len(re.sub(r"\{\w+\}", "", rule.title)) < 140
 
 
 def test_redact():

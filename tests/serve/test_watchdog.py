@@ -4,7 +4,7 @@ import threading
 
 import pytest
 from sparkbook.serve.endpoint import Endpoint
-from sparkbook.serve.faults import DockerFault
+from sparkbook.serve.faults import ServeFault
 from sparkbook.serve.process import free_port
 from sparkbook.serve.watchdog import Eyes, Limits, Sample, Watchdog, guard, judge
 from sparkbook.units import GIB
@@ -144,7 +144,7 @@ def test_eyes(tmp_path):
 
 
 def test_no_start_below_the_floor():
-    with pytest.raises(DockerFault, match="DOCK403"):
+    with pytest.raises(ServeFault, match="DOCK403"):
         guard(lambda: None, None, floor=1 << 60)
     assert guard(lambda: None, None, floor=1).limits.floor == 1
 

@@ -8,7 +8,7 @@ import functools
 import re
 
 import pytest
-from sparkbook import lint, recipes, releases
+from sparkbook import lint, recipes, releases, rules
 from sparkbook.logs.signatures import signatures
 from sparkbook.site import badges, flag_reference, flags
 from sparkbook.site.links import Linker, addresses
@@ -74,7 +74,7 @@ def test_signature_and_flag_name_each_other() -> None:
     told = 0
     for name, flag in known().items():
         for code in flag.signatures:
-            address = signatures()[code].address
+            address = rules.find(code).address
             assert f'<a href="../{address}">{code}</a>' in site()[f"flags/{name}.html"]
             assert f'<a href="../flags/{name}.html">' in section(address)
             told += 1
@@ -255,7 +255,7 @@ def test_every_page_says_what_it_rests_on() -> None:
     uses = len({recipe.id for recipe, _ in known()["gpu-memory-utilization"].uses})
     assert f"<li><span>recipes</span> {uses}</li>" in page
     assert f"{releases.known()[0]} to {releases.newest()}" in page
-    memory = [rule for rule in lint.RULES.values() if rule.family == "MEM"]
+    memory = [rule for rule in lint.RULES.values() if rule.prefix == "MEM"]
     assert (
         f"<li><span>examples</span> {2 * len(memory)}, judged in this build</li>"
         in site()["rules/mem.html"]

@@ -116,7 +116,7 @@ def refused(server, one=None, token=None):
     with pytest.raises(WeightsError) as error:
         get(server, one, token)
     assert error.value.finding.fix
-    assert error.value.finding.why == weights.RULES[error.value.finding.rule].address
+    assert error.value.finding.why == weights.HUB[error.value.finding.rule].address
     return error.value.finding.rule
 
 
@@ -816,4 +816,4 @@ def test_the_token_is_in_no_message_and_no_file(hub, tmp_path):
 
 def test_every_rule_is_made_to_happen_here():
     text = Path(__file__).read_text("utf-8")
-    assert [code for code in weights.RULES if f'"{code}"' not in text] == []
+    assert [code for code in weights.HUB.rules if f'"{code}"' not in text] == []

@@ -7,12 +7,12 @@ gate that rejects.
 'valid'
 """
 
-from sparkbook.bench.gate import RULES, Seen, judge
+from sparkbook.bench.gate import BENCH, Seen, judge
 from sparkbook.bench.load import Plan, measure
 from sparkbook.bench.results import Cell, Figures, Report, Request, Summary, figures, json_schema
 
 __all__ = [
-    "RULES",
+    "BENCH",
     "Cell",
     "Figures",
     "Plan",

@@ -380,7 +380,7 @@ ADV = Family(
     "Advice on speculative decoding",
     "What `sparkbook advise` says about measurements with and without speculation. The examples are"
     " invented measurements, judged by the same function.",
-    show=_shown,
+    describe=_shown,
 )
 
 
@@ -442,8 +442,13 @@ def _unequal(real: int) -> Equality:
     )
 
 
-@ADV.check(
-    "ADV101", "keep-it", "info", source=_VLLM, bad=lambda: _example(1.8), good=lambda: _example(1.0)
+@ADV.rule(
+    "ADV101",
+    "keep-it",
+    "info",
+    source=_VLLM,
+    fails=lambda: _example(1.8),
+    passes=lambda: _example(1.0),
 )
 def _keep(advice: Advice) -> Iterator[Hit]:
     """For this class of prompts speculation pays: even the lower end of the interval gains more
@@ -457,20 +462,20 @@ def _keep(advice: Advice) -> Iterator[Hit]:
                 f"; acceptance by position {positions}" if positions else ""
             )
             yield Hit(
-                f"{name}, {c} at a time: K = {k} makes it {case.comparison.ratio:.2f} times as"
-                " fast.",
+                f"Class {name}, {c} at a time: K = {k} makes it {case.comparison.ratio:.2f} times"
+                " as fast.",
                 evidence,
                 f'Set "num_speculative_tokens": {k} in --speculative-config for this workload.',
             )
 
 
-@ADV.check(
+@ADV.rule(
     "ADV102",
     "leave-it-off",
     "warning",
     source=_VLLM,
-    bad=lambda: _example(0.9),
-    good=lambda: _example(1.8),
+    fails=lambda: _example(0.9),
+    passes=lambda: _example(1.8),
 )
 def _leave(advice: Advice) -> Iterator[Hit]:
     """No K that was measured gains 5 % for sure with this class and load. An engine without a draft
@@ -483,19 +488,19 @@ def _leave(advice: Advice) -> Iterator[Hit]:
             ]
             top = max(tried, key=lambda case: case.comparison.ratio)
             yield Hit(
-                f"{name}, {c} at a time: leave speculation off.",
+                f"Class {name}, {c} at a time: leave speculation off.",
                 evidence=f"the best was K = {top.k}: {top.comparison}",
                 fix="Start without --speculative-config for this workload.",
             )
 
 
-@ADV.check(
+@ADV.rule(
     "ADV103",
     "stops-paying",
     "info",
     source=_VLLM,
-    bad=lambda: _two_loads(1.8, 0.8),
-    good=lambda: _two_loads(1.8, 1.7),
+    fails=lambda: _two_loads(1.8, 0.8),
+    passes=lambda: _two_loads(1.8, 1.7),
 )
 def _stops(advice: Advice) -> Iterator[Hit]:
     """With more requests at a time a step has more to compute, and tokens that are thrown away cost
@@ -507,8 +512,8 @@ def _stops(advice: Advice) -> Iterator[Hit]:
         over = [c for c in loads if paying and c > paying[-1]]
         if over:
             yield Hit(
-                f"{name}: speculation pays up to {paying[-1]} requests at a time, and no longer at"
-                f" {over[0]}.",
+                f"Class {name}: speculation pays up to {paying[-1]} requests at a time, and no"
+                f" longer at {over[0]}.",
                 fix=(
                     f"Leave it on only where at most {paying[-1]} run at a time: see"
                     " --max-num-seqs, or a schedule by batch size."
@@ -516,13 +521,13 @@ def _stops(advice: Advice) -> Iterator[Hit]:
             )
 
 
-@ADV.check(
+@ADV.rule(
     "ADV104",
     "schedule",
     "info",
     source=_COLLAPSE,
-    bad=lambda: _two_loads(1.8, 0.8),
-    good=lambda: _two_loads(1.8, 1.7),
+    fails=lambda: _two_loads(1.8, 0.8),
+    passes=lambda: _two_loads(1.8, 1.7),
 )
 def _by_batch(advice: Advice) -> Iterator[Hit]:
     """K can follow the batch size: `num_speculative_tokens_per_batch_size` in
@@ -552,13 +557,13 @@ def _by_batch(advice: Advice) -> Iterator[Hit]:
     )
 
 
-@ADV.check(
+@ADV.rule(
     "ADV201",
     "not-sure",
     "warning",
     source="statistics as in `sparkbook.bench.compare`",
-    bad=lambda: _example(1.8, n=5),
-    good=lambda: _example(1.8),
+    fails=lambda: _example(1.8, n=5),
+    passes=lambda: _example(1.8),
 )
 def _unsure(advice: Advice) -> Iterator[Hit]:
     """Fewer than 12 prompts a class, or a machine that changed between the two blocks without
@@ -567,27 +572,27 @@ def _unsure(advice: Advice) -> Iterator[Hit]:
     for case in advice.cases:
         if not case.comparison.steady:
             yield Hit(
-                f"{case.prompt_class}, {case.concurrency} at a time, K = {case.k}: the machine"
-                " changed while it was measured.",
+                f"Class {case.prompt_class}, {case.concurrency} at a time, K = {case.k}: the"
+                " machine changed while it was measured.",
                 str(case.comparison),
                 "Measure again in the order off, on, on, off; look at clock and temperature.",
             )
         elif case.comparison.n < compare.ENOUGH:
             yield Hit(
-                f"{case.prompt_class}, {case.concurrency} at a time, K = {case.k}:"
+                f"Class {case.prompt_class}, {case.concurrency} at a time, K = {case.k}:"
                 f" {case.comparison.n} prompts are too few.",
                 str(case.comparison),
                 f"Measure at least {compare.ENOUGH} prompts of each class.",
             )
 
 
-@ADV.check(
+@ADV.rule(
     "ADV204",
     "rejected-measurement",
     "error",
     source=_VLLM,
-    bad=lambda: _example(1.8, rejected=True),
-    good=lambda: _example(1.8),
+    fails=lambda: _example(1.8, rejected=True),
+    passes=lambda: _example(1.8),
 )
 def _rejected(advice: Advice) -> Iterator[Hit]:
     """A number that the gate rejects is no ground for advice: see the findings stored with the
@@ -600,13 +605,13 @@ def _rejected(advice: Advice) -> Iterator[Hit]:
         )
 
 
-@ADV.check(
+@ADV.rule(
     "ADV202",
     "changes-the-output",
     "error",
     source="https://github.com/vllm-project/vllm/issues/54506",
-    bad=lambda: _example(1.8, equality={3: _unequal(4)}),
-    good=lambda: _example(1.8, equality={3: _unequal(0)}),
+    fails=lambda: _example(1.8, equality={3: _unequal(4)}),
+    passes=lambda: _example(1.8, equality={3: _unequal(0)}),
 )
 def _changes(advice: Advice) -> Iterator[Hit]:
     """Speculation must not change what a greedy model says. More replies differ, and not by a
@@ -622,13 +627,13 @@ def _changes(advice: Advice) -> Iterator[Hit]:
             )
 
 
-@ADV.check(
+@ADV.rule(
     "ADV203",
     "output-not-compared",
     "info",
     source=_VLLM,
-    bad=lambda: _example(1.8),
-    good=lambda: _example(1.8, equality={3: _unequal(0)}),
+    fails=lambda: _example(1.8),
+    passes=lambda: _example(1.8, equality={3: _unequal(0)}),
 )
 def _uncompared(advice: Advice) -> Iterator[Hit]:
     """Speed was measured, and whether the output stays the same was not. Speculation claims to be

@@ -1,14 +1,12 @@
-"""What the gate judges a cell by, and the form of its answers."""
+"""What the gate judges a cell by."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 from sparkbook.bench.results import Cell
 from sparkbook.bench.roof import Roof
 from sparkbook.bench.telemetry import Trace
-from sparkbook.findings import Severity
 
 
 @dataclass(frozen=True)
@@ -30,10 +28,3 @@ class Seen:
     earlier: frozenset[str] = frozenset()
     restarted: bool = False
     roof: Roof | None = None
-
-
-Answer = tuple[Severity, str, str]
-"""Severity, message and evidence."""
-
-Judge = Callable[[Seen], Answer | None]
-"""A rule's judgement; None where there is nothing to say."""

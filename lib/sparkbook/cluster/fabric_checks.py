@@ -171,7 +171,7 @@ FAB = Family(
         " network between them, and of a server that runs over them. The examples are two Sparks"
         " put together from public reports, with what is changed about the second."
     ),
-    show=_described,
+    describe=_described,
 )
 _GUIDE = "https://github.com/mark-ramsey-ri/vllm-dgx-spark"
 _IFNAMES = "https://github.com/vllm-project/vllm/pull/40991"
@@ -188,13 +188,13 @@ def good() -> Seen:
 # ---- 1xx: each node by itself
 
 
-@FAB.check(
+@FAB.rule(
     "FAB101",
     "node-unreachable",
     "error",
     source="https://github.com/NVIDIA/dgx-spark-playbooks",
-    good=good,
-    bad=lambda: example(b={"problem": "ssh: connect to host spark-2 port 22: No route to host"}),
+    passes=good,
+    fails=lambda: example(b={"problem": "ssh: connect to host spark-2 port 22: No route to host"}),
 )
 def unreachable(seen: Seen) -> Iterator[Hit]:
     """A node that does not answer can't be looked at, staged or started. `sparkbook` asks over SSH
@@ -211,14 +211,14 @@ def unreachable(seen: Seen) -> Iterator[Hit]:
             )
 
 
-@FAB.check(
+@FAB.rule(
     "FAB102",
     "interface-not-up",
     "error",
     kind="multi-node-interface",
     source=_IFNAMES,
-    good=good,
-    bad=lambda: example(node={"interface": "enP2p1s0f1np1"}),
+    passes=good,
+    fails=lambda: example(node={"interface": "enP2p1s0f1np1"}),
 )
 def interface(seen: Seen) -> Iterator[Hit]:
     """Two Sparks that look alike can name the same port differently, and only one of the names is
@@ -253,7 +253,7 @@ def interface(seen: Seen) -> Iterator[Hit]:
             yield Hit(
                 f"{link.name} of {node.host} is down.",
                 f"there are {here}",
-                f"Plug in the cable, or: sudo ip link set {link.name} up",
+                f"Plug in the cable, or run `sudo ip link set {link.name} up`.",
             )
         elif node.address and node.address not in [
             address for one in site.network.links for address in one.addresses
@@ -261,7 +261,7 @@ def interface(seen: Seen) -> Iterator[Hit]:
             yield Hit(
                 f"{node.host} does not have the address {node.address}.",
                 f"there are {here}",
-                f"Correct the inventory, or: sudo ip addr add {node.address}/24 dev PORT",
+                f"Correct the inventory, or run `sudo ip addr add {node.address}/24 dev PORT`.",
             )
         elif link and site.address not in link.addresses:
             yield Hit(
@@ -271,14 +271,14 @@ def interface(seen: Seen) -> Iterator[Hit]:
             )
 
 
-@FAB.check(
+@FAB.rule(
     "FAB103",
     "slow-network-chosen",
     "error",
     kind="multi-node-interface",
     source="https://github.com/eugr/spark-vllm-docker/issues/227",
-    good=good,
-    bad=lambda: example(node={"address": "192.168.1.22"}),
+    passes=good,
+    fails=lambda: example(node={"address": "192.168.1.22"}),
 )
 def slow_network(seen: Seen) -> Iterator[Hit]:
     """The office network is the default route, so Ray, Gloo and NCCL take it unless they are told
@@ -309,14 +309,14 @@ def _gbit(speed: int | None) -> str:
     return f"{speed / 1000:g} Gbit/s" if speed else "speed unknown"
 
 
-@FAB.check(
+@FAB.rule(
     "FAB104",
     "link-below-its-rate",
     "warning",
     kind="multi-node-rdma",
     source=_SLOW,
-    good=good,
-    bad=lambda: example(
+    passes=good,
+    fails=lambda: example(
         b=_links({"enp1s0f0np0": {"speed": 1000}, "enP2p1s0f0np0": {"up": False, "addresses": []}})
     ),
 )
@@ -340,15 +340,15 @@ def link_rate(seen: Seen) -> Iterator[Hit]:
             )
 
 
-@FAB.check(
+@FAB.rule(
     "FAB105",
     "one-rail-of-two",
     "warning",
     kind="multi-node-rdma",
     source=_RAMSEY,
-    good=good,
+    passes=good,
     confidence="medium",
-    bad=lambda: example(b=_rdma({"roceP2p1s0f0": {"active": False}})),
+    fails=lambda: example(b=_rdma({"roceP2p1s0f0": {"active": False}})),
 )
 def rails(seen: Seen) -> Iterator[Hit]:
     """One QSFP port of a Spark is wired to two PCIe links and shows as two devices, each good for
@@ -377,14 +377,14 @@ def _twin(name: str) -> str:
     return name[-2:]
 
 
-@FAB.check(
+@FAB.rule(
     "FAB106",
     "gid-index",
     "error",
     kind="multi-node-rdma",
     source="https://github.com/MiaAI-Lab/Qwen3.8-Flash-Next-Dual-DGX-Sparks/issues/30",
-    good=good,
-    bad=lambda: example(node={"gid_index": 5}),
+    passes=good,
+    fails=lambda: example(node={"gid_index": 5}),
 )
 def gid(seen: Seen) -> Iterator[Hit]:
     """Which index holds the RoCE v2 address depends on how many addresses the port has: 3 on one
@@ -407,14 +407,14 @@ def gid(seen: Seen) -> Iterator[Hit]:
                 )
 
 
-@FAB.check(
+@FAB.rule(
     "FAB107",
     "hca-not-active",
     "error",
     kind="multi-node-rdma",
     source="https://github.com/MiaAI-Lab/DeepSeek-v4.1-Flash-DGX-Sparks/pull/10",
-    good=good,
-    bad=lambda: example(node={"hca": "rocep1s0f0,rocep1s0f1"}),
+    passes=good,
+    fails=lambda: example(node={"hca": "rocep1s0f0,rocep1s0f1"}),
 )
 def hca(seen: Seen) -> Iterator[Hit]:
     """One list of adapters for all nodes names devices that are absent or down on some of them;
@@ -435,15 +435,15 @@ def hca(seen: Seen) -> Iterator[Hit]:
             )
 
 
-@FAB.check(
+@FAB.rule(
     "FAB108",
     "small-rdma-packets",
     "warning",
     kind="multi-node-rdma",
     source="https://github.com/0xSero/local-ai-registry/pull/55",
-    good=good,
+    passes=good,
     confidence="low",
-    bad=lambda: example(b=_rdma({"rocep1s0f0": {"mtu": 1024}})),
+    fails=lambda: example(b=_rdma({"rocep1s0f0": {"mtu": 1024}})),
 )
 def rdma_mtu(seen: Seen) -> Iterator[Hit]:
     """An interface with an MTU of 1500 leaves RoCE an `active_mtu` of 1024. Four Sparks in that
@@ -459,19 +459,19 @@ def rdma_mtu(seen: Seen) -> Iterator[Hit]:
             yield Hit(
                 f"RDMA packets of {node.host} are small.",
                 "active_mtu " + ", ".join(small),
-                "sudo ip link set PORT mtu 9000, on every node",
+                "Run `sudo ip link set PORT mtu 9000` on every node.",
             )
 
 
-@FAB.check(
+@FAB.rule(
     "FAB109",
     "no-flow-control",
     "warning",
     kind="multi-node-rdma",
     source=_RAMSEY,
-    good=good,
+    passes=good,
     confidence="medium",
-    bad=lambda: example(b={"pause": False}),
+    fails=lambda: example(b={"pause": False}),
 )
 def flow_control(seen: Seen) -> Iterator[Hit]:
     """RoCE resends a whole window for one lost packet, so a switch without flow control leaves
@@ -483,18 +483,18 @@ def flow_control(seen: Seen) -> Iterator[Hit]:
             yield Hit(
                 f"Pause frames are off on {site.interface} of {node.host}.",
                 "ethtool -a",
-                f"sudo ethtool -A {site.interface} rx on tx on; on the switch too",
+                f"Run `sudo ethtool -A {site.interface} rx on tx on`; on the switch too.",
             )
 
 
-@FAB.check(
+@FAB.rule(
     "FAB110",
     "kernel-keeps-cma",
     "error",
     kind="multi-node-rdma",
-    good=good,
+    passes=good,
     source="https://github.com/MiaAI-Lab/DeepSeek-v4-Flash-DSpark-2x-DGX-Spark/issues/259",
-    bad=lambda: example(
+    fails=lambda: example(
         b={"kernel": "7.0.0-1019-nvidia", "cma_total_kb": 0, "cma_free_kb": 940604}
     ),
 )
@@ -516,14 +516,14 @@ def kernel_cma(seen: Seen) -> Iterator[Hit]:
             )
 
 
-@FAB.check(
+@FAB.rule(
     "FAB111",
     "container-without-rdma",
     "error",
     kind="multi-node-docker",
-    good=good,
+    passes=good,
     source="https://corti.com/serving-nemotron-super-120b-with-a-1m-token-context-on-a-2-node-dgx-spark-cluster/",
-    bad=lambda: example(b={"infiniband": False}),
+    fails=lambda: example(b={"infiniband": False}),
 )
 def rdma_device(seen: Seen) -> Iterator[Hit]:
     """A container talks RDMA only with `/dev/infiniband`, the capability IPC_LOCK and an unlimited
@@ -536,18 +536,18 @@ def rdma_device(seen: Seen) -> Iterator[Hit]:
             yield Hit(
                 f"{node.host} has RDMA adapters and no /dev/infiniband.",
                 names,
-                "sudo modprobe ib_uverbs rdma_ucm, and at boot",
+                "Run `sudo modprobe ib_uverbs rdma_ucm`, and at every boot.",
             )
 
 
-@FAB.check(
+@FAB.rule(
     "FAB112",
     "remove-ipc",
     "warning",
     kind="host-ipc",
     source="https://github.com/eugr/spark-vllm-docker/issues/352",
-    good=good,
-    bad=lambda: example(b={"remove_ipc": True}),
+    passes=good,
+    fails=lambda: example(b={"remove_ipc": True}),
 )
 def remove_ipc(seen: Seen) -> Iterator[Hit]:
     """systemd-logind removes a user's objects in `/dev/shm` when the last session ends. A rank that
@@ -556,9 +556,9 @@ def remove_ipc(seen: Seen) -> Iterator[Hit]:
     """
     if hosts := [node.host for node, site in seen.nodes if site.remove_ipc and node.ssh]:
         yield Hit(
-            f"logind removes shared memory at logout on {', '.join(hosts)}.",
+            f"The service logind removes shared memory at logout on {', '.join(hosts)}.",
             "RemoveIPC=yes",
-            "RemoveIPC=no in logind.conf, or: loginctl enable-linger $USER",
+            "Set RemoveIPC=no in logind.conf, or run `loginctl enable-linger $USER`.",
         )
 
 
@@ -574,13 +574,13 @@ def _odd(values: dict[str, str]) -> str:
     return ", ".join(host for host, value in values.items() if value != counts[0])
 
 
-@FAB.check(
+@FAB.rule(
     "FAB201",
     "images-differ",
     "error",
     kind="version-drift",
-    good=good,
-    bad=lambda: example(b={"image": "sha256:9999"}),
+    passes=good,
+    fails=lambda: example(b={"image": "sha256:9999"}),
     source="https://github.com/Blackwellboy/model-serving-minefield/blob/main/traps/runtime/145-docker-run-implicit-pull-inside-launch-timeout.md",
 )
 def images(seen: Seen) -> Iterator[Hit]:
@@ -598,13 +598,13 @@ def images(seen: Seen) -> Iterator[Hit]:
         )
 
 
-@FAB.check(
+@FAB.rule(
     "FAB202",
     "model-files-differ",
     "error",
     kind="download-corrupt",
-    good=good,
-    bad=lambda: example(b={"model": "9c1185a5c5e9fc54", "revision": "3333"}),
+    passes=good,
+    fails=lambda: example(b={"model": "9c1185a5c5e9fc54", "revision": "3333"}),
     source="https://github.com/MiaAI-Lab/Qwen3.8-Flash-Next-Dual-DGX-Sparks/issues/30",
 )
 def models(seen: Seen) -> Iterator[Hit]:
@@ -620,17 +620,17 @@ def models(seen: Seen) -> Iterator[Hit]:
         yield Hit(
             f"{_odd(known)} has other model files.",
             _each(known),
-            "serve --stage copies them from the head over the fast link and compares hashes.",
+            "Serve --stage copies them from the head over the fast link and compares hashes.",
         )
 
 
-@FAB.check(
+@FAB.rule(
     "FAB203",
     "not-staged",
     "warning",
     kind="download-corrupt",
-    good=good,
-    bad=lambda: example(b={"model": "not there"}),
+    passes=good,
+    fails=lambda: example(b={"model": "not there"}),
     source=_GUIDE,
 )
 def staged(seen: Seen) -> Iterator[Hit]:
@@ -644,19 +644,19 @@ def staged(seen: Seen) -> Iterator[Hit]:
             yield Hit(
                 f"{', '.join(missing)} lacks the {what}.",
                 "not there",
-                "serve --stage puts image and files on every node.",
+                "Serve --stage puts image and files on every node.",
             )
 
 
-@FAB.check(
+@FAB.rule(
     "FAB204",
     "ends-differ",
     "warning",
     kind="multi-node-rdma",
     source="https://github.com/0xSero/local-ai-registry/pull/55",
-    good=good,
+    passes=good,
     confidence="medium",
-    bad=lambda: example(b=_links({"enp1s0f0np0": {"mtu": 1500}})),
+    fails=lambda: example(b=_links({"enp1s0f0np0": {"mtu": 1500}})),
 )
 def mtus(seen: Seen) -> Iterator[Hit]:
     """Both ends of a link need the same MTU, or large packets are lost: small tests pass, and the
@@ -667,7 +667,7 @@ def mtus(seen: Seen) -> Iterator[Hit]:
         yield Hit(
             f"The MTU of {_odd(known)} is another one.",
             _each(known),
-            "sudo ip link set PORT mtu 9000, on every node",
+            "Run `sudo ip link set PORT mtu 9000` on every node.",
         )
 
 
@@ -698,14 +698,16 @@ def _good_pair() -> Seen:
     return _measured(reduce_gbit=150.0, reduce_us=40.0, backend="nccl", transport="IB")
 
 
-@FAB.check(
+@FAB.rule(
     "FAB301",
     "no-way-between",
     "error",
     kind="multi-node-interface",
     source=_IFNAMES,
-    good=_good_pair,
-    bad=lambda: example(pairs=[Pair(a="spark-1", b="spark-2", problem="TimeoutError: timed out")]),
+    passes=_good_pair,
+    fails=lambda: example(
+        pairs=[Pair(a="spark-1", b="spark-2", problem="TimeoutError: timed out")]
+    ),
 )
 def no_way(seen: Seen) -> Iterator[Hit]:
     """From the address of one node to that of the other nothing passes: a cable, a subnet, a
@@ -716,18 +718,19 @@ def no_way(seen: Seen) -> Iterator[Hit]:
             yield Hit(
                 f"There is no way from {pair.a} to {pair.b}.",
                 pair.problem,
-                "Both addresses in one subnet? ip -br addr, ip route get ADDRESS, sudo ufw status",
+                "Check that both addresses are in one subnet: `ip -br addr`, `ip route get ADDRESS`,"
+                " `sudo ufw status`.",
             )
 
 
-@FAB.check(
+@FAB.rule(
     "FAB302",
     "large-packets-lost",
     "error",
     kind="multi-node-rdma",
     source="https://github.com/0xSero/local-ai-registry/pull/55",
-    good=_good_pair,
-    bad=lambda: _measured(full=False),
+    passes=_good_pair,
+    fails=lambda: _measured(full=False),
 )
 def full_packets(seen: Seen) -> Iterator[Hit]:
     """A packet as large as the interfaces allow does not come back when it may not be fragmented.
@@ -743,15 +746,15 @@ def full_packets(seen: Seen) -> Iterator[Hit]:
             )
 
 
-@FAB.check(
+@FAB.rule(
     "FAB303",
     "tcp-slow",
     "warning",
     kind="multi-node-rdma",
     source=_DEGRADED,
-    good=_good_pair,
+    passes=_good_pair,
     confidence="medium",
-    bad=lambda: _measured(tcp_gbit=12.9),
+    fails=lambda: _measured(tcp_gbit=12.9),
 )
 def tcp(seen: Seen) -> Iterator[Hit]:
     """TCP gets far less than the link can carry. About 1 or 10 Gbit/s of 200 is the wrong
@@ -773,15 +776,15 @@ def tcp(seen: Seen) -> Iterator[Hit]:
             )
 
 
-@FAB.check(
+@FAB.rule(
     "FAB304",
     "slow-round-trip",
     "warning",
     kind="multi-node-rdma",
     source=_SLOW,
-    good=_good_pair,
+    passes=_good_pair,
     confidence="medium",
-    bad=lambda: _measured(rtt_us=20000.0),
+    fails=lambda: _measured(rtt_us=20000.0),
 )
 def latency(seen: Seen) -> Iterator[Hit]:
     """Each layer of each token waits for one or two small exchanges, so half a millisecond of round
@@ -798,14 +801,14 @@ def latency(seen: Seen) -> Iterator[Hit]:
             )
 
 
-@FAB.check(
+@FAB.rule(
     "FAB305",
     "no-all-reduce",
     "error",
     kind="multi-node-rdma",
     source="https://github.com/MiaAI-Lab/DeepSeek-v4.1-Flash-DGX-Sparks/issues/14",
-    good=_good_pair,
-    bad=lambda: _measured(
+    passes=_good_pair,
+    fails=lambda: _measured(
         reduce_problem="NCCL WARN Call to ibv_reg_mr_iova2 failed with error Cannot allocate memory"
     ),
 )
@@ -830,14 +833,14 @@ def no_reduce(seen: Seen) -> Iterator[Hit]:
             )
 
 
-@FAB.check(
+@FAB.rule(
     "FAB306",
     "nccl-over-tcp",
     "error",
     kind="multi-node-rdma",
     source=_SLOW,
-    good=_good_pair,
-    bad=lambda: _measured(reduce_gbit=18.0, reduce_us=190.0, backend="nccl", transport="Socket"),
+    passes=_good_pair,
+    fails=lambda: _measured(reduce_gbit=18.0, reduce_us=190.0, backend="nccl", transport="Socket"),
 )
 def over_tcp(seen: Seen) -> Iterator[Hit]:
     """NCCL found no RDMA device it could use and goes over sockets: `NET/Socket` in its log, where
@@ -853,15 +856,15 @@ def over_tcp(seen: Seen) -> Iterator[Hit]:
             )
 
 
-@FAB.check(
+@FAB.rule(
     "FAB307",
     "all-reduce-slow",
     "warning",
     kind="multi-node-rdma",
     source=_DEGRADED,
-    good=_good_pair,
+    passes=_good_pair,
     confidence="medium",
-    bad=lambda: _measured(reduce_gbit=22.0, reduce_us=60.0, backend="nccl", transport="IB"),
+    fails=lambda: _measured(reduce_gbit=22.0, reduce_us=60.0, backend="nccl", transport="IB"),
 )
 def reduce_rate(seen: Seen) -> Iterator[Hit]:
     """The all-reduce over RDMA has a small part of the link's rate: one rail of two (FAB105), small
@@ -900,13 +903,13 @@ def _good_ranks() -> Seen:
     return _ran(RankState(0, "spark-1", _UP), RankState(1, "spark-2", _UP))
 
 
-@FAB.check(
+@FAB.rule(
     "FAB401",
     "rank-failed",
     "error",
     source="vLLM 0.32.0, a run of this project with --nnodes 2 and pipeline parallelism",
-    good=_good_ranks,
-    bad=lambda: _ran(
+    passes=_good_ranks,
+    fails=lambda: _ran(
         RankState(0, "spark-1", _RESET, False, 1),
         RankState(
             1,
@@ -933,14 +936,14 @@ def rank_failed(seen: Seen) -> Iterator[Hit]:
         )
 
 
-@FAB.check(
+@FAB.rule(
     "FAB402",
     "rank-vanished",
     "error",
     kind="multi-node-hang",
     source="vLLM 0.32.0, a run of this project whose second rank was killed",
-    good=_good_ranks,
-    bad=lambda: _ran(
+    passes=_good_ranks,
+    fails=lambda: _ran(
         RankState(0, "spark-1", _RESET, True),
         RankState(
             1,
@@ -961,7 +964,9 @@ def rank_vanished(seen: Seen) -> Iterator[Hit]:
     if first and not first.own and not first.state.unreachable and not seen.cut:
         state = first.state
         if first.weight[0] >= 3:
-            told = first.diagnosis.primary.message if first.diagnosis.primary else "it says nothing"
+            told = (
+                first.diagnosis.primary.message if first.diagnosis.primary else "it says nothing."
+            )
             yield Hit(
                 f"Rank {state.number} on {state.host} lost the others: {told}",
                 first.diagnosis.primary and first.diagnosis.primary.evidence,
@@ -978,19 +983,19 @@ def rank_vanished(seen: Seen) -> Iterator[Hit]:
                 if first.diagnosis.primary
                 else "its log ends without an error"
             ),
-            f"On {state.host}: sudo dmesg | grep -i -E 'oom|killed', free -h; a memory guard may"
-            " have ended it.",
+            f"Run `sudo dmesg | grep -i -E 'oom|killed'` and `free -h` on {state.host}; a memory"
+            " guard may have ended it.",
         )
 
 
-@FAB.check(
+@FAB.rule(
     "FAB403",
     "node-lost",
     "error",
     kind="multi-node-hang",
     source="https://github.com/vllm-project/vllm/issues/41725",
-    good=_good_ranks,
-    bad=lambda: _ran(
+    passes=_good_ranks,
+    fails=lambda: _ran(
         RankState(0, "spark-1", _UP), RankState(1, "spark-2", _UP, unreachable="No route to host")
     ),
 )
@@ -1007,14 +1012,16 @@ def node_lost(seen: Seen) -> Iterator[Hit]:
             )
 
 
-@FAB.check(
+@FAB.rule(
     "FAB404",
     "link-cut",
     "error",
     kind="multi-node-interface",
     source="vLLM 0.32.0, a run of this project whose link was taken down",
-    good=_good_ranks,
-    bad=lambda: _ran(RankState(0, "spark-1", _UP), RankState(1, "spark-2", _UP), cut=("spark-2",)),
+    passes=_good_ranks,
+    fails=lambda: _ran(
+        RankState(0, "spark-1", _UP), RankState(1, "spark-2", _UP), cut=("spark-2",)
+    ),
 )
 def link_cut(seen: Seen) -> Iterator[Hit]:
     """All ranks are alive and the head's node has no way to another one on the fast network: a
@@ -1029,14 +1036,14 @@ def link_cut(seen: Seen) -> Iterator[Hit]:
         )
 
 
-@FAB.check(
+@FAB.rule(
     "FAB405",
     "not-ready-in-time",
     "error",
     kind="multi-node-hang",
     source=_IFNAMES,
-    good=_good_ranks,
-    bad=lambda: _ran(
+    passes=_good_ranks,
+    fails=lambda: _ran(
         RankState(0, "spark-1", b""),
         RankState(1, "spark-2", b""),
         waiting="not ready after 300 s: still waiting for port",
@@ -1058,13 +1065,13 @@ def not_ready(seen: Seen) -> Iterator[Hit]:
         )
 
 
-@FAB.check(
+@FAB.rule(
     "FAB501",
     "left-behind",
     "error",
     source="https://github.com/NVIDIA/dgx-spark-playbooks",
-    good=_good_ranks,
-    bad=lambda: example(left=(("spark-2", "example-spark-2", "no answer in 60 s"),)),
+    passes=_good_ranks,
+    fails=lambda: example(left=(("spark-2", "example-spark-2", "no answer in 60 s"),)),
 )
 def left_behind(seen: Seen) -> Iterator[Hit]:
     """All other ranks were taken down; this one's node could not be reached, and it holds its
@@ -1074,7 +1081,7 @@ def left_behind(seen: Seen) -> Iterator[Hit]:
         yield Hit(
             f"{name} could not be taken down: {host} was not reached.",
             why,
-            f"When {host} is back: docker rm -f {name} there.",
+            f"Run `docker rm -f {name}` on {host} when it is back.",
         )
 
 

@@ -13,18 +13,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from sparkbook.logs.doctor import UNKNOWN, Diagnosis, diagnose
+from sparkbook.logs.signatures import Signature, signatures
 
-_ECHOES = {"LOG510", "LOG511"}
-"""Signatures that only say that another process failed."""
-_LOST = {"LOG502", "LOG505"}
-"""What a rank says of itself when another one is gone: no connection, or a step that does not come
-back.
-"""
 _NO_ANSWER = re.compile(r"connect|refused|timed out|no route", re.IGNORECASE)
-"""Of LOG502: the other end does not answer. Otherwise this rank has no such port, which is its own
-fault.
-"""
-_VANISHED = {"LOG117"}
+"""The other end does not answer. Otherwise this rank has no such port, which is its own fault."""
 _TIME = re.compile(rb"\b(\d\d-\d\d \d\d:\d\d:\d\d)\b")
 
 
@@ -65,23 +57,28 @@ class Judged:
     time: str | None
 
     @property
+    def signature(self) -> Signature | None:
+        """The signature of its primary fault."""
+        primary = self.diagnosis.primary
+        return signatures().get(primary.rule) if primary else None
+
+    @property
     def own(self) -> bool:
         """Whether it has a cause of its own."""
-        primary = self.diagnosis.primary
-        return primary is not None and primary.rule not in _ECHOES | _VANISHED and not self.lost
+        echo = self.signature.echo if self.signature else None
+        return self.diagnosis.primary is not None and echo is None and not self.lost
 
     @property
     def lost(self) -> bool:
-        """Whether it only says that another one is gone."""
-        primary = self.diagnosis.primary
-        if primary is None or primary.rule not in _LOST:
-            return False
+        """Whether it only reports that another one is gone."""
+        lost = self.signature.lost if self.signature else None
+        if lost != "no-answer":
+            return lost == "always"
         # An address of loopback is what the other one was told to use: it has no port of the
         # cluster's network.
-        said = primary.evidence or ""
-        return primary.rule != "LOG502" or (
-            bool(_NO_ANSWER.search(said)) and "[127.0.0.1]" not in said
-        )
+        primary = self.diagnosis.primary
+        evidence = (primary.evidence if primary else None) or ""
+        return bool(_NO_ANSWER.search(evidence)) and "[127.0.0.1]" not in evidence
 
     @property
     def weight(self) -> tuple:
@@ -91,7 +88,7 @@ class Judged:
             rank = 1
         elif self.own:
             rank = 0
-        elif (primary and primary.rule in _VANISHED) or (
+        elif (self.signature and self.signature.echo == "vanished") or (
             not self.state.running and self.state.exit_status == 137
         ):
             rank = 1

@@ -27,7 +27,7 @@ from sparkbook.serve import docker_engine, embedded, folders, paths
 from sparkbook.serve.docker_engine import Host
 from sparkbook.serve.endpoint import Endpoint
 from sparkbook.serve.engine import Engine, EngineError
-from sparkbook.serve.faults import DockerFault, told
+from sparkbook.serve.faults import ServeFault, told
 from sparkbook.serve.process import ProcessEngine
 from sparkbook.serve.ready import NotReady, Readiness, wait_ready
 from sparkbook.serve.stack import Choices, Stack
@@ -95,7 +95,7 @@ class ClusterServer:
         waiting. Of a Ray cluster Ray's head is first.
 
         Raises:
-            ClusterFault, EngineError, DockerFault: one can't be started; nothing is left of the
+            ClusterFault, EngineError, ServeFault: one can't be started; nothing is left of the
                 others.
         """
         ranks = sorted(
@@ -246,7 +246,7 @@ class ClusterServer:
     @property
     def exit_status(self) -> int | None:
         """Of the head."""
-        with contextlib.suppress(DockerFault):
+        with contextlib.suppress(ServeFault):
             return self.head.exit_status
         return None
 
@@ -283,7 +283,7 @@ class ClusterServer:
                 try:
                     running = engine.running
                     status = None if running else engine.exit_status
-                except DockerFault as fault:
+                except ServeFault as fault:
                     self._lost[rank.node.host] = fault.finding.evidence or fault.finding.message
             if not running:
                 self._ended.setdefault(rank.name, len(self._ended))
@@ -321,7 +321,7 @@ class ClusterServer:
             try:
                 if engine is not None and not engine.running:
                     self._ended.setdefault(rank.name, len(self._ended))
-            except DockerFault as fault:
+            except ServeFault as fault:
                 self._lost[rank.node.host] = fault.finding.evidence or fault.finding.message
         return bool(self._ended or self._lost or self._link_cut())
 

@@ -29,8 +29,9 @@ from typing import IO, TYPE_CHECKING, Any
 
 from sparkbook.errors import SparkbookError
 from sparkbook.findings import Findings
-from sparkbook.formats.conversion import CODES, Conversion, Notes, Written, build, finding, report
+from sparkbook.formats.conversion import Conversion, Notes, Written, build, finding, report
 from sparkbook.formats.documents import MAX_BYTES, check_text, parse_all
+from sparkbook.formats.rules import CONV
 from sparkbook.recipes.launch import Launch
 
 if TYPE_CHECKING:
@@ -413,7 +414,7 @@ def _home_inside(launch: Launch) -> str | None:
 
 
 __all__ = [
-    "CODES",
+    "CONV",
     "FORMATS",
     "Conversion",
     "Format",

@@ -17,10 +17,10 @@ from sparkbook.host.meminfo import Memory, StartCheck, parse_meminfo, start_chec
 
 if TYPE_CHECKING:
     from sparkbook.host.checks import Report, Result, check, check_nodes, judge
+    from sparkbook.host.family import HOST
     from sparkbook.host.machine import Machine, Wanted, read_machine, recorded
     from sparkbook.host.probes import look, wanted
     from sparkbook.host.reported import EXAMPLES, REPORTED, MeminfoExample, ReportedHost
-    from sparkbook.host.rules import RULES
 
 # Imported when first asked for: the memory's arithmetic is used by commands that have to start at
 # once.
@@ -29,13 +29,13 @@ _LATER = {
     "machine": ("Machine", "Wanted", "read_machine", "recorded"),
     "probes": ("look", "wanted"),
     "reported": ("EXAMPLES", "REPORTED", "MeminfoExample", "ReportedHost"),
-    "rules": ("RULES",),
+    "rules": ("HOST",),
 }
 
 __all__ = [
     "EXAMPLES",
+    "HOST",
     "REPORTED",
-    "RULES",
     "Machine",
     "MeminfoExample",
     "Memory",

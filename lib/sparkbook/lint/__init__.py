@@ -13,25 +13,19 @@ import difflib
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sparkbook.errors import SparkbookError
 from sparkbook.findings import Findings
-from sparkbook.formats.conversion import CODES
+from sparkbook.formats.rules import CONV
 from sparkbook.lint.case import Case
 from sparkbook.lint.reading import Line, from_launch, given, read
-from sparkbook.lint.rule import FAMILIES, RULES, Edit, Rule
-from sparkbook.lint.rules import load
+from sparkbook.lint.rules import FAMILIES, RULES
 from sparkbook.recipes.launch import Launch
+from sparkbook.rules import Edit
 
 if TYPE_CHECKING:
     from sparkbook.recipes.schema import Recipe
-
-load()
-
-EXAMPLES = Path(__file__).parent / "examples"
-"""Recipes that fail a rule which judges a recipe's facts."""
 
 _NOQA = re.compile(r"#\s*lint:\s*ignore\s+([A-Z]+\d{3}(?:\s*,\s*[A-Z]+\d{3})*)[ \t]*(.*)")
 
@@ -105,8 +99,9 @@ def suppressions(text: str) -> dict[str, str]:
 
 
 def _known(code: str) -> str:
-    if code not in RULES and code not in CODES:
-        raise SparkbookError(f"there is no rule {code}; families are {', '.join(FAMILIES)}")
+    if code not in RULES and code not in CONV.rules:
+        prefixes = ", ".join(family.prefix for family in FAMILIES)
+        raise SparkbookError(f"There is no rule {code}; the linter's families: {prefixes}.")
     return code
 
 
@@ -138,7 +133,7 @@ def lint(
     case_ = Case(line, release)
     kept, edits, suppressed = [], [], []
     for rule in RULES.values():
-        for finding, repair in rule.findings(case_):
+        for finding, repair in rule.repairs(case_):
             if rule.code in silent:
                 suppressed.append((rule.code, silent[rule.code]))
             else:
@@ -181,17 +176,6 @@ def difference(before: str, after: str, name: str) -> str:
     )
 
 
-def example(text: str) -> str:
-    """What an example of a rule names: the path of an example recipe for `EXAMPLE:NAME`, else the
-    text itself.
-    """
-    return (
-        str(EXAMPLES / f"{text.removeprefix('EXAMPLE:')}.yaml")
-        if text.startswith("EXAMPLE:")
-        else text
-    )
-
-
 __all__ = [
     "FAMILIES",
     "RULES",
@@ -199,9 +183,7 @@ __all__ = [
     "Edit",
     "Line",
     "Report",
-    "Rule",
     "difference",
-    "example",
     "lint",
     "read",
     "repair",

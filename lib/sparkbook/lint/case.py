@@ -16,9 +16,9 @@ from sparkbook import releases
 from sparkbook.lint.arguments import Arguments, Given, parse
 from sparkbook.lint.models import Family, family_of
 from sparkbook.lint.reading import Line
-from sparkbook.lint.rule import Edit
 from sparkbook.releases import Release, images
 from sparkbook.releases.images import ImageInfo
+from sparkbook.rules import Edit
 
 ENGINE_RELEASE = "0.32.0"
 """The release of the embedded engine, which recipes without an image run on."""

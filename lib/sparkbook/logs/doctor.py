@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO, Literal
 
@@ -19,8 +19,9 @@ from sparkbook.logs.facts import Facts
 from sparkbook.logs.figures import Context, Found
 from sparkbook.logs.reader import Event, Line, Reader, parse_line
 from sparkbook.logs.signatures import Signature, Signatures, signatures
-from sparkbook.logs.states import STATES, of_story, unknown_fault
+from sparkbook.logs.states import of_story, unknown_fault
 from sparkbook.logs.story import Story, Teller
+from sparkbook.rules import Hit
 
 Verdict = Literal["healthy", "fault", "unknown fault", "starting", "empty"]
 
@@ -229,9 +230,7 @@ class Doctor:
         hit = False
         if not self._by_word.keys().isdisjoint(words):
             # Causes that name no mechanism are tried last: they may only say how it ended.
-            candidates = sorted(
-                self._known.candidates(words), key=lambda signature: signature.id in _LATE
-            )
+            candidates = sorted(self._known.candidates(words), key=lambda signature: signature.late)
             context = "\n".join(event.frames)
             for place, piece in enumerate(piece[:_MAX_PIECE] for piece in pieces):
                 if hit and place >= whole:
@@ -261,7 +260,7 @@ class Doctor:
                 matches = [
                     m
                     for text in texts
-                    if (m := found.signature.search(text[:_MAX_PIECE], "\n".join(event.frames)))
+                    if (m := found.signature.match(text[:_MAX_PIECE], "\n".join(event.frames)))
                 ]
                 for match in matches:
                     groups = {k: v for k, v in match.groupdict().items() if v is not None}
@@ -286,24 +285,23 @@ class Doctor:
             # A line of a logger below WARNING reports; it is no fault, whatever words it uses. Of
             # two causes, the first fits better.
             if signature.role == "cause" and (
-                hit
-                or (quiet and signature.severity == "error" and signature.name not in _SAID_AS_INFO)
+                hit or (quiet and signature.severity == "error" and not signature.any_level)
             ):
                 continue
-            match = signature.search(text, context)
+            match = signature.match(text, context)
             if match is None:
                 continue
             groups = {k: v for k, v in match.groupdict().items() if v is not None}
             for doubled in ("what", "parser", "status"):
                 if f"{doubled}2" in groups:
                     groups.setdefault(doubled, groups[f"{doubled}2"])
-            if earlier := self._found.get(signature.id):
+            if earlier := self._found.get(signature.code):
                 earlier.count = max(earlier.count, event.repeats) + 1
                 earlier.last = event
-                if signature.figures in _BEST_OF:
+                if signature.keep == "worst":
                     self._better(earlier, event, groups, row or 0)
             else:
-                self._found[signature.id] = Found(signature, event, groups, row=row or 0)
+                self._found[signature.code] = Found(signature, event, groups, row=row or 0)
             hit |= signature.role != "state"
         return hit
 
@@ -387,7 +385,7 @@ class Doctor:
         """
         if not self._unknown:
             return None
-        stop = self._found.get("LOG619")
+        stop = next((one for one in self._found.values() if one.signature.stops), None)
         event = self._unknown[0]
         if stop is not None and stop.event.number < event.number:
             return None  # what parts of an engine print while it is being stopped
@@ -411,23 +409,6 @@ class Doctor:
         )
 
 
-_SAID_AS_INFO = {
-    "graph-estimate-negative",
-    "no-kv-memory",
-    "restart-loop",
-    "kernel-oom-killer",
-    "kernel-oom-kill",
-    "watchdog-kill",
-    "killed-from-outside",
-    "driver-no-memory",
-    "fastsafetensors-misalignment",
-    "port-taken",
-}
-
-
-_BEST_OF = {"acceptance", "kv_starved", "slow_load", "at_the_limit", "loader_at_zero"}
-
-
 @dataclass
 class _Judged:
     finding: Finding
@@ -437,10 +418,7 @@ class _Judged:
     alternatives: list[Finding]
     collect: tuple[str, ...] = ()
     time_s: float | None = None
-
-
-_LATE = {"LOG102", "LOG116", "LOG118"}
-"""Causes that name no mechanism: anything more definite in the same log comes before them."""
+    echo: str | None = None
 
 
 def _judge(found: Found, context: Context) -> _Judged | None:
@@ -456,97 +434,51 @@ def _judge(found: Found, context: Context) -> _Judged | None:
         return _fill(str(changes.get(name, getattr(signature, name))), values)
 
     role = changes.get("role", signature.role)
-    severity = changes.get(
-        "severity",
-        (
-            signature.severity
-            if role in ("cause", "state") or role == signature.role == "noise"
-            else "info"
-        ),
-    )
-    fix = text("fix")
+    severity = changes.get("severity")
+    if severity is None and not (role in ("cause", "state") or role == signature.role == "noise"):
+        severity = "info"
     collect = changes.get("collect", signature.collect)
-    if collect:
-        fix = f"{fix} Collect next: {'; '.join(collect)}."
-    title, cause = text("title"), text("cause")
+    next_steps = f" Collect next: {'; '.join(collect)}." if collect else ""
     repeats = f" ({found.count} times)" if found.count > 1 and role != "cause" else ""
-    finding = Finding(
-        rule=signature.id,
-        kind=changes.get("kind", signature.kind),
-        severity=severity,
-        message=f"{_short(title, 300)}{repeats}: {cause}",
-        evidence=_evidence(found.event, found.row),
-        fix=fix,
-        why=signature.address,
-        source=signature.source,
-        since=signature.since,
-        until=signature.until,
-        confidence=changes.get("confidence", signature.confidence),
-    )
-    alternatives = [
-        Finding(
-            rule=signature.id,
-            kind=kind,
-            severity="info",
-            confidence="low",
-            message=f"The same line fits {_ALTERNATIVE[kind]}",
-            fix=_ALTERNATIVE_FIX[kind],
-            why=signature.address,
-            source=signature.source,
+    finding = signature.finding(
+        Hit(
+            f"{_short(text('title'), 300)}{repeats}: {text('text')}",
+            evidence=_evidence(found.event, found.row),
+            fix=text("fix") + next_steps,
+            severity=severity,
+            kind=changes.get("kind"),
+            confidence=changes.get("confidence"),
         )
-        for kind in changes.get("alternatives", ())
+    )
+    also = changes.get("alternatives", ())
+    alternatives = [
+        signature.finding(
+            Hit(other.message, fix=other.fix, severity="info", kind=other.kind, confidence="low")
+        )
+        for other in signature.alternatives
+        if other.kind in also
     ]
     return _Judged(
         finding,
         role,
         found.event.number,
-        2 if signature.id in _LATE else 1,
+        2 if signature.late else 1,
         alternatives,
         collect,
         found.event.time_s,
+        signature.echo,
     )
-
-
-_ALTERNATIVE = {
-    "orphan-memory": (
-        "an engine core that outlived its API server, or memory that the driver has not given"
-        " back yet"
-    ),
-    "oom-startup-check": "a host that has too little memory to give for this fraction",
-    "uma-accounting": "page cache or compilers that were booked as the engine's own memory",
-    "kv-too-small": (
-        "a fraction that is too low for this model, in which case every start fails the same way"
-    ),
-}
-_ALTERNATIVE_FIX = {
-    "orphan-memory": (
-        "nvidia-smi shows VLLM:: processes that should not be there; MemAvailable rises over the"
-        " next minutes."
-    ),
-    "oom-startup-check": (
-        "With nothing else running, MemAvailable is still too small: lower the fraction."
-    ),
-    "uma-accounting": (
-        "A second start with warm caches passes: then pin the KV cache with"
-        " --kv-cache-memory-bytes."
-    ),
-    "kv-too-small": (
-        "A second start fails with the same figures: raise the fraction, or choose a smaller model"
-        " or context."
-    ),
-}
 
 
 def _promote(echoes: list[_Judged]) -> tuple[list[_Judged], list[_Judged]]:
     """Only echoes were found: the one that says most becomes the finding, as a fault whose cause is
     not in the log.
     """
-    echoes = sorted(echoes, key=lambda j: (j.finding.rule != "LOG117", j.order))
+    echoes = sorted(echoes, key=lambda j: (j.echo != "vanished", j.order))
     head = echoes[0]
     fixed = head.finding.model_copy(
         update={
             "severity": "error",
-            "rule": head.finding.rule,
             "confidence": "low" if head.finding.kind is None else "medium",
         }
     )
@@ -625,7 +557,3 @@ def diagnose(
     doctor = Doctor(facts)
     doctor.feed(source)
     return doctor.diagnosis()
-
-
-DIAGNOSED = replace(STATES, examine=lambda log: diagnose(log).findings)
-"""The family of `states`, with examples that are whole logs."""

@@ -2,7 +2,7 @@
 pattern.
 
 Each function takes what was found and its context and returns changes to the signature's judgement:
-figures for `{name}` in its texts, or `title`, `cause`, `fix`, `kind`, `severity`, `role` in place
+figures for `{name}` in its texts, or `title`, `text`, `fix`, `kind`, `severity`, `role` in place
 of the signature's own. None withdraws the finding. Sizes are GiB.
 """
 
@@ -51,9 +51,9 @@ class Context:
     found: dict[str, Found] = field(default_factory=dict)
     bars: dict[str, int] = field(default_factory=dict)
 
-    def has(self, *ids: str) -> bool:
+    def has(self, *codes: str) -> bool:
         """Whether one of these signatures was found."""
-        return any(name in self.found for name in ids)
+        return any(code in self.found for code in codes)
 
     @property
     def total(self) -> float | None:
@@ -62,6 +62,11 @@ class Context:
             return self.facts.total_gib
         check = self.found.get("LOG101")
         return number(check.groups.get("total")) if check else None
+
+    @property
+    def stop(self) -> Found | None:
+        """The order to stop, if the log has one."""
+        return next((one for one in self.found.values() if one.signature.stops), None)
 
     @property
     def fraction(self) -> float | None:
@@ -86,7 +91,7 @@ def startup_memory(found: Found, context: Context) -> Changes:
     if orphan is not None:
         return {
             "kind": "orphan-memory",
-            "cause": (
+            "text": (
                 f"VLLM::{orphan.groups['process']} holds {orphan.groups['mib']} MiB: an engine that"
                 " outlived its API server, or another start."
             ),
@@ -132,7 +137,7 @@ def startup_memory(found: Found, context: Context) -> Changes:
         return {
             **changes,
             "kind": "orphan-memory",
-            "cause": (
+            "text": (
                 f"another engine's process, {who}, still holds memory; it outlived its API server"
                 " or belongs to another start."
             ),
@@ -147,7 +152,7 @@ def startup_memory(found: Found, context: Context) -> Changes:
         return changes
     if fraction <= 0.5:
         changes["kind"] = "multi-tenant"
-        changes["cause"] = (
+        changes["text"] = (
             f"{held:.1f} GiB are held by other engines and programs; each fraction is of ALL"
             " memory, so the fractions of all engines, what other programs take and a reserve for"
             " the system must fit together."
@@ -165,7 +170,7 @@ def startup_memory(found: Found, context: Context) -> Changes:
         changes["alternatives"] = ["orphan-memory"]
         return changes
     changes["kind"] = "restart-loop"
-    changes["cause"] = (
+    changes["text"] = (
         f"{held:.1f} GiB are held although this start wants nearly everything: most likely by an"
         " earlier start of the same engine, whose memory has not come back or whose engine core"
         " lives on. With a restart policy, each further round makes it worse."
@@ -194,7 +199,7 @@ def negative_estimate(found: Found, context: Context) -> Changes:
     total, fraction, weights = context.total, context.fraction, context.story.weights_gib
     kv, overhead = context.story.kv_gib, context.facts.overhead_gib
     changes: Changes = {}
-    cause = found.signature.cause
+    cause = found.signature.text
     if kv is not None and total and fraction:
         allowed = fraction * total
         if overhead is None and weights is not None:
@@ -221,7 +226,7 @@ def negative_estimate(found: Found, context: Context) -> Changes:
             f"The estimate of the CUDA graphs is negative ({estimate:g} GiB), so the KV cache of"
             f" {kv:g} GiB is {-estimate:g} GiB too large"
         )
-    changes["cause"] = cause
+    changes["text"] = cause
     return changes
 
 
@@ -236,12 +241,12 @@ def no_kv_memory(found: Found, context: Context) -> Changes:
         or (short is not None and weights is not None)
     ):
         changes["kind"] = "kv-too-small"
-        changes["cause"] = (
+        changes["text"] = (
             "weights and overheads alone take what the fraction grants; the model is at the limit"
             " of this machine."
         )
         if weights is not None and total and fraction:
-            changes["cause"] = (
+            changes["text"] = (
                 f"the weights take {weights:g} of the {fraction * total:.1f} GiB that {fraction:g}"
                 " grants; overheads take the rest."
             )
@@ -294,7 +299,7 @@ def kv_too_small(found: Found, context: Context) -> Changes:
         )
     fixes = []
     if estimate:
-        fixes.append(f"--max-model-len {estimate} or less")
+        fixes.append(f"set --max-model-len {estimate} or less")
     if need is not None and have is not None and total and fraction:
         exact = fraction + (need - have) / total
         wanted = math.ceil(exact * 100 - 1e-9) / 100
@@ -307,12 +312,12 @@ def kv_too_small(found: Found, context: Context) -> Changes:
                 else "; check that MemAvailable is larger before the start"
             )
             fixes.append(
-                f"--gpu-memory-utilization {wanted:.2f} ({asked:.2f} GiB requested{room}; KV cache"
+                f"set --gpu-memory-utilization {wanted:.2f} ({asked:.2f} GiB requested{room}; KV cache"
                 f" about {new_kv:.1f} GiB)"
             )
         else:
             fixes.append(
-                f"not a higher fraction: {wanted:.2f} would ask for {asked:.1f} GiB, and"
+                f"don't raise the fraction: {wanted:.2f} would ask for {asked:.1f} GiB, and"
                 f" {available or total:g} are there"
             )
         suggested = context.story.suggested_fraction
@@ -323,11 +328,12 @@ def kv_too_small(found: Found, context: Context) -> Changes:
             )
     elif need is not None and have is not None:
         fixes.append(
-            f"{need - have:.2f} GiB more for the KV cache (a higher --gpu-memory-utilization or"
+            f"give the KV cache {need - have:.2f} GiB more (a higher --gpu-memory-utilization or"
             " --kv-cache-memory-bytes)"
         )
     if fixes:
-        changes["fix"] = "; or ".join(fixes[:2]) + (f"; {fixes[2]}" if len(fixes) > 2 else "") + "."
+        text = re.sub(r"; (set|give) ", r"; or \1 ", "; ".join(fixes))
+        changes["fix"] = f"{text[:1].upper()}{text[1:]}."
     return changes
 
 
@@ -353,7 +359,7 @@ def shared_memory(found: Found, context: Context) -> Changes:
     if gone and min(cause.event.number for cause in causes) < found.event.number:
         return {
             "role": "consequence",
-            "cause": "the process that had made it ended while another was starting.",
+            "text": "the process that had made it ended while another was starting.",
         }
     return {}
 
@@ -364,7 +370,7 @@ def driver_no_memory(found: Found, context: Context) -> Changes:
     if context.has("LOG110") or "_memdescAllocInternal" in found.event.text:
         return {
             "kind": "page-cache",
-            "cause": (
+            "text": (
                 "the page cache of the files just read leaves no contiguous memory, though GiBs are"
                 " free."
             ),
@@ -389,7 +395,7 @@ def cuda_oom(found: Found, context: Context) -> Changes | None:
         return {
             "kind": "spec-decode-oom",
             "title": "CUDA ran out of memory in the draft model",
-            "cause": (
+            "text": (
                 "draft slots grow with num_speculative_tokens x max-num-seqs, and buffers are made"
                 " for the maximum."
             ),
@@ -401,7 +407,7 @@ def cuda_oom(found: Found, context: Context) -> Changes | None:
         return {
             "kind": "oom-runtime",
             "title": "CUDA ran out of memory while serving",
-            "cause": (
+            "text": (
                 "the fraction is no hard limit: activations of large batches come on top, in the"
                 " same pool as the system's memory."
             ),
@@ -486,7 +492,7 @@ def gated(found: Found, context: Context) -> Changes:
     if status == "403" and not both:
         return {
             "title": "The model's repository answers 403: the licence has not been accepted",
-            "cause": (
+            "text": (
                 "the token is good, but its account has not accepted the model's licence (or the"
                 " token has no right to gated repositories)."
             ),
@@ -498,7 +504,7 @@ def gated(found: Found, context: Context) -> Changes:
     if status == "401" and not both:
         return {
             "title": "The model's repository answers 401: no valid token reached it",
-            "cause": "HF_TOKEN is missing inside the container, or wrong.",
+            "text": "HF_TOKEN is missing inside the container, or wrong.",
             "fix": "Pass -e HF_TOKEN into the container and check it with hf auth whoami.",
         }
     return {}
@@ -520,15 +526,15 @@ def port_taken(found: Found, context: Context) -> Changes:
 
 
 def engine_failed(found: Found, context: Context) -> Changes:
-    stop = context.found.get("LOG619")
+    stop = context.stop
     if stop is None or found.event.number < stop.event.number:
         return {}
     return {
         "role": "noise",
         "kind": "benign-noise",
         "title": "A process reported a failed engine after the engine had been told to stop",
-        "cause": "that is how an ordered stop looks in this release.",
-        "fix": "Nothing.",
+        "text": "that is how an ordered stop looks in this release.",
+        "fix": "Ignore it.",
         "collect": (),
     }
 
@@ -551,7 +557,7 @@ def shm_broadcast(found: Found, context: Context) -> Changes:
             f"A process has waited {found.count} times {found.groups.get('seconds', '60')} s for"
             " the others"
         ),
-        "cause": "once or twice is a compilation; this often means that a rank hangs or is gone.",
+        "text": "once or twice is a compilation; this often means that a rank hangs or is gone.",
         "fix": (
             "Look at the last line of every rank; the one that went silent first is the one to look"
             " into."
@@ -602,12 +608,12 @@ def acceptance(found: Found, context: Context) -> Changes | None:
             "severity": "info",
             "rate": f"{rate:g}",
             "title": f"For a while only {rate:g} % of the draft tokens were accepted",
-            "cause": (
+            "text": (
                 "the rest of the log shows that the pair works; text that nobody can foresee"
                 " (random prompts, high temperature) does this."
             ),
             "fix": (
-                "Nothing, unless this is the text you serve: then speculation costs more than it"
+                "Ignore it, unless this is the text you serve: then speculation costs more than it"
                 " gives."
             ),
         }

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from sparkbook.logs.doctor import Diagnosis, Doctor
 from sparkbook.logs.facts import Facts
+from sparkbook.logs.signatures import signatures
 
 
 class Follower:
@@ -44,7 +45,8 @@ class Follower:
         primary = diagnosis.primary
         if primary is None:
             return None
-        settled = primary.kind is not None and primary.rule not in ("LOG117",)
+        signature = signatures().get(primary.rule)
+        settled = primary.kind is not None and not (signature and signature.echo == "vanished")
         return diagnosis if ended or settled else None
 
     def diagnosis(self) -> Diagnosis:

@@ -13,69 +13,64 @@ from functools import cache, cached_property
 from pathlib import Path
 from typing import Any, Literal
 
-import yaml
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import Field, field_validator
 
 from sparkbook.errors import SparkbookError
-from sparkbook.findings import Severity
-from sparkbook.util import own_yaml
+from sparkbook.rules import Family, Rule, plain, read
 
 Role = Literal["cause", "consequence", "state", "noise"]
+_ROLES: dict[Role, str] = {
+    "cause": "a fault by itself",
+    "consequence": "an echo of a fault elsewhere",
+    "state": "reported by a running engine",
+    "noise": "looks bad, means nothing",
+}
 FILE = Path(__file__).with_name("signatures.yaml")
 
 
-class Signature(BaseModel):
-    """One thing that logs say, and what is known about it.
+class Signature(Rule):
+    """One thing that logs contain, and what is known about it. `fails` is a log in which it is
+    found; `passes` one, as close as can be, in which it is not. `title`, `text` and `fix` may name
+    groups and figures as `{name}`; the finding's message is title and text together.
 
     Attributes:
-        id: code of the rule, `LOG` and three digits.
-        name: short name.
-        kind: the problem's name in the project's taxonomy.
         role: `cause` (ends or spoils a run by itself), `consequence` (an echo: the cause is
-            elsewhere), `state` (said of a run that works), `noise` (looks bad, means nothing).
+            elsewhere), `state` (reported by a run that works), `noise` (looks bad, means nothing).
         words: one of these must be among the words of an event before the patterns are tried.
-        pattern: regular expressions (case ignored); one of them must be found. Named groups become
-            figures.
         also: every one of these must be found as well, in the text or the frames of the traceback.
         unless: none of these may be found there.
         figures: name of the function in `figures.py` that works out numbers, and may change or
             withdraw the judgement.
-        title, cause, fix: texts; `{name}` stands for a group or a figure.
+        keep: `worst`: of several lines, judge the one that is worst by `figures`.
         collect: what to look at next, where the log alone can't settle it.
-        example: a log in which it is found; `passing`: one, as close as can be, in which it is not.
+        late: it names no mechanism, so anything more definite in the same log comes before it.
+        any_level: it is a fault even in a line that is logged as INFO or DEBUG.
+        stops: the engine was told to stop; what its parts report afterwards is no fault.
+        echo: of a process: only reports that another one `failed`, or `vanished` without a word.
+        lost: of a rank: only reports that another one is gone; with `no-answer` only if its words
+            are those of a connection.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    id: str = Field(pattern=r"^LOG\d{3}$")
-    name: str = Field(pattern=r"^[a-z0-9-]+$")
-    kind: str | None
-    severity: Severity = "error"
+    title: str
+    fix: str
+    kind: str | None = Field(...)
     role: Role = "cause"
     words: tuple[str, ...] = Field(min_length=1)
     pattern: tuple[str, ...] = Field(min_length=1)
     also: tuple[str, ...] = ()
     unless: tuple[str, ...] = ()
     figures: str | None = None
-    title: str
-    cause: str
-    fix: str
+    keep: Literal["first", "worst"] = "first"
     collect: tuple[str, ...] = ()
-    source: str
-    since: str | None = None
-    until: str | None = None
-    confidence: Literal["high", "medium", "low"] = "high"
-    example: str
-    passing: str
+    late: bool = False
+    any_level: bool = False
+    stops: bool = False
+    echo: Literal["failed", "vanished"] | None = None
+    lost: Literal["always", "no-answer"] | None = None
 
-    @property
-    def address(self) -> str:
-        """Where its section stands in the site."""
-        return f"rules/{self.id[:4].lower()}.html#{self.id.lower()}"
-
-    @field_validator("words", "pattern", "also", "unless", "collect", mode="before")
+    @field_validator("words", "also", "unless", "collect", mode="before")
     @classmethod
-    def _one_or_many(cls, value: object) -> object:
+    def _one_or_more(cls, value: object) -> object:
         return (value,) if isinstance(value, str) else value
 
     @field_validator("words")
@@ -99,7 +94,24 @@ class Signature(BaseModel):
             tuple(re.compile(p, re.IGNORECASE) for p in self.unless),
         )
 
-    def search(self, text: str, context: str = "") -> re.Match[str] | None:
+    @property
+    def heading(self) -> str:
+        """Its title, with dots in place of figures."""
+        return plain(self.title)
+
+    @property
+    def about(self) -> tuple[str, ...]:
+        """What pages show under the heading."""
+        return (*super().about, _ROLES[self.role])
+
+    @property
+    def patterns(self) -> tuple[str, ...]:
+        """The conditions on a text, for its page."""
+        also = (f"and: /{pattern}/" for pattern in self.also)
+        unless = (f"not: /{pattern}/" for pattern in self.unless)
+        return (*super().patterns, *also, *unless)
+
+    def match(self, text: str, context: str = "") -> re.Match[str] | None:
         """Look for the signature in a text; `context` (frames, neighbours) counts for `also` and
         `unless` only.
         """
@@ -137,7 +149,7 @@ class Signatures(tuple[Signature, ...]):
     @cached_property
     def order(self) -> dict[str, int]:
         """Place of each signature in the file, by its code."""
-        return {signature.id: place for place, signature in enumerate(self)}
+        return {signature.code: place for place, signature in enumerate(self)}
 
     @property
     def words(self) -> set[str]:
@@ -149,16 +161,21 @@ class Signatures(tuple[Signature, ...]):
         found: dict[str, Signature] = {}
         for word in words:
             for signature in self.by_word.get(word, ()):
-                found[signature.id] = signature
-        return sorted(found.values(), key=lambda signature: self.order[signature.id])
+                found[signature.code] = signature
+        return sorted(found.values(), key=lambda signature: self.order[signature.code])
+
+    def get(self, code: str) -> Signature | None:
+        """The signature of a code; None for a code of another family."""
+        place = self.order.get(code)
+        return None if place is None else self[place]
 
     def __getitem__(self, key: Any) -> Any:
         if isinstance(key, str):
             for signature in self:
-                if key in (signature.id, signature.name):
+                if key in (signature.code, signature.name):
                     return signature
             raise SparkbookError(
-                f"there is no signature '{key}'; `sparkbook.logs.signatures()` lists them"
+                f"There is no signature '{key}'; `sparkbook.logs.signatures()` lists them."
             )
         return super().__getitem__(key)
 
@@ -168,19 +185,14 @@ def load(file: Path = FILE) -> Signatures:
 
     Raises:
         SparkbookError: an entry is not complete, a pattern is not a regular expression, or a code
-            comes twice.
+            or name is given twice.
     """
-    try:
-        entries = own_yaml.read(file)
-        found = Signatures(Signature.model_validate(entry) for entry in entries)
-        for signature in found:
+    found = Signatures(read(file, Signature))
+    for signature in found:
+        try:
             _ = signature._compiled
-    except (OSError, ValueError, TypeError, yaml.YAMLError, re.error) as error:
-        raise SparkbookError(f"{file.name}: {error}") from None
-    for field in ("id", "name"):
-        values = [getattr(signature, field) for signature in found]
-        if twice := sorted({value for value in values if values.count(value) > 1}):
-            raise SparkbookError(f"{file.name}: {field} {', '.join(twice)} comes twice")
+        except re.error as error:
+            raise SparkbookError(f"{file.name}: {signature.code}: {error}") from None
     return found
 
 
@@ -188,3 +200,24 @@ def load(file: Path = FILE) -> Signatures:
 def signatures() -> Signatures:
     """The signatures that come with the library."""
     return load()
+
+
+def _family(prefix: str, title: str) -> Family:
+    family = Family(
+        prefix,
+        title,
+        "What `sparkbook diagnose` recognizes in a log. Each example was read when this page was"
+        " built.",
+        type=Signature,
+        samples="sparkbook.logs.samples",
+    )
+    family.load(lambda: (one for one in signatures() if one.prefix == prefix))
+    return family
+
+
+LOG1 = _family("LOG1", "memory")
+LOG2 = _family("LOG2", "architecture, tool chain and libraries")
+LOG3 = _family("LOG3", "options, models and downloads")
+LOG4 = _family("LOG4", "container engine and host")
+LOG5 = _family("LOG5", "several processes, several nodes, hangs")
+LOG6 = _family("LOG6", "a running engine, and lines that only look bad")

@@ -1,4 +1,4 @@
-"""Findings about a log that no single line holds: made in code, each with its section in the book."""
+"""Findings about a whole log: what no single line shows."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from sparkbook.rules import Family, Hit
 
 STATES = Family(
     "LOG9",
-    "what no single line tells",
-    "What `sparkbook diagnose` works out of a whole log. Each example was read when this page was"
+    "faults that no single line shows",
+    "What `sparkbook diagnose` works out from a whole log. Each example was read when this page was"
     " built.",
-    str,
+    samples="sparkbook.logs.samples",
 )
 
 _PREFIX = "(APIServer pid=1) INFO 11-02 09:{minute:02}:{second:02} [loggers.py:259] "
@@ -44,14 +44,14 @@ speculative_config=SpeculativeConfig(method='mtp', model='some/model', num_spec_
 compilation_config={{'cudagraph_capture_sizes': [1, 2, 4, 8, 16, 32, 64]}}"""
 
 
-@STATES.check(
+@STATES.rule(
     "LOG900",
     "unknown-fault",
     "error",
     confidence="low",
     source="this log",
-    bad=lambda: _TRACEBACK,
-    good=lambda: "INFO:     Application startup complete.",
+    fails=lambda: _TRACEBACK,
+    passes=lambda: "INFO:     Application startup complete.",
 )
 def unknown_fault(said: str, evidence: str) -> Iterator[Hit]:
     """The end of a traceback, an exception, a crash or a refusal of the command line that no
@@ -59,7 +59,7 @@ def unknown_fault(said: str, evidence: str) -> Iterator[Hit]:
     known fault that came before it, or close behind it, is told instead.
     """
     yield Hit(
-        f"A fault that no signature knows: {said}",
+        f"A fault that no signature knows: {said}.",
         evidence=evidence,
         fix=(
             "Read this message first; it is the earliest fault in the log. Collect next: the 50"
@@ -69,15 +69,15 @@ def unknown_fault(said: str, evidence: str) -> Iterator[Hit]:
     )
 
 
-@STATES.check(
+@STATES.rule(
     "LOG901",
     "hang-while-healthy",
     "warning",
     kind="hang-health-ok",
     confidence="medium",
     source="https://github.com/eugr/spark-vllm-docker/issues/260",
-    bad=lambda: _reports([31.0, 30.5, *[0.0] * 7]),
-    good=lambda: _reports([31.0, 0.0, 0.0, 30.5, 29.8, 30.1]),
+    fails=lambda: _reports([31.0, 30.5, *[0.0] * 7]),
+    passes=lambda: _reports([31.0, 0.0, 0.0, 30.5, 29.8, 30.1]),
 )
 def hang_while_healthy(story: Story) -> Iterator[Hit]:
     """Six throughput reports in a row, a minute in all, show running requests and neither a prompt
@@ -94,7 +94,7 @@ def hang_while_healthy(story: Story) -> Iterator[Hit]:
     if stuck >= 6:
         yield Hit(
             f"The engine's last {stuck} reports show running requests and not one token: it hangs,"
-            " though /health may still say 200",
+            " though /health may still say 200.",
             evidence=(
                 f"Running: {story.throughput[-1].running}, generation 0.0 tokens/s, {stuck} reports"
                 " in a row"
@@ -107,14 +107,14 @@ def hang_while_healthy(story: Story) -> Iterator[Hit]:
         )
 
 
-@STATES.check(
+@STATES.rule(
     "LOG902",
     "batch-beyond-the-graphs",
     "info",
     kind="silent-slow",
     source="https://github.com/Blackwellboy/model-serving-minefield/blob/main/traps/runtime/130-cudagraph-clamp-runs-top-shape-eager.md",
-    bad=lambda: _BATCH.format(sequences=24),
-    good=lambda: _BATCH.format(sequences=16),
+    fails=lambda: _BATCH.format(sequences=24),
+    passes=lambda: _BATCH.format(sequences=16),
 )
 def batch_beyond_the_graphs(story: Story) -> Iterator[Hit]:
     """With K draft tokens a step of S requests handles S × (K + 1) tokens. Where that is more than
@@ -127,7 +127,7 @@ def batch_beyond_the_graphs(story: Story) -> Iterator[Hit]:
         if needed > largest:
             yield Hit(
                 f"A full batch is decoded without a CUDA graph: {sequences} requests x ({tokens} +"
-                f" 1) tokens = {needed}, captured up to {largest}",
+                f" 1) tokens = {needed}, captured up to {largest}.",
                 evidence=f"cudagraph_capture_sizes up to {largest}",
                 fix=(
                     "Choose max-num-seqs and draft tokens so that their product fits"

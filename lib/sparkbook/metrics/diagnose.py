@@ -282,7 +282,7 @@ MET = Family(
     "two scrapes of /metrics",
     "What `sparkbook metrics` judges. Counters only grow, so each figure is a change between two"
     " scrapes; the examples show the changes.",
-    describe,
+    describe=describe,
 )
 
 
@@ -340,14 +340,14 @@ def _long_or_idle(situation: Situation) -> tuple[bool, bool]:
     return situation.change.seconds >= _DEADLOCK_S, power is not None and power < _BUSY_W
 
 
-@MET.check(
+@MET.rule(
     "MET101",
     "deadlock",
     "error",
     kind="hang-health-ok",
     source="https://github.com/eugr/spark-vllm-docker/issues/260",
-    bad=lambda: _still(120.0, 21.0),
-    good=_at_work,
+    fails=lambda: _still(120.0, 21.0),
+    passes=_at_work,
 )
 def deadlock(situation: Situation) -> Iterator[Hit]:
     """Requests run, and for a minute no token comes, or the GPU draws too little power to be
@@ -360,7 +360,7 @@ def deadlock(situation: Situation) -> Iterator[Hit]:
     change, seen = situation.change, _seen(situation.gpu)
     yield Hit(
         f"{change.running:g} requests run and not one token came in {change.seconds:g} s: the"
-        " engine is deadlocked, whatever /health says",
+        " engine is deadlocked, whatever /health says.",
         evidence=f"generation_tokens_total unchanged, num_requests_running {change.running:g}"
         + (f"; {seen}" if seen else ""),
         confidence=(
@@ -378,14 +378,14 @@ def deadlock(situation: Situation) -> Iterator[Hit]:
     )
 
 
-@MET.check(
+@MET.rule(
     "MET102",
     "stuck-at-low-power",
     "error",
     kind="power-throttle",
     source="https://github.com/tonyd2wild/DeepSeek-V4.1-Flash-vLLM-DGX-Spark/issues/1",
-    bad=lambda: _at_work(power_w=20.0, clock_mhz=799.0),
-    good=_at_work,
+    fails=lambda: _at_work(power_w=20.0, clock_mhz=799.0),
+    passes=_at_work,
 )
 def stuck_at_low_power(situation: Situation) -> Iterator[Hit]:
     """Tokens advance, slowly: the clock stays below 1000 MHz at little power, busy by its own
@@ -402,7 +402,7 @@ def stuck_at_low_power(situation: Situation) -> Iterator[Hit]:
     ):
         yield Hit(
             f"Tokens advance, but the GPU is stuck at low power ({gpu.clock_mhz:g} MHz without a"
-            " throttle reason)",
+            " throttle reason).",
             evidence=f"{tokens:g} tokens in {situation.change.seconds:g} s; {_seen(gpu)}",
             fix=(
                 "Shut down, take the AC plug out for a minute, start again; figures taken in this"
@@ -411,15 +411,15 @@ def stuck_at_low_power(situation: Situation) -> Iterator[Hit]:
         )
 
 
-@MET.check(
+@MET.rule(
     "MET103",
     "short-silence",
     "info",
     kind="hang-health-ok",
     confidence="low",
     source="https://github.com/eugr/spark-vllm-docker/issues/260",
-    bad=lambda: _still(10.0, None),
-    good=_at_work,
+    fails=lambda: _still(10.0, None),
+    passes=_at_work,
 )
 def short_silence(situation: Situation) -> Iterator[Hit]:
     """No token within less than a minute, at a power that is not known to be low: too short to tell
@@ -429,20 +429,20 @@ def short_silence(situation: Situation) -> Iterator[Hit]:
         change = situation.change
         yield Hit(
             f"No token in {change.seconds:g} s with {change.running:g} requests running: a long"
-            " prompt, or the beginning of a hang",
+            " prompt, or the beginning of a hang.",
             evidence="generation_tokens_total unchanged",
             fix="Scrape again after a minute, with the GPU's power beside it.",
         )
 
 
-@MET.check(
+@MET.rule(
     "MET104",
     "throttled",
     "warning",
     kind="thermal-throttle",
     source="https://github.com/ollama/ollama/issues/13552",
-    bad=lambda: _at_work(throttled=True, clock_mhz=1400.0),
-    good=_at_work,
+    fails=lambda: _at_work(throttled=True, clock_mhz=1400.0),
+    passes=_at_work,
 )
 def throttled(situation: Situation) -> Iterator[Hit]:
     """The driver reports an active throttle reason: the GPU runs slower than it could, and figures
@@ -450,7 +450,7 @@ def throttled(situation: Situation) -> Iterator[Hit]:
     """
     if situation.gpu.throttled and not _silent(situation):
         yield Hit(
-            "The GPU is throttled",
+            "The GPU is throttled.",
             evidence=_seen(situation.gpu) or "throttle reason active",
             fix="Give it air, and throw away figures of this period.",
         )
@@ -480,14 +480,14 @@ def _broken(change: Deltas) -> bool:
     return first is not None and first < 0.05 and (change.drafts or 0) >= _FEW_DRAFTS
 
 
-@MET.check(
+@MET.rule(
     "MET201",
     "broken-draft-pair",
     "error",
     kind="spec-decode-acceptance",
     source="https://github.com/vllm-project/vllm/issues/41789",
-    bad=lambda: _at_work(accepted=12.0, per_position=(0.01, 0.0, 0.0)),
-    good=_at_work,
+    fails=lambda: _at_work(accepted=12.0, per_position=(0.01, 0.0, 0.0)),
+    passes=_at_work,
 )
 def broken_draft_pair(situation: Situation) -> Iterator[Hit]:
     """Even the first draft token is accepted less than one time in twenty. No tuning brings that
@@ -497,25 +497,24 @@ def broken_draft_pair(situation: Situation) -> Iterator[Hit]:
     change = situation.change
     if change.acceptance is not None and _broken(change):
         yield Hit(
-            f"Speculation does not work at all ({_figures(change)})",
+            f"Speculation does not work at all ({_figures(change)}).",
             evidence=_drafts(change),
             fix=(
-                "This is a broken pair, not a matter of tuning: check the draft's revision and"
-                " patches against the target's, and try --kv-cache-dtype auto; else switch"
-                " speculation off."
+                "Check the draft's revision and patches against the target's, and try --kv-cache-dtype"
+                " auto; else switch speculation off. This is a broken pair, not a matter of tuning."
             ),
         )
 
 
-@MET.check(
+@MET.rule(
     "MET203",
     "positions-out-of-order",
     "warning",
     kind="spec-decode-metrics",
     confidence="medium",
     source=_SOURCE,
-    bad=lambda: _at_work(per_position=(0.4, 0.6, 0.33)),
-    good=_at_work,
+    fails=lambda: _at_work(per_position=(0.4, 0.6, 0.33)),
+    passes=_at_work,
 )
 def positions_out_of_order(situation: Situation) -> Iterator[Hit]:
     """A draft token counts as accepted only if all before it were, so acceptance falls from
@@ -530,7 +529,7 @@ def positions_out_of_order(situation: Situation) -> Iterator[Hit]:
     if rising and (change.drafts or 0) >= _FEW_DRAFTS and not _broken(change):
         yield Hit(
             "A later draft position is accepted more often than an earlier one, which cannot be:"
-            " one counts only if all before it do",
+            " one counts only if all before it do.",
             evidence=_shape(change),
             fix=(
                 "Check that both scrapes are of the same engine and that counters of several"
@@ -539,14 +538,14 @@ def positions_out_of_order(situation: Situation) -> Iterator[Hit]:
         )
 
 
-@MET.check(
+@MET.rule(
     "MET202",
     "draft-works",
     "info",
     kind="spec-decode-tuning",
     source=_SOURCE,
-    bad=_at_work,
-    good=lambda: _at_work(drafts=0.0, drafted=0.0, accepted=0.0, per_position=()),
+    fails=_at_work,
+    passes=lambda: _at_work(drafts=0.0, drafted=0.0, accepted=0.0, per_position=()),
 )
 def draft_works(situation: Situation) -> Iterator[Hit]:
     """The draft is accepted: how often, how many tokens a step yields, and whether the last
@@ -556,25 +555,25 @@ def draft_works(situation: Situation) -> Iterator[Hit]:
     if change.acceptance is None or not change.drafts or _broken(change):
         return
     count = len(change.per_position)
-    fix = "Nothing to repair."
+    fix = "Keep it."
     if change.drafts < _FEW_DRAFTS:
-        fix = f"Few drafts ({change.drafts:g}): measure longer before you choose a draft length."
+        fix = f"Measure longer before you choose a draft length: {change.drafts:g} drafts are few."
     elif count > 1 and change.per_position[-1] < 0.4:
         fix = (
-            f"The last position is accepted {change.per_position[-1]:.2f} of the time: measure"
-            f" {count - 1} against {count} draft tokens with the text you serve."
+            f"Measure {count - 1} against {count} draft tokens with the text you serve: the last"
+            f" position is accepted {change.per_position[-1]:.2f} of the time."
         )
-    yield Hit(f"The draft works ({_figures(change)})", evidence=_drafts(change), fix=fix)
+    yield Hit(f"The draft works ({_figures(change)}).", evidence=_drafts(change), fix=fix)
 
 
-@MET.check(
+@MET.rule(
     "MET301",
     "preemptions",
     "warning",
     kind="kv-too-small",
     source=_SOURCE,
-    bad=lambda: _at_work(preemptions=7.0, kv_use=0.99),
-    good=_at_work,
+    fails=lambda: _at_work(preemptions=7.0, kv_use=0.99),
+    passes=_at_work,
 )
 def preemptions(situation: Situation) -> Iterator[Hit]:
     """The KV cache was full, and running requests were thrown out to be computed again later: they
@@ -585,20 +584,20 @@ def preemptions(situation: Situation) -> Iterator[Hit]:
         use = f" at {change.kv_use:.0%} KV use" if change.kv_use is not None else ""
         yield Hit(
             f"{change.preemptions:g} requests were thrown out of the KV cache and computed"
-            f" again{use}",
+            f" again{use}.",
             evidence=f"num_preemptions_total + {change.preemptions:g} in {change.seconds:g} s",
             fix="Lower --max-num-seqs or --max-model-len, or give the KV cache more memory.",
         )
 
 
-@MET.check(
+@MET.rule(
     "MET302",
     "kv-use",
     "info",
     kind="metrics-interpretation",
     source="https://github.com/Blackwellboy/model-serving-minefield/blob/main/traps/memory/106-kv-occupancy-ceiling-is-not-a-leak.md",
-    bad=_at_work,
-    good=lambda: _at_work(kv_use=None),
+    fails=_at_work,
+    passes=lambda: _at_work(kv_use=None),
 )
 def kv_use(situation: Situation) -> Iterator[Hit]:
     """The KV cache fills up and stays full, as prefixes are kept for whoever asks again. That is no
@@ -608,19 +607,19 @@ def kv_use(situation: Situation) -> Iterator[Hit]:
     if change.kv_use is not None and not change.preemptions:
         yield Hit(
             f"The KV cache is {change.kv_use:.0%} full and nothing was thrown out: that is fine,"
-            " even as it climbs (cached prefixes stay)",
+            " even as it climbs (cached prefixes stay).",
             evidence=f"kv_cache_usage_perc {change.kv_use:.2f}, no preemption",
             fix="Alert on preemptions and waiting requests instead.",
         )
 
 
-@MET.check(
+@MET.rule(
     "MET303",
     "queue",
     "warning",
     source=_SOURCE,
-    bad=lambda: _at_work(running=4.0, waiting=9.0),
-    good=_at_work,
+    fails=lambda: _at_work(running=4.0, waiting=9.0),
+    passes=_at_work,
 )
 def queue(situation: Situation) -> Iterator[Hit]:
     """More requests wait than run: whoever comes now waits for at least one whole generation of
@@ -629,7 +628,7 @@ def queue(situation: Situation) -> Iterator[Hit]:
     change = situation.change
     if change.waiting and change.running and change.waiting > change.running:
         yield Hit(
-            f"More requests wait ({change.waiting:g}) than run ({change.running:g})",
+            f"More requests wait ({change.waiting:g}) than run ({change.running:g}).",
             evidence=(
                 f"num_requests_waiting {change.waiting:g}, num_requests_running {change.running:g}"
             ),
@@ -637,14 +636,14 @@ def queue(situation: Situation) -> Iterator[Hit]:
         )
 
 
-@MET.check(
+@MET.rule(
     "MET304",
     "prefix-cache-hits",
     "info",
     kind="metrics-interpretation",
     source=_SOURCE,
-    bad=lambda: _at_work(prefix_hits=0.9),
-    good=lambda: _at_work(prefix_hits=None),
+    fails=lambda: _at_work(prefix_hits=0.9),
+    passes=lambda: _at_work(prefix_hits=None),
 )
 def prefix_cache_hits(situation: Situation) -> Iterator[Hit]:
     """Share of the prompt tokens that did not have to be computed. In a benchmark a high share
@@ -653,29 +652,29 @@ def prefix_cache_hits(situation: Situation) -> Iterator[Hit]:
     hits = situation.change.prefix_hits
     if hits is not None:
         yield Hit(
-            f"{hits:.1%} of the prompt tokens came from the prefix cache",
+            f"{hits:.1%} of the prompt tokens came from the prefix cache.",
             evidence="prefix_cache_hits_total / prefix_cache_queries_total",
             fix=(
-                "In a benchmark, a high share means that prompts repeat: its prefill figures are"
-                " then those of the cache."
+                "Use other prompts in a benchmark: a high share means that prompts repeat, and the"
+                " prefill figures are then those of the cache."
                 if hits > 0.5
-                else "Nothing to repair."
+                else "Keep it."
             ),
         )
 
 
-@MET.check(
+@MET.rule(
     "MET401",
     "name-not-served",
     "warning",
     kind="metrics-renamed",
     source="https://github.com/GoogleCloudPlatform/monitoring-dashboard-samples/pull/1188",
-    bad=lambda: replace(
+    fails=lambda: replace(
         _at_work(),
         queries=("vllm:gpu_cache_usage_perc",),
         served=frozenset({"kv_cache_usage_perc"}),
     ),
-    good=lambda: replace(
+    passes=lambda: replace(
         _at_work(), queries=("vllm:kv_cache_usage_perc",), served=frozenset({"kv_cache_usage_perc"})
     ),
 )
@@ -713,15 +712,15 @@ def name_not_served(situation: Situation) -> Iterator[Hit]:
                 # It exists, and is served only while what it counts is switched on, as
                 # speculation's are.
                 instead = (
-                    f"Releases have it {releases.said(spans)}; this engine serves it only when what"
-                    " it counts is in use."
+                    f"Switch on what it counts: releases have it {releases.said(spans)}, and serve it only"
+                    " while that is in use."
                 )
             elif near:
-                instead = f"Did you mean {near[0]}?"
+                instead = f"Ask for {near[0]}."
             else:
-                instead = "Look at the names that this engine serves: curl -s URL/metrics."
+                instead = "Look at the names that this engine serves: `curl -s URL/metrics`."
             yield Hit(
-                f"{word} is not served by this engine: {releases.said(spans)}",
+                f"{word} is not served by this engine: {releases.said(spans)}.",
                 evidence=query,
                 fix=instead,
                 since=since,

@@ -12,16 +12,25 @@ neither the fraction nor the profile is looked at. Pure: no clock, files or netw
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from sparkbook.checkpoint.values import ZERO, Range
 from sparkbook.errors import SparkbookError
-from sparkbook.findings import Finding, Findings, Severity
+from sparkbook.findings import Findings
 from sparkbook.plan.kv import KV_WIDTH, Pages
-from sparkbook.plan.setup import SYSTEM, Host, Setup
+from sparkbook.plan.rules import PLAN, Verdict, of_plan
+from sparkbook.plan.setup import (
+    ACTIVATION_PER_1K,
+    CUDA_CONTEXT,
+    GRAPHS,
+    GRAPHS_DRAFTED,
+    RESERVE,
+    SYSTEM,
+    Host,
+    Setup,
+)
 from sparkbook.releases import at_least
 from sparkbook.units import GIB
 
@@ -29,216 +38,8 @@ if TYPE_CHECKING:
     from sparkbook.plan.decode import Speed
     from sparkbook.plan.prefill import FirstToken
 
-CUDA_CONTEXT = Range(0.5 * GIB, 2.0 * GIB)
-"""CUDA context and libraries. On an H100, context and activations of a small model together took
-1.0 GiB.
-"""
-
-ACTIVATION_PER_1K = Range(0.02 * GIB, 0.65 * GIB)
-"""Peak of activations for each 1,024 of `--max-num-batched-tokens`. The upper end: 5.30 GiB at
-8,224 tokens against 1.39 at 2,048 on one GB10 with a large MoE (DeepSeek-V4-Flash); small models
-are far below.
-"""
-
-GRAPHS = Range(0.05 * GIB, 1.0 * GIB)
-"""CUDA graphs without a draft: 0.06 GiB (12 graphs, H100), 0.33 and 0.62 (GB10)."""
-
-GRAPHS_DRAFTED = Range(0.3 * GIB, 6.3 * GIB)
-"""CUDA graphs with a draft of its own: up to 6.24 GiB with 38 + 22 graphs (Qwen3.6-35B-A3B with
-DFlash on GB10).
-"""
-
-RESERVE = 4 * GIB
-"""What should stay free for the host when all is running. MemAvailable has read 22 GiB when the
-driver was out of memory (https://github.com/vllm-project/vllm/issues/54200), so more is better; at
-less the host stops answering.
-"""
-
 COUNTS = (1, 2, 4, 8, 16)
 """Numbers of sequences for which the longest context is worked out."""
-
-
-SOURCE = (
-    "vLLM 0.32.0:"
-    " [`request_memory`](https://github.com/vllm-project/vllm/blob/v0.32.0/vllm/v1/worker/utils.py)"
-    " and "
-    "[`determine_available_memory`](https://github.com/vllm-project/vllm/blob/v0.32.0/vllm/v1/worker/gpu_worker.py)"
-)
-"""Of the arithmetic, where a code names no other source."""
-
-
-@dataclass(frozen=True)
-class Code:
-    """One kind of finding of a plan: its name, gravity, what it says and why.
-
-    `example` gives it and `passing` does not: a launch line, and behind it `--cotenant` with what
-        else runs, `--log` with lines of an
-    engine's log, `--meminfo` with lines of /proc/meminfo, or `--release`
-    (`sparkbook.site.plan_sections.planned` reads them).
-    """
-
-    name: str
-    severity: Severity
-    text: str
-    example: str
-    passing: str
-    kind: str | None = None
-    source: str = SOURCE
-
-
-_MEMINFO = " --meminfo MemTotal: 127538000 kB\nMemFree: 31457280 kB\nMemAvailable: 115343360 kB"
-
-CODES: dict[str, Code] = {
-    "PLAN101": Code(
-        "weights-too-large",
-        "error",
-        "Weights and working memory alone are more than the engine may take, so nothing is left for"
-        " a KV cache: a smaller format or model, or more machines.",
-        "vllm serve google/gemma-4-31B-it --gpu-memory-utilization 0.4",
-        "vllm serve google/gemma-4-31B-it --gpu-memory-utilization 0.8 --max-model-len 32768",
-        "oom-load",
-    ),
-    "PLAN102": Code(
-        "start-check-fails",
-        "error",
-        "The fraction is one of all memory, and vLLM refuses to start where less than that is"
-        " available. The host and everything else that runs on a Spark takes from the same pool.",
-        "vllm serve openai/gpt-oss-20b --gpu-memory-utilization 0.97",
-        "vllm serve openai/gpt-oss-20b --gpu-memory-utilization 0.5",
-        "oom-startup-check",
-    ),
-    "PLAN103": Code(
-        "start-check-unsure",
-        "warning",
-        "The fraction asks for more than some idle Sparks have available, and less than others"
-        " have. Measure MemAvailable or ask for less.",
-        "vllm serve openai/gpt-oss-20b --gpu-memory-utilization 0.88",
-        "vllm serve openai/gpt-oss-20b --gpu-memory-utilization 0.5",
-        "oom-startup-check",
-    ),
-    "PLAN104": Code(
-        "context-too-long",
-        "error",
-        "Not one sequence of the asked length fits into the KV cache, and vLLM refuses to start.",
-        "vllm serve google/gemma-4-31B-it --gpu-memory-utilization 0.6 --max-model-len 262144",
-        "vllm serve google/gemma-4-31B-it --gpu-memory-utilization 0.8 --max-model-len 32768",
-        "kv-too-small",
-    ),
-    "PLAN105": Code(
-        "context-unsure",
-        "warning",
-        "Whether one sequence of the asked length fits depends on what is known in bounds only. The"
-        " bounds are shown; a start tells.",
-        "vllm serve google/gemma-4-31B-it --gpu-memory-utilization 0.7 --max-model-len 262144",
-        "vllm serve google/gemma-4-31B-it --gpu-memory-utilization 0.8 --max-model-len 32768",
-        "kv-too-small",
-    ),
-    "PLAN106": Code(
-        "co-tenants-too-large",
-        "error",
-        "What the engines on this machine hold adds up to more than it has. An engine with a"
-        " fraction of 0.42 holds 0.42 of all memory, whether it is busy or idle.",
-        "vllm serve openai/gpt-oss-20b --gpu-memory-utilization 0.5 --cotenant other=0.6",
-        "vllm serve openai/gpt-oss-20b --gpu-memory-utilization 0.4 --cotenant other=0.3",
-        "oom-startup-check",
-    ),
-    "PLAN107": Code(
-        "fewer-sequences-than-asked",
-        "info",
-        "Fewer sequences of full length fit at once than --max-num-seqs allows. That is no fault:"
-        " shorter ones fit in greater number, and what does not fit waits or is preempted.",
-        "vllm serve nvidia/Llama-3.3-70B-Instruct-NVFP4 --gpu-memory-utilization 0.8"
-        " --max-model-len 131072 --max-num-seqs 8",
-        "vllm serve nvidia/Llama-3.3-70B-Instruct-NVFP4 --gpu-memory-utilization 0.8"
-        " --max-model-len 8192 --max-num-seqs 4",
-    ),
-    "PLAN108": Code(
-        "not-known",
-        "info",
-        "A fact is not known, so the figures that rest on it are ranges. Reading the checkpoint's"
-        " headers, or a start's log, closes them.",
-        "vllm serve nvidia/Gemma-4-31B-IT-NVFP4 --gpu-memory-utilization 0.8 --max-model-len 32768",
-        "vllm serve openai/gpt-oss-20b --gpu-memory-utilization 0.5 --max-model-len 32768"
-        " --max-num-seqs 4",
-    ),
-    "PLAN109": Code(
-        "host-left-with-little",
-        "warning",
-        "When all is running, little stays for the host. A Spark that runs out stops answering"
-        " rather than ending a process.",
-        "vllm serve openai/gpt-oss-20b --gpu-memory-utilization 0.80 --cotenant other=14GiB",
-        "vllm serve openai/gpt-oss-20b --gpu-memory-utilization 0.50 --cotenant other=14GiB",
-        "host-freeze",
-    ),
-    "PLAN110": Code(
-        "negative-graph-estimate",
-        "error",
-        "The engine's estimate of CUDA graphs is negative, which adds memory to the KV cache that"
-        " is not there. The start seems to succeed and the host freezes later. The fraction does"
-        " not help: the term stays.",
-        "vllm serve openai/gpt-oss-20b --gpu-memory-utilization 0.7 --log Estimated CUDA graph"
-        " memory: -35.69 GiB total\nAvailable KV cache memory: 93.33 GiB",
-        "vllm serve openai/gpt-oss-20b --gpu-memory-utilization 0.7 --log Estimated CUDA graph"
-        " memory: 0.42 GiB total\nAvailable KV cache memory: 66.50 GiB",
-        "uma-accounting",
-        "https://github.com/vllm-project/vllm/issues/54200",
-    ),
-    "PLAN111": Code(
-        "log-differs-from-plan",
-        "info",
-        "The engine's log gives another figure than the plan. It is explained as far as the log"
-        " allows, and kept as calibration.",
-        "vllm serve openai/gpt-oss-20b --gpu-memory-utilization 0.7 --log Available KV cache"
-        " memory: 41.09 GiB",
-        "vllm serve openai/gpt-oss-20b --gpu-memory-utilization 0.7 --log Available KV cache"
-        " memory: 70.00 GiB",
-    ),
-    "PLAN112": Code(
-        "page-cache-in-the-way",
-        "warning",
-        "Enough is available, but not free: the rest is page cache. vLLM compares with MemAvailable"
-        " on integrated GPUs since its pull request 35356, and one report still saw MemFree on"
-        " 0.24.0 (https://github.com/vllm-project/vllm/issues/48140).",
-        "vllm serve openai/gpt-oss-20b --gpu-memory-utilization 0.8 --release 0.24.0" + _MEMINFO,
-        "vllm serve openai/gpt-oss-20b --gpu-memory-utilization 0.8 --release 0.28.0" + _MEMINFO,
-        "oom-startup-check",
-        "https://github.com/vllm-project/vllm/issues/48140",
-    ),
-    "PLAN113": Code(
-        "context-beyond-the-model",
-        "error",
-        "The context is longer than the checkpoint's config allows (`max_position_embeddings`), and"
-        " vLLM refuses to start, however much memory there is. `--hf-overrides` stretches the rope;"
-        " VLLM_ALLOW_LONG_MAX_MODEL_LEN=1 only takes the risk of garbled text.",
-        "vllm serve openai/gpt-oss-20b --gpu-memory-utilization 0.5 --max-model-len 300000",
-        "vllm serve openai/gpt-oss-20b --gpu-memory-utilization 0.5 --max-model-len 131072",
-        None,
-        "vLLM 0.32.0, _get_and_verify_max_len",
-    ),
-}
-"""Findings of a plan, by code."""
-
-
-def address(code: str) -> str:
-    """Where a finding's section stands in the site."""
-    return f"rules/plan.html#{code.lower()}"
-
-
-def finding(
-    code: str, message: str, evidence: str | None = None, fix: str | None = None, **more: Any
-) -> Finding:
-    """A finding of the family PLAN."""
-    entry = CODES[code]
-    return Finding(
-        rule=code,
-        severity=more.pop("severity", entry.severity),
-        kind=entry.kind,
-        message=message,
-        evidence=evidence,
-        fix=fix,
-        why=address(code),
-        **more,
-    )
 
 
 @dataclass(frozen=True)
@@ -256,9 +57,6 @@ class Calibration:
     working: float | None = None
     graphs: float | None = None
     samples: int = 0
-
-
-Verdict = Literal["fits", "may fit", "fits with less context", "does not fit", "not known"]
 
 
 @dataclass(frozen=True)
@@ -472,19 +270,16 @@ class MemoryPlan:
     @cached_property
     def verdict(self) -> Verdict:
         """In a word."""
-        codes = {f.rule for f in self.findings if f.severity == "error"}
-        if codes & {"PLAN101", "PLAN102", "PLAN106"}:
+        verdicts = {PLAN[finding.rule].verdict for finding in self.findings}
+        if "does not fit" in verdicts:
             return "does not fit"
-        if codes & {"PLAN104", "PLAN113"}:
+        if "fits with less context" in verdicts:
             longest = self.longest()
-            return (
-                "fits with less context"
-                if longest is not None and longest.high > 0
-                else "does not fit"
-            )
+            shorter = longest is not None and longest.high > 0
+            return "fits with less context" if shorter else "does not fit"
         if self.needed is None:
             return "not known"
-        return "may fit" if any(f.rule in ("PLAN103", "PLAN105") for f in self.findings) else "fits"
+        return "may fit" if "may fit" in verdicts else "fits"
 
     @property
     def fits(self) -> bool:
@@ -493,141 +288,8 @@ class MemoryPlan:
 
     @cached_property
     def findings(self) -> Findings:
-        """What is to be said of it, gravest first."""
-        return Findings(self._judge())
-
-    def _judge(self) -> Iterator[Finding]:
-        setup, host = self.setup, self.host
-        free, gib = host.free_for_engine, GIB
-        least = self.weights.low + self.draft.low + self.working.low
-        budget = self.requested if self.requested is not None else free.high - self.kv.low
-        if least >= budget:
-            yield finding(
-                "PLAN101",
-                f"weights and working memory take at least {least / gib:.1f} GiB, and the engine"
-                f" may take {budget / gib:.1f}",
-                f"weights {self.weights * (1 / gib):.1f} GiB, draft {self.draft * (1 / gib):.1f},"
-                f" working {self.working * (1 / gib):.1f}",
-                "a narrower weight format, a smaller model, a larger fraction, or two machines with"
-                " --tensor-parallel-size 2",
-            )
-        if host.cotenants and host.held + self.engine.low > host.total:
-            yield finding(
-                "PLAN106",
-                f"the engines hold {(host.held + self.engine.low) / gib:.1f} GiB together, and"
-                f" there are {host.total / gib:.1f}",
-                ", ".join(f"{t.name} {t.held(host.total) / gib:.1f}" for t in host.cotenants)
-                + f", this one {self.engine.low / gib:.1f}",
-                "smaller fractions: together with what other programs hold they have to stay"
-                " below 1",
-            )
-        asked = self.requested if self.requested is not None else self.engine.low
-        what = (
-            f"--gpu-memory-utilization {setup.fraction:g}"
-            if self.requested is not None
-            else "the engine"
-        )
-        if asked > free.high:
-            yield finding(
-                "PLAN102",
-                f"{what} asks for {asked / gib:.1f} GiB, and {free * (1 / gib):.1f} GiB are"
-                " available",
-                f"{host.total / gib:.2f} GiB in total, less the system and {host.held / gib:.1f}"
-                " GiB of others",
-                f"at most --gpu-memory-utilization {self.largest_fraction:g}",
-            )
-        elif asked > free.low:
-            yield finding(
-                "PLAN103",
-                f"{what} asks for {asked / gib:.1f} GiB; a host has {free * (1 / gib):.1f} GiB"
-                " available",
-                "two reports of idle Sparks" if host.available is None else None,
-                "measure MemAvailable with `sparkbook check`; --gpu-memory-utilization"
-                f" {self.largest_fraction:g} is safe",
-            )
-        if (
-            host.free is not None
-            and host.free - host.held < asked <= free.high
-            and not at_least(setup.release, "0.25.0")
-        ):
-            yield finding(
-                "PLAN112",
-                f"{what} asks for {asked / gib:.1f} GiB, and {(host.free - host.held) / gib:.1f}"
-                " GiB are free",
-                f"vLLM {setup.release}",
-                "drop the page cache before the start: sync; echo 3 | sudo tee"
-                " /proc/sys/vm/drop_caches",
-            )
-        if setup.most is not None and setup.context > setup.most:
-            yield finding(
-                "PLAN113",
-                f"{setup.context:,} tokens are more than the model's {setup.most:,}; vLLM refuses"
-                " to start",
-                None,
-                f"--max-model-len {setup.most}, or extend the rope with --hf-overrides where the"
-                " model's card says how",
-            )
-        if self.needed is not None:
-            yield from self._judge_context()
-        left = (
-            Range.of(host.total)
-            - self.engine
-            - host.held
-            - (SYSTEM.low if host.available is None else 0)
-        )
-        if 0 <= left.low < RESERVE and asked <= free.high:
-            yield finding(
-                "PLAN109",
-                f"about {left.low / gib:.1f} GiB stay for the host when all is running",
-                f"the engine holds {self.engine * (1 / gib):.1f} of {host.total / gib:.1f} GiB",
-                f"leave {RESERVE / gib:.0f} GiB or more",
-            )
-        for fact in (*setup.checkpoint.unknown, *setup.assumed):
-            yield finding(
-                "PLAN108",
-                f"not known: {fact}",
-                fix=(
-                    "`--hub` reads the checkpoint's headers"
-                    if fact in setup.checkpoint.unknown
-                    else None
-                ),
-            )
-
-    def _judge_context(self) -> Iterator[Finding]:
-        assert self.needed is not None
-        gib, context = GIB, self.setup.context
-        longest = self.longest()
-        assert longest is not None
-        if self.kv.high <= 0:
-            return
-        if self.needed.low > self.kv.high:
-            fraction = self.fraction_for()
-            more = (
-                f", or --gpu-memory-utilization {fraction:.2f}"
-                if fraction and fraction <= self.largest_fraction
-                else ""
-            )
-            yield finding(
-                "PLAN104",
-                f"one sequence of {context:,} tokens takes {self.needed * (1 / gib):.2f} GiB of KV"
-                f" cache, and there are {self.kv * (1 / gib):.2f}",
-                f"the longest that fits: {longest:,.0f} tokens",
-                f"--max-model-len {int(longest.low or longest.high)}{more}",
-            )
-        elif self.needed.high > self.kv.low:
-            yield finding(
-                "PLAN105",
-                f"one sequence of {context:,} tokens takes {self.needed * (1 / gib):.2f} GiB of KV"
-                f" cache, and there are {Range(max(self.kv.low, 0), self.kv.high) * (1 / gib):.2f}",
-                f"the longest that fits: {longest:,.0f} tokens",
-                f"--max-model-len {int(longest.low)} is safe" if longest.low else None,
-            )
-        elif self.concurrency is not None and self.concurrency.high < self.setup.sequences:
-            yield finding(
-                "PLAN107",
-                f"{math.floor(self.concurrency.high)} sequences of {context:,} tokens fit at once,"
-                f" and --max-num-seqs is {self.setup.sequences}",
-            )
+        """What the rules of `sparkbook.plan.rules` find, most serious first."""
+        return of_plan(self)
 
     @property
     def parts(self) -> list[tuple[str, Range]]:

@@ -10,15 +10,15 @@ general bounds from then on.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sparkbook.checkpoint.values import Range
 from sparkbook.errors import SparkbookError
-from sparkbook.findings import Finding, Findings
-from sparkbook.plan.memory import Calibration, MemoryPlan, finding
+from sparkbook.findings import Findings
+from sparkbook.plan.memory import Calibration, MemoryPlan
+from sparkbook.plan.rules import of_log
 from sparkbook.units import GIB
 
 if TYPE_CHECKING:
@@ -58,6 +58,22 @@ class Row:
             return None
         slack = 0.0051 if self.unit in ("GiB", "x") else 1.0
         return self.predicted.low - slack <= self.logged <= self.predicted.high + slack
+
+
+class Logged(NamedTuple):
+    """What the rules compare: a plan, and what the log of its start shows.
+
+    Attributes:
+        rows, tokens_for_memory, working: see `Reconciliation`.
+        graphs: the engine's estimate of CUDA graphs in GiB.
+    """
+
+    plan: MemoryPlan
+    story: Story
+    rows: tuple[Row, ...]
+    tokens_for_memory: Range | None
+    working: float | None
+    graphs: float | None
 
 
 @dataclass(frozen=True)
@@ -145,7 +161,7 @@ def reconcile(plan: MemoryPlan, story: Story) -> Reconciliation:
             graphs=_mean(old.graphs, old.samples, captured * GIB if captured is not None else None),
             samples=old.samples + 1,
         )
-    findings = Findings(_explain(plan, story, rows, for_memory, working, graphs))
+    findings = of_log(Logged(plan, story, rows, for_memory, working, graphs))
     return Reconciliation(rows, for_memory, working, findings, calibration)
 
 
@@ -154,83 +170,6 @@ def _mean(old: Any, samples: int, new: float | None) -> Any:
     if new is None:
         return old
     return new if old is None or samples == 0 else (old * samples + new) / (samples + 1)
-
-
-def _explain(
-    plan: MemoryPlan,
-    story: Story,
-    rows: tuple[Row, ...],
-    for_memory: Range | None,
-    working: float | None,
-    graphs: float | None,
-) -> Iterator[Finding]:
-    if graphs is not None and graphs < 0:
-        held = ""
-        if plan.requested is not None:
-            held = (
-                f"; the engine grows to {(plan.requested - graphs * GIB) / GIB:.1f} of"
-                f" {plan.host.total / GIB:.1f} GiB"
-            )
-        honest = (
-            f"; without it the cache would have {story.kv_gib + graphs:.1f} GiB"
-            if story.kv_gib is not None
-            else ""
-        )
-        yield finding(
-            "PLAN110",
-            f"the estimate of CUDA graphs is {graphs:g} GiB, so the KV cache has {-graphs:g} GiB"
-            f" too many{held}{honest}",
-            f"Estimated CUDA graph memory: {graphs:g} GiB total",
-            "--kv-cache-memory-bytes with a size that fits, or"
-            " VLLM_MEMORY_PROFILER_ESTIMATE_CUDAGRAPHS=0 and a lower fraction",
-        )
-    weights, cache, tokens, _ = rows
-    if story.max_model_len and story.max_model_len != plan.setup.context:
-        yield finding(
-            "PLAN111",
-            f"the engine runs with {story.max_model_len:,} tokens of context, the plan has"
-            f" {plan.setup.context:,}: no match",
-            fix=f"plan with --context {story.max_model_len}",
-        )
-    if weights.inside is False:
-        assert weights.predicted is not None
-        yield finding(
-            "PLAN111",
-            f"weights: {weights.logged:.2f} GiB logged, {weights.predicted:.2f} predicted",
-            None,
-            "layers that are in another format than written down, or repacked while loading; the"
-            " headers tell (--hub)",
-        )
-    if cache.inside is False and not (graphs is not None and graphs < 0):
-        assert cache.predicted is not None and cache.logged is not None
-        told = "because of the weights" if weights.inside is False else "by context and activations"
-        more = (
-            f"; context and activations take {working / GIB:.2f} GiB" if working is not None else ""
-        )
-        yield finding(
-            "PLAN111",
-            f"KV cache: {cache.logged:.2f} GiB logged, {cache.predicted:.2f} predicted:"
-            f" {told}{more}",
-        )
-    if (
-        for_memory is not None
-        and story.kv_tokens is not None
-        and not for_memory.low - 1 <= story.kv_tokens <= for_memory.high + 1
-    ):
-        off = story.kv_tokens / for_memory.middle - 1
-        yield finding(
-            "PLAN111",
-            f"pages: {story.kv_tokens:,} tokens logged, {for_memory:,.0f} for the logged memory"
-            f" ({off:+.1%})",
-            None,
-            "another cache type, block size, prefix caching or draft than planned for",
-        )
-    elif tokens.inside is False and for_memory is not None:
-        yield finding(
-            "PLAN111",
-            "the tokens differ only because the memory does: the pages agree",
-            severity="info",
-        )
 
 
 def load_calibration(path: Path) -> Calibration:

@@ -22,6 +22,32 @@ SYSTEM = Range(7.9 * GIB, 20.4 * GIB)
 """
 
 
+CUDA_CONTEXT = Range(0.5 * GIB, 2.0 * GIB)
+"""CUDA context and libraries. On an H100, context and activations of a small model together took
+1.0 GiB.
+"""
+
+ACTIVATION_PER_1K = Range(0.02 * GIB, 0.65 * GIB)
+"""Peak of activations for each 1,024 of `--max-num-batched-tokens`. The upper end: 5.30 GiB at
+8,224 tokens against 1.39 at 2,048 on one GB10 with a large MoE (DeepSeek-V4-Flash); small models
+are far below.
+"""
+
+GRAPHS = Range(0.05 * GIB, 1.0 * GIB)
+"""CUDA graphs without a draft: 0.06 GiB (12 graphs, H100), 0.33 and 0.62 (GB10)."""
+
+GRAPHS_DRAFTED = Range(0.3 * GIB, 6.3 * GIB)
+"""CUDA graphs with a draft of its own: up to 6.24 GiB with 38 + 22 graphs (Qwen3.6-35B-A3B with
+DFlash on GB10).
+"""
+
+RESERVE = 4 * GIB
+"""What should stay free for the host when all is running. MemAvailable has read 22 GiB when the
+driver was out of memory (https://github.com/vllm-project/vllm/issues/54200), so more is better; at
+less the host stops answering.
+"""
+
+
 @dataclass(frozen=True)
 class CoTenant:
     """Something else that holds memory: an engine with a fraction, or so many bytes.

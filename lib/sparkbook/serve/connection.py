@@ -154,7 +154,7 @@ def connect(
     Raises:
         SparkbookError: an unknown target, nothing to attach to, or a recipe that the engine can't
             serve.
-        EngineError, NotReady, DockerFault: the start failed.
+        EngineError, NotReady, ServeFault: the start failed.
     """
     if target not in get_args(Target):
         raise SparkbookError(

@@ -27,7 +27,7 @@ from sparkbook.recipes.schema import Capabilities
 from sparkbook.serve import folders, identity, paths, watchdog
 from sparkbook.serve.endpoint import Endpoint, key_in, own_key, write_private
 from sparkbook.serve.engine import Engine
-from sparkbook.serve.faults import DockerFault, explain, faults, how_it_ended, told
+from sparkbook.serve.faults import DOCK, ServeFault, explain, how_it_ended, told
 from sparkbook.serve.folders import CONTAINER, KEY_FILE, LOG_FILE
 from sparkbook.serve.process import port_is_free
 from sparkbook.serve.ready import NotReady, Readiness, wait_ready
@@ -53,7 +53,7 @@ _MOST_LISTENERS = 1 << 22  # bytes of its answer
 
 @contextlib.contextmanager
 def mapped(**figures: object) -> Iterator[None]:
-    """Turns what Docker's client raises into a `DockerFault`; `figures` name what the engine's
+    """Turns what Docker's client raises into a `ServeFault`; `figures` name what the engine's
     words may not.
     """
     import docker
@@ -62,11 +62,11 @@ def mapped(**figures: object) -> Iterator[None]:
     try:
         yield
     except docker.errors.DockerException as error:
-        raise DockerFault(
+        raise ServeFault(
             explain(str(getattr(error, "explanation", None) or error), **figures)
         ) from None
     except (requests.RequestException, OSError) as error:
-        raise DockerFault(explain(f"{type(error).__name__}: {error}", **figures)) from None
+        raise ServeFault(explain(f"{type(error).__name__}: {error}", **figures)) from None
 
 
 @dataclass
@@ -105,7 +105,7 @@ def reach(address: str | None = None) -> Host:
             socket.
 
     Raises:
-        DockerFault: it does not answer, or may not be asked.
+        ServeFault: it does not answer, or may not be asked.
     """
     import docker
 
@@ -162,7 +162,7 @@ def pull(
         The digest, as the registry told it.
 
     Raises:
-        DockerFault: it can't be fetched.
+        ServeFault: it can't be fetched.
     """
     say = progress or (lambda _line: None)
     name, at, digest = image.partition("@")
@@ -179,7 +179,7 @@ def pull(
         try:
             for event in events:
                 if text := event.get("error"):
-                    raise DockerFault(explain(text, **figures))
+                    raise ServeFault(explain(text, **figures))
                 status, layer = event.get("status", ""), event.get("id")
                 if status.startswith("Digest: "):
                     told_digest = status.removeprefix("Digest: ")
@@ -283,7 +283,7 @@ class DockerEngine(Engine):
         """What the engine says of the container; None once it is gone.
 
         Raises:
-            DockerFault: the engine does not answer.
+            ServeFault: the engine does not answer.
         """
         import docker
 
@@ -314,7 +314,7 @@ class DockerEngine(Engine):
 
         Raises:
             Stranger: another program does.
-            DockerFault: the engine does not answer.
+            ServeFault: the engine does not answer.
         """
         seen = self.inspect()
         return seen is not None and listens(self.host, seen)
@@ -343,7 +343,7 @@ class DockerEngine(Engine):
 
         Raises:
             NotReady: it ended, failed, or was not ready in time.
-            DockerFault: the watchdog stopped it, or Docker itself stopped answering.
+            ServeFault: the watchdog stopped it, or Docker itself stopped answering.
         """
         try:
             self.readiness = wait_ready(
@@ -356,9 +356,9 @@ class DockerEngine(Engine):
             )
         except NotReady as error:
             if self.guard and self.guard.finding:
-                raise DockerFault(self.guard.finding) from None
+                raise ServeFault(self.guard.finding) from None
             end = None
-            with contextlib.suppress(DockerFault):
+            with contextlib.suppress(ServeFault):
                 end = self.ended()
             if end is None or (end.rule in ("DOCK305", "DOCK306") and error.diagnosis):
                 raise
@@ -526,7 +526,7 @@ def find(host: Host, name: str | None = None) -> list[Found]:
     """Our containers on a host, by name; `name` is a container's name or a recipe's id.
 
     Raises:
-        DockerFault: the engine does not answer.
+        ServeFault: the engine does not answer.
     """
     with mapped():
         listed = host.client.api.containers(all=True, filters={"label": f"{LABEL}.stack"})
@@ -553,7 +553,7 @@ def remove(host: Host, container: str, grace_s: int = _STOP_S) -> None:
     is done.
 
     Raises:
-        DockerFault: the engine does not answer.
+        ServeFault: the engine does not answer.
     """
     import docker
 
@@ -587,7 +587,7 @@ def inspected(host: Host, found: Found) -> dict[str, Any]:
     """Return what the engine says of a container of ours.
 
     Raises:
-        DockerFault: the engine does not answer, or the container is gone.
+        ServeFault: the engine does not answer, or the container is gone.
     """
     with mapped(name=found.name):
         return host.client.api.inspect_container(found.id)
@@ -597,7 +597,7 @@ def attach(host: Host, found: Found, asked: Request | None = None) -> DockerEngi
     """The engine object of a container that runs already.
 
     Raises:
-        DockerFault: the engine does not answer.
+        ServeFault: the engine does not answer.
     """
     key, file = _key_of(found.name, found.id)
     endpoint = _endpoint(host, found.url, found.served, key)
@@ -616,7 +616,7 @@ def listens(host: Host, container: dict[str, Any]) -> bool:
 
     Raises:
         Stranger: another program answers.
-        DockerFault: the engine does not answer.
+        ServeFault: the engine does not answer.
     """
     if not container["State"]["Running"]:
         return False
@@ -650,7 +650,7 @@ def _sockets_in(host: Host, container: str) -> tuple[str, set[int]]:
     sockets: who is not root may not read them from outside.
 
     Raises:
-        DockerFault: the engine does not answer.
+        ServeFault: the engine does not answer.
         SparkbookError: the image has not the programs for it.
     """
     output = b""
@@ -735,7 +735,7 @@ def start(
         progress: called with a line for each step.
 
     Raises:
-        DockerFault: Docker can't do it, something else holds name or port, or the watchdog stepped
+        ServeFault: Docker can't do it, something else holds name or port, or the watchdog stepped
             in.
         NotReady: the server ended, or was not ready in time.
         SparkbookError: the launch can't be used.
@@ -772,8 +772,8 @@ def _clean(engine: DockerEngine) -> None:
     """Remove what a failed start left; where Docker itself is away, say what is left to do."""
     try:
         engine.stop(grace_s=_FAILED_STOP_S)
-    except DockerFault as fault:
-        raise DockerFault(
+    except ServeFault as fault:
+        raise ServeFault(
             fault.finding.model_copy(
                 update={
                     "fix": (
@@ -818,13 +818,12 @@ def _already(
                 if other.name == asked.name
                 else f"on port {other.port}"
             )
-            finding = faults()["DOCK104" if same_port else "DOCK105"].finding(
-                f"{what} is up {how}: {other.url}", port=other.port, name=other.name
+            finding = DOCK["DOCK104" if same_port else "DOCK105"].finding(
+                evidence=f"{what} is up {how}: {other.url}", port=other.port, name=other.name
             )
-            fix = f"sparkbook stop {other.name}, or --replace to do so now" + (
-                "" if other.name == asked.name else ", or another --port"
-            )
-            raise DockerFault(finding.model_copy(update={"fix": fix}))
+            port = "" if other.name == asked.name else ", or choose another --port"
+            fix = f"Run `sparkbook stop {other.name}`, or add --replace to do so now{port}."
+            raise ServeFault(finding.model_copy(update={"fix": fix}))
         say(f"removing {other.name}, {other.state}")
         remove(host, other.id)
     _check_strangers(host, asked)
@@ -838,23 +837,26 @@ def _check_strangers(host: Host, asked: Request) -> None:
     for entry in listed:
         name = entry["Names"][0].lstrip("/") if entry["Names"] else entry["Id"][:12]
         if name == asked.name:
-            raise DockerFault(
-                faults()["DOCK105"].finding(
-                    f"{entry['Image']}, {entry['Status']}; not started by this launcher", name=name
+            raise ServeFault(
+                DOCK["DOCK105"].finding(
+                    evidence=f"{entry['Image']}, {entry['Status']}; not started by this launcher",
+                    name=name,
                 )
             )
         if any(port.get("PublicPort") == asked.port for port in entry.get("Ports") or []):
-            raise DockerFault(
-                faults()["DOCK104"].finding(
-                    f"the container {name} publishes it ({entry['Image']})", port=asked.port
+            raise ServeFault(
+                DOCK["DOCK104"].finding(
+                    evidence=f"the container {name} publishes it ({entry['Image']})",
+                    port=asked.port,
                 )
             )
     if not host.remote and not port_is_free(
         asked.port, asked.host if asked.host != "::" else "0.0.0.0"
     ):
-        raise DockerFault(
-            faults()["DOCK104"].finding(
-                f"something on this host listens on {asked.host}:{asked.port}", port=asked.port
+        raise ServeFault(
+            DOCK["DOCK104"].finding(
+                evidence=f"something on this host listens on {asked.host}:{asked.port}",
+                port=asked.port,
             )
         )
 
@@ -873,9 +875,9 @@ def launch(
     if not host.remote:
         for mount in asked.body["HostConfig"].get("Mounts", ()):
             if mount["Type"] == "bind" and not Path(mount["Source"]).exists():
-                raise DockerFault(
-                    faults()["DOCK111"].finding(
-                        f"mounted at {mount['Target']}", path=mount["Source"]
+                raise ServeFault(
+                    DOCK["DOCK111"].finding(
+                        evidence=f"mounted at {mount['Target']}", path=mount["Source"]
                     )
                 )
     key, key_file = own_key()
@@ -900,9 +902,9 @@ def launch(
         image
         and (built := f"{image.get('Os', 'linux')}/{image.get('Architecture', '')}") != platform
     ):
-        raise DockerFault(
-            faults()["DOCK109"].finding(
-                f"the image is {built}, the host {platform}", platform=platform
+        raise ServeFault(
+            DOCK["DOCK109"].finding(
+                evidence=f"the image is {built}, the host {platform}", platform=platform
             )
         )
     mark = secrets.token_hex(8)
@@ -931,7 +933,7 @@ def _remove_marked(host: Host, mark: str) -> None:
     """Remove the container of a start that failed, known by its mark: the answer with its id may
     never have arrived.
     """
-    with contextlib.suppress(DockerFault), _uninterrupted():
+    with contextlib.suppress(ServeFault), _uninterrupted():
         for _ in range(3):
             with mapped():
                 left = host.client.api.containers(
@@ -948,7 +950,7 @@ def logs(host: Host, found: Found, *, follow: bool = False) -> Iterator[bytes]:
     """What a container of ours printed; with `follow`, until it ends.
 
     Raises:
-        DockerFault: the engine does not answer.
+        ServeFault: the engine does not answer.
     """
     with mapped(name=found.name):
         if follow:
@@ -961,7 +963,7 @@ def version_of(host: Host) -> str:
     """Version of the Docker engine.
 
     Raises:
-        DockerFault: it does not answer.
+        ServeFault: it does not answer.
     """
     with mapped():
         return str(host.client.version().get("Version", "unknown"))

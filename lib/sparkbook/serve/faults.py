@@ -7,100 +7,29 @@ launch asks for; `DOCK3xx` say how a container ended; `DOCK4xx` come from the wa
 
 from __future__ import annotations
 
-import re
-from functools import cache
 from pathlib import Path
 
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
-
 from sparkbook.errors import SparkbookError
-from sparkbook.findings import Finding, Severity
+from sparkbook.findings import Finding
 from sparkbook.recipes.launch import is_secret
-from sparkbook.util import own_yaml
+from sparkbook.rules import Family
 
 FILE = Path(__file__).with_name("faults.yaml")
 
 
-class Fault(BaseModel):
-    """One rule.
-
-    Attributes:
-        code, name: stable code, and the name in words with dashes.
-        title: what is the matter, as a sentence; `{name}` stands for a named group of the pattern
-            or a figure that is handed over.
-        cause: why it happens.
-        fix: what to do; may hold the same names.
-        pattern: regular expressions (case ignored) over the engine's text; none where no text tells
-            it.
-        example: a text in which it is found.
-        kind: the problem's name in the project's taxonomy, where it has one.
-        source: where the knowledge comes from.
-    """
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    code: str = Field(pattern=r"^DOCK\d{3}$")
-    name: str = Field(pattern=r"^[a-z-]+$")
-    title: str
-    cause: str
-    fix: str
-    pattern: tuple[str, ...] = ()
-    example: str | None = None
-    kind: str | None = None
-    severity: Severity = "error"
-    source: str
-
-    @property
-    def address(self) -> str:
-        """Where its section stands in the site."""
-        return f"rules/dock.html#{self.code.lower()}"
-
-    def finding(self, evidence: str | None = None, **figures: object) -> Finding:
-        """The finding; `figures` fill the names in title and fix."""
-        return Finding(
-            rule=self.code,
-            kind=self.kind,
-            severity=self.severity,
-            message=filled(self.title, figures),
-            evidence=evidence,
-            fix=filled(self.fix, figures),
-            why=self.address,
-            source=self.source,
-        )
-
-    def search(self, text: str) -> dict[str, str] | None:
-        """The named groups of the pattern that is found in a text; None where none is."""
-        for pattern in self.pattern:
-            if match := re.search(pattern, text, re.IGNORECASE | re.DOTALL):
-                return {name: value for name, value in match.groupdict().items() if value}
-        return None
+DOCK = Family(
+    "DOCK",
+    "starting, ending and guarding a container",
+    "What `sparkbook serve`, `status` and the watchdog find. Answers of the Docker engine were"
+    " printed by engines 20.10.24 and 26.1.5, unless the rule says otherwise; each example was"
+    " judged when this page was built.",
+    samples="sparkbook.serve.samples",
+)
+DOCK.load(FILE)
 
 
-def filled(text: str, values: dict[str, object]) -> str:
-    """The text with its names filled in; one that is not known reads `NAME`."""
-    return re.sub(
-        r"\{(\w+)\}",
-        lambda name: str(name[1].upper() if values.get(name[1]) is None else values[name[1]]),
-        text,
-    )
-
-
-@cache
-def faults() -> dict[str, Fault]:
-    """All rules by code, in the order of the file.
-
-    Raises:
-        SparkbookError: two have the same code.
-    """
-    found = TypeAdapter(tuple[Fault, ...]).validate_python(own_yaml.read(FILE))
-    by_code = {fault.code: fault for fault in found}
-    if len(by_code) < len(found):
-        raise SparkbookError(f"{FILE.name}: a code is given twice")
-    return by_code
-
-
-class DockerFault(SparkbookError):
-    """Docker could not do what was asked; `finding` says what, why and what to do."""
+class ServeFault(SparkbookError):
+    """A server could not be started or was stopped; `finding` says what, why and what to do."""
 
     def __init__(self, finding: Finding):
         self.finding = finding
@@ -122,10 +51,10 @@ def explain(text: str, **figures: object) -> Finding:
         text: the engine's or the client's words.
         figures: what the text may not name: `port`, `name`, `platform`, `registry`, `path`, `host`.
     """
-    for fault in faults().values():
-        if (groups := fault.search(text)) is not None:
-            return fault.finding(_shortened(text), **{**figures, **groups})
-    return faults()["DOCK100"].finding(_shortened(text))
+    for rule in DOCK.rules.values():
+        if (groups := rule.search(text)) is not None:
+            return rule.finding(evidence=_shortened(text), **{**figures, **groups})
+    return DOCK["DOCK100"].finding(evidence=_shortened(text))
 
 
 def how_it_ended(state: dict, name: str, restarts: int = 0) -> Finding | None:
@@ -137,10 +66,10 @@ def how_it_ended(state: dict, name: str, restarts: int = 0) -> Finding | None:
         restarts: its `RestartCount`.
     """
     if state.get("Running") and not state.get("Restarting"):
-        return faults()["DOCK307"].finding(count=restarts) if restarts else None
+        return DOCK["DOCK307"].finding(count=restarts, name=name) if restarts else None
     status = int(state.get("ExitCode") or 0)
     if state.get("OOMKilled"):
-        return faults()["DOCK301"].finding(f"OOMKilled, status {status}")
+        return DOCK["DOCK301"].finding(evidence=f"OOMKilled, status {status}")
     if state.get("Status") == "created" and state.get("Error"):
         return explain(state["Error"], name=name)
     code = {
@@ -153,7 +82,7 @@ def how_it_ended(state: dict, name: str, restarts: int = 0) -> Finding | None:
     }.get(status)
     code = code or ("DOCK303" if 128 < status < 160 else "DOCK306")
     evidence = f"status {status}" + (f", {restarts} restarts" if restarts else "")
-    return faults()[code].finding(evidence, status=status, signal=status - 128, name=name)
+    return DOCK[code].finding(evidence=evidence, status=status, signal=status - 128, name=name)
 
 
 def redact(environment: list[str]) -> list[str]:

@@ -18,7 +18,7 @@ from sparkbook.findings import Findings
 from sparkbook.formats import shell
 from sparkbook.serve import docker_engine, embedded, running, stack, watchdog
 from sparkbook.serve.engine import Engine, EngineError
-from sparkbook.serve.faults import DockerFault, told
+from sparkbook.serve.faults import ServeFault, told
 from sparkbook.serve.process import ProcessEngine
 from sparkbook.serve.stack import Choices, Stack
 from sparkbook.units import parse_size
@@ -158,7 +158,7 @@ def serve(
 
     Raises:
         SparkbookError: it can't be used.
-        EngineError, NotReady, DockerFault: it failed; nothing is left of it.
+        EngineError, NotReady, ServeFault: it failed; nothing is left of it.
     """
     asked, target = wanted(wish)
     if wish.locked:
@@ -239,7 +239,7 @@ def _process(
         engine.wait_ready(asked.claims, deadline_s=wish.deadline_s, progress=say)
     except SparkbookError:
         if guard and guard.finding:
-            raise DockerFault(guard.finding) from None
+            raise ServeFault(guard.finding) from None
         raise
     finally:
         if guard:
@@ -255,7 +255,7 @@ def _watch(
     """Stay with a server until it ends, with or without a watchdog. Ctrl-C is the caller's.
 
     Raises:
-        DockerFault: the watchdog stopped it.
+        ServeFault: the watchdog stopped it.
         EngineError: it ended by itself.
     """
     dog = watchdog.guard(engine.kill, engine.endpoint, floor) if guard else None
@@ -265,7 +265,7 @@ def _watch(
         while engine.running:
             time.sleep(0.5)
     if dog and dog.finding:
-        raise DockerFault(dog.finding)
+        raise ServeFault(dog.finding)
     raise EngineError(f"the server ended with status {engine.exit_status}", engine.tail())
 
 

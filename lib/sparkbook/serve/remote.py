@@ -15,7 +15,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from sparkbook.serve.faults import DockerFault, faults
+from sparkbook.serve.faults import DOCK, ServeFault
 from sparkbook.serve.process import free_port
 
 _CONNECT_S = 30
@@ -59,9 +59,10 @@ class Tunnel:
             )
             self.home, _, engine = asked.partition("\n")
             if not engine.startswith("unix://"):
-                raise DockerFault(
-                    faults()["DOCK117"].finding(
-                        f"DOCKER_HOST is {engine} there, and not a socket", host=destination
+                raise ServeFault(
+                    DOCK["DOCK117"].finding(
+                        evidence=f"DOCKER_HOST is {engine} there, and not a socket",
+                        host=destination,
                     )
                 )
             self._run(
@@ -126,19 +127,20 @@ class Tunnel:
                     check=False,
                 )
             except FileNotFoundError:
-                raise DockerFault(
-                    faults()["DOCK117"].finding("there is no ssh command here", host=host)
+                raise ServeFault(
+                    DOCK["DOCK117"].finding(evidence="there is no ssh command here", host=host)
                 ) from None
             except subprocess.TimeoutExpired:
-                raise DockerFault(
-                    faults()["DOCK117"].finding(f"no answer in {_CONNECT_S} s", host=host)
+                raise ServeFault(
+                    DOCK["DOCK117"].finding(evidence=f"no answer in {_CONNECT_S} s", host=host)
                 ) from None
             told.seek(0)
             words = told.read().decode("utf-8", "replace").strip()
         if done.returncode:
-            raise DockerFault(
-                faults()["DOCK117"].finding(
-                    " ".join(words.split()) or f"ssh ended with status {done.returncode}", host=host
+            raise ServeFault(
+                DOCK["DOCK117"].finding(
+                    evidence=" ".join(words.split()) or f"ssh ended with status {done.returncode}",
+                    host=host,
                 )
             )
         return done.stdout.decode("utf-8", "replace").strip() if done.stdout else ""
@@ -148,11 +150,11 @@ def open_tunnel(address: str) -> Tunnel:
     """Connect to the Docker engine of `ssh://[user@]host[:port]`.
 
     Raises:
-        DockerFault: the address is none, or the host can't be reached without a password.
+        ServeFault: the address is none, or the host can't be reached without a password.
     """
     match = re.fullmatch(r"ssh://((?:[\w.-]+@)?[A-Za-z0-9][\w.-]*)(?::(\d+))?/?", address)
     if not match:
-        raise DockerFault(
-            faults()["DOCK117"].finding(f"'{address}' is not ssh://user@host", host="HOST")
+        raise ServeFault(
+            DOCK["DOCK117"].finding(evidence=f"'{address}' is not ssh://user@host", host="HOST")
         )
     return Tunnel(match[1], int(match[2]) if match[2] else None)

@@ -18,7 +18,7 @@ from sparkbook.findings import Finding, Findings
 from sparkbook.serve import docker_engine, folders, identity
 from sparkbook.serve.docker_engine import Found, Host
 from sparkbook.serve.endpoint import Endpoint
-from sparkbook.serve.faults import DockerFault
+from sparkbook.serve.faults import ServeFault
 from sparkbook.serve.folders import KEY_FILE, LOG_FILE, Record
 from sparkbook.serve.identity import Stranger
 
@@ -102,7 +102,7 @@ def engines(address: str | None = None) -> Iterator[tuple[Host | None, Findings]
     """
     try:
         host, notes = docker_engine.reach(address), Findings()
-    except DockerFault as fault:
+    except ServeFault as fault:
         quiet = (
             fault.finding.rule == "DOCK101" and not address and not os.environ.get("DOCKER_HOST")
         )
@@ -133,7 +133,7 @@ def status(host: Host | None) -> list[Server]:
         host: the Docker engine; None leaves containers out.
 
     Raises:
-        DockerFault: the Docker engine stopped answering.
+        ServeFault: the Docker engine stopped answering.
     """
     servers = [_container(host, found) for found in docker_engine.find(host)] if host else []
     for process in _processes():

@@ -20,7 +20,7 @@ from sparkbook.formats.words import container_words
 from sparkbook.recipes import Recipe
 from sparkbook.recipes.launch import Launch
 from sparkbook.recipes.schema import Capabilities
-from sparkbook.serve.faults import faults, redact
+from sparkbook.serve.faults import DOCK, redact
 from sparkbook.units import parse_size
 
 LOOPBACK = "127.0.0.1"
@@ -231,7 +231,7 @@ def request(
     if container.user:
         body["User"] = container.user
     if container.network == "host":
-        notes.append(faults()["DOCK201"].finding())
+        notes.append(DOCK["DOCK201"].finding())
     else:
         body["ExposedPorts"] = {inside: {}}
         host_config["PortBindings"] = {inside: [{"HostIp": host, "HostPort": str(port)}]}
@@ -294,11 +294,11 @@ def _published(launch: Launch, choices: Choices, notes: list[Finding]) -> tuple[
         if choices.expose or (
             launch.container.network == "host" and launch.serve.command is not None
         ):
-            notes.append(faults()["DOCK203"].finding(address=f"{address}:{choices.port or port}"))
+            notes.append(DOCK["DOCK203"].finding(address=f"{address}:{choices.port or port}"))
         else:
             if launch.container.ports or launch.container.network == "host":
                 notes.append(
-                    faults()["DOCK202"].finding(
+                    DOCK["DOCK202"].finding(
                         now=LOOPBACK, was=address if address != "0.0.0.0" else "every address"
                     )
                 )
@@ -380,7 +380,7 @@ def _environment(
         if taken:
             values[name] = taken
         elif value is None:
-            notes.append(faults()["DOCK207"].finding(name=name))
+            notes.append(DOCK["DOCK207"].finding(name=name))
     return [f"{name}={value}" for name, value in values.items()]
 
 
@@ -415,16 +415,16 @@ def _policies(stack: Stack, launch: Launch, choices: Choices) -> list[Finding]:
     notes = []
     if launch.image and "@" not in launch.image:
         notes.append(
-            faults()["DOCK204"].finding(
+            DOCK["DOCK204"].finding(
                 image=launch.image, pin="sparkbook lock writes the digest, serve --locked uses it"
             )
         )
     home = launch.env.get("HF_HOME")
     for volume in launch.container.volumes:
         if home and _target(volume) == home.rstrip("/") and not volume.endswith(":ro"):
-            notes.append(faults()["DOCK205"].finding(folder=volume.split(":")[0]))
+            notes.append(DOCK["DOCK205"].finding(folder=volume.split(":")[0]))
     asked = launch.container.restart
     if asked in ("always", "unless-stopped") and not choices.restart_always:
-        notes.append(faults()["DOCK208"].finding(now=f"on-failure:{FIRST_RESTARTS}", was=asked))
-    notes.append(faults()["DOCK206"].finding(routes=", ".join(UNGUARDED)))
+        notes.append(DOCK["DOCK208"].finding(now=f"on-failure:{FIRST_RESTARTS}", was=asked))
+    notes.append(DOCK["DOCK206"].finding(routes=", ".join(UNGUARDED)))
     return notes

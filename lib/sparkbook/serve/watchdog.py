@@ -20,7 +20,7 @@ from sparkbook.errors import SparkbookError
 from sparkbook.findings import Finding
 from sparkbook.host.meminfo import Memory, parse_meminfo
 from sparkbook.serve.endpoint import Endpoint
-from sparkbook.serve.faults import DockerFault, faults
+from sparkbook.serve.faults import DOCK, ServeFault
 from sparkbook.units import format_bytes, format_seconds
 
 
@@ -87,8 +87,8 @@ def judge(samples: Sequence[Sample], limits: Limits) -> Finding | None:
     known = [sample.available for sample in samples if sample.available is not None][-2:]
     if known and (known[-1] < limits.floor / 2 or (len(known) == 2 and max(known) < limits.floor)):
         left, floor = format_bytes(known[-1]), format_bytes(limits.floor)
-        return faults()["DOCK401"].finding(
-            "MemAvailable " + ", ".join(format_bytes(size) for size in known),
+        return DOCK["DOCK401"].finding(
+            evidence="MemAvailable " + ", ".join(format_bytes(size) for size in known),
             available=left,
             floor=floor,
         )
@@ -116,8 +116,8 @@ def judge(samples: Sequence[Sample], limits: Limits) -> Finding | None:
     if not stuck:
         return None
     power = max(sample.power_w for sample in window if sample.power_w is not None)
-    return faults()["DOCK402"].finding(
-        f"generation_tokens_total {window[0].generated:g} for"
+    return DOCK["DOCK402"].finding(
+        evidence=f"generation_tokens_total {window[0].generated:g} for"
         f" {format_seconds(window[-1].at_s - window[0].at_s)}",
         running=f"{window[-1].running:g}",
         seconds=format_seconds(window[-1].at_s - window[0].at_s),
@@ -130,8 +130,8 @@ def admit(memory: Memory, limits: Limits) -> Finding | None:
     if memory.available >= limits.floor:
         return None
     left, least = format_bytes(memory.available), format_bytes(limits.floor)
-    return faults()["DOCK403"].finding(
-        f"MemAvailable {left} of {format_bytes(memory.total)}", available=left, floor=least
+    return DOCK["DOCK403"].finding(
+        evidence=f"MemAvailable {left} of {format_bytes(memory.total)}", available=left, floor=least
     )
 
 
@@ -293,7 +293,7 @@ def guard(act: Callable[[], None], endpoint: Endpoint | None, floor: int | None 
         ) from None
     limits = Limits.of_host(memory.total, floor)
     if finding := admit(memory, limits):
-        raise DockerFault(finding)
+        raise ServeFault(finding)
     # /metrics asks for no key, and during a start another program may be at the address.
     keyless = replace(endpoint, api_key="") if endpoint else None
     return Watchdog(act, Eyes(keyless), limits)

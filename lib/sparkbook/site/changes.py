@@ -8,8 +8,8 @@ from sparkbook import releases
 from sparkbook.register import claims
 from sparkbook.releases import images
 from sparkbook.releases.changelog import explain
-from sparkbook.rules import marked
 from sparkbook.site.landscape import RELEASES
+from sparkbook.site.markdown import marked
 from sparkbook.util.markup import cell
 
 SINCE = "2026-06-20"

@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from sparkbook import lint, recipes
+from sparkbook import recipes, rules
 from sparkbook.formats import FORMATS
 from sparkbook.register import claims
 from sparkbook.register.coverage import (
@@ -26,7 +26,6 @@ from sparkbook.register.coverage import (
 from sparkbook.runner import notebooks
 from sparkbook.runner.project import Project
 from sparkbook.site import claims_page, flags
-from sparkbook.site.rule_pages import LOG_FAMILIES
 
 
 def names(project: Project) -> set[str]:
@@ -34,9 +33,7 @@ def names(project: Project) -> set[str]:
     found = {f"notebooks/{path.stem}" for path in project.chapters()}
     found |= {f"models/{recipes.load(name).slug}" for name in project.recipe_ids()}
     found |= {f"flags/{flag.name}" for flag in flags.flags(project.recipe_ids()).values()}
-    found |= {f"rules/{family.lower()}" for family in lint.FAMILIES} | {
-        f"rules/log{hundred}" for hundred in LOG_FAMILIES
-    }
+    found |= {f"rules/{family.page}" for family in rules.families()}
     found |= {f"generated/{name}" for name in ("claims", "changes", "coverage", "sources")}
     return found | {
         path.relative_to(project.root).with_suffix("").as_posix()

@@ -12,7 +12,7 @@ import re
 from dataclasses import dataclass
 
 from sparkbook import releases
-from sparkbook.lint.rule import RULES
+from sparkbook.lint import RULES
 from sparkbook.releases import changelog
 from sparkbook.site import book_data
 

@@ -21,8 +21,8 @@ from sparkbook.lint.reading import from_launch
 from sparkbook.logs.signatures import signatures
 from sparkbook.recipes import Recipe
 from sparkbook.releases import changelog
-from sparkbook.rules import marked
 from sparkbook.site import badges, flag_reference
+from sparkbook.site.markdown import marked
 from sparkbook.site.variants import triggered_rules
 from sparkbook.util.markup import cell, code, without_fields
 
@@ -78,7 +78,7 @@ def flags(ids: Iterable[str]) -> dict[str, Flag]:
 def _named_by_signatures() -> dict[str, set[str]]:
     """Options that each log signature names in its texts or its example."""
     return {
-        s.id: set(_names("\n".join([s.title, s.cause, s.fix, *s.collect, s.example])))
+        s.code: set(_names("\n".join([s.title, s.text, s.fix, *s.collect, s.fails])))
         for s in signatures()
     }
 

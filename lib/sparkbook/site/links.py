@@ -14,7 +14,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from sparkbook.site.rule_pages import every
+from sparkbook.rules import every
 
 _FENCE = re.compile(r"^\s*(?P<mark>`{3,}|~{3,})")
 _CODE = r"`(?P<code>[^`\n]+)`"

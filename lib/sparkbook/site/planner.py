@@ -34,6 +34,7 @@ OWN = (
     "cli/*.py",
     "errors.py",
     "findings.py",
+    "rules.py",
     "util/*.py",
     "units.py",
     "site/__init__.py",

@@ -10,8 +10,7 @@ from collections.abc import Iterable, Mapping
 
 from sparkbook import recipes
 from sparkbook.logs.signatures import signatures
-from sparkbook.site.rule_pages import every
-from sparkbook.util.markup import without_fields
+from sparkbook.rules import every, plain
 
 
 def script(flags: Iterable[str], models: Mapping[str, str]) -> str:
@@ -24,14 +23,14 @@ def script(flags: Iterable[str], models: Mapping[str, str]) -> str:
     """
     known = [
         {
-            "id": signature.id,
-            "title": without_fields(signature.title),
-            "fix": without_fields(signature.fix),
+            "id": signature.code,
+            "title": plain(signature.title),
+            "fix": plain(signature.fix),
             "address": signature.address,
             "pattern": [in_script(pattern) for pattern in signature.pattern],
             "also": [in_script(pattern) for pattern in signature.also],
             "unless": [in_script(pattern) for pattern in signature.unless],
-            "example": signature.example,
+            "example": signature.fails,
         }
         for signature in signatures()
     ]
@@ -39,7 +38,7 @@ def script(flags: Iterable[str], models: Mapping[str, str]) -> str:
     answers = {
         "signatures": known,
         "flags": sorted(flags),
-        "codes": {one.code: [without_fields(one.name), one.address] for one in every()},
+        "codes": {one.code: [plain(one.heading), one.address] for one in every()},
         "recipes": [
             [recipe.title, page, f"{recipe.id} {recipe.model.repo}"] for recipe, page in loaded
         ],

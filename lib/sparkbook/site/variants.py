@@ -66,6 +66,14 @@ def variant(recipe: Recipe, name: str) -> Recipe | None:
     return recipes.load(f"{recipe.id}@{name}") if recipe.variants.get(name) is not None else None  # type: ignore[call-overload]
 
 
+def triggered(recipe: Recipe) -> list[str]:
+    """Return the codes of the linter's rules that a recipe triggers, as the catalogue has it or as
+    its source published it.
+    """
+    reports = [lint.lint(recipe), lint.lint(variant(recipe, "as-published") or recipe)]
+    return list(dict.fromkeys(finding.rule for report in reports for finding in report.findings))
+
+
 def _held(recipe: Recipe) -> Held:
     before = variant(recipe, "as-published") or recipe
     after = variant(recipe, "lint-clean")

@@ -45,12 +45,13 @@ from sparkbook.checkpoint.store import (
     torn_stream,
 )
 from sparkbook.errors import SparkbookError
-from sparkbook.findings import Finding, Findings, Severity
+from sparkbook.findings import Finding, Findings
 from sparkbook.recipes import Recipe
 from sparkbook.recipes.schema import PrepareStep
 from sparkbook.units import GB
 from sparkbook.util import origins
 from sparkbook.util.inside import Inside, UnsafePath, checked
+from sparkbook.weights.rules import HUB, WeightsError, fail
 
 _CHUNK = 2**20
 _ATTEMPTS = 5
@@ -64,278 +65,6 @@ _NOT_ALLOWED = (
 )
 _LONGEST_CODE = 2**26  # bytes of a file that a prepare step fetches
 _NOTED = "sparkbook-files.json"  # in the store: hashes of prepare-step files that no source pins
-
-
-# ---- findings
-
-
-@dataclass(frozen=True)
-class Rule:
-    """One way for a download to go wrong.
-
-    Attributes:
-        bad, good: a situation that is caught and one that is right, in words; tests make both
-            happen on a hub of their own.
-    """
-
-    code: str
-    name: str
-    severity: Severity
-    kind: str | None
-    text: str
-    fix: str
-    bad: str
-    good: str
-    source: str | None = None
-
-    @property
-    def address(self) -> str:
-        """Where the rule's page stands in the site."""
-        return f"rules/hub.html#{self.code.lower()}"
-
-
-_GATES = "https://huggingface.co/docs/hub/models-gated"
-RULES: dict[str, Rule] = {
-    rule.code: rule
-    for rule in (
-        Rule(
-            "HUB001",
-            "fetch-without-token",
-            "error",
-            "gated-download",
-            "The hub answers 401 and no token was sent: the repository is gated or private, and"
-            " wants to know who asks.",
-            "Set HF_TOKEN from a file that only you can read; see"
-            " https://huggingface.co/settings/tokens",
-            "a gated repository, no token",
-            "an open repository, no token",
-            _GATES,
-        ),
-        Rule(
-            "HUB002",
-            "fetch-with-bad-token",
-            "error",
-            "gated-download",
-            "The hub answers 401 to a token: it is mistyped, expired or withdrawn. Open"
-            " repositories are refused with it too.",
-            "Make a new token at https://huggingface.co/settings/tokens, or unset HF_TOKEN for an"
-            " open repository.",
-            "a token that the hub does not know",
-            "the right token",
-            _GATES,
-        ),
-        Rule(
-            "HUB003",
-            "fetch-without-licence",
-            "error",
-            "gated-download",
-            "403: the token is good. Its account has not accepted the licence, or it is a"
-            " fine-grained token without the right to it.",
-            "Open the model's page with the token's account and accept the licence.",
-            "a good token whose account has not accepted",
-            "the same after accepting",
-            _GATES,
-        ),
-        Rule(
-            "HUB004",
-            "fetch-of-nothing",
-            "error",
-            None,
-            "404: there is no such repository, or it is private and not yours.",
-            "Compare the name with the model's page.",
-            "a misspelt name",
-            "the right name",
-        ),
-        Rule(
-            "HUB005",
-            "revision-not-found",
-            "error",
-            None,
-            "The repository exists, the pinned commit or branch does not: it was rewritten, or the"
-            " pin is mistyped.",
-            "Look at the repository's commits, and pin one of them in the recipe.",
-            "a commit that is not there",
-            "a commit that is",
-        ),
-        Rule(
-            "HUB006",
-            "hub-unreachable",
-            "error",
-            None,
-            "No connection to the hub, or HF_HUB_OFFLINE is set. What is staged already can be"
-            " served without it.",
-            "Connect, unset HF_HUB_OFFLINE, or name a mirror with HF_ENDPOINT.",
-            "no route to the hub",
-            "a hub that answers",
-        ),
-        Rule(
-            "HUB007",
-            "rate-limited",
-            "error",
-            None,
-            "429: too many requests from this address or account, also after waiting as long as the"
-            " hub asked for.",
-            "Wait some minutes and fetch again; with a token the limit is higher.",
-            "429 to every request",
-            "429 twice, then an answer",
-            "https://huggingface.co/docs/hub/rate-limits",
-        ),
-        Rule(
-            "HUB008",
-            "hub-broken",
-            "error",
-            None,
-            "The hub answers with an error of its own (5xx), again and again.",
-            "See https://status.huggingface.co; fetch again later, which goes on where this ended.",
-            "503 to every request",
-            "503 once, then an answer",
-        ),
-        Rule(
-            "HUB009",
-            "no-room",
-            "error",
-            None,
-            "The files that are missing do not fit on the store's disk. Nothing was downloaded.",
-            "sparkbook weights prune, or name another disk with HF_HOME.",
-            "a disk with less free than the files need",
-            "a disk with room",
-        ),
-        Rule(
-            "HUB010",
-            "file-damaged",
-            "error",
-            "download-corrupt",
-            "A file's hash is not the one that the repository states. After a bad resume a file can"
-            " have the right size all the same.",
-            "Fetch again: the damaged file was taken away.",
-            "one changed byte in a shard",
-            "the bytes of the repository",
-            "https://github.com/MiaAI-Lab/Qwen3.8-Flash-Next-Dual-DGX-Sparks/issues/30",
-        ),
-        Rule(
-            "HUB011",
-            "connection-breaks",
-            "error",
-            None,
-            "The connection broke several times in a row without a byte in between. What came is"
-            " kept.",
-            "Fetch again: it goes on where this ended.",
-            "a connection that breaks at once, always",
-            "one that breaks in the middle, once",
-        ),
-        Rule(
-            "HUB012",
-            "prepared-file-changed",
-            "error",
-            None,
-            "A file that the recipe fetches by address is not the one that was pinned. Parser"
-            " plug-ins are code inside the server.",
-            "Read what changed; if it is right, put the new sha256 into the recipe.",
-            "another text under the same address",
-            "the text that was pinned",
-        ),
-        Rule(
-            "HUB013",
-            "prepared-file-unpinned",
-            "error",
-            None,
-            "The recipe fetches code by address, and no source gives its checksum, or the address"
-            " names a branch. It was not fetched.",
-            "Read the file, then fetch with --unpinned: its sha256 is noted, and a change is"
-            " refused from then on.",
-            "sha256: unknown in the recipe",
-            "a sha256 and a commit in the recipe",
-        ),
-        Rule(
-            "HUB014",
-            "store-not-writable",
-            "error",
-            "cache-permission",
-            "The store belongs to somebody else, as after a download by a container that runs as"
-            " root.",
-            'sudo chown -R "$USER" ~/vllm',
-            "a store without the right to write",
-            "a store of your own",
-            "https://github.com/av/harbor/issues/262",
-        ),
-        Rule(
-            "HUB015",
-            "files-missing",
-            "error",
-            "download-corrupt",
-            "Files that the model needs are not in the store: nothing was fetched, or a fetch was"
-            " not finished.",
-            "sparkbook weights fetch",
-            "a shard of the index that is not there",
-            "every shard of the index",
-        ),
-        Rule(
-            "HUB016",
-            "path-outside-store",
-            "error",
-            None,
-            "A recipe, a hub or a link in the store names a place outside the model store, or one"
-            " that the store keeps for itself. Nothing is written there unless you allow it.",
-            "Read why the recipe needs that place, then fetch with --allow-outside PATH.",
-            "a prepare step that writes ~/.bashrc",
-            "a prepare step that writes ~/vllm/parser.py",
-        ),
-        Rule(
-            "HUB017",
-            "hub-reply-unreadable",
-            "error",
-            None,
-            "The hub's reply is not the list of a repository's files: a login page of a network, a"
-            " broken mirror, or a server that is no hub.",
-            "Open the address in a browser, and compare HF_ENDPOINT with the hub's address.",
-            "a list of files in which a size is text",
-            "the list that Hugging Face's hub gives",
-            "https://huggingface.co/docs/hub/api",
-        ),
-    )
-}
-"""Every rule of the hub and the store by its code."""
-
-
-SOURCE = "It says what the hub answered, or what the store holds."
-"""Of a rule that names no other."""
-
-INTRO = (
-    "What `sparkbook weights` says where a download goes wrong. A test makes both examples of each"
-    " happen on a hub of its own."
-)
-
-
-def _finding(
-    code: str, message: str, evidence: str | None = None, fix: str | None = None
-) -> Finding:
-    rule = RULES[code]
-    return Finding(
-        rule=code,
-        kind=rule.kind,
-        severity=rule.severity,
-        message=message,
-        evidence=evidence,
-        fix=fix or rule.fix,
-        why=rule.address,
-        source=rule.source,
-    )
-
-
-class WeightsError(SparkbookError):
-    """Weights could not be fetched. `finding` says why and what to do; what was downloaded so far
-    is kept.
-    """
-
-    def __init__(self, finding: Finding) -> None:
-        super().__init__(f"{finding.message} {finding.fix} ({finding.rule})")
-        self.finding = finding
-
-
-def _fail(
-    code: str, message: str, evidence: str | None = None, fix: str | None = None
-) -> WeightsError:
-    return WeightsError(_finding(code, message, evidence, fix))
 
 
 # ---- which files
@@ -545,7 +274,7 @@ class Hub:
                             return
                         problem = _broken(repo, f"{at} of {size} bytes")
             except httpx2.ConnectError as error:
-                problem = _fail(
+                problem = fail(
                     "HUB006",
                     f"{self.endpoint} can't be reached.",
                     str(error) or type(error).__name__,
@@ -581,7 +310,7 @@ class Hub:
                 raise KeyboardInterrupt
             at += len(piece)
             if size is not None and at > size:
-                raise _fail(
+                raise fail(
                     "HUB010",
                     f"The hub sends more of {repo} than the repository states.",
                     f"{size} bytes stated",
@@ -592,15 +321,15 @@ class Hub:
 def offline_problem(environ: Mapping[str, str]) -> WeightsError | None:
     """Whether downloads are switched off."""
     off = environ.get("HF_HUB_OFFLINE", "").lower() in ("1", "true", "yes", "on")
-    return _fail("HUB006", "HF_HUB_OFFLINE is set, so nothing is downloaded.") if off else None
+    return fail("HUB006", "HF_HUB_OFFLINE is set, so nothing is downloaded.") if off else None
 
 
 def _unreadable(where: str | None, repo: str, evidence: str) -> WeightsError:
-    return _fail("HUB017", f"{where} answers with no list of the files of {repo}.", evidence)
+    return fail("HUB017", f"{where} answers with no list of the files of {repo}.", evidence)
 
 
 def _broken(repo: str, evidence: str) -> WeightsError:
-    return _fail("HUB011", f"The connection breaks while {repo} is downloaded.", evidence)
+    return fail("HUB011", f"The connection breaks while {repo} is downloaded.", evidence)
 
 
 def _seconds(retry_after: str | None) -> float | None:
@@ -623,8 +352,8 @@ def _status_problem(
         evidence += f" {code}"
     if status == 401 or (status == 403 and not token):
         if token:
-            return _fail("HUB002", "The hub does not accept this token.", evidence)
-        return _fail(
+            return fail("HUB002", "The hub does not accept this token.", evidence)
+        return fail(
             "HUB001",
             f"The hub gives {repo} to nobody without a token: it is gated, private, or not there.",
             evidence,
@@ -633,18 +362,18 @@ def _status_problem(
         page = (
             f"Open https://huggingface.co/{repo} with the token's account and accept the licence."
         )
-        return _fail("HUB003", f"The token may not read {repo}.", evidence, page)
+        return fail("HUB003", f"The token may not read {repo}.", evidence, page)
     if status == 404 and (code == "RevisionNotFound" or (revision and code != "RepoNotFound")):
-        return _fail("HUB005", f"{repo} has no revision {revision}.", evidence)
+        return fail("HUB005", f"{repo} has no revision {revision}.", evidence)
     if status == 404 and code == "EntryNotFound":
-        return _fail("HUB015", f"A file of {repo} is not on the hub.", evidence)
+        return fail("HUB015", f"A file of {repo} is not on the hub.", evidence)
     if status == 404:
-        return _fail("HUB004", f"The hub has no repository {repo}.", evidence)
+        return fail("HUB004", f"The hub has no repository {repo}.", evidence)
     if status == 429:
-        return _fail("HUB007", "The hub wants fewer requests.", evidence)
+        return fail("HUB007", "The hub wants fewer requests.", evidence)
     if status >= 500 or status == 408:
-        return _fail("HUB008", "The hub has a fault of its own.", evidence)
-    return _fail("HUB008", f"The hub answers what it should not to a request for {repo}.", evidence)
+        return fail("HUB008", "The hub has a fault of its own.", evidence)
+    return fail("HUB008", f"The hub answers what it should not to a request for {repo}.", evidence)
 
 
 # ---- fetch
@@ -725,7 +454,7 @@ def fetch(
         targets = [recipe_place(step.to or "", store, allow_outside) for step in steps]
     except UnsafePath as error:
         fix = None if isinstance(error, OutsideStore) else "Correct the path in the recipe."
-        raise _fail("HUB016", str(error), fix=fix) from None
+        raise fail("HUB016", str(error), fix=fix) from None
     hub = hub or Hub()
     try:
         listed = []
@@ -740,19 +469,19 @@ def fetch(
             except WeightsError as error:
                 refused.append(error.finding)
     except UnsafePath as error:
-        raise _fail("HUB016", str(error), fix=_NOT_ALLOWED) from None
+        raise fail("HUB016", str(error), fix=_NOT_ALLOWED) from None
     except PermissionError as error:
         raise denied(error, store) from None
     except OSError as error:
         if error.errno == 28:
-            raise _fail("HUB009", "The disk filled up during the download.", str(error)) from None
+            raise fail("HUB009", "The disk filled up during the download.", str(error)) from None
         raise SparkbookError(f"{error.filename} can't be written: {error.strerror}") from None
     return Fetched(staged, tuple(prepared), Findings(refused), round(time.monotonic() - begin, 3))
 
 
 def denied(error: PermissionError, store: Path | str) -> WeightsError:
     """What a refused write means."""
-    return _fail(
+    return fail(
         "HUB014",
         f"{error.filename} can't be written.",
         str(error),
@@ -893,7 +622,7 @@ def room_problem(missing: int, free: int, folder: str) -> WeightsError | None:
     if not missing or missing + min(_SPARE, missing) <= free:
         return None
     message = f"{missing / GB:.1f} GB are missing, and {folder} has {free / GB:.1f} GB free."
-    return _fail("HUB009", message, f"{missing} bytes missing, {free} free")
+    return fail("HUB009", message, f"{missing} bytes missing, {free} free")
 
 
 def hash_problem(name: str, repo: str, found: str, stated: str) -> WeightsError | None:
@@ -901,7 +630,7 @@ def hash_problem(name: str, repo: str, found: str, stated: str) -> WeightsError 
     return (
         None
         if found == stated
-        else _fail("HUB010", f"{name} of {repo} arrived damaged.", f"hash {found}, stated {stated}")
+        else fail("HUB010", f"{name} of {repo} arrived damaged.", f"hash {found}, stated {stated}")
     )
 
 
@@ -1044,14 +773,14 @@ def unpinned_problem(name: str, url: str, known: str | None, allowed: bool) -> W
     if known is not None or allowed:
         return None
     branch = ", and its address names a branch" if re.search(r"/(main|master)/", url) else ""
-    return _fail("HUB013", f"{name} is code without a checksum{branch}; it was not fetched.", url)
+    return fail("HUB013", f"{name} is code without a checksum{branch}; it was not fetched.", url)
 
 
 def changed_problem(name: str, known: str | None, found: str) -> WeightsError | None:
     """Whether code is not what was pinned."""
     if known in (None, found):
         return None
-    return _fail(
+    return fail(
         "HUB012",
         f"{name} is not the file that was pinned; it was not written.",
         f"sha256 {found}, pinned {known}",
@@ -1103,7 +832,7 @@ def verify(
         try:
             stored, problems = _stored(one, store, recipe.id)
         except UnsafePath as error:
-            stored, problems = [], [_finding("HUB016", str(error))]
+            stored, problems = [], [HUB["HUB016"].finding(str(error))]
         findings += problems
         files += stored
     unknown = []
@@ -1118,7 +847,7 @@ def verify(
                 path = shlex.quote(str(file.root.path(file.place)))
                 fix = f"rm {path}; sparkbook weights fetch {recipe.id}"
                 findings.append(
-                    _finding("HUB010", f"{file.name} of {file.repo} is damaged.", problem, fix)
+                    HUB["HUB010"].finding(f"{file.name} of {file.repo} is damaged.", problem, fix)
                 )
             elif len(file.stated) not in _DIGITS:
                 unknown.append(file.name)
@@ -1152,7 +881,7 @@ def _stored(one: Checkpoint, store: Path, recipe: str) -> tuple[list[_Stored], l
     commit = snapshot(store, one.repo, one.revision)
     if not at.root.root.is_dir() or not (at.local or commit):
         missing = f"{one.repo} is not in the store."
-        return [], [_finding("HUB015", missing, str(store), fetch_again)]
+        return [], [HUB["HUB015"].finding(missing, str(store), fetch_again)]
     folder = "" if at.local else at.inside(f"snapshots/{commit.name if commit else ''}")
     names = [name for name in at.root.files(folder) if not name.startswith(".")]
     stored, gone, findings = [], [], []
@@ -1163,7 +892,7 @@ def _stored(one: Checkpoint, store: Path, recipe: str) -> tuple[list[_Stored], l
             blob = None if at.local else _blob(at, name, target)
             if blob is None:
                 text = f"{name!a} of {one.repo} is a link out of the store to {target!a}."
-                findings.append(_finding("HUB016", text, fix=f"Remove it, then {fetch_again}"))
+                findings.append(HUB["HUB016"].finding(text, fix=f"Remove it, then {fetch_again}"))
                 continue
             place, stated = at.inside(f"blobs/{blob}"), blob
         size = at.root.size(place)
@@ -1179,7 +908,7 @@ def _stored(one: Checkpoint, store: Path, recipe: str) -> tuple[list[_Stored], l
     where = str(at.root.path(folder) if folder else at.root.root)
     for name in sorted(set(gone)):
         text = f"{name} of {one.repo} is missing."
-        findings.append(_finding("HUB015", text, where, fetch_again))
+        findings.append(HUB["HUB015"].finding(text, where, fetch_again))
     return stored, findings
 
 
@@ -1238,7 +967,7 @@ class Prunable:
             try:
                 root.remove(name)
             except PermissionError as error:
-                raise _fail("HUB014", f"{error.filename} can't be removed.", str(error)) from None
+                raise fail("HUB014", f"{error.filename} can't be removed.", str(error)) from None
 
 
 def prune(recipes: Sequence[Recipe], store: Path | None = None) -> Prunable:

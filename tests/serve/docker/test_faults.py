@@ -9,7 +9,7 @@ import time
 import pytest
 from sparkbook.serve import docker_engine, faults
 from sparkbook.serve.docker_engine import start
-from sparkbook.serve.faults import DockerFault
+from sparkbook.serve.faults import ServeFault
 from sparkbook.serve.ready import NotReady
 from sparkbook.serve.stack import given
 
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.docker
 
 
 def refused(host, launch, code, **more):
-    with pytest.raises(DockerFault) as told:
+    with pytest.raises(ServeFault) as told:
         start(given(launch, "victim"), host=host, **more)
     assert told.value.finding.rule == code, told.value
     return told.value.finding
@@ -209,10 +209,10 @@ def test_engine_stopped_under_us_and_restarted(engine, host, answering):
     begin = time.monotonic()
     server = start(given(answering(), "victim"), host=host, watch=False)
     engine.stop_daemon()
-    with pytest.raises(DockerFault) as told:
+    with pytest.raises(ServeFault) as told:
         _ = server.running
     assert told.value.finding.rule in ("DOCK101", "DOCK116")
-    with pytest.raises(DockerFault):
+    with pytest.raises(ServeFault):
         docker_engine.reach()
     engine.start_daemon()
     found = docker_engine.find(host, "victim")
@@ -227,7 +227,7 @@ def test_engine_stopped_under_us_and_restarted(engine, host, answering):
 
 def test_engine_stopped_while_waiting(engine, host, shell):
     threading.Timer(1, engine.stop_daemon).start()
-    with pytest.raises(DockerFault, match=r"DOCK1(01|16)(?s:.*)sparkbook stop victim"):
+    with pytest.raises(ServeFault, match=r"DOCK1(01|16)(?s:.*)sparkbook stop victim"):
         start(given(shell("sleep 60"), "victim"), host=host, watch=False)
     engine.start_daemon()
     for found in docker_engine.find(host):

@@ -17,7 +17,7 @@ from sparkbook import lock, logs, recipes
 from sparkbook.recipes.schema import Image
 from sparkbook.serve import docker_engine, embedded, launcher, paths, running
 from sparkbook.serve.docker_engine import start
-from sparkbook.serve.faults import DockerFault
+from sparkbook.serve.faults import ServeFault
 from sparkbook.serve.identity import Stranger
 from sparkbook.serve.ready import NotReady
 from sparkbook.serve.stack import UNGUARDED, Choices, given
@@ -181,11 +181,9 @@ def test_the_whole_life_of_a_real_server(engine, host, real, monkeypatch, tmp_pa
 
 def test_another_stack_on_the_port_is_named_and_can_be_replaced(host, answering):
     first = start(given(answering(), "first"), host=host, watch=False)
-    with pytest.raises(
-        DockerFault, match=r"DOCK104(?s:.*)first is up on port 8000(?s:.*)--replace"
-    ):
+    with pytest.raises(ServeFault, match=r"DOCK104(?s:.*)first is up on port 8000(?s:.*)--replace"):
         start(given(answering(), "second"), host=host, watch=False)
-    with pytest.raises(DockerFault, match=r"DOCK10\d(?s:.*)another configuration"):
+    with pytest.raises(ServeFault, match=r"DOCK10\d(?s:.*)another configuration"):
         start(given(answering("no-tools"), "first"), host=host, watch=False)
     second = start(given(answering(), "second"), host=host, watch=False, replace=True)
     assert [found.name for found in docker_engine.find(host)] == ["second"]
@@ -254,7 +252,7 @@ def test_each_container_keeps_the_key_that_it_was_started_with(host, answering, 
     monkeypatch.delenv("VLLM_API_KEY")
     assert [server.key_file.read_text() for server in servers] == ["key-1", "key-2"]
     assert {server.state for server in running.status(host)} == {"ready"}
-    with pytest.raises(DockerFault):  # a loser leaves the winner's key
+    with pytest.raises(ServeFault):  # a loser leaves the winner's key
         monkeypatch.setenv("VLLM_API_KEY", "key-3")
         start(given(answering("no-tools"), "server-1"), host=host, watch=False)
     assert servers[0].key_file.read_text() == "key-1"
@@ -294,14 +292,14 @@ def test_watchdog_stops_a_start_that_eats_the_host(host, answering, monkeypatch)
         act, lambda: next(samples), Limits(6 << 30), every_s=0.05
     )
     monkeypatch.setattr(docker_engine.watchdog, "guard", made)
-    with pytest.raises(DockerFault) as told:
+    with pytest.raises(ServeFault) as told:
         start(given(answering("hangs"), "greedy"), host=host)
     assert told.value.finding.rule == "DOCK401" and told.value.finding.kind == "host-freeze"
     assert docker_engine.find(host) == []
 
 
 def test_nothing_is_started_on_a_full_host(host, answering):
-    with pytest.raises(DockerFault, match="DOCK403"):
+    with pytest.raises(ServeFault, match="DOCK403"):
         start(given(answering(), "late"), host=host, floor=1 << 60)
 
 
@@ -363,9 +361,9 @@ def test_pull_with_progress_by_digest(host, registry):
     assert any("0 of 1 layers" in line and " MiB of 39.17 MiB" in line for line in said)
     assert said[-1].startswith("1 of 1 layers") and said[-1].endswith(digest)
     assert docker_engine.image_present(host.client, f"{name}@{digest}")
-    with pytest.raises(DockerFault, match="DOCK106"):
+    with pytest.raises(ServeFault, match="DOCK106"):
         docker_engine.pull(host.client, f"{name}:nope")
-    with pytest.raises(DockerFault, match="DOCK106"):
+    with pytest.raises(ServeFault, match="DOCK106"):
         docker_engine.pull(host.client, f"{name}@sha256:{'0' * 64}")
 
 
@@ -470,7 +468,7 @@ def test_gpus_are_handed_over(engine, host, answering, hook):
         assert f"NVIDIA_VISIBLE_DEVICES={given_to_it}".encode() in environment.split(b"\0")
         server.stop()
     hook("echo no driver answers >&2; exit 1")
-    with pytest.raises(DockerFault, match=r"DOCK115(?s:.*)no driver answers"):
+    with pytest.raises(ServeFault, match=r"DOCK115(?s:.*)no driver answers"):
         start(given(answering(gpus="all"), "gpu"), host=host, watch=False)
 
 
@@ -526,7 +524,7 @@ def test_a_server_on_another_host(other_host, answering):
         try:
             host = docker_engine.reach(other_host)
             break
-        except DockerFault:
+        except ServeFault:
             if time.monotonic() > deadline:
                 raise
             time.sleep(0.1)
@@ -545,9 +543,9 @@ def test_a_server_on_another_host(other_host, answering):
 
 def test_a_host_that_can_not_be_reached(other_host):
     port = other_host.rsplit(":", 1)[1]
-    with pytest.raises(DockerFault, match="DOCK117"):
+    with pytest.raises(ServeFault, match="DOCK117"):
         docker_engine.reach(f"ssh://nobody@127.0.0.1:{port}")  # the key is root's
-    with pytest.raises(DockerFault, match="DOCK117"):
+    with pytest.raises(ServeFault, match="DOCK117"):
         docker_engine.reach("ssh://127.0.0.1:1")
-    with pytest.raises(DockerFault, match="is not ssh://"):
+    with pytest.raises(ServeFault, match="is not ssh://"):
         docker_engine.reach("ssh://-oProxyCommand=x")

@@ -8,8 +8,11 @@ from collections.abc import Iterator
 
 from sparkbook import releases
 from sparkbook.lint.case import Case
-from sparkbook.lint.rule import Hit, rule
+from sparkbook.lint.family import family
 from sparkbook.recipes.launch import is_secret
+from sparkbook.rules import Hit
+
+ENV = family("ENV", "environment variables")
 
 ENVS = "vLLM's envs.py, read out of each release"
 SUCCESSORS = {
@@ -47,15 +50,15 @@ def strangers(case: Case) -> Iterator[str]:
             yield name
 
 
-@rule(
+@ENV.rule(
     "ENV101",
     "unknown-variable",
     "warning",
     source=ENVS,
     release="0.32.0",
     versioned=True,
-    bad="VLLM_LOGGING_LEVL=DEBUG vllm serve ORG/MODEL",
-    good="VLLM_LOGGING_LEVEL=DEBUG vllm serve ORG/MODEL",
+    fails="VLLM_LOGGING_LEVL=DEBUG vllm serve ORG/MODEL",
+    passes="VLLM_LOGGING_LEVEL=DEBUG vllm serve ORG/MODEL",
 )
 def unknown_variable(case: Case) -> Iterator[Hit]:
     """A `VLLM_` variable that no release has. vLLM starts, says "Unknown vLLM environment variable
@@ -66,13 +69,13 @@ def unknown_variable(case: Case) -> Iterator[Hit]:
             close = difflib.get_close_matches(name, list(case.release.envs), n=1, cutoff=0.85)
             fork = f", unless {case.info.fork} reads it" if case.info and case.info.fork else ""
             yield Hit(
-                f"{name} is no variable of vLLM's{fork}: it has no effect",
+                f"{name} is no variable of vLLM's{fork}: it has no effect.",
                 name,
-                f"did you mean {close[0]}?" if close else "take it out",
+                f"Write {close[0]}." if close else "Take it out.",
             )
 
 
-@rule(
+@ENV.rule(
     "ENV102",
     "removed-variable",
     "warning",
@@ -83,8 +86,8 @@ def unknown_variable(case: Case) -> Iterator[Hit]:
     ),
     release="0.32.0",
     versioned=True,
-    bad="VLLM_ATTENTION_BACKEND=FLASHINFER vllm serve ORG/MODEL",
-    good="vllm serve ORG/MODEL --attention-backend FLASHINFER",
+    fails="VLLM_ATTENTION_BACKEND=FLASHINFER vllm serve ORG/MODEL",
+    passes="vllm serve ORG/MODEL --attention-backend FLASHINFER",
 )
 def removed_variable(case: Case) -> Iterator[Hit]:
     """A variable that older releases read, or that another build reads, and that this release
@@ -98,19 +101,19 @@ def removed_variable(case: Case) -> Iterator[Hit]:
         ]
         if older or (name in SUCCESSORS and not spans):
             when = (
-                f"went away after {older[-1]}"
+                f"was removed after {older[-1]}"
                 if older
                 else f"is in no release from {releases.known()[0]} on"
             )
-            fix = f"use {SUCCESSORS[name]}" if name in SUCCESSORS else "take it out"
+            fix = f"Use {SUCCESSORS[name]}." if name in SUCCESSORS else "Take it out."
             yield Hit(
-                f"{name} {when}, so it has no effect",
+                f"{name} {when}, so it has no effect.",
                 f"{name}={case.line.env[name] or ''}".rstrip("="),
                 fix,
             )
 
 
-@rule(
+@ENV.rule(
     "ENV103",
     "variable-too-new",
     "warning",
@@ -118,8 +121,8 @@ def removed_variable(case: Case) -> Iterator[Hit]:
     source=ENVS,
     release="0.17.0",
     versioned=True,
-    bad="VLLM_MEMORY_PROFILER_ESTIMATE_CUDAGRAPHS=0 vllm serve ORG/MODEL",
-    good="VLLM_USE_DEEP_GEMM=0 vllm serve ORG/MODEL",
+    fails="VLLM_MEMORY_PROFILER_ESTIMATE_CUDAGRAPHS=0 vllm serve ORG/MODEL",
+    passes="VLLM_USE_DEEP_GEMM=0 vllm serve ORG/MODEL",
 )
 def variable_too_new(case: Case) -> Iterator[Hit]:
     """A variable that only later releases read; in this one it has no effect."""
@@ -131,19 +134,19 @@ def variable_too_new(case: Case) -> Iterator[Hit]:
         ]
         if later:
             yield Hit(
-                f"{name} came with {later[0]}, so it has no effect",
+                f"{name} came with {later[0]}, so it has no effect.",
                 name,
-                f"take an image with vLLM {later[0]} or later",
+                f"Take an image with vLLM {later[0]} or later.",
             )
 
 
-@rule(
+@ENV.rule(
     "ENV104",
     "secret-on-the-line",
     "warning",
     source="Docker: environment variables are shown by docker inspect",
-    bad="docker run --gpus all -e HF_TOKEN=hf_abc vllm/vllm-openai:v0.28.0 ORG/MODEL",
-    good="docker run --gpus all -e HF_TOKEN vllm/vllm-openai:v0.28.0 ORG/MODEL",
+    fails="docker run --gpus all -e HF_TOKEN=hf_abc vllm/vllm-openai:v0.28.0 ORG/MODEL",
+    passes="docker run --gpus all -e HF_TOKEN vllm/vllm-openai:v0.28.0 ORG/MODEL",
 )
 def secret(case: Case) -> Iterator[Hit]:
     """A token, key or password written out. It ends up in the shell's history, in `docker inspect`
@@ -154,9 +157,9 @@ def secret(case: Case) -> Iterator[Hit]:
     for name, value in case.line.env.items():
         if is_secret(name) and value and "$" not in value:
             yield Hit(
-                f"{name} is written out on the line",
+                f"{name} is written out on the line.",
                 f"{name}=…",
-                f"export {name} first, and write -e {name} without a value",
+                f"Export {name} first, and write -e {name} without a value.",
             )
     if (
         "api-key" in case.options
@@ -164,19 +167,19 @@ def secret(case: Case) -> Iterator[Hit]:
         and case.options["api-key"].value
     ):
         yield Hit(
-            "the API key is written out on the line",
+            "The API key is written out on the line.",
             "--api-key …",
-            "export VLLM_API_KEY and pass it on",
+            "Export VLLM_API_KEY and pass it on.",
         )
 
 
-@rule(
+@ENV.rule(
     "ENV105",
     "variable-of-another-framework",
     "info",
     source="the frameworks' own documentation",
-    bad="SGLANG_ENABLE_JIT=1 vllm serve ORG/MODEL",
-    good="HF_HOME=/models vllm serve ORG/MODEL",
+    fails="SGLANG_ENABLE_JIT=1 vllm serve ORG/MODEL",
+    passes="HF_HOME=/models vllm serve ORG/MODEL",
 )
 def foreign_variable(case: Case) -> Iterator[Hit]:
     """A variable that another server reads and vLLM does not: the line was probably carried over,
@@ -185,18 +188,18 @@ def foreign_variable(case: Case) -> Iterator[Hit]:
     for name in case.line.env:
         for pattern, whose in _FOREIGN.items():
             if re.fullmatch(pattern, name):
-                yield Hit(f"{name} is read by {whose}, not by vLLM", name, "take it out")
+                yield Hit(f"{name} is read by {whose}, not by vLLM.", name, "Take it out.")
 
 
-@rule(
+@ENV.rule(
     "ENV106",
     "variables-are-checked",
     "error",
     source=ENVS,
     release="0.32.0",
     versioned=True,
-    bad="VLLM_FP8_MOE_BACKEND=marlin vllm serve ORG/MODEL --fail-on-environ-validation",
-    good="VLLM_USE_DEEP_GEMM=0 vllm serve ORG/MODEL --fail-on-environ-validation",
+    fails="VLLM_FP8_MOE_BACKEND=marlin vllm serve ORG/MODEL --fail-on-environ-validation",
+    passes="VLLM_USE_DEEP_GEMM=0 vllm serve ORG/MODEL --fail-on-environ-validation",
 )
 def checked(case: Case) -> Iterator[Hit]:
     """With `--fail-on-environ-validation` an unknown `VLLM_` variable is no longer a warning: the
@@ -205,20 +208,20 @@ def checked(case: Case) -> Iterator[Hit]:
     if case.on("fail-on-environ-validation"):
         for name in strangers(case):
             yield Hit(
-                f"--fail-on-environ-validation refuses {name}, which this release does not know",
+                f"--fail-on-environ-validation refuses {name}, which this release does not know.",
                 name,
-                f"take {name} out",
+                f"Take {name} out.",
             )
 
 
-@rule(
+@ENV.rule(
     "ENV107",
     "harmony-offline",
     "warning",
     kind="offline-assets",
     source="dgx-spark-playbooks issue 17, https://github.com/NVIDIA/dgx-spark-playbooks/issues/17",
-    bad="HF_HUB_OFFLINE=1 vllm serve openai/gpt-oss-20b",
-    good="HF_HUB_OFFLINE=1 TIKTOKEN_ENCODINGS_BASE=/models/tiktoken vllm serve openai/gpt-oss-20b",
+    fails="HF_HUB_OFFLINE=1 vllm serve openai/gpt-oss-20b",
+    passes="HF_HUB_OFFLINE=1 TIKTOKEN_ENCODINGS_BASE=/models/tiktoken vllm serve openai/gpt-oss-20b",
 )
 def harmony_offline(case: Case) -> Iterator[Hit]:
     """gpt-oss needs the Harmony vocabulary, which its library downloads at run time and not through
@@ -234,19 +237,19 @@ def harmony_offline(case: Case) -> Iterator[Hit]:
         and not staged
     ):
         yield Hit(
-            "gpt-oss downloads its Harmony vocabulary at run time, which offline it cannot",
+            "gpt-oss downloads its Harmony vocabulary at run time, which offline it cannot.",
             "HF_HUB_OFFLINE=1",
-            "fetch o200k_base.tiktoken first and set TIKTOKEN_ENCODINGS_BASE to its folder",
+            "Fetch o200k_base.tiktoken first and set TIKTOKEN_ENCODINGS_BASE to its folder.",
         )
 
 
-@rule(
+@ENV.rule(
     "ENV108",
     "devices-that-are-not-there",
     "warning",
     source="a DGX Spark has one GPU, number 0",
-    bad="CUDA_VISIBLE_DEVICES=0,1 vllm serve ORG/MODEL",
-    good="CUDA_VISIBLE_DEVICES=0 vllm serve ORG/MODEL",
+    fails="CUDA_VISIBLE_DEVICES=0,1 vllm serve ORG/MODEL",
+    passes="CUDA_VISIBLE_DEVICES=0 vllm serve ORG/MODEL",
 )
 def devices(case: Case) -> Iterator[Hit]:
     """A Spark has one GPU. A second number in CUDA_VISIBLE_DEVICES, or none at all, hides it or
@@ -255,7 +258,7 @@ def devices(case: Case) -> Iterator[Hit]:
     value = case.line.env.get("CUDA_VISIBLE_DEVICES")
     if case.spark and value is not None and re.fullmatch(r"[\d,]+|-1", value) and value != "0":
         yield Hit(
-            f"CUDA_VISIBLE_DEVICES={value} names a GPU that a Spark does not have",
+            f"CUDA_VISIBLE_DEVICES={value} names a GPU that a Spark does not have.",
             f"CUDA_VISIBLE_DEVICES={value}",
-            "leave it out",
+            "Leave it out.",
         )

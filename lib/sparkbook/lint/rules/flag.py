@@ -8,7 +8,10 @@ from collections.abc import Iterator
 from sparkbook import releases
 from sparkbook.lint.arguments import Given, problem
 from sparkbook.lint.case import Case
-from sparkbook.lint.rule import Hit, rule
+from sparkbook.lint.family import family
+from sparkbook.rules import Hit
+
+FLAG = family("FLAG", "options of vllm serve")
 
 TABLE = "vLLM's own argument parser, read out of each release"
 
@@ -98,15 +101,15 @@ def _ambiguous(case: Case, name: str) -> list[str]:
     return [option for option in case.release.options if option.startswith(name)]
 
 
-@rule(
+@FLAG.rule(
     "FLAG101",
     "unknown-option",
     "error",
     source=TABLE,
     release="0.32.0",
     versioned=True,
-    bad="vllm serve ORG/MODEL --max-model-length 65536",
-    good="vllm serve ORG/MODEL --max_model_len 65536",
+    fails="vllm serve ORG/MODEL --max-model-length 65536",
+    passes="vllm serve ORG/MODEL --max_model_len 65536",
 )
 def unknown_option(case: Case) -> Iterator[Hit]:
     """An option that no release of vLLM has: `vllm serve` prints `unrecognized arguments` and ends
@@ -129,12 +132,12 @@ def unknown_option(case: Case) -> Iterator[Hit]:
             *(f"no-{o.name}" for o in case.release.options.values() if o.negatable),
         ]
         close = difflib.get_close_matches(given.name, spellings, n=1, cutoff=0.75)
-        hint = f"did you mean --{close[0]}?" if close else "take it out"
+        hint = f"Write --{close[0]}." if close else "Take it out."
         edits = case.rename(given, close[0]) if close and not given.key else ()
-        yield Hit(f"--{given.name} is no option of vllm serve", given.shown, hint, edits=edits)
+        yield Hit(f"--{given.name} is no option of vllm serve.", given.shown, hint, edits=edits)
 
 
-@rule(
+@FLAG.rule(
     "FLAG102",
     "removed-option",
     "error",
@@ -145,8 +148,8 @@ def unknown_option(case: Case) -> Iterator[Hit]:
     ),
     release="0.32.0",
     versioned=True,
-    bad="vllm serve ORG/MODEL --speculative-disable-by-batch-size 32",
-    good="vllm serve ORG/MODEL --max-num-seqs 4",
+    fails="vllm serve ORG/MODEL --speculative-disable-by-batch-size 32",
+    passes="vllm serve ORG/MODEL --max-num-seqs 4",
 )
 def removed_option(case: Case) -> Iterator[Hit]:
     """An option that older releases had, or that guides still teach, and that this release no
@@ -171,14 +174,14 @@ def removed_option(case: Case) -> Iterator[Hit]:
             given.name, "see what the release offers: sparkbook releases show"
         )
         yield Hit(
-            f"--{given.name} {when}",
+            f"--{given.name} {when}.",
             given.shown,
-            f"take it out; in its place: {successor}",
+            f"Take it out; in its place: {successor}.",
             edits=case.drop(given),
         )
 
 
-@rule(
+@FLAG.rule(
     "FLAG103",
     "option-too-new",
     "error",
@@ -186,8 +189,8 @@ def removed_option(case: Case) -> Iterator[Hit]:
     source=TABLE,
     release="0.19.0",
     versioned=True,
-    bad="vllm serve ORG/MODEL --spec-method mtp",
-    good="vllm serve ORG/MODEL --max-num-seqs 4",
+    fails="vllm serve ORG/MODEL --spec-method mtp",
+    passes="vllm serve ORG/MODEL --max-num-seqs 4",
 )
 def option_too_new(case: Case) -> Iterator[Hit]:
     """An option that only later releases have: the image is too old for the line."""
@@ -199,21 +202,21 @@ def option_too_new(case: Case) -> Iterator[Hit]:
         ]
         if later:
             yield Hit(
-                f"--{given.name} came with {later[0]}",
+                f"--{given.name} came with {later[0]}.",
                 given.shown,
-                f"take an image with vLLM {later[0]} or later, or leave it out",
+                f"Take an image with vLLM {later[0]} or later, or leave it out.",
             )
 
 
-@rule(
+@FLAG.rule(
     "FLAG104",
     "wrong-choice",
     "error",
     source=TABLE,
     release="0.32.0",
     versioned=True,
-    bad="vllm serve ORG/MODEL --kv-cache-dtype fp7",
-    good="vllm serve ORG/MODEL --kv-cache-dtype fp8",
+    fails="vllm serve ORG/MODEL --kv-cache-dtype fp7",
+    passes="vllm serve ORG/MODEL --kv-cache-dtype fp8",
 )
 def wrong_choice(case: Case) -> Iterator[Hit]:
     """A value that is not among those that this release accepts: the parser refuses it at once.
@@ -232,23 +235,23 @@ def wrong_choice(case: Case) -> Iterator[Hit]:
                 if text in (life.value.get("choices") or [])
             ]
             hint = (
-                f"{text} came with {since[0]}"
+                f"Take an image with vLLM {since[0]} or later, which has {text}."
                 if since and not releases.at_least(case.version, since[0])
                 else None
             )
-            hint = hint or (f"did you mean {close[0]}?" if close else "choose one of them")
-            yield Hit(wrong[1], given.shown, hint)
+            hint = hint or (f"Write {close[0]}." if close else "Choose one of them.")
+            yield Hit(f"{wrong[1]}.", given.shown, hint)
 
 
-@rule(
+@FLAG.rule(
     "FLAG105",
     "wrong-type",
     "error",
     source=TABLE,
     release="0.32.0",
     versioned=True,
-    bad="vllm serve ORG/MODEL --max-num-seqs four",
-    good="vllm serve ORG/MODEL --max-model-len 64k",
+    fails="vllm serve ORG/MODEL --max-num-seqs four",
+    passes="vllm serve ORG/MODEL --max-model-len 64k",
 )
 def wrong_type(case: Case) -> Iterator[Hit]:
     """A value that cannot be read: a word where a number belongs, or JSON that is broken (often
@@ -258,22 +261,22 @@ def wrong_type(case: Case) -> Iterator[Hit]:
         if given.option and (wrong := problem(given, given.option)) and wrong[0] == "type":
             json = given.option.type.startswith(("json", "object"))
             fix = (
-                "put the JSON in single quotes, its names in double ones"
+                "Put the JSON in single quotes, its names in double ones."
                 if json
-                else "write the number"
+                else "Write the number."
             )
-            yield Hit(wrong[1], given.shown, fix, kind="launcher-quoting" if json else None)
+            yield Hit(f"{wrong[1]}.", given.shown, fix, kind="launcher-quoting" if json else None)
 
 
-@rule(
+@FLAG.rule(
     "FLAG106",
     "value-missing-or-needless",
     "error",
     source=TABLE,
     release="0.32.0",
     versioned=True,
-    bad="vllm serve ORG/MODEL --max-model-len --port 8000",
-    good="vllm serve ORG/MODEL --enable-prefix-caching --port 8000",
+    fails="vllm serve ORG/MODEL --max-model-len --port 8000",
+    passes="vllm serve ORG/MODEL --enable-prefix-caching --port 8000",
 )
 def value_count(case: Case) -> Iterator[Hit]:
     """An option without the value that it needs, or a switch with one
@@ -282,23 +285,23 @@ def value_count(case: Case) -> Iterator[Hit]:
     for given in case.args.options:
         if given.option and (wrong := problem(given, given.option)) and wrong[0] == "count":
             yield Hit(
-                wrong[1],
+                f"{wrong[1]}.",
                 given.shown,
                 (
-                    "give it alone; --no-NAME switches it off"
+                    "Give it alone; --no-NAME switches it off."
                     if given.values
-                    else "write the value after it"
+                    else "Write the value after it."
                 ),
             )
 
 
-@rule(
+@FLAG.rule(
     "FLAG107",
     "given-twice",
     "warning",
     source=TABLE,
-    bad="vllm serve ORG/MODEL --max-num-seqs 4 --max-num-seqs 8",
-    good="vllm serve ORG/MODEL --max-num-seqs 8",
+    fails="vllm serve ORG/MODEL --max-num-seqs 4 --max-num-seqs 8",
+    passes="vllm serve ORG/MODEL --max-num-seqs 8",
 )
 def given_twice(case: Case) -> Iterator[Hit]:
     """An option given twice. The last one counts, without an error, so an edit of the first changes
@@ -311,23 +314,23 @@ def given_twice(case: Case) -> Iterator[Hit]:
         name = given.option.name
         if name in seen and seen[name].negated == given.negated:
             yield Hit(
-                f"--{name} is given twice; the last one counts",
+                f"--{name} is given twice; the last one counts.",
                 f"{seen[name].shown} … {given.shown}",
-                f"keep one: {given.shown}",
+                f"Keep one: {given.shown}.",
                 edits=case.drop(seen[name]),
             )
         seen[name] = given
 
 
-@rule(
+@FLAG.rule(
     "FLAG108",
     "deprecated-option",
     "warning",
     source=TABLE,
     release="0.32.0",
     versioned=True,
-    bad="vllm serve ORG/MODEL --disable-cascade-attn",
-    good="vllm serve ORG/MODEL --enforce-eager",
+    fails="vllm serve ORG/MODEL --disable-cascade-attn",
+    passes="vllm serve ORG/MODEL --enforce-eager",
 )
 def deprecated_option(case: Case) -> Iterator[Hit]:
     """An option that vLLM itself calls deprecated in this release: it still parses, and a later
@@ -336,21 +339,21 @@ def deprecated_option(case: Case) -> Iterator[Hit]:
     for given in case.args.options:
         if given.option and given.option.deprecated:
             yield Hit(
-                f"--{given.option.name} is deprecated: {given.option.deprecated}",
+                f"--{given.option.name} is deprecated: {given.option.deprecated.rstrip('.')}.",
                 given.shown,
-                "leave it out",
+                "Leave it out.",
             )
 
 
-@rule(
+@FLAG.rule(
     "FLAG109",
     "equals-default",
     "info",
     source=TABLE,
     release="0.32.0",
     versioned=True,
-    bad="vllm serve ORG/MODEL --port 8000",
-    good="vllm serve ORG/MODEL --port 8080",
+    fails="vllm serve ORG/MODEL --port 8000",
+    passes="vllm serve ORG/MODEL --port 8080",
 )
 def equals_default(case: Case) -> Iterator[Hit]:
     """A value that is the default of this release anyway. It does no harm, and pins the value
@@ -372,9 +375,9 @@ def equals_default(case: Case) -> Iterator[Hit]:
         )
         if same:
             yield Hit(
-                f"{given.shown} is the default",
+                f"{given.shown} is the default.",
                 given.shown,
-                "leave it out, unless it is meant to outlive a new default",
+                "Leave it out, unless it is meant to outlive a new default.",
             )
 
 
@@ -382,14 +385,14 @@ def _text(value: object) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
-@rule(
+@FLAG.rule(
     "FLAG110",
     "chunked-prefill-is-on",
     "info",
     kind="default-changed",
     source="vLLM on DGX Spark, https://vlaicu.io/posts/dgx-vllm/, and vLLM's engine arguments",
-    bad="vllm serve ORG/MODEL --enable-chunked-prefill",
-    good="vllm serve ORG/MODEL --no-enable-chunked-prefill",
+    fails="vllm serve ORG/MODEL --enable-chunked-prefill",
+    passes="vllm serve ORG/MODEL --no-enable-chunked-prefill",
 )
 def chunked_prefill(case: Case) -> Iterator[Hit]:
     """`--enable-chunked-prefill` says nothing new: chunked prefill is on by default, so leaving the
@@ -401,40 +404,40 @@ def chunked_prefill(case: Case) -> Iterator[Hit]:
     """
     if case.on("enable-chunked-prefill"):
         yield Hit(
-            "chunked prefill is on by default; leaving --enable-chunked-prefill out would not"
-            " switch it off",
+            "Chunked prefill is on by default; leaving --enable-chunked-prefill out would not"
+            " switch it off.",
             case.shown("enable-chunked-prefill"),
-            "to switch it off write --no-enable-chunked-prefill, and measure both",
+            "Write --no-enable-chunked-prefill to switch it off, and measure both.",
         )
 
 
-@rule(
+@FLAG.rule(
     "FLAG111",
     "extra-words",
     "error",
     source=TABLE,
-    bad="vllm serve ORG/MODEL and more --port 8080",
-    good="vllm serve ORG/MODEL --port 8080",
+    fails="vllm serve ORG/MODEL and more --port 8080",
+    passes="vllm serve ORG/MODEL --port 8080",
 )
 def extra_words(case: Case) -> Iterator[Hit]:
     """Words that belong to no option: `vllm serve` takes one model and refuses the rest."""
     if case.args.extra:
         words = " ".join(word.shown for word in case.args.extra)
         yield Hit(
-            f"'{words}' belongs to no option",
+            f"'{words}' belongs to no option.",
             words,
-            "take it out, or quote a value that holds blanks",
+            "Take it out, or quote a value that holds blanks.",
         )
 
 
-@rule(
+@FLAG.rule(
     "FLAG112",
     "on-and-off",
     "warning",
     kind="flag-conflict",
     source=TABLE,
-    bad="vllm serve ORG/MODEL --enable-prefix-caching --no-enable-prefix-caching",
-    good="vllm serve ORG/MODEL --no-enable-prefix-caching",
+    fails="vllm serve ORG/MODEL --enable-prefix-caching --no-enable-prefix-caching",
+    passes="vllm serve ORG/MODEL --no-enable-prefix-caching",
 )
 def on_and_off(case: Case) -> Iterator[Hit]:
     """A switch and its `--no-` form on one line. The last one counts."""
@@ -444,15 +447,15 @@ def on_and_off(case: Case) -> Iterator[Hit]:
             other = seen.get(given.option.name)
             if other and other.negated != given.negated:
                 yield Hit(
-                    f"{other.shown} and {given.shown} contradict each other; the last one counts",
+                    f"{other.shown} and {given.shown} contradict each other; the last one counts.",
                     f"{other.shown} … {given.shown}",
-                    f"keep {given.shown}",
+                    f"Keep {given.shown}.",
                     edits=case.drop(other),
                 )
             seen[given.option.name] = given
 
 
-@rule(
+@FLAG.rule(
     "FLAG113",
     "mamba-block-size-without-prefix-cache",
     "error",
@@ -461,8 +464,8 @@ def on_and_off(case: Case) -> Iterator[Hit]:
         "AEON-7 issue 12,"
         " https://github.com/AEON-7/Qwen3.6-27B-AEON-Ultimate-Uncensored-DFlash/issues/12"
     ),
-    bad="vllm serve ORG/MODEL --no-enable-prefix-caching --mamba-block-size 256",
-    good="vllm serve ORG/MODEL --mamba-block-size 256",
+    fails="vllm serve ORG/MODEL --no-enable-prefix-caching --mamba-block-size 256",
+    passes="vllm serve ORG/MODEL --mamba-block-size 256",
 )
 def mamba_block_size(case: Case) -> Iterator[Hit]:
     """`--mamba-block-size` only works with prefix caching; with it switched off the engine refuses
@@ -471,21 +474,21 @@ def mamba_block_size(case: Case) -> Iterator[Hit]:
     if "mamba-block-size" in case.options and case.off("enable-prefix-caching"):
         yield Hit(
             "--mamba-block-size needs prefix caching, which --no-enable-prefix-caching"
-            " switches off",
+            " switches off.",
             case.shown("mamba-block-size"),
-            "drop one of the two",
+            "Drop one of the two.",
             edits=case.drop(case.options["mamba-block-size"]),
         )
 
 
-@rule(
+@FLAG.rule(
     "FLAG114",
     "option-of-another-program",
     "error",
     kind="launcher-quoting",
     source=TABLE,
-    bad="docker run vllm/vllm-openai:v0.28.0 ORG/MODEL --gpus all",
-    good="docker run --gpus all vllm/vllm-openai:v0.28.0 ORG/MODEL",
+    fails="docker run vllm/vllm-openai:v0.28.0 ORG/MODEL --gpus all",
+    passes="docker run --gpus all vllm/vllm-openai:v0.28.0 ORG/MODEL",
 )
 def foreign_option(case: Case) -> Iterator[Hit]:
     """An option of docker, llama.cpp, SGLang or a launcher's script among the arguments of
@@ -494,21 +497,21 @@ def foreign_option(case: Case) -> Iterator[Hit]:
     for given in unknown(case):
         if given.name in FOREIGN and not releases.presence("options", given.name):
             yield Hit(
-                f"--{given.name} is an option of {FOREIGN[given.name]}",
+                f"--{given.name} is an option of {FOREIGN[given.name]}.",
                 given.shown,
-                "move it, or take it out",
+                "Move it, or take it out.",
             )
 
 
-@rule(
+@FLAG.rule(
     "FLAG115",
     "ambiguous-or-short",
     "error",
     source=TABLE,
     release="0.32.0",
     versioned=True,
-    bad="vllm serve ORG/MODEL --max 4",
-    good="vllm serve ORG/MODEL -tp 1",
+    fails="vllm serve ORG/MODEL --max 4",
+    passes="vllm serve ORG/MODEL -tp 1",
 )
 def ambiguous_option(case: Case) -> Iterator[Hit]:
     """A beginning that several options have in common, or a short option that does not exist: the
@@ -518,9 +521,9 @@ def ambiguous_option(case: Case) -> Iterator[Hit]:
         many = _ambiguous(case, given.name)
         if not given.word.text.startswith("--"):
             yield Hit(
-                f"{given.word.shown} is no short option of vllm serve",
+                f"{given.word.shown} is no short option of vllm serve.",
                 given.shown,
-                "write the long name",
+                "Write the long name.",
             )
         elif (
             given.name
@@ -530,39 +533,39 @@ def ambiguous_option(case: Case) -> Iterator[Hit]:
             and not releases.presence("options", given.name)
         ):
             yield Hit(
-                f"--{given.name} could be {', '.join(f'--{name}' for name in many[:3])}",
+                f"--{given.name} could be {', '.join(f'--{name}' for name in many[:3])}.",
                 given.shown,
-                "write the whole name",
+                "Write the whole name.",
             )
 
 
-@rule(
+@FLAG.rule(
     "FLAG116",
     "no-model",
     "warning",
     source="vLLM's model config: the default is Qwen/Qwen3-0.6B",
-    bad="vllm serve --port 8080",
-    good="vllm serve ORG/MODEL --port 8080",
+    fails="vllm serve --port 8080",
+    passes="vllm serve ORG/MODEL --port 8080",
 )
 def no_model(case: Case) -> Iterator[Hit]:
     """No model is named. vLLM then serves its default, a small Qwen3, without a word."""
     if case.serves and case.args.model is None and "config" not in case.options:
         yield Hit(
-            "the line names no model, so vLLM serves Qwen/Qwen3-0.6B",
+            "The line names no model, so vLLM serves Qwen/Qwen3-0.6B.",
             None,
-            "write the model after vllm serve",
+            "Write the model after vllm serve.",
         )
 
 
-@rule(
+@FLAG.rule(
     "FLAG117",
     "abbreviated",
     "info",
     source=TABLE,
     release="0.32.0",
     versioned=True,
-    bad="vllm serve ORG/MODEL --gpu-memory-util 0.8",
-    good="vllm serve ORG/MODEL --gpu-memory-utilization 0.8",
+    fails="vllm serve ORG/MODEL --gpu-memory-util 0.8",
+    passes="vllm serve ORG/MODEL --gpu-memory-utilization 0.8",
 )
 def abbreviated(case: Case) -> Iterator[Hit]:
     """The beginning of an option's name is accepted as long as no other option begins with it; a
@@ -576,40 +579,43 @@ def abbreviated(case: Case) -> Iterator[Hit]:
             name = f"no-{given.option.name}" if given.negated else given.option.name
             edits = () if given.key else case.rename(given, name)
             yield Hit(
-                f"--{given.name} is short for --{name}", given.shown, f"write --{name}", edits=edits
+                f"--{given.name} is short for --{name}.",
+                given.shown,
+                f"Write --{name}.",
+                edits=edits,
             )
 
 
-@rule(
+@FLAG.rule(
     "FLAG118",
     "eager-with-graphs",
     "warning",
     kind="flag-conflict",
     source="vLLM's compilation config",
-    bad="vllm serve ORG/MODEL --enforce-eager --max-cudagraph-capture-size 512",
-    good="vllm serve ORG/MODEL --enforce-eager",
+    fails="vllm serve ORG/MODEL --enforce-eager --max-cudagraph-capture-size 512",
+    passes="vllm serve ORG/MODEL --enforce-eager",
 )
 def eager_with_graphs(case: Case) -> Iterator[Hit]:
     """`--enforce-eager` switches CUDA graphs off, so what the line says about graphs has no effect."""
     for name in ("max-cudagraph-capture-size", "cudagraph-capture-sizes"):
         if case.on("enforce-eager") and name in case.options:
             yield Hit(
-                f"--enforce-eager switches CUDA graphs off, so --{name} has no effect",
+                f"--enforce-eager switches CUDA graphs off, so --{name} has no effect.",
                 case.shown(name),
-                "drop one of the two",
+                "Drop one of the two.",
                 edits=case.drop(case.options[name]),
             )
 
 
-@rule(
+@FLAG.rule(
     "FLAG119",
     "refused-together",
     "error",
     kind="flag-conflict",
     source="vLLM's checks of the serve arguments",
     release="0.32.0",
-    bad="vllm serve ORG/MODEL --enable-log-outputs",
-    good="vllm serve ORG/MODEL --enable-log-outputs --enable-log-requests",
+    fails="vllm serve ORG/MODEL --enable-log-outputs",
+    passes="vllm serve ORG/MODEL --enable-log-outputs --enable-log-requests",
 )
 def refused_together(case: Case) -> Iterator[Hit]:
     """Options that the server checks against each other before it loads anything: outputs are only
@@ -619,34 +625,34 @@ def refused_together(case: Case) -> Iterator[Hit]:
     if case.on("enable-log-outputs") and not case.on("enable-log-requests"):
         shown = case.shown("enable-log-outputs")
         yield Hit(
-            "--enable-log-outputs needs --enable-log-requests",
+            "--enable-log-outputs needs --enable-log-requests.",
             shown,
-            "add it",
+            "Add it.",
             edits=case.append("--enable-log-requests"),
         )
     if case.on("enable-per-request-metrics") and case.on("disable-log-stats"):
         shown = case.shown("enable-per-request-metrics")
         yield Hit(
             "--enable-per-request-metrics needs the statistics that --disable-log-stats"
-            " switches off",
+            " switches off.",
             shown,
-            "drop one of the two",
+            "Drop one of the two.",
         )
     if (case.value("sse-keep-alive-interval") or "").startswith("-"):
         yield Hit(
-            "--sse-keep-alive-interval cannot be negative",
+            "--sse-keep-alive-interval cannot be negative.",
             case.shown("sse-keep-alive-interval"),
-            "0 switches it off",
+            "Set it to 0 to switch it off.",
         )
 
 
-@rule(
+@FLAG.rule(
     "FLAG120",
     "served-name-without-model",
     "error",
     source="vLLM's argument parser",
-    bad="vllm serve --served-model-name chat ORG/MODEL",
-    good="vllm serve ORG/MODEL --served-model-name chat",
+    fails="vllm serve --served-model-name chat ORG/MODEL",
+    passes="vllm serve ORG/MODEL --served-model-name chat",
 )
 def served_name_first(case: Case) -> Iterator[Hit]:
     """Where `--served-model-name` is given, the model has to be the first word: the option takes
@@ -657,7 +663,7 @@ def served_name_first(case: Case) -> Iterator[Hit]:
     named = any(given.name in ("model", "config") for given in case.args.options)
     if first.startswith("-") and "served-model-name" in case.options and not named:
         yield Hit(
-            "with --served-model-name the model has to come first",
+            "With --served-model-name the model has to come first.",
             first,
-            "write vllm serve MODEL --served-model-name NAME",
+            "Write vllm serve MODEL --served-model-name NAME.",
         )

@@ -6,20 +6,23 @@ import re
 from collections.abc import Iterator
 
 from sparkbook.lint.case import Case
-from sparkbook.lint.rule import Edit, Hit, rule
+from sparkbook.lint.family import family
 from sparkbook.releases import images
+from sparkbook.rules import Edit, Hit
+
+IMG = family("IMG", "the image")
 
 MOVING = re.compile(r"latest.*|.*nightly.*|main|dev|edge|stable")
 
 
-@rule(
+@IMG.rule(
     "IMG101",
     "floating-tag",
     "warning",
     kind="version-drift",
     source="dynamo issue 14573, https://github.com/ai-dynamo/dynamo/issues/14573",
-    bad="docker run --gpus all vllm/vllm-openai:nightly ORG/MODEL",
-    good="docker run --gpus all vllm/vllm-openai:v0.28.0 ORG/MODEL",
+    fails="docker run --gpus all vllm/vllm-openai:nightly ORG/MODEL",
+    passes="docker run --gpus all vllm/vllm-openai:v0.28.0 ORG/MODEL",
 )
 def floating(case: Case) -> Iterator[Hit]:
     """The tag is pushed again and again, so the same line starts something else next month: other
@@ -31,16 +34,16 @@ def floating(case: Case) -> Iterator[Hit]:
     if case.info.moving if case.info else MOVING.fullmatch(case.tag or "latest"):
         local = case.info is not None and case.info.local
         fix = (
-            "note the image's id beside each measurement"
+            "Note the image's id with each measurement."
             if local
-            else "pin it: IMAGE:TAG@sha256:…, from docker image inspect"
+            else "Pin it: IMAGE:TAG@sha256:…, from docker image inspect."
         )
         yield Hit(
-            f"the tag of {case.shown_image} moves, and no digest pins it", case.line.image, fix
+            f"The tag of {case.shown_image} moves, and no digest pins it.", case.line.image, fix
         )
 
 
-@rule(
+@IMG.rule(
     "IMG102",
     "no-digest",
     "info",
@@ -49,8 +52,8 @@ def floating(case: Case) -> Iterator[Hit]:
         "Blackwellboy minefield, trap 9, https://github.com/Blackwellboy/"
         "model-serving-minefield/blob/main/traps/runtime/09-image-choice-changes-outcome.md"
     ),
-    bad="docker run --gpus all vllm/vllm-openai:v0.28.0 ORG/MODEL",
-    good="docker run --gpus all vllm/vllm-openai:v0.28.0@sha256:" + "0" * 64 + " ORG/MODEL",
+    fails="docker run --gpus all vllm/vllm-openai:v0.28.0 ORG/MODEL",
+    passes="docker run --gpus all vllm/vllm-openai:v0.28.0@sha256:" + "0" * 64 + " ORG/MODEL",
 )
 def no_digest(case: Case) -> Iterator[Hit]:
     """A version's tag is rarely moved, but can be. With equal weights three images gave an error,
@@ -60,13 +63,13 @@ def no_digest(case: Case) -> Iterator[Hit]:
     moving = case.info.moving if case.info else MOVING.fullmatch(case.tag or "latest")
     if case.image is not None and not case.digest and not moving:
         yield Hit(
-            f"{case.shown_image} is named by tag only",
+            f"{case.shown_image} is named by tag only.",
             case.line.image,
-            "add its digest: IMAGE:TAG@sha256:…",
+            "Add its digest: IMAGE:TAG@sha256:….",
         )
 
 
-@rule(
+@IMG.rule(
     "IMG103",
     "wrong-processor",
     "error",
@@ -75,8 +78,8 @@ def no_digest(case: Case) -> Iterator[Hit]:
         "ComfyUI-Nvidia-Docker issue 96,"
         " https://github.com/mmartial/ComfyUI-Nvidia-Docker/issues/96"
     ),
-    bad="docker run --gpus all vllm/vllm-openai:v0.28.0-x86_64 ORG/MODEL",
-    good="docker run --gpus all vllm/vllm-openai:v0.28.0-aarch64 ORG/MODEL",
+    fails="docker run --gpus all vllm/vllm-openai:v0.28.0-x86_64 ORG/MODEL",
+    passes="docker run --gpus all vllm/vllm-openai:v0.28.0-aarch64 ORG/MODEL",
 )
 def wrong_processor(case: Case) -> Iterator[Hit]:
     """A Spark has an Arm processor. An image for amd64 only ends with "exec format error", and with
@@ -91,20 +94,20 @@ def wrong_processor(case: Case) -> Iterator[Hit]:
         and (amd or (only and "linux/arm64" not in only) or (platform and "arm64" not in platform))
     ):
         yield Hit(
-            f"{case.shown_image} is no image for an Arm processor",
+            f"{case.shown_image} is no image for an Arm processor.",
             platform or case.line.image,
-            "take the tag with -aarch64, or one for both",
+            "Take the tag with -aarch64, or one for both.",
         )
 
 
-@rule(
+@IMG.rule(
     "IMG104",
     "entry-point-doubled",
     "error",
     kind="entrypoint",
     source="vLLM issue 37133, https://github.com/vllm-project/vllm/issues/37133",
-    bad="docker run --gpus all vllm/vllm-openai:v0.28.0 vllm serve ORG/MODEL",
-    good="docker run --gpus all nvcr.io/nvidia/vllm:26.09-py3 vllm serve ORG/MODEL",
+    fails="docker run --gpus all vllm/vllm-openai:v0.28.0 vllm serve ORG/MODEL",
+    passes="docker run --gpus all nvcr.io/nvidia/vllm:26.09-py3 vllm serve ORG/MODEL",
 )
 def doubled(case: Case) -> Iterator[Hit]:
     """The official image starts `vllm serve` by itself, so the container runs
@@ -121,29 +124,29 @@ def doubled(case: Case) -> Iterator[Hit]:
             edits = (Edit(first.start, second.end + after, ""),)
         again = "vllm serve" if first != second else "vllm"
         if first == second:
-            fix = "--entrypoint vllm before the image, and the words after vllm behind it"
+            fix = "Write --entrypoint vllm before the image, and the words after vllm behind it."
             yield Hit(
-                f"{case.shown_image} starts vllm serve by itself, so 'vllm' is taken for a model",
+                f"{case.shown_image} starts vllm serve by itself, so 'vllm' is taken for a model.",
                 f"vllm serve {again} …",
                 fix,
             )
             return
         yield Hit(
-            f"{case.shown_image} starts vllm serve by itself, and the line says it again",
+            f"{case.shown_image} starts vllm serve by itself, and the line says it again.",
             f"vllm serve {again} …",
-            "delete the words vllm serve, and begin with the model",
+            "Delete the words vllm serve, and begin with the model.",
             edits=edits,
         )
 
 
-@rule(
+@IMG.rule(
     "IMG105",
     "nothing-serves",
     "error",
     kind="entrypoint",
     source="NVIDIA's NGC image has no entry point that serves",
-    bad="docker run --gpus all nvcr.io/nvidia/vllm:26.04-py3 --model ORG/MODEL",
-    good="docker run --gpus all nvcr.io/nvidia/vllm:26.04-py3 vllm serve ORG/MODEL",
+    fails="docker run --gpus all nvcr.io/nvidia/vllm:26.04-py3 --model ORG/MODEL",
+    passes="docker run --gpus all nvcr.io/nvidia/vllm:26.04-py3 vllm serve ORG/MODEL",
 )
 def nothing_serves(case: Case) -> Iterator[Hit]:
     """An image without an entry point of its own runs the words after it as a command. A model or
@@ -158,20 +161,20 @@ def nothing_serves(case: Case) -> Iterator[Hit]:
     ):
         yield Hit(
             f"{case.shown_image} runs the words after it as they are, and '{words}' starts no"
-            " server",
+            " server.",
             words,
-            "begin with vllm serve MODEL",
+            "Begin with vllm serve MODEL.",
         )
 
 
-@rule(
+@IMG.rule(
     "IMG106",
     "known-bug",
     "warning",
     kind="image-too-old",
     source="the image's entry in the releases table, which names its source",
-    bad="docker run --gpus all nvcr.io/nvidia/vllm:25.11-py3 vllm serve nvidia/GLM-4.6-NVFP4",
-    good="docker run --gpus all nvcr.io/nvidia/vllm:26.09-py3 vllm serve nvidia/GLM-4.6-NVFP4",
+    fails="docker run --gpus all nvcr.io/nvidia/vllm:25.11-py3 vllm serve nvidia/GLM-4.6-NVFP4",
+    passes="docker run --gpus all nvcr.io/nvidia/vllm:26.09-py3 vllm serve nvidia/GLM-4.6-NVFP4",
 )
 def known_bug(case: Case) -> Iterator[Hit]:
     """Something that is known to be wrong with this very image, for what this line does with it."""
@@ -185,18 +188,22 @@ def known_bug(case: Case) -> Iterator[Hit]:
         ]
         if all(wanted) and not (bug.fix == "pin a digest" and case.digest):
             source = images.source(bug.source)
-            yield Hit(f"{case.shown_image}: {bug.what}", f"{source.title}, {source.url}", bug.fix)
+            yield Hit(
+                f"{case.shown_image}: {bug.what}.",
+                f"{source.title}, {source.url}",
+                f"{bug.fix[:1].upper()}{bug.fix[1:]}.",
+            )
 
 
-@rule(
+@IMG.rule(
     "IMG107",
     "release-not-known",
     "info",
     kind="version-drift",
     source="the table of images",
     versioned=True,
-    bad="docker run --gpus all example.org/mine:1 vllm serve ORG/MODEL",
-    good="docker run --gpus all vllm/vllm-openai:v0.28.0 ORG/MODEL",
+    fails="docker run --gpus all example.org/mine:1 vllm serve ORG/MODEL",
+    passes="docker run --gpus all vllm/vllm-openai:v0.28.0 ORG/MODEL",
 )
 def not_known(case: Case) -> Iterator[Hit]:
     """Which vLLM an image holds is not known here, so that what depends on the release is judged by
@@ -208,13 +215,13 @@ def not_known(case: Case) -> Iterator[Hit]:
         and not (case.info and case.info.contents.get("vllm") is False)
     ):
         yield Hit(
-            f"which vLLM release {case.shown_image} holds is not known exactly",
+            f"Which vLLM release {case.shown_image} holds is not known exactly.",
             case.line.image,
-            "docker run --rm --entrypoint vllm IMAGE --version, and give it as --release",
+            "Run `docker run --rm --entrypoint vllm IMAGE --version`, and give it as --release.",
         )
 
 
-@rule(
+@IMG.rule(
     "IMG108",
     "loader-missing",
     "error",
@@ -224,11 +231,11 @@ def not_known(case: Case) -> Iterator[Hit]:
         "how-to-run-gemma-4-nvfp4-in-vllm-docker/365513, and vLLM's own requirements"
     ),
     release=None,
-    bad=(
+    fails=(
         "docker run --gpus all vllm/vllm-openai:v0.19.0-cu130 ORG/MODEL --load-format"
         " fastsafetensors"
     ),
-    good="docker run --gpus all vllm/vllm-openai:v0.28.0 ORG/MODEL --load-format fastsafetensors",
+    passes="docker run --gpus all vllm/vllm-openai:v0.28.0 ORG/MODEL --load-format fastsafetensors",
 )
 def loader(case: Case) -> Iterator[Hit]:
     """A fast loader is a package of its own. vLLM requires fastsafetensors since 0.20 and
@@ -244,14 +251,14 @@ def loader(case: Case) -> Iterator[Hit]:
     ):
         kind = "image-too-old" if case.info and case.info.contents.get(name) is False else None
         yield Hit(
-            f"{case.shown_image} lacks {name}",
+            f"{case.shown_image} lacks {name}.",
             case.shown("load-format"),
-            "--load-format safetensors, or a newer image",
+            "Use --load-format safetensors, or a newer image.",
             kind=kind,
         )
 
 
-@rule(
+@IMG.rule(
     "IMG109",
     "ray-missing",
     "error",
@@ -260,11 +267,11 @@ def loader(case: Case) -> Iterator[Hit]:
         "Nemotron Super on two Sparks, https://corti.com/serving-nemotron-super-120b-with-a-1m-"
         "token-context-on-a-2-node-dgx-spark-cluster/; vLLM's requirements name Ray until 0.17"
     ),
-    bad=(
+    fails=(
         "docker run --gpus all --ipc=host nvcr.io/nvidia/vllm:26.04-py3 vllm serve ORG/MODEL -tp 2"
         " --distributed-executor-backend ray"
     ),
-    good=(
+    passes=(
         "docker run --gpus all --ipc=host nvcr.io/nvidia/vllm:26.04-py3 vllm serve ORG/MODEL -tp 2"
         " --nnodes 2 --node-rank 0 --master-addr 192.0.2.1"
     ),
@@ -275,23 +282,23 @@ def ray(case: Case) -> Iterator[Hit]:
     """
     if case.ray and case.image and case.holds("ray") is False and not _installed(case, "ray"):
         yield Hit(
-            f"{case.shown_image} lacks Ray",
+            f"{case.shown_image} lacks Ray.",
             case.shown("distributed-executor-backend"),
-            "--nnodes, --node-rank and --master-addr instead, or an image with Ray",
+            "Use --nnodes, --node-rank and --master-addr instead, or an image with Ray.",
         )
 
 
-@rule(
+@IMG.rule(
     "IMG110",
     "scipy-missing",
     "error",
     kind="dependency",
     source="dgx-spark-playbooks issue 69, https://github.com/NVIDIA/dgx-spark-playbooks/issues/69",
-    bad=(
+    fails=(
         "docker run --gpus all nvcr.io/nvidia/vllm:26.04-py3 vllm serve"
         " nvidia/Phi-4-multimodal-instruct-NVFP4 --trust-remote-code"
     ),
-    good=(
+    passes=(
         "docker run --gpus all nvcr.io/nvidia/vllm:26.04-py3 bash -c 'pip install scipy && vllm"
         " serve nvidia/Phi-4-multimodal-instruct-NVFP4 --trust-remote-code'"
     ),
@@ -308,9 +315,9 @@ def scipy(case: Case) -> Iterator[Hit]:
         and not _installed(case, "scipy")
     ):
         yield Hit(
-            f"{case.family.name} needs scipy, which {case.shown_image} lacks",
+            f"{case.family.name} needs scipy, which {case.shown_image} lacks.",
             case.model,
-            "bash -c 'pip install scipy && vllm serve …', or an image with scipy built in",
+            "Use bash -c 'pip install scipy && vllm serve …', or an image with scipy built in.",
         )
 
 
@@ -321,13 +328,13 @@ def _installed(case: Case, name: str) -> bool:
     )
 
 
-@rule(
+@IMG.rule(
     "IMG111",
     "not-vllm",
     "error",
     source="the table of images",
-    bad="docker run --gpus all nvcr.io/nvidia/pytorch:26.03-py3 vllm serve ORG/MODEL",
-    good="docker run --gpus all nvcr.io/nvidia/vllm:26.04-py3 vllm serve ORG/MODEL",
+    fails="docker run --gpus all nvcr.io/nvidia/pytorch:26.03-py3 vllm serve ORG/MODEL",
+    passes="docker run --gpus all nvcr.io/nvidia/vllm:26.04-py3 vllm serve ORG/MODEL",
 )
 def not_vllm(case: Case) -> Iterator[Hit]:
     """The image holds no vLLM: the command is not found, unless a command before it installs vLLM."""
@@ -338,20 +345,20 @@ def not_vllm(case: Case) -> Iterator[Hit]:
         and not _installed(case, "vllm")
     ):
         yield Hit(
-            f"{case.shown_image} holds no vLLM",
+            f"{case.shown_image} holds no vLLM.",
             case.line.image,
-            "take an image with vLLM, such as nvcr.io/nvidia/vllm",
+            "Take an image with vLLM, such as nvcr.io/nvidia/vllm.",
         )
 
 
-@rule(
+@IMG.rule(
     "IMG112",
     "transformers-too-old",
     "error",
     kind="image-too-old",
     source="spark-vllm-docker pull request 157, https://github.com/eugr/spark-vllm-docker/pull/157",
-    bad="docker run --gpus all vllm-node vllm serve google/gemma-4-26B-A4B-it",
-    good="docker run --gpus all vllm-node-tf5 vllm serve google/gemma-4-26B-A4B-it",
+    fails="docker run --gpus all vllm-node vllm serve google/gemma-4-26B-A4B-it",
+    passes="docker run --gpus all vllm-node-tf5 vllm serve google/gemma-4-26B-A4B-it",
 )
 def transformers(case: Case) -> Iterator[Hit]:
     """Gemma 4 needs transformers 5: an image built with 4 says that it "does not recognize this
@@ -359,19 +366,19 @@ def transformers(case: Case) -> Iterator[Hit]:
     """
     if case.image == "vllm-node" and case.family and case.family.name == "Gemma 4":
         yield Hit(
-            "vllm-node is built with transformers 4, which does not know Gemma 4",
+            "vllm-node is built with transformers 4, which does not know Gemma 4.",
             case.line.image,
-            "the image built with --tf5: vllm-node-tf5",
+            "Use the image built with --tf5: vllm-node-tf5.",
         )
 
 
-@rule(
+@IMG.rule(
     "IMG113",
     "arguments-hidden",
     "info",
     source="the images' own entry scripts, as their projects describe them",
-    bad="qwen3-next-80b-a3b-nvfp4-mtp",
-    good="gpt-oss-20b",
+    fails="qwen3-next-80b-a3b-nvfp4-mtp",
+    passes="gpt-oss-20b",
 )
 def hidden(case: Case) -> Iterator[Hit]:
     """The image's own script makes the arguments of vLLM out of variables, so they stand nowhere in
@@ -384,12 +391,12 @@ def hidden(case: Case) -> Iterator[Hit]:
     if case.contained and case.line.serve is None and (scripted or case.recipe):
         yield Hit(
             f"{case.shown_image} makes vLLM's arguments by a script of its own: options, parsers,"
-            " memory and speculation are not judged",
+            " memory and speculation are not judged.",
             ", ".join(
                 sorted(name for name in case.line.env if not name.startswith(("HF_", "VLLM_API")))[
                     :8
                 ]
             )
             or None,
-            "read `non-default args` in the engine's log, and lint that as a vllm serve line",
+            "Read `non-default args` in the engine's log, and lint that as a vllm serve line.",
         )

@@ -6,21 +6,24 @@ from collections.abc import Iterator
 
 from sparkbook.errors import SparkbookError
 from sparkbook.lint.case import REACHABLE, TOTAL_GIB, USABLE_GIB, Case
-from sparkbook.lint.rule import Hit, rule
+from sparkbook.lint.family import family
+from sparkbook.rules import Hit
 from sparkbook.units import GIB, parse_size
+
+MEM = family("MEM", "memory")
 
 POOL = "a clean headless Spark has about 101-102 of 121.6 GiB available"
 
 
-@rule(
+@MEM.rule(
     "MEM101",
     "no-fraction",
     "warning",
     kind="oom-startup-check",
     source="vLLM recipes pull request 632, https://github.com/vllm-project/recipes/pull/632",
     versioned=True,
-    bad="docker run --gpus all vllm/vllm-openai:v0.28.0 ORG/MODEL",
-    good="docker run --gpus all vllm/vllm-openai:v0.28.0 ORG/MODEL --gpu-memory-utilization 0.8",
+    fails="docker run --gpus all vllm/vllm-openai:v0.28.0 ORG/MODEL",
+    passes="docker run --gpus all vllm/vllm-openai:v0.28.0 ORG/MODEL --gpu-memory-utilization 0.8",
 )
 def no_fraction(case: Case) -> Iterator[Hit]:
     """Without `--gpu-memory-utilization` vLLM asks for 0.92 of all memory (0.9 before 0.20). A
@@ -34,23 +37,23 @@ def no_fraction(case: Case) -> Iterator[Hit]:
     ):
         default = case.release.option("gpu-memory-utilization").default
         yield Hit(
-            f"no --gpu-memory-utilization: the default of {default:g} asks for"
-            f" {default * TOTAL_GIB:.0f} GiB, and {POOL}",
+            f"No --gpu-memory-utilization: the default of {default:g} asks for"
+            f" {default * TOTAL_GIB:.0f} GiB, and {POOL}.",
             None,
-            "add --gpu-memory-utilization 0.80 or less, by what the model needs",
+            "Add --gpu-memory-utilization 0.80 or less, by what the model needs.",
             edits=case.append("--gpu-memory-utilization 0.80"),
         )
 
 
-@rule(
+@MEM.rule(
     "MEM102",
     "fraction-out-of-reach",
     "warning",
     kind="oom-startup-check",
     source="reports of Spark owners: MemAvailable on a clean system",
     confidence="medium",
-    bad="vllm serve ORG/MODEL --gpu-memory-utilization 0.9",
-    good="vllm serve ORG/MODEL --gpu-memory-utilization 0.8",
+    fails="vllm serve ORG/MODEL --gpu-memory-utilization 0.9",
+    passes="vllm serve ORG/MODEL --gpu-memory-utilization 0.8",
 )
 def fraction(case: Case) -> Iterator[Hit]:
     """The fraction is one of all memory, and is compared with what is available at the start. A
@@ -64,39 +67,39 @@ def fraction(case: Case) -> Iterator[Hit]:
         and (case.number("gpu-memory-utilization") or 0) > REACHABLE
     ):
         yield Hit(
-            f"{case.shown('gpu-memory-utilization')} asks for {asked:.1f} GiB, and {POOL}",
+            f"{case.shown('gpu-memory-utilization')} asks for {asked:.1f} GiB, and {POOL}.",
             case.shown("gpu-memory-utilization"),
-            f"at most {REACHABLE}, or measure MemAvailable: at most MemAvailable / {TOTAL_GIB}",
+            f"Set at most {REACHABLE}, or measure MemAvailable: at most MemAvailable / {TOTAL_GIB}.",
         )
 
 
-@rule(
+@MEM.rule(
     "MEM103",
     "bytes-win-over-fraction",
     "info",
     source="vLLM's cache config",
     release="0.32.0",
-    bad="vllm serve ORG/MODEL --gpu-memory-utilization 0.8 --kv-cache-memory-bytes 20G",
-    good="vllm serve ORG/MODEL --kv-cache-memory-bytes 20G",
+    fails="vllm serve ORG/MODEL --gpu-memory-utilization 0.8 --kv-cache-memory-bytes 20G",
+    passes="vllm serve ORG/MODEL --kv-cache-memory-bytes 20G",
 )
 def both(case: Case) -> Iterator[Hit]:
     """`--kv-cache-memory-bytes` fixes the size of the KV cache; the fraction is then not looked at."""
     if "kv-cache-memory-bytes" in case.options and "gpu-memory-utilization" in case.options:
         yield Hit(
             "--kv-cache-memory-bytes fixes the KV cache, so --gpu-memory-utilization has no effect"
-            " on it",
+            " on it.",
             case.shown("kv-cache-memory-bytes"),
-            "keep one",
+            "Keep one.",
         )
 
 
-@rule(
+@MEM.rule(
     "MEM104",
     "context-beyond-the-model",
     "error",
     source="vLLM's model config",
-    bad="EXAMPLE:context-too-long",
-    good="qwen3.6-27b-nvfp4",
+    fails="EXAMPLE:context-too-long",
+    passes="qwen3.6-27b-nvfp4",
 )
 def context(case: Case) -> Iterator[Hit]:
     """`--max-model-len` above what the checkpoint was trained for is refused, unless the rope is
@@ -106,13 +109,13 @@ def context(case: Case) -> Iterator[Hit]:
     asked = case.number("max-model-len")
     if asked and not case.context_lifted and (native := case.native_context) and asked > native:
         yield Hit(
-            f"--max-model-len {asked:.0f} is more than the model's {native:,} tokens",
+            f"--max-model-len {asked:.0f} is more than the model's {native:,} tokens.",
             case.shown("max-model-len"),
-            f"at most {native}, or extend the rope with --hf-overrides",
+            f"Set at most {native}, or extend the rope with --hf-overrides.",
         )
 
 
-@rule(
+@MEM.rule(
     "MEM105",
     "no-limit-of-sequences",
     "warning",
@@ -120,8 +123,8 @@ def context(case: Case) -> Iterator[Hit]:
         "vLLM 0.32.0, get_batch_defaults: NVML does not tell the memory of GB10, so it gets the"
         " defaults of a small GPU"
     ),
-    bad="docker run --gpus all vllm/vllm-openai:v0.28.0 ORG/MODEL",
-    good="docker run --gpus all vllm/vllm-openai:v0.28.0 ORG/MODEL --max-num-seqs 4",
+    fails="docker run --gpus all vllm/vllm-openai:v0.28.0 ORG/MODEL",
+    passes="docker run --gpus all vllm/vllm-openai:v0.28.0 ORG/MODEL --max-num-seqs 4",
 )
 def no_sequences(case: Case) -> Iterator[Hit]:
     """Without `--max-num-seqs` vLLM plans for 256 concurrent sequences: it captures graphs and
@@ -130,14 +133,14 @@ def no_sequences(case: Case) -> Iterator[Hit]:
     """
     if case.spark and case.serves and "max-num-seqs" not in case.options:
         yield Hit(
-            "no --max-num-seqs: vLLM plans for 256 concurrent sequences",
+            "No --max-num-seqs: vLLM plans for 256 concurrent sequences.",
             None,
-            "add --max-num-seqs 4, or as many as you serve",
+            "Add --max-num-seqs 4, or as many as you serve.",
             edits=case.append("--max-num-seqs 4"),
         )
 
 
-@rule(
+@MEM.rule(
     "MEM106",
     "graphs-miss-the-full-batch",
     "info",
@@ -146,8 +149,8 @@ def no_sequences(case: Case) -> Iterator[Hit]:
         "Blackwellboy minefield, trap 130, https://github.com/"
         "Blackwellboy/model-serving-minefield/blob/main/traps/runtime/130-cudagraph-clamp-runs-top-shape-eager.md"
     ),
-    bad="vllm serve ORG/MODEL --max-num-seqs 4 --spec-method mtp --spec-tokens 6",
-    good="vllm serve ORG/MODEL --max-num-seqs 4 --spec-method mtp --spec-tokens 5",
+    fails="vllm serve ORG/MODEL --max-num-seqs 4 --spec-method mtp --spec-tokens 6",
+    passes="vllm serve ORG/MODEL --max-num-seqs 4 --spec-method mtp --spec-tokens 5",
     release="0.32.0",
 )
 def graph_sizes(case: Case) -> Iterator[Hit]:
@@ -160,15 +163,15 @@ def graph_sizes(case: Case) -> Iterator[Hit]:
         full = int(seqs) * (tokens + 1)
         if full not in (1, 2, 4) and full % 8:
             yield Hit(
-                f"a full batch has {int(seqs)} × ({tokens} + 1) = {full} tokens, which no captured"
-                " graph size equals",
+                f"A full batch has {int(seqs)} × ({tokens} + 1) = {full} tokens, which no captured"
+                " graph size equals.",
                 f"--max-num-seqs {int(seqs)}, {tokens} draft tokens",
-                "see cudagraph_capture_sizes in the log; choose sequences × (K + 1) as a multiple"
-                " of 8",
+                "See cudagraph_capture_sizes in the log; choose sequences × (K + 1) as a multiple"
+                " of 8.",
             )
 
 
-@rule(
+@MEM.rule(
     "MEM107",
     "large-shm",
     "warning",
@@ -178,8 +181,8 @@ def graph_sizes(case: Case) -> Iterator[Hit]:
         "DeepSeek-v4-Flash-Vision-Exp-DSpark-1M-NVFP4-KV-2x-DGX-Spark/issues/31"
     ),
     confidence="low",
-    bad="docker run --gpus all --shm-size 64g vllm/vllm-openai:v0.28.0 ORG/MODEL",
-    good="docker run --gpus all --shm-size 16g vllm/vllm-openai:v0.28.0 ORG/MODEL",
+    fails="docker run --gpus all --shm-size 64g vllm/vllm-openai:v0.28.0 ORG/MODEL",
+    passes="docker run --gpus all --shm-size 16g vllm/vllm-openai:v0.28.0 ORG/MODEL",
 )
 def large_shm(case: Case) -> Iterator[Hit]:
     """/dev/shm comes out of the same pool as everything else. vLLM needs a few GiB of it; a
@@ -192,13 +195,13 @@ def large_shm(case: Case) -> Iterator[Hit]:
         return
     if case.spark and large:
         yield Hit(
-            f"--shm-size {size} comes out of the memory that the model needs",
+            f"--shm-size {size} comes out of the memory that the model needs.",
             f"--shm-size {size}",
-            "--ipc=host, or --shm-size 16g",
+            "Use --ipc=host, or --shm-size 16g.",
         )
 
 
-@rule(
+@MEM.rule(
     "MEM108",
     "memory-limit-does-not-hold",
     "warning",
@@ -207,8 +210,8 @@ def large_shm(case: Case) -> Iterator[Hit]:
         "Blackwellboy minefield, trap 125, https://github.com/"
         "Blackwellboy/model-serving-minefield/blob/main/traps/memory/125-cgroup-memorymax-does-not-account-gb10-cuda-uma.md"
     ),
-    bad="docker run --gpus all --memory 100g vllm/vllm-openai:v0.28.0 ORG/MODEL",
-    good="docker run --gpus all vllm/vllm-openai:v0.28.0 ORG/MODEL --gpu-memory-utilization 0.8",
+    fails="docker run --gpus all --memory 100g vllm/vllm-openai:v0.28.0 ORG/MODEL",
+    passes="docker run --gpus all vllm/vllm-openai:v0.28.0 ORG/MODEL --gpu-memory-utilization 0.8",
 )
 def memory_limit(case: Case) -> Iterator[Hit]:
     """On GB10 what CUDA allocates is not charged to the container's control group, so `--memory` is
@@ -216,13 +219,13 @@ def memory_limit(case: Case) -> Iterator[Hit]:
     """
     if case.spark and (limit := case.line.option("memory")) is not None:
         yield Hit(
-            f"--memory {limit} does not see CUDA memory on GB10",
+            f"--memory {limit} does not see CUDA memory on GB10.",
             f"--memory {limit}",
-            "limit vLLM by its fraction, and watch MemAvailable",
+            "Limit vLLM by its fraction, and watch MemAvailable.",
         )
 
 
-@rule(
+@MEM.rule(
     "MEM109",
     "more-than-the-model-needs",
     "info",
@@ -232,8 +235,8 @@ def memory_limit(case: Case) -> Iterator[Hit]:
         " https://sovgrid.org/blog/glm-47-flash-on-a-single-dgx-spark/"
     ),
     confidence="medium",
-    bad="EXAMPLE:large-fraction",
-    good="nemotron-cascade-2-30b-a3b-nvfp4",
+    fails="EXAMPLE:large-fraction",
+    passes="nemotron-cascade-2-30b-a3b-nvfp4",
 )
 def greedy(case: Case) -> Iterator[Hit]:
     """vLLM takes the whole fraction, and turns what the weights leave into KV cache. A model of 20
@@ -244,13 +247,13 @@ def greedy(case: Case) -> Iterator[Hit]:
     if case.spark and asked and weights and asked > 4 * weights and asked > USABLE_GIB * 0.75:
         yield Hit(
             f"{asked:.0f} GiB for {weights:.0f} GiB of weights leaves {asked - weights:.0f} GiB to"
-            " the KV cache",
+            " the KV cache.",
             case.shown("gpu-memory-utilization"),
-            "plan the KV cache from context and sequences, and lower the fraction",
+            "Plan the KV cache from context and sequences, and lower the fraction.",
         )
 
 
-@rule(
+@MEM.rule(
     "MEM110",
     "loader-beside-large-weights",
     "warning",
@@ -258,8 +261,8 @@ def greedy(case: Case) -> Iterator[Hit]:
     source=(
         "spark-vllm-docker, README, https://github.com/eugr/spark-vllm-docker/blob/main/README.md"
     ),
-    bad="EXAMPLE:fastsafetensors-large",
-    good="vllm serve openai/gpt-oss-20b --load-format safetensors",
+    fails="EXAMPLE:fastsafetensors-large",
+    passes="vllm serve openai/gpt-oss-20b --load-format safetensors",
 )
 def large_weights(case: Case) -> Iterator[Hit]:
     """fastsafetensors keeps buffers beside the final tensors. Where the weights take more than 0.8
@@ -268,20 +271,20 @@ def large_weights(case: Case) -> Iterator[Hit]:
     weights = case.weights_gib
     if case.value("load-format") == "fastsafetensors" and weights and weights > 0.8 * TOTAL_GIB:
         yield Hit(
-            f"fastsafetensors needs room beside {weights:.0f} GiB of weights",
+            f"Fastsafetensors needs room beside {weights:.0f} GiB of weights.",
             case.shown("load-format"),
-            "--load-format safetensors",
+            "Use --load-format safetensors.",
         )
 
 
-@rule(
+@MEM.rule(
     "MEM111",
     "offload-to-the-same-memory",
     "warning",
     source="GB10 has one memory: the CPU's is the GPU's",
     release="0.32.0",
-    bad="vllm serve ORG/MODEL --cpu-offload-gb 20",
-    good="vllm serve ORG/MODEL --gpu-memory-utilization 0.8",
+    fails="vllm serve ORG/MODEL --cpu-offload-gb 20",
+    passes="vllm serve ORG/MODEL --gpu-memory-utilization 0.8",
 )
 def offload(case: Case) -> Iterator[Hit]:
     """Offloading to the CPU moves weights or KV cache into the memory that they already are in, and
@@ -290,22 +293,22 @@ def offload(case: Case) -> Iterator[Hit]:
     for name in ("cpu-offload-gb", "kv-offloading-size"):
         if case.spark and (case.number(name) or 0) > 0:
             yield Hit(
-                f"--{name} moves data into the same memory on a Spark",
+                f"--{name} moves data into the same memory on a Spark.",
                 case.shown(name),
-                "leave it out",
+                "Leave it out.",
                 edits=case.drop(case.options[name]),
             )
 
 
-@rule(
+@MEM.rule(
     "MEM112",
     "huge-batches",
     "warning",
     kind="host-freeze",
     source="AEON-7 vllm-ultimate-dgx-spark issue 1: 65,536 batched tokens hung the host",
     confidence="medium",
-    bad="vllm serve ORG/MODEL --max-num-batched-tokens 65536",
-    good="vllm serve ORG/MODEL --max-num-batched-tokens 8192",
+    fails="vllm serve ORG/MODEL --max-num-batched-tokens 65536",
+    passes="vllm serve ORG/MODEL --max-num-batched-tokens 8192",
 )
 def batched_tokens(case: Case) -> Iterator[Hit]:
     """`--max-num-batched-tokens` sizes the activations of a step. 65,536 hung a Spark; 8,192 to
@@ -314,7 +317,7 @@ def batched_tokens(case: Case) -> Iterator[Hit]:
     if case.spark and (case.number("max-num-batched-tokens") or 0) > 32768:
         yield Hit(
             f"{case.shown('max-num-batched-tokens')} sizes activations that a Spark may not have"
-            " room for",
+            " room for.",
             case.shown("max-num-batched-tokens"),
-            "8192 to 16384",
+            "Set 8192 to 16384.",
         )

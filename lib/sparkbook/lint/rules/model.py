@@ -8,13 +8,16 @@ from collections.abc import Iterator
 
 from sparkbook import releases
 from sparkbook.lint.case import Case
-from sparkbook.lint.rule import Hit, rule
+from sparkbook.lint.family import family
+from sparkbook.rules import Hit
+
+MODEL = family("MODEL", "the model, its parsers and its draft")
 
 REGISTRY = "vLLM's model registry, read out of each release"
 PARSERS = "vLLM's registries of parsers, read out of each release"
 
 
-@rule(
+@MODEL.rule(
     "MODEL101",
     "architecture-not-in-release",
     "error",
@@ -22,8 +25,8 @@ PARSERS = "vLLM's registries of parsers, read out of each release"
     source=REGISTRY,
     release="0.18.0",
     versioned=True,
-    bad="vllm serve nvidia/Gemma-4-31B-IT-NVFP4",
-    good="vllm serve Qwen/Qwen3.5-35B-A3B",
+    fails="vllm serve nvidia/Gemma-4-31B-IT-NVFP4",
+    passes="vllm serve Qwen/Qwen3.5-35B-A3B",
 )
 def architecture(case: Case) -> Iterator[Hit]:
     """The release does not have the model's architecture: the start ends with "model type … not
@@ -37,13 +40,13 @@ def architecture(case: Case) -> Iterator[Hit]:
     spans = releases.presence("architectures", name)
     if spans:
         yield Hit(
-            f"vLLM {case.version} does not know {name}, which is there {releases.said(spans)}",
+            f"vLLM {case.version} does not know {name}, which is there {releases.said(spans)}.",
             case.model or name,
-            f"take an image with vLLM {spans[-1][0]} or later",
+            f"Take an image with vLLM {spans[-1][0]} or later.",
         )
 
 
-@rule(
+@MODEL.rule(
     "MODEL102",
     "tool-parser-unknown",
     "error",
@@ -51,8 +54,8 @@ def architecture(case: Case) -> Iterator[Hit]:
     source=PARSERS,
     release="0.32.0",
     versioned=True,
-    bad="vllm serve ORG/MODEL --enable-auto-tool-choice --tool-call-parser qwen4_coder",
-    good="vllm serve ORG/MODEL --enable-auto-tool-choice --tool-call-parser qwen3_coder",
+    fails="vllm serve ORG/MODEL --enable-auto-tool-choice --tool-call-parser qwen4_coder",
+    passes="vllm serve ORG/MODEL --enable-auto-tool-choice --tool-call-parser qwen3_coder",
 )
 def tool_parser(case: Case) -> Iterator[Hit]:
     """A tool-call parser that this release does not have. The line parses; the server dies while it
@@ -67,7 +70,7 @@ def tool_parser(case: Case) -> Iterator[Hit]:
         yield Hit(*_no_parser(case, "tool-call-parser", "tool_parsers", name))
 
 
-@rule(
+@MODEL.rule(
     "MODEL103",
     "reasoning-parser-unknown",
     "error",
@@ -75,8 +78,8 @@ def tool_parser(case: Case) -> Iterator[Hit]:
     source=PARSERS,
     release="0.32.0",
     versioned=True,
-    bad="vllm serve nvidia/NVIDIA-Nemotron-3-Nano-30B-A3B-NVFP4 --reasoning-parser nano_v3",
-    good="vllm serve nvidia/NVIDIA-Nemotron-3-Nano-30B-A3B-NVFP4 --reasoning-parser nemotron_v3",
+    fails="vllm serve nvidia/NVIDIA-Nemotron-3-Nano-30B-A3B-NVFP4 --reasoning-parser nano_v3",
+    passes="vllm serve nvidia/NVIDIA-Nemotron-3-Nano-30B-A3B-NVFP4 --reasoning-parser nemotron_v3",
 )
 def reasoning_parser(case: Case) -> Iterator[Hit]:
     """A reasoning parser that this release does not have. Some, such as `nano_v3` and `super_v3`,
@@ -102,33 +105,33 @@ def _no_parser(case: Case, option: str, category: str, name: str) -> tuple[str, 
     built_in = [parser for parser in usual if case.release.has(category, parser)]
     close = difflib.get_close_matches(name, list(case.release.names(category)), n=1)
     if spans:
-        fix = f"it is there {releases.said(spans)}: take another image"
+        fix = f"Take another image: releases {releases.said(spans)} have it."
     elif built_in:
         fix = (
-            f"--{option} {built_in[0]}, which is built in; or name the plug-in file that brings"
-            f" {name}"
+            f"Write --{option} {built_in[0]}, which is built in; or name the plug-in file that brings"
+            f" {name}."
         )
     else:
         fix = (
-            f"did you mean {close[0]}?"
+            f"Write {close[0]}."
             if close
-            else "see sparkbook releases show for what there is"
+            else f"Choose one that `sparkbook releases show {case.version}` lists."
         )
     return (
-        f"vLLM {case.version} has no {option.replace('-', ' ')} '{name}'",
+        f"vLLM {case.version} has no {option.replace('-', ' ')} '{name}'.",
         case.shown(option),
         fix,
     )
 
 
-@rule(
+@MODEL.rule(
     "MODEL104",
     "tools-without-parser",
     "error",
     kind="tool-parser",
     source="vLLM's checks of the serve arguments",
-    bad="vllm serve ORG/MODEL --enable-auto-tool-choice",
-    good="vllm serve ORG/MODEL --enable-auto-tool-choice --tool-call-parser hermes",
+    fails="vllm serve ORG/MODEL --enable-auto-tool-choice",
+    passes="vllm serve ORG/MODEL --enable-auto-tool-choice --tool-call-parser hermes",
 )
 def tools_without_parser(case: Case) -> Iterator[Hit]:
     """`--enable-auto-tool-choice` needs `--tool-call-parser`: the server refuses to start without
@@ -144,21 +147,21 @@ def tools_without_parser(case: Case) -> Iterator[Hit]:
             None,
         )
         yield Hit(
-            "--enable-auto-tool-choice needs --tool-call-parser",
+            "--enable-auto-tool-choice needs --tool-call-parser.",
             case.shown("enable-auto-tool-choice"),
-            f"add --tool-call-parser {usual or 'NAME, the parser of the model’s family'}",
+            f"Add --tool-call-parser {usual or 'NAME, the parser of the model’s family'}.",
             edits=case.append(f"--tool-call-parser {usual}") if usual else (),
         )
 
 
-@rule(
+@MODEL.rule(
     "MODEL105",
     "parser-without-tools",
     "warning",
     kind="tool-parser",
     source="inference-atlas pull request 13, https://github.com/0xBakeer/inference-atlas/pull/13",
-    bad="vllm serve ORG/MODEL --tool-call-parser gemma4",
-    good="vllm serve ORG/MODEL --tool-call-parser gemma4 --enable-auto-tool-choice",
+    fails="vllm serve ORG/MODEL --tool-call-parser gemma4",
+    passes="vllm serve ORG/MODEL --tool-call-parser gemma4 --enable-auto-tool-choice",
 )
 def parser_without_tools(case: Case) -> Iterator[Hit]:
     """A tool-call parser alone does nothing: a request with `tool_choice: auto` is answered with
@@ -166,14 +169,14 @@ def parser_without_tools(case: Case) -> Iterator[Hit]:
     """
     if "tool-call-parser" in case.options and not case.on("enable-auto-tool-choice"):
         yield Hit(
-            "--tool-call-parser does nothing without --enable-auto-tool-choice",
+            "--tool-call-parser does nothing without --enable-auto-tool-choice.",
             case.shown("tool-call-parser"),
-            "add --enable-auto-tool-choice",
+            "Add --enable-auto-tool-choice.",
             edits=case.append("--enable-auto-tool-choice"),
         )
 
 
-@rule(
+@MODEL.rule(
     "MODEL106",
     "not-the-models-tool-parser",
     "warning",
@@ -183,11 +186,11 @@ def parser_without_tools(case: Case) -> Iterator[Hit]:
         " models' own recipes"
     ),
     confidence="medium",
-    bad=(
+    fails=(
         "vllm serve Qwen/Qwen3.5-35B-A3B --reasoning-parser qwen3 --enable-auto-tool-choice"
         " --tool-call-parser hermes"
     ),
-    good=(
+    passes=(
         "vllm serve Qwen/Qwen3.5-35B-A3B --reasoning-parser qwen3 --enable-auto-tool-choice"
         " --tool-call-parser qwen3_coder"
     ),
@@ -202,13 +205,13 @@ def other_tool_parser(case: Case) -> Iterator[Hit]:
         fitting = set(family.tools) | set().union(*(same.get(tool, set()) for tool in family.tools))
         if name not in fitting:
             yield Hit(
-                f"{family.name} does not write tool calls as '{name}' reads them",
+                f"{family.name} does not write tool calls as '{name}' reads them.",
                 case.shown("tool-call-parser"),
-                f"--tool-call-parser {family.tools[0]}",
+                f"Use --tool-call-parser {family.tools[0]}.",
             )
 
 
-@rule(
+@MODEL.rule(
     "MODEL107",
     "qwen3-xml-misreads",
     "warning",
@@ -216,11 +219,11 @@ def other_tool_parser(case: Case) -> Iterator[Hit]:
     source="NemoClaw pull request 6551, https://github.com/NVIDIA/NemoClaw/pull/6551",
     until="0.23.0",
     release="0.23.0",
-    bad=(
+    fails=(
         "vllm serve nvidia/Qwen3.6-35B-A3B-NVFP4 --enable-auto-tool-choice --tool-call-parser"
         " qwen3_xml"
     ),
-    good=(
+    passes=(
         "vllm serve nvidia/Qwen3.6-35B-A3B-NVFP4 --enable-auto-tool-choice --tool-call-parser"
         " qwen3_coder"
     ),
@@ -235,13 +238,13 @@ def qwen3_xml(case: Case) -> Iterator[Hit]:
         and case.family.name.startswith("Qwen3.5")
     ):
         yield Hit(
-            "qwen3_xml misreads tool calls of this model",
+            "qwen3_xml misreads tool calls of this model.",
             case.shown("tool-call-parser"),
-            "--tool-call-parser qwen3_coder",
+            "Use --tool-call-parser qwen3_coder.",
         )
 
 
-@rule(
+@MODEL.rule(
     "MODEL108",
     "not-the-models-reasoning-parser",
     "warning",
@@ -251,8 +254,8 @@ def qwen3_xml(case: Case) -> Iterator[Hit]:
         " recipes"
     ),
     confidence="medium",
-    bad="vllm serve nvidia/Nemotron-3.5-Lightning-30B-A3B-NVFP4 --reasoning-parser step3p5",
-    good="vllm serve nvidia/Nemotron-3.5-Lightning-30B-A3B-NVFP4 --reasoning-parser nemotron_v3",
+    fails="vllm serve nvidia/Nemotron-3.5-Lightning-30B-A3B-NVFP4 --reasoning-parser step3p5",
+    passes="vllm serve nvidia/Nemotron-3.5-Lightning-30B-A3B-NVFP4 --reasoning-parser nemotron_v3",
 )
 def other_reasoning_parser(case: Case) -> Iterator[Hit]:
     """A reasoning parser of another family. The reply comes back empty with finish reason `length`,
@@ -261,20 +264,20 @@ def other_reasoning_parser(case: Case) -> Iterator[Hit]:
     name, family = case.value("reasoning-parser"), case.family
     if name and family and family.reasoning and name not in family.reasoning:
         yield Hit(
-            f"{family.name} does not think as '{name}' reads it",
+            f"{family.name} does not think as '{name}' reads it.",
             case.shown("reasoning-parser"),
-            f"--reasoning-parser {family.reasoning[0]}",
+            f"Use --reasoning-parser {family.reasoning[0]}.",
         )
 
 
-@rule(
+@MODEL.rule(
     "MODEL109",
     "thinking-without-parser",
     "warning",
     kind="reasoning-parser",
     source="spark-vllm-docker issue 128, https://github.com/eugr/spark-vllm-docker/issues/128",
-    bad="vllm serve Qwen/Qwen3.5-35B-A3B",
-    good="vllm serve Qwen/Qwen3.5-35B-A3B --reasoning-parser qwen3",
+    fails="vllm serve Qwen/Qwen3.5-35B-A3B",
+    passes="vllm serve Qwen/Qwen3.5-35B-A3B --reasoning-parser qwen3",
 )
 def thinks(case: Case) -> Iterator[Hit]:
     """The model thinks before it answers, and without `--reasoning-parser` the thinking stands in
@@ -290,24 +293,24 @@ def thinks(case: Case) -> Iterator[Hit]:
     ):
         yield Hit(
             f"{case.family.name} thinks, and without a reasoning parser the thinking stands in the"
-            " answer",
+            " answer.",
             case.model,
-            f"add --reasoning-parser {case.family.reasoning[0]}",
+            f"Add --reasoning-parser {case.family.reasoning[0]}.",
             edits=case.append(f"--reasoning-parser {case.family.reasoning[0]}"),
         )
 
 
-@rule(
+@MODEL.rule(
     "MODEL110",
     "two-nemotron-parsers",
     "info",
     kind="reasoning-parser",
     source="spark-vllm-docker issue 234, https://github.com/eugr/spark-vllm-docker/issues/234",
-    bad=(
+    fails=(
         "vllm serve nvidia/NVIDIA-Nemotron-3-Super-120B-A12B-NVFP4 --reasoning-parser nemotron_v3 "
         "--enable-auto-tool-choice --tool-call-parser qwen3_coder"
     ),
-    good="vllm serve nvidia/NVIDIA-Nemotron-3-Nano-30B-A3B-NVFP4 --reasoning-parser nemotron_v3",
+    passes="vllm serve nvidia/NVIDIA-Nemotron-3-Nano-30B-A3B-NVFP4 --reasoning-parser nemotron_v3",
 )
 def super_v3(case: Case) -> Iterator[Hit]:
     """Nemotron-3-Super ships its own parser, `super_v3`, as a plug-in. The built-in `nemotron_v3`
@@ -320,20 +323,20 @@ def super_v3(case: Case) -> Iterator[Hit]:
         and case.on("enable-auto-tool-choice")
     ):
         yield Hit(
-            "nemotron_v3 and the model's own super_v3 differ where tools are streamed",
+            "nemotron_v3 and the model's own super_v3 differ where tools are streamed.",
             case.shown("reasoning-parser"),
-            "test a streamed tool call; if it fails, mount the super_v3 plug-in and name it",
+            "Test a streamed tool call; if it fails, mount the super_v3 plug-in and name it.",
         )
 
 
-@rule(
+@MODEL.rule(
     "MODEL111",
     "remote-code-needed",
     "error",
     source="Phi-4 multimodal's model card: custom processor",
     release="0.19.0",
-    bad="vllm serve nvidia/Phi-4-multimodal-instruct-NVFP4",
-    good="vllm serve nvidia/Phi-4-multimodal-instruct-NVFP4 --trust-remote-code",
+    fails="vllm serve nvidia/Phi-4-multimodal-instruct-NVFP4",
+    passes="vllm serve nvidia/Phi-4-multimodal-instruct-NVFP4 --trust-remote-code",
 )
 def remote_code_needed(case: Case) -> Iterator[Hit]:
     """The checkpoint brings Python of its own (a processor, a tokenizer), which vLLM only runs with
@@ -341,20 +344,20 @@ def remote_code_needed(case: Case) -> Iterator[Hit]:
     """
     if case.serves and case.family and case.family.remote_code and not case.on("trust-remote-code"):
         yield Hit(
-            f"{case.family.name} needs --trust-remote-code",
+            f"{case.family.name} needs --trust-remote-code.",
             case.model,
-            "add --trust-remote-code",
+            "Add --trust-remote-code.",
             edits=case.append("--trust-remote-code"),
         )
 
 
-@rule(
+@MODEL.rule(
     "MODEL112",
     "remote-code-trusted",
     "info",
     source="Hugging Face: trust_remote_code runs Python from the repository",
-    bad="vllm serve openai/gpt-oss-20b --trust-remote-code",
-    good="vllm serve openai/gpt-oss-20b",
+    fails="vllm serve openai/gpt-oss-20b --trust-remote-code",
+    passes="vllm serve openai/gpt-oss-20b",
 )
 def remote_code(case: Case) -> Iterator[Hit]:
     """`--trust-remote-code` runs Python from the model's repository, whatever its next commit
@@ -367,16 +370,16 @@ def remote_code(case: Case) -> Iterator[Hit]:
         and "revision" not in case.options
     ):
         built_in = case.family is not None and case.family.architecture is not None
+        needless = ", which vLLM does not need for this model" if built_in else ""
         yield Hit(
-            "--trust-remote-code runs Python from the model's repository"
-            + (", which vLLM does not need for this model" if built_in else ""),
+            f"--trust-remote-code runs Python from the model's repository{needless}.",
             case.shown("trust-remote-code"),
-            "leave it out; if the start then asks for it, add it with --revision COMMIT",
+            "Leave it out; if the start then asks for it, add it with --revision COMMIT.",
             edits=case.drop(case.options["trust-remote-code"]) if built_in else (),
         )
 
 
-@rule(
+@MODEL.rule(
     "MODEL113",
     "file-not-mounted",
     "warning",
@@ -385,11 +388,11 @@ def remote_code(case: Case) -> Iterator[Hit]:
         "GLM-5.3-Flash recipe issue 20,"
         " https://github.com/tonyd2wild/GLM-5.3-Flash-NVFP4-DFlash2-2x-DGX-Spark/issues/20"
     ),
-    bad=(
+    fails=(
         "docker run --gpus all -v ~/vllm:/models vllm/vllm-openai:v0.28.0 /models/m --chat-template"
         " /templates/chat.jinja"
     ),
-    good=(
+    passes=(
         "docker run --gpus all -v ~/vllm:/models vllm/vllm-openai:v0.28.0 /models/m --chat-template"
         " /models/chat.jinja"
     ),
@@ -419,22 +422,22 @@ def not_mounted(case: Case) -> Iterator[Hit]:
             path == volume or path.startswith(f"{volume}/") for volume in volumes
         ):
             yield Hit(
-                f"no volume covers {path}",
+                f"No volume covers {path}.",
                 path,
-                f"add -v FOLDER:{re.sub(r'/[^/]*$', '', path) or '/'}, or put the file below a"
-                " volume",
+                f"Add -v FOLDER:{re.sub(r'/[^/]*$', '', path) or '/'}, or put the file below a"
+                " volume.",
             )
 
 
-@rule(
+@MODEL.rule(
     "MODEL114",
     "draft-of-another-family",
     "warning",
     kind="spec-decode-acceptance",
     source="the drafts' model cards: a draft is trained for one target",
     confidence="medium",
-    bad="""vllm serve google/gemma-4-31B-it --spec-method dflash --spec-model z-lab/Qwen3.5-27B-DFlash --spec-tokens 7""",
-    good="""vllm serve google/gemma-4-31B-it --spec-method dflash --spec-model RedHatAI/gemma-4-31B-it-speculator.dflash --spec-tokens 7""",
+    fails="""vllm serve google/gemma-4-31B-it --spec-method dflash --spec-model z-lab/Qwen3.5-27B-DFlash --spec-tokens 7""",
+    passes="""vllm serve google/gemma-4-31B-it --spec-method dflash --spec-model RedHatAI/gemma-4-31B-it-speculator.dflash --spec-tokens 7""",
 )
 def other_draft(case: Case) -> Iterator[Hit]:
     """A draft model proposes what its own target would say. One of another family, or of another
@@ -464,10 +467,10 @@ def other_draft(case: Case) -> Iterator[Hit]:
                 f" {case.family.architecture}"
             )
         yield Hit(
-            f"the draft {draft} is of {other.name}, the model of {case.family.name} (judged"
-            f" {basis})",
+            f"The draft {draft} is of {other.name}, the model of {case.family.name} (judged"
+            f" {basis}).",
             draft,
-            "take the draft that is made for the model",
+            "Take the draft that is made for the model.",
         )
     elif (
         case.method in ("dflash", "dspark", "eagle3")
@@ -476,24 +479,24 @@ def other_draft(case: Case) -> Iterator[Hit]:
         and sizes[0][0] != sizes[1][0]
     ):
         yield Hit(
-            f"the draft {draft} is made for a model of {sizes[1][0]}B, not {sizes[0][0]}B (judged"
-            " by the names)",
+            f"The draft {draft} is made for a model of {sizes[1][0]}B, not {sizes[0][0]}B (judged"
+            " by the names).",
             draft,
-            "take the draft that is made for the model",
+            "Take the draft that is made for the model.",
         )
 
 
-@rule(
+@MODEL.rule(
     "MODEL115",
     "draft-not-judged",
     "info",
     source="the drafts' model cards: a draft is trained for one target",
     confidence="low",
-    bad=(
+    fails=(
         "vllm serve my-lab/finetune-27b --spec-method dflash --spec-model my-lab/draft"
         " --spec-tokens 7"
     ),
-    good=(
+    passes=(
         "vllm serve google/gemma-4-31B-it --spec-method dflash --spec-model"
         " RedHatAI/gemma-4-31B-it-speculator.dflash --spec-tokens 7"
     ),
@@ -517,9 +520,9 @@ def draft_not_judged(case: Case) -> Iterator[Hit]:
         if not known
     )
     yield Hit(
-        f"whether the draft {draft} belongs to the model cannot be told: the linter does not know"
-        f" {unknown}",
+        f"Whether the draft {draft} belongs to the model cannot be told: the linter does not know"
+        f" {unknown}.",
         draft,
-        "look at the draft's card for its target; after the start, an acceptance below 5 % means"
-        " that they do not belong together",
+        "Look at the draft's card for its target; after the start, an acceptance below 5 % means"
+        " that they do not belong together.",
     )

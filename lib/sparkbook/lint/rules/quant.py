@@ -6,12 +6,15 @@ import re
 from collections.abc import Iterator
 
 from sparkbook.lint.case import Case
-from sparkbook.lint.rule import Hit, rule
+from sparkbook.lint.family import family
+from sparkbook.rules import Hit
+
+QUANT = family("QUANT", "quantization")
 
 MEASURED = "vLLM 0.32.0's model config, asked with configs of each kind"
 
 
-@rule(
+@QUANT.rule(
     "QUANT101",
     "unknown-method",
     "error",
@@ -19,8 +22,8 @@ MEASURED = "vLLM 0.32.0's model config, asked with configs of each kind"
     source="vLLM's registry of quantization methods, read out of each release",
     release="0.32.0",
     versioned=True,
-    bad="vllm serve ORG/MODEL --quantization nvfp4x",
-    good="vllm serve ORG/MODEL --quantization fp8",
+    fails="vllm serve ORG/MODEL --quantization nvfp4x",
+    passes="vllm serve ORG/MODEL --quantization fp8",
 )
 def unknown_method(case: Case) -> Iterator[Hit]:
     """A quantization method that this release does not have. The parser takes any word; the engine
@@ -30,20 +33,20 @@ def unknown_method(case: Case) -> Iterator[Hit]:
     if method and method.lower() not in case.release.names("quantization"):
         names = sorted(case.release.names("quantization"))
         yield Hit(
-            f"--quantization {method} is no method of this release",
+            f"--quantization {method} is no method of this release.",
             case.shown("quantization"),
-            f"leave it out: the checkpoint says it; methods are {', '.join(names)}",
+            f"Leave it out: the checkpoint says it; methods are {', '.join(names)}.",
         )
 
 
-@rule(
+@QUANT.rule(
     "QUANT102",
     "does-not-match-the-checkpoint",
     "error",
     kind="quant-flag",
     source=MEASURED,
-    bad="vllm serve RedHatAI/Qwen3-8B-NVFP4 --quantization modelopt",
-    good="vllm serve RedHatAI/Qwen3-8B-NVFP4",
+    fails="vllm serve RedHatAI/Qwen3-8B-NVFP4 --quantization modelopt",
+    passes="vllm serve RedHatAI/Qwen3-8B-NVFP4",
 )
 def mismatch(case: Case) -> Iterator[Hit]:
     """A compressed-tensors checkpoint names its method itself, and vLLM refuses a different one on
@@ -53,14 +56,14 @@ def mismatch(case: Case) -> Iterator[Hit]:
     method = case.value("quantization")
     if method and case.producer == "compressed-tensors" and method != "compressed-tensors":
         yield Hit(
-            f"the checkpoint is compressed-tensors, so --quantization {method} is refused",
+            f"The checkpoint is compressed-tensors, so --quantization {method} is refused.",
             case.shown("quantization"),
-            "leave --quantization out",
+            "Leave --quantization out.",
             edits=case.drop(case.options["quantization"]),
         )
 
 
-@rule(
+@QUANT.rule(
     "QUANT103",
     "name-is-no-format",
     "warning",
@@ -70,8 +73,8 @@ def mismatch(case: Case) -> Iterator[Hit]:
         " https://sovgrid.org/blog/glm-47-flash-on-a-single-dgx-spark/"
     ),
     confidence="medium",
-    bad="vllm serve ORG/GLM-4.7-Flash-AWQ-4bit --quantization awq",
-    good="vllm serve ORG/GLM-4.7-Flash-AWQ-4bit",
+    fails="vllm serve ORG/GLM-4.7-Flash-AWQ-4bit --quantization awq",
+    passes="vllm serve ORG/GLM-4.7-Flash-AWQ-4bit",
 )
 def name_is_no_format(case: Case) -> Iterator[Hit]:
     """ "AWQ" or "GPTQ" in a repository's name does not make it the format: what counts is
@@ -82,14 +85,14 @@ def name_is_no_format(case: Case) -> Iterator[Hit]:
     if re.fullmatch(r"(awq|gptq)(_marlin)?", method) and case.producer is None:
         yield Hit(
             f"--quantization {method} is refused if the checkpoint's config.json says another"
-            " method, whatever its name says",
+            " method, whatever its name says.",
             case.shown("quantization"),
-            "leave it out: vLLM reads quant_method from config.json",
+            "Leave it out: vLLM reads quant_method from config.json.",
             edits=case.drop(case.options["quantization"]),
         )
 
 
-@rule(
+@QUANT.rule(
     "QUANT104",
     "modelopt-is-found-by-itself",
     "info",
@@ -97,8 +100,8 @@ def name_is_no_format(case: Case) -> Iterator[Hit]:
     source=MEASURED,
     since="0.32.0",
     release="0.32.0",
-    bad="vllm serve nvidia/Llama-3.3-70B-Instruct-NVFP4 --quantization modelopt",
-    good="vllm serve nvidia/Llama-3.3-70B-Instruct-NVFP4",
+    fails="vllm serve nvidia/Llama-3.3-70B-Instruct-NVFP4 --quantization modelopt",
+    passes="vllm serve nvidia/Llama-3.3-70B-Instruct-NVFP4",
 )
 def modelopt(case: Case) -> Iterator[Hit]:
     """A ModelOpt checkpoint is recognized by itself, and is loaded as `modelopt_fp4` whatever the
@@ -107,21 +110,21 @@ def modelopt(case: Case) -> Iterator[Hit]:
     method = case.value("quantization") or ""
     if method.startswith("modelopt") and case.producer == "modelopt":
         yield Hit(
-            f"--quantization {method} is not needed: this release recognizes ModelOpt checkpoints",
+            f"--quantization {method} is not needed: this release recognizes ModelOpt checkpoints.",
             case.shown("quantization"),
-            "leave it out",
+            "Leave it out.",
             edits=case.drop(case.options["quantization"]),
         )
 
 
-@rule(
+@QUANT.rule(
     "QUANT105",
     "fp8-for-fp4-weights",
     "warning",
     kind="quant-flag",
     source=MEASURED,
-    bad="vllm serve nvidia/Llama-3.3-70B-Instruct-NVFP4 --quantization fp8",
-    good="vllm serve ORG/MODEL --quantization fp8",
+    fails="vllm serve nvidia/Llama-3.3-70B-Instruct-NVFP4 --quantization fp8",
+    passes="vllm serve ORG/MODEL --quantization fp8",
 )
 def fp8_for_fp4(case: Case) -> Iterator[Hit]:
     """`--quantization fp8` quantizes 16-bit weights while they load. On a checkpoint that is NVFP4
@@ -129,22 +132,22 @@ def fp8_for_fp4(case: Case) -> Iterator[Hit]:
     """
     if case.value("quantization") == "fp8" and case.nvfp4 and case.producer != "compressed-tensors":
         yield Hit(
-            "--quantization fp8 is meant for 16-bit weights; this checkpoint is NVFP4 already",
+            "--quantization fp8 is meant for 16-bit weights; this checkpoint is NVFP4 already.",
             case.shown("quantization"),
-            "leave it out",
+            "Leave it out.",
             edits=case.drop(case.options["quantization"]),
         )
 
 
-@rule(
+@QUANT.rule(
     "QUANT106",
     "fp8-kv-on-qwen2",
     "warning",
     kind="garbled-output",
     source="Qwen3 issue 840, https://github.com/QwenLM/Qwen3/issues/840",
     confidence="medium",
-    bad="vllm serve Qwen/Qwen2.5-7B-Instruct --kv-cache-dtype fp8",
-    good="vllm serve Qwen/Qwen2.5-7B-Instruct --kv-cache-dtype auto",
+    fails="vllm serve Qwen/Qwen2.5-7B-Instruct --kv-cache-dtype fp8",
+    passes="vllm serve Qwen/Qwen2.5-7B-Instruct --kv-cache-dtype auto",
 )
 def fp8_kv_on_qwen2(case: Case) -> Iterator[Hit]:
     """The keys of the Qwen2 family reach too far for unscaled 8-bit floats: the text turns into
@@ -154,19 +157,19 @@ def fp8_kv_on_qwen2(case: Case) -> Iterator[Hit]:
         r"qwen2(\.5)?[-_/ ]", case.known_names
     ):
         yield Hit(
-            "an unscaled fp8 KV cache makes models of the Qwen2 family repeat themselves",
+            "An unscaled fp8 KV cache makes models of the Qwen2 family repeat themselves.",
             case.shown("kv-cache-dtype"),
-            "leave the KV cache in 16 bit, and compare a few answers before trying again",
+            "Leave the KV cache in 16 bit, and compare a few answers before trying again.",
         )
 
 
-@rule(
+@QUANT.rule(
     "QUANT107",
     "deprecated-kv-spelling",
     "info",
     source="vLLM's cache config: fp8 is fp8_e4m3 on CUDA",
-    bad="vllm serve ORG/MODEL --kv-cache-dtype fp8_e5m2",
-    good="vllm serve ORG/MODEL --kv-cache-dtype fp8",
+    fails="vllm serve ORG/MODEL --kv-cache-dtype fp8_e5m2",
+    passes="vllm serve ORG/MODEL --kv-cache-dtype fp8",
 )
 def fp8_e5m2(case: Case) -> Iterator[Hit]:
     """`fp8_e5m2` keeps two bits of fraction where `fp8` (that is `fp8_e4m3`) keeps three; it is
@@ -175,7 +178,7 @@ def fp8_e5m2(case: Case) -> Iterator[Hit]:
     """
     if case.value("kv-cache-dtype") == "fp8_e5m2":
         yield Hit(
-            "fp8_e5m2 is coarser than fp8 and gains nothing on a Spark",
+            "fp8_e5m2 is coarser than fp8 and gains nothing on a Spark.",
             case.shown("kv-cache-dtype"),
-            "--kv-cache-dtype fp8",
+            "Use --kv-cache-dtype fp8.",
         )

@@ -6,7 +6,10 @@ import re
 from collections.abc import Iterator
 
 from sparkbook.lint.case import Case
-from sparkbook.lint.rule import Edit, Hit, rule
+from sparkbook.lint.family import family
+from sparkbook.rules import Edit, Hit
+
+RUN = family("RUN", "how the container is run")
 
 D = "docker run --gpus all --ipc=host "
 MULTI = "vllm serve ORG/MODEL -tp 2 --nnodes 2 --node-rank 0 --master-addr 192.0.2.1"
@@ -22,13 +25,13 @@ def _ports(case: Case) -> list[tuple[str, int, int, str]]:
     return found
 
 
-@rule(
+@RUN.rule(
     "RUN101",
     "port-not-listened-to",
     "error",
     source="Docker: -p HOST:CONTAINER; vLLM listens on 8000",
-    bad=D + "-p 8000:8000 vllm/vllm-openai:v0.28.0 ORG/MODEL --port 8080",
-    good=D + "-p 8000:8080 vllm/vllm-openai:v0.28.0 ORG/MODEL --port 8080",
+    fails=D + "-p 8000:8000 vllm/vllm-openai:v0.28.0 ORG/MODEL --port 8080",
+    passes=D + "-p 8000:8080 vllm/vllm-openai:v0.28.0 ORG/MODEL --port 8080",
 )
 def port(case: Case) -> Iterator[Hit]:
     """Docker publishes one port of the container, and the server listens on another (8000 unless
@@ -44,20 +47,20 @@ def port(case: Case) -> Iterator[Hit]:
     ):
         _, host, inside, text = ports[0]
         yield Hit(
-            f"the server listens on {listens:.0f}, and docker publishes {inside}",
+            f"The server listens on {listens:.0f}, and docker publishes {inside}.",
             f"-p {text}",
-            f"-p 127.0.0.1:{host}:{listens:.0f}",
+            f"Use -p 127.0.0.1:{host}:{listens:.0f}.",
         )
 
 
-@rule(
+@RUN.rule(
     "RUN102",
     "no-shared-memory",
     "warning",
     kind="host-ipc",
     source="vLLM's documentation of its image",
-    bad="docker run --gpus all vllm/vllm-openai:v0.28.0 ORG/MODEL",
-    good="docker run --gpus all --ipc=host vllm/vllm-openai:v0.28.0 ORG/MODEL",
+    fails="docker run --gpus all vllm/vllm-openai:v0.28.0 ORG/MODEL",
+    passes="docker run --gpus all --ipc=host vllm/vllm-openai:v0.28.0 ORG/MODEL",
 )
 def shared_memory(case: Case) -> Iterator[Hit]:
     """vLLM's processes talk through shared memory, of which a container has 64 MiB. `--ipc=host`
@@ -70,20 +73,20 @@ def shared_memory(case: Case) -> Iterator[Hit]:
         and case.line.option("shm-size") is None
     ):
         yield Hit(
-            "neither --ipc=host nor --shm-size: the container has 64 MiB of shared memory",
+            "Neither --ipc=host nor --shm-size: the container has 64 MiB of shared memory.",
             None,
-            "add --ipc=host",
+            "Add --ipc=host.",
         )
 
 
-@rule(
+@RUN.rule(
     "RUN103",
     "restarts-for-ever",
     "warning",
     kind="restart-loop",
     source="spark-vllm-docker issue 257, https://github.com/eugr/spark-vllm-docker/issues/257",
-    bad=D + "--restart unless-stopped vllm/vllm-openai:v0.28.0 ORG/MODEL",
-    good=D + "--restart on-failure:3 vllm/vllm-openai:v0.28.0 ORG/MODEL",
+    fails=D + "--restart unless-stopped vllm/vllm-openai:v0.28.0 ORG/MODEL",
+    passes=D + "--restart on-failure:3 vllm/vllm-openai:v0.28.0 ORG/MODEL",
 )
 def restart(case: Case) -> Iterator[Hit]:
     """A start that fails, with `--restart unless-stopped` or `always`, fails for ever. On a Spark
@@ -99,20 +102,20 @@ def restart(case: Case) -> Iterator[Hit]:
             at = case.line.text.find(str(policy), word.start)
             edits = (Edit(at, at + len(str(policy)), "on-failure:3"),) if at >= 0 else ()
         yield Hit(
-            f"--restart {policy} repeats a failing start for ever",
+            f"--restart {policy} repeats a failing start without end.",
             f"--restart {policy}",
-            "--restart on-failure:3, until the recipe has started once",
+            "Use --restart on-failure:3, until the recipe has started once.",
             edits=edits,
         )
 
 
-@rule(
+@RUN.rule(
     "RUN104",
     "open-without-key",
     "warning",
     source="vLLM's security guide",
-    bad=D + "-p 8000:8000 vllm/vllm-openai:v0.28.0 ORG/MODEL",
-    good=D + "-p 127.0.0.1:8000:8000 vllm/vllm-openai:v0.28.0 ORG/MODEL",
+    fails=D + "-p 8000:8000 vllm/vllm-openai:v0.28.0 ORG/MODEL",
+    passes=D + "-p 127.0.0.1:8000:8000 vllm/vllm-openai:v0.28.0 ORG/MODEL",
 )
 def open_port(case: Case) -> Iterator[Hit]:
     """Published without an address, the port is open to the whole network, past the host's
@@ -137,20 +140,20 @@ def open_port(case: Case) -> Iterator[Hit]:
     if opened and not keyed:
         shown = opened[0] if opened[0].startswith("--") else f"-p {opened[0]}"
         yield Hit(
-            f"{shown} opens the server to the network, without an API key",
+            f"{shown} opens the server to the network, without an API key.",
             shown,
-            "-p 127.0.0.1:8000:8000, or pass VLLM_API_KEY on",
+            "Use -p 127.0.0.1:8000:8000, or pass VLLM_API_KEY on.",
         )
 
 
-@rule(
+@RUN.rule(
     "RUN105",
     "no-gpu",
     "error",
     kind="nvidia-runtime",
     source="NVIDIA container toolkit: a container sees a GPU only if it asks",
-    bad="docker run --ipc=host vllm/vllm-openai:v0.28.0 ORG/MODEL",
-    good="docker run --gpus all --ipc=host vllm/vllm-openai:v0.28.0 ORG/MODEL",
+    fails="docker run --ipc=host vllm/vllm-openai:v0.28.0 ORG/MODEL",
+    passes="docker run --gpus all --ipc=host vllm/vllm-openai:v0.28.0 ORG/MODEL",
 )
 def gpu(case: Case) -> Iterator[Hit]:
     """Without `--gpus all` (or the nvidia runtime, or a CDI device) the container sees no GPU, and
@@ -162,16 +165,17 @@ def gpu(case: Case) -> Iterator[Hit]:
         or any("nvidia" in d for d in case.line.values("device"))
     )
     if case.contained and case.line.starts and not asked:
-        yield Hit("the container is given no GPU", None, "add --gpus all")
+        yield Hit("The container is given no GPU.", None, "Add --gpus all.")
 
 
-@rule(
+@RUN.rule(
     "RUN106",
     "downloads-are-lost",
     "warning",
     source="Docker: what a container writes is lost with it",
-    bad=D + "vllm/vllm-openai:v0.28.0 ORG/MODEL",
-    good=D + "-v ~/.cache/huggingface:/root/.cache/huggingface vllm/vllm-openai:v0.28.0 ORG/MODEL",
+    fails=D + "vllm/vllm-openai:v0.28.0 ORG/MODEL",
+    passes=D
+    + "-v ~/.cache/huggingface:/root/.cache/huggingface vllm/vllm-openai:v0.28.0 ORG/MODEL",
 )
 def no_volume(case: Case) -> Iterator[Hit]:
     """No volume holds the model: tens of gigabytes are downloaded into the container, and again
@@ -184,19 +188,19 @@ def no_volume(case: Case) -> Iterator[Hit]:
         and not case.line.values("mount")
     ):
         yield Hit(
-            "no volume: the weights are downloaded into the container and lost with it",
+            "No volume: the weights are downloaded into the container and lost with it.",
             None,
-            "add -v ~/vllm:/models, and serve from there",
+            "Add -v ~/vllm:/models, and serve from there.",
         )
 
 
-@rule(
+@RUN.rule(
     "RUN107",
     "host-network",
     "info",
     source="Docker: --network host",
-    bad=D + "--network host vllm/vllm-openai:v0.28.0 ORG/MODEL --host 127.0.0.1",
-    good=D + "-p 127.0.0.1:8000:8000 vllm/vllm-openai:v0.28.0 ORG/MODEL",
+    fails=D + "--network host vllm/vllm-openai:v0.28.0 ORG/MODEL --host 127.0.0.1",
+    passes=D + "-p 127.0.0.1:8000:8000 vllm/vllm-openai:v0.28.0 ORG/MODEL",
 )
 def host_network(case: Case) -> Iterator[Hit]:
     """`--network host` gives up the container's own network. Several machines need it; one does
@@ -204,19 +208,19 @@ def host_network(case: Case) -> Iterator[Hit]:
     """
     if case.line.option("network") == "host" and case.nodes == 1 and not case.ray:
         yield Hit(
-            "--network host, though one machine serves",
+            "--network host, though one machine serves.",
             "--network host",
-            "publish one port instead: -p 127.0.0.1:8000:8000",
+            "Publish one port instead: -p 127.0.0.1:8000:8000.",
         )
 
 
-@rule(
+@RUN.rule(
     "RUN108",
     "privileged",
     "warning",
     source="Docker: --privileged",
-    bad=D + "--privileged vllm/vllm-openai:v0.28.0 ORG/MODEL",
-    good=D + "vllm/vllm-openai:v0.28.0 ORG/MODEL",
+    fails=D + "--privileged vllm/vllm-openai:v0.28.0 ORG/MODEL",
+    passes=D + "vllm/vllm-openai:v0.28.0 ORG/MODEL",
 )
 def privileged(case: Case) -> Iterator[Hit]:
     """`--privileged` gives the container the host. vLLM needs `--gpus all`, and over several
@@ -224,19 +228,19 @@ def privileged(case: Case) -> Iterator[Hit]:
     """
     if case.line.option("privileged") is not None:
         yield Hit(
-            "--privileged gives the container the whole host",
+            "--privileged gives the container the whole host.",
             "--privileged",
-            "take it out; name the devices and capabilities that are needed",
+            "Take it out; name the devices and capabilities that are needed.",
         )
 
 
-@rule(
+@RUN.rule(
     "RUN109",
     "plug-in-without-checksum",
     "warning",
     source="a parser plug-in is Python that the server runs",
-    bad="nemotron-3-nano-30b-a3b-nvfp4",
-    good="vllm serve ORG/MODEL --reasoning-parser nemotron_v3",
+    fails="nemotron-3-nano-30b-a3b-nvfp4",
+    passes="vllm serve ORG/MODEL --reasoning-parser nemotron_v3",
 )
 def checksum(case: Case) -> Iterator[Hit]:
     """A parser plug-in is a Python file that runs inside the server. Fetched without a checksum it
@@ -245,20 +249,20 @@ def checksum(case: Case) -> Iterator[Hit]:
     for step in case.recipe.prepare if case.recipe else []:
         if step.do == "fetch" and step.sha256 == "unknown" and (step.to or "").endswith(".py"):
             yield Hit(
-                f"{step.to} is fetched without a checksum",
+                f"{step.to} is fetched without a checksum.",
                 step.url,
-                "write its sha256 into the recipe",
+                "Write its sha256 into the recipe.",
             )
     for command in case.line.before:
         if re.search(r"\b(curl|wget)\b.*\.py\b", command) and "sha256" not in command:
             yield Hit(
-                "a Python file is fetched at each start without a checksum",
+                "A Python file is fetched at each start without a checksum.",
                 command,
-                "fetch it once, and check it with sha256sum -c",
+                "Fetch it once, and check it with sha256sum -c.",
             )
 
 
-@rule(
+@RUN.rule(
     "RUN110",
     "container-of-a-cluster",
     "warning",
@@ -267,8 +271,8 @@ def checksum(case: Case) -> Iterator[Hit]:
         "Nemotron Super on two Sparks, https://corti.com/serving-nemotron-"
         "super-120b-with-a-1m-token-context-on-a-2-node-dgx-spark-cluster/"
     ),
-    bad=D + "--network host nvcr.io/nvidia/vllm:26.09-py3 " + MULTI,
-    good=D + "--network host --device /dev/infiniband --cap-add IPC_LOCK --ulimit memlock=-1"
+    fails=D + "--network host nvcr.io/nvidia/vllm:26.09-py3 " + MULTI,
+    passes=D + "--network host --device /dev/infiniband --cap-add IPC_LOCK --ulimit memlock=-1"
     " nvcr.io/nvidia/vllm:26.09-py3 " + MULTI,
 )
 def cluster(case: Case) -> Iterator[Hit]:
@@ -285,20 +289,20 @@ def cluster(case: Case) -> Iterator[Hit]:
             missing.append("--ulimit memlock=-1")
         if missing:
             yield Hit(
-                f"several machines, and the container lacks {', '.join(missing)}",
+                f"Several machines, and the container lacks {', '.join(missing)}.",
                 None,
-                f"add {' '.join(missing)} on every node",
+                f"Add {' '.join(missing)} on every node.",
             )
 
 
-@rule(
+@RUN.rule(
     "RUN111",
     "ray-kills-workers",
     "warning",
     kind="ray-oom-killer",
     source="vllm-gb10, https://github.com/atcuality2021/vllm-gb10",
-    bad="vllm serve ORG/MODEL -tp 2 --distributed-executor-backend ray",
-    good=(
+    fails="vllm serve ORG/MODEL -tp 2 --distributed-executor-backend ray",
+    passes=(
         "RAY_memory_monitor_refresh_ms=0 vllm serve ORG/MODEL -tp 2"
         " --distributed-executor-backend ray"
     ),
@@ -309,23 +313,23 @@ def ray_monitor(case: Case) -> Iterator[Hit]:
     """
     if case.ray and case.line.env.get("RAY_memory_monitor_refresh_ms") != "0":
         yield Hit(
-            "Ray's memory monitor kills workers at 95 % of the unified memory",
+            "Ray's memory monitor kills workers at 95 % of the unified memory.",
             case.shown("distributed-executor-backend"),
-            "RAY_memory_monitor_refresh_ms=0 on every node",
+            "Set RAY_memory_monitor_refresh_ms=0 on every node.",
         )
 
 
-@rule(
+@RUN.rule(
     "RUN112",
     "fastsafetensors-over-nodes",
     "warning",
     kind="loader-hang",
     source="spark-vllm-docker issue 29, https://github.com/eugr/spark-vllm-docker/issues/29",
-    bad=(
+    fails=(
         "RAY_memory_monitor_refresh_ms=0 vllm serve ORG/MODEL -tp 2 --distributed-executor-backend"
         " ray --load-format fastsafetensors"
     ),
-    good=(
+    passes=(
         "RAY_memory_monitor_refresh_ms=0 vllm serve ORG/MODEL -tp 2 --distributed-executor-backend"
         " ray --load-format safetensors"
     ),
@@ -336,20 +340,20 @@ def loader_over_nodes(case: Case) -> Iterator[Hit]:
     """
     if case.value("load-format") == "fastsafetensors" and (case.ray or case.nodes > 1):
         yield Hit(
-            "fastsafetensors has hung at 0 % over several machines",
+            "The loader fastsafetensors has hung at 0 % over several machines.",
             case.shown("load-format"),
-            "--load-format safetensors",
+            "Use --load-format safetensors.",
         )
 
 
-@rule(
+@RUN.rule(
     "RUN113",
     "same-on-every-node",
     "info",
     kind="multi-node-interface",
     source="spark-vllm-docker issue 227, https://github.com/eugr/spark-vllm-docker/issues/227",
-    bad="NCCL_IB_GID_INDEX=3 " + MULTI,
-    good="NCCL_SOCKET_IFNAME=enp1s0f0np0 " + MULTI,
+    fails="NCCL_IB_GID_INDEX=3 " + MULTI,
+    passes="NCCL_SOCKET_IFNAME=enp1s0f0np0 " + MULTI,
 )
 def per_node(case: Case) -> Iterator[Hit]:
     """Interface, adapter, GID index and the node's own address differ from machine to machine:
@@ -358,20 +362,20 @@ def per_node(case: Case) -> Iterator[Hit]:
     for name in ("NCCL_IB_GID_INDEX", "VLLM_HOST_IP", "NCCL_IB_HCA"):
         if (case.nodes > 1 or case.ray) and case.line.env.get(name):
             yield Hit(
-                f"{name} belongs to one node, and is fixed on the line",
+                f"{name} belongs to one node, and is fixed on the line.",
                 f"{name}={case.line.env[name]}",
-                "find it on each node, or leave it out",
+                "Find it on each node, or leave it out.",
             )
 
 
-@rule(
+@RUN.rule(
     "RUN114",
     "root-owned-cache",
     "info",
     kind="cache-permission",
     source="Docker: files that root writes into a volume belong to root",
-    bad=D + "-v ~/.cache/huggingface:/root/.cache/huggingface vllm/vllm-openai:v0.28.0 ORG/MODEL",
-    good=D + "-v ~/vllm:/models:ro vllm/vllm-openai:v0.28.0 /models/m",
+    fails=D + "-v ~/.cache/huggingface:/root/.cache/huggingface vllm/vllm-openai:v0.28.0 ORG/MODEL",
+    passes=D + "-v ~/vllm:/models:ro vllm/vllm-openai:v0.28.0 /models/m",
 )
 def root_owned(case: Case) -> Iterator[Hit]:
     """The container runs as root, and what it downloads into the mounted cache belongs to root: the
@@ -383,20 +387,20 @@ def root_owned(case: Case) -> Iterator[Hit]:
             and case.line.option("user") is None
         ):
             yield Hit(
-                "the container writes into the mounted cache as root",
+                "The container writes into the mounted cache as root.",
                 f"-v {volume}",
-                "download on the host first, and mount it read-only",
+                "Download on the host first, and mount it read-only.",
             )
 
 
-@rule(
+@RUN.rule(
     "RUN115",
     "removed-and-restarted",
     "error",
     kind="restart-policy",
     source="Docker: conflicting options --restart and --rm",
-    bad=D + "--rm --restart on-failure:3 vllm/vllm-openai:v0.28.0 ORG/MODEL",
-    good=D + "--restart on-failure:3 vllm/vllm-openai:v0.28.0 ORG/MODEL",
+    fails=D + "--rm --restart on-failure:3 vllm/vllm-openai:v0.28.0 ORG/MODEL",
+    passes=D + "--restart on-failure:3 vllm/vllm-openai:v0.28.0 ORG/MODEL",
 )
 def rm_and_restart(case: Case) -> Iterator[Hit]:
     """Docker refuses `--rm` together with a restart policy: a container that is removed cannot be
@@ -404,13 +408,13 @@ def rm_and_restart(case: Case) -> Iterator[Hit]:
     """
     if case.line.option("rm") is not None and case.line.option("restart") not in (None, "no"):
         yield Hit(
-            "docker refuses --rm together with --restart",
+            "Docker refuses --rm together with --restart.",
             f"--rm --restart {case.line.option('restart')}",
-            "keep one of them",
+            "Keep one of them.",
         )
 
 
-@rule(
+@RUN.rule(
     "RUN116",
     "two-ways-to-start",
     "warning",
@@ -419,8 +423,8 @@ def rm_and_restart(case: Case) -> Iterator[Hit]:
         "Blackwellboy minefield, trap 104, https://github.com/Blackwellboy/"
         "model-serving-minefield/blob/main/traps/versioning/104-stale-launch-script-silently-reverts-config.md"
     ),
-    bad="vllm serve ORG/MODEL --max-num-seqs 4\nvllm serve ORG/MODEL --max-num-seqs 8",
-    good="vllm serve ORG/MODEL --max-num-seqs 4",
+    fails="vllm serve ORG/MODEL --max-num-seqs 4\nvllm serve ORG/MODEL --max-num-seqs 8",
+    passes="vllm serve ORG/MODEL --max-num-seqs 4",
 )
 def two_ways(case: Case) -> Iterator[Hit]:
     """Two lines start the same model (or a container of the same name) with different settings.
@@ -439,20 +443,20 @@ def two_ways(case: Case) -> Iterator[Hit]:
         differing = sorted(name for name in {*mine, *theirs} if mine.get(name) != theirs.get(name))
         if differing:
             yield Hit(
-                f"two lines start {case.model or case.line.option('name')} with different settings",
+                f"Two lines start {case.model or case.line.option('name')} with different settings.",
                 ", ".join(f"--{n}" for n in differing),
-                "keep one, and start from it only",
+                "Keep one, and start from it only.",
             )
 
 
-@rule(
+@RUN.rule(
     "RUN117",
     "installed-at-each-start",
     "info",
     kind="dependency",
     source="pip: without a version, the newest one of the day is installed",
-    bad=D + "nvcr.io/nvidia/vllm:26.04-py3 bash -c 'pip install scipy && vllm serve ORG/MODEL'",
-    good=D
+    fails=D + "nvcr.io/nvidia/vllm:26.04-py3 bash -c 'pip install scipy && vllm serve ORG/MODEL'",
+    passes=D
     + "nvcr.io/nvidia/vllm:26.04-py3 bash -c 'pip install scipy==1.16.0 && vllm serve ORG/MODEL'",
 )
 def installs(case: Case) -> Iterator[Hit]:
@@ -464,13 +468,13 @@ def installs(case: Case) -> Iterator[Hit]:
             r"==|-r |--requirement", command
         ):
             yield Hit(
-                "a package is installed at each start without a version",
+                "A package is installed at each start without a version.",
                 command,
-                "pin its version, or build it into an image",
+                "Pin its version, or build it into an image.",
             )
 
 
-@rule(
+@RUN.rule(
     "RUN118",
     "node-rank-missing",
     "error",
@@ -478,8 +482,8 @@ def installs(case: Case) -> Iterator[Hit]:
     source="vLLM's multi-node options",
     since="0.12.0",
     release="0.32.0",
-    bad="vllm serve ORG/MODEL -tp 2 --nnodes 2 --master-addr 192.0.2.1",
-    good="vllm serve ORG/MODEL -tp 2 --nnodes 2 --node-rank 0 --master-addr 192.0.2.1",
+    fails="vllm serve ORG/MODEL -tp 2 --nnodes 2 --master-addr 192.0.2.1",
+    passes="vllm serve ORG/MODEL -tp 2 --nnodes 2 --node-rank 0 --master-addr 192.0.2.1",
 )
 def node_rank(case: Case) -> Iterator[Hit]:
     """Every machine of a group has a rank of its own and one address to meet at. With the default
@@ -489,11 +493,11 @@ def node_rank(case: Case) -> Iterator[Hit]:
         for name in ("node-rank", "master-addr"):
             if name not in case.options:
                 yield Hit(
-                    f"--nnodes without --{name}",
+                    f"--nnodes without --{name}.",
                     case.shown("nnodes"),
                     (
-                        f"add --{name}, on every machine its own"
+                        f"Add --{name}, on every machine its own."
                         if name == "node-rank"
-                        else f"add --{name}, the same on every machine"
+                        else f"Add --{name}, the same on every machine."
                     ),
                 )

@@ -7,10 +7,13 @@ from collections.abc import Iterator
 
 from sparkbook import releases
 from sparkbook.lint.case import Case
-from sparkbook.lint.rule import Hit, rule
+from sparkbook.lint.family import family
+from sparkbook.rules import Hit
+
+SPARK = family("SPARK", "what is specific to GB10")
 
 
-@rule(
+@SPARK.rule(
     "SPARK101",
     "attention-of-gemma-4",
     "warning",
@@ -19,8 +22,8 @@ from sparkbook.lint.rule import Hit, rule
     release="0.19.1",
     since="0.19.0",
     confidence="medium",
-    bad="vllm serve google/gemma-4-31B-it --attention-backend FLASHINFER",
-    good="vllm serve google/gemma-4-31B-it --attention-backend TRITON_ATTN",
+    fails="vllm serve google/gemma-4-31B-it --attention-backend FLASHINFER",
+    passes="vllm serve google/gemma-4-31B-it --attention-backend TRITON_ATTN",
 )
 def gemma4_attention(case: Case) -> Iterator[Hit]:
     """Gemma 4 has heads of 256 and 512 dimensions, which on sm_12x only the Triton backend ran when
@@ -35,21 +38,21 @@ def gemma4_attention(case: Case) -> Iterator[Hit]:
         and backend != "TRITON_ATTN"
     ):
         yield Hit(
-            f"{backend} has not been able to run the head sizes of Gemma 4",
+            f"{backend} has not been able to run the head sizes of Gemma 4.",
             case.shown("attention-backend"),
-            "leave --attention-backend out",
+            "Leave --attention-backend out.",
             edits=case.drop(case.options["attention-backend"]),
         )
 
 
-@rule(
+@SPARK.rule(
     "SPARK102",
     "plain-sm121",
     "warning",
     kind="arch-ptxas",
     source="dgx-vllm issue 10, https://github.com/Avarok-Cybersecurity/dgx-vllm/issues/10",
-    bad="FLASHINFER_CUDA_ARCH_LIST=12.1 vllm serve ORG/MODEL-NVFP4",
-    good="FLASHINFER_CUDA_ARCH_LIST=12.1a vllm serve ORG/MODEL-NVFP4",
+    fails="FLASHINFER_CUDA_ARCH_LIST=12.1 vllm serve ORG/MODEL-NVFP4",
+    passes="FLASHINFER_CUDA_ARCH_LIST=12.1a vllm serve ORG/MODEL-NVFP4",
 )
 def plain_arch(case: Case) -> Iterator[Hit]:
     """The FP4 conversions exist in the architecture-specific target only: kernels compiled for
@@ -60,25 +63,27 @@ def plain_arch(case: Case) -> Iterator[Hit]:
         value = case.line.env.get(name) or ""
         if re.search(r"(^|[ ;,])12\.1(\+PTX)?($|[ ;,])", value):
             yield Hit(
-                f"{name}={value} compiles for plain sm_121, which has no FP4 conversions",
+                f"{name}={value} compiles for plain sm_121, which has no FP4 conversions.",
                 f"{name}={value}",
-                f"{name}=12.1a, and clear the kernel cache",
+                f"Set {name}=12.1a, and clear the kernel cache.",
             )
     if re.fullmatch(r"sm_121", case.line.env.get("CUTE_DSL_ARCH") or ""):
         yield Hit(
-            "CUTE_DSL_ARCH=sm_121 lacks the suffix", "CUTE_DSL_ARCH=sm_121", "CUTE_DSL_ARCH=sm_121a"
+            "CUTE_DSL_ARCH=sm_121 lacks the suffix.",
+            "CUTE_DSL_ARCH=sm_121",
+            "Set CUTE_DSL_ARCH=sm_121a.",
         )
 
 
-@rule(
+@SPARK.rule(
     "SPARK103",
     "datacenter-kernels",
     "warning",
     kind="arch-no-kernel",
     source="vLLM pull request 31740, https://github.com/vllm-project/vllm/pull/31740",
     release="0.32.0",
-    bad="vllm serve ORG/MODEL --moe-backend flashinfer_trtllm",
-    good="vllm serve ORG/MODEL --moe-backend flashinfer_cutlass",
+    fails="vllm serve ORG/MODEL --moe-backend flashinfer_trtllm",
+    passes="vllm serve ORG/MODEL --moe-backend flashinfer_cutlass",
 )
 def trtllm(case: Case) -> Iterator[Hit]:
     """The TensorRT-LLM kernels in FlashInfer are compiled for data-centre Blackwell (sm_100) only:
@@ -87,20 +92,20 @@ def trtllm(case: Case) -> Iterator[Hit]:
     for name in ("moe-backend", "linear-backend"):
         if case.spark and "trtllm" in (case.value(name) or ""):
             yield Hit(
-                f"{case.shown(name)} has kernels for sm_100 only",
+                f"{case.shown(name)} has kernels for sm_100 only.",
                 case.shown(name),
-                f"leave --{name} out",
+                f"Leave --{name} out.",
                 edits=case.drop(case.options[name]),
             )
 
 
-@rule(
+@SPARK.rule(
     "SPARK104",
     "more-gpus-than-one",
     "error",
     source="a DGX Spark has one GPU",
-    bad="vllm serve ORG/MODEL --tensor-parallel-size 2",
-    good="vllm serve ORG/MODEL --tensor-parallel-size 1",
+    fails="vllm serve ORG/MODEL --tensor-parallel-size 2",
+    passes="vllm serve ORG/MODEL --tensor-parallel-size 1",
 )
 def one_gpu(case: Case) -> Iterator[Hit]:
     """One Spark has one GPU. A product of tensor, pipeline and data parallel sizes above one needs
@@ -112,18 +117,18 @@ def one_gpu(case: Case) -> Iterator[Hit]:
     )
     if case.spark and tensor * pipeline > case.nodes and not case.ray:
         yield Hit(
-            f"{tensor * pipeline:.0f} GPUs are asked for, and {case.nodes} machine has one each",
+            f"{tensor * pipeline:.0f} GPUs are asked for, and {case.nodes} machine has one each.",
             (
                 case.shown("tensor-parallel-size")
                 if tensor > 1
                 else case.shown("pipeline-parallel-size")
             ),
-            "--tensor-parallel-size 1, or --nnodes with --node-rank and --master-addr on each"
-            " machine",
+            "Use --tensor-parallel-size 1, or --nnodes with --node-rank and --master-addr on each"
+            " machine.",
         )
 
 
-@rule(
+@SPARK.rule(
     "SPARK105",
     "always-marlin-has-expired",
     "info",
@@ -132,8 +137,8 @@ def one_gpu(case: Case) -> Iterator[Hit]:
     since="0.24.0",
     release="0.28.0",
     confidence="medium",
-    bad="vllm serve nvidia/NVIDIA-Nemotron-3-Super-120B-A12B-NVFP4 --moe-backend marlin",
-    good="vllm serve nvidia/NVIDIA-Nemotron-3-Super-120B-A12B-NVFP4",
+    fails="vllm serve nvidia/NVIDIA-Nemotron-3-Super-120B-A12B-NVFP4 --moe-backend marlin",
+    passes="vllm serve nvidia/NVIDIA-Nemotron-3-Super-120B-A12B-NVFP4",
 )
 def marlin(case: Case) -> Iterator[Hit]:
     """ "Always Marlin" was right where CUTLASS gave garbage on sm_121. From 0.24 on the default was
@@ -148,13 +153,13 @@ def marlin(case: Case) -> Iterator[Hit]:
     ):
         yield Hit(
             "--moe-backend marlin was needed on older images; from 0.24 on the default can be"
-            " faster",
+            " faster.",
             case.shown("moe-backend"),
-            "measure once without it",
+            "Measure once without it.",
         )
 
 
-@rule(
+@SPARK.rule(
     "SPARK106",
     "attention-backend-unknown",
     "error",
@@ -162,8 +167,8 @@ def marlin(case: Case) -> Iterator[Hit]:
     source="vLLM's registry of attention backends, read out of each release",
     release="0.32.0",
     versioned=True,
-    bad="vllm serve ORG/MODEL --attention-backend FLASHINFR",
-    good="vllm serve ORG/MODEL --attention-backend flashinfer",
+    fails="vllm serve ORG/MODEL --attention-backend FLASHINFR",
+    passes="vllm serve ORG/MODEL --attention-backend flashinfer",
 )
 def unknown_backend(case: Case) -> Iterator[Hit]:
     """The parser takes any word for an attention backend; the engine refuses what this release does
@@ -180,28 +185,28 @@ def unknown_backend(case: Case) -> Iterator[Hit]:
         close = difflib.get_close_matches(name, list(case.release.names("attention_backends")), n=1)
         spans = releases.presence("attention_backends", name)
         fix = (
-            f"it is there {releases.said(spans)}"
+            f"Take an image of the releases that have it: {releases.said(spans)}."
             if spans
-            else f"did you mean {close[0]}?"
+            else f"Write {close[0]}."
             if close
-            else "leave it out"
+            else "Leave it out."
         )
         yield Hit(
-            f"vLLM {case.version} has no attention backend '{name}'",
+            f"vLLM {case.version} has no attention backend '{name}'.",
             case.shown("attention-backend"),
             fix,
         )
 
 
-@rule(
+@SPARK.rule(
     "SPARK107",
     "cuda-12-build",
     "warning",
     kind="arch-no-kernel",
     source="vLLM issue 30855, https://github.com/vllm-project/vllm/issues/30855",
     until="0.12.0",
-    bad="docker run --gpus all --ipc=host vllm/vllm-openai:v0.12.0 ORG/MODEL",
-    good="docker run --gpus all --ipc=host vllm/vllm-openai:v0.19.0-cu130 ORG/MODEL",
+    fails="docker run --gpus all --ipc=host vllm/vllm-openai:v0.12.0 ORG/MODEL",
+    passes="docker run --gpus all --ipc=host vllm/vllm-openai:v0.19.0-cu130 ORG/MODEL",
 )
 def cuda_12(case: Case) -> Iterator[Hit]:
     """The official builds up to 0.12 came with CUDA 12.8, which has no code for sm_121: "no kernel
@@ -210,13 +215,13 @@ def cuda_12(case: Case) -> Iterator[Hit]:
     """
     if case.image == "vllm/vllm-openai" and "cu13" not in (case.tag or ""):
         yield Hit(
-            f"{case.shown_image} is built with CUDA 12, which has no kernels for GB10",
+            f"{case.shown_image} is built with CUDA 12, which has no kernels for GB10.",
             case.line.image,
-            "a tag with cu130, or a later release",
+            "Take a tag with cu130, or a later release.",
         )
 
 
-@rule(
+@SPARK.rule(
     "SPARK108",
     "bundled-ptxas",
     "info",
@@ -224,11 +229,11 @@ def cuda_12(case: Case) -> Iterator[Hit]:
     source="Triton's bundled assembler before CUDA 13 does not know sm_121a",
     until="0.19.1",
     confidence="medium",
-    bad=(
+    fails=(
         "docker run --gpus all --ipc=host -e TRITON_PTXAS_PATH=/usr/bin/ptxas"
         " nvcr.io/nvidia/vllm:26.04-py3 vllm serve ORG/MODEL"
     ),
-    good=(
+    passes=(
         "docker run --gpus all --ipc=host -e TRITON_PTXAS_PATH=/usr/local/cuda/bin/ptxas"
         " nvcr.io/nvidia/vllm:26.04-py3 vllm serve M"
     ),
@@ -241,7 +246,7 @@ def ptxas(case: Case) -> Iterator[Hit]:
     path = case.line.env.get("TRITON_PTXAS_PATH")
     if path and not re.fullmatch(r"/usr/local/cuda(-1[3-9][.\d]*)?/bin/ptxas", path):
         yield Hit(
-            f"TRITON_PTXAS_PATH={path} is not where the images have the toolkit's assembler",
+            f"TRITON_PTXAS_PATH={path} is not where the images have the toolkit's assembler.",
             f"TRITON_PTXAS_PATH={path}",
-            "TRITON_PTXAS_PATH=/usr/local/cuda/bin/ptxas",
+            "Set TRITON_PTXAS_PATH=/usr/local/cuda/bin/ptxas.",
         )

@@ -7,7 +7,10 @@ from collections.abc import Iterator
 
 from sparkbook import releases
 from sparkbook.lint.case import Case
-from sparkbook.lint.rule import Hit, rule
+from sparkbook.lint.family import family
+from sparkbook.rules import Hit
+
+SPEC = family("SPEC", "speculative decoding")
 
 CONFIG = "vLLM's speculative config, read out of each release"
 _FLASH = ("dflash", "dspark")
@@ -21,7 +24,7 @@ def _shown(case: Case) -> str:
     )
 
 
-@rule(
+@SPEC.rule(
     "SPEC101",
     "method-not-in-release",
     "error",
@@ -29,8 +32,8 @@ def _shown(case: Case) -> str:
     source=CONFIG,
     release="0.19.0",
     versioned=True,
-    bad="""vllm serve ORG/MODEL --speculative-config '{"method":"dflash","model":"ORG/DRAFT","num_speculative_tokens":7}'""",
-    good="""vllm serve ORG/MODEL --speculative-config '{"method":"mtp","num_speculative_tokens":1}'""",
+    fails="""vllm serve ORG/MODEL --speculative-config '{"method":"dflash","model":"ORG/DRAFT","num_speculative_tokens":7}'""",
+    passes="""vllm serve ORG/MODEL --speculative-config '{"method":"mtp","num_speculative_tokens":1}'""",
 )
 def method(case: Case) -> Iterator[Hit]:
     """A speculative method that this release does not have. DFlash came with 0.20, so the NGC image
@@ -46,26 +49,26 @@ def method(case: Case) -> Iterator[Hit]:
             case.method, list(case.release.names("spec_methods")), n=1
         )
         fix = (
-            f"it is there {releases.said(spans)}: take such an image"
+            f"Take an image of the releases that have it: {releases.said(spans)}."
             if spans
-            else f"did you mean {close[0]}?"
+            else f"Write {close[0]}."
             if close
-            else "see the methods"
+            else f"Choose one that `sparkbook releases show {case.version}` lists."
         )
         yield Hit(
-            f"vLLM {case.version} has no speculative method '{case.method}'", _shown(case), fix
+            f"vLLM {case.version} has no speculative method '{case.method}'.", _shown(case), fix
         )
 
 
-@rule(
+@SPEC.rule(
     "SPEC102",
     "unknown-key",
     "error",
     source=CONFIG + "; vLLM pull request 35060, https://github.com/vllm-project/vllm/pull/35060",
     release="0.32.0",
     versioned=True,
-    bad="""vllm serve ORG/MODEL --speculative-config '{"method":"mtp","num_speculative_tokens":1,"disable_by_batch_size":32}'""",
-    good="""vllm serve ORG/MODEL --speculative-config '{"method":"mtp","num_speculative_tokens":1}'""",
+    fails="""vllm serve ORG/MODEL --speculative-config '{"method":"mtp","num_speculative_tokens":1,"disable_by_batch_size":32}'""",
+    passes="""vllm serve ORG/MODEL --speculative-config '{"method":"mtp","num_speculative_tokens":1}'""",
 )
 def unknown_key(case: Case) -> Iterator[Hit]:
     """A key that the speculative config of this release does not have: the parser takes any JSON,
@@ -81,27 +84,27 @@ def unknown_key(case: Case) -> Iterator[Hit]:
         gone = any(until and not releases.at_least(until, case.version) for _, until in spans)
         close = difflib.get_close_matches(key, list(keys), n=1, cutoff=0.8)
         if key == "disable_by_batch_size" and "num_speculative_tokens_per_batch_size" in keys:
-            fix = "num_speculative_tokens_per_batch_size, or fewer draft tokens"
+            fix = "Use num_speculative_tokens_per_batch_size, or fewer draft tokens."
         else:
-            fix = f"did you mean {close[0]}?" if close else "take it out"
+            fix = f"Write {close[0]}." if close else "Take it out."
         when = f", which is there {releases.said(spans)}" if spans else ""
         yield Hit(
-            f"the speculative config has no key '{key}'{when}",
+            f"The speculative config has no key '{key}'{when}.",
             key,
             fix,
             kind="removed-flag" if gone else None,
         )
 
 
-@rule(
+@SPEC.rule(
     "SPEC103",
     "nothing-to-draft-with",
     "error",
     kind="spec-decode-load",
     source=CONFIG,
     release="0.32.0",
-    bad="""vllm serve ORG/MODEL --speculative-config '{"num_speculative_tokens":3}'""",
-    good="""vllm serve ORG/MODEL --speculative-config '{"method":"ngram","num_speculative_tokens":3,"prompt_lookup_max":4}'""",
+    fails="""vllm serve ORG/MODEL --speculative-config '{"num_speculative_tokens":3}'""",
+    passes="""vllm serve ORG/MODEL --speculative-config '{"method":"ngram","num_speculative_tokens":3,"prompt_lookup_max":4}'""",
 )
 def incomplete(case: Case) -> Iterator[Hit]:
     """The config needs a method, or a draft model from which vLLM finds the method. DFlash, EAGLE
@@ -111,9 +114,9 @@ def incomplete(case: Case) -> Iterator[Hit]:
         return
     if not case.spec.get("method") and not case.spec.get("model"):
         yield Hit(
-            "the speculative config names neither a method nor a draft model",
+            "The speculative config names neither a method nor a draft model.",
             _shown(case),
-            'add "method"',
+            'Add "method".',
         )
     elif case.method in (
         "dflash",
@@ -123,10 +126,10 @@ def incomplete(case: Case) -> Iterator[Hit]:
         "draft_model",
         "medusa",
     ) and not case.spec.get("model"):
-        yield Hit(f"the method {case.method} needs a draft model", _shown(case), 'add "model"')
+        yield Hit(f"The method {case.method} needs a draft model.", _shown(case), 'Add "model".')
 
 
-@rule(
+@SPEC.rule(
     "SPEC104",
     "too-many-draft-tokens",
     "warning",
@@ -134,8 +137,8 @@ def incomplete(case: Case) -> Iterator[Hit]:
     source="spark-vllm-docker issue 308, https://github.com/eugr/spark-vllm-docker/issues/308",
     confidence="medium",
     release="0.32.0",
-    bad="vllm serve ORG/MODEL --spec-method mtp --spec-tokens 6",
-    good="vllm serve ORG/MODEL --spec-method mtp --spec-tokens 3",
+    fails="vllm serve ORG/MODEL --spec-method mtp --spec-tokens 6",
+    passes="vllm serve ORG/MODEL --spec-method mtp --spec-tokens 3",
 )
 def many(case: Case) -> Iterator[Hit]:
     """Each further token is right less often, and costs a step of the draft. MTP heads are run with
@@ -145,13 +148,13 @@ def many(case: Case) -> Iterator[Hit]:
     limit = 4 if case.mtp else 16 if case.method in _FLASH else 8
     if case.draft_tokens and case.draft_tokens > limit:
         yield Hit(
-            f"{case.draft_tokens} draft tokens are many for {case.method or 'this method'}",
+            f"{case.draft_tokens} draft tokens are many for {case.method or 'this method'}.",
             _shown(case),
-            f"start with {3 if case.mtp else 7} and compare the acceptance of each position",
+            f"Start with {3 if case.mtp else 7} and compare the acceptance of each position.",
         )
 
 
-@rule(
+@SPEC.rule(
     "SPEC105",
     "fp8-kv-with-block-drafts",
     "error",
@@ -162,11 +165,11 @@ def many(case: Case) -> Iterator[Hit]:
     ),
     until="0.27.1",
     release="0.24.0",
-    bad=(
+    fails=(
         "vllm serve ORG/MODEL --kv-cache-dtype fp8 --spec-method dflash --spec-model ORG/DRAFT"
         " --spec-tokens 7"
     ),
-    good="vllm serve ORG/MODEL --spec-method dflash --spec-model ORG/DRAFT --spec-tokens 7",
+    passes="vllm serve ORG/MODEL --spec-method dflash --spec-model ORG/DRAFT --spec-tokens 7",
 )
 def fp8_kv(case: Case) -> Iterator[Hit]:
     """DFlash and DSpark draft with attention that looks both ways, which on sm_120 and sm_121 had
@@ -178,22 +181,22 @@ def fp8_kv(case: Case) -> Iterator[Hit]:
     )
     if case.spark and case.method in _FLASH and fp8:
         yield Hit(
-            f"{case.method} with an fp8 KV cache crashes on GB10 in this release",
+            f"The method {case.method} with an fp8 KV cache crashes on GB10 in this release.",
             case.shown("kv-cache-dtype"),
-            "leave the KV cache in 16 bit, or take an image with vLLM 0.28 or later",
+            "Leave the KV cache in 16 bit, or take an image with vLLM 0.28 or later.",
             edits=case.drop(case.options["kv-cache-dtype"]),
         )
 
 
-@rule(
+@SPEC.rule(
     "SPEC106",
     "moe-backend-of-the-draft",
     "warning",
     kind="spec-decode-load",
     source="vLLM issue 56832, https://github.com/vllm-project/vllm/issues/56832",
     release="0.30.0",
-    bad="""vllm serve nvidia/Qwen3.6-35B-A3B-NVFP4 --moe-backend marlin --spec-method mtp --spec-tokens 3""",
-    good="""vllm serve nvidia/Qwen3.6-35B-A3B-NVFP4 --moe-backend marlin """
+    fails="""vllm serve nvidia/Qwen3.6-35B-A3B-NVFP4 --moe-backend marlin --spec-method mtp --spec-tokens 3""",
+    passes="""vllm serve nvidia/Qwen3.6-35B-A3B-NVFP4 --moe-backend marlin """
     """--speculative-config '{"method":"mtp","num_speculative_tokens":3,"moe_backend":"triton"}'""",
 )
 def draft_backend(case: Case) -> Iterator[Hit]:
@@ -211,13 +214,13 @@ def draft_backend(case: Case) -> Iterator[Hit]:
         and (not case.family or case.family.moe)
     ):
         yield Hit(
-            f"--moe-backend {backend} holds for the draft too, whose experts are not quantized",
+            f"--moe-backend {backend} holds for the draft too, whose experts are not quantized.",
             case.shown("moe-backend"),
-            'add "moe_backend":"triton" to the speculative config',
+            'Add "moe_backend":"triton" to the speculative config.',
         )
 
 
-@rule(
+@SPEC.rule(
     "SPEC107",
     "drafts-for-many-sequences",
     "warning",
@@ -227,11 +230,11 @@ def draft_backend(case: Case) -> Iterator[Hit]:
         "Blackwellboy/model-serving-minefield/blob/main/traps/runtime/98-speculative-decode-default-max-seqs-oom-uma.md"
     ),
     release="0.32.0",
-    bad=(
+    fails=(
         "vllm serve poolside/Laguna-XS.2 --spec-method dflash --spec-model"
         " poolside/Laguna-XS.2-speculator.dflash --spec-tokens 7"
     ),
-    good=(
+    passes=(
         "vllm serve poolside/Laguna-XS.2 --spec-method dflash --spec-model"
         " poolside/Laguna-XS.2-speculator.dflash --spec-tokens 7 --max-num-seqs 4"
     ),
@@ -243,14 +246,14 @@ def many_sequences(case: Case) -> Iterator[Hit]:
     seqs = case.number("max-num-seqs")
     if case.spark and case.method in _FLASH and (seqs is None or seqs > 16):
         yield Hit(
-            f"{case.method} sizes its drafts for {int(seqs) if seqs else 256} sequences",
+            f"The method {case.method} sizes its drafts for {int(seqs) if seqs else 256} sequences.",
             case.shown("max-num-seqs"),
-            "--max-num-seqs 4",
+            "Use --max-num-seqs 4.",
             edits=() if seqs else case.append("--max-num-seqs 4"),
         )
 
 
-@rule(
+@SPEC.rule(
     "SPEC108",
     "ngram-with-async-scheduling",
     "error",
@@ -258,8 +261,8 @@ def many_sequences(case: Case) -> Iterator[Hit]:
     source=CONFIG,
     since="0.32.0",
     release="0.32.0",
-    bad="vllm serve ORG/MODEL --async-scheduling --spec-method ngram --spec-tokens 3",
-    good="vllm serve ORG/MODEL --spec-method ngram --spec-tokens 3",
+    fails="vllm serve ORG/MODEL --async-scheduling --spec-method ngram --spec-tokens 3",
+    passes="vllm serve ORG/MODEL --spec-method ngram --spec-tokens 3",
 )
 def ngram_async(case: Case) -> Iterator[Hit]:
     """`--async-scheduling` is refused with drafts by n-gram lookup. Left out, it is chosen by
@@ -267,22 +270,22 @@ def ngram_async(case: Case) -> Iterator[Hit]:
     """
     if case.method == "ngram" and case.on("async-scheduling"):
         yield Hit(
-            "--async-scheduling is refused with the method ngram",
+            "--async-scheduling is refused with the method ngram.",
             case.shown("async-scheduling"),
-            "leave it out",
+            "Leave it out.",
             edits=case.drop(case.options["async-scheduling"]),
         )
 
 
-@rule(
+@SPEC.rule(
     "SPEC109",
     "two-ways-at-once",
     "warning",
     kind="flag-conflict",
     source=CONFIG,
     release="0.32.0",
-    bad="""vllm serve ORG/MODEL --spec-method mtp --speculative-config '{"num_speculative_tokens":1}'""",
-    good="vllm serve ORG/MODEL --spec-method mtp --spec-tokens 1",
+    fails="""vllm serve ORG/MODEL --spec-method mtp --speculative-config '{"num_speculative_tokens":1}'""",
+    passes="vllm serve ORG/MODEL --spec-method mtp --spec-tokens 1",
 )
 def two_ways(case: Case) -> Iterator[Hit]:
     """The short options (`--spec-method`, `--spec-model`, `--spec-tokens`) and
@@ -291,13 +294,13 @@ def two_ways(case: Case) -> Iterator[Hit]:
     short = [name for name in ("spec-method", "spec-model", "spec-tokens") if name in case.options]
     if short and "speculative-config" in case.options:
         yield Hit(
-            f"--{short[0]} and --speculative-config both describe the draft",
+            f"--{short[0]} and --speculative-config both describe the draft.",
             _shown(case),
-            "say everything in one of them",
+            "Write everything in one of them.",
         )
 
 
-@rule(
+@SPEC.rule(
     "SPEC110",
     "fp8-kv-with-assistant",
     "warning",
@@ -305,11 +308,11 @@ def two_ways(case: Case) -> Iterator[Hit]:
     source="vLLM issue 41789, https://github.com/vllm-project/vllm/issues/41789",
     confidence="medium",
     release="0.32.0",
-    bad=(
+    fails=(
         "vllm serve google/gemma-4-31B-it --kv-cache-dtype fp8 --spec-method mtp --spec-model"
         " google/gemma-4-31B-it-assistant"
     ),
-    good=(
+    passes=(
         "vllm serve google/gemma-4-31B-it --spec-method mtp --spec-model"
         " google/gemma-4-31B-it-assistant --spec-tokens 3"
     ),
@@ -325,23 +328,23 @@ def assistant_kv(case: Case) -> Iterator[Hit]:
         and (case.value("kv-cache-dtype") or "").startswith("fp8")
     ):
         yield Hit(
-            "a separate MTP draft beside an fp8 KV cache has been seen with an acceptance near"
-            " zero",
+            "A separate MTP draft beside an fp8 KV cache has been seen with an acceptance near"
+            " zero.",
             case.shown("kv-cache-dtype"),
-            "look at the acceptance after 200 drafts; if it is below 5 %, leave the KV cache in"
-            " 16 bit",
+            "Look at the acceptance after 200 drafts; if it is below 5 %, leave the KV cache in"
+            " 16 bit.",
         )
 
 
-@rule(
+@SPEC.rule(
     "SPEC111",
     "several-tokens-from-one-layer",
     "info",
     kind="false-positive",
     source="vLLM recipes pull request 647, https://github.com/vllm-project/recipes/pull/647",
     release="0.32.0",
-    bad="vllm serve Qwen/Qwen3.6-27B --spec-method mtp --spec-tokens 3",
-    good="vllm serve Qwen/Qwen3.6-27B --spec-method mtp --spec-tokens 1",
+    fails="vllm serve Qwen/Qwen3.6-27B --spec-method mtp --spec-tokens 3",
+    passes="vllm serve Qwen/Qwen3.6-27B --spec-method mtp --spec-tokens 1",
 )
 def several(case: Case) -> Iterator[Hit]:
     """More than one draft token from a model with one MTP layer is fine: the layer is used again
@@ -351,20 +354,20 @@ def several(case: Case) -> Iterator[Hit]:
     if case.mtp and case.draft_tokens and 1 < case.draft_tokens <= 4:
         yield Hit(
             f"{case.draft_tokens} draft tokens are valid with one MTP layer, which is used again"
-            " for each",
+            " for each.",
             _shown(case),
-            "nothing to change; watch spec_decode_num_accepted_tokens_per_pos",
+            "Change nothing; watch spec_decode_num_accepted_tokens_per_pos.",
         )
 
 
-@rule(
+@SPEC.rule(
     "SPEC112",
     "no-number-of-tokens",
     "warning",
     source=CONFIG,
     release="0.32.0",
-    bad="""vllm serve ORG/MODEL --speculative-config '{"method":"ngram","prompt_lookup_max":4}'""",
-    good="""vllm serve ORG/MODEL --speculative-config '{"method":"ngram","num_speculative_tokens":3,"prompt_lookup_max":4}'""",
+    fails="""vllm serve ORG/MODEL --speculative-config '{"method":"ngram","prompt_lookup_max":4}'""",
+    passes="""vllm serve ORG/MODEL --speculative-config '{"method":"ngram","num_speculative_tokens":3,"prompt_lookup_max":4}'""",
 )
 def no_tokens(case: Case) -> Iterator[Hit]:
     """Without `num_speculative_tokens` vLLM takes the number from the draft's config, and refuses
@@ -376,7 +379,7 @@ def no_tokens(case: Case) -> Iterator[Hit]:
         and (case.spec.get("method") or case.spec.get("model"))
     ):
         yield Hit(
-            "the speculative config does not say how many tokens to draft",
+            "The speculative config does not say how many tokens to draft.",
             _shown(case),
-            'add "num_speculative_tokens"',
+            'Add "num_speculative_tokens".',
         )

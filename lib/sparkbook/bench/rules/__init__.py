@@ -1,0 +1,7 @@
+"""The rules of the gate: 1xx the machine, 2xx the engine, 3xx the method, 4xx figures that cannot be."""
+
+from sparkbook.bench.family import BENCH
+
+from sparkbook.bench.rules import machine, engine, method, possible  # isort: skip
+
+__all__ = ["BENCH", "engine", "machine", "method", "possible"]

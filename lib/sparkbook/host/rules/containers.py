@@ -1,0 +1,143 @@
+"""The servers that run in Docker."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from sparkbook.host.family import check
+from sparkbook.host.machine import Container, Machine
+from sparkbook.host.rules.docker import needs_engine
+from sparkbook.rules import Hit
+
+_MANY_RESTARTS = 3
+
+
+@check("servers in Docker", probe="docker")
+def servers(machine: Machine) -> str:
+    needs_engine(machine)
+    return ", ".join(f"{one.name} {one.state}" for one in machine.docker.containers) or "none"
+
+
+def _loops(container: Container) -> bool:
+    return container.state == "restarting" or container.restarts >= _MANY_RESTARTS
+
+
+@servers.rule(
+    "HOST032",
+    "restart-loop",
+    "warning",
+    kind="restart-loop",
+    source="https://github.com/eugr/spark-vllm-docker/issues/257",
+    fails={
+        "docker": {
+            "containers": [
+                {
+                    "name": "vllm",
+                    "image": "vllm/vllm-openai:v0.28.0",
+                    "state": "restarting",
+                    "restart": "unless-stopped",
+                    "restarts": 35,
+                    "exit_code": 1,
+                }
+            ]
+        }
+    },
+    passes={
+        "docker": {
+            "containers": [
+                {
+                    "name": "vllm",
+                    "image": "vllm/vllm-openai:v0.28.0",
+                    "state": "exited",
+                    "restart": "on-failure:3",
+                    "restarts": 2,
+                    "exit_code": 1,
+                }
+            ]
+        }
+    },
+)
+def restart_loop(machine: Machine) -> Iterator[Hit]:
+    """A server that fails and is started again and again loses memory with every round: after some
+    35 of them a Spark could not be reached any more.
+    """
+    for one in filter(_loops, machine.docker.containers):
+        yield Hit(
+            f"The container {one.name} was restarted {one.restarts} times: each failed start can cost memory"
+            " that does not come back.",
+            f"restart policy {one.restart}, exit code {one.exit_code}",
+            f"Stop it: `docker update --restart no {one.name}; docker stop {one.name}`.",
+        )
+
+
+@servers.rule(
+    "HOST033",
+    "container-left-behind",
+    "info",
+    source="https://github.com/NVIDIA/NemoClaw/issues/8685",
+    fails={
+        "docker": {
+            "containers": [
+                {
+                    "name": "vllm",
+                    "image": "vllm/vllm-openai:v0.28.0",
+                    "state": "created",
+                    "exit_code": 128,
+                    "error": "port is already allocated",
+                }
+            ]
+        }
+    },
+)
+def container_left_behind(machine: Machine) -> Iterator[Hit]:
+    """When `docker run` fails at its start (exit code 125), the container stays in the state
+    `created` and keeps its name; the next run is refused for that reason.
+    """
+    for one in machine.docker.containers:
+        if one.state == "created" and one.error and not _loops(one):
+            yield Hit(
+                f"A failed start left the container {one.name} behind.",
+                one.error[:200],
+                f"Remove it: `docker rm {one.name}`.",
+            )
+
+
+@servers.rule(
+    "HOST031",
+    "no-restart-policy",
+    "info",
+    kind="restart-policy",
+    source="https://github.com/NVIDIA/NemoClaw/issues/4886",
+    fails={
+        "docker": {
+            "containers": [
+                {"name": "vllm", "image": "vllm/vllm-openai:v0.28.0", "state": "running"}
+            ]
+        }
+    },
+    passes={
+        "docker": {
+            "containers": [
+                {
+                    "name": "vllm",
+                    "image": "vllm/vllm-openai:v0.28.0",
+                    "state": "running",
+                    "restart": "unless-stopped",
+                }
+            ]
+        }
+    },
+)
+def no_restart_policy(machine: Machine) -> Iterator[Hit]:
+    """Without a restart policy a server is gone after the machine was restarted. `unless-stopped`
+    is for recipes that have proven themselves; on one that fails, it multiplies the damage.
+    """
+    for one in machine.docker.containers:
+        if one.state == "running" and one.restart == "no" and not _loops(one):
+            yield Hit(
+                f"The container {one.name} has no restart policy: it is gone after a restart of the machine.",
+                fix=(
+                    "Set one when the server has proven itself: `docker update --restart"
+                    f" unless-stopped {one.name}`."
+                ),
+            )

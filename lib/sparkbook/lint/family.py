@@ -1,0 +1,80 @@
+"""What a rule of the linter has besides what every rule has: a release for its examples, and
+mechanical repairs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+from sparkbook.findings import Finding
+from sparkbook.releases import at_least
+from sparkbook.rules import Edit, Family, Rule
+
+if TYPE_CHECKING:
+    from sparkbook.lint.case import Case
+
+
+class Example(NamedTuple):
+    """An example of a rule.
+
+    Attributes:
+        line: a launch line, the id of a recipe, or `EXAMPLE:NAME` for a recipe in `lint/examples`.
+        release: the release that it is judged against; None: the one that the line names.
+    """
+
+    line: str
+    release: str | None
+
+
+class LintRule(Rule):
+    """One rule of the linter; its function takes a `Case`.
+
+    Attributes:
+        release: the release that the examples are judged against, where it matters.
+        versioned: whether the judgement rests on the release, so that a finding has to name an
+            assumed one.
+    """
+
+    release: str | None = None
+    versioned: bool = False
+
+    def example(self, which: Literal["fails", "passes"]) -> Any:
+        """The example with its release."""
+        return Example(super().example(which), self.release)
+
+    def applies(self, version: str) -> bool:
+        """Whether the rule applies to a release."""
+        return (self.since is None or at_least(version, self.since)) and (
+            self.until is None or at_least(self.until, version)
+        )
+
+    def repairs(self, case: Case) -> Iterator[tuple[Finding, tuple[Edit, ...]]]:
+        """Yield the findings in a case, each with its mechanical repair."""
+        if not self.applies(case.version) or self.judge is None:
+            return
+        assumed = case.assumed if self.versioned or self.since or self.until else None
+        for hit in self.judge(case):
+            finding = self.finding(hit)
+            if assumed:
+                note = f" (judged as vLLM {case.version}: {assumed})."
+                confidence = "medium" if finding.confidence == "high" else finding.confidence
+                finding = finding.model_copy(
+                    update={
+                        "message": finding.message.removesuffix(".") + note,
+                        "confidence": confidence,
+                    }
+                )
+            yield finding, hit.edits
+
+
+def family(prefix: str, title: str) -> Family:
+    """Make a family of the linter."""
+    return Family(
+        prefix,
+        title,
+        "What `sparkbook lint` looks for. Each example was judged when this page was built; the"
+        " findings are what the linter reported.",
+        type=LintRule,
+        samples="sparkbook.lint.samples",
+    )
