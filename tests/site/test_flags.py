@@ -257,6 +257,6 @@ def test_every_page_says_what_it_rests_on() -> None:
     assert f"{releases.known()[0]} to {releases.newest()}" in page
     memory = [rule for rule in lint.RULES.values() if rule.prefix == "MEM"]
     assert (
-        f"<li><span>examples</span> {2 * len(memory)}, judged in this build</li>"
+        f"<li><span>figures</span> {2 * len(memory)} examples, judged in this build</li>"
         in site()["rules/mem.html"]
     )

@@ -90,7 +90,7 @@ def watching(name: str) -> tuple[str, ...]:
     return tuple(
         code
         for code, rule in RULES.items()
-        if spelled.search(rule.text) or spelled.search(rule.bad) or spelled.search(rule.good)
+        if spelled.search(rule.text) or spelled.search(rule.fails) or spelled.search(rule.passes)
     )
 
 

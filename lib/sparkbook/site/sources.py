@@ -9,10 +9,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
-from sparkbook import recipes
+from sparkbook import recipes, rules
 from sparkbook.register import claims
 from sparkbook.releases import images
-from sparkbook.site import landscape, rule_pages
+from sparkbook.site import landscape
 from sparkbook.util.markup import code
 
 if TYPE_CHECKING:
@@ -81,7 +81,7 @@ def _of_recipes(project: Project) -> Iterator[_Citation]:
 
 
 def _of_rules() -> Iterator[_Citation]:
-    for one in rule_pages.every():
+    for one in rules.every():
         words = one.source.rstrip(".")
         for url, title in _addresses(one.source) or [(words, words)]:
             yield _Citation(url, title, kind="rules", what=one.code)
@@ -152,4 +152,4 @@ def page(project: Project) -> str:
 @functools.cache
 def _places() -> dict[str, str]:
     """Return the address of every rule, signature and check."""
-    return {one.code: one.address for one in rule_pages.every()}
+    return {one.code: one.address for one in rules.every()}

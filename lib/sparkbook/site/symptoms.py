@@ -53,7 +53,7 @@ def symptoms() -> SymptomTable:
     order = {"cause": 0, "consequence": 1, "state": 2, "noise": 3}
     rows = []
     for signature in sorted(signatures(), key=lambda s: order[s.role]):
-        line = signature.example.replace("\r", "\n").splitlines()[-1]
+        line = signature.fails.replace("\r", "\n").splitlines()[-1]
         symptom = line if len(line) <= 160 else f"{line[:159]}…"
         rows.append(
             (
@@ -61,7 +61,7 @@ def symptoms() -> SymptomTable:
                 without_fields(signature.title),
                 without_fields(signature.fix),
                 signature.kind or "",
-                signature.id,
+                signature.code,
             )
         )
     return SymptomTable(tuple(rows))
