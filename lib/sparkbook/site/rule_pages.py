@@ -221,6 +221,32 @@ def every() -> Iterator[Known]:
         )
 
 
+def page_of(code: str) -> str:
+    """Return the page of one rule, signature or check in Markdown, for `sparkbook rules show`.
+
+    Raises:
+        SparkbookError: there is no such code.
+    """
+    from sparkbook import lint
+    from sparkbook.errors import SparkbookError
+    from sparkbook.logs.pages import page as signature_page
+    from sparkbook.logs.signatures import signatures
+
+    code = code.upper()
+    if code in lint.RULES:
+        return lint.page(lint.RULES[code])
+    for signature in signatures():
+        if signature.id == code:
+            return signature_page(signature)
+    for family in code_families():
+        if code in family.checks:
+            return family.page(family.checks[code])
+    for module, codes, _ in code_tables().values():
+        if code in codes:
+            return module.page(codes[code])
+    raise SparkbookError(f"Unknown code '{code}'. To list all codes: sparkbook rules list")
+
+
 def code_tables() -> dict[str, tuple[Any, dict[str, Any], str]]:
     """The tables of `CODE_TABLES`: name of the page to its module, codes and title."""
     found = {}
