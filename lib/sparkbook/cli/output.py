@@ -5,6 +5,7 @@ a judgement.
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
@@ -35,7 +36,17 @@ def terminal(*, stderr: bool = False) -> Console:
 
 def show(*lines: RenderableType, console: Console | None = None) -> None:
     """Print lines and findings; strings are printed as they are."""
-    console = console or terminal()
+    if console is None:
+        from sparkbook.findings import Finding, Findings
+        from sparkbook.util.styled import Styled
+
+        plain = all(isinstance(line, str | Finding | Findings | Styled) for line in lines)
+        if plain and not sys.stdout.isatty() and not os.environ.get("FORCE_COLOR"):
+            # Without the import of rich, which takes as long as all of `sparkbook lint`.
+            for line in lines:
+                typer.echo(str(line))
+            return
+        console = terminal()
     for line in lines:
         console.print(line, markup=False, emoji=False, soft_wrap=isinstance(line, str))
 

@@ -5,18 +5,17 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-import typer.core
 
 from sparkbook.cli.options import Json
 from sparkbook.cli.output import answer
-from sparkbook.cli.verbs import group, verb
+from sparkbook.cli.verbs import Group, group, verb
 
 if TYPE_CHECKING:
     from sparkbook.findings import Findings
     from sparkbook.lock import Change
 
 
-class _Lock(typer.core.TyperGroup):
+class _Lock(Group):
     """`lock ID` is `lock make ID`."""
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:

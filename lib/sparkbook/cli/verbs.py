@@ -48,6 +48,57 @@ EVERY_EXIT = (
 )
 
 
+class Quick:
+    """A command that starts at once, with a table of its exit codes at the end of its help."""
+
+    params: list[Any]
+    epilog: str | None
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Read the words. typer checks each value with a validator of pydantic, whose import and
+        making take longer than most verbs: text, and options that were left out, need none.
+        """
+        for parameter in self.params:
+            parameter.process_value = functools.partial(_value, parameter, parameter.process_value)
+        return super().parse_args(ctx, args)  # type: ignore[misc]
+
+    def format_epilog(self, ctx: Any, formatter: Any) -> None:
+        """Write the table of exit codes."""
+        rows = [tuple(line.split(" ", 1)) for line in (self.epilog or "").splitlines()]
+        if rows:
+            with formatter.section("Exit codes"):
+                formatter.write_dl(rows)
+
+
+class Verb(Quick, typer.core.TyperCommand):
+    """One verb."""
+
+
+class Group(Quick, typer.core.TyperGroup):
+    """Verbs that share a first word."""
+
+
+class Verbs(Group):
+    """All verbs; a verb's module is imported when the verb is called or listed."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        """Return the verbs in the order of the help."""
+        return list(VERBS)
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        """Return the command of one verb; None if there is no such verb."""
+        if cmd_name not in VERBS:
+            return None
+        app = importlib.import_module(f"{__package__}.{VERBS[cmd_name]}").app
+        if app.info.name == cmd_name:
+            return typer.main.get_command(app)
+        one = copy.copy(app)
+        one.registered_commands = [
+            command for command in app.registered_commands if command.name == cmd_name
+        ]
+        return typer.main.get_command(one)
+
+
 def verb(
     app: typer.Typer,
     name: str,
@@ -69,11 +120,11 @@ def verb(
     return app.command(name, cls=Verb, epilog=table)
 
 
-def group(name: str, summary: str, cls: type[typer.core.TyperGroup] | None = None) -> typer.Typer:
+def group(name: str, summary: str, cls: type[Group] | None = None) -> typer.Typer:
     """Return an app for verbs that share a first word."""
     return typer.Typer(
         name=name,
-        cls=cls,
+        cls=cls or Group,
         help=summary,
         no_args_is_help=True,
         add_completion=False,
@@ -86,63 +137,11 @@ def alone() -> typer.Typer:
     return typer.Typer(add_completion=False, rich_markup_mode=None)
 
 
-class Verb(typer.core.TyperCommand):
-    """A verb that starts at once, with a table of its exit codes at the end of its help."""
-
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Read the words. typer checks each value with a validator of pydantic, whose import and
-        making take longer than most verbs: text, and options that were left out, need none.
-        """
-        for parameter in self.params:
-            parameter.process_value = functools.partial(  # type: ignore[method-assign]
-                _value, parameter, parameter.process_value
-            )
-        return super().parse_args(ctx, args)
-
-    def format_epilog(self, ctx: Any, formatter: Any) -> None:
-        """Write the table of exit codes."""
-        write_exits(self.epilog, formatter)
-
-
-class Verbs(typer.core.TyperGroup):
-    """All verbs; a verb's module is imported when the verb is called or listed."""
-
-    def list_commands(self, ctx: Any) -> list[str]:
-        """Return the verbs in the order of the help."""
-        return list(VERBS)
-
-    def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        """Return the command of one verb; None if there is no such verb."""
-        if cmd_name not in VERBS:
-            return None
-        app = importlib.import_module(f"{__package__}.{VERBS[cmd_name]}").app
-        if app.info.name == cmd_name:
-            return typer.main.get_command(app)
-        one = copy.copy(app)
-        one.registered_commands = [
-            command for command in app.registered_commands if command.name == cmd_name
-        ]
-        return typer.main.get_command(one)
-
-    def format_epilog(self, ctx: Any, formatter: Any) -> None:
-        """Write the table of exit codes."""
-        write_exits(self.epilog, formatter)
-
-
-def write_exits(table: str | None, formatter: Any) -> None:
-    """Write lines of an exit code and its meaning as the last section of a help."""
-    rows = [tuple(line.split(" ", 1)) for line in (table or "").splitlines()]
-    if rows:
-        with formatter.section("Exit codes"):
-            formatter.write_dl(rows)
-
-
 def _value(parameter: Any, validated: Callable[[Any, Any], Any], ctx: Any, value: Any) -> Any:
-    """Return a parameter's value: as it is where nothing is to be validated, else by typer."""
-    plain = parameter.nargs == 1 and not parameter.multiple and parameter.callback is None
-    annotation = parameter.type_descriptor.annotation
-    if plain and not parameter.required and value is None:
-        return None
-    if plain and annotation is str and isinstance(value, str):
-        return value
-    return validated(ctx, value)
+    """Return a parameter's value: as it is if there is nothing to validate, else by typer."""
+    several = parameter.multiple or parameter.nargs == -1
+    text = parameter.type_descriptor.annotation is str and isinstance(value, str) and not several
+    if not text and (value is not None or parameter.required):
+        return validated(ctx, value)
+    value = () if several else value
+    return parameter.callback(ctx, parameter, value) if parameter.callback else value

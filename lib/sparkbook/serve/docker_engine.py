@@ -654,13 +654,12 @@ def _clean(engine: DockerEngine) -> None:
         engine.stop(grace_s=_FAILED_STOP_S)
     except DockerFault as fault:
         raise DockerFault(
-            fault.finding.model_copy(
-                update={
-                    "fix": (
-                        f"{fault.finding.fix} The container {engine.name} is still there: sparkbook"
-                        f" stop {engine.name}."
-                    )
-                }
+            replace_fields(
+                fault.finding,
+                fix=(
+                    f"{fault.finding.fix} The container {engine.name} is still there: sparkbook"
+                    f" stop {engine.name}."
+                ),
             )
         ) from None
 
@@ -716,7 +715,7 @@ def _already(
             fix = f"sparkbook stop {other.name}, or --replace to do so now" + (
                 "" if other.name == asked.name else ", or another --port"
             )
-            raise DockerFault(finding.model_copy(update={"fix": fix}))
+            raise DockerFault(replace_fields(finding, fix=fix))
         say(f"removing {other.name}, {other.state}")
         remove(host, other.id)
     _check_strangers(host, asked)

@@ -10,7 +10,7 @@ import os
 import signal
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -58,7 +58,7 @@ class Server:
         """For JSON."""
         return {
             **{name: getattr(self, name) for name in self.__dataclass_fields__ if name != "end"},
-            "end": self.end.model_dump() if self.end else None,
+            "end": self.end.to_dict() if self.end else None,
         }
 
 
@@ -99,7 +99,7 @@ def engines(address: str | None = None) -> Iterator[tuple[Host | None, Findings]
         host, notes = (
             None,
             Findings(
-                [fault.finding.model_copy(update={"severity": "info"}) if quiet else fault.finding]
+                [replace(fault.finding, severity="info") if quiet else fault.finding]
             ),
         )
     try:
