@@ -12,7 +12,7 @@ import re
 import statistics
 from collections import Counter
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from sparkbook.bench import stats
@@ -92,9 +92,7 @@ def page(rule: Rule) -> str:
         found = examples.findings(example)
         severities += [f.severity for f in found if f.rule == rule.code]
         told = [
-            f.model_copy(
-                update={"message": f"{f.message} ({f.evidence})" if f.evidence else f.message}
-            )
+            replace(f, message=f"{f.message} ({f.evidence})" if f.evidence else f.message)
             for f in found
         ]
         shown.append((title, f"```text\n{examples.show(example)}\n```", told))

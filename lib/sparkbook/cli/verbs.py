@@ -51,14 +51,13 @@ EVERY_EXIT = (
 class Quick:
     """A command that starts at once, with a table of its exit codes at the end of its help."""
 
-    params: list[Any]
     epilog: str | None
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Read the words. typer checks each value with a validator of pydantic, whose import and
         making take longer than most verbs: text, and options that were left out, need none.
         """
-        for parameter in self.params:
+        for parameter in self.get_params(ctx):  # type: ignore[attr-defined]
             parameter.process_value = functools.partial(_value, parameter, parameter.process_value)
         return super().parse_args(ctx, args)  # type: ignore[misc]
 

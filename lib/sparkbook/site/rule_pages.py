@@ -242,8 +242,9 @@ def page_of(code: str) -> str:
         if code in family.checks:
             return family.page(family.checks[code])
     for module, codes, _ in code_tables().values():
-        if code in codes:
-            return module.page(codes[code])
+        for rule in codes.values():
+            if rule.code == code:
+                return module.page(rule)
     raise SparkbookError(f"Unknown code '{code}'. To list all codes: sparkbook rules list")
 
 
