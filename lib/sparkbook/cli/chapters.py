@@ -61,7 +61,10 @@ def book(
     if target not in ("auto", "plan"):
         raise SparkbookError(f"Unknown target '{target}'. --target accepts: auto, plan")
     todo = batch.jobs(
-        notebooks or [], batch.assignments(parameter or []), matrix_file=matrix, target=target
+        notebooks or [],
+        batch.assignments(parameter or []),
+        matrix_file=matrix,
+        target="plan" if target == "plan" else "auto",
     )
     try:
         outcome = batch.run(

@@ -2,27 +2,18 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
-from sparkbook.cli.options import WAIT, ClusterFile, DockerHost, Json, ServerName
+from sparkbook.cli import several
+from sparkbook.cli.options import ClusterFile, DockerHost, Json, ServerName
 from sparkbook.cli.output import answer, progress
+from sparkbook.cli.servers import Deadline, DryRun, Name, Port, print_bytes, ready, run_server
 from sparkbook.cli.verbs import alone, verb
 from sparkbook.errors import SparkbookError
 
 app = alone()
-
-Name = Annotated[str | None, typer.Option(help="Name of the container.")]
-Port = Annotated[int | None, typer.Option(min=1, max=65535, help="Port on the host.")]
-Deadline = Annotated[
-    float, typer.Option(callback=WAIT, help="Seconds to wait until the server answers.")
-]
-DryRun = Annotated[
-    bool, typer.Option("--dry-run", help="Print what would be sent or run; start nothing.")
-]
 
 
 @verb(app, "serve", done="It answers.", bad="The server failed.", interrupted="Interrupted.")
@@ -72,15 +63,13 @@ def serve(
     A process stays in the foreground; a container keeps running.
     """
     if cluster:
-        from sparkbook.cli import cluster as new
-
         if source is None or any((locked, host, expose, offline, replace, restart_always, watch)):
             raise SparkbookError(
                 "--cluster needs an INPUT, and accepts: --name, --port, --layout, --backend,"
                 " --stage, --deadline"
             )
-        new.moved(f"serve {cluster} {source}")
-        return new.serve(
+        several.moved(f"serve {cluster} {source}")
+        return several.serve(
             cluster, source, name, layout, backend, port, stage, deadline, dry_run, as_json
         )
     if layout or stage or backend != "native":
@@ -111,31 +100,6 @@ def serve(
         run_server(lambda: launcher.serve(wish, say=progress, show=ready(as_json)))
 
 
-def ready(as_json: bool) -> Callable[[dict[str, Any]], None]:
-    """Return what prints a server that is ready."""
-    from sparkbook.serve import text
-
-    return lambda facts: answer(as_json, facts, text.ready(facts))
-
-
-def run_server(act: Callable[[], None]) -> None:
-    """Do what starts a server: exit with 1 if the server failed, with 130 after Ctrl-C, which
-    leaves nothing behind.
-    """
-    from sparkbook.serve.engine import EngineError
-    from sparkbook.serve.faults import DockerFault
-    from sparkbook.serve.ready import NotReady
-
-    try:
-        act()
-    except (EngineError, NotReady, DockerFault) as error:
-        typer.echo(f"sparkbook: {error}", err=True)
-        raise typer.Exit(1) from None
-    except KeyboardInterrupt:
-        typer.echo("sparkbook: Interrupted", err=True)
-        raise typer.Exit(130) from None
-
-
 @verb(
     app,
     "status",
@@ -146,10 +110,8 @@ def run_server(act: Callable[[], None]) -> None:
 def status(host: DockerHost = None, cluster: ClusterFile = None, as_json: Json = False) -> None:
     """List your servers."""
     if cluster:
-        from sparkbook.cli import cluster as new
-
-        new.moved(f"status {cluster}")
-        return new.status(cluster, as_json)
+        several.moved(f"status {cluster}")
+        return several.status(cluster, as_json)
 
     from sparkbook.serve import running, text
 
@@ -178,12 +140,10 @@ def logs(
 ) -> None:
     """Print the log of a server, or explain it."""
     if cluster:
-        from sparkbook.cli import cluster as new
-
         if follow:
             raise SparkbookError("--cluster can't be used with --follow")
-        new.moved(f"logs {cluster} {name}")
-        return new.logs(cluster, name, diagnosis, as_json)
+        several.moved(f"logs {cluster} {name}")
+        return several.logs(cluster, name, diagnosis, as_json)
     if follow and diagnosis:
         raise SparkbookError("--diagnose can't be used with --follow")
     if as_json and not diagnosis:
@@ -208,12 +168,6 @@ def logs(
         raise typer.Exit(1)
 
 
-def print_bytes(piece: bytes) -> None:
-    """Print a piece of a log as it is, at once."""
-    sys.stdout.buffer.write(piece)
-    sys.stdout.buffer.flush()
-
-
 @verb(app, "stop", bad="With --cluster: a rank is left.")
 def stop(
     name: ServerName,
@@ -226,10 +180,8 @@ def stop(
     Weights, and the logs of processes, stay.
     """
     if cluster:
-        from sparkbook.cli import cluster as new
-
-        new.moved(f"stop {cluster} {name}")
-        return new.stop(cluster, name, as_json)
+        several.moved(f"stop {cluster} {name}")
+        return several.stop(cluster, name, as_json)
 
     from sparkbook.serve import running
 

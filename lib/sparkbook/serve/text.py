@@ -24,7 +24,7 @@ def ready(facts: dict[str, Any]) -> Iterator[RenderableType]:
 def servers(rows: Sequence[Server], notes: Findings) -> Iterator[RenderableType]:
     """Yield a line for each server, and why Docker can't be asked."""
     if not rows:
-        yield "You have no servers."
+        yield "No server was started here."
     for server in rows:
         about = ", ".join(filter(None, [server.target, server.recipe]))
         yield Text.assemble(

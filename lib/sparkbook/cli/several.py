@@ -8,7 +8,7 @@ import typer
 
 from sparkbook.cli.options import Json
 from sparkbook.cli.output import answer, exit_with, progress
-from sparkbook.cli.serve import Deadline, DryRun, Name, Port, print_bytes, ready, run_server
+from sparkbook.cli.servers import Deadline, DryRun, Name, Port, print_bytes, ready, run_server
 from sparkbook.cli.verbs import group, verb
 from sparkbook.errors import SparkbookError
 

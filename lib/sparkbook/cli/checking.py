@@ -40,10 +40,10 @@ def check(
     if cluster:
         if run or probes:
             raise SparkbookError("--cluster can't be used with --run or --probes")
-        from sparkbook.cli import cluster as new
+        from sparkbook.cli import several
 
-        new.moved(f"check {cluster}")
-        return new.check(cluster, recipe, as_json)
+        several.moved(f"check {cluster}")
+        return several.check(cluster, recipe, as_json)
     if probes and (recipe or run):
         raise SparkbookError("--probes can't be used with a recipe or --run")
 
