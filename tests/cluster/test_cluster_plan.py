@@ -133,7 +133,7 @@ def test_the_container_gets_rdma():
 
 @pytest.mark.parametrize("backend", cluster_plan.BACKENDS)
 def test_a_printed_line_keeps_the_rules(backend):
-    """What is typed by hand gets what `serve --cluster` gives: the RDMA devices too."""
+    """What is typed by hand gets what `cluster serve` gives: the RDMA devices too."""
     source = SPARK.replace(" vllm/", " -e VLLM_API_KEY --ipc host vllm/")
     source += " --max-num-seqs 4 --gpu-memory-utilization 0.8 --host 127.0.0.1"
     for rank in planned(source, backend=backend).ranks:

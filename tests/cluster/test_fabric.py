@@ -183,7 +183,7 @@ def test_the_command(two_nodes, tmp_path):
 
     file = tmp_path / "two.yaml"
     file.write_text(two_nodes.inventory(interface="nosuch0").model_dump_json())
-    ran = CliRunner().invoke(app, ["serve", "embedded/tiny-dense", "--cluster", str(file)])
+    ran = CliRunner().invoke(app, ["cluster", "serve", str(file), "embedded/tiny-dense"])
     assert (
         ran.exit_code == 1
         and "spark-b has no port nosuch0" in ran.output
@@ -191,7 +191,7 @@ def test_the_command(two_nodes, tmp_path):
     )
     file.write_text(two_nodes.inventory().model_dump_json())
     ran = CliRunner().invoke(
-        app, ["serve", "embedded/tiny-dense", "--cluster", str(file), "--dry-run", "--json"]
+        app, ["cluster", "serve", str(file), "embedded/tiny-dense", "--dry-run", "--json"]
     )
     ranks = json.loads(ran.output)["ranks"]
     assert (
@@ -200,5 +200,5 @@ def test_the_command(two_nodes, tmp_path):
         and f"GLOO_SOCKET_IFNAME={two_nodes.right}" in ranks[1]["command"]
     )
     for words in (["status"], ["stop", "two"], ["logs", "two"]):
-        ran = CliRunner().invoke(app, [*words, "--cluster", str(file)])
+        ran = CliRunner().invoke(app, ["cluster", words[0], str(file), *words[1:]])
         assert ran.exit_code == 0 if words == ["status"] else ran.exception

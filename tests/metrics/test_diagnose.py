@@ -275,4 +275,4 @@ def test_scrapes_without_vllm_are_not_called_healthy(tmp_path):
     empty = tmp_path / "empty.txt"
     empty.write_text("")
     result = CliRunner().invoke(app, ["metrics", str(empty), str(empty)])
-    assert "empty.txt does not look like the metrics of vLLM" in str(result.exception)
+    assert "empty.txt has no metrics of vLLM" in str(result.exception)

@@ -74,7 +74,7 @@ def test_a_log_is_compared_and_kept(tmp_path):
     )
     kept = tmp_path / "machine.json"
     text = run("gpt-oss-120b", "--fraction", "0.8", "--log", str(log), "--calibration", str(kept))
-    assert "Beside the log" in text
+    assert "Compared with the log" in text
     assert json.loads(kept.read_text())["samples"] == 1
     assert "context and activations, by the log" in text
 

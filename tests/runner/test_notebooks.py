@@ -90,8 +90,8 @@ def test_a_failure_names_cell_line_and_last_line(notebook: Make, tmp_path: Path)
     path = notebook("good = 1", "# divide\nprint(good)\ngood / 0", "print('never')")
     out = tmp_path / "out" / "one.ipynb"
     failure = notebooks.execute(path, out)
-    assert failure == notebooks.Failure(3, "# divide", "ZeroDivisionError: division by zero")
-    assert str(failure) == "cell 3 (# divide): ZeroDivisionError: division by zero"
+    assert failure == notebooks.Failure(3, "good / 0", "ZeroDivisionError: division by zero")
+    assert str(failure) == "cell 3 (good / 0): ZeroDivisionError: division by zero"
     cells = notebooks.read(out)["cells"]
     assert cells[0]["source"].startswith("# one"), "the title stays first"
     assert "failed when the book was built" in cells[1]["source"]

@@ -351,7 +351,7 @@ def test_ctrl_c_ends_cleanly_and_the_next_fetch_goes_on(hub, tmp_path):
     out, err = process.communicate(timeout=20)
     assert process.returncode == 130, out + err
     assert "Traceback" not in err
-    assert "goes on" in err
+    assert "The next fetch resumes here" in err
     hub.faults.clear()
     hub.seen.clear()
     get(hub, recipe("org/big"))
@@ -806,7 +806,7 @@ def test_the_token_is_in_no_message_and_no_file(hub, tmp_path):
     assert TOKEN not in repr(one)
     with pytest.raises(WeightsError) as error:
         fetch(recipe("org/gated"), hub=one, progress=False)
-    assert TOKEN not in str(error.value) + error.value.finding.model_dump_json()
+    assert TOKEN not in str(error.value) + repr(error.value.finding)
     assert not [
         path
         for path in tmp_path.rglob("*")

@@ -342,6 +342,11 @@ class Advice:
         return max(left / cost.count / max(self.nodes - 1, 1), 0.0)
 
     @property
+    def possible(self) -> bool:
+        """Whether one of the ways can start at all."""
+        return any(memory.possible for memory in self.memory.values())
+
+    @property
     def needed(self) -> bool:
         """Whether it takes more than one node."""
         return not self.memory["one node"].possible

@@ -145,7 +145,7 @@ def plan(
         )
     if len(inventory.nodes) < 2:
         raise SparkbookError(
-            f"the inventory {inventory.name} has one node: without --cluster it is served there"
+            f"the inventory {inventory.name} has one node: on that node, use sparkbook serve"
         )
     spread = layout_of(stack.launch, inventory, layout)
     if backend == "ray" and spread.data > 1:

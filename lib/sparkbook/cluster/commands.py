@@ -1,4 +1,4 @@
-"""What the verbs of the command do with `--cluster`: thin over the rest of this package."""
+"""What `sparkbook cluster` does: thin over the rest of this package."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from sparkbook.serve.stack import Stack
 
 @dataclass(frozen=True)
 class Report:
-    """The answer of `check --cluster`: the nodes, what was measured between them, and what was
+    """The answer of `cluster check`: the nodes, what was measured between them, and what was
     found.
     """
 
@@ -121,7 +121,7 @@ def check(
 
 @dataclass(frozen=True)
 class Wish:
-    """What `serve --cluster` was asked for."""
+    """What `cluster serve` was asked for."""
 
     file: str
     source: str
@@ -134,7 +134,7 @@ class Wish:
 
 
 def plan(wish: Wish) -> tuple[server.ClusterPlan, list[Site], Findings]:
-    """What `serve --cluster` would start; the nodes are looked at, nothing is changed.
+    """What `cluster serve` would start; the nodes are looked at, nothing is changed.
 
     Raises:
         SparkbookError: it can't be spread so.
@@ -187,9 +187,9 @@ def serve(
                 "url": f"{served.endpoint.url}/v1",
                 "model": served.endpoint.model,
                 "key": str(served.head.key_file),
-                "logs": f"sparkbook logs {planned.stack.name} --cluster {wish.file}",
+                "logs": f"sparkbook cluster logs {wish.file} {planned.stack.name}",
                 "stop": (
-                    f"sparkbook stop {planned.stack.name} --cluster {wish.file}"
+                    f"sparkbook cluster stop {wish.file} {planned.stack.name}"
                     if contained
                     else "Ctrl-C"
                 ),
@@ -305,8 +305,8 @@ def stop(file: str, name: str) -> tuple[list[str], Findings]:
                         left.append((node.host, one.name, str(error)))
     if not stopped and not left:
         raise SparkbookError(
-            f"no node of {inventory.name} runs '{name}': sparkbook status --cluster {file} lists"
-            " what runs"
+            f"No node of {inventory.name} runs '{name}'. To list what runs: sparkbook cluster status"
+            f" {file}"
         )
     sites = [Site(host=node.host) for node in inventory.nodes]
     judged = fabric_checks.FAB.judge(fabric_checks.Seen(inventory, sites, left=tuple(left)))

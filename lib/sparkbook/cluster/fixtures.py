@@ -1,4 +1,4 @@
-"""Nodes and pairs as `sparkbook check --cluster` found them once, kept to be judged again."""
+"""Nodes and pairs as `sparkbook cluster check` found them once, kept to be judged again."""
 
 from __future__ import annotations
 

@@ -147,8 +147,8 @@ class ClusterServer:
         for found in docker_engine.find(host, rank.name):
             if found.state == "running":
                 raise EngineError(
-                    f"{rank.name} is up already on {rank.node.host}: sparkbook stop {stack.name}"
-                    " --cluster FILE takes it down"
+                    f"{rank.name} already runs on {rank.node.host}. To stop it: sparkbook cluster"
+                    f" stop FILE {stack.name}"
                 )
             docker_engine.remove(host, found.id)
         asked = replace(asked, body=with_rdma(asked.body) if site.infiniband else asked.body)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, BinaryIO, Literal
 
@@ -476,19 +476,16 @@ def _promote(echoes: list[_Judged]) -> tuple[list[_Judged], list[_Judged]]:
     """
     echoes = sorted(echoes, key=lambda j: (j.echo != "vanished", j.order))
     head = echoes[0]
-    fixed = head.finding.model_copy(
-        update={
-            "severity": "error",
-            "confidence": "low" if head.finding.kind is None else "medium",
-        }
+    fixed = replace(
+        head.finding,
+        severity="error",
+        confidence="low" if head.finding.kind is None else "medium",
     )
     return [_Judged(fixed, "cause", head.order, 1, [], head.collect)], echoes[1:]
 
 
 def _as_consequence(finding: Finding) -> Finding:
-    return finding.model_copy(
-        update={"severity": "info", "message": f"Consequence: {finding.message}"}
-    )
+    return replace(finding, severity="info", message=f"Consequence: {finding.message}")
 
 
 def _is_fatal(event: Event) -> bool:

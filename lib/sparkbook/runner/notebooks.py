@@ -23,6 +23,8 @@ CELL_TIMEOUT_S = 600
 NOT_RUN = "Not run: this book was built with `TARGET=plan`."
 
 # ipykernel warns at each start that its messages are not encrypted; they do not leave this machine.
+_CELL_LINE = re.compile(r"Cell In\[\d+\], line (\d+)")
+_COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 _KERNEL_ARGUMENTS = ["--log-level=CRITICAL"]
 _PARAMETER = re.compile(
     r"(?P<name>\w+): (?P<type>[\w\[\]|., ]+) = (?P<default>.+?)  # (?P<help>.+)"
@@ -51,16 +53,16 @@ class Failure:
     Attributes:
         cell: number of the code cell, counted from 1 as its execution count is; 0 where no cell
             ran.
-        first_line: the cell's first line.
+        line: the cell's line that failed.
         error: the traceback's last line.
     """
 
     cell: int
-    first_line: str
+    line: str
     error: str
 
     def __str__(self) -> str:
-        return f"cell {self.cell} ({self.first_line}): {self.error}" if self.cell else self.error
+        return f"cell {self.cell} ({self.line}): {self.error}" if self.cell else self.error
 
 
 def read(path: Path) -> dict[str, Any]:
@@ -282,19 +284,31 @@ def failure_note(failure: Failure) -> str:
 
 
 def _place(executed: Path) -> tuple[int, str]:
-    """The number among the code cells, and the first line, of the cell that failed."""
+    """Return the number among the code cells of the cell that failed, and its line that failed."""
     cells = [
         cell for cell in code_cells(read(executed)) if "papermill-error-cell-tag" not in tags(cell)
     ]
     for number, cell in enumerate(cells, 1):
-        if any(output["output_type"] == "error" for output in cell["outputs"]):
-            return number, (cell["source"].strip().splitlines() or [""])[0]
+        for output in cell["outputs"]:
+            if output["output_type"] == "error":
+                return number, _failing_line(cell["source"], "\n".join(output["traceback"]))
     return 0, ""
+
+
+def _failing_line(source: str, traceback: str) -> str:
+    """Return the line of a cell at which its traceback enters the code; the first line if the
+    traceback names none.
+    """
+    lines = source.splitlines()
+    place = _CELL_LINE.search(_COLOUR.sub("", traceback))
+    if place and int(place[1]) <= len(lines):
+        return lines[int(place[1]) - 1].strip()
+    return (source.strip().splitlines() or [""])[0]
 
 
 def _last_line(text: str) -> str:
     """The last line with something on it, without colours."""
-    plain = re.sub(r"\x1b\[[0-9;]*m", "", text)
+    plain = _COLOUR.sub("", text)
     return ([line.strip() for line in plain.splitlines() if line.strip()] or ["no message"])[-1]
 
 

@@ -30,8 +30,11 @@ MARK = "<!-- planner -->"
 
 OWN = (
     "__init__.py",
-    "cli.py",
-    "cli/*.py",
+    "cli/__init__.py",
+    "cli/options.py",
+    "cli/output.py",
+    "cli/planning.py",
+    "cli/verbs.py",
     "errors.py",
     "findings.py",
     "rules.py",

@@ -41,7 +41,7 @@ def test_ranks_in_containers(engine, answering, two):
             ("two-spark-a", "ready"),
             ("two-spark-b", "running"),
         ]
-        ran = CliRunner().invoke(app, ["logs", "two", "--cluster", file])
+        ran = CliRunner().invoke(app, ["cluster", "logs", file, "two"])
         assert (
             "==> two-spark-b <==" in ran.output
             and "--node-rank 1" in ran.output
@@ -62,7 +62,7 @@ def test_ranks_in_containers(engine, answering, two):
 
 
 def cluster_rows(file):
-    ran = CliRunner().invoke(app, ["status", "--cluster", file, "--json"])
+    ran = CliRunner().invoke(app, ["cluster", "status", file, "--json"])
     return json.loads(ran.output)["ranks"]
 
 
@@ -76,7 +76,7 @@ def test_the_verbs_end_what_they_started(engine, host, answering, two, monkeypat
     served.wait_ready(deadline_s=60)
     served.leave()
     assert {one.name for one in running.status(host)} == {"two-spark-a", "two-spark-b"}
-    ran = CliRunner().invoke(app, ["stop", "two", "--cluster", file, "--json"])
+    ran = CliRunner().invoke(app, ["cluster", "stop", file, "two", "--json"])
     assert ran.exit_code == 0 and json.loads(ran.output)["stopped"] == [
         "two-spark-b",
         "two-spark-a",
