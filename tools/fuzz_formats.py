@@ -277,7 +277,7 @@ def inputs() -> Any:
     @st.composite
     def swapped(draw: st.DrawFn) -> str:
         """An example document in which one value, anywhere, is another one."""
-        from sparkbook.formats.documents import parse_all
+        from sparkbook.util.documents import parse_all
 
         document = draw(
             st.sampled_from(

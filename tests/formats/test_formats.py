@@ -12,8 +12,10 @@ from hypothesis import HealthCheck, assume, given, settings
 from launches import launches
 from sparkbook import formats, recipes
 from sparkbook.errors import SparkbookError
-from sparkbook.formats import CODES, FORMATS, compose, documents, performance
-from sparkbook.formats.conversion import Notes, build, changes, leaves
+from sparkbook.formats import CODES, FORMATS, compose, performance
+from sparkbook.formats.conversion import Notes, changes, leaves
+from sparkbook.formats.from_launch import build
+from sparkbook.util import documents
 from sparkbook.recipes import Recipe
 from sparkbook.recipes.launch import Launch
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from sparkbook import lint, releases
-from sparkbook.lint.reading import Line, Word
+from sparkbook.launch.line import Line, Word
 
 pytestmark = pytest.mark.engine
 RELEASE = releases.get("0.32.0")

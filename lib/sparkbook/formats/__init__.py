@@ -17,21 +17,20 @@ most 1 MB.
 
 from __future__ import annotations
 
-import contextlib
 import importlib
-import os
 import re
-import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any
 
 from sparkbook.errors import SparkbookError
 from sparkbook.findings import Findings
-from sparkbook.formats.conversion import CODES, Conversion, Notes, Written, build, finding, report
-from sparkbook.formats.documents import MAX_BYTES, check_text, parse_all
+from sparkbook.formats.conversion import CODES, Conversion, Notes, Written, finding, report
+from sparkbook.formats.source import naming, standard_input, text_of
+from sparkbook.launch.reader import read_script, starts_container
 from sparkbook.recipes.launch import Launch
+from sparkbook.util.documents import check_text, parse_all
 
 if TYPE_CHECKING:
     from sparkbook.recipes.schema import Recipe
@@ -74,7 +73,7 @@ class Format:
                 return _of("own", "read")(text)
             notes = Notes()
             launch, facts = self.reader(text, notes)
-            return build(self.name, self.title, text, launch, notes, facts)
+            return _of("from_launch", "build")((self.name, self.title), text, launch, notes, facts)
         except SparkbookError as error:
             raise _short(error) from None
 
@@ -144,7 +143,19 @@ def _document(
 
 
 _SERVES = re.compile(r"\bvllm\s+serve\b|\bvllm\.entrypoints\.(openai\.api_server|cli\.main)\b")
-_STARTS = re.compile(r"\b(docker|podman|nerdctl)\s+(container\s+)?(run|create)\b")
+
+
+def _starts_container(text: str) -> bool:
+    """Tell whether the launch line of a text is one of a container: a script may look at the driver
+    in a container first, and then serve without one.
+    """
+    if not starts_container(text) or not _SERVES.search(text):
+        return starts_container(text)
+    try:
+        return read_script(text).image is not None
+    except SparkbookError:
+        return True
+
 
 FORMATS: dict[str, Format] = {
     format.name: format
@@ -154,9 +165,7 @@ FORMATS: dict[str, Format] = {
             "docker_run",
             "docker run line",
             "bash",
-            lambda text, document: (
-                not isinstance(document, dict) and _STARTS.search(text) is not None
-            ),
+            lambda text, document: not isinstance(document, dict) and _starts_container(text),
         ),
         _line(
             "compose",
@@ -253,103 +262,9 @@ def read(text: str, format: str | None = None, env: Mapping[str, str] | None = N
         raise SparkbookError(f"there is no format '{name}'; there are {', '.join(FORMATS)}")
     if name == "compose" and env:
         notes = Notes()
-        return build(
-            name, FORMATS[name].title, text, _of("compose", "read")(text, notes, env), notes
-        )
+        launch = _of("compose", "read")(text, notes, env)
+        return _of("from_launch", "build")((name, FORMATS[name].title), text, launch, notes)
     return FORMATS[name].read(text)
-
-
-def text_of(source: str) -> tuple[str | None, str | None]:
-    """What a user named: the id of a recipe, or a text.
-
-    Returns:
-        The id or the path of an own recipe that is to be loaded by `recipes.load`, else None; and
-        the text, None for a catalogue recipe.
-
-    Raises:
-        SparkbookError: a file that can't be read, or is too long.
-    """
-    if source == "-":
-        return None, _bounded(standard_input().read(MAX_BYTES * 4 + 1), "standard input")
-    path = file_of(source)
-    if path is None:
-        name = source.strip()
-        # What is longer than a file's name can be is no name of anything.
-        is_text = re.search(r"\s", name) or name.startswith("{") or len(name) > 255
-        return (None, source) if is_text else (name, None)
-    name = str(path)
-    text = file_text(name)
-    return (
-        name if own_file(text) and path.suffix in (".yaml", ".yml") and path.is_file() else None
-    ), text
-
-
-def file_of(source: str) -> Path | None:
-    """The file that a user names, spaces and all: a regular one, a pipe such as `<(COMMAND)`, or a
-    device; None where there is none.
-    """
-    for name in (source, source.strip()):
-        path = Path(os.path.expanduser(name))  # noqa: PTH111 (leaves alone what it can't expand, where Path would raise)
-        with contextlib.suppress(OSError, ValueError):  # a name that no file can have
-            if path.is_file() or path.is_fifo() or path.is_char_device():
-                return path
-    return None
-
-
-@contextlib.contextmanager
-def naming(source: str) -> Iterator[None]:
-    """Puts the name of the file that a user named before what is wrong with its text."""
-    try:
-        yield
-    except SparkbookError as error:
-        if source == "-" or file_of(source) is None or source in str(error):
-            raise
-        raise SparkbookError(f"{source}: {error}") from None
-
-
-def standard_input() -> IO[bytes]:
-    """What comes through standard input.
-
-    Raises:
-        SparkbookError: it is closed.
-    """
-    if sys.stdin is None:
-        raise SparkbookError("standard input is closed: name a file, or pipe something in")
-    return sys.stdin.buffer
-
-
-def file_text(path: str) -> str:
-    """The text of a file, within the bounds.
-
-    Raises:
-        SparkbookError: it can't be read, or is too long.
-    """
-    try:
-        with Path(os.path.expanduser(path)).open("rb") as file:  # noqa: PTH111 (leaves alone what it can't expand)
-            return _bounded(file.read(MAX_BYTES + 1), path)
-    except (OSError, ValueError) as error:
-        raise SparkbookError(
-            f"{path} can't be read: {getattr(error, 'strerror', None) or error}"
-        ) from None
-
-
-def own_file(text: str) -> bool:
-    """Whether a text is a recipe of this playbook."""
-    return (
-        re.search(r"^(extends|family):", text, re.MULTILINE) is not None
-        and re.search(r"^services:", text, re.MULTILINE) is None
-    )
-
-
-def _bounded(data: bytes, name: str) -> str:
-    if len(data) > MAX_BYTES:
-        raise SparkbookError(
-            f"{name} has more than {MAX_BYTES // 1000} kB, which no recipe and no launch line has"
-        )
-    try:
-        return data.decode("utf-8-sig")
-    except UnicodeDecodeError:
-        raise SparkbookError(f"{name} is not UTF-8 text") from None
 
 
 def resolve(source: str, env: Mapping[str, str] | None = None) -> Conversion:
@@ -422,6 +337,7 @@ __all__ = [
     "detect",
     "read",
     "resolve",
+    "standard_input",
     "text_of",
     "write",
 ]

@@ -13,10 +13,12 @@ from typing import Any
 
 from sparkbook.errors import SparkbookError
 from sparkbook.formats.conversion import Notes
-from sparkbook.formats.documents import mapping, scalar
-from sparkbook.formats.lexer import HOME, lex, literal, mark_home, quote
-from sparkbook.formats.words import Reading, before_commands, check_image, read_script, serve_groups
-from sparkbook.recipes.launch import Launch, entrypoint_of, is_secret
+from sparkbook.formats.reading import Reading
+from sparkbook.formats.words import before_commands, serve_groups
+from sparkbook.launch.lexer import HOME, mark_home, quote
+from sparkbook.launch.server import run_in
+from sparkbook.recipes.launch import Launch, is_secret
+from sparkbook.util.documents import mapping, scalar
 
 PARAMETERS = {
     "port": "port",
@@ -132,21 +134,12 @@ def fill(text: str, defaults: Mapping[str, Any], notes: Notes, doubled: bool) ->
 
 
 def read_command(reading: Reading, image: str | None, text: str) -> None:
-    """Takes an image and the command that is run in it.
+    """Take an image and the command that is run in it.
 
     Raises:
         SparkbookError: it serves nothing.
     """
-    reading.image = image
-    if image is not None:
-        check_image(image)
-        reading.entrypoint = entrypoint_of(image)
-    if reading.entrypoint == "wrapper":
-        reading.serve = {
-            "command": [literal(token.text) for token in lex(text) if not token.operator]
-        }
-        return
-    read_script(reading, text, outer=True)
+    reading.take(run_in(image, text))
 
 
 def read_env(reading: Reading, value: Any, place: str) -> None:

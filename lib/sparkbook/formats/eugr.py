@@ -19,9 +19,9 @@ from sparkbook.formats.command import (
     serve_command,
 )
 from sparkbook.formats.conversion import Notes
-from sparkbook.formats.documents import dump, mapping, optional, parse, scalar
-from sparkbook.formats.words import Reading
+from sparkbook.formats.reading import Reading
 from sparkbook.recipes.launch import Launch
+from sparkbook.util.documents import dump, mapping, optional, parse, scalar
 
 if TYPE_CHECKING:
     from sparkbook.recipes.schema import Recipe

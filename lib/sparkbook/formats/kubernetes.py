@@ -11,11 +11,15 @@ from typing import TYPE_CHECKING, Any
 
 from sparkbook.errors import SparkbookError
 from sparkbook.formats.command import host_container, image_of
-from sparkbook.formats.conversion import Notes, slug
-from sparkbook.formats.documents import dump, mapping, optional, parse_all, scalar, sequence
-from sparkbook.formats.lexer import HOME, mark_home
-from sparkbook.formats.words import Reading, container_words, read_words
+from sparkbook.formats.conversion import Notes
+from sparkbook.formats.from_launch import slug
+from sparkbook.formats.reading import Reading
+from sparkbook.formats.words import container_words
+from sparkbook.launch.lexer import HOME, mark_home
+from sparkbook.launch.line import Line, Word
+from sparkbook.launch.server import container as take_words
 from sparkbook.recipes.launch import Launch, is_secret
+from sparkbook.util.documents import dump, mapping, optional, parse_all, scalar, sequence
 
 if TYPE_CHECKING:
     from sparkbook.recipes.schema import Recipe
@@ -258,18 +262,17 @@ def _read_container(
     spelled = [*words["command"], *words["args"]]
     # A script that a shell in the container runs means the home folder there.
     homed = [
-        word if before in ("-c", "-lc") else _home(word)
+        word if before in ("-c", "-lc") else mark_home(word)
         for before, word in zip(["", *spelled], spelled, strict=False)
     ]
-    read_words(
-        reading, homed[1:] if words["command"] else homed, homed[0] if words["command"] else None
-    )
+    line = Line()
+    line.set_image(Word(reading.image))
+    if words["command"]:
+        line.set_entry(Word(homed.pop(0)))
+    take_words(line, [Word(word) for word in homed])
+    reading.take(line)
     if gpus is None:
         host_container(reading, "the cluster's device plugin, if at all,", gpus="all")
-
-
-def _home(word: str) -> str:
-    return mark_home(word)
 
 
 def _filled(text: str, env: dict[str, str]) -> str:

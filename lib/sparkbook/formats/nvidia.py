@@ -15,11 +15,13 @@ from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from sparkbook.errors import SparkbookError
 from sparkbook.formats import docker_run
 from sparkbook.formats.command import host_container, read_command, serve_command
-from sparkbook.formats.conversion import Notes, slug
-from sparkbook.formats.documents import dump, mapping, optional, parse, scalar, sequence
-from sparkbook.formats.lexer import mark_home, quote
-from sparkbook.formats.words import Reading
+from sparkbook.formats.conversion import Notes
+from sparkbook.formats.from_launch import slug
+from sparkbook.formats.reading import Reading
+from sparkbook.launch.lexer import mark_home, quote
+from sparkbook.launch.reader import starts_container
 from sparkbook.recipes.launch import Launch, Serve
+from sparkbook.util.documents import dump, mapping, optional, parse, scalar, sequence
 
 if TYPE_CHECKING:
     from sparkbook.recipes.schema import Recipe
@@ -177,14 +179,14 @@ def _date(data: dict[str, Any]) -> dict[str, str]:
 def _launch(runtime: dict[str, Any], serve: dict[str, Any], notes: Notes) -> Launch:
     """Container and server out of the two texts."""
     command = scalar(serve.get("command"), "serve.command")
-    if docker_run.starts(command):
+    if starts_container(command):
         launch = docker_run.read(command, notes)
         notes.foreign = {"docker": dict(notes.foreign)} if notes.foreign else {}
         return launch
     image = optional(runtime.get("image"), "runtime.image")
     setup = optional(runtime.get("setup_command"), "runtime.setup_command")
     reading = Reading(notes)
-    if setup is not None and docker_run.starts(setup):
+    if setup is not None and starts_container(setup):
         outer = docker_run.read(setup, notes)
         notes.foreign = {"docker": dict(notes.foreign)} if notes.foreign else {}
         reading.container = outer.container.model_dump(exclude_defaults=True)

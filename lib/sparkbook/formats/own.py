@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from sparkbook.errors import SparkbookError
 from sparkbook.findings import Findings
 from sparkbook.formats.conversion import Conversion
-from sparkbook.formats.documents import dump, parse
+from sparkbook.util.documents import dump, parse
 
 if TYPE_CHECKING:
     from sparkbook.recipes.schema import Recipe

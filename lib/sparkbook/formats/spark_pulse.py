@@ -20,11 +20,11 @@ from sparkbook.formats.command import (
     serve_command,
 )
 from sparkbook.formats.conversion import Notes
-from sparkbook.formats.documents import dump, mapping, optional, parse, scalar, sequence
 from sparkbook.formats.eugr import facts
-from sparkbook.formats.lexer import quote
-from sparkbook.formats.words import Reading
+from sparkbook.formats.reading import Reading
+from sparkbook.launch.lexer import quote
 from sparkbook.recipes.launch import Launch
+from sparkbook.util.documents import dump, mapping, optional, parse, scalar, sequence
 
 if TYPE_CHECKING:
     from sparkbook.recipes.schema import Recipe

@@ -16,10 +16,14 @@ from sparkbook.errors import SparkbookError
 from sparkbook.formats import docker_run
 from sparkbook.formats.command import host_container, image_of, read_env, said_env, serve_command
 from sparkbook.formats.conversion import Notes
-from sparkbook.formats.documents import dump, mapping, optional, parse, parse_json, scalar, sequence
-from sparkbook.formats.lexer import HOME, lex, mark_home
-from sparkbook.formats.words import Reading, read_arguments, read_script, serve_groups
+from sparkbook.formats.reading import Reading
+from sparkbook.formats.words import serve_groups
+from sparkbook.launch.lexer import HOME, lex, mark_home
+from sparkbook.launch.line import Line, Word
+from sparkbook.launch.release import release_of
+from sparkbook.launch.server import run_in
 from sparkbook.recipes.launch import Launch, entrypoint_of
+from sparkbook.util.documents import dump, mapping, optional, parse, parse_json, scalar, sequence
 
 if TYPE_CHECKING:
     from sparkbook.recipes.schema import Recipe
@@ -109,10 +113,12 @@ def read(text: str, notes: Notes) -> tuple[Launch, dict[str, Any]]:
     reading.image = scalar(image, "docker_image")
     reading.entrypoint = entrypoint_of(reading.image)
     args: dict[str, Any] = {}
+    release = release_of(Line(image=reading.image))[0]
     for place, value in lists:
         # Later lists go before earlier ones, as the site merges them.
         part = Reading(notes)
-        read_arguments(part, [mark_home(scalar(word, place)) for word in sequence(value, place)])
+        words = [Word(mark_home(scalar(word, place))) for word in sequence(value, place)]
+        part.arguments(words, release)
         for option in part.serve["args"]:
             args.pop(option, None)
         args |= part.serve["args"]
@@ -421,7 +427,7 @@ def read_json(text: str, notes: Notes) -> tuple[Launch, dict[str, Any]]:
     elif bare is not None:
         reading = Reading(notes, image=optional(data.get("docker_image"), "docker_image"))
         inner = Reading(notes)
-        read_script(inner, scalar(bare, f"{head}command"), outer=True)
+        inner.take(run_in(None, scalar(bare, f"{head}command")))
         reading.serve, reading.env = inner.serve, inner.env
         if reading.image is not None:
             reading.entrypoint = entrypoint_of(reading.image)

@@ -19,8 +19,11 @@ from typing import TYPE_CHECKING, Any
 from sparkbook.errors import SparkbookError
 from sparkbook.findings import Findings
 from sparkbook.formats.conversion import CODES
+from sparkbook.formats.conversion import finding as conversion_finding
+from sparkbook.formats.lines import given, of_launch, of_text
+from sparkbook.launch.line import Line
+from sparkbook.launch.reader import read
 from sparkbook.lint.case import Case
-from sparkbook.lint.reading import Line, from_launch, given, read
 from sparkbook.lint.rule import FAMILIES, RULES, Edit, Rule
 from sparkbook.lint.rules import load
 from sparkbook.recipes.launch import Launch
@@ -132,9 +135,9 @@ def lint(
     elif isinstance(source, Line):
         line = source
     elif isinstance(source, Launch):
-        line = from_launch(source)
+        line = of_launch(source)
     else:
-        line = from_launch(source.launch, source)
+        line = of_launch(source.launch, source)
     case_ = Case(line, release)
     kept, edits, suppressed = [], [], []
     for rule in RULES.values():
@@ -144,7 +147,12 @@ def lint(
             else:
                 kept.append(finding)
                 edits += repair
-    for finding in line.told:
+    mistakes = [
+        conversion_finding(mistake.code, mistake.message, mistake.evidence, mistake.fix)
+        for mistake in line.mistakes
+        if mistake.code is not None
+    ]
+    for finding in [*mistakes, *line.findings]:
         if finding.rule in silent:
             suppressed.append((finding.rule, silent[finding.rule]))
         else:
@@ -168,7 +176,7 @@ def repair(
         if text == report.text:
             break
         silent = {**suppressions(text), **dict.fromkeys(ignore, "")}
-        report = lint(read(text), release, silent)
+        report = lint(of_text(text), release, silent)
     return report.text, report
 
 

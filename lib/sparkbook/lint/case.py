@@ -6,22 +6,20 @@ from __future__ import annotations
 
 import functools
 import json
+import math
 import re
 from collections.abc import Iterator
 from typing import Any
 
-from packaging.specifiers import SpecifierSet
-
 from sparkbook import releases
-from sparkbook.lint.arguments import Arguments, Given, parse
+from sparkbook.launch.arguments import NUMBERS, Arguments, Given, converted, parse
+from sparkbook.launch.line import Line
+from sparkbook.launch.release import release_of, shown
 from sparkbook.lint.models import Family, family_of
-from sparkbook.lint.reading import Line
 from sparkbook.lint.rule import Edit
 from sparkbook.releases import Release, images
 from sparkbook.releases.images import ImageInfo
 
-ENGINE_RELEASE = "0.32.0"
-"""The release of the embedded engine, which recipes without an image run on."""
 USABLE_GIB, TOTAL_GIB = 101.5, 121.6
 """Memory that a clean headless Spark has available, and that vLLM's fraction is a part of (GiB)."""
 REACHABLE = 0.83
@@ -47,44 +45,20 @@ class Case:
             images.split(line.image) if line.image else (None, None, None)
         )
         self.info: ImageInfo | None = images.find(line.image) if line.image else None
-        version, self.assumed = self._version(release)
-        self.release: Release = releases.get(version)
-        self.version = version
+        if release is None:
+            self.version, self.assumed = release_of(line)
+        else:
+            self.version, self.assumed = releases.get(release).version, None
+        self.release: Release = releases.get(self.version)
         self.args: Arguments = (
             parse(line.serve, self.release) if line.serve is not None else Arguments()
         )
         self.serves = line.serve is not None
 
-    def _version(self, given: str | None) -> tuple[str, str | None]:
-        """The release, and why it was assumed."""
-        if given is not None:
-            return releases.get(given).version, None
-        declared = self.recipe.image.vllm if self.recipe and self.recipe.image else None
-        if declared and declared.startswith("=="):
-            return self._near(declared.removeprefix("=="))
-        if self.info and self.info.vllm:
-            return self._near(self.info.vllm)
-        if self.line.image is None:
-            if self.recipe is not None:
-                return ENGINE_RELEASE, None
-            return releases.newest(), "the newest known, as no image says"
-        allowed = declared or (self.info.vllm_range if self.info else None)
-        if allowed:
-            fitting = [version for version in releases.known() if version in SpecifierSet(allowed)]
-            if fitting:
-                return fitting[-1], f"the newest known that {self.shown_image} can hold ({allowed})"
-        return releases.newest(), f"the newest known, as nothing says what {self.shown_image} holds"
-
-    def _near(self, version: str) -> tuple[str, str | None]:
-        if releases.normal(version) == version and version in releases.known():
-            return version, None
-        near = releases.nearest(version)
-        return near, f"the nearest known to {version}, which {self.shown_image} holds"
-
     @property
     def shown_image(self) -> str:
         """Image and tag, without a digest."""
-        return f"{self.image}:{self.tag}" if self.tag else str(self.image)
+        return shown(self.line.image)
 
     # ---- options
 
@@ -110,14 +84,18 @@ class Case:
         return self.options[name].value if name in self.options else None
 
     def number(self, name: str) -> float | None:
-        """The value as a number; `64k` and `1M` are read as vLLM reads them."""
-        text = (self.value(name) or "").strip()
-        if match := re.fullmatch(r"(\d+(?:\.\d+)?)([kKmMgG]?)", text):
-            scale = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "K": 2**10, "M": 2**20, "G": 2**30}[
-                match[2]
-            ]
-            return float(match[1]) * scale
-        return float(text) if re.fullmatch(r"\d*\.\d+", text) else None
+        """Return the value of an option as the number that vLLM reads: `64k` is 64,000. None where
+        the option is not given, or its value is no number (FLAG105 says so).
+        """
+        text = self.value(name)
+        kind = self.options[name].option.type if name in self.options else ""  # type: ignore[union-attr]
+        if text is None or kind not in NUMBERS:
+            return None
+        try:
+            number = converted(text, kind)
+        except ValueError:
+            return None
+        return number if math.isfinite(number) else None
 
     def json(self, name: str) -> dict[str, Any] | None:
         """A JSON option with its dotted keys merged in; None where it is not given, or is no

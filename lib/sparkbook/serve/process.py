@@ -19,8 +19,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from sparkbook.formats.lexer import HOME
 from sparkbook.formats.words import serve_groups
+from sparkbook.launch.lexer import HOME
 from sparkbook.recipes.launch import Launch, is_secret
 from sparkbook.serve import paths
 from sparkbook.serve.endpoint import Endpoint, usable_key, write_private

@@ -144,13 +144,13 @@ def flags(ids: Iterable[str]) -> dict[str, Flag]:
     name.
     """
     from sparkbook import recipes
+    from sparkbook.formats.lines import of_launch
     from sparkbook.lint import reference
     from sparkbook.lint.case import Case
-    from sparkbook.lint.reading import from_launch
 
     found = {name: Flag(name) for name in reference.COSTS}
     for recipe in map(recipes.load, ids):
-        for given in Case(from_launch(recipe.launch, recipe)).args.options:
+        for given in Case(of_launch(recipe.launch, recipe)).args.options:
             if given.option is not None:
                 found.setdefault(given.option.name, Flag(given.option.name)).uses.append(
                     (recipe, given.shown)

@@ -28,7 +28,7 @@ CODE_FAMILIES = (
 """
 
 CODE_TABLES = {
-    "conv": ("sparkbook.formats.conversion:CODES", "what a conversion says"),
+    "conv": ("sparkbook.formats.pages:CODES", "what a conversion says"),
     "hub": ("sparkbook.weights:RULES", "weights"),
     "plan": ("sparkbook.plan.pages:SECTIONS", "will it fit"),
     "lock": ("sparkbook.lock:RULES", "the stack lock"),

@@ -36,6 +36,7 @@ class Token:
         start, end: where it stands in the text.
         operator: whether it is an operator such as `&&` or the end of a line.
         body: the lines of a here-document, with its `<<` and its delimiter as one operator.
+        filled: whether a variable of the script was filled in.
     """
 
     text: str
@@ -43,6 +44,7 @@ class Token:
     end: int
     operator: bool = False
     body: str | None = None
+    filled: bool = False
 
 
 def line_of(text: str, position: int) -> int:
