@@ -185,7 +185,7 @@ def test_random_recipes(name: str, launch) -> None:
     # characters.
     assume((launch.serve.model or "").isprintable())
     recipe = build(
-        "docker", "docker run line", "", launch, Notes(), {"model": {"repo": "org/model"}}
+        ("docker", "docker run line"), "", launch, Notes(), {"model": {"repo": "org/model"}}
     ).recipe
     try:
         written = FORMATS[name].write(recipe)
@@ -208,8 +208,7 @@ def test_the_home_folder_among_the_words_of_an_image_of_its_own(
         "serve": {"command": words},
     }
     recipe = build(
-        "docker",
-        "docker run line",
+        ("docker", "docker run line"),
         "",
         Launch.model_validate(given),
         Notes(),

@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any
 from sparkbook.errors import SparkbookError
 from sparkbook.findings import Findings
 from sparkbook.formats.conversion import CODES, Conversion, Notes, Written, finding, report
-from sparkbook.formats.source import naming, standard_input, text_of
+from sparkbook.formats.source import file_of, file_text, naming, standard_input, text_of
 from sparkbook.launch.reader import read_script, starts_container
 from sparkbook.recipes.launch import Launch
 from sparkbook.util.documents import check_text, parse_all
@@ -242,7 +242,8 @@ def detect(text: str) -> str:
         else ""
     )
     raise SparkbookError(
-        f"this text is of no format that is known{keys}: expected one of {', '.join(FORMATS)}"
+        f"there is no launch line in this text{keys}: expected docker run …, vllm serve …, or one of"
+        f" the formats {', '.join(FORMATS)}"
     )
 
 
@@ -335,6 +336,8 @@ __all__ = [
     "Notes",
     "Written",
     "detect",
+    "file_of",
+    "file_text",
     "read",
     "resolve",
     "standard_input",

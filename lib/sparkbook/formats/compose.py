@@ -11,6 +11,7 @@ from sparkbook.formats.conversion import Notes
 from sparkbook.formats.reading import first_launch
 from sparkbook.formats.words import container_words
 from sparkbook.launch import compose
+from sparkbook.launch.compose import read_env
 from sparkbook.launch.lexer import HOME, mark_home
 from sparkbook.recipes.launch import Launch
 from sparkbook.util.documents import dump
@@ -118,3 +119,6 @@ def read(text: str, notes: Notes | None = None, env: Mapping[str, str] | None = 
         SparkbookError: the text is no compose file, or no service in it can be read.
     """
     return first_launch(compose.read(text, env), notes if notes is not None else Notes())
+
+
+__all__ = ["read", "read_env", "write"]

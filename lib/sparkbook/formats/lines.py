@@ -12,6 +12,7 @@ from sparkbook.formats.words import serve_groups
 from sparkbook.launch import reader
 from sparkbook.launch.lexer import HOME, show
 from sparkbook.launch.line import Line, Word
+from sparkbook.launch.server import container as container_words
 from sparkbook.recipes.launch import Launch, entrypoint_of
 
 if TYPE_CHECKING:
@@ -46,7 +47,11 @@ def of_launch(launch: Launch, recipe: Recipe | None = None) -> Line:
     for name, value in pairs:
         if value is not None:
             line.add_option(name, Word(value))
-    if serve.command is not None or launch.entrypoint == "wrapper":
+    if serve.command is not None:
+        container_words(line, [Word(word) for word in serve.command])
+        line.runs = launch.entrypoint
+        return line
+    if launch.entrypoint == "wrapper":
         return line
     line.serve = []
     for group in serve_groups(serve):

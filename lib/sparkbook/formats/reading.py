@@ -189,11 +189,10 @@ class Reading:
         program = program_of(entry) if entry else entry
         if entry is not None:
             self.container["entrypoint"] = entry
-        if line.serve is None:
+        if line.serve is None or line.runs == "wrapper":
+            # What an image with a script of its own is told is kept word by word.
             self._script(line, program)
             return
-        if program and line.runs == "wrapper":
-            self.entrypoint = "command"
         if program and PROGRAM.fullmatch(program) and program.startswith("python"):
             # Written back as vllm serve, which needs no entry point of the line's own.
             del self.container["entrypoint"]

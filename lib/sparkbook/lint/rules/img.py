@@ -370,7 +370,7 @@ def transformers(case: Case) -> Iterator[Hit]:
     "arguments-hidden",
     "info",
     source="the images' own entry scripts, as their projects describe them",
-    bad="qwen3-next-80b-a3b-nvfp4-mtp",
+    bad="qwen3-next-80b-a3b-nvfp4",
     good="gpt-oss-20b",
 )
 def hidden(case: Case) -> Iterator[Hit]:
