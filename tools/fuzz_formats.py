@@ -335,7 +335,7 @@ def with_atheris(count: int) -> None:
     """Lets atheris look for inputs of the readers of shell lines that take new ways through them."""
     import atheris
 
-    with atheris.instrument_imports(include=["sparkbook.formats"]):
+    with atheris.instrument_imports(include=["sparkbook.formats", "sparkbook.launch"]):
         from sparkbook.errors import SparkbookError
         from sparkbook.formats import docker_run, shell
 

@@ -18,7 +18,7 @@ from sparkbook.formats.conversion import Notes
 from sparkbook.formats.words import REPEATED, check_image
 from sparkbook.launch.arguments import Given, parse
 from sparkbook.launch.docker import OPTIONS, SWITCHES
-from sparkbook.launch.lexer import HOME, literal, passed_on, show
+from sparkbook.launch.lexer import HOME, literal, passed_on
 from sparkbook.launch.line import DockerOption, Line, Word
 from sparkbook.launch.release import release_of
 from sparkbook.launch.server import PROGRAM, SHELLS, program_of
@@ -131,7 +131,7 @@ class Reading:
                 to start vLLM.
         """
         if broken := line.broken:
-            raise SparkbookError(f"{broken.message[:1].lower()}{broken.message[1:]}")
+            raise broken.error()
         for remark in [*line.mistakes, *line.remarks]:
             assert remark.code is not None
             self.notes.add(remark.code, remark.message, remark.evidence, remark.fix)
@@ -394,6 +394,3 @@ def _literal_inside(value: Any) -> Any:
     if isinstance(value, list):
         return [_literal_inside(item) for item in value]
     return literal(value) if isinstance(value, str) else value
-
-
-__all__ = ["Reading", "first_launch", "launch_of", "show"]

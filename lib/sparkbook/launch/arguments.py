@@ -230,12 +230,19 @@ def problem(item: Given, option: Option) -> tuple[str, str] | None:
     if item.key:
         return None
     for word in item.values:
-        if word.known and (refusal := _refusal(word.text, option, shown)):
+        if word.known and (refusal := refused(word.text, option, shown)):
             return refusal
     return None
 
 
-def _refusal(text: str, option: Option, shown: str) -> tuple[str, str] | None:
+def refused(text: str, option: Option, shown: str) -> tuple[str, str] | None:
+    """Return why vLLM refuses one value of an option, as `problem` does.
+
+    Args:
+        text: the value.
+        option: the option in the release.
+        shown: what the message calls it.
+    """
     if option.optional and text in ("", "None"):
         return None
     try:
@@ -286,7 +293,10 @@ def _human(text: str, automatic: bool) -> int:
         return _number(text, int, "a whole number such as 65536 or 64k")
     number, suffix = match.groups()
     if suffix.islower():
-        return int(float(number) * _SCALE[suffix])
+        try:
+            return int(float(number) * _SCALE[suffix])
+        except OverflowError:
+            raise ValueError("expected a number that a computer can count to") from None
     if "." in number:
         raise ValueError(
             f"no fraction before {suffix}, which counts in powers of two; write {suffix.lower()}"

@@ -98,7 +98,8 @@ class Command:
         if placeholder:
             line.breaks(
                 f"{placeholder} in line {self.first_line} is a placeholder, which a shell takes for"
-                " a file: write its value"
+                " a file.",
+                "Write its value.",
             )
         joined = " ".join(token.text for token in rest if not token.operator)
         if any(not token.operator for token in rest):
@@ -117,8 +118,8 @@ def split(tokens: list[Token], text: str, outer: bool, line: Line) -> list[Comma
             current = []
         elif token.text not in ("\n", ";;") and not current:
             line.breaks(
-                f"A command is missing before {token.text} in line {line_of(text, token.start)}:"
-                " write it, or remove the operator"
+                f"A command is missing before {token.text} in line {line_of(text, token.start)}.",
+                f"Write it, or remove {token.text}.",
             )
     return [*commands, Command(current, "", text, outer)] if current else commands
 
@@ -176,8 +177,8 @@ def after(line: Line, commands: list[Command]) -> None:
     """Note what follows the server. A word with a dash as the first one means a lost backslash."""
     if commands and commands[0].tokens[0].text.startswith("-"):
         line.breaks(
-            f"Line {commands[0].first_line - 1} ends the command and more follows: end the line"
-            " with a backslash"
+            f"Line {commands[0].first_line - 1} ends the command, and more follows.",
+            "End the line with a backslash.",
         )
     left_out(line, commands)
 

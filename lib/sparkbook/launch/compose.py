@@ -431,8 +431,8 @@ class _Service:
         joining = next((token for token in tokens if token.operator and token.text != "\n"), None)
         if joining:
             self.line.breaks(
-                f"{place}: {joining.text} joins commands, which compose does not do without a"
-                " shell: write bash -c '…'"
+                f"{place}: {joining.text} joins commands, which compose does not do without a shell.",
+                "Write bash -c '…'.",
             )
         return [Word(token.text, place=place) for token in tokens if not token.operator]
 

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
+from sparkbook.errors import SparkbookError
 from sparkbook.launch.lexer import HOME, passed_on, show
 from sparkbook.recipes.launch import EntryPoint
 
@@ -76,6 +77,13 @@ class Remark:
     message: str
     evidence: str | None = None
     fix: str | None = None
+
+    def error(self) -> SparkbookError:
+        """Return the mistake as an error, in one line."""
+        text = self.message.rstrip(".")
+        if self.fix:
+            text += f": {self.fix[:1].lower()}{self.fix[1:].rstrip('.')}"
+        return SparkbookError(f"{text[:1].lower()}{text[1:]}")
 
 
 @dataclass
@@ -180,9 +188,9 @@ class Line:
         self.env[name] = None if passed else Word(value).value
         self.env_words[name] = Word(marked if passed else word.text, place=word.place)
 
-    def breaks(self, message: str) -> None:
+    def breaks(self, message: str, fix: str) -> None:
         """Note a mistake that breaks the line."""
-        self.mistakes.append(Remark(None, message))
+        self.mistakes.append(Remark(None, message, fix=fix))
 
     def remark(self, code: str, message: str, evidence: str | None = None) -> None:
         """Note something that the reader chose, filled in or left out, once."""
@@ -215,11 +223,6 @@ def kept_aside(data: Iterable[object], known: set[str], place: str = "") -> Iter
             f"{', '.join(aside)} {verb} kept under foreign: a recipe has no field for"
             f" {'it' if verb == 'is' else 'them'}.",
         )
-
-
-def as_word(value: object, place: str = "") -> Word:
-    """Return a value of a document as a word without a position."""
-    return Word(str(value), place=place)
 
 
 def by_preference(lines: Mapping[str, Line] | list[Line]) -> list[Line]:

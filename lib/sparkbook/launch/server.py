@@ -165,8 +165,8 @@ def _shell(line: Line, words: list[Word]) -> bool:
         return False
     if len(rest) > 1:
         line.breaks(
-            f"A shell takes one script after -c, and '{rest[1].shown}' follows it: put the whole"
-            " script in quotes"
+            f"A shell takes one script after -c, and '{rest[1].shown}' follows it.",
+            "Put the whole script in quotes.",
         )
     return True
 

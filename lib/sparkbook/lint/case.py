@@ -25,6 +25,9 @@ USABLE_GIB, TOTAL_GIB = 101.5, 121.6
 REACHABLE = 0.83
 """The largest fraction that a clean headless Spark can meet: 101.5 of 121.6 GiB, rounded down."""
 
+_LARGEST = 10**18
+"""Numbers beyond this are read as this, so that no arithmetic leaves what a float holds."""
+
 
 class Case:
     """A line and the release it is judged against.
@@ -95,7 +98,9 @@ class Case:
             number = converted(text, kind)
         except ValueError:
             return None
-        return number if math.isfinite(number) else None
+        if isinstance(number, float) and not math.isfinite(number):
+            return None
+        return float(max(-_LARGEST, min(number, _LARGEST)))
 
     def json(self, name: str) -> dict[str, Any] | None:
         """A JSON option with its dotted keys merged in; None where it is not given, or is no

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from sparkbook import checkpoint as checkpoints
 from sparkbook.checkpoint.values import ZERO, Cache, Checkpoint, Range
 from sparkbook.errors import SparkbookError
-from sparkbook.launch.arguments import NUMBERS, problem
+from sparkbook.launch.arguments import NUMBERS, converted, problem, refused
 from sparkbook.plan.memory import CoTenant, Host, Setup
 from sparkbook.units import GIB, parse_size
 
@@ -224,7 +224,7 @@ def _check(case: Case, override: Override) -> None:
         SparkbookError: the line is broken, or a number in it is none or only a shell knows it.
     """
     if broken := case.line.broken:
-        raise SparkbookError(f"{broken.message[:1].lower()}{broken.message[1:]}")
+        raise broken.error()
     replaced = {
         "max-model-len": override.context,
         "max-num-seqs": override.sequences,
@@ -307,6 +307,9 @@ def _count(what: str, value: float) -> int:
 def _options(case: Case) -> dict[str, Any]:
     """Return the options that matter, from the line and from the variables that wrapper images
     read.
+
+    Raises:
+        SparkbookError: a variable that such an image reads holds no number.
     """
     values: dict[str, Any] = {}
     for name in _PLANNED:
@@ -314,9 +317,15 @@ def _options(case: Case) -> dict[str, Any]:
         if (value := case.number(name)) is not None and value > 0:
             values[name] = value
     for variable, name in _VARIABLES.items():
-        value = case.line.env.get(variable)
-        if name not in values and value and re.fullmatch(r"\d*\.?\d+", value):
-            values[name] = float(value)
+        text, option = case.line.env.get(variable), case.release.options.get(name)
+        if name in values or not text or option is None:
+            continue
+        wrong = refused(text, option, variable)
+        if wrong is None:
+            number = converted(text, option.type)
+            values |= {name: number} if number > 0 else {}
+        elif case.line.runs == "wrapper":
+            raise SparkbookError(f"{wrong[1]}. Correct the variable: vLLM refuses this value")
     extra = case.line.env.get("VLLM_EXTRA_ARGS") or ""
     if match := re.search(r"--kv-cache-dtype[ =](\S+)", extra):
         values["kv-cache-dtype"] = match[1]

@@ -514,5 +514,4 @@ def broken(case: Case) -> Iterator[Hit]:
     """
     for mistake in case.line.mistakes:
         if mistake.code is None:
-            message, _, fix = mistake.message.partition(": ")
-            yield Hit(f"{message}.", fix=f"{fix[:1].upper()}{fix[1:]}." if fix else None)
+            yield Hit(mistake.message, fix=mistake.fix)
