@@ -10,7 +10,7 @@ with a report of what was lost.
     True
 
 `resolve` is what every verb of the command asks that takes an INPUT: a recipe's id, a file in any
-format, the text itself, or `-`. Which format a text has is told from the text and never from a
+format, the text itself, or `-`. The format is detected from the text and never from a
 file's name. Nothing is executed while reading, and nothing is fetched or included; a text is at
 most 1 MB.
 """
@@ -62,7 +62,7 @@ class Format:
     writer: Callable[[Recipe], str]
 
     def read(self, text: str) -> Conversion:
-        """The recipe that a text of this format describes, with the loss report.
+        """Return the recipe that a text of this format describes, with the loss report.
 
         Raises:
             SparkbookError: the text isn't of this format, or makes no recipe.
@@ -78,23 +78,23 @@ class Format:
             raise _short(error) from None
 
     def write(self, recipe: Recipe | Launch) -> str:
-        """A recipe, or for the formats of a bare launch a launch, in this format.
+        """Return a recipe, or for the formats of a bare launch a launch, in this format.
 
         Raises:
-            SparkbookError: the format can't say what is asked for.
+            SparkbookError: the format has no place for something in the recipe.
         """
         return self.writer(recipe)  # type: ignore[arg-type]
 
 
 def _short(error: SparkbookError) -> SparkbookError:
-    """An error whose message shows no more than a screen of what was read."""
+    """Return an error whose message shows no more than a screen of what was read."""
     text = str(error)
     return error if len(text) <= 1000 else SparkbookError(f"{text[:700]} … {text[-200:]}")
 
 
 def _of(module: str, function: str) -> Callable[..., Any]:
-    """A function of one of this package's modules, which is imported when it is first called: a
-    command that reads one line needs one.
+    """Return a function of one of this package's modules, which is imported when it is first
+    called: a command that reads one line needs one.
     """
 
     def call(*args: Any) -> Any:
@@ -111,7 +111,7 @@ def _line(
     detect: Callable[[str, Any], bool],
     keeps: bool = True,
 ) -> Format:
-    """A format that holds a launch and nothing else."""
+    """Return a format that holds a launch and nothing else."""
 
     def writer(recipe: Recipe | Launch) -> str:
         launch = recipe if isinstance(recipe, Launch) else recipe.launch
@@ -131,7 +131,7 @@ def _line(
 def _document(
     name: str, module: str, title: str, suffix: str = "", language: str = "yaml"
 ) -> Format:
-    """A format that holds facts as well."""
+    """Return a format that holds facts as well."""
     return Format(
         name,
         title,
@@ -214,7 +214,7 @@ FORMATS: dict[str, Format] = {
 
 
 def detect(text: str) -> str:
-    """The name of a text's format, told from what it holds.
+    """Return the name of a text's format, detected from its content.
 
     Raises:
         SparkbookError: it is of no known format, or out of bounds.
@@ -231,8 +231,7 @@ def detect(text: str) -> str:
             return format_.name
     if isinstance(document, dict) and "profiles" in document and "schema_version" in document:
         raise SparkbookError(
-            "this is a performance.yaml: it holds measurements and no start; give the recipe.yaml"
-            " beside it"
+            "this is a performance.yaml, which holds measurements: give the recipe.yaml next to it"
         )
     if problem is not None and re.search(r"^\s*[\w-]+:(\s|$)|^\s*[{\[]", text, re.MULTILINE):
         raise problem
@@ -242,13 +241,13 @@ def detect(text: str) -> str:
         else ""
     )
     raise SparkbookError(
-        f"there is no launch line in this text{keys}: expected docker run …, vllm serve …, or one of"
-        f" the formats {', '.join(FORMATS)}"
+        f"there is no launch line in this text{keys}: expected docker run …, vllm serve …, or one"
+        f" of the formats {', '.join(FORMATS)}"
     )
 
 
 def read(text: str, format: str | None = None, env: Mapping[str, str] | None = None) -> Conversion:
-    """The recipe that a text describes.
+    """Return the recipe that a text describes.
 
     Args:
         text: the text.
@@ -260,7 +259,7 @@ def read(text: str, format: str | None = None, env: Mapping[str, str] | None = N
     """
     name = format or detect(text)
     if name not in FORMATS:
-        raise SparkbookError(f"there is no format '{name}'; there are {', '.join(FORMATS)}")
+        raise SparkbookError(f"unknown format '{name}'; the formats are {', '.join(FORMATS)}")
     if name == "compose" and env:
         notes = Notes()
         launch = _of("compose", "read")(text, notes, env)
@@ -269,7 +268,7 @@ def read(text: str, format: str | None = None, env: Mapping[str, str] | None = N
 
 
 def resolve(source: str, env: Mapping[str, str] | None = None) -> Conversion:
-    """The recipe that a user names: a recipe's id, a file of any format, a text, or `-` for
+    """Return the recipe that a user names: a recipe's id, a file of any format, a text, or `-` for
     standard input.
 
     A recipe of the catalogue has an empty report. An own recipe file may extend its neighbours;
@@ -292,27 +291,29 @@ def resolve(source: str, env: Mapping[str, str] | None = None) -> Conversion:
 
 
 def write(recipe: Recipe, to: str) -> Written:
-    """A recipe in another format, with a report of what the written form does not give back.
+    """Return a recipe in another format, with a report of what the written form does not give back.
 
     Raises:
         SparkbookError: there is no such format, or it can't say what the recipe asks for.
     """
     if to not in FORMATS:
-        raise SparkbookError(f"there is no format '{to}'; there are {', '.join(FORMATS)}")
+        raise SparkbookError(f"unknown format '{to}'; the formats are {', '.join(FORMATS)}")
     text = FORMATS[to].write(recipe)
     written = report(to, FORMATS[to].title, text, recipe, FORMATS[to].read(text))
     if to not in ("docker", "compose", "shell", "recipe") and (at := _home_inside(recipe.launch)):
-        told = finding(
+        entry = finding(
             "CONV102",
-            f"{at} begins with your home folder, which is another one inside the container",
-            fix="write the whole path",
+            f"{at} begins with your home folder, which is a different folder in the container.",
+            fix="Write the whole path.",
         )
-        return replace(written, findings=Findings([told, *written.findings]))
+        return replace(written, findings=Findings([entry, *written.findings]))
     return written
 
 
 def _home_inside(launch: Launch) -> str | None:
-    """A place of the launch that names the caller's home folder to a program in the container."""
+    """Return a place of the launch that names the caller's home folder to a program in the
+    container.
+    """
     places = {
         "serve.model": launch.serve.model,
         **{f"serve.args.{name}": value for name, value in launch.serve.args.items()},

@@ -21,7 +21,7 @@ _NAMED = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 
 
 def write(launch: Launch, foreign: dict[str, Any] | None = None) -> str:
-    """The compose file.
+    """Return the compose file.
 
     A dollar is doubled, so that compose leaves it alone; the home folder is `${HOME}`; a variable
     that is null is passed on.
@@ -72,8 +72,8 @@ def write(launch: Launch, foreign: dict[str, Any] | None = None) -> str:
 
 
 def _escape(value: Any, key: str = "") -> Any:
-    """Strings as compose has to be given them: it expands a leading `~` by itself in volumes only.
-    A command's words are marked already.
+    """Return strings as compose has to be given them: it expands a leading `~` by itself in volumes
+    only. A command's words are marked already.
     """
     if isinstance(value, dict):
         return {name: _escape(item) for name, item in value.items()}

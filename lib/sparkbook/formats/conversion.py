@@ -51,16 +51,16 @@ class Code:
 
     @property
     def address(self) -> str:
-        """Where the page stands in the site."""
+        """The address of its page on the site."""
         return f"rules/conv.html#{self.code.lower()}"
 
     @property
     def source(self) -> str:
-        """Where what it says comes from."""
+        """The source of its statement."""
         return SOURCE
 
 
-SOURCE = "The reader's own record, and the written text read again."
+SOURCE = "The reader's record, and the written text read again."
 
 _RUN = "docker run --gpus all {} vllm/vllm-openai:v0.19.0 openai/gpt-oss-20b"
 CODES: dict[str, Code] = {
@@ -70,9 +70,9 @@ CODES: dict[str, Code] = {
             "CONV101",
             "part-of-the-start-lost",
             "warning",
-            "The target format has no place for something that the start depends on: an option of"
-            " the container, a volume, a command that runs before. The written form starts a"
-            " different server. Set it where the target's tool lets you, or choose another target.",
+            "The target format has no place for something that the start needs: an option of the"
+            " container, a volume, or a command that runs first. The written form starts a"
+            " different server. Set it in the target's tool, or choose another target.",
             _RUN.format("-v ~/models:/models:ro"),
             _RUN.format("--ipc host --network host"),
             to="eugr",
@@ -81,9 +81,9 @@ CODES: dict[str, Code] = {
             "CONV102",
             "said-differently",
             "warning",
-            "The target format says the same thing in another way, so that reading it gives another"
-            " value: a bare `vllm serve` line binds to loopback, for instance, and names the host's"
-            " paths. Check that the new value is what you mean.",
+            "The target format writes this setting differently, and reading it back gives another"
+            " value. For example, a bare `vllm serve` line binds to loopback and uses paths of the"
+            " host. Check that the new value is the one you want.",
             _RUN.format("-p 9000:8000") + " --host 0.0.0.0",
             "vllm serve openai/gpt-oss-20b --host 127.0.0.1",
             to="shell",
@@ -92,8 +92,8 @@ CODES: dict[str, Code] = {
             "CONV103",
             "facts-left-behind",
             "info",
-            "The target format holds the start and none of what is known about it: sources,"
-            " figures, remarks, the size of the weights. Keep the recipe beside the written form.",
+            "The target format contains the start but no facts about it: sources, figures, notes,"
+            " the size of the weights. Keep the recipe together with the written form.",
             "gpt-oss-20b",
             _RUN.format(""),
             to="docker",
@@ -102,9 +102,9 @@ CODES: dict[str, Code] = {
             "CONV201",
             "guessed",
             "info",
-            "The input does not say it, a recipe needs it, and so it was guessed: the family and"
-            " the quantization from the model's name, the container's options from what the"
-            " format's own launcher adds. Put right what is wrong.",
+            "A recipe needs facts that the input does not state, so they were guessed: the family"
+            " and the quantization from the model's name, the container's options from what the"
+            " format's own launcher adds. Correct what is wrong.",
             "vllm serve openai/gpt-oss-20b",
             "gpt-oss-20b",
         ),
@@ -112,8 +112,9 @@ CODES: dict[str, Code] = {
             "CONV202",
             "unknown-key",
             "warning",
-            "The input has a key that its format is not known to have. It may be misspelt, or newer"
-            " than this reader. It is kept under `foreign` and has no effect.",
+            "The input has a key or an option that its format does not have: it is misspelt, or"
+            " newer than this reader. It is kept under `foreign` and has no effect. `sparkbook"
+            " lint` and `sparkbook plan` report it too.",
             "services: {a: {image: 'vllm/vllm-openai:v0.19.0', command: [m], comand: [x]}}",
             "services: {a: {image: 'vllm/vllm-openai:v0.19.0', command: [m]}}",
         ),
@@ -121,9 +122,8 @@ CODES: dict[str, Code] = {
             "CONV203",
             "kept-aside",
             "info",
-            "The input says something that its own format knows and a recipe has no field for. It"
-            " is kept under `foreign`, goes out again to the same format, and is lost in any"
-            " other.",
+            "A recipe has no field for a setting of the input. The setting is kept under `foreign`:"
+            " it is written again to the same format, and lost in any other.",
             _RUN.format("--cap-add IPC_LOCK"),
             _RUN.format("--ipc host"),
         ),
@@ -131,8 +131,8 @@ CODES: dict[str, Code] = {
             "CONV204",
             "open-placeholder",
             "warning",
-            "A placeholder of the input has no value there, so it stands in the recipe as it is."
-            " The engine would be given the braces. Give it a default, or write the value.",
+            "A placeholder of the input has no value, so the recipe contains the braces, and vLLM"
+            " would receive them. Give the placeholder a default, or write the value.",
             "{recipe_version: '1', name: x, container: vllm-node, command: 'vllm serve m --port"
             " {port}'}",
             "{recipe_version: '1', name: x, container: vllm-node, defaults: {port: 8000}, command:"
@@ -142,9 +142,9 @@ CODES: dict[str, Code] = {
             "CONV205",
             "one-of-several",
             "info",
-            "The input holds several starts: containers in a script, services, variants of a model."
-            " One was chosen, and the finding names it and the others. Cut the input down to choose"
-            " another.",
+            "The input contains several starts: containers in a script, services, variants of a"
+            " model. One was chosen; the finding names it and the others. To choose another, remove"
+            " the rest from the input.",
             "docker run redis:7\ndocker run --gpus all vllm/vllm-openai:v0.19.0 openai/gpt-oss-20b",
             _RUN.format(""),
         ),
@@ -152,8 +152,8 @@ CODES: dict[str, Code] = {
             "CONV206",
             "secret-left-out",
             "warning",
-            "A secret stood in the input. It is not carried over: the recipe passes the variable on"
-            " from the caller's environment. If the input was ever shared, revoke the secret.",
+            "The input contains a secret. It is left out: the recipe passes the variable on from"
+            " your environment. If you ever shared the input, revoke the secret.",
             _RUN.format("-e HF_TOKEN=hf_notarealtoken"),
             _RUN.format("-e HF_TOKEN"),
         ),
@@ -161,7 +161,7 @@ CODES: dict[str, Code] = {
             "CONV207",
             "given-twice",
             "warning",
-            "An option is given twice. The last one was taken, as vLLM takes it. Delete the other.",
+            "An option is given twice. The last one was taken, as vLLM does. Delete the other.",
             "vllm serve openai/gpt-oss-20b --port 8000 --port 9000",
             "vllm serve openai/gpt-oss-20b --port 9000",
         ),
@@ -169,8 +169,8 @@ CODES: dict[str, Code] = {
             "CONV208",
             "filled-in",
             "info",
-            "A variable was filled in from the input itself: from a line before, an environment"
-            " file or a default such as `${PORT:-8000}`. Your own shell may hold another value.",
+            "A variable was filled in from the input itself: from an earlier line, an environment"
+            " file or a default such as `${PORT:-8000}`. Your own shell may have another value.",
             "PORT=8000\nvllm serve openai/gpt-oss-20b --port $PORT",
             "vllm serve openai/gpt-oss-20b --port 8000",
         ),
@@ -178,8 +178,8 @@ CODES: dict[str, Code] = {
             "CONV209",
             "left-out",
             "warning",
-            "The input does something beside the start, such as pulling an image or waiting for the"
-            " port, that a recipe has no place for. It is left out.",
+            "The input does more than start a server: it pulls an image, or waits for the port. A"
+            " recipe has no place for that, so it is left out.",
             "docker pull vllm/vllm-openai:v0.19.0\n" + _RUN.format(""),
             _RUN.format(""),
         ),
@@ -187,8 +187,8 @@ CODES: dict[str, Code] = {
             "CONV210",
             "value-not-kept",
             "warning",
-            "The input holds a value that a recipe can't, such as a port without its host side. It"
-            " is left out; the finding says why.",
+            "A recipe cannot contain a value of the input, such as a port without its host side."
+            " The value is left out; the finding says why.",
             _RUN.format("-p 8000"),
             _RUN.format("-p 8000:8000"),
         ),
@@ -200,7 +200,7 @@ CODES: dict[str, Code] = {
 def finding(
     code: str, message: str, evidence: str | None = None, fix: str | None = None
 ) -> Finding:
-    """An entry of a loss report."""
+    """Return an entry of a loss report."""
     entry = CODES[code]
     return Finding(
         rule=code,
@@ -215,7 +215,7 @@ def finding(
 
 @dataclass
 class Notes:
-    """What a reader has to tell, collected while it reads.
+    """The notes of a reader, collected while it reads.
 
     Attributes:
         entries: of the report.
@@ -230,7 +230,7 @@ class Notes:
     def add(
         self, code: str, message: str, evidence: str | None = None, fix: str | None = None
     ) -> None:
-        """Adds an entry, once."""
+        """Add an entry, once."""
         entry = finding(code, message, evidence, fix)
         if entry not in self.entries:
             self.entries.append(entry)
@@ -248,7 +248,7 @@ class Notes:
         Args:
             data: what was not read.
             known: keys that the format has.
-            place: where the mapping stands, for messages.
+            place: the path of the mapping, for messages.
             into: where to keep it; left out, at the top of `foreign`.
         """
         (self.foreign if into is None else into).update(
@@ -258,7 +258,7 @@ class Notes:
             self.add(str(remark.code), remark.message)
 
     def guess(self, place: str, value: str) -> None:
-        """Remembers that a place of the recipe was filled by guessing."""
+        """Remember that a place of the recipe was filled by guessing."""
         self.guessed[place] = value
 
 
@@ -321,42 +321,42 @@ _START = ("image.ref", "image.digest", "image.entrypoint", "container", "serve",
 
 
 def leaves(recipe: Recipe) -> dict[str, Any]:
-    """A recipe's fields that are not at their default, by place: `container.volumes`,
+    """Return a recipe's fields that are not at their default, by place: `container.volumes`,
     `serve.args.port`, `env.HF_TOKEN`.
     """
-    found: dict[str, Any] = {}
+    places: dict[str, Any] = {}
     for key, value in recipe.model_dump(mode="json", exclude_defaults=True).items():
         if key not in _NESTED or not isinstance(value, dict):
-            found[key] = value
+            places[key] = value
             continue
         for name, item in value.items():
             if key == "serve" and name == "args":
-                found |= {f"serve.args.{option}": word for option, word in item.items()}
+                places |= {f"serve.args.{option}": word for option, word in item.items()}
             elif item is not None or key == "env":
-                found[f"{key}.{name}"] = item
-    found.setdefault(
+                places[f"{key}.{name}"] = item
+    places.setdefault(
         "serve.model",
         recipe.serve.model or (None if recipe.serve.command is not None else recipe.model.repo),
     )
-    return found
+    return places
 
 
 Change = Literal["lost", "changed", "added"]
 
 
 def changes(before: Recipe, after: Recipe) -> dict[str, Change]:
-    """Places at which two recipes differ, and how, in the order of the first."""
+    """Return places at which two recipes differ, and how, in the order of the first."""
     one, two = leaves(before), leaves(after)
-    found: dict[str, Change] = {
+    differences: dict[str, Change] = {
         place: "changed" if place in two else "lost"
         for place in one
         if place not in two or two[place] != one[place]
     }
-    return found | {place: "added" for place in two if place not in one}
+    return differences | {place: "added" for place in two if place not in one}
 
 
 def report(name: str, title: str, text: str, before: Recipe, back: Conversion) -> Written:
-    """The loss report of a written form: what reading it again doesn't give back.
+    """Return the loss report of a written form: what reading it again doesn't give back.
 
     Args:
         name, title: of the format.
@@ -364,7 +364,7 @@ def report(name: str, title: str, text: str, before: Recipe, back: Conversion) -
         before: the recipe that was written.
         back: what reading the text gives.
     """
-    found: list[Finding] = []
+    entries: list[Finding] = []
     facts: list[str] = []
     lost: list[str] = []
     one, two = leaves(before), leaves(back.recipe)
@@ -373,36 +373,38 @@ def report(name: str, title: str, text: str, before: Recipe, back: Conversion) -
         if not place.startswith(_START):
             facts.append(place)
         elif change == "lost":
-            found.append(
+            entries.append(
                 finding(
-                    "CONV101", f"the {title} has no place for {place}", _shown(place, one[place])
+                    "CONV101", f"The {title} has no place for {place}.", _shown(place, one[place])
                 )
             )
         elif change == "changed":
-            found.append(
+            entries.append(
                 finding(
                     "CONV102",
-                    f"the {title} says {place} differently",
+                    f"The {title} writes {place} differently.",
                     f"{_shown(place, one[place])} becomes {_shown(place, two[place])}",
                 )
             )
         else:
-            found.append(finding("CONV102", f"the {title} adds {place}", _shown(place, two[place])))
+            entries.append(
+                finding("CONV102", f"The {title} adds {place}.", _shown(place, two[place]))
+            )
     vouched = [place for place in facts if place not in back.guessed or place in one]
     if vouched:
-        found.append(
+        entries.append(
             finding(
                 "CONV103",
-                f"the {title} leaves {len(vouched)} facts behind",
+                f"The {title} leaves out {len(vouched)} facts.",
                 ", ".join(vouched),
-                "keep the recipe beside it",
+                "Keep the recipe together with it.",
             )
         )
-    return Written(name, text, Findings(found), tuple(lost))
+    return Written(name, text, Findings(entries), tuple(lost))
 
 
 def _shown(place: str, value: Any) -> str:
-    """A value for a report; a variable's is not shown."""
+    """Return a value for a report; a variable's is not shown."""
     if place.startswith("env."):
         return "passed on from the caller" if value is None else "set"
     text = str(value)

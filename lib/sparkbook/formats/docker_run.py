@@ -17,7 +17,7 @@ _WIDTH = 100
 
 
 def write(launch: Launch, foreign: dict[str, list[str]] | None = None) -> str:
-    """The `docker run` line, over several lines, for bash.
+    """Return the `docker run` line, over several lines, for bash.
 
     Args:
         launch: what is started.
@@ -27,20 +27,20 @@ def write(launch: Launch, foreign: dict[str, list[str]] | None = None) -> str:
     (`-e HF_TOKEN`).
 
     Raises:
-        SparkbookError: the launch has no image, or asks for something that docker cannot be told.
+        SparkbookError: no image, or a request that no option of docker says.
     """
     entry, words = container_words(launch)
     assert launch.image is not None
     head = "docker run -d" + (
         f" --name {quote(launch.container.name)}" if launch.container.name else ""
     )
-    kept = [
+    foreign_options = [
         f"{option}{_joined(option, value)}"
         for option, values in (foreign or {}).items()
         for value in values
     ]
     options = [
-        *_packed([*_options(launch, entry), *kept]),
+        *_packed([*_options(launch, entry), *foreign_options]),
         *(f"-v {quote(mark_home(volume))}" for volume in launch.container.volumes),
     ]
     for name, value in launch.env.items():
@@ -78,7 +78,7 @@ def _options(launch: Launch, entry: str | None) -> Iterator[str]:
 
 
 def _packed(options: list[str]) -> list[str]:
-    """Options on as few lines as the width allows."""
+    """Return options on as few lines as the width allows."""
     lines: list[str] = []
     for option in options:
         if lines and len(lines[-1]) + len(option) + 5 <= _WIDTH:
@@ -89,7 +89,7 @@ def _packed(options: list[str]) -> list[str]:
 
 
 def _joined(option: str, value: str) -> str:
-    """Return an option's value with what joins it; a switch takes its value after an equals sign."""
+    """Return an option's value with what joins it: a switch takes its value after `=`."""
     if value == "":
         return ""
     joint = "=" if option[2:] in SWITCHES else " "

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def read(text: str) -> Conversion:
-    """The recipe in a text; `extends` names a recipe of the catalogue.
+    """Return the recipe in a text; `extends` names a recipe of the catalogue.
 
     Raises:
         SparkbookError: it is no valid recipe.
@@ -28,5 +28,5 @@ def read(text: str) -> Conversion:
 
 
 def write(recipe: Recipe) -> str:
-    """The recipe as a file, everything that it extends merged in."""
+    """Return the recipe as a file, everything that it extends merged in."""
     return dump(recipe.model_dump(mode="json", exclude_defaults=True))

@@ -9,26 +9,28 @@ from sparkbook.formats.conversion import CODES, Code
 from sparkbook.rules import section_page
 
 INTRO = (
-    "What `sparkbook convert` tells of a conversion: what the target can't say, what was guessed,"
-    " what was left out. Each example was converted when this page was built; what is shown is what"
-    " the report said."
+    "What `sparkbook convert` reports: what the target format cannot contain, what was guessed, and"
+    " what was left out. The examples were converted when this page was built."
 )
 """First paragraph of the codes' page."""
 
 
 def page(code: Code) -> str:
-    """The page of one code: what it means, an input whose report holds it and one whose report
-    doesn't, and its source.
+    """Return the page of one code: what it means, an input whose report holds it and one whose
+    report doesn't, and its source.
     """
-    told = f", written with `--to {code.to}`" if code.to else ""
+    suffix = f", written with `--to {code.to}`" if code.to else ""
     examples = []
     for title, example in (("Reported", code.bad), ("Not reported", code.good)):
         shown = (
             f"```text\n{example}\n```" if re.search(r"\s", example) else f"The recipe `{example}`."
         )
         read = formats.resolve(example)
-        found = [*read.findings, *(formats.write(read.recipe, code.to).findings if code.to else ())]
-        examples.append((f"{title}{told}", shown, found))
+        entries = [
+            *read.findings,
+            *(formats.write(read.recipe, code.to).findings if code.to else ()),
+        ]
+        examples.append((f"{title}{suffix}", shown, entries))
     return section_page(
         code.code, code.name, ("Conversion", code.severity), code.text, examples, code.source
     )

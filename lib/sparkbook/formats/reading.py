@@ -190,7 +190,7 @@ class Reading:
         if entry is not None:
             self.container["entrypoint"] = entry
         if line.serve is None or line.runs == "wrapper":
-            # What an image with a script of its own is told is kept word by word.
+            # The words for an image with a script of its own are kept as they are.
             self._script(line, program)
             return
         if program and PROGRAM.fullmatch(program) and program.startswith("python"):

@@ -12,8 +12,8 @@ from sparkbook.recipes.launch import Launch
 
 
 def write(launch: Launch) -> str:
-    """The `vllm serve` line that starts the same server on the host, for bash: `launch.on_host()`
-    is what it says.
+    """Return the `vllm serve` line that starts the same server on the host, for bash:
+    `launch.on_host()` is what it says.
 
     Raises:
         SparkbookError: the launch belongs to an image with a script of its own, which there is none

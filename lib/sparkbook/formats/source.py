@@ -15,7 +15,7 @@ from sparkbook.util.documents import MAX_BYTES
 
 
 def text_of(source: str) -> tuple[str | None, str | None]:
-    """What a user named: the id of a recipe, or a text.
+    """Return what a user named: the id of a recipe, or a text.
 
     Returns:
         The id or the path of an own recipe that is to be loaded by `recipes.load`, else None; and
@@ -40,11 +40,11 @@ def text_of(source: str) -> tuple[str | None, str | None]:
 
 
 def file_of(source: str) -> Path | None:
-    """The file that a user names, spaces and all: a regular one, a pipe such as `<(COMMAND)`, or a
-    device; None where there is none.
+    """Return the file that a user names, spaces and all: a regular one, a pipe such as
+    `<(COMMAND)`, or a device; None where there is none.
     """
     for name in (source, source.strip()):
-        path = Path(os.path.expanduser(name))  # noqa: PTH111 (leaves alone what it can't expand, where Path would raise)
+        path = Path(os.path.expanduser(name))
         with contextlib.suppress(OSError, ValueError):  # a name that no file can have
             if path.is_file() or path.is_fifo() or path.is_char_device():
                 return path
@@ -53,7 +53,7 @@ def file_of(source: str) -> Path | None:
 
 @contextlib.contextmanager
 def naming(source: str) -> Iterator[None]:
-    """Puts the name of the file that a user named before what is wrong with its text."""
+    """Put the name of the file that a user named before what is wrong with its text."""
     try:
         yield
     except SparkbookError as error:
@@ -63,7 +63,7 @@ def naming(source: str) -> Iterator[None]:
 
 
 def standard_input() -> IO[bytes]:
-    """What comes through standard input.
+    """Return what comes through standard input.
 
     Raises:
         SparkbookError: it is closed.
@@ -74,13 +74,13 @@ def standard_input() -> IO[bytes]:
 
 
 def file_text(path: str) -> str:
-    """The text of a file, within the bounds.
+    """Return the text of a file, within the bounds.
 
     Raises:
         SparkbookError: it can't be read, or is too long.
     """
     try:
-        with Path(os.path.expanduser(path)).open("rb") as file:  # noqa: PTH111 (leaves alone what it can't expand)
+        with Path(os.path.expanduser(path)).open("rb") as file:
             return _bounded(file.read(MAX_BYTES + 1), path)
     except (OSError, ValueError) as error:
         raise SparkbookError(
@@ -89,7 +89,7 @@ def file_text(path: str) -> str:
 
 
 def own_file(text: str) -> bool:
-    """Whether a text is a recipe of this playbook."""
+    """Tell whether a text is a recipe of this playbook."""
     return (
         re.search(r"^(extends|family):", text, re.MULTILINE) is not None
         and re.search(r"^services:", text, re.MULTILINE) is None

@@ -10,7 +10,9 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from sparkbook.errors import SparkbookError
+from sparkbook.launch.arguments import is_option
 from sparkbook.launch.lexer import HOME, check_writable, lex, mark_home, quote
+from sparkbook.launch.line import Word
 from sparkbook.launch.server import SHELLS
 from sparkbook.recipes.launch import Launch, Serve, Value
 
@@ -22,7 +24,8 @@ REPEATED = {"middleware"}
 
 
 def value_words(value: Value) -> list[str]:
-    """The words after an option for this value, the home folder marked; none for a bare flag.
+    """Return the words after an option for this value, the home folder marked; none for a bare
+    flag.
 
     Raises:
         SparkbookError: a mapping cannot be written as JSON.
@@ -47,7 +50,7 @@ _JSON_HOME = json.dumps(HOME)[1:-1]
 
 
 def _mark(value: Any) -> Any:
-    """A JSON value whose strings have their leading `~` marked."""
+    """Return a JSON value whose strings have their leading `~` marked."""
     if isinstance(value, dict):
         return {key: _mark(item) for key, item in value.items()}
     if isinstance(value, list):
@@ -56,8 +59,8 @@ def _mark(value: Any) -> Any:
 
 
 def serve_groups(serve: Serve) -> list[Group]:
-    """The arguments of `vllm serve`: the model, then each option with its value, in the recipe's
-    order.
+    """Return the arguments of `vllm serve`: the model, then each option with its value, in the
+    recipe's order.
 
     Raises:
         SparkbookError: a value that no command line can say, such as a list of which one begins
@@ -82,10 +85,10 @@ def serve_groups(serve: Serve) -> list[Group]:
 
 
 def _option(name: str, words: list[str]) -> Group:
-    if len(words) == 1 and _is_option(words[0]):
+    if len(words) == 1 and is_option(Word(words[0])):
         return [f"--{name}={words[0]}"]
     for word in words:
-        if _is_option(word):
+        if is_option(Word(word)):
             raise SparkbookError(
                 f"--{name}: '{word}' in a list would be read as an option of its own: no command"
                 " line can say this"
@@ -93,21 +96,15 @@ def _option(name: str, words: list[str]) -> Group:
     return [f"--{name}", *words]
 
 
-def _is_option(word: str) -> bool:
-    """Whether a word would be taken for an option: it begins with a dash and is no negative number
-    (argparse's own rule).
-    """
-    return word.startswith("-") and not re.fullmatch(r"-\d+|-\d*\.\d+", word, re.ASCII)
-
-
 def container_words(launch: Launch) -> tuple[str | None, list[Group]]:
-    """The entry point to set, if any, and the words after the image.
+    """Return the entry point to set, if any, and the words after the image.
 
     An image that starts `vllm serve` by itself is not given those two words again; commands to run
     before need a shell instead of it.
 
     Raises:
-        SparkbookError: no image, or the image's own script cannot be told what the launch asks for.
+        SparkbookError: no image, or the launch asks for something that the image's own script does
+            not take.
     """
     container, serve = launch.container, launch.serve
     if launch.image is None:
@@ -149,7 +146,7 @@ def container_words(launch: Launch) -> tuple[str | None, list[Group]]:
 
 
 def check_image(image: str) -> None:
-    """Refuses what cannot be the name of an image.
+    """Refuse what cannot be the name of an image.
 
     Raises:
         SparkbookError: it is none.
@@ -161,15 +158,15 @@ def check_image(image: str) -> None:
 
 
 def _prefixed(words: list[str], groups: list[Group]) -> list[Group]:
-    """The model, where it stands first, goes on the line of the command."""
+    """Return the groups with the command before the model, where the model is the first word."""
     if groups and not groups[0][0].startswith("--"):
         return [[*words, *groups[0]], *groups[1:]]
     return [words, *groups]
 
 
 def serve_script(serve: Serve) -> str:
-    """A shell script that runs the commands of `serve.before` and then becomes the server, so that
-    signals reach it.
+    """Return a shell script that runs the commands of `serve.before` and then becomes the server,
+    so that signals reach it.
     """
     # The home folder stays marked: it is the caller's, and the caller's shell has to fill it in.
     served = render(_prefixed(["vllm", "serve"], serve_groups(serve)), shlex.quote)
@@ -177,7 +174,7 @@ def serve_script(serve: Serve) -> str:
 
 
 def before_commands(serve: Serve) -> list[str]:
-    """The commands of `serve.before`, each of which must be one complete shell command.
+    """Return the commands of `serve.before`, each of which must be one complete shell command.
 
     Raises:
         SparkbookError: one of them is empty, ends in the middle, or holds a comment or several
@@ -204,5 +201,5 @@ def before_commands(serve: Serve) -> list[str]:
 
 
 def render(groups: list[Group], quoted: Callable[[str], str] = quote, indent: str = "  ") -> str:
-    """Groups of words as one command over several lines, each group on its own."""
+    """Return groups of words as one command over several lines, each group on its own."""
     return f" \\\n{indent}".join(" ".join(quoted(word) for word in group) for group in groups)

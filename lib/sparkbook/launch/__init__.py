@@ -8,5 +8,5 @@
 `reader` reads a text into a `line.Line`; below it are the words of a shell (`lexer`, `variables`,
 `commands`), the options of a container engine (`docker`), a compose file (`compose`), and the
 command that serves (`server`, `arguments`, `release`). Formats of other people's files are in
-`sparkbook.formats`, which stands on this.
+`sparkbook.formats`, on top of this package.
 """

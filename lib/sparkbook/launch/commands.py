@@ -43,8 +43,8 @@ class Command:
 
     @cached_property
     def parts(self) -> tuple[list[Word], list[Token], str | None]:
-        """Its words without redirections, what follows an operator that ends it, and a placeholder
-        in angle brackets where it holds one.
+        """Return its words without redirections, what follows an operator that ends it, and a
+        placeholder in angle brackets where it holds one.
         """
         words: list[Token] = []
         placeholder = None

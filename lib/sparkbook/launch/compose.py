@@ -47,79 +47,18 @@ _READ = {
     "networks",
     "deploy",
 }
-_KNOWN = set(
-    [
-        "annotations",
-        "attach",
-        "blkio_config",
-        "build",
-        "cap_add",
-        "cap_drop",
-        "cgroup",
-        "cgroup_parent",
-        "configs",
-        "cpu_count",
-        "cpu_percent",
-        "cpu_shares",
-        "cpus",
-        "cpuset",
-        "credential_spec",
-        "depends_on",
-        "develop",
-        "device_cgroup_rules",
-        "devices",
-        "dns",
-        "dns_opt",
-        "dns_search",
-        "domainname",
-        "env_file",
-        "expose",
-        "extends",
-        "external_links",
-        "extra_hosts",
-        "group_add",
-        "healthcheck",
-        "hostname",
-        "init",
-        "isolation",
-        "label_file",
-        "labels",
-        "links",
-        "logging",
-        "mac_address",
-        "mem_limit",
-        "mem_reservation",
-        "mem_swappiness",
-        "memswap_limit",
-        "models",
-        "oom_kill_disable",
-        "oom_score_adj",
-        "pid",
-        "pids_limit",
-        "platform",
-        "post_start",
-        "pre_stop",
-        "privileged",
-        "profiles",
-        "provider",
-        "pull_policy",
-        "read_only",
-        "scale",
-        "secrets",
-        "security_opt",
-        "stdin_open",
-        "stop_grace_period",
-        "stop_signal",
-        "storage_opt",
-        "sysctls",
-        "tmpfs",
-        "tty",
-        "userns_mode",
-        "uts",
-        "volumes_from",
-        "working_dir",
-    ]
+_SERVICE_KEYS = (
+    "annotations attach blkio_config build cap_add cap_drop cgroup cgroup_parent configs "
+    "cpu_count cpu_percent cpu_shares cpus cpuset credential_spec depends_on develop "
+    "device_cgroup_rules devices dns dns_opt dns_search domainname env_file expose extends "
+    "external_links extra_hosts group_add healthcheck hostname init isolation label_file labels "
+    "links logging mac_address mem_limit mem_reservation mem_swappiness memswap_limit models "
+    "oom_kill_disable oom_score_adj pid pids_limit platform post_start pre_stop privileged "
+    "profiles provider pull_policy read_only scale secrets security_opt stdin_open "
+    "stop_grace_period stop_signal storage_opt sysctls tmpfs tty userns_mode uts volumes_from "
+    "working_dir"
 )
+_KNOWN = set(_SERVICE_KEYS.split())
 """Keys of a service that no field of a recipe holds (Compose specification,
 docs.docker.com/reference/compose-file/services).
 """
@@ -158,12 +97,12 @@ def read(text: str, env: Mapping[str, str] | None = None) -> Line:
     line = ordered[0]
     line.others = [other for other in ordered[1:] if other.starts or not line.starts]
     if len(services) > 1:
-        taken = next(name for name, other in lines.items() if other is line)
-        others = ", ".join(str(name) for name in services if str(name) != taken)
+        chosen = next(name for name, other in lines.items() if other is line)
+        others = ", ".join(str(name) for name in services if str(name) != chosen)
         line.remarks.insert(
             0,
             Remark(
-                "CONV205", f"Of {len(services)} services, {taken} was taken.", f"others: {others}"
+                "CONV205", f"Of {len(services)} services, {chosen} was taken.", f"others: {others}"
             ),
         )
     _keep_file(line, document)
@@ -431,7 +370,7 @@ class _Service:
         joining = next((token for token in tokens if token.operator and token.text != "\n"), None)
         if joining:
             self.line.breaks(
-                f"{place}: {joining.text} joins commands, which compose does not do without a shell.",
+                f"{place}: {joining.text} joins commands, which only a shell does.",
                 "Write bash -c '…'.",
             )
         return [Word(token.text, place=place) for token in tokens if not token.operator]
@@ -442,11 +381,11 @@ class _Service:
         resources = mapping(mapping(deploy, place).get("resources"), f"{place}.resources")
         reservations = mapping(resources.get("reservations"), f"{place}.resources.reservations")
         rest = {key: value for key, value in deploy.items() if key != "resources"}
-        for prefix, part, taken in (
+        for prefix, part, nested in (
             ("resources", resources, "reservations"),
             ("resources.reservations", reservations, "devices"),
         ):
-            rest |= {f"{prefix}.{key}": value for key, value in part.items() if key != taken}
+            rest |= {f"{prefix}.{key}": value for key, value in part.items() if key != nested}
         _keep(self.line, rest, set(rest), place, self.line.foreign.setdefault("deploy", {}))
         if reservations.get("devices") is not None:
             self._gpus(reservations["devices"], "deploy.resources.reservations.devices")
@@ -471,8 +410,8 @@ class _Service:
 
     def _device(self, device: dict[str, Any], capabilities: list[Any], key: str) -> None:
         place = f"{self.place}.{key}"
-        taken = ("driver", "count", "device_ids", "capabilities")
-        extra = {name: value for name, value in device.items() if name not in taken}
+        own = ("driver", "count", "device_ids", "capabilities")
+        extra = {name: value for name, value in device.items() if name not in own}
         if capabilities not in (["gpu"], []):
             extra["capabilities"] = capabilities
         if extra:

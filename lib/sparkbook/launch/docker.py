@@ -25,45 +25,49 @@ _GLOBAL_WITH_VALUE = {
 }
 """Options between the engine and `run` that take a value."""
 
-OFF_SWITCHES = frozenset(
-    # docker 28.2, `docker run --help`
-    "detach disable-content-trust help init interactive no-healthcheck oom-kill-disable privileged"
-    " publish-all quiet read-only rm tty use-api-socket"
-    # podman 5, `podman run --help`
-    " env-host no-hostname no-hosts replace rmi rootfs unsetenv-all".split()
+# docker 28.2, `docker run --help`
+_DOCKER_SWITCHES = (
+    "detach disable-content-trust help init interactive no-healthcheck oom-kill-disable "
+    "privileged publish-all quiet read-only rm tty use-api-socket"
 )
+_DOCKER_OPTIONS = (
+    "add-host annotation attach blkio-weight blkio-weight-device cap-add cap-drop cgroup-parent "
+    "cgroupns cidfile cpu-count cpu-percent cpu-period cpu-quota cpu-rt-period cpu-rt-runtime "
+    "cpu-shares cpus cpuset-cpus cpuset-mems detach-keys device device-cgroup-rule "
+    "device-read-bps device-read-iops device-write-bps device-write-iops dns dns-option "
+    "dns-search domainname entrypoint env env-file expose gpus group-add health-cmd "
+    "health-interval health-retries health-start-interval health-start-period health-timeout "
+    "hostname io-maxbandwidth io-maxiops ip ip6 ipc isolation kernel-memory label label-file link "
+    "link-local-ip log-driver log-opt mac-address memory memory-reservation memory-swap "
+    "memory-swappiness mount name network network-alias oom-score-adj pid pids-limit platform "
+    "publish pull restart runtime security-opt shm-size stop-signal stop-timeout storage-opt "
+    "sysctl tmpfs ulimit user userns uts volume volume-driver volumes-from workdir"
+)
+# podman 5, `cmd/podman/common/create.go`, what docker lacks
+_PODMAN_SWITCHES = "env-host no-hostname no-hosts replace rmi rootfs unsetenv-all"
+_PODMAN_OPTIONS = (
+    "arch authfile cert-dir cgroup-conf cgroups chrootdirs conmon-pidfile creds decryption-key "
+    "env-merge gidmap group-entry health-log-destination health-max-log-count health-max-log-size "
+    "health-on-failure health-startup-cmd health-startup-interval health-startup-retries "
+    "health-startup-success health-startup-timeout hostuser hosts-file image-volume init-ctr "
+    "init-path os passwd-entry personality pidfile pod pod-id-file preserve-fd preserve-fds "
+    "rdt-class requires retry retry-delay sdnotify seccomp-policy secret shm-size-systemd "
+    "signature-policy subgidname subuidname systemd timeout tz uidmap umask unsetenv variant"
+)
+# nerdctl 2, `docs/command-reference.md`, what docker lacks
+_NERDCTL_OPTIONS = (
+    "cosign-certificate-identity cosign-certificate-identity-regexp "
+    "cosign-certificate-oidc-issuer cosign-certificate-oidc-issuer-regexp cosign-key init-binary "
+    "ipfs-address verify"
+)
+
+OFF_SWITCHES = frozenset(f"{_DOCKER_SWITCHES} {_PODMAN_SWITCHES}".split())
 """Options without a value that are off unless they are given."""
 ON_SWITCHES = frozenset(["http-proxy", "passwd", "read-only-tmpfs", "sig-proxy", "tls-verify"])
 """Options without a value that are on unless `=false` follows."""
 SWITCHES = OFF_SWITCHES | ON_SWITCHES
 """Every option without a value."""
-
-OPTIONS = frozenset(
-    # docker 28.2, `docker run --help`, and two that older engines had
-    "add-host annotation attach blkio-weight blkio-weight-device cap-add cap-drop cgroup-parent"
-    " cgroupns cidfile cpu-count cpu-percent cpu-period cpu-quota cpu-rt-period cpu-rt-runtime"
-    " cpu-shares cpus cpuset-cpus cpuset-mems detach-keys device device-cgroup-rule device-read-bps"
-    " device-read-iops device-write-bps device-write-iops dns dns-option dns-search domainname"
-    " entrypoint env env-file expose gpus group-add health-cmd health-interval health-retries"
-    " health-start-interval health-start-period health-timeout hostname io-maxbandwidth io-maxiops"
-    " ip ip6 ipc isolation kernel-memory label label-file link link-local-ip log-driver log-opt"
-    " mac-address memory memory-reservation memory-swap memory-swappiness mount name network"
-    " network-alias oom-score-adj pid pids-limit platform publish pull restart runtime security-opt"
-    " shm-size stop-signal stop-timeout storage-opt sysctl tmpfs ulimit user userns uts volume"
-    " volume-driver volumes-from workdir"
-    # podman 5
-    " arch authfile cert-dir cgroup-conf cgroups chrootdirs conmon-pidfile creds decryption-key"
-    " env-merge gidmap group-entry health-log-destination health-max-log-count health-max-log-size"
-    " health-on-failure health-startup-cmd health-startup-interval health-startup-retries"
-    " health-startup-success health-startup-timeout hostuser hosts-file image-volume init-ctr"
-    " init-path os passwd-entry personality pidfile pod pod-id-file preserve-fd preserve-fds"
-    " rdt-class requires retry retry-delay sdnotify seccomp-policy secret shm-size-systemd"
-    " signature-policy subgidname subuidname systemd timeout tz uidmap umask unsetenv variant"
-    # nerdctl 2
-    " cosign-certificate-identity cosign-certificate-identity-regexp"
-    " cosign-certificate-oidc-issuer cosign-certificate-oidc-issuer-regexp cosign-key init-binary"
-    " ipfs-address verify".split()
-)
+OPTIONS = frozenset(f"{_DOCKER_OPTIONS} {_PODMAN_OPTIONS} {_NERDCTL_OPTIONS}".split())
 """Options with a value."""
 
 _SHORT = {

@@ -34,7 +34,7 @@ class Word:
 
     @property
     def known(self) -> bool:
-        """Whether the text is what the program receives, with nothing left for a shell to fill in."""
+        """Whether the text is what the program receives: nothing is left for a shell to fill in."""
         return "\0" not in self.text.replace(HOME, "")
 
     @property

@@ -133,11 +133,11 @@ def _line(command: Command) -> Line | None:
     return line
 
 
-def _surround(line: Line, script: list[Command], at: int, taken: set[int]) -> None:
+def _surround(line: Line, script: list[Command], at: int, lines: set[int]) -> None:
     """Take what the script does before the line, and note what it does after."""
-    earlier = [command for index, command in enumerate(script[:at]) if index not in taken]
+    earlier = [command for index, command in enumerate(script[:at]) if index not in lines]
     # What follows the next launch line is its own.
-    end = min((index for index in taken if index > at), default=len(script))
+    end = min((index for index in lines if index > at), default=len(script))
     if line.form == "shell":
         before(line, earlier)
     else:

@@ -135,7 +135,7 @@ def _module(line: Line, words: list[Word]) -> bool:
 
 
 def _behind(line: Line, words: list[Word]) -> bool:
-    """Take a server behind a program that starts it, such as uv run, srun or a launcher's script."""
+    """Take a server behind a program that starts it, such as uv run, srun or a script."""
     texts = [word.text for word in words]
     if texts[0] in MENTIONS:
         return False

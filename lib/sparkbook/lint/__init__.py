@@ -60,8 +60,8 @@ class Report:
     edits: tuple[Edit, ...] = ()
 
     def fixed(self) -> str:
-        """The text with every mechanical repair made; repairs that overlap an earlier one are left
-        for the next run.
+        """Return the text with every mechanical repair made; repairs that overlap an earlier one
+        are left for the next run.
         """
         parts, at = [], 0
         for edit in self.edits:
@@ -71,7 +71,7 @@ class Report:
         return "".join(parts) + self.text[at:]
 
     def to_dict(self) -> dict[str, Any]:
-        """The shape every `--json` answer has."""
+        """Return the shape every `--json` answer has."""
         return self.findings.to_dict(
             release=self.release,
             assumed=self.assumed,
@@ -85,26 +85,26 @@ class Report:
         return f"<Report vLLM {self.release}: {counts}>"
 
     def _repr_html_(self) -> str:
-        told = f" ({self.assumed})" if self.assumed else ""
-        return f"<p>Judged as vLLM {self.release}{told}.</p>{self.findings._repr_html_()}"
+        reason = f" ({self.assumed})" if self.assumed else ""
+        return f"<p>Judged as vLLM {self.release}{reason}.</p>{self.findings._repr_html_()}"
 
 
 def suppressions(text: str) -> dict[str, str]:
-    """Rules that a text asks to be silent about, each with its reason:
-    `# lint: ignore RUN103 the recipe has run for a month`.
+    """Return rules that a text asks to be silent about, each with its reason: `# lint: ignore
+    RUN103 the recipe has run for a month`.
 
     Raises:
         SparkbookError: one without a reason, or of a rule that does not exist.
     """
-    found: dict[str, str] = {}
+    reasons: dict[str, str] = {}
     for match in _NOQA.finditer(text):
         for code in re.split(r"\s*,\s*", match[1]):
             if not match[2].strip():
                 raise SparkbookError(
                     f"'{match[0].strip()}' gives no reason: write why after the code"
                 )
-            found[_known(code)] = match[2].strip()
-    return found
+            reasons[_known(code)] = match[2].strip()
+    return reasons
 
 
 def _known(code: str) -> str:
@@ -116,7 +116,7 @@ def _known(code: str) -> str:
 def lint(
     source: str | Launch | Recipe | Line, release: str | None = None, ignore: Iterable[str] = ()
 ) -> Report:
-    """Judges a recipe or a launch line.
+    """Judge a recipe or a launch line.
 
     Args:
         source: a launch, a recipe, or what a user names: a recipe's id, a file, `-`, or the text of
@@ -168,7 +168,7 @@ def lint(
 def repair(
     report: Report, release: str | None = None, ignore: Iterable[str] = ()
 ) -> tuple[str, Report]:
-    """Makes every mechanical repair, again until nothing more is to be repaired, and gives the text
+    """Make every mechanical repair, again until nothing more is to be repaired, and gives the text
     and what is then left to say.
     """
     for _ in range(10):
@@ -181,7 +181,7 @@ def repair(
 
 
 def difference(before: str, after: str, name: str) -> str:
-    """What a repair changed, as a unified diff; empty where nothing did."""
+    """Return what a repair changed, as a unified diff; empty where nothing did."""
     lines = [text.splitlines(keepends=True) for text in (before, after)]
     return "".join(
         f"{line.rstrip()}\n"
@@ -190,8 +190,8 @@ def difference(before: str, after: str, name: str) -> str:
 
 
 def example(text: str) -> str:
-    """What an example of a rule names: the path of an example recipe for `EXAMPLE:NAME`, else the
-    text itself.
+    """Return what an example of a rule names: the path of an example recipe for `EXAMPLE:NAME`,
+    else the text itself.
     """
     return (
         str(EXAMPLES / f"{text.removeprefix('EXAMPLE:')}.yaml")
@@ -201,8 +201,8 @@ def example(text: str) -> str:
 
 
 def page(rule: Rule) -> str:
-    """The page of one rule: what it catches and why, a failing and a passing example, its releases
-    and its source.
+    """Return the page of one rule: what it catches and why, a failing and a passing example, its
+    releases and its source.
     """
     from sparkbook.rules import section_page
 

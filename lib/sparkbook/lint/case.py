@@ -75,15 +75,15 @@ class Case:
         }
 
     def on(self, name: str) -> bool:
-        """Whether an option is given, and not in its `no-` form."""
+        """Tell whether an option is given, and not in its `no-` form."""
         return name in self.options and not self.options[name].negated
 
     def off(self, name: str) -> bool:
-        """Whether an option is given in its `no-` form."""
+        """Tell whether an option is given in its `no-` form."""
         return name in self.options and self.options[name].negated
 
     def value(self, name: str) -> str | None:
-        """The value given for an option, where it is known."""
+        """Return the value given for an option, where it is known."""
         return self.options[name].value if name in self.options else None
 
     def number(self, name: str) -> float | None:
@@ -103,7 +103,7 @@ class Case:
         return float(max(-_LARGEST, min(number, _LARGEST)))
 
     def json(self, name: str) -> dict[str, Any] | None:
-        """A JSON option with its dotted keys merged in; None where it is not given, or is no
+        """Return a JSON option with its dotted keys merged in; None where it is not given, or is no
         object.
         """
         result: dict[str, Any] | None = None
@@ -132,15 +132,15 @@ class Case:
         """The speculative config, the short options included; None where there is none, or it
         cannot be read.
         """
-        found = self.json("speculative-config")
+        config = self.json("speculative-config")
         for name, key in (
             ("spec-method", "method"),
             ("spec-model", "model"),
             ("spec-tokens", "num_speculative_tokens"),
         ):
             if (text := self.value(name)) is not None:
-                found = {**(found or {}), key: int(text) if text.isdigit() else text}
-        return found
+                config = {**(config or {}), key: int(text) if text.isdigit() else text}
+        return config
 
     @property
     def method(self) -> str:
@@ -159,7 +159,7 @@ class Case:
         return self.method == "mtp" or self.method.endswith("_mtp")
 
     def shown(self, name: str) -> str:
-        """An option as it stood; its bare name where it was not given."""
+        """Return an option as it stood; its bare name where it was not given."""
         return self.options[name].shown if name in self.options else f"--{name}"
 
     # ---- the model
@@ -203,7 +203,7 @@ class Case:
 
     @property
     def producer(self) -> str | None:
-        """Whose checkpoint format it is, where the recipe says, or the publisher's custom is known."""
+        """The tool whose checkpoint format it is, as the recipe or the publisher's name says."""
         if self.recipe:
             return self.recipe.model.quantization.producer
         if re.search(r"(^|[ /])nvidia/\S*-(nvfp4|fp4|fp8)", self.known_names):
@@ -277,8 +277,8 @@ class Case:
         )
 
     def holds(self, distribution: str) -> bool | None:
-        """Whether the image holds a Python distribution: what is known of it, else what its vLLM
-        requires; None where nothing says.
+        """Tell whether the image holds a Python distribution: what is known of it, else what its
+        vLLM requires; None where nothing says.
 
         The official images install vLLM's own requirements and little else.
         """
@@ -289,14 +289,16 @@ class Case:
         return True if distribution in self.release.requires else None
 
     def fraction_gib(self) -> float | None:
-        """Memory that the given fraction asks for (GiB), of the 121.6 GiB that a Spark shows."""
+        """Return memory that the given fraction asks for (GiB), of the 121.6 GiB that a Spark
+        shows.
+        """
         fraction = self.number("gpu-memory-utilization")
         return None if fraction is None else fraction * TOTAL_GIB
 
     # ---- repairs
 
     def drop(self, given: Given) -> tuple[Edit, ...]:
-        """Takes an option with its values out of the text, and the blanks or the continued line
+        """Take an option with its values out of the text, and the blanks or the continued line
         before it.
         """
         first, last = given.words[0], given.words[-1]
@@ -309,7 +311,7 @@ class Case:
         return match.start() if match else start
 
     def rename(self, given: Given, name: str) -> tuple[Edit, ...]:
-        """Gives an option another name, its value as it is."""
+        """Give an option another name, its value as it is."""
         word = given.word
         if word.start < 0:
             return ()
@@ -317,12 +319,12 @@ class Case:
         return (Edit(word.start, word.start + length, f"--{name}"),)
 
     def append(self, text: str) -> tuple[Edit, ...]:
-        """Puts words at the end of the line."""
+        """Put words at the end of the line."""
         words = [word for word in self.line.serve or [] if word.end >= 0]
         return (Edit(words[-1].end, words[-1].end, f" {text}"),) if words else ()
 
     def env_named(self, *patterns: str) -> Iterator[tuple[str, str | None]]:
-        """Variables whose name matches one of the patterns."""
+        """Return variables whose name matches one of the patterns."""
         for name, value in self.line.env.items():
             if any(re.fullmatch(pattern, name) for pattern in patterns):
                 yield name, value

@@ -30,7 +30,6 @@ from sparkbook.plan.decode import (
     speeds,
 )
 from sparkbook.plan.prefill import flops
-from sparkbook.recipes import Recipe
 from sparkbook.recipes.launch import Strict
 from sparkbook.recipes.schema import Source
 from sparkbook.units import GB
@@ -341,15 +340,6 @@ class Served:
         requests of `decode.CONCURRENCIES`.
         """
         return speeds(self.reads, context, self.draft)
-
-
-def served(recipe: Recipe) -> Served | None:
-    """What is known of a recipe's model; None where its bytes, or those of its draft, are not, or
-    where it is made for no Spark.
-    """
-    from sparkbook.plan import request
-
-    return of_setup(request.read(recipe.id))
 
 
 def of_setup(setup: Setup) -> Served | None:

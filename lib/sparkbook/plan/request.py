@@ -14,11 +14,13 @@ from sparkbook import checkpoint as checkpoints
 from sparkbook.checkpoint.values import ZERO, Cache, Checkpoint, Range
 from sparkbook.errors import SparkbookError
 from sparkbook.launch.arguments import NUMBERS, converted, problem, refused
+from sparkbook.plan.evidence import Served, of_setup
 from sparkbook.plan.memory import CoTenant, Host, Setup
 from sparkbook.units import GIB, parse_size
 
 if TYPE_CHECKING:
     from sparkbook.lint.case import Case
+    from sparkbook.recipes.schema import Recipe
 
 BATCHED = 2048
 """Default of `--max-num-batched-tokens` of a server on a Spark (vLLM 0.32.0, `get_batch_defaults`).
@@ -72,7 +74,7 @@ class Override:
 
 
 def tenant(text: str) -> CoTenant:
-    """A co-tenant as it is written on the command line: `0.42`, `engine=0.42`, `32GiB`,
+    """Return a co-tenant as it is written on the command line: `0.42`, `engine=0.42`, `32GiB`,
     `embedder=32GiB`.
 
     Raises:
@@ -96,7 +98,7 @@ def host(
     cotenants: tuple[str, ...] = (),
     meminfo: str | None = None,
 ) -> Host:
-    """The machine as the command line describes it; a Spark where it says nothing.
+    """Return the machine as the command line describes it; a Spark where it says nothing.
 
     Args:
         memory_gib: total, GiB.
@@ -149,7 +151,7 @@ def host(
 
 
 def read(source: str, override: Override | None = None) -> Setup:
-    """What is to be planned.
+    """Return what is to be planned.
 
     Args:
         source: a recipe's id, a recipe, compose or text file, `-`, or a launch line.
@@ -163,6 +165,13 @@ def read(source: str, override: Override | None = None) -> Setup:
 
     line, _ = given(source)
     return of_case(Case(line, override.release if override else None), override or Override())
+
+
+def served(recipe: Recipe) -> Served | None:
+    """Return what is known of a recipe's model; None where its bytes, or those of its draft, are
+    not, or the recipe is not for a Spark.
+    """
+    return of_setup(read(recipe.id))
 
 
 def of_case(case: Case, override: Override) -> Setup:
@@ -254,24 +263,24 @@ def _context(
     geometry = checkpoint.geometry
     native = geometry.context if geometry else None
     recipe_native = case.recipe.model.context.native if case.recipe else None
-    asked = override.context or stated.get("max-model-len")
-    context = asked or recipe_native or native
+    stated_context = override.context or stated.get("max-model-len")
+    context = stated_context or recipe_native or native
     if context is None:
         raise SparkbookError(
             "neither the line nor what is known of the model says how long a context may be: give"
             " --context"
         )
     assumed = [mistake.message for mistake in case.line.mistakes]
-    if not asked and "max-model-len" in case.options:
+    if not stated_context and "max-model-len" in case.options:
         assumed.append(
             "--max-model-len auto: vLLM takes the longest context that fits; the model's own"
             f" {int(context):,} tokens are planned"
         )
-    elif not asked:
+    elif not stated_context:
         assumed.append(
             f"no --max-model-len on the line: the model's own {int(context):,} tokens count"
         )
-    most = (native or recipe_native) if asked and not case.context_lifted else None
+    most = (native or recipe_native) if stated_context and not case.context_lifted else None
     return _count("the context (--context, --max-model-len)", context), most, assumed
 
 
@@ -295,7 +304,7 @@ def _block(case: Case, embedded: bool) -> int | None:
 
 
 def _count(what: str, value: float) -> int:
-    """The number whole, where it can be one of tokens, sequences or machines."""
+    """Return the number whole, where it can be one of tokens, sequences or machines."""
     if not 1 <= value <= _MOST:
         raise SparkbookError(
             f"{what} is {'below 1' if value < 1 else 'too large'}: give a number from 1 to"
@@ -351,15 +360,15 @@ def _checkpoint(case: Case, hub: bool) -> Checkpoint:
     for recipe in recipes.all():
         if recipe.model.repo == name:
             return checkpoints.of_recipe(recipe)
-    told = f"nothing is written down of the checkpoint '{name}'"
     raise SparkbookError(
-        f"{told}: in a shell, add --hub to read its headers, or give a local folder"
+        f"the checkpoint '{name}' is unknown: in a shell, add --hub to read its headers, or give a"
+        " local folder"
     )
 
 
 def _draft(case: Case) -> tuple[str | None, int, Range, tuple[tuple[Cache, ...], ...], list[str]]:
-    """Method, drafted tokens, bytes of a draft of its own, what its layers may keep, and what is
-    not known of it.
+    """Return method, drafted tokens, bytes of a draft of its own, what its layers may keep, and
+    what is not known of it.
     """
     recipe, spec = case.recipe, case.spec
     draft = recipe.draft if recipe else None

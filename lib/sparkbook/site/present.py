@@ -409,7 +409,7 @@ def expected(recipe: Recipe) -> Html:
     requests, and the first token's time.
     """
     from sparkbook import plan
-    from sparkbook.plan.evidence import served
+    from sparkbook.plan.request import served
     from sparkbook.plan.prefill import first_token
 
     known = served(recipe)
