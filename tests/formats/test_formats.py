@@ -15,9 +15,9 @@ from sparkbook.errors import SparkbookError
 from sparkbook.formats import CODES, FORMATS, compose, performance
 from sparkbook.formats.conversion import Notes, changes, leaves
 from sparkbook.formats.from_launch import build
-from sparkbook.util import documents
 from sparkbook.recipes import Recipe
 from sparkbook.recipes.launch import Launch
+from sparkbook.util import documents
 
 DATA = Path(__file__).parents[1] / "data/formats"
 EXAMPLES = {

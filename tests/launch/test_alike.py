@@ -106,6 +106,7 @@ TABLE: list[tuple[str, dict]] = [
     (f"docker run --gpus all --entrypoint bash {IMAGE} -c '{SERVE}'", CONTAINED),
     (f"docker run --gpus all --entrypoint=python3 {IMAGE} {PYTHON[8:]}", CONTAINED),
     (f'podman run --gpus all --entrypoint \'["vllm","serve"]\' {IMAGE} {ARGS}', CONTAINED),
+    (f"docker run --gpus all --entrypoint /opt/entry.sh {NGC} {SERVE}", ON_NGC),
     (f"docker run --gpus all {NGC} {SERVE}", ON_NGC),
     (f"docker run --gpus all {NGC} {PYTHON}", ON_NGC),
     (f"docker run --gpus all {NGC} python3 -u {PYTHON[8:]}", ON_NGC),

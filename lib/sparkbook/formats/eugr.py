@@ -15,8 +15,8 @@ from sparkbook.formats.command import (
     image_of,
     read_command,
     read_env,
-    stated_env,
     serve_command,
+    stated_env,
 )
 from sparkbook.formats.conversion import Notes
 from sparkbook.formats.reading import Reading

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from sparkbook.errors import SparkbookError
 from sparkbook.formats import docker_run
-from sparkbook.formats.command import host_container, image_of, read_env, stated_env, serve_command
+from sparkbook.formats.command import host_container, image_of, read_env, serve_command, stated_env
 from sparkbook.formats.conversion import Notes
 from sparkbook.formats.reading import Reading
 from sparkbook.formats.words import serve_groups

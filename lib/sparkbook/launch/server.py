@@ -62,7 +62,10 @@ def container(line: Line, words: list[Word]) -> None:
 
 
 def _entry(line: Line, name: str, words: list[Word]) -> None:
-    if PROGRAM.fullmatch(name) and not command(line, [Word(name), *words]):
+    """Take the words given to an entry point of the line: an unknown script runs its arguments."""
+    if not PROGRAM.fullmatch(name):
+        command(line, words)
+    elif not command(line, [Word(name), *words]):
         line.nothing_serves = f"{name} {' '.join(word.shown for word in words[:2])}".strip()
 
 

@@ -409,8 +409,8 @@ def expected(recipe: Recipe) -> Html:
     requests, and the first token's time.
     """
     from sparkbook import plan
-    from sparkbook.plan.request import served
     from sparkbook.plan.prefill import first_token
+    from sparkbook.plan.request import served
 
     known = served(recipe)
     speeds = plan.of(recipe.id).decode if known else ()
