@@ -122,7 +122,8 @@ def errors(argv):
     return [
         f"{finding.rule}: {finding.message}"
         for finding in report.findings
-        if finding.severity == "error"
+        # A number out of range passes the parser; vLLM's configuration refuses it later.
+        if finding.severity == "error" and finding.rule != "FLAG121"
     ]
 
 
