@@ -54,7 +54,7 @@ TABLE: list[tuple[str, dict]] = [
     with_options("--rootfs", "--no-hosts", rootfs=[""], no_hosts=[""]),
     with_options("--rm -it -d --quiet", quiet=[""]),
     with_options("-dit --pull always", pull=["always"]),
-    with_options("--", **{}),
+    with_options("--"),
     # unknown switches: the next word that looks like an image is the image
     with_options("--frobnicate", frobnicate=[""]),
     with_options("--frobnicate=5", frobnicate=["5"]),
@@ -272,7 +272,7 @@ def test_a_broken_line_is_an_error_for_all_three(text, complaint):
 @pytest.mark.parametrize("text", ["echo hello", "docker ps", "", "pip install vllm"])
 def test_no_launch_line_is_one_error_for_all_three(text):
     for read in (formats.read, lint.lint, request.read):
-        with pytest.raises(SparkbookError, match="no launch line|no recipe|is empty"):
+        with pytest.raises(SparkbookError, match="no launch line"):
             read(text + "\n# no line")
 
 

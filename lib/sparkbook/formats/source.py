@@ -44,7 +44,7 @@ def file_of(source: str) -> Path | None:
     `<(COMMAND)`, or a device; None where there is none.
     """
     for name in (source, source.strip()):
-        path = Path(os.path.expanduser(name))
+        path = Path(os.path.expanduser(name))  # noqa: PTH111 (leaves alone what it can't expand, where Path would raise)
         with contextlib.suppress(OSError, ValueError):  # a name that no file can have
             if path.is_file() or path.is_fifo() or path.is_char_device():
                 return path
@@ -80,7 +80,7 @@ def file_text(path: str) -> str:
         SparkbookError: it can't be read, or is too long.
     """
     try:
-        with Path(os.path.expanduser(path)).open("rb") as file:
+        with Path(os.path.expanduser(path)).open("rb") as file:  # noqa: PTH111 (leaves alone what it can't expand)
             return _bounded(file.read(MAX_BYTES + 1), path)
     except (OSError, ValueError) as error:
         raise SparkbookError(
