@@ -273,7 +273,7 @@ def inputs() -> Any:
     @st.composite
     def swapped(draw: st.DrawFn) -> str:
         """An example document in which one value, anywhere, is another one."""
-        from sparkbook.formats.documents import parse_all
+        from sparkbook.util.documents import parse_all
 
         document = draw(
             st.sampled_from(
@@ -331,7 +331,7 @@ def with_atheris(count: int) -> None:
     """Lets atheris look for inputs of the readers of shell lines that take new ways through them."""
     import atheris
 
-    with atheris.instrument_imports(include=["sparkbook.formats"]):
+    with atheris.instrument_imports(include=["sparkbook.formats", "sparkbook.launch"]):
         from sparkbook.errors import SparkbookError
         from sparkbook.formats import docker_run, shell
 

@@ -98,7 +98,10 @@ def test_a_log_is_compared_and_kept(tmp_path):
         ([f"{LINE} --max-num-seqs {HUGE}"], "--max-num-seqs) is too large"),
         ([f"{LINE} --max-num-batched-tokens {HUGE}"], "--max-num-batched-tokens is too large"),
         ([f"{LINE} --tensor-parallel-size {HUGE}"], "--tensor-parallel-size is too large"),
-        ([f"{LINE} --tensor-parallel-size 0.5"], "--tensor-parallel-size is below 1"),
+        (
+            [f"{LINE} --tensor-parallel-size 0.5"],
+            "--tensor-parallel-size 0.5: expected a whole number",
+        ),
         ([f"{LINE} --block-size {HUGE}"], "--block-size is too large"),
         (["gpt-oss-120b", "--kv-dtype", "fp9"], "fp9"),
         (["gpt-oss-120b", "--log", "/no/such.log"], "No such file"),

@@ -15,8 +15,8 @@ from chromium import browser, find
 from click.testing import CliRunner
 from sparkbook import recipes
 from sparkbook.cli import app
+from sparkbook.formats.lines import of_launch
 from sparkbook.lint.case import Case
-from sparkbook.lint.reading import from_launch
 from sparkbook.plan import request
 from sparkbook.site import chooser
 from typer.main import get_command
@@ -103,7 +103,7 @@ def test_the_line_for_a_use_asks_for_what_was_planned() -> None:
             changed = chooser.for_use(recipe, use)
             planned = request.read(recipe.id, request.Override(use.context, use.sequences))
             asked = request.of_case(
-                Case(from_launch(changed.launch, changed), None), request.Override()
+                Case(of_launch(changed.launch, changed), None), request.Override()
             )
             assert (asked.context, asked.sequences) == (planned.context, planned.sequences), (
                 recipe.id,

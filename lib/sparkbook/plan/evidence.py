@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Literal
 from pydantic import Field
 
 from sparkbook.checkpoint.bandwidth import BITS_PER_WEIGHT
-from sparkbook.plan import request
 from sparkbook.plan.decode import (
     SPARK,
     Drafting,
@@ -31,7 +30,6 @@ from sparkbook.plan.decode import (
     speeds,
 )
 from sparkbook.plan.prefill import flops
-from sparkbook.recipes import Recipe
 from sparkbook.recipes.launch import Strict
 from sparkbook.recipes.schema import Source
 from sparkbook.units import GB
@@ -342,13 +340,6 @@ class Served:
         requests of `decode.CONCURRENCIES`.
         """
         return speeds(self.reads, context, self.draft)
-
-
-def served(recipe: Recipe) -> Served | None:
-    """What is known of a recipe's model; None where its bytes, or those of its draft, are not, or
-    where it is made for no Spark.
-    """
-    return of_setup(request.read(recipe.id))
 
 
 def of_setup(setup: Setup) -> Served | None:

@@ -18,7 +18,7 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 from matplotlib.transforms import Bbox
 
 from sparkbook.checkpoint.bandwidth import GB10_BANDWIDTH_GB_S
-from sparkbook.plan import evidence
+from sparkbook.plan import evidence, request
 from sparkbook.plan.decode import SPARK, Speed, speed
 from sparkbook.plots import style
 from sparkbook.plots.style import COLOURS, INK, PAPER, Chart, book_style
@@ -256,7 +256,7 @@ def recipe_roofline(recipe: Recipe) -> Chart | None:
     """A recipe's estimate without a draft on the roofline, among the published figures without one;
     None where its shape is not known.
     """
-    known = evidence.served(recipe)
+    known = request.served(recipe)
     if known is None:
         return None
     dots = [Dot("", o.gigabytes, o.row.tok_s) for o in evidence.outcomes() if o.plain]

@@ -15,9 +15,9 @@ from dataclasses import dataclass, field
 
 from sparkbook import recipes, releases
 from sparkbook.errors import SparkbookError
+from sparkbook.formats.lines import of_launch
 from sparkbook.lint import RULES
 from sparkbook.lint.case import Case
-from sparkbook.lint.reading import from_launch
 from sparkbook.logs.signatures import signatures
 from sparkbook.recipes import Recipe
 from sparkbook.releases import changelog
@@ -62,7 +62,7 @@ def flags(ids: Iterable[str]) -> dict[str, Flag]:
     """Return every option of these recipes and of the flag reference, by name."""
     found = {name: Flag(name) for name, text in flag_reference.TEXTS.items() if text.costs}
     for recipe in map(recipes.load, ids):
-        for given in Case(from_launch(recipe.launch, recipe)).args.options:
+        for given in Case(of_launch(recipe.launch, recipe)).args.options:
             if given.option is not None:
                 flag = found.setdefault(given.option.name, Flag(given.option.name))
                 flag.uses.append((recipe, given.shown))

@@ -48,6 +48,7 @@ OWN = (
     "cluster/inventory.py",
     "cluster/published.yaml",
     "formats/*",
+    "launch/*.py",
     "lint/*.py",
     "lint/rules/*.py",
     "plan/*",

@@ -16,8 +16,8 @@ from collections.abc import Callable, Iterable, Sequence
 from sparkbook import plan
 from sparkbook.checkpoint.store import download_lines
 from sparkbook.formats import FORMATS
-from sparkbook.plan.evidence import served
 from sparkbook.plan.prefill import first_token
+from sparkbook.plan.request import served
 from sparkbook.plots.published import best_single
 from sparkbook.recipes import Recipe
 from sparkbook.recipes.schema import Accuracy, PrepareStep, RequestDefaults
@@ -188,11 +188,11 @@ def _parameters(recipe: Recipe) -> str | None:
 
 def _context(recipe: Recipe) -> str | None:
     native, extended = recipe.model.context.native, recipe.model.context.extended
-    served = recipe.serve.args.get("max-model-len")
+    served_length = recipe.serve.args.get("max-model-len")
     parts = [
         native and f"{native:,} tokens",
         extended and f"{extended:,} with a rope extension",
-        served and f"this recipe serves {_number(served)}",
+        served_length and f"this recipe serves {_number(served_length)}",
     ]
     return _join(*parts) or None
 

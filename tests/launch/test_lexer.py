@@ -7,7 +7,7 @@ import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 from sparkbook.errors import SparkbookError
-from sparkbook.formats.lexer import lex
+from sparkbook.launch.lexer import lex
 
 # Without $ and
 # ` (expansions), * ? [ (file names), { } (braces), ~ and ! (home, history), and the operators,

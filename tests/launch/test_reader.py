@@ -5,9 +5,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sparkbook import lint, recipes
 from sparkbook.errors import SparkbookError
+from sparkbook.formats.lines import of_launch
+from sparkbook.launch.arguments import parse
+from sparkbook.launch.line import Word
 from sparkbook.lint import Case, read
-from sparkbook.lint.arguments import parse
-from sparkbook.lint.reading import Word, from_launch
 from sparkbook.releases import get
 
 
@@ -218,7 +219,7 @@ def test_the_release_is_that_of_the_image(source, version, assumed):
 def test_a_recipe_states_its_release():
     assert lint.lint("gpt-oss-20b").release == "0.19.0"
     assert lint.lint("embedded/tiny-dense").release == "0.32.0"
-    assert Case(from_launch(recipes.load("gpt-oss-20b").launch)).version == "0.19.0"
+    assert Case(of_launch(recipes.load("gpt-oss-20b").launch)).version == "0.19.0"
 
 
 PIECES = st.sampled_from(

@@ -17,8 +17,8 @@ from sparkbook.errors import SparkbookError
 
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-# No shell word can hold a NUL character, so between two of them stands what the shell would fill
-# in: its spelling, or HOME.
+# No shell word can hold a NUL character, so two of them enclose what the shell would fill in: its
+# spelling, or HOME.
 _MARK = "\0"
 HOME = f"{_MARK}$HOME{_MARK}"
 _OPERATORS = ("&&", "||", ";;", ">>", "<<<", "<<", "|&", ";", "&", "|", ">", "<", "(", ")", "\n")
@@ -31,11 +31,12 @@ class Token:
     """A word or an operator of a command line.
 
     Attributes:
-        text: the word without its quotes; expansions stand between NUL characters. An operator as
-            it is.
-        start, end: where it stands in the text.
+        text: the word without its quotes, expansions enclosed by NUL characters; an operator as it
+            is.
+        start, end: its position in the text.
         operator: whether it is an operator such as `&&` or the end of a line.
         body: the lines of a here-document, with its `<<` and its delimiter as one operator.
+        filled: whether a variable of the script was filled in.
     """
 
     text: str
@@ -43,15 +44,16 @@ class Token:
     end: int
     operator: bool = False
     body: str | None = None
+    filled: bool = False
 
 
 def line_of(text: str, position: int) -> int:
-    """Line number of a position, from 1."""
+    """Return line number of a position, from 1."""
     return text.count("\n", 0, position) + 1
 
 
 def lex(text: str, outer: bool = True, expand: bool = True) -> list[Token]:
-    """Words and operators of a command line, comments and continued lines taken out.
+    """Return words and operators of a command line, comments and continued lines taken out.
 
     Args:
         text: the command line.
@@ -75,7 +77,7 @@ class _Lexer:
         self.at = 0
 
     def tokens(self) -> list[Token]:
-        found: list[Token] = []
+        result: list[Token] = []
         pending: list[tuple[int, bool, str]] = []
         while (self._skip_blanks(), self.at < len(self.text))[1]:
             start = self.at
@@ -85,26 +87,28 @@ class _Lexer:
                 and (match := _HEREDOC.match(self.text, start))
             ):
                 self.at = match.end()
-                pending.append((len(found), bool(match[1]), match[2] or match[3] or match[4] or ""))
-                found.append(Token(match[0], start, self.at, operator=True, body=""))
+                pending.append(
+                    (len(result), bool(match[1]), match[2] or match[3] or match[4] or "")
+                )
+                result.append(Token(match[0], start, self.at, operator=True, body=""))
             elif self.text[start] == "\n" and pending:
-                found.append(Token("\n", start, start + 1, operator=True))
+                result.append(Token("\n", start, start + 1, operator=True))
                 self.at += 1
                 for index, indented, delimiter in pending:
-                    found[index] = replace(found[index], body=self._heredoc(indented, delimiter))
+                    result[index] = replace(result[index], body=self._heredoc(indented, delimiter))
                 pending = []
             elif operator := next(
                 (op for op in _OPERATORS if self.text.startswith(op, start)), None
             ):
                 self.at += len(operator)
-                found.append(Token(operator, start, self.at, operator=True))
+                result.append(Token(operator, start, self.at, operator=True))
             else:
-                found.append(Token(self._word(), start, self.at))
-        return found
+                result.append(Token(self._word(), start, self.at))
+        return result
 
     def _heredoc(self, indented: bool, delimiter: str) -> str:
-        """The lines up to the one that is the delimiter; as in bash, the end of the text ends it as
-        well.
+        """Return the lines up to the one that is the delimiter; as in bash, the end of the text
+        ends it as well.
         """
         lines: list[str] = []
         while self.at < len(self.text):
@@ -168,8 +172,8 @@ class _Lexer:
         return "".join(parts)
 
     def _tilde(self, ends: str = "/") -> str | None:
-        """A tilde that bash expands: up to the next slash, blank or operator there is nothing
-        quoted.
+        """Return a tilde that bash expands: up to the next slash, blank or operator there is
+        nothing quoted.
         """
         if self.text[self.at : self.at + 1] != "~":
             return None
@@ -241,8 +245,8 @@ class _Lexer:
         )
 
     def _expansion(self, quoted: bool = False) -> str:
-        """What begins with a dollar or a backtick: its spelling between marks; a lone dollar is
-        itself.
+        """Return what begins with a dollar or a backtick: its spelling between marks; a lone dollar
+        is itself.
         """
         text, start = self.text, self.at
         if text[start] == "`":
@@ -276,13 +280,13 @@ class _Lexer:
 
 
 def show(text: str) -> str:
-    """A word as it stood on the line, for messages."""
+    """Return a word as it was written, for messages."""
     return text.replace(_MARK, "")
 
 
 def passed_on(text: str) -> str | None:
-    """The variable's name, where a word is nothing but `$NAME` or `${NAME}`, a check or an empty
-    default included.
+    """Return the variable's name, where a word is nothing but `$NAME` or `${NAME}`, a check or an
+    empty default included.
     """
     match = re.fullmatch(
         rf"{_MARK}\$({_NAME.pattern}|\{{({_NAME.pattern})(:?\?[^}}]*|:?-)?\}}){_MARK}", text
@@ -291,7 +295,7 @@ def passed_on(text: str) -> str | None:
 
 
 def literal(text: str) -> str:
-    """A word's value as a launch holds it: the home folder as `~`.
+    """Return a word's value as a launch holds it: the home folder as `~`.
 
     Raises:
         SparkbookError: the shell would fill in something else, or a `~` is quoted and so would not
@@ -299,7 +303,7 @@ def literal(text: str) -> str:
     """
     if text.startswith("~") and text[1:2] in ("", "/"):
         raise SparkbookError(
-            f"the ~ of '{show(text)}' is not expanded where it stands (quoted, or after --option=):"
+            f"the ~ of '{show(text)}' is not expanded here (quoted, or after --option=):"
             f" write $HOME{text[1:]}"
         )
     if text == HOME or text.startswith(f"{HOME}/"):
@@ -313,7 +317,7 @@ def literal(text: str) -> str:
 
 
 def check_writable(text: str) -> None:
-    """Refuses what no command line can hold.
+    """Refuse what no command line can hold.
 
     Raises:
         SparkbookError: the text holds a NUL character, or half of a UTF-16 pair.
@@ -329,14 +333,14 @@ def check_writable(text: str) -> None:
 
 
 def mark_home(text: str) -> str:
-    """A launch's string with its leading `~` marked, ready to be quoted."""
+    """Return a launch's string with its leading `~` marked, ready to be quoted."""
     check_writable(text)
     return HOME + text[1:] if text == "~" or text.startswith("~/") else text
 
 
 def quote(marked: str, tilde: bool = True) -> str:
-    """One word for bash, quoted only where it must be; marked homes come out as `~` at the start
-    (where allowed), else as `"$HOME"`.
+    """Return one word for bash, quoted only where it must be; marked homes come out as `~` at the
+    start (where allowed), else as `"$HOME"`.
     """
     if tilde and (marked == HOME or marked.startswith(f"{HOME}/")):
         head, rest = ("~/", marked[len(HOME) + 1 :]) if marked != HOME else ("~", "")

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Container
 from typing import Any
 
 import yaml
@@ -32,17 +33,17 @@ class _Loader(_SafeLoader):
     """YAML without tags and dates, and with an error where a key is given twice."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        seen: set[str] = set()
+        keys: set[str] = set()
         for key_node, _ in node.value:
             if not isinstance(key_node, yaml.ScalarNode):
                 raise yaml.constructor.ConstructorError(
                     None, None, "a key is a list or a mapping", key_node.start_mark
                 )
-            if key_node.value in seen and key_node.tag != "tag:yaml.org,2002:merge":
+            if key_node.value in keys and key_node.tag != "tag:yaml.org,2002:merge":
                 raise yaml.constructor.ConstructorError(
                     None, None, f"the key '{key_node.value}' is given twice", key_node.start_mark
                 )
-            seen.add(key_node.value)
+            keys.add(key_node.value)
         return super().construct_mapping(node, deep)
 
 
@@ -54,7 +55,7 @@ _Loader.yaml_implicit_resolvers = {
 
 
 def check_text(text: str) -> None:
-    """Refuses a text that no file of ours would hold.
+    """Refuse a text that no file of ours would hold.
 
     Raises:
         SparkbookError: it is longer than `MAX_BYTES`, or holds NUL characters or halves of a UTF-16
@@ -86,7 +87,7 @@ def check_text(text: str) -> None:
 
 
 def parse(text: str) -> Any:
-    """The value of a YAML or JSON document.
+    """Return the value of a YAML or JSON document.
 
     Raises:
         SparkbookError: it is no YAML, holds tags, several documents or a key twice, or is too long,
@@ -101,7 +102,7 @@ def parse(text: str) -> Any:
 
 
 def parse_all(text: str) -> list[Any]:
-    """The values of a file of YAML documents, such as Kubernetes manifests.
+    """Return the values of a file of YAML documents, such as Kubernetes manifests.
 
     Raises:
         SparkbookError: as for `parse`.
@@ -125,7 +126,7 @@ def parse_all(text: str) -> list[Any]:
 
 
 def _measure(text: str) -> None:
-    """Walks through the events of a document and adds up what it would become.
+    """Walk through the events of a document and adds up what it would become.
 
     Raises:
         SparkbookError: tags, an alias inside its own anchor, or a bound exceeded.
@@ -147,35 +148,40 @@ def _measure(text: str) -> None:
         open_[-1] = (name, inner + size)
 
     for event in yaml.parse(text, _Loader):
+        _check_event(event, sizes, len(open_))
         if isinstance(event, yaml.DocumentStartEvent):
             sizes.clear()
-        if getattr(event, "tag", None) not in (None, "!"):
-            raise SparkbookError(
-                f"line {event.start_mark.line + 1} holds the tag {event.tag}: tags are not read,"
-                " take it out"
-            )
-        if isinstance(event, yaml.AliasEvent):
-            if event.anchor not in sizes:
-                raise SparkbookError(
-                    f"line {event.start_mark.line + 1}: *{event.anchor} stands inside the value"
-                    " that it names, or before it"
-                )
+        elif isinstance(event, yaml.AliasEvent):
             close(None, sizes[event.anchor])
         elif isinstance(event, yaml.ScalarEvent):
             close(event.anchor, 1)
         elif isinstance(event, yaml.CollectionStartEvent):
             open_.append((event.anchor, 1))
-            if len(open_) > _MAX_DEPTH:
-                raise SparkbookError(
-                    f"line {event.start_mark.line + 1} is nested more than {_MAX_DEPTH} levels"
-                    " deep: no recipe is"
-                )
         elif isinstance(event, yaml.CollectionEndEvent):
             close(*open_.pop())
 
 
+def _check_event(event: yaml.Event, anchors: Container[str], depth: int) -> None:
+    """Refuse a tag, an alias without a finished anchor, and a node that is too deep.
+
+    Raises:
+        SparkbookError: the event is one of these.
+    """
+    line = f"line {event.start_mark.line + 1}"
+    if getattr(event, "tag", None) not in (None, "!"):
+        raise SparkbookError(
+            f"{line} has the tag {event.tag}: tags are not read, remove it"  # type: ignore[attr-defined]
+        )
+    if isinstance(event, yaml.AliasEvent) and event.anchor not in anchors:
+        raise SparkbookError(
+            f"{line}: *{event.anchor} is inside the value that it names, or before it"
+        )
+    if isinstance(event, yaml.CollectionStartEvent) and depth >= _MAX_DEPTH:
+        raise SparkbookError(f"{line} is nested more than {_MAX_DEPTH} levels deep: no recipe is")
+
+
 def parse_json(text: str) -> Any:
-    """The value of a JSON document, within the same bounds.
+    """Return the value of a JSON document, within the same bounds.
 
     Raises:
         SparkbookError: it is no JSON, or out of bounds.
@@ -245,17 +251,17 @@ _Dumper.add_representer(str, _string)
 
 
 def dump(value: Any) -> str:
-    """A value as YAML."""
+    """Return a value as YAML."""
     return yaml.dump(value, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=100)
 
 
 def text_of(value: Any) -> str:
-    """A scalar as a command line or an environment would hold it."""
+    """Return a scalar as a command line or an environment would hold it."""
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def mapping(value: Any, place: str) -> dict[str, Any]:
-    """A mapping with text for keys; null is an empty one.
+    """Return a mapping with text for keys; null is an empty one.
 
     Raises:
         SparkbookError: it is something else.
@@ -268,7 +274,7 @@ def mapping(value: Any, place: str) -> dict[str, Any]:
 
 
 def sequence(value: Any, place: str) -> list[Any]:
-    """A list; null is an empty one.
+    """Return a list; null is an empty one.
 
     Raises:
         SparkbookError: it is something else.
@@ -281,7 +287,7 @@ def sequence(value: Any, place: str) -> list[Any]:
 
 
 def scalar(value: Any, place: str) -> str:
-    """A scalar as text.
+    """Return a scalar as text.
 
     Raises:
         SparkbookError: it is a list, a mapping or null.
@@ -292,7 +298,7 @@ def scalar(value: Any, place: str) -> str:
 
 
 def optional(value: Any, place: str) -> str | None:
-    """A scalar as text, or None for null."""
+    """Return a scalar as text, or None for null."""
     return None if value is None else scalar(value, place)
 
 
