@@ -108,7 +108,10 @@ def assemble(project: Project, pages: list[Page]) -> None:
     models = {page.values["recipe_id"]: page.out.stem for page in pages if page.title is not None}
     known = flags.flags(models)
     linker = links.Linker(links.addresses(known, models))
-    for prose in sorted((fresh / "book").rglob("*.md")):
+    for chapter in sorted((project.root / "notebooks").glob("[!.]*.md")):
+        (fresh / "notebooks").mkdir(exist_ok=True)
+        shutil.copyfile(chapter, fresh / "notebooks" / chapter.name)
+    for prose in sorted(fresh.rglob("*.md")):
         at = prose.relative_to(fresh).with_suffix(".html").as_posix()
         prose.write_text(linker.markdown(prose.read_text("utf-8"), at), "utf-8")
     (fresh / "book" / "_chooser.md").write_text(chooser.page(chooser.data(models)), "utf-8")
