@@ -20,6 +20,9 @@ TABLE = re.findall(
 SAME_STEM = {
     "__init__": "a package",
     "commands": "what the verbs of a room do, called by cli/",
+    "compose": "launch/ reads a service's line, formats/ the whole file",
+    "reader": "launch/ reads launch lines, logs/ reads logs",
+    "server": "launch/ reads the server's part of a line, cluster/ runs one on several nodes",
     "dashboard": "a module of plots/ is named after what it draws",
     "family": "the rules' family of a room, apart from the rules that register with it",
     "rules": "the one kind of rule, and a room's own rules",

@@ -464,7 +464,7 @@ def find(code: str) -> Rule:
     match = _PREFIX.match(code)
     rule = family(match[0]).rules.get(code) if match and match[0] in FAMILIES else None
     if rule is None:
-        raise SparkbookError(f"There is no rule {code}; families: {', '.join(FAMILIES)}.")
+        raise SparkbookError(f"Unknown code '{code}'. To list all codes: sparkbook rules list")
     return rule
 
 

@@ -3,22 +3,22 @@
 import json
 
 from command_line import run
-from sparkbook.site import rule_pages
+from sparkbook import rules
 
 
 def test_every_code_is_listed() -> None:
     lines = run("rules", "list").stdout.splitlines()
-    assert [line.split()[0] for line in lines] == [rule.code for rule in rule_pages.every()]
+    assert [line.split()[0] for line in lines] == [rule.code for rule in rules.every()]
     rows = json.loads(run("rules", "list", "--json").stdout)["rules"]
     assert {"code", "name", "source"} == set(rows[0])
 
 
 def test_a_code_of_each_family_is_shown() -> None:
-    firsts = {rule.code.rstrip("0123456789"): rule.code for rule in rule_pages.every()}
+    firsts = {rule.code.rstrip("0123456789"): rule.code for rule in rules.every()}
     assert len(firsts) > 15
     for code in firsts.values():
         page = run("rules", "show", code.lower()).stdout
-        assert page.startswith(f"# {code}: ") and "## Source" in page, code
+        assert page.startswith(f"## {code}: ") and "**Source**" in page, code
 
 
 def test_an_unknown_code() -> None:

@@ -183,7 +183,7 @@ def _options(line: Line, word: Word, rest: list[Word]) -> Iterator[tuple[str, Wo
         line.mistakes.append(
             Remark(
                 "CONV202",
-                f"docker has no option {shown}; it is kept under foreign.",
+                f"Docker has no option {shown}; it is kept under foreign.",
                 word.shown.partition("=")[0],
                 f"Check the spelling of {shown}, or remove it.",
             )

@@ -214,14 +214,14 @@ def kept_aside(data: Iterable[object], known: set[str], place: str = "") -> Iter
             aside.append(path)
         else:
             yield Remark(
-                "CONV202", f"{path} is not a key of this format; it is kept under foreign."
+                "CONV202", f"The key {path} is not one of this format; it is kept under foreign."
             )
     if aside:
-        verb = "is" if len(aside) == 1 else "are"
+        keys, verb, them = ("key", "is", "it") if len(aside) == 1 else ("keys", "are", "them")
         yield Remark(
             "CONV203",
-            f"{', '.join(aside)} {verb} kept under foreign: a recipe has no field for"
-            f" {'it' if verb == 'is' else 'them'}.",
+            f"The {keys} {', '.join(aside)} {verb} kept under foreign: a recipe has no field for"
+            f" {them}.",
         )
 
 
