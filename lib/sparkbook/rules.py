@@ -394,8 +394,8 @@ def plain(template: str) -> str:
 
 
 def sentence(text: str) -> str:
-    """Return a text with a capital at its start, unless that is a name such as vLLM, and a full stop
-    at its end.
+    """Return a text with a capital at its start, unless that is a name such as vLLM, and a full
+    stop at its end.
     """
     first = text[:1].upper() if _WORD.match(text) else text[:1]
     return first + text[1:] + ("" if text.endswith((".", "?", "!", ":")) else ".")

@@ -37,7 +37,7 @@ FIGURES: dict[str, Figure] = {
     "ttft_s": lambda r: r.ttft_s,
     "latency_s": lambda r: r.latency_s,
 }
-"""What can be compared, one value a request. For the two times a ratio below 1 is the better one."""
+"""What can be compared, one value a request. For the two times, a ratio below 1 is better."""
 
 
 @dataclass(frozen=True)

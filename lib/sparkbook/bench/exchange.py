@@ -614,7 +614,7 @@ def to_performance(report: Report, cell: Cell, identity: dict[str, Any]) -> dict
     }
 
 
-def run_vllm_bench(
+def run_vllm_bench(  # noqa: PLR0913 - each is an option of `vllm bench serve`
     endpoint: Endpoint,
     *,
     command: Sequence[str],

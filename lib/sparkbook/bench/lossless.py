@@ -29,7 +29,7 @@ TASK_TOKENS = 16
 
 @dataclass(frozen=True)
 class Task:
-    """A text to be continued: two examples of a kind, and a third question with one right answer."""
+    """A text to complete: two examples of a kind, and a third question with one right answer."""
 
     prompt: Prompt
     kind: str
@@ -130,7 +130,7 @@ _KINDS: dict[
 
 
 def tasks() -> list[Task]:
-    """Forty small tasks of five kinds. They tell a broken model from a whole one; they rank none."""
+    """Return forty small tasks of five kinds. They expose a broken model; they rank no models."""
     made = []
     for kind, (order, question, answer, examples, asked) in _KINDS.items():
         shown = "\n".join(f"{question}: {q}\n{answer}: {a}" for q, a in examples)

@@ -74,7 +74,7 @@ _BY_HEART = (
 )
 
 CLASSES = ("code", "reasoning", "dialogue", "prose", "json", "random")
-"""Classes with short prompts. `long-4k`, `long-16k` and so on are prompts of about so many tokens."""
+"""Classes with short prompts. `long-4k`, `long-16k` and so on: prompts of about so many tokens."""
 
 
 def make(

@@ -2,7 +2,8 @@
 the image holds.
 
 >>> from sparkbook import lint
->>> report = lint.lint("vllm serve openai/gpt-oss-20b --speculative-disable-by-batch-size 32", release="0.32.0")
+>>> line = "vllm serve openai/gpt-oss-20b --speculative-disable-by-batch-size 32"
+>>> report = lint.lint(line, release="0.32.0")
 >>> report.findings[0].rule
 'FLAG102'
 """

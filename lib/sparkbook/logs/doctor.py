@@ -193,7 +193,7 @@ class Doctor:
     def feed(
         self, source: str | bytes | Path | BinaryIO | Iterable[bytes | str], *, more: bool = False
     ) -> None:
-        """Take in more of the log; with `more`, a traceback that is not complete waits for its end."""
+        """Take in more of the log; with `more`, an incomplete traceback waits for its end."""
         self._take(self._reader.read(source, more=more))
 
     def flush(self) -> None:

@@ -312,8 +312,8 @@ def kv_too_small(found: Found, context: Context) -> Changes:
                 else "; check that MemAvailable is larger before the start"
             )
             fixes.append(
-                f"set --gpu-memory-utilization {wanted:.2f} ({asked:.2f} GiB requested{room}; KV cache"
-                f" about {new_kv:.1f} GiB)"
+                f"set --gpu-memory-utilization {wanted:.2f} ({asked:.2f} GiB requested{room}; KV"
+                f" cache about {new_kv:.1f} GiB)"
             )
         else:
             fixes.append(

@@ -349,7 +349,7 @@ class Reader:
         self._clock: float | None = None
         self._recent: dict[bytes, deque[tuple[int, bytes, bytes, int]]] = {}
 
-    def read(
+    def read(  # noqa: C901 - every line of a log runs through here; a call a line would double it
         self, source: str | bytes | Path | BinaryIO | Iterable[bytes | str], *, more: bool = False
     ) -> Iterator[Event]:
         """Yield events in the order in which they are complete. With `more`, the last ones stay

@@ -12,7 +12,7 @@ import contextlib
 import difflib
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
@@ -141,26 +141,8 @@ def deltas(before: Metrics, after: Metrics, seconds: float) -> Deltas:
             f"the scrapes are {seconds} s apart: give the seconds between them, more than 0"
         )
 
-    def value(metrics: Metrics, name: str) -> float | None:
-        # A scrape that lost its TYPE lines (pasted, filtered by grep) keeps the counters' ending in
-        # their names.
-        for full in (name, f"{name}_total"):
-            with contextlib.suppress(SparkbookError):
-                return None if math.isnan(found := metrics.value(full)) else found
-        return None
-
-    def by_position(metrics: Metrics) -> dict[str, float]:
-        for full in (
-            "spec_decode_num_accepted_tokens_per_pos",
-            "spec_decode_num_accepted_tokens_per_pos_total",
-        ):
-            with contextlib.suppress(SparkbookError):
-                if found := metrics.by_label(full, "position"):
-                    return found
-        return {}
-
     def grown(name: str) -> float | None:
-        later, earlier = value(after, name), value(before, name)
+        later, earlier = _value(after, name), _value(before, name)
         if later is None:
             return None
         if earlier is not None and later < earlier:
@@ -171,48 +153,72 @@ def deltas(before: Metrics, after: Metrics, seconds: float) -> Deltas:
         return later - (earlier or 0.0)
 
     drafts = grown("spec_decode_num_drafts")
-    now, then = by_position(after), by_position(before)
-    positions = (
-        [(now[p] - then.get(p, 0.0)) / drafts for p in sorted(filter(str.isdigit, now), key=int)]
-        if drafts
-        else []
-    )
     queries, hits = grown("prefix_cache_queries"), grown("prefix_cache_hits")
 
     def observed(*names: str) -> Histogram | None:
-        for name in names:
-            with contextlib.suppress(SparkbookError):
-                later = after.histogram(name)
-                try:
-                    return later.minus(before.histogram(name))
-                except SparkbookError:  # not there yet, or other buckets
-                    return None
-        return None
+        return _grown_histogram(before, after, names)
 
     queue, decode = observed("request_queue_time_seconds"), observed("request_decode_time_seconds")
-    steps, ttft = (
-        observed("inter_token_latency_seconds", "time_per_output_token_seconds"),
-        observed("time_to_first_token_seconds"),
-    )
+    steps = observed("inter_token_latency_seconds", "time_per_output_token_seconds")
+    ttft = observed("time_to_first_token_seconds")
     return Deltas(
         seconds,
         grown("generation_tokens"),
         grown("prompt_tokens"),
-        value(after, "num_requests_running"),
-        value(after, "num_requests_waiting"),
-        value(after, "kv_cache_usage_perc"),
+        _value(after, "num_requests_running"),
+        _value(after, "num_requests_waiting"),
+        _value(after, "kv_cache_usage_perc"),
         grown("num_preemptions"),
         hits / queries if queries and hits is not None else None,
         drafts,
         grown("spec_decode_num_draft_tokens"),
         grown("spec_decode_num_accepted_tokens"),
-        tuple(positions),
+        _by_position(before, after, drafts),
         queue.mean if queue else None,
         steps.count if steps else None,
         ttft.count if ttft else None,
         ttft.mean if ttft else None,
         decode.total if decode else None,
     )
+
+
+def _value(metrics: Metrics, name: str) -> float | None:
+    # A scrape that lost its TYPE lines (pasted, filtered by grep) keeps the counters' ending in
+    # their names.
+    for full in (name, f"{name}_total"):
+        with contextlib.suppress(SparkbookError):
+            return None if math.isnan(value := metrics.value(full)) else value
+    return None
+
+
+def _by_position(before: Metrics, after: Metrics, drafts: float | None) -> tuple[float, ...]:
+    """Return the share of `drafts` accepted at each position; empty without drafts."""
+    if not drafts:
+        return ()
+    now, then = _accepted(after), _accepted(before)
+    positions = sorted(filter(str.isdigit, now), key=int)
+    return tuple((now[p] - then.get(p, 0.0)) / drafts for p in positions)
+
+
+def _accepted(metrics: Metrics) -> dict[str, float]:
+    name = "spec_decode_num_accepted_tokens_per_pos"
+    for full in (name, f"{name}_total"):
+        with contextlib.suppress(SparkbookError):
+            if counts := metrics.by_label(full, "position"):
+                return counts
+    return {}
+
+
+def _grown_histogram(before: Metrics, after: Metrics, names: Sequence[str]) -> Histogram | None:
+    """Return what the first of these histograms that `after` has gained since `before`."""
+    for name in names:
+        with contextlib.suppress(SparkbookError):
+            later = after.histogram(name)
+            try:
+                return later.minus(before.histogram(name))
+            except SparkbookError:  # not there yet, or other buckets
+                return None
+    return None
 
 
 def diagnose_metrics(
@@ -500,8 +506,9 @@ def broken_draft_pair(situation: Situation) -> Iterator[Hit]:
             f"Speculation does not work at all ({_figures(change)}).",
             evidence=_drafts(change),
             fix=(
-                "Check the draft's revision and patches against the target's, and try --kv-cache-dtype"
-                " auto; else switch speculation off. This is a broken pair, not a matter of tuning."
+                "Check the draft's revision and patches against the target's, and try"
+                " --kv-cache-dtype auto; else switch speculation off. This is a broken pair, not a"
+                " matter of tuning."
             ),
         )
 
@@ -712,8 +719,8 @@ def name_not_served(situation: Situation) -> Iterator[Hit]:
                 # It exists, and is served only while what it counts is switched on, as
                 # speculation's are.
                 instead = (
-                    f"Switch on what it counts: releases have it {releases.said(spans)}, and serve it only"
-                    " while that is in use."
+                    f"Switch on what it counts: releases have it {releases.said(spans)}, and"
+                    " serve it only while that is in use."
                 )
             elif near:
                 instead = f"Ask for {near[0]}."

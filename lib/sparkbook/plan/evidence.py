@@ -82,7 +82,7 @@ class Linear(Strict):
     state: int = 0
 
     def params(self, hidden: int) -> float:
-        """Parameters of the projections, all layers; the short convolution is left out, it is tiny."""
+        """Parameters of the projections, all layers, without the short convolution (it is tiny)."""
         if self.kind == "gdn":
             key, value = self.keys[0] * self.keys[1], self.values[0] * self.values[1]
             return self.layers * hidden * (2 * key + 2 * value + 2 * self.values[0] + value)

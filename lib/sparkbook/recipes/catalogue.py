@@ -283,7 +283,7 @@ def merge(base: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
 
 
 def _explain(error: ValidationError) -> Iterator[str]:
-    """Pydantic's complaints in the recipe's own terms: the key, what is wrong, and what is allowed."""
+    """Pydantic's errors in the recipe's own terms: the key, what is wrong, and what is allowed."""
     for problem in error.errors():
         key = (
             ".".join(

@@ -55,7 +55,7 @@ _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]"
 """Control characters but tab and line feed, and the marks that turn the direction of writing."""
 
 Value = bool | int | float | str | list[Any] | dict[str, Any]
-"""Value of a serve argument: `true` for a bare flag, a mapping for JSON, a list for several words."""
+"""Value of a serve argument: `true` for a bare flag, a mapping for JSON, a list for words."""
 
 EntryPoint = Literal["command", "vllm-serve", "wrapper"]
 """What an image runs by itself: any command it is given (`command`), `vllm serve` (the words after

@@ -1,8 +1,7 @@
-"""4xx: figures that cannot be: what a server, a file or a clock claims is held against what was sent,
-what came, when it came, and what the machine can do.
+"""4xx: impossible figures. The rules compare what a server, a file or a clock claims with what was
+sent, what arrived, when it arrived, and what the machine can do.
 
-A server is believed nothing that it could not have done. What lies within these bounds may still be
-wrong; it only is not impossible.
+A figure within these bounds may still be wrong; it is only not impossible.
 """
 
 from __future__ import annotations

@@ -44,7 +44,7 @@ SUCCESSORS = {
     "num-lookahead-slots": "nothing",
     "lora-extra-vocab-size": "nothing",
 }
-"""Options that releases had once, the oldest before the table begins, and what takes their place."""
+"""Options that old releases had, some before the table starts, and what replaces them."""
 
 FOREIGN = {
     **dict.fromkeys(
@@ -596,7 +596,7 @@ def abbreviated(case: Case) -> Iterator[Hit]:
     passes="vllm serve ORG/MODEL --enforce-eager",
 )
 def eager_with_graphs(case: Case) -> Iterator[Hit]:
-    """`--enforce-eager` switches CUDA graphs off, so what the line says about graphs has no effect."""
+    """`--enforce-eager` switches CUDA graphs off, so the line's graph options have no effect."""
     for name in ("max-cudagraph-capture-size", "cudagraph-capture-sizes"):
         if case.on("enforce-eager") and name in case.options:
             yield Hit(

@@ -69,7 +69,8 @@ def fraction(case: Case) -> Iterator[Hit]:
         yield Hit(
             f"{case.shown('gpu-memory-utilization')} asks for {asked:.1f} GiB, and {POOL}.",
             case.shown("gpu-memory-utilization"),
-            f"Set at most {REACHABLE}, or measure MemAvailable: at most MemAvailable / {TOTAL_GIB}.",
+            f"Set at most {REACHABLE}, or measure MemAvailable: at most MemAvailable /"
+            f" {TOTAL_GIB}.",
         )
 
 
@@ -83,7 +84,7 @@ def fraction(case: Case) -> Iterator[Hit]:
     passes="vllm serve ORG/MODEL --kv-cache-memory-bytes 20G",
 )
 def both(case: Case) -> Iterator[Hit]:
-    """`--kv-cache-memory-bytes` fixes the size of the KV cache; the fraction is then not looked at."""
+    """`--kv-cache-memory-bytes` fixes the size of the KV cache; vLLM then ignores the fraction."""
     if "kv-cache-memory-bytes" in case.options and "gpu-memory-utilization" in case.options:
         yield Hit(
             "--kv-cache-memory-bytes fixes the KV cache, so --gpu-memory-utilization has no effect"

@@ -108,8 +108,8 @@ def _no_parser(case: Case, option: str, category: str, name: str) -> tuple[str, 
         fix = f"Take another image: releases {releases.said(spans)} have it."
     elif built_in:
         fix = (
-            f"Write --{option} {built_in[0]}, which is built in; or name the plug-in file that brings"
-            f" {name}."
+            f"Write --{option} {built_in[0]}, which is built in; or name the plug-in file that"
+            f" brings {name}."
         )
     else:
         fix = (
@@ -436,8 +436,10 @@ def not_mounted(case: Case) -> Iterator[Hit]:
     kind="spec-decode-acceptance",
     source="the drafts' model cards: a draft is trained for one target",
     confidence="medium",
-    fails="""vllm serve google/gemma-4-31B-it --spec-method dflash --spec-model z-lab/Qwen3.5-27B-DFlash --spec-tokens 7""",
-    passes="""vllm serve google/gemma-4-31B-it --spec-method dflash --spec-model RedHatAI/gemma-4-31B-it-speculator.dflash --spec-tokens 7""",
+    fails="vllm serve google/gemma-4-31B-it --spec-method dflash"
+    " --spec-model z-lab/Qwen3.5-27B-DFlash --spec-tokens 7",
+    passes="vllm serve google/gemma-4-31B-it --spec-method dflash"
+    " --spec-model RedHatAI/gemma-4-31B-it-speculator.dflash --spec-tokens 7",
 )
 def other_draft(case: Case) -> Iterator[Hit]:
     """A draft model proposes what its own target would say. One of another family, or of another

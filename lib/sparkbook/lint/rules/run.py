@@ -443,7 +443,8 @@ def two_ways(case: Case) -> Iterator[Hit]:
         differing = sorted(name for name in {*mine, *theirs} if mine.get(name) != theirs.get(name))
         if differing:
             yield Hit(
-                f"Two lines start {case.model or case.line.option('name')} with different settings.",
+                f"Two lines start {case.model or case.line.option('name')} with different"
+                " settings.",
                 ", ".join(f"--{n}" for n in differing),
                 "Keep one, and start from it only.",
             )
