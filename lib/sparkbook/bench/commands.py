@@ -5,6 +5,7 @@ the tables.
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import os
 import tempfile
@@ -92,6 +93,10 @@ def _server(url: str, model: str | None = None) -> Endpoint:
     return Endpoint(endpoint.url, names[0], endpoint.api_key)
 
 
+def _asking(progress: load.Progress, total: int, done: int) -> None:
+    progress("asking A, B and A again", done, total)
+
+
 def equal_servers(
     a: str, b: str, option: str, *, each: int, max_tokens: int, bar: bool = False
 ) -> Trial:
@@ -110,7 +115,7 @@ def equal_servers(
     first, second = _server(a), _server(b)
     total = 3 * (len(lossless.texts(each)) + len(lossless.tasks()))
     with _bar(bar) as progress:
-        told = progress and (lambda done: progress("asking A, B and A again", done, total))
+        told = functools.partial(_asking, progress, total) if progress else None
         return lossless.compare(
             first, second, option=option, progress=told, each=each, max_tokens=max_tokens
         )
@@ -415,11 +420,10 @@ def show(report: Report, console: Console) -> None:
                 f"{cell.prompt_class} {cell.load}"
             )
     for finding in found:
-        if rows := rows_of.pop(
-            (finding.rule, finding.message), None
-        ):  # the same of several rows is said once
+        # A finding that several rows share is printed once.
+        if names := rows_of.pop((finding.rule, finding.message), []):
             console.print(finding)
-            console.print(Text(f"        {'rows':<8} {', '.join(rows)}", "dim"))
+            console.print(Text(f"        {'rows':<8} {', '.join(names)}", "dim"))
     for note in report.notes:
         console.print(Text(note, "dim"))
     state = "stopped early; " if report.interrupted or report.ended else ""

@@ -86,11 +86,9 @@ class Comparison:
         text = f"{self.ratio:.3f}x (95 %: {low:.3f} to {high:.3f}, n = {self.n}, p = {self.p:.4f})"
         if self.n < ENOUGH:
             text += f", fewer than {ENOUGH} prompts"
-        return (
-            text
-            if self.steady
-            else f"{text}, and the machine changed by {self.drift.ratio - 1:+.1%} meanwhile"
-        )  # type: ignore[union-attr]
+        if self.steady or self.drift is None:
+            return text
+        return f"{text}, and the machine changed by {self.drift.ratio - 1:+.1%} meanwhile"
 
 
 def paired(

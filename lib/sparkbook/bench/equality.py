@@ -172,13 +172,13 @@ def ask(
         for number, prompt in enumerate(prompts, 1):
             try:
                 if stop is None:
-                    message = [{"role": "user", "content": prompt.text}]
-                    answer = _of_chat(
-                        prompt.id,
-                        client.chat.completions.create(
-                            messages=message, logprobs=True, top_logprobs=_TOP, **same
-                        ).choices[0],
+                    reply = client.chat.completions.create(
+                        messages=[{"role": "user", "content": prompt.text}],
+                        logprobs=True,
+                        top_logprobs=_TOP,
+                        **same,
                     )
+                    answer = _of_chat(prompt.id, reply.choices[0])
                 else:
                     answer = _of_text(
                         prompt.id,

@@ -437,7 +437,7 @@ def from_aiperf(value: dict[str, Any]) -> Report:
         def one(name: str) -> float | None:
             return value[name]["avg"] if name in value else None
 
-        load = next(
+        load: dict[str, Any] = next(
             (
                 phase
                 for phase in value["input_config"]["phases"]

@@ -69,7 +69,7 @@ def disk_needed(recipes: Iterable[Recipe]) -> list[Disk]:
         )
         known = found.get(model.repo)
         best = max(
-            (size for size in (separate, known and known.draft_gb) if size is not None),
+            (size for size in (separate, known.draft_gb if known else None) if size is not None),
             default=None,
         )
         found[model.repo] = Disk(

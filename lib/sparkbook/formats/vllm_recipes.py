@@ -216,7 +216,7 @@ def _keep(
     notes: Notes,
 ) -> None:
     read_ = {"meta", "model", "variants", "features", "opt_in_features", "hardware_overrides"}
-    plain = ({}, [], None, ["single_node_tp"])
+    plain: tuple[Any, ...] = ({}, [], None, ["single_node_tp"])
     notes.keep(
         {key: value for key, value in data.items() if key not in read_ and value not in plain}, _TOP
     )

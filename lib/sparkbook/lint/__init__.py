@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from sparkbook.errors import SparkbookError
-from sparkbook.findings import Findings
+from sparkbook.findings import Finding, Findings
 from sparkbook.formats.conversion import finding as conversion_finding
 from sparkbook.formats.lines import given, of_launch, of_text
 from sparkbook.formats.rules import CONV
@@ -135,7 +135,9 @@ def lint(
     else:
         line = of_launch(source.launch, source)
     case_ = Case(line, release)
-    kept, edits, suppressed = [], [], []
+    kept: list[Finding] = []
+    edits: list[Edit] = []
+    suppressed: list[Finding] = []
     for rule in RULES.values():
         for finding, repair in rule.repairs(case_):
             if rule.code in silent:
@@ -178,10 +180,10 @@ def repair(
 
 def difference(before: str, after: str, name: str) -> str:
     """Return what a repair changed, as a unified diff; empty where nothing did."""
-    lines = [text.splitlines(keepends=True) for text in (before, after)]
+    old, new = before.splitlines(keepends=True), after.splitlines(keepends=True)
     return "".join(
         f"{line.rstrip()}\n"
-        for line in difflib.unified_diff(*lines, f"{name} (before)", f"{name} (after)")
+        for line in difflib.unified_diff(old, new, f"{name} (before)", f"{name} (after)")
     )
 
 

@@ -44,9 +44,11 @@ class Case:
     def __init__(self, line: Line, release: str | None = None) -> None:
         self.line = line
         self.recipe = line.recipe
-        self.image, self.tag, self.digest = (
-            images.split(line.image) if line.image else (None, None, None)
-        )
+        self.image: str | None = None
+        self.tag: str | None = None
+        self.digest: str | None = None
+        if line.image:
+            self.image, self.tag, self.digest = images.split(line.image)
         self.info: ImageInfo | None = images.find(line.image) if line.image else None
         if release is None:
             self.version, self.assumed = release_of(line)

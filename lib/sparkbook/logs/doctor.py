@@ -423,11 +423,12 @@ class _Judged:
 
 def _judge(found: Found, context: Context) -> _Judged | None:
     signature = found.signature
-    changes: dict[str, Any] | None = {}
+    changes: dict[str, Any] = {}
     if signature.figures:
-        changes = _figures.FIGURES[signature.figures](found, context)
-        if changes is None:
+        computed = _figures.FIGURES[signature.figures](found, context)
+        if computed is None:
             return None
+        changes = computed
     values = {**found.groups, **{k: v for k, v in changes.items() if isinstance(v, str)}}
 
     def text(name: str) -> str:

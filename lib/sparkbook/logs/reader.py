@@ -385,7 +385,8 @@ class Reader:
                     last[prefix] = line
                 if seen is None:
                     if not self.known:
-                        bare = line[_COMPOSE.match(line).end() :] if _COMPOSE.match(line) else line
+                        compose = _COMPOSE.match(line)
+                        bare = line[compose.end() :] if compose else line
                         self.known = (
                             bool(_KNOWN.match(bare.lstrip()[:400])) or b'HTTP/1.1" ' in line
                         )

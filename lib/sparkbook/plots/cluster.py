@@ -75,7 +75,7 @@ def memory(advice: Advice) -> Chart:
     """What one node holds, for each way: weights, KV cache, and the rest of the engine's share."""
     total = advice.host_total / GIB
     share = total * advice.setup.fraction
-    bars = {}
+    bars: dict[str, list[Part]] = {}
     for way, held in advice.memory.items():
         weights, kv = held.weights.middle / GIB, max(held.kv.middle, 0.0) / GIB
         bars[way] = [

@@ -24,9 +24,9 @@ def accuracy(table: Accuracy) -> Chart:
     for number, name in enumerate(series):
         places = [index + (number - (len(series) - 1) / 2) * thick for index in range(len(rows))]
         known = [
-            (place, row.values[number])
+            (place, value)
             for place, row in zip(places, rows, strict=True)
-            if row.values[number] is not None
+            if (value := row.values[number]) is not None
         ]
         axis.barh(
             [place for place, _ in known],

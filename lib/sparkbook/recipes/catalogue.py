@@ -80,10 +80,10 @@ def load(name: str | Path) -> Recipe:
             recipe (the message names the file, the key and the allowed values).
     """
     if isinstance(name, Path) or name.endswith((".yaml", ".yml")):
-        path = Path(os.path.expanduser(name))  # noqa: PTH111 (leaves alone what it can't expand, where Path would raise)
-        if not path.is_file():
-            raise RecipeError(f"there is no recipe file {path}")
-        return _build(path)
+        file = Path(os.path.expanduser(name))  # noqa: PTH111 (leaves alone what it can't expand, where Path would raise)
+        if not file.is_file():
+            raise RecipeError(f"there is no recipe file {file}")
+        return _build(file)
     name, _, variant = name.partition("@")
     path = _path_of(name)
     if path is None or path.name.startswith("_"):

@@ -8,6 +8,7 @@ carries the id of a source listed at the end of the recipe.
 from __future__ import annotations
 
 import datetime
+from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
@@ -104,9 +105,7 @@ class Model(Strict):
         ),
     )
     context: Context = Field(default_factory=Context)
-    modalities: list[Literal["text", "image", "video", "audio"]] = Field(
-        default_factory=lambda: ["text"], min_length=1
-    )
+    modalities: list[Literal["text", "image", "video", "audio"]] = Field(["text"], min_length=1)
     licence: str | None = None
     gated: bool | None = Field(
         None, description="whether a licence has to be accepted before the download"
@@ -462,7 +461,7 @@ class Recipe(Strict):
 
     def _cited(self) -> list[tuple[str, str]]:
         """Every citation: where it stands, and the source's id."""
-        groups = {
+        groups: dict[str, Sequence[Any]] = {
             "remarks": self.remarks,
             "corrections": self.corrections,
             "request": self.request,

@@ -266,7 +266,13 @@ def _typed(parameter: notebooks.Parameter, value: Any) -> Any:
                 f"parameter {parameter.name}: its value is not of the type {parameter.type}"
             ) from None
     value = str(value) if isinstance(value, _Text) else value
-    accepted = {"int": int, "float": (int, float), "bool": bool, "str": str}.get(parameter.type)
+    types: dict[str, tuple[type, ...]] = {
+        "int": (int,),
+        "float": (int, float),
+        "bool": (bool,),
+        "str": (str,),
+    }
+    accepted = types.get(parameter.type)
     if accepted and (
         not isinstance(value, accepted) or (isinstance(value, bool) and parameter.type != "bool")
     ):

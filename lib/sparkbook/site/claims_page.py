@@ -109,7 +109,7 @@ def page() -> str:
         ' data-example="false gemma">'
     )
     table += f"<thead><tr>{top}</thead><tbody>"
-    fields = {
+    fields: dict[str, Mapping[str, str]] = {
         "verdict": {verdict: verdict.replace("-", " ") for verdict in VERDICTS},
         "document": {name: name for name in documents},
         "page": {short: place for place, short in places.items()},
