@@ -105,6 +105,11 @@ def _addresses(source: str) -> list[tuple[str, str]]:
     return [(url, named.get(url, "" if named else words)) for url in _ADDRESS.findall(source)]
 
 
+def _places() -> dict[str, str]:
+    """Return the address of every rule, signature and check."""
+    return {one.code: one.address for one in rules.every()}
+
+
 _LINKS: dict[str, Callable[[str], str]] = {
     "claims": lambda name: f'<a href="claims.html#{name}">{name}</a>',
     "checks of claims": lambda name: f'<a href="claims.html#{name}">{name}</a>',
@@ -150,6 +155,3 @@ def page(project: Project) -> str:
 
 
 @functools.cache
-def _places() -> dict[str, str]:
-    """Return the address of every rule, signature and check."""
-    return {one.code: one.address for one in rules.every()}
