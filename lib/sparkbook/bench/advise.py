@@ -115,8 +115,8 @@ def advise(
     """
     if not arms:
         raise SparkbookError(
-            "there is nothing to advise on: give the measurement of at least one K beside that"
-            " without speculation"
+            "there is nothing to advise on: give the measurement without speculation and that of"
+            " at least one K"
         )
     cases = []
     for k in sorted(arms):
@@ -266,7 +266,8 @@ def sort(reports: Sequence[Report]) -> tuple[list[Report], dict[int, list[Report
         if not told:
             raise SparkbookError(
                 f"the measurement {report.label or report.date} holds no counters of the engine, so"
-                " nobody can tell whether it speculated: measure a server whose /metrics answers"
+                " it does not show whether the engine speculated: measure a server that answers"
+                " /metrics"
             )
         k = max(len(engine.per_position) for engine in told)
         (arms.setdefault(k, []) if k else off).append(report)
@@ -378,8 +379,8 @@ def _shown(advice: Advice) -> str:
 ADV = Family(
     "ADV",
     "Advice on speculative decoding",
-    "What `sparkbook advise` says about measurements with and without speculation. The examples are"
-    " invented measurements, judged by the same function.",
+    "The advice of `sparkbook advise` on measurements with and without speculation. The examples"
+    " are invented measurements, judged by the same function.",
     describe=_shown,
 )
 

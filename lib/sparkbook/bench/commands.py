@@ -177,8 +177,8 @@ def obtain_with_vllm(
         tokenizer = endpoint.root_of_model() or endpoint.model
     if tokenizer.startswith("/") and not Path(tokenizer).is_dir():
         raise SparkbookError(
-            f"the server's model lies in {tokenizer}, which is not here: name its tokenizer with"
-            " --tokenizer"
+            f"the server's model is in {tokenizer}, which is not on this machine: name its"
+            " tokenizer with --tokenizer"
         )
     command = [str(paths.engine_python().with_name("vllm"))]
     # One request of our own first: a server that answers otherwise than a chat is told at once and

@@ -199,8 +199,8 @@ def ask(
                 ) from None
             if not answer.tokens:
                 raise SparkbookError(
-                    f"{endpoint.url} gives no log-probabilities, so a near-tie can't be told from a"
-                    " real difference"
+                    f"{endpoint.url} gives no log-probabilities, so a near-tie looks like a real"
+                    " difference"
                 )
             answers.append(answer)
             if progress:

@@ -544,7 +544,7 @@ def agreeing(
         found = [agreement(cell) for cell in report.cells]
         if not all(set(names) <= both.keys() for both in found):
             raise SparkbookError(
-                f"{endpoint.url} does not tell of itself what is compared here: {', '.join(names)}"
+                f"{endpoint.url} does not report the figures to compare: {', '.join(names)}"
             )
         apart = max(abs(both[name].apart) for both in found for name in names)
         best = min([(apart, report), *([best] if best else [])], key=lambda one: one[0])

@@ -91,7 +91,7 @@ def _whole(text: Config, *names: str) -> int:
         if isinstance(value := text.get(name), int) and not isinstance(value, bool):
             return value
     raise SparkbookError(
-        f"the config says nothing of {' or '.join(names)}, so this is not a decoder that can be"
+        f"the config does not state {' or '.join(names)}, so this is not a decoder that can be"
         " planned for"
     )
 

@@ -175,7 +175,7 @@ def _told(api: HfApi, name: str, revision: str | None) -> Iterator[None]:
     except errors.HfHubHTTPError as error:
         status = getattr(error.response, "status_code", "no status")
         hint = {
-            401: "the token is not valid: set HF_TOKEN anew",
+            401: "the token is not valid: set HF_TOKEN again",
             403: f"this token may not read it: see {where}",
             429: "too many requests: wait a minute, or send a token",
         }.get(status, "try again later")

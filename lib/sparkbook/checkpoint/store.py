@@ -256,7 +256,7 @@ def torn_stream(stream: BinaryIO) -> str | None:
         whole = 8 + length + max(ends, default=0)
     except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
         return f"its header can't be read: {type(error).__name__}"
-    return None if whole == size else f"its header speaks of {whole} bytes, the file has {size}"
+    return None if whole == size else f"its header lists {whole} bytes, the file has {size}"
 
 
 def write_cache(

@@ -129,7 +129,8 @@ def read(text: str, notes: Notes) -> tuple[Launch, dict[str, Any]]:
     reading.serve = {"model": repo, "args": args}
     if reading.entrypoint == "wrapper":
         raise SparkbookError(
-            f"{reading.image} starts a script of its own, whose words this recipe does not give"
+            f"{reading.image} starts its own script, and this recipe does not give that script's"
+            " arguments"
         )
     host_container(reading, _BY_THE_SITE, gpus="all", ipc="host")
     _keep(data, meta, model, variant, name, notes)

@@ -137,7 +137,7 @@ def lint(
     case_ = Case(line, release)
     kept: list[Finding] = []
     edits: list[Edit] = []
-    suppressed: list[Finding] = []
+    suppressed: list[tuple[str, str]] = []
     for rule in RULES.values():
         for finding, repair in rule.repairs(case_):
             if rule.code in silent:

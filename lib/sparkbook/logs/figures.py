@@ -172,8 +172,8 @@ def startup_memory(found: Found, context: Context) -> Changes:
     changes["kind"] = "restart-loop"
     changes["text"] = (
         f"{held:.1f} GiB are held although this start wants nearly everything: most likely by an"
-        " earlier start of the same engine, whose memory has not come back or whose engine core"
-        " lives on. With a restart policy, each further round makes it worse."
+        " earlier start of the same engine: its memory has not come back, or its engine core"
+        " still runs. With a restart policy, each further round makes it worse."
     )
     changes["fix"] = (
         "Stop the container (docker update --restart no), end VLLM:: processes that nvidia-smi"

@@ -147,8 +147,8 @@ def deltas(before: Metrics, after: Metrics, seconds: float) -> Deltas:
             return None
         if earlier is not None and later < earlier:
             raise SparkbookError(
-                f"{name} fell from {earlier:g} to {later:g}: the engine was started anew; scrape it"
-                " twice again"
+                f"{name} fell from {earlier:g} to {later:g}: the engine restarted; scrape it twice"
+                " again"
             )
         return later - (earlier or 0.0)
 
@@ -437,7 +437,7 @@ def short_silence(situation: Situation) -> Iterator[Hit]:
             f"No token in {change.seconds:g} s with {change.running:g} requests running: a long"
             " prompt, or the beginning of a hang.",
             evidence="generation_tokens_total unchanged",
-            fix="Scrape again after a minute, with the GPU's power beside it.",
+            fix="Scrape again after a minute, and read the GPU's power at the same time.",
         )
 
 

@@ -263,7 +263,7 @@ def _unified(specs: list[tuple[Cache, int, int]], paging: Paging) -> list[tuple[
             result.append((cache, block * (largest // page), largest))
         elif cache.kind == "mla":
             raise SparkbookError(
-                f"pages of {page} and {largest} bytes can't be made equal beside MLA: vLLM refuses"
+                f"pages of {page} and {largest} bytes can't be made equal with MLA: vLLM refuses"
                 " this pair of model and draft"
             )
         else:

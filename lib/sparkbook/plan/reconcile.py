@@ -124,8 +124,8 @@ def reconcile(plan: MemoryPlan, story: Story) -> Reconciliation:
     """
     if story.weights_gib is None and story.kv_gib is None and story.kv_tokens is None:
         raise SparkbookError(
-            "the log says nothing of weights or KV cache: give the log of a start that came as far"
-            " as 'Available KV cache'"
+            "the log does not report weights or KV cache: give the log of a start that reached"
+            " 'Available KV cache'"
         )
     gib = 1 / GIB
     predicted_weights = (plan.weights + plan.draft) * gib

@@ -92,7 +92,7 @@ def roofline(reports: Mapping[str, Report], spark_gb_s: float) -> Chart:
     )
     return Chart(
         figure,
-        f"Rooflines of {' and '.join(reports)}: the products of 1 to 8 tokens lie on or below the"
+        f"Rooflines of {' and '.join(reports)}: the products of 1 to 8 tokens are on or below the"
         f" slope of memory, far from the flat roof of compute; it lies {slopes} as high as a"
         " Spark's",
     )

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from sparkbook.bench.advise import Advice
 from sparkbook.errors import SparkbookError
@@ -157,9 +158,9 @@ def published_steps(speeds: Sequence[Speed], title: str) -> Chart:
     axis.margins(x=0.1)
     axis.set_xlabel("milliseconds")
     axis.set_title(title)
-    bars = axis.containers
+    bars: list[Any] = list(axis.containers)
     figure.legend(
-        [bars[0], bars[1]],
+        bars[:2],
         ["TPOT", "TPOT × tokens a step = time of a step"],
         loc="outside lower center",
         ncols=2,

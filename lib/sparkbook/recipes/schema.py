@@ -62,7 +62,7 @@ class Quantization(Strict):
 
     format: Literal["nvfp4", "mxfp4", "fp8", "bf16", "awq", "gptq", "fp32", "unknown"]
     producer: Literal["modelopt", "compressed-tensors", "openai", "none", "vllm"] | None = Field(
-        None, description="whose checkpoint format it is; `vllm`: quantized while loading"
+        None, description="producer of the checkpoint format; `vllm`: quantized while loading"
     )
     note: str | None = None
 
@@ -413,7 +413,7 @@ class Recipe(Strict):
     topology: Topology = Field(default_factory=Topology)
     variants: dict[Literal["as-published", "lint-clean"], dict[str, Any] | None] = Field(
         default_factory=dict,
-        description="what differs in each variant, merged as `extends` merges; null: there is none",
+        description="what differs in each variant, merged like `extends`; null: no such variant",
     )
     foreign: dict[str, dict[str, Any]] = Field(
         default_factory=dict,

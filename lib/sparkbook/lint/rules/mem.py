@@ -121,7 +121,7 @@ def context(case: Case) -> Iterator[Hit]:
     "no-limit-of-sequences",
     "warning",
     source=(
-        "vLLM 0.32.0, get_batch_defaults: NVML does not tell the memory of GB10, so it gets the"
+        "vLLM 0.32.0, get_batch_defaults: NVML does not report the memory of GB10, so it gets the"
         " defaults of a small GPU"
     ),
     fails="docker run --gpus all vllm/vllm-openai:v0.28.0 ORG/MODEL",
@@ -272,7 +272,7 @@ def large_weights(case: Case) -> Iterator[Hit]:
     weights = case.weights_gib
     if case.value("load-format") == "fastsafetensors" and weights and weights > 0.8 * TOTAL_GIB:
         yield Hit(
-            f"Fastsafetensors needs room beside {weights:.0f} GiB of weights.",
+            f"Fastsafetensors needs room in addition to {weights:.0f} GiB of weights.",
             case.shown("load-format"),
             "Use --load-format safetensors.",
         )

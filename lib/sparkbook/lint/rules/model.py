@@ -292,7 +292,7 @@ def thinks(case: Case) -> Iterator[Hit]:
         and not off
     ):
         yield Hit(
-            f"{case.family.name} thinks, and without a reasoning parser the thinking stands in the"
+            f"{case.family.name} thinks, and without a reasoning parser the thinking is part of the"
             " answer.",
             case.model,
             f"Add --reasoning-parser {case.family.reasoning[0]}.",
@@ -522,8 +522,8 @@ def draft_not_judged(case: Case) -> Iterator[Hit]:
         if not known
     )
     yield Hit(
-        f"Whether the draft {draft} belongs to the model cannot be told: the linter does not know"
-        f" {unknown}.",
+        f"The linter cannot judge whether the draft {draft} belongs to the model: it does not"
+        f" know {unknown}.",
         draft,
         "Look at the draft's card for its target; after the start, an acceptance below 5 % means"
         " that they do not belong together.",

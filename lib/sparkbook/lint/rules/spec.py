@@ -220,7 +220,7 @@ def draft_backend(case: Case) -> Iterator[Hit]:
         and (not case.family or case.family.moe)
     ):
         yield Hit(
-            f"--moe-backend {backend} holds for the draft too, whose experts are not quantized.",
+            f"--moe-backend {backend} applies to the draft too, but its experts are not quantized.",
             case.shown("moe-backend"),
             'Add "moe_backend":"triton" to the speculative config.',
         )
@@ -336,8 +336,7 @@ def assistant_kv(case: Case) -> Iterator[Hit]:
         and (case.value("kv-cache-dtype") or "").startswith("fp8")
     ):
         yield Hit(
-            "A separate MTP draft beside an fp8 KV cache has been seen with an acceptance near"
-            " zero.",
+            "A separate MTP draft with an fp8 KV cache has shown an acceptance near zero.",
             case.shown("kv-cache-dtype"),
             "Look at the acceptance after 200 drafts; if it is below 5 %, leave the KV cache in"
             " 16 bit.",
