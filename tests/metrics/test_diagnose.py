@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 from sparkbook.errors import SparkbookError
 from sparkbook.metrics import Metrics
-from sparkbook.metrics.diagnose import Telemetry, deltas, diagnose_metrics
+from sparkbook.metrics.deltas import deltas
+from sparkbook.metrics.diagnose import Telemetry, diagnose_metrics
 
 DATA = Path(__file__).parents[1] / "data" / "metrics"
 

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sparkbook.bench import exchange, gate, load, result_tables
+from sparkbook.bench import exchange, gate, load, result_tables, vllm_bench
 from sparkbook.bench.results import Report
 from sparkbook.errors import SparkbookError
 from sparkbook.findings import Findings
@@ -191,7 +191,7 @@ def obtain_with_vllm(
         # cold, and the start of vLLM itself.
         limit = 300 + 10 * latency * count * max(1.0, options["max_tokens"] / load.PROBE_TOKENS)
         try:
-            found = exchange.run_vllm_bench(
+            found = vllm_bench.run_vllm_bench(
                 endpoint,
                 command=command,
                 tokenizer=tokenizer,
@@ -458,7 +458,7 @@ def advice_of_server(
     """
     from sparkbook.bench import advise
     from sparkbook.metrics import Metrics
-    from sparkbook.metrics.diagnose import deltas
+    from sparkbook.metrics.deltas import deltas
 
     before, after = attach.scrapes(attach.server(url), seconds)
     change = deltas(before, after, seconds)

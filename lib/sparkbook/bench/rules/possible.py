@@ -434,11 +434,8 @@ def total(seen: Seen) -> Hit | None:
             f"{total:.1f} tok/s in {duration:.2f} s are not {tokens} tokens.",
             "out_tok_s x duration_s against output_tokens",
         )
-    each = [
-        speeds.high
-        for speeds in (figures.req_tok_s, figures.decode_tok_s)
-        if speeds and speeds.n == figures.completed
-    ]
+    speeds = (figures.req_tok_s, figures.decode_tok_s)
+    each = [speed.high for speed in speeds if speed and speed.n == figures.completed]
     if not each or not slots or total <= slots * max(each) * (1 + _AGREE):
         return None
     return Hit(
@@ -698,9 +695,8 @@ def unexplained(seen: Seen) -> Hit | None:
     if engine is None or engine.drafts or not _complete(seen):
         return None
     made = (seen.cell.figures.output_tokens or 0) - seen.cell.figures.completed
-    if engine.steps and made <= engine.steps * (
-        1 + _AGREE
-    ):  # merged on their way, all of them made
+    # Merged on their way, all of them made.
+    if engine.steps and made <= engine.steps * (1 + _AGREE):
         return None
     shares = [
         (r.output_tokens - r.first_tokens) / (events - 1)
