@@ -129,7 +129,7 @@ class Findings(tuple[Finding, ...]):
 
     @property
     def worst(self) -> Severity | None:
-        """The gravest severity among them; None means healthy."""
+        """The highest severity among them; None means healthy."""
         return self[0].severity if self else None
 
     @property

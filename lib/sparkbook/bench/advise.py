@@ -88,7 +88,7 @@ class Advice:
         return next((c for c in self.cases if (c.k, c.prompt_class, c.concurrency) == key), None)
 
     def findings(self) -> Findings:
-        """The advice in sentences, gravest first."""
+        """The advice in sentences, most serious first."""
         return ADV.judge(self)
 
 
@@ -108,7 +108,7 @@ def advise(
         arms: the blocks of each K.
         equality: for each K, its output against that of no speculation.
         release: vLLM release, for what it accepts; None takes it from the reports.
-        most: largest batch size a schedule has to speak of (`--max-num-seqs`).
+        most: largest batch size a schedule has to cover (`--max-num-seqs`).
 
     Raises:
         SparkbookError: nothing can be compared.
@@ -292,7 +292,7 @@ class Costs:
         verify: checking one more token in the same step. Near 0 while the weights are what a step
             reads; more with a mixture of experts, where further tokens touch further experts, and
             at high concurrency, where arithmetic becomes the limit.
-        once: what any speculating step costs beside that.
+        once: what any speculating step costs in addition.
     """
 
     draft: float = 0.05

@@ -3,7 +3,7 @@ and without it.
 
 Byte equality alone is the wrong gate. An engine that checks five tokens at once multiplies matrices
 of another shape than one that makes one token, and rounds otherwise; where two tokens are almost
-equally likely, either may win. So a first difference is looked at: within `NEAR_TIE` of
+equally likely, either may win. So a first difference is examined: within `NEAR_TIE` of
 log-probability it is a near-tie, else it is real. And the same server asked twice is the control:
 what it does to itself says nothing about the option. Sources:
 https://github.com/sgl-project/sglang/issues/34734,

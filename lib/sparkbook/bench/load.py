@@ -67,7 +67,7 @@ class Plan:
         concurrency: closed loop: so many requests at a time, all the time.
         rates: open loop instead: requests per second, at random moments (Poisson).
         requests: of each row; None: `seconds` of it, or max(4 c, 16).
-        seconds: no request of a row is begun later.
+        seconds: no request of a row is started later.
         max_tokens: length of each reply, the end of the text ignored (`ignore_eos`) where the
             server can, so that replies are alike.
         seed: chooses prompts and arrival times. salt: makes them new to a prefix cache; None draws

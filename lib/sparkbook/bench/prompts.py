@@ -3,7 +3,7 @@ its class says little.
 
 All texts are the project's own. A prompt is made from a template and a seeded choice of its parts,
 so a class has hundreds of different prompts and the same seed always gives the same ones. A salt
-stands at the very front: a prefix cache matches from the beginning, so a salted prompt is never
+is at the very front: a prefix cache matches from the beginning, so a salted prompt is never
 found in it.
 """
 

@@ -1,4 +1,4 @@
-"""The tables in which speeds are usually told, from reports: header and rows, for
+"""The tables in which speeds are usually shown, from reports: header and rows, for
 `sparkbook.util.tables.table` or a terminal.
 
 Their form is that of the published DFlash figures (https://github.com/AEON-7/vllm-dflash): by

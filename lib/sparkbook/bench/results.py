@@ -404,7 +404,7 @@ class Agreement:
 
 
 def agreement(cell: Cell) -> dict[str, Agreement]:
-    """The client's figures beside the engine's own, by name; only what both know, and nothing of a
+    """The client's figures next to the engine's own, by name; only what both know, and nothing of a
     cell in which a request failed.
 
     - `tokens`: by `usage`, against `generation_tokens`: the same number, the end-of-text token

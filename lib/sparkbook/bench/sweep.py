@@ -1,4 +1,4 @@
-"""Every K against no speculation, on an engine that is started anew for each; and the advice that
+"""Every K against no speculation, on an engine that is restarted for each; and the advice that
 follows.
 """
 

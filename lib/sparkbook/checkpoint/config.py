@@ -387,7 +387,7 @@ def _moe_params(text: Config) -> dict[TensorClass, int]:
 
 
 def _tower(vision: Any) -> int:
-    """Parameters of a vision transformer by the usual keys; 0 where there is none, or its config
+    """Parameters of a vision transformer by the usual keys; 0 without one, or its config
     says too little.
     """
     if not isinstance(vision, Mapping):

@@ -137,7 +137,7 @@ def _whole(answer: Any, what: str, most: int) -> bytes:
 
 @contextlib.contextmanager
 def _told(api: HfApi, name: str, revision: str | None) -> Iterator[None]:
-    """What goes wrong with the hub, told in words."""
+    """What goes wrong with the hub, in words."""
     from huggingface_hub import errors
 
     where = f"{api.endpoint}/{name}"

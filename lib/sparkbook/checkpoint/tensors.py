@@ -141,7 +141,7 @@ def _is_draft(name: str, layers: int | None) -> bool:
 
 
 def classify(name: str, layers: int | None = None) -> TensorClass:
-    """The class of a tensor by its name; scales are told apart by `is_scale`.
+    """The class of a tensor by its name; scales are distinguished by `is_scale`.
 
     Args:
         name: the tensor's.

@@ -79,7 +79,7 @@ _SECRET = "vllm-secrets"
 
 
 def detect(text: str, document: Any) -> bool:
-    """Tell whether one of a file's documents is a Deployment."""
+    """Return whether one of a file's documents is a Deployment."""
     documents = document if isinstance(document, list) else [document]
     return any(
         isinstance(document, dict) and document.get("kind") == "Deployment" and "spec" in document

@@ -62,7 +62,7 @@ _BY_THE_SITE = "recipes.vllm.ai's docker line"
 
 
 def detect(text: str, document: Any) -> bool:
-    """Tell whether a document is a model's YAML."""
+    """Return whether a document is a model's YAML."""
     return (
         isinstance(document, dict)
         and isinstance(document.get("model"), dict)

@@ -42,7 +42,7 @@ class Report:
         findings: errors first.
         release: the vLLM release judged against.
         assumed: why that release was assumed; None where it is known.
-        suppressed: rule and reason of each finding that the input asks to be silent about.
+        suppressed: rule and reason of each finding that the input asks to ignore.
         text: the input's text; empty for a recipe.
         edits: the mechanical repairs of the findings that have one, in the text's order.
     """
@@ -85,7 +85,7 @@ class Report:
 
 
 def suppressions(text: str) -> dict[str, str]:
-    """Return rules that a text asks to be silent about, each with its reason: `# lint: ignore
+    """Return rules that a text asks to ignore, each with its reason: `# lint: ignore
     RUN103 the recipe has run for a month`.
 
     Raises:

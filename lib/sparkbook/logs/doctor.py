@@ -101,7 +101,7 @@ class Diagnosis:
         verdict: `healthy`, `fault` (known), `unknown fault`, `starting` (nothing wrong so far, not
             up yet), `empty`.
         findings: everything found, the primary fault first; noise is among them, explained.
-        primary: the fault to deal with; None where there is none.
+        primary: the fault to deal with; None without one.
         consequences: lines that other processes said because of it.
         story: what the start did and resolved.
         lines: how many lines were read.
@@ -542,7 +542,7 @@ def _last_lines(last: dict[bytes, bytes]) -> dict[str, str]:
 def diagnose(
     source: str | bytes | Path | BinaryIO | Iterable[bytes | str], facts: Facts | None = None
 ) -> Diagnosis:
-    """Say what a log tells.
+    """Return what a log shows.
 
     Args:
         source: the log itself (`str`, `bytes`), a `Path`, a binary file, or lines.

@@ -5,7 +5,7 @@ bars that rewrite one line; tracebacks over eighty lines; NCCL, FlashInfer, Tens
 around them the container engine, systemd and the kernel. `events` yields what belongs together as
 one `Event`, whatever the release (0.11 to 0.33) wrapped around it.
 
-Most lines of a long log say nothing new. A line is looked at closely only if it holds one of the
+Most lines of a long log say nothing new. A line is examined closely only if it holds one of the
 words that somebody waits for; of lines that are alike but for their digits, only the first is even
 split into words. That is what makes 200 MB a matter of seconds.
 """

@@ -180,7 +180,7 @@ def _number(text: str) -> float:
 
 
 def _first(pattern: str, text: str, convert: Callable[[str], Any] = _number) -> Any:
-    """The first group that took part, converted; None where there is none or it is no number."""
+    """The first group that took part, converted; None without one or it is no number."""
     if match := re.search(pattern, text, re.IGNORECASE):
         value = next((group for group in match.groups() if group is not None), None)
         try:

@@ -27,7 +27,7 @@ class Deltas:
         queue_s: mean seconds that requests waited before they ran.
         steps: steps after the first token, summed over requests (observations of
             `inter_token_latency_seconds`): the engine counts them where it makes them, so events
-            that it merges later are told apart here.
+            that it merges later are distinguished here.
         first_tokens: requests that got their first token. ttft_s: mean seconds until then, from
             when the request was parsed.
         decode_s: seconds from first to last token, summed over the requests that ended.
@@ -77,7 +77,7 @@ def deltas(before: Metrics, after: Metrics, seconds: float) -> Deltas:
     """Work out what changed.
 
     Raises:
-        SparkbookError: seconds is not positive, or a counter fell, so the engine was started anew
+        SparkbookError: seconds is not positive, or a counter fell, so the engine restarted
             between the scrapes.
     """
     if not seconds > 0:

@@ -79,7 +79,7 @@ def diagnose_metrics(
         before, after: the scrapes.
         seconds: between them.
         telemetry: the GPU's in the same period, where it is known.
-        queries: metric names that somebody asked for in vain, as in a dashboard.
+        queries: metric names that somebody asked for without an answer, as in a dashboard.
         release: the engine's vLLM release, for the life of these names; left out, the newest known.
 
     Returns:
@@ -100,7 +100,7 @@ class Situation:
     Attributes:
         change: what changed between the scrapes.
         gpu: its telemetry in the same period.
-        queries: metric names that somebody asked for in vain.
+        queries: metric names that somebody asked for without an answer.
         served: names of the later scrape, without the prefix and `_total`.
         release: the engine's release, where it is known.
     """

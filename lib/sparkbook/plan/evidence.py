@@ -1,7 +1,7 @@
 """Published decode speeds beside what `sparkbook.plan.decode` estimates for them: calibration, test
 and the book's table.
 
-The figures, the shapes of their models and the rule that divides them stand in `measured.yaml`,
+The figures, the shapes of their models and the rule that divides them are in `measured.yaml`,
 each with its source.
 """
 
@@ -421,7 +421,7 @@ def _drafting(shape: Shape, draft: Speculation | None) -> Drafting | None:
 
 @dataclass(frozen=True)
 class Outcome:
-    """A published figure beside its estimate."""
+    """A published figure next to its estimate."""
 
     row: Row
     group: Group

@@ -1,4 +1,4 @@
-"""After the start: what the engine's log says beside what the plan said, why they differ, and what
+"""After the start: what the engine's log says next to what the plan said, why they differ, and what
 this machine's next plans take over.
 
     working memory = total * fraction - weights - KV cache - CUDA graphs
@@ -116,7 +116,7 @@ class Reconciliation:
 
 
 def reconcile(plan: MemoryPlan, story: Story) -> Reconciliation:
-    """Compares a plan with what a log told.
+    """Compares a plan with a log.
 
     Raises:
         SparkbookError: the log holds none of the figures: it is no engine's log, or the start did

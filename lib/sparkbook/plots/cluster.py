@@ -23,7 +23,7 @@ BLUE, ORANGE, GREEN, PURPLE, GREY, RED = COLOURS
 
 @book_style()
 def topology(seen: Seen) -> Chart:
-    """Two nodes, the fast link between them and the office network beside it, with the names that
+    """Two nodes, the fast link between them and the office network, with the names that
     each node has for them.
     """
     figure, axis = style.axes(3.0)
@@ -180,7 +180,7 @@ def _gain(advice: Advice, requests: int, us: float) -> float:
 
 @book_style()
 def gains(compared: Sequence[Compared]) -> Chart:
-    """Published gains of two Sparks over one beside the estimates, a panel for each model."""
+    """Published gains of two Sparks over one next to the estimates, a panel for each model."""
     models = list(dict.fromkeys(one.published.model for one in compared))
     figure, panels = style.panels(2.9, 1, len(models), sharey=True)
     summary = []

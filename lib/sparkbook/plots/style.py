@@ -7,7 +7,7 @@ page.
         ...
         return Chart(figure, "Bar chart: ...")
 
-How a figure looks stands in `book.mplstyle` and nowhere else; a function that draws gives colours
+How a figure looks is in `book.mplstyle` and nowhere else; a function that draws gives colours
 of `COLOURS` and leaves the rest to it.
 """
 

@@ -1,4 +1,4 @@
-"""Reading recipes: from the catalogue beside this file, or from a file of the user's own.
+"""Reading recipes: from the catalogue next to this file, or from a file of the user's own.
 
 A recipe may say `extends: ID` and then only what differs: mappings merge key by key, anything else
 replaces, and null takes a key out. Its `variants` say in the same way what differs in the line as

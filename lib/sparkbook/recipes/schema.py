@@ -311,7 +311,7 @@ class Speed(Strict):
     @property
     def on_spark(self) -> bool:
         """Whether it was measured on a Spark. Other machines' figures are shown with their machine,
-        never beside a Spark's.
+        never next to a Spark's.
         """
         return "spark" in self.machine.lower()
 

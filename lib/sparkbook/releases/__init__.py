@@ -1,7 +1,7 @@
 """What each vLLM release accepts: options, environment variables, parsers, architectures, backends,
 metrics and routes.
 
-The facts stand in `table.json`, which `tools/build_releases.py` reads out of vLLM's own releases.
+The facts are in `table.json`, which `tools/build_releases.py` reads out of vLLM's own releases.
 It is loaded when it is first asked.
 
     >>> from sparkbook import releases

@@ -397,7 +397,7 @@ class OnRay:
 
 
 def _need_listener(address: str) -> None:
-    """Ray tries for minutes to reach a head that is not there; so it is looked for first.
+    """Ray tries for minutes to reach a head that is not there; so it is searched for first.
 
     Raises:
         SparkbookError: nothing listens there.

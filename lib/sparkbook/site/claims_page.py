@@ -40,7 +40,7 @@ def on_site(text: str, up: str = "../", seen: set[str] | None = None) -> str:
 
 
 def uses(place: str, up: str = "../") -> str:
-    """Return the claims that a page uses as a folded list for its end; empty if there are none."""
+    """Return the claims that a page uses as a folded list for its end; empty without any."""
     found = used_by(place)
     if not found:
         return ""

@@ -300,7 +300,7 @@ def acceptance(seen: Seen) -> Hit | None:
     passes=lambda: seen(),
 )
 def no_metrics(seen: Seen) -> Hit | None:
-    """Without the engine's counters nobody knows whether it was alone or cached."""
+    """Without the engine's counters it is unknown whether it was alone or cached."""
     if seen.cell.engine is not None or seen.restarted:
         return None
     return Hit(

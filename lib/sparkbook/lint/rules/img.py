@@ -83,7 +83,7 @@ def no_digest(case: Case) -> Iterator[Hit]:
 )
 def wrong_processor(case: Case) -> Iterator[Hit]:
     """A Spark has an Arm processor. An image for amd64 only ends with "exec format error", and with
-    a restart policy does so for ever.
+    a restart policy does so forever.
     """
     platform = case.line.option("platform")
     only = case.info.platforms if case.info and case.info.platforms else None

@@ -187,7 +187,7 @@ def graph_sizes(case: Case) -> Iterator[Hit]:
 )
 def large_shm(case: Case) -> Iterator[Hit]:
     """/dev/shm comes out of the same pool as everything else. vLLM needs a few GiB of it; a
-    reservation of 64 GB beside a large model has been suspected in hard power-offs (not proven).
+    reservation of 64 GB with a large model has been suspected in hard power-offs (not proven).
     """
     size = case.line.option("shm-size")
     try:
@@ -266,7 +266,7 @@ def greedy(case: Case) -> Iterator[Hit]:
     passes="vllm serve openai/gpt-oss-20b --load-format safetensors",
 )
 def large_weights(case: Case) -> Iterator[Hit]:
-    """fastsafetensors keeps buffers beside the final tensors. Where the weights take more than 0.8
+    """fastsafetensors keeps buffers in addition to the final tensors. Where the weights take more than 0.8
     of the memory, loading runs out of it.
     """
     weights = case.weights_gib

@@ -31,7 +31,7 @@ PARSERS = "vLLM's registries of parsers, read out of each release"
 def architecture(case: Case) -> Iterator[Hit]:
     """The release does not have the model's architecture: the start ends with "model type … not
     recognized" or "architectures … are not supported". The architecture is the recipe's, or that of
-    the family which the name tells.
+    the family which the name shows.
     """
     name = case.recipe.model.architecture if case.recipe else None
     name = name or (case.family.architecture if case.family else None)
@@ -83,7 +83,7 @@ def tool_parser(case: Case) -> Iterator[Hit]:
 )
 def reasoning_parser(case: Case) -> Iterator[Hit]:
     """A reasoning parser that this release does not have. Some, such as `nano_v3` and `super_v3`,
-    were never built in: they come as a plug-in file beside the checkpoint, and need
+    were never built in: they come as a plug-in file next to the checkpoint, and need
         `--reasoning-parser-plugin`.
     """
     name = case.value("reasoning-parser")
@@ -259,7 +259,7 @@ def qwen3_xml(case: Case) -> Iterator[Hit]:
 )
 def other_reasoning_parser(case: Case) -> Iterator[Hit]:
     """A reasoning parser of another family. The reply comes back empty with finish reason `length`,
-    or the thinking stands in the answer.
+    or the thinking is part of the answer.
     """
     name, family = case.value("reasoning-parser"), case.family
     if name and family and family.reasoning and name not in family.reasoning:
@@ -280,7 +280,7 @@ def other_reasoning_parser(case: Case) -> Iterator[Hit]:
     passes="vllm serve Qwen/Qwen3.5-35B-A3B --reasoning-parser qwen3",
 )
 def thinks(case: Case) -> Iterator[Hit]:
-    """The model thinks before it answers, and without `--reasoning-parser` the thinking stands in
+    """The model thinks before it answers, and without `--reasoning-parser` the thinking is part of
     the answer's content.
     """
     off = (case.json("default-chat-template-kwargs") or {}).get("enable_thinking") is False

@@ -89,7 +89,7 @@ def shared_memory(case: Case) -> Iterator[Hit]:
     passes=D + "--restart on-failure:3 vllm/vllm-openai:v0.28.0 ORG/MODEL",
 )
 def restart(case: Case) -> Iterator[Hit]:
-    """A start that fails, with `--restart unless-stopped` or `always`, fails for ever. On a Spark
+    """A start that fails, with `--restart unless-stopped` or `always`, fails forever. On a Spark
     each crash leaves some memory
     unreclaimed: 35 restarts made a host unreachable until its power was cut. Three attempts are
         enough until the recipe has proven

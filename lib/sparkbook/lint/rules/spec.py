@@ -206,7 +206,7 @@ def fp8_kv(case: Case) -> Iterator[Hit]:
     """--speculative-config '{"method":"mtp","num_speculative_tokens":3,"moe_backend":"triton"}'""",
 )
 def draft_backend(case: Case) -> Iterator[Hit]:
-    """`--moe-backend` holds for the draft too. An MTP head in BF16 beside NVFP4 weights has no
+    """`--moe-backend` holds for the draft too. An MTP head in BF16 with NVFP4 weights has no
     experts that Marlin or CUTLASS can run: "moe_backend='marlin' is not supported for unquantized
         MoE". Give the draft its own in the speculative config.
     """
