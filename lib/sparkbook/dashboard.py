@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from sparkbook.errors import SparkbookError
 from sparkbook.metrics import MINUTE, Histogram, Metrics
-from sparkbook.metrics.diagnose import deltas
+from sparkbook.metrics.deltas import deltas
 from sparkbook.serve.endpoint import Endpoint
 
 if TYPE_CHECKING:
@@ -167,7 +167,7 @@ def look(before: Metrics, after: Metrics, seconds: float, t_s: float) -> Look:
     """Two scrapes as one look.
 
     Raises:
-        SparkbookError: the engine was started anew between them.
+        SparkbookError: the engine restarted between them.
     """
     change = deltas(before, after, seconds)
 
@@ -199,7 +199,7 @@ def watch(
     """Looks, one every `interval_s` seconds, until `stop` is set.
 
     Raises:
-        SparkbookError: nothing answers, or the engine was started anew.
+        SparkbookError: nothing answers, or the engine restarted.
     """
     stop = stop or threading.Event()
     begin = last = time.monotonic()

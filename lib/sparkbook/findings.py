@@ -121,7 +121,7 @@ class Finding:
 
 
 class Findings(tuple[Finding, ...]):
-    """Findings in the order in which they should be read: errors first, the primary one at the top."""
+    """Findings in reading order: errors first, the primary one at the top."""
 
     def __new__(cls, findings: Iterable[Finding] = ()) -> Findings:
         # sorted() is stable: within a severity the judge's own order, primary first, is kept.
@@ -129,7 +129,7 @@ class Findings(tuple[Finding, ...]):
 
     @property
     def worst(self) -> Severity | None:
-        """The gravest severity among them; None means healthy."""
+        """The highest severity among them; None means healthy."""
         return self[0].severity if self else None
 
     @property

@@ -121,7 +121,7 @@ class Alternative(BaseModel):
     Attributes:
         kind: the other problem's name in the taxonomy.
         message: the other cause, as a sentence.
-        fix: the check that tells it apart.
+        fix: the check that distinguishes it.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -146,7 +146,7 @@ class Rule(BaseModel):
         since, until: first and last vLLM release that the rule applies to.
         title, fix: message and advice of its findings, where they are always the same; `{name}`
             stands for a figure.
-        alternatives: other likely causes, each with the check that tells it apart.
+        alternatives: other likely causes, each with the check that distinguishes it.
         pattern: regular expressions; the rule applies to a text that contains one of them. Named
             groups are figures.
         judge: the function of a rule that is written in code: it yields hits, or returns one or
@@ -223,7 +223,7 @@ class Rule(BaseModel):
 
         Args:
             what: a hit, or the message; None: the rule's title.
-            evidence, fix: beside a message.
+            evidence, fix: shown with a message.
             figures: values of the names in the rule's title and fix.
         """
         hit = what if isinstance(what, Hit) else Hit(what, evidence, fix)
@@ -394,8 +394,8 @@ def plain(template: str) -> str:
 
 
 def sentence(text: str) -> str:
-    """Return a text with a capital at its start, unless that is a name such as vLLM, and a full stop
-    at its end.
+    """Return a text with a capital at its start, unless that is a name such as vLLM, and a full
+    stop at its end.
     """
     first = text[:1].upper() if _WORD.match(text) else text[:1]
     return first + text[1:] + ("" if text.endswith((".", "?", "!", ":")) else ".")

@@ -275,7 +275,7 @@ def test_an_engine_that_tells_no_times_cannot_be_compared_with(truth):
     assert (
         load.agreeing(truth, plan, ("tokens",), interval_s=0.02).cells[0].figures.output_tokens == 4
     )
-    with pytest.raises(SparkbookError, match="does not tell of itself"):
+    with pytest.raises(SparkbookError, match="does not report the figures"):
         load.agreeing(truth, plan, ("tpot_s",), interval_s=0.02)
 
 

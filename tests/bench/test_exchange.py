@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 from sparkbook import bench
-from sparkbook.bench import exchange, result_tables
+from sparkbook.bench import exchange, result_tables, vllm_bench
 from sparkbook.bench.results import Cell, Engine, Report, Request, WarmUp, figures
 from sparkbook.errors import SparkbookError
 from sparkbook.plots import measurements as plots
@@ -354,13 +354,13 @@ def test_vllm_bench_is_run_and_its_result_imported(tmp_path):
     script.chmod(0o755)
     endpoint = Endpoint("http://127.0.0.1:1", "tiny", "key")
     assert (
-        exchange.run_vllm_bench(endpoint, command=[str(script)], tokenizer="ok")
+        vllm_bench.run_vllm_bench(endpoint, command=[str(script)], tokenizer="ok")
         .cells[0]
         .figures.completed
         == 16
     )
     with pytest.raises(SparkbookError, match="no tokenizer"):
-        exchange.run_vllm_bench(endpoint, command=[str(script)], tokenizer="bad")
+        vllm_bench.run_vllm_bench(endpoint, command=[str(script)], tokenizer="bad")
 
 
 def test_tables_have_the_published_form():

@@ -158,8 +158,8 @@ def test_a_header_tells_where_its_file_ends(tmp_path):
     whole = len(header).to_bytes(8, "little") + header + b"1234"
     for contents, word in (
         (whole, None),
-        (whole[:-1], "speaks of"),
-        (whole + b"5", "speaks of"),
+        (whole[:-1], "header lists"),
+        (whole + b"5", "header lists"),
         (b"short", "long"),
         (b"", "long"),
         ((2).to_bytes(8, "little") + b"[]", "can't be read"),

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 from sparkbook.errors import SparkbookError
 from sparkbook.metrics import Metrics
-from sparkbook.metrics.diagnose import Telemetry, deltas, diagnose_metrics
+from sparkbook.metrics.deltas import deltas
+from sparkbook.metrics.diagnose import Telemetry, diagnose_metrics
 
 DATA = Path(__file__).parents[1] / "data" / "metrics"
 
@@ -66,7 +67,7 @@ def test_the_case():
         and "invalid" in findings[0].fix
     )
     assert "acceptance 59.0%, 2.77 tokens a step, by position 0.85 / 0.59 / 0.33" in text
-    assert "measure 2 against 3" in text
+    assert "Measure 2 against 3" in text
     assert "41% full" in text
     assert any(f.kind == "metrics-renamed" and "kv_cache_usage_perc" in f.fix for f in findings)
     for never in ("deadlock", "leak", "63.8", "56.9"):
@@ -132,7 +133,7 @@ def test_a_recorded_engine():
 
 
 def test_what_cannot_be_judged():
-    with pytest.raises(SparkbookError, match="started anew"):
+    with pytest.raises(SparkbookError, match="restarted"):
         deltas(AFTER, BEFORE, 60)
     with pytest.raises(SparkbookError, match="more than 0"):
         deltas(BEFORE, AFTER, 0)

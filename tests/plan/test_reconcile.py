@@ -137,5 +137,5 @@ def test_differences_are_told_apart():
 
 
 def test_a_log_without_figures_is_refused():
-    with pytest.raises(SparkbookError, match="says nothing of weights"):
+    with pytest.raises(SparkbookError, match="does not report weights"):
         reconcile(plan.plan(moe(), H100), story("INFO hello\n"))

@@ -2,7 +2,8 @@
 gate that rejects.
 
 >>> from sparkbook import bench
->>> report = bench.measure(endpoint, bench.Plan(classes=["code"], concurrency=[1, 4]))   # doctest: +SKIP
+>>> plan = bench.Plan(classes=["code"], concurrency=[1, 4])
+>>> report = bench.measure(endpoint, plan)   # doctest: +SKIP
 >>> report.verdict   # doctest: +SKIP
 'valid'
 """

@@ -17,6 +17,7 @@ import sys
 import threading
 import time
 import urllib.request
+from collections.abc import Callable
 from pathlib import Path
 
 FIELDS = (
@@ -68,15 +69,11 @@ def gpu(latest: dict[int, list[str]]) -> dict[str, object]:
         return {}
     columns = list(zip(*(latest[index] for index in sorted(latest)), strict=True))
     values = [[v for text in column if (v := number(text)) is not None] for column in columns[:-1]]
-    pick = (min, max, sum, max, max)
+    names = ("clock_mhz", "clock_max_mhz", "power_w", "temperature_c", "gpu_busy")
+    pick: tuple[Callable[[list[float]], float], ...] = (min, max, sum, max, max)
     found = {
-        name: choose(v) if v else None
-        for name, choose, v in zip(
-            ("clock_mhz", "clock_max_mhz", "power_w", "temperature_c", "gpu_busy"),
-            pick,
-            values,
-            strict=True,
-        )
+        name: choose(column) if column else None
+        for name, choose, column in zip(names, pick, values, strict=True)
     }
     found["gpu_busy"] = found["gpu_busy"] / 100 if found["gpu_busy"] is not None else None
     bits = 0

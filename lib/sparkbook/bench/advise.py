@@ -88,7 +88,7 @@ class Advice:
         return next((c for c in self.cases if (c.k, c.prompt_class, c.concurrency) == key), None)
 
     def findings(self) -> Findings:
-        """The advice in sentences, gravest first."""
+        """The advice in sentences, most serious first."""
         return ADV.judge(self)
 
 
@@ -108,15 +108,15 @@ def advise(
         arms: the blocks of each K.
         equality: for each K, its output against that of no speculation.
         release: vLLM release, for what it accepts; None takes it from the reports.
-        most: largest batch size a schedule has to speak of (`--max-num-seqs`).
+        most: largest batch size a schedule has to cover (`--max-num-seqs`).
 
     Raises:
         SparkbookError: nothing can be compared.
     """
     if not arms:
         raise SparkbookError(
-            "there is nothing to advise on: give the measurement of at least one K beside that"
-            " without speculation"
+            "there is nothing to advise on: give the measurement without speculation and that of"
+            " at least one K"
         )
     cases = []
     for k in sorted(arms):
@@ -266,7 +266,8 @@ def sort(reports: Sequence[Report]) -> tuple[list[Report], dict[int, list[Report
         if not told:
             raise SparkbookError(
                 f"the measurement {report.label or report.date} holds no counters of the engine, so"
-                " nobody can tell whether it speculated: measure a server whose /metrics answers"
+                " it does not show whether the engine speculated: measure a server that answers"
+                " /metrics"
             )
         k = max(len(engine.per_position) for engine in told)
         (arms.setdefault(k, []) if k else off).append(report)
@@ -291,7 +292,7 @@ class Costs:
         verify: checking one more token in the same step. Near 0 while the weights are what a step
             reads; more with a mixture of experts, where further tokens touch further experts, and
             at high concurrency, where arithmetic becomes the limit.
-        once: what any speculating step costs beside that.
+        once: what any speculating step costs in addition.
     """
 
     draft: float = 0.05
@@ -378,8 +379,8 @@ def _shown(advice: Advice) -> str:
 ADV = Family(
     "ADV",
     "Advice on speculative decoding",
-    "What `sparkbook advise` says about measurements with and without speculation. The examples are"
-    " invented measurements, judged by the same function.",
+    "The advice of `sparkbook advise` on measurements with and without speculation. The examples"
+    " are invented measurements, judged by the same function.",
     describe=_shown,
 )
 

@@ -294,14 +294,9 @@ def record(reply: Reply, keep_text: bool = True) -> dict[str, Any]:
         "scheduled": reply.scheduled,
         "status": reply.status,
         "error": reply.error,
-        "ttfr": None,
-        "ttft": None,
-        "ttfo": None,
-        "end": None,
+        **dict.fromkeys(("ttfr", "ttft", "ttfo", "end")),
         "stamps": [],
-        "tokens": None,
-        "usage": None,
-        "finish": None,
+        **dict.fromkeys(("tokens", "usage", "finish")),
         "text": "",
         "text_bytes": 0,
         "events": 0,
@@ -317,10 +312,8 @@ def record(reply: Reply, keep_text: bool = True) -> dict[str, Any]:
         result["error"] = (
             result["error"] or f"the reply is no streamed chat: {type(error).__name__}"
         )
-    result["text"], result["finish"] = (
-        sound(result["text"]),
-        result["finish"] and sound(result["finish"]),
-    )
+    result["text"] = sound(result["text"])
+    result["finish"] = result["finish"] and sound(result["finish"])
     result["error"] = result["error"] and _line(result["error"])
     return result
 
@@ -390,10 +383,8 @@ def _read_steps(reply: Reply, result: dict[str, Any], keep_text: bool) -> None:
         # In such a stream an event without ids is no step: the rest of what an earlier one held, or
         # a parser's last word.
         steps = [(stamp, count) for stamp, count in zip(stamps, tokens, strict=True) if count]
-        result["stamps"], result["tokens"] = (
-            [stamp for stamp, _ in steps],
-            [count for _, count in steps],
-        )
+        result["stamps"] = [stamp for stamp, _ in steps]
+        result["tokens"] = [count for _, count in steps]
     else:
         result["stamps"] = stamps
     result["events"] = seen
@@ -456,10 +447,11 @@ async def run(
             `parse_cpu_s` afterwards, `reads`, `lag_p99_s` (how late the loop was), `clock_apart_s`
             (by how much the time of day went further than the clock), `interrupted`.
     """
-    loop = asyncio.get_running_loop()
-    context = ssl.create_default_context() if job.get("tls") else None
-    timeout = float(job.get("timeout_s") or 300)
-    whole = float(job.get("whole_s") or 4 * timeout)
+    return await _Run(job, finished).result()
+
+
+def _requests(job: dict[str, Any]) -> list[bytes]:
+    """Return the job's requests, each whole: head and body."""
     lines = [
         f"POST {job['path']} HTTP/1.1",
         f"Host: {job['host']}:{job['port']}",
@@ -467,148 +459,176 @@ async def run(
     ]
     lines += [f"{name}: {value}" for name, value in job.get("headers", {}).items()]
     prefix = "\r\n".join([*lines, "Content-Length: "]).encode()
-    requests = [
-        prefix + str(len(body)).encode() + b"\r\n\r\n" + body
-        for body in (text.encode() for text in job["bodies"])
-    ]
-    replies: list[Reply] = []
-    active: dict[Connection, Reply] = {}
-    opened_ever: list[Connection] = []
-    stop = asyncio.Event()
-    failures, enough = [0], max(8, 2 * job["slots"])
-    if job.get("stoppable"):
-        loop.add_signal_handler(signal.SIGUSR1, stop.set)
+    bodies = [text.encode() for text in job["bodies"]]
+    return [prefix + str(len(body)).encode() + b"\r\n\r\n" + body for body in bodies]
 
-    async def connect() -> Connection:
+
+class _Run:
+    """One job under way. Made inside a running event loop."""
+
+    def __init__(self, job: dict[str, Any], finished: Callable[[int], None]):
+        self.job, self.finished = job, finished
+        self.context = ssl.create_default_context() if job.get("tls") else None
+        self.timeout = float(job.get("timeout_s") or 300)
+        self.whole = float(job.get("whole_s") or 4 * self.timeout)
+        self.requests = _requests(job)
+        self.following = iter(range(len(self.requests)))
+        self.replies: list[Reply] = []
+        self.active: dict[Connection, Reply] = {}
+        self.opened_ever: list[Connection] = []
+        self.lags: list[float] = []
+        self.stop = asyncio.Event()
+        self.failures, self.enough = 0, max(8, 2 * job["slots"])
+        self.begin = 0.0
+        self.until: float | None = None
+        if job.get("stoppable"):
+            asyncio.get_running_loop().add_signal_handler(signal.SIGUSR1, self.stop.set)
+
+    async def connect(self) -> Connection:
+        """Open a connection to the server; 30 seconds at most."""
+        host = self.job["host"]
         _, connection = await asyncio.wait_for(
-            loop.create_connection(
+            asyncio.get_running_loop().create_connection(
                 Connection,
-                job["host"],
-                job["port"],
-                ssl=context,
-                server_hostname=job["host"] if context else None,
+                host,
+                self.job["port"],
+                ssl=self.context,
+                server_hostname=host if self.context else None,
             ),
             30,
         )
-        opened_ever.append(connection)
+        self.opened_ever.append(connection)
         return connection
 
     async def ask(
-        connection: Connection, index: int, slot: int, scheduled: float | None = None
+        self, connection: Connection, index: int, slot: int, scheduled: float | None = None
     ) -> Connection:
+        """Send a request and wait for its reply. Return the connection to use next."""
         reply = Reply(index, slot, scheduled)
         for last in (False, True):
             if not connection.usable:
                 try:
-                    connection = await connect()
+                    connection = await self.connect()
                 except (OSError, TimeoutError) as error:
-                    reply.begin, reply.error = (
-                        clock(),
-                        f"no connection: {error or type(error).__name__}",
-                    )
+                    reply.begin = clock()
+                    reply.error = f"no connection: {error or type(error).__name__}"
                     break
-            active[connection] = reply
-            await connection.send(requests[index], reply)
-            active.pop(connection, None)
+            self.active[connection] = reply
+            await connection.send(self.requests[index], reply)
+            self.active.pop(connection, None)
             # A server may close an idle connection in the moment in which it is used again: that is
             # no failure of the request.
             if last or reply.reads or not (reply.error or "").startswith(_BROKE):
                 break
             reply.error = None
-        if not (stop.is_set() and reply.error):
-            replies.append(reply)
+        if not (self.stop.is_set() and reply.error):
+            self.replies.append(reply)
             failed = reply.error is not None or reply.status != 200
-            failures[0] = failures[0] + 1 if failed else 0
-            finished(len(replies))
+            self.failures = self.failures + 1 if failed else 0
+            self.finished(len(self.replies))
         return connection
 
-    pool = await asyncio.gather(*(connect() for _ in range(job["slots"])))
-    gc.collect()
-    gc.freeze()
-    gc.disable()
-    lags: list[float] = []
-    begin_cpu, begin, begin_day = time.process_time(), clock(), time.time()
-    until = begin + job["seconds"] if job.get("seconds") else None
-    following = iter(range(len(requests)))
+    def _ends(self, at: float) -> bool:
+        """Return whether a request due at `at` (clock) is not sent any more."""
+        late = self.until is not None and at >= self.until
+        return self.stop.is_set() or self.failures >= self.enough or late
 
-    async def closed(slot: int, connection: Connection) -> None:
-        for index in following:
-            if stop.is_set() or failures[0] >= enough or (until is not None and clock() >= until):
+    async def closed(self, slot: int, connection: Connection) -> None:
+        """Send one request after the other."""
+        for index in self.following:
+            if self._ends(clock()):
                 return
-            connection = await ask(connection, index, slot)
+            connection = await self.ask(connection, index, slot)
 
-    async def opened() -> None:
+    async def opened(self, pool: list[Connection]) -> None:
+        """Send each request when it is due, however many are under way."""
         free = list(pool)
         tasks = []
+        stopped = asyncio.ensure_future(self.stop.wait())
 
         async def one(index: int, at: float) -> None:
             connection = free.pop() if free else Connection()
-            free.append(await ask(connection, index, 0, at))
+            free.append(await self.ask(connection, index, 0, at))
 
-        for index, offset in zip(following, job["arrivals_s"], strict=False):
-            at = begin + offset
-            if (wait := at - clock()) > 0:
-                await asyncio.wait([stopped], timeout=wait)
-            if stop.is_set() or failures[0] >= enough or (until is not None and at >= until):
-                break
-            tasks.append(asyncio.ensure_future(one(index, at)))
-        await asyncio.gather(*tasks)
+        try:
+            for index, offset in zip(self.following, self.job["arrivals_s"], strict=False):
+                at = self.begin + offset
+                if (wait := at - clock()) > 0:
+                    await asyncio.wait([stopped], timeout=wait)
+                if self._ends(at):
+                    break
+                tasks.append(asyncio.ensure_future(one(index, at)))
+            await asyncio.gather(*tasks)
+        finally:
+            stopped.cancel()
 
-    async def watch() -> None:
+    async def watch(self) -> None:
+        """Note how late the loop is; give up silent replies; end when the parent is gone."""
         parent = os.getppid()
+        patience = min(1, self.timeout / 2)
         last_look = clock()
         while True:
             due = clock() + _LAG_EVERY_S
             await asyncio.sleep(_LAG_EVERY_S)
             now = clock()
-            lags.append(now - due)
-            if stop.is_set():
-                for connection in list(active):
+            self.lags.append(now - due)
+            if self.stop.is_set():
+                for connection in list(self.active):
                     connection.close()
-            if now - last_look > min(1, timeout / 2):
+            if now - last_look > patience:
                 last_look = now
                 if os.getppid() != parent:
                     os._exit(1)
-                for connection, reply in list(active.items()):
-                    silent = now - (reply.reads[-1][0] if reply.reads else reply.begin)
-                    if silent > min(1, timeout / 2) and connection.complete():
-                        connection._finish()
-                    elif silent > timeout:
-                        connection.give_up(f"silent for {timeout:g} s")
-                    elif now - reply.begin > whole:
-                        connection.give_up(f"no end after {whole:g} s")
+                self._give_up(now, patience)
 
-    stopped = asyncio.ensure_future(stop.wait())
-    watcher = asyncio.ensure_future(watch())
-    try:
-        await (
-            opened()
-            if job.get("arrivals_s") is not None
-            else asyncio.gather(*(closed(n, c) for n, c in enumerate(pool)))
-        )
-    finally:
-        watcher.cancel()
-        stopped.cancel()
-    cpu, apart = time.process_time() - begin_cpu, time.time() - begin_day - (clock() - begin)
-    for connection in opened_ever:
-        connection.close()
-    await asyncio.sleep(0)
-    begin_parse = time.process_time()
-    records = [record(reply, job.get("keep_text", True)) for reply in replies]
-    lags.sort()
-    outcome = {
-        "records": records,
-        "begin": begin,
-        "cpu_s": round(cpu, 6),
-        "parse_cpu_s": round(time.process_time() - begin_parse, 6),
-        "reads": sum(len(reply.reads) for reply in replies),
-        "events": sum(r["events"] for r in records),
-        "lag_p99_s": round(lags[min(len(lags) - 1, int(0.99 * len(lags)))], 6) if lags else None,
-        "clock_apart_s": round(apart, 6),
-        "interrupted": stop.is_set(),
-    }
-    gc.enable()
-    return outcome
+    def _give_up(self, now: float, patience: float) -> None:
+        for connection, reply in list(self.active.items()):
+            silent = now - (reply.reads[-1][0] if reply.reads else reply.begin)
+            if silent > patience and connection.complete():
+                connection._finish()
+            elif silent > self.timeout:
+                connection.give_up(f"silent for {self.timeout:g} s")
+            elif now - reply.begin > self.whole:
+                connection.give_up(f"no end after {self.whole:g} s")
+
+    async def result(self) -> dict[str, Any]:
+        """Send the requests and return what `run` returns."""
+        job = self.job
+        pool = await asyncio.gather(*(self.connect() for _ in range(job["slots"])))
+        gc.collect()
+        gc.freeze()
+        gc.disable()
+        begin_cpu, self.begin, begin_day = time.process_time(), clock(), time.time()
+        self.until = self.begin + job["seconds"] if job.get("seconds") else None
+        watcher = asyncio.ensure_future(self.watch())
+        try:
+            if job.get("arrivals_s") is not None:
+                await self.opened(pool)
+            else:
+                await asyncio.gather(*(self.closed(n, c) for n, c in enumerate(pool)))
+        finally:
+            watcher.cancel()
+        cpu = time.process_time() - begin_cpu
+        apart = time.time() - begin_day - (clock() - self.begin)
+        for connection in self.opened_ever:
+            connection.close()
+        await asyncio.sleep(0)
+        begin_parse = time.process_time()
+        records = [record(reply, job.get("keep_text", True)) for reply in self.replies]
+        lags = sorted(self.lags)
+        outcome = {
+            "records": records,
+            "begin": self.begin,
+            "cpu_s": round(cpu, 6),
+            "parse_cpu_s": round(time.process_time() - begin_parse, 6),
+            "reads": sum(len(reply.reads) for reply in self.replies),
+            "events": sum(r["events"] for r in records),
+            "lag_p99_s": round(lags[int(0.99 * len(lags))], 6) if lags else None,
+            "clock_apart_s": round(apart, 6),
+            "interrupted": self.stop.is_set(),
+        }
+        gc.enable()
+        return outcome
 
 
 def main() -> None:

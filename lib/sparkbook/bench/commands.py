@@ -5,6 +5,7 @@ the tables.
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import os
 import tempfile
@@ -12,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sparkbook.bench import exchange, gate, load, result_tables
+from sparkbook.bench import exchange, gate, load, result_tables, vllm_bench
 from sparkbook.bench.results import Report
 from sparkbook.errors import SparkbookError
 from sparkbook.findings import Findings
@@ -92,6 +93,10 @@ def _server(url: str, model: str | None = None) -> Endpoint:
     return Endpoint(endpoint.url, names[0], endpoint.api_key)
 
 
+def _asking(progress: load.Progress, total: int, done: int) -> None:
+    progress("asking A, B and A again", done, total)
+
+
 def equal_servers(
     a: str, b: str, option: str, *, each: int, max_tokens: int, bar: bool = False
 ) -> Trial:
@@ -110,7 +115,7 @@ def equal_servers(
     first, second = _server(a), _server(b)
     total = 3 * (len(lossless.texts(each)) + len(lossless.tasks()))
     with _bar(bar) as progress:
-        told = progress and (lambda done: progress("asking A, B and A again", done, total))
+        told = functools.partial(_asking, progress, total) if progress else None
         return lossless.compare(
             first, second, option=option, progress=told, each=each, max_tokens=max_tokens
         )
@@ -172,8 +177,8 @@ def obtain_with_vllm(
         tokenizer = endpoint.root_of_model() or endpoint.model
     if tokenizer.startswith("/") and not Path(tokenizer).is_dir():
         raise SparkbookError(
-            f"the server's model lies in {tokenizer}, which is not here: name its tokenizer with"
-            " --tokenizer"
+            f"the server's model is in {tokenizer}, which is not on this machine: name its"
+            " tokenizer with --tokenizer"
         )
     command = [str(paths.engine_python().with_name("vllm"))]
     # One request of our own first: a server that answers otherwise than a chat is told at once and
@@ -186,7 +191,7 @@ def obtain_with_vllm(
         # cold, and the start of vLLM itself.
         limit = 300 + 10 * latency * count * max(1.0, options["max_tokens"] / load.PROBE_TOKENS)
         try:
-            found = exchange.run_vllm_bench(
+            found = vllm_bench.run_vllm_bench(
                 endpoint,
                 command=command,
                 tokenizer=tokenizer,
@@ -415,11 +420,10 @@ def show(report: Report, console: Console) -> None:
                 f"{cell.prompt_class} {cell.load}"
             )
     for finding in found:
-        if rows := rows_of.pop(
-            (finding.rule, finding.message), None
-        ):  # the same of several rows is said once
+        # A finding that several rows share is printed once.
+        if names := rows_of.pop((finding.rule, finding.message), []):
             console.print(finding)
-            console.print(Text(f"        {'rows':<8} {', '.join(rows)}", "dim"))
+            console.print(Text(f"        {'rows':<8} {', '.join(names)}", "dim"))
     for note in report.notes:
         console.print(Text(note, "dim"))
     state = "stopped early; " if report.interrupted or report.ended else ""
@@ -454,7 +458,7 @@ def advice_of_server(
     """
     from sparkbook.bench import advise
     from sparkbook.metrics import Metrics
-    from sparkbook.metrics.diagnose import deltas
+    from sparkbook.metrics.deltas import deltas
 
     before, after = attach.scrapes(attach.server(url), seconds)
     change = deltas(before, after, seconds)

@@ -37,7 +37,7 @@ FIGURES: dict[str, Figure] = {
     "ttft_s": lambda r: r.ttft_s,
     "latency_s": lambda r: r.latency_s,
 }
-"""What can be compared, one value a request. For the two times a ratio below 1 is the better one."""
+"""What can be compared, one value a request. For the two times, a ratio below 1 is better."""
 
 
 @dataclass(frozen=True)
@@ -86,11 +86,9 @@ class Comparison:
         text = f"{self.ratio:.3f}x (95 %: {low:.3f} to {high:.3f}, n = {self.n}, p = {self.p:.4f})"
         if self.n < ENOUGH:
             text += f", fewer than {ENOUGH} prompts"
-        return (
-            text
-            if self.steady
-            else f"{text}, and the machine changed by {self.drift.ratio - 1:+.1%} meanwhile"
-        )  # type: ignore[union-attr]
+        if self.steady or self.drift is None:
+            return text
+        return f"{text}, and the machine changed by {self.drift.ratio - 1:+.1%} meanwhile"
 
 
 def paired(

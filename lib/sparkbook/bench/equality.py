@@ -3,7 +3,7 @@ and without it.
 
 Byte equality alone is the wrong gate. An engine that checks five tokens at once multiplies matrices
 of another shape than one that makes one token, and rounds otherwise; where two tokens are almost
-equally likely, either may win. So a first difference is looked at: within `NEAR_TIE` of
+equally likely, either may win. So a first difference is examined: within `NEAR_TIE` of
 log-probability it is a near-tie, else it is real. And the same server asked twice is the control:
 what it does to itself says nothing about the option. Sources:
 https://github.com/sgl-project/sglang/issues/34734,
@@ -172,13 +172,13 @@ def ask(
         for number, prompt in enumerate(prompts, 1):
             try:
                 if stop is None:
-                    message = [{"role": "user", "content": prompt.text}]
-                    answer = _of_chat(
-                        prompt.id,
-                        client.chat.completions.create(
-                            messages=message, logprobs=True, top_logprobs=_TOP, **same
-                        ).choices[0],
+                    reply = client.chat.completions.create(
+                        messages=[{"role": "user", "content": prompt.text}],
+                        logprobs=True,
+                        top_logprobs=_TOP,
+                        **same,
                     )
+                    answer = _of_chat(prompt.id, reply.choices[0])
                 else:
                     answer = _of_text(
                         prompt.id,
@@ -199,8 +199,8 @@ def ask(
                 ) from None
             if not answer.tokens:
                 raise SparkbookError(
-                    f"{endpoint.url} gives no log-probabilities, so a near-tie can't be told from a"
-                    " real difference"
+                    f"{endpoint.url} gives no log-probabilities, so a near-tie looks like a real"
+                    " difference"
                 )
             answers.append(answer)
             if progress:

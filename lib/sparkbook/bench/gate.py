@@ -2,7 +2,7 @@
 from findings to a verdict.
 
 `error` makes a cell invalid, `warning` suspect; `info` only remarks. What was not seen is not
-judged, and is said to be unknown. The thresholds are the project's own choice; each stands beside
+judged, and is said to be unknown. The thresholds are the project's own choice; each is next to
 its reason.
 """
 
@@ -18,7 +18,7 @@ from sparkbook.findings import Finding, Findings
 
 
 def judge(seen: Seen) -> Findings:
-    """Everything that is to be said against a cell, gravest first."""
+    """Everything that is to be said against a cell, most serious first."""
     rules = [rule for rule in BENCH.rules.values() if rule is not faster_when_shared]
     return Findings(finding for rule in rules for finding in rule.findings(seen))
 

@@ -23,10 +23,10 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from sparkbook.bench import gate, prompts, roof, telemetry
+from sparkbook.bench.counters import engine_delta
 from sparkbook.bench.results import (
     Cell,
     Client,
-    Engine,
     Report,
     Request,
     WarmUp,
@@ -36,7 +36,6 @@ from sparkbook.bench.results import (
 from sparkbook.bench.roof import Roof
 from sparkbook.errors import SparkbookError
 from sparkbook.metrics import Metrics
-from sparkbook.metrics.diagnose import Deltas, deltas
 from sparkbook.serve.endpoint import Endpoint
 
 if TYPE_CHECKING:
@@ -68,7 +67,7 @@ class Plan:
         concurrency: closed loop: so many requests at a time, all the time.
         rates: open loop instead: requests per second, at random moments (Poisson).
         requests: of each row; None: `seconds` of it, or max(4 c, 16).
-        seconds: no request of a row is begun later.
+        seconds: no request of a row is started later.
         max_tokens: length of each reply, the end of the text ignored (`ignore_eos`) where the
             server can, so that replies are alike.
         seed: chooses prompts and arrival times. salt: makes them new to a prefix cache; None draws
@@ -544,7 +543,7 @@ def agreeing(
         found = [agreement(cell) for cell in report.cells]
         if not all(set(names) <= both.keys() for both in found):
             raise SparkbookError(
-                f"{endpoint.url} does not tell of itself what is compared here: {', '.join(names)}"
+                f"{endpoint.url} does not report the figures to compare: {', '.join(names)}"
             )
         apart = max(abs(both[name].apart) for both in found for name in names)
         best = min([(apart, report), *([best] if best else [])], key=lambda one: one[0])
@@ -622,40 +621,6 @@ def _count(value: Any) -> int | None:
         value
         if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**53
         else None
-    )
-
-
-def engine_delta(
-    before: Metrics | None, after: Metrics | None, seconds: float
-) -> tuple[Engine | None, bool]:
-    """What the engine's counters grew by, and whether it was started anew meanwhile."""
-    if before is None or after is None:
-        return None, before is not None
-    try:
-        change = deltas(before, after, seconds)
-    except SparkbookError:
-        return None, True
-    return (engine_account(change) if change.generation_tokens is not None else None), False
-
-
-def engine_account(change: Deltas) -> Engine:
-    """The part of two scrapes' difference that is stored with a result."""
-    return Engine(
-        generation_tokens=change.generation_tokens,
-        prompt_tokens=change.prompt_tokens,
-        preemptions=change.preemptions,
-        prefix_hits=change.prefix_hits,
-        drafts=change.drafts,
-        drafted=change.drafted,
-        accepted=change.accepted,
-        acceptance=change.acceptance,
-        mean_length=change.mean_length,
-        per_position=list(change.per_position),
-        queue_s=change.queue_s,
-        steps=change.steps,
-        first_tokens=change.first_tokens,
-        ttft_s=change.ttft_s,
-        decode_s=change.decode_s,
     )
 
 

@@ -29,7 +29,7 @@ TASK_TOKENS = 16
 
 @dataclass(frozen=True)
 class Task:
-    """A text to be continued: two examples of a kind, and a third question with one right answer."""
+    """A text to complete: two examples of a kind, and a third question with one right answer."""
 
     prompt: Prompt
     kind: str
@@ -130,7 +130,7 @@ _KINDS: dict[
 
 
 def tasks() -> list[Task]:
-    """Forty small tasks of five kinds. They tell a broken model from a whole one; they rank none."""
+    """Return forty small tasks of five kinds. They expose a broken model; they rank no models."""
     made = []
     for kind, (order, question, answer, examples, asked) in _KINDS.items():
         shown = "\n".join(f"{question}: {q}\n{answer}: {a}" for q, a in examples)
@@ -196,7 +196,7 @@ class Scores:
         (pa, la, ua), (pb, lb, ub) = self.a, self.b
         e, f, g, h = self.both, self.gained, self.lost, self.n - self.both - self.gained - self.lost
         product = (e + f) * (g + h) * (e + g) * (f + h)
-        excess = e * h - f * g
+        excess: float = e * h - f * g
         # The correction of the method: a positive correlation is taken a little smaller than it
         # looks.
         excess = max(excess - self.n / 2, 0) if excess > 0 else excess
@@ -420,15 +420,14 @@ def compare(
     """
     rounds: list[list[Answer]] = []
     for endpoint in (a, b, a):
-        before = sum(map(len, rounds))
-        rounds.append(
-            ask(
-                endpoint,
-                progress=progress and (lambda done, before=before: progress(before + done)),
-                **how,
-            )
-        )
+        counter = _counting(progress, sum(map(len, rounds))) if progress else None
+        rounds.append(ask(endpoint, progress=counter, **how))
     return trial(option, rounds[0], rounds[2], rounds[1])
+
+
+def _counting(progress: Callable[[int], None], before: int) -> Callable[[int], None]:
+    """Return a progress that adds the replies of the rounds before."""
+    return lambda done: progress(before + done)
 
 
 def table(trials: Sequence[Trial]) -> tuple[list[str], list[list[Any]]]:
@@ -446,7 +445,7 @@ def table(trials: Sequence[Trial]) -> tuple[list[str], list[list[Any]]]:
     ]
     rows = []
     for t in trials:
-        same, near, real = (t.equality.count(state) for state in ("identical", "near-tie", "real"))  # type: ignore[arg-type]
+        same, near, real = (t.equality.count(state) for state in ("identical", "near-tie", "real"))
         share, low, high = (100 * x for x in t.scores.difference)
         moved = None if t.shift is None else f"{t.shift:.3f}"
         rows.append(

@@ -3,7 +3,7 @@ its class says little.
 
 All texts are the project's own. A prompt is made from a template and a seeded choice of its parts,
 so a class has hundreds of different prompts and the same seed always gives the same ones. A salt
-stands at the very front: a prefix cache matches from the beginning, so a salted prompt is never
+is at the very front: a prefix cache matches from the beginning, so a salted prompt is never
 found in it.
 """
 
@@ -74,7 +74,7 @@ _BY_HEART = (
 )
 
 CLASSES = ("code", "reasoning", "dialogue", "prose", "json", "random")
-"""Classes with short prompts. `long-4k`, `long-16k` and so on are prompts of about so many tokens."""
+"""Classes with short prompts. `long-4k`, `long-16k` and so on: prompts of about so many tokens."""
 
 
 def make(

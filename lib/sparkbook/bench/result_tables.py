@@ -1,4 +1,4 @@
-"""The tables in which speeds are usually told, from reports: header and rows, for
+"""The tables in which speeds are usually shown, from reports: header and rows, for
 `sparkbook.util.tables.table` or a terminal.
 
 Their form is that of the published DFlash figures (https://github.com/AEON-7/vllm-dflash): by
@@ -289,7 +289,9 @@ def speculation(found: Sweep, concurrency: int = 1) -> Table:
                 f, engine = cell.figures, cell.engine
                 told: list[Any] = [None, None, None]
                 if k:
-                    gain = advice.case(k, name, concurrency).comparison
+                    case = advice.case(k, name, concurrency)
+                    assert case is not None  # every arm of the sweep has its case
+                    gain = case.comparison
                     low, high = gain.interval or (math.nan, math.nan)
                     told = [
                         100 * engine.acceptance if engine and engine.acceptance else None,

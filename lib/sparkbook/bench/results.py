@@ -12,7 +12,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -21,7 +21,7 @@ from sparkbook.errors import SparkbookError
 from sparkbook.findings import Finding
 from sparkbook.util.files import write_text
 
-SCHEMA = "sparkbench/1"
+SCHEMA: Final = "sparkbench/1"
 FEW_FOR_P99 = 100
 """Below so many samples the largest one stands in for the 99th percentile more often than not, so
 none is printed.
@@ -404,7 +404,7 @@ class Agreement:
 
 
 def agreement(cell: Cell) -> dict[str, Agreement]:
-    """The client's figures beside the engine's own, by name; only what both know, and nothing of a
+    """The client's figures next to the engine's own, by name; only what both know, and nothing of a
     cell in which a request failed.
 
     - `tokens`: by `usage`, against `generation_tokens`: the same number, the end-of-text token

@@ -8,7 +8,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from sparkbook.bench import gate, load, telemetry
+from sparkbook.bench import gate, telemetry
+from sparkbook.bench.counters import engine_delta
 from sparkbook.bench.examples import seen
 from sparkbook.bench.results import Cell, Report, Request, Summary, figures
 from sparkbook.bench.seen import Seen
@@ -18,7 +19,7 @@ from sparkbook.rules import fenced
 
 
 def careless() -> Report:
-    """A table that a script printed beside a server on an H100 (vLLM 0.24.0, 2026-11-27), and what
+    """A table that a script printed with a server on an H100 (vLLM 0.24.0, 2026-11-27), and what
     the server's counters said afterwards: no warm-up, as many requests as ran at a time, most
     prompts cached, and sixteen at a time faster than one alone. What must not pass.
     """
@@ -27,7 +28,7 @@ def careless() -> Report:
         "# TYPE vllm:generation_tokens counter\nvllm:generation_tokens_total 0\n"
     )
     after = Metrics.parse((folder / "careless-h100-metrics.txt").read_text(encoding="utf-8"))
-    account, _ = load.engine_delta(nothing, after, 60.0)
+    account, _ = engine_delta(nothing, after, 60.0)
     cells = []
     for line in (folder / "careless-h100.table").read_text(encoding="utf-8").splitlines():
         slots, total, _, _, each, *_ = line.split()

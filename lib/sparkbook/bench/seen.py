@@ -18,7 +18,7 @@ class Seen:
         trace: the machine around it; None where there was no telemetry.
         prompts: the texts that were sent, in the order of the cell's requests; earlier: those of
             earlier rows, for repetitions.
-        restarted: the engine's counters fell, so it was started anew meanwhile.
+        restarted: the engine's counters fell, so it restarted meanwhile.
         roof: what machine and model allow at most; None where either is not known.
     """
 

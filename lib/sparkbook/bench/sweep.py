@@ -1,4 +1,4 @@
-"""Every K against no speculation, on an engine that is started anew for each; and the advice that
+"""Every K against no speculation, on an engine that is restarted for each; and the advice that
 follows.
 """
 
@@ -152,7 +152,7 @@ def with_args(recipe: Recipe, changed: Mapping[str, Any]) -> Recipe:
     return recipe.model_copy(update={"serve": recipe.serve.model_copy(update={"args": args})})
 
 
-def sweep(
+def sweep(  # noqa: PLR0913 - four are options with defaults, by name only
     recipe: Recipe,
     ks: Sequence[int],
     plan: load.Plan,

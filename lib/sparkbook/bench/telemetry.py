@@ -166,9 +166,9 @@ class Recorded:
 
 
 class Live:
-    """This machine and a running engine, looked at by a process beside.
+    """This machine and a running engine, looked at by a separate process.
 
-    Of an engine on another machine only its own `/metrics` is looked at: this machine's clocks say
+    Of an engine on another machine only its own `/metrics` is examined: this machine's clocks say
     nothing about it.
     """
 

@@ -47,7 +47,8 @@ class Expected:
             yield f"  K = {k:<2}  {tokens:5.2f} tokens a step  {gain:5.2f} times as fast{mark}"
         yield (
             f"An estimate: a draft token is assumed to cost {self.draft_cost:g} of a step, a"
-            f" checked token {self.verify_cost:g}. To be sure, measure without and with speculation."
+            f" checked token {self.verify_cost:g}. To be sure, measure without and with"
+            " speculation."
         )
 
 

@@ -113,7 +113,7 @@ def distinct_experts(experts: int, active: int, tokens: float) -> float:
 
 @dataclass(frozen=True)
 class Point:
-    """A published speed of one request beside the ceiling of its model.
+    """A published speed of one request next to the ceiling of its model.
 
     Attributes:
         recipe: id of the recipe that holds the figure.
@@ -143,7 +143,7 @@ class Point:
 def published_points(
     recipes: Iterable[Recipe], bandwidth_gb_s: float = GB10_BANDWIDTH_GB_S
 ) -> list[Point]:
-    """The published speeds of single requests on one Spark, each beside the ceiling of its model,
+    """The published speeds of single requests on one Spark, each next to the ceiling of its model,
     sorted by ceiling.
 
     Left out is what cannot be compared: other machines, several requests at once, and models whose

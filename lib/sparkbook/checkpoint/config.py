@@ -8,7 +8,7 @@ Hugging Face transformers 5 (`models/*/configuration_*.py`); what a layer caches
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from sparkbook.checkpoint.values import Cache, Geometry, TensorClass
@@ -91,7 +91,7 @@ def _whole(text: Config, *names: str) -> int:
         if isinstance(value := text.get(name), int) and not isinstance(value, bool):
             return value
     raise SparkbookError(
-        f"the config says nothing of {' or '.join(names)}, so this is not a decoder that can be"
+        f"the config does not state {' or '.join(names)}, so this is not a decoder that can be"
         " planned for"
     )
 
@@ -258,7 +258,7 @@ def parameters(config: Config) -> dict[TensorClass, int]:
     """
     text = text_config(config)
     kinds = layer_kinds(text)
-    hidden, model = _whole(text, "hidden_size"), str(text.get("model_type"))
+    hidden = _whole(text, "hidden_size")
     counts: dict[TensorClass, int] = {}
 
     def add(kind: TensorClass, count: int) -> None:
@@ -270,26 +270,8 @@ def parameters(config: Config) -> dict[TensorClass, int]:
     add("head", 0 if tied else _whole(text, "vocab_size") * hidden)
     add("norms", hidden * (1 + 2 * len(kinds)))
     for i, kind in enumerate(kinds):
-        if kind == "linear_attention":
-            add("linear", _gdn_params(text))
-        elif kind == "mamba":
-            add("linear", _mamba_params(text))
-        elif "attention" in kind:
-            add("attention", _attention_params(text, kind, i))
-        if kind in ("mamba", "attention"):
-            continue
-        if kind == "mlp" or not _has_experts(text, i, kind):
-            add(
-                "mlp",
-                (2 if model == "nemotron_h" else 3) * hidden * (text.get("intermediate_size") or 0),
-            )
-            continue
-        for name, count in _moe_params(text).items():
+        for name, count in _layer_params(text, kind, i):
             add(name, count)
-        if model.startswith("gemma4") and text.get(
-            "enable_moe_block", True
-        ):  # its experts work beside a dense MLP
-            add("mlp", 3 * hidden * (text.get("intermediate_size") or 0))
     if draft := draft_layers(text):
         per_layer = _attention_params(text, "full_attention", 0)
         if _experts(text):
@@ -299,6 +281,27 @@ def parameters(config: Config) -> dict[TensorClass, int]:
         add("draft", draft * (per_layer + 2 * hidden * hidden))
     add("vision", _tower(config.get("vision_config")))
     return counts
+
+
+def _layer_params(text: Config, kind: str, layer: int) -> Iterator[tuple[TensorClass, int]]:
+    """Yield the parameters of one layer by class: the mixer's, then the feed-forward part's."""
+    if kind == "linear_attention":
+        yield "linear", _gdn_params(text)
+    elif kind == "mamba":
+        yield "linear", _mamba_params(text)
+    elif "attention" in kind:
+        yield "attention", _attention_params(text, kind, layer)
+    if kind in ("mamba", "attention"):
+        return
+    model = str(text.get("model_type"))
+    matrix = _whole(text, "hidden_size") * (text.get("intermediate_size") or 0)
+    if kind == "mlp" or not _has_experts(text, layer, kind):
+        yield "mlp", (2 if model == "nemotron_h" else 3) * matrix
+        return
+    yield from _moe_params(text).items()
+    # Gemma 4's experts work in parallel with a dense MLP.
+    if model.startswith("gemma4") and text.get("enable_moe_block", True):
+        yield "mlp", 3 * matrix
 
 
 def _has_experts(text: Config, layer: int, kind: str) -> bool:
@@ -384,7 +387,7 @@ def _moe_params(text: Config) -> dict[TensorClass, int]:
 
 
 def _tower(vision: Any) -> int:
-    """Parameters of a vision transformer by the usual keys; 0 where there is none, or its config
+    """Parameters of a vision transformer by the usual keys; 0 without one, or its config
     says too little.
     """
     if not isinstance(vision, Mapping):

@@ -137,7 +137,7 @@ def _whole(answer: Any, what: str, most: int) -> bytes:
 
 @contextlib.contextmanager
 def _told(api: HfApi, name: str, revision: str | None) -> Iterator[None]:
-    """What goes wrong with the hub, told in words."""
+    """What goes wrong with the hub, in words."""
     from huggingface_hub import errors
 
     where = f"{api.endpoint}/{name}"
@@ -175,7 +175,7 @@ def _told(api: HfApi, name: str, revision: str | None) -> Iterator[None]:
     except errors.HfHubHTTPError as error:
         status = getattr(error.response, "status_code", "no status")
         hint = {
-            401: "the token is not valid: set HF_TOKEN anew",
+            401: "the token is not valid: set HF_TOKEN again",
             403: f"this token may not read it: see {where}",
             429: "too many requests: wait a minute, or send a token",
         }.get(status, "try again later")
@@ -184,7 +184,7 @@ def _told(api: HfApi, name: str, revision: str | None) -> Iterator[None]:
         raise SparkbookError(
             f"'{name}' is no handle of a model: {str(error).splitlines()[0]}"
         ) from None
-    except (errors.LocalEntryNotFoundError, *_network_errors(), OSError) as error:
+    except _network_errors() as error:
         raise SparkbookError(
             f"{api.endpoint} can't be reached ({type(error).__name__}): check the network, or give"
             " a local folder"
@@ -192,9 +192,12 @@ def _told(api: HfApi, name: str, revision: str | None) -> Iterator[None]:
 
 
 def _network_errors() -> tuple[type[Exception], ...]:
-    """What the client underneath raises; huggingface_hub 2 has httpx2 where version 1 had httpx."""
+    """Return what an unreachable Hub raises. huggingface_hub 2 has httpx2 where 1 had httpx."""
+    from huggingface_hub import errors
+
     names = [name for name in ("httpx2", "httpx") if importlib.util.find_spec(name)]
-    return tuple(importlib.import_module(name).HTTPError for name in names)
+    network = (importlib.import_module(name).HTTPError for name in names)
+    return (errors.LocalEntryNotFoundError, *network, OSError)
 
 
 def _files(api: HfApi, name: str, revision: str | None) -> Files:

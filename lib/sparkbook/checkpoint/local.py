@@ -29,7 +29,7 @@ def read(folder: Path) -> Checkpoint:
 
 
 def hf_quant(folder: Path) -> dict[str, Any] | None:
-    """Model Optimizer's description of its formats, which its checkpoints carry beside or in place
+    """Model Optimizer's description of its formats, which its checkpoints carry with or in place
     of the config's.
     """
     return _json(folder / "hf_quant_config.json")

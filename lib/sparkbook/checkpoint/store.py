@@ -35,7 +35,7 @@ class Disk:
         weights_gb: the weights.
         estimated: whether no source states the size, or a false one: it was worked out from the
             parameters and their formats.
-        draft_gb: a draft model in a repository of its own; None where there is none, or its size is
+        draft_gb: a draft model in a repository of its own; None without one, or its size is
             not known.
     """
 
@@ -69,7 +69,7 @@ def disk_needed(recipes: Iterable[Recipe]) -> list[Disk]:
         )
         known = found.get(model.repo)
         best = max(
-            (size for size in (separate, known and known.draft_gb) if size is not None),
+            (size for size in (separate, known.draft_gb if known else None) if size is not None),
             default=None,
         )
         found[model.repo] = Disk(
@@ -154,7 +154,7 @@ def snapshot(store: Path, repo: str, revision: str | None = None) -> Path | None
 
     Args:
         store: the model store; its cache lies in `hub`.
-        revision: commit or branch; None: what `main` stood at when it was last asked for.
+        revision: commit or branch; None: what `main` pointed to when it was last asked for.
     """
     folder = store / cache_name(repo)
     try:
@@ -256,7 +256,7 @@ def torn_stream(stream: BinaryIO) -> str | None:
         whole = 8 + length + max(ends, default=0)
     except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
         return f"its header can't be read: {type(error).__name__}"
-    return None if whole == size else f"its header speaks of {whole} bytes, the file has {size}"
+    return None if whole == size else f"its header lists {whole} bytes, the file has {size}"
 
 
 def write_cache(
@@ -265,7 +265,7 @@ def write_cache(
     """Lay files out as Hugging Face's cache does, and return the repository's folder.
 
     Contents lie once each under `blobs/`, named by their hash; `snapshots/<commit>/` holds the file
-    names as relative links to them; `refs/main` names the commit that the branch stood at.
+    names as relative links to them; `refs/main` names the commit that the branch pointed to.
     (https://huggingface.co/docs/huggingface_hub/guides/manage-cache)
 
     Args:
@@ -317,7 +317,7 @@ class Mount:
 
 
 def mounts(recipe: Recipe, home: Path | None = None) -> list[Mount]:
-    """What a recipe mounts, as it stands on this host."""
+    """What a recipe mounts, as it is on this host."""
     found = []
     for volume in recipe.container.volumes:
         host, inside = volume.split(":")[:2]

@@ -124,12 +124,9 @@ def _is_entry(entry: Any) -> bool:
     if not isinstance(entry, dict):
         return False
     dtype, shape, offsets = (entry.get(key) for key in ("dtype", "shape", "data_offsets"))
-    lists = isinstance(shape, list) and isinstance(offsets, list) and len(offsets) == 2
-    return (
-        isinstance(dtype, str)
-        and lists
-        and all(type(size) is int and size >= 0 for size in [*shape, *offsets])
-    )
+    if not (isinstance(dtype, str) and isinstance(shape, list) and isinstance(offsets, list)):
+        return False
+    return len(offsets) == 2 and all(type(size) is int and size >= 0 for size in [*shape, *offsets])
 
 
 def _is_draft(name: str, layers: int | None) -> bool:
@@ -144,7 +141,7 @@ def _is_draft(name: str, layers: int | None) -> bool:
 
 
 def classify(name: str, layers: int | None = None) -> TensorClass:
-    """The class of a tensor by its name; scales are told apart by `is_scale`.
+    """The class of a tensor by its name; scales are distinguished by `is_scale`.
 
     Args:
         name: the tensor's.

@@ -122,7 +122,7 @@ TensorClass = Literal[
 ]
 """Classes of tensors: `linear` are recurrent mixers (Mamba-2, Gated DeltaNet), `experts` the routed
 ones, `latent` the projections around them, `vision` towers for images and sound, `draft` a
-multi-token-prediction head, `scales` what quantized tensors carry beside.
+multi-token-prediction head, `scales` what quantized tensors carry.
 """
 
 NOT_READ: frozenset[str] = frozenset({"embedding", "vision", "draft"})

@@ -1,7 +1,7 @@
 """The `sparkbook` command: words for people and JSON for machines over what the library answers.
 
 No logic lives here: one module a group of verbs reads options, calls the library and prints its
-answer; texts for people are in `text.py` beside each domain. `verbs.VERBS` says which module has a
+answer; texts for people are in `text.py` next to each domain. `verbs.VERBS` says which module has a
 verb. A module is imported when one of its verbs is called, and what a verb needs is imported inside
 it, so that the command starts at once.
 """

@@ -2,7 +2,9 @@
 with a report of what was lost.
 
     >>> from sparkbook import formats
-    >>> read = formats.resolve("docker run --gpus all vllm/vllm-openai:v0.19.0 openai/gpt-oss-20b --max-model-len 8192")
+    >>> read = formats.resolve(
+    ...     "docker run --gpus all vllm/vllm-openai:v0.19.0 openai/gpt-oss-20b --max-model-len 8192"
+    ... )
     >>> read.format, read.recipe.model.repo, read.recipe.serve.args
     ('docker', 'openai/gpt-oss-20b', {'max-model-len': 8192})
     >>> written = formats.write(read.recipe, "compose")

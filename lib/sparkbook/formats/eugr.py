@@ -40,7 +40,7 @@ _KEPT = {"mods", "build_args", "cluster_only", "solo_only"}
 
 
 def detect(text: str, document: Any) -> bool:
-    """Tell whether a document is such a recipe."""
+    """Return whether a document is such a recipe."""
     return (
         isinstance(document, dict)
         and "command" in document

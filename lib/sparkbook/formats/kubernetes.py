@@ -79,7 +79,7 @@ _SECRET = "vllm-secrets"
 
 
 def detect(text: str, document: Any) -> bool:
-    """Tell whether one of a file's documents is a Deployment."""
+    """Return whether one of a file's documents is a Deployment."""
     documents = document if isinstance(document, list) else [document]
     return any(
         isinstance(document, dict) and document.get("kind") == "Deployment" and "spec" in document
@@ -391,9 +391,10 @@ def write(recipe: Recipe) -> str:
         limit = f"{size[1]}{size[2].upper()}i" if size else container.shm_size
         volumes.append({"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": limit}})
     ports = [_port(port) for port in container.ports] or [{"containerPort": launch.port}]
+    gpus = container.gpus or ""
     limits = (
-        {GPU: 1 if container.gpus == "all" else int(container.gpus)}
-        if re.fullmatch(r"all|\d{1,4}", container.gpus or "", re.ASCII)
+        {GPU: 1 if gpus == "all" else int(gpus)}
+        if re.fullmatch(r"all|\d{1,4}", gpus, re.ASCII)
         else {}
     )
     resources: dict[str, Any] = {"limits": dict(limits)} if limits else {}

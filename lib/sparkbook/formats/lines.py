@@ -70,7 +70,7 @@ def given(source: str) -> tuple[Line, str]:
     first, and the findings of its reader join the line's.
 
     Returns:
-        The line, and the text that suppressions are looked for in.
+        The line, and the text that suppressions are searched for in.
 
     Raises:
         SparkbookError: it is none of these, or cannot be read.

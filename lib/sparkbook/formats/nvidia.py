@@ -69,7 +69,7 @@ _SOURCE = {
 
 
 def detect(text: str, document: Any) -> bool:
-    """Tell whether a document is such a recipe."""
+    """Return whether a document is such a recipe."""
     return (
         isinstance(document, dict)
         and "schema_version" in document

@@ -5,7 +5,8 @@ recipe, on what.
 `Performance(...)` and go out with `write`; `read` takes NVIDIA's files in, and `speeds` makes the
 rows of a recipe out of one.
 
-    >>> profile = Profile("chat", Workload(input_tokens=512, output_tokens=128, concurrency=1, requests=20), Results(decode_tok_s=41.5))
+    >>> workload = Workload(input_tokens=512, output_tokens=128, concurrency=1, requests=20)
+    >>> profile = Profile("chat", workload, Results(decode_tok_s=41.5))
     >>> text = write(Performance(measured_at="2026-11-28", profiles=(profile,)))
     >>> read(text).profiles[0].results.decode_tok_s
     41.5

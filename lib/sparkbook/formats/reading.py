@@ -160,12 +160,12 @@ class Reading:
             spelled = f"--{name}" if len(name) > 1 else f"-{name}"
             self.notes.foreign.setdefault(spelled, []).append(_literal(option.given))
             if name in OPTIONS | SWITCHES:
-                value = option.value[:60] if option.value and name != "env-file" else None
+                shown = option.value[:60] if option.value and name != "env-file" else None
                 self.notes.add(
                     "CONV203",
                     f"docker's option {spelled} is kept under foreign: a recipe has no field for"
                     " it.",
-                    value,
+                    shown,
                 )
 
     def _variable(self, word: Word) -> None:

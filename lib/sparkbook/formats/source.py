@@ -41,7 +41,7 @@ def text_of(source: str) -> tuple[str | None, str | None]:
 
 def file_of(source: str) -> Path | None:
     """Return the file that a user names, spaces and all: a regular one, a pipe such as
-    `<(COMMAND)`, or a device; None where there is none.
+    `<(COMMAND)`, or a device; None without one.
     """
     for name in (source, source.strip()):
         path = Path(os.path.expanduser(name))  # noqa: PTH111 (leaves alone what it can't expand, where Path would raise)
@@ -89,7 +89,7 @@ def file_text(path: str) -> str:
 
 
 def own_file(text: str) -> bool:
-    """Tell whether a text is a recipe of this playbook."""
+    """Return whether a text is a recipe of this playbook."""
     return (
         re.search(r"^(extends|family):", text, re.MULTILINE) is not None
         and re.search(r"^services:", text, re.MULTILINE) is None

@@ -43,7 +43,7 @@ _READ = {
 
 
 def detect(text: str, document: Any) -> bool:
-    """Tell whether a document is such a recipe."""
+    """Return whether a document is such a recipe."""
     return (
         isinstance(document, dict)
         and str(document.get("recipe_version")) == "2"

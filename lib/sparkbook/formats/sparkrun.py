@@ -104,7 +104,7 @@ _FORMATS = ("nvfp4", "mxfp4", "fp8", "bf16", "awq", "gptq", "fp32")
 
 
 def detect(text: str, document: Any) -> bool:
-    """Tell whether a document is such a recipe: a missing version means 2."""
+    """Return whether a document is such a recipe: a missing version means 2."""
     if (
         not isinstance(document, dict)
         or str(document.get("recipe_version", "2")) != "2"

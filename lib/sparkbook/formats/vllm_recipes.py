@@ -62,7 +62,7 @@ _BY_THE_SITE = "recipes.vllm.ai's docker line"
 
 
 def detect(text: str, document: Any) -> bool:
-    """Tell whether a document is a model's YAML."""
+    """Return whether a document is a model's YAML."""
     return (
         isinstance(document, dict)
         and isinstance(document.get("model"), dict)
@@ -129,7 +129,8 @@ def read(text: str, notes: Notes) -> tuple[Launch, dict[str, Any]]:
     reading.serve = {"model": repo, "args": args}
     if reading.entrypoint == "wrapper":
         raise SparkbookError(
-            f"{reading.image} starts a script of its own, whose words this recipe does not give"
+            f"{reading.image} starts its own script, and this recipe does not give that script's"
+            " arguments"
         )
     host_container(reading, _BY_THE_SITE, gpus="all", ipc="host")
     _keep(data, meta, model, variant, name, notes)
@@ -216,7 +217,7 @@ def _keep(
     notes: Notes,
 ) -> None:
     read_ = {"meta", "model", "variants", "features", "opt_in_features", "hardware_overrides"}
-    plain = ({}, [], None, ["single_node_tp"])
+    plain: tuple[Any, ...] = ({}, [], None, ["single_node_tp"])
     notes.keep(
         {key: value for key, value in data.items() if key not in read_ and value not in plain}, _TOP
     )

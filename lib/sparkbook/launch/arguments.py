@@ -126,7 +126,7 @@ class Arguments:
 
 
 def is_option(word: Word) -> bool:
-    """Tell whether argparse takes a word for an option: it begins with a dash, is no negative
+    """Return whether argparse takes a word for an option: it begins with a dash, is no negative
     number, and has no blank in its name.
     """
     return (

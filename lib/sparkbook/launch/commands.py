@@ -125,7 +125,7 @@ def split(tokens: list[Token], text: str, outer: bool, line: Line) -> list[Comma
 
 
 def _joins(token: Token) -> bool:
-    """Tell whether an operator lets the command go on in the next line."""
+    """Return whether an operator lets the command go on in the next line."""
     return token.text in ("|", "||", "|&")
 
 

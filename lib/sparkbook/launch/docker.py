@@ -209,7 +209,7 @@ def _switch(name: str, value: str) -> Iterator[tuple[str, Word]]:
 
 
 def _takes_value(rest: list[Word]) -> bool:
-    """Tell whether the next word is the value of an unknown option, and not the image: the next
+    """Return whether the next word is the value of an unknown option, and not the image: the next
     word that looks like an image is the image.
     """
     if not rest or rest[0].text.startswith("-"):

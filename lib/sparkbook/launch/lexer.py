@@ -79,7 +79,7 @@ class _Lexer:
     def tokens(self) -> list[Token]:
         result: list[Token] = []
         pending: list[tuple[int, bool, str]] = []
-        while (self._skip_blanks(), self.at < len(self.text))[1]:
+        while self._at_token():
             start = self.at
             if (
                 self.text.startswith("<<", start)
@@ -121,7 +121,8 @@ class _Lexer:
             lines.append(line.lstrip("\t") if indented else line)
         return "\n".join(lines)
 
-    def _skip_blanks(self) -> None:
+    def _at_token(self) -> bool:
+        """Skip blanks and comments. Return whether a token follows."""
         while self.at < len(self.text):
             rest = self.text[self.at : self.at + 2]
             if rest[0] in " \t\r":
@@ -132,7 +133,8 @@ class _Lexer:
                 end = self.text.find("\n", self.at)
                 self.at = len(self.text) if end < 0 else end
             else:
-                return
+                return True
+        return False
 
     def _word(self) -> str:
         start, parts = self.at, []
@@ -220,7 +222,8 @@ class _Lexer:
         return "" if following == "\n" else following
 
     def _double_quoted(self) -> str:
-        start, parts = self.at, []
+        start = self.at
+        parts: list[str] = []
         self.at += 1
         while self.at < len(self.text):
             char = self.text[self.at]

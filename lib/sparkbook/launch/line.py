@@ -141,7 +141,7 @@ class Line:
 
     @property
     def starts(self) -> bool:
-        """Whether the line starts a server, as far as the words tell: an image with a script of
+        """Whether the line starts a server, as far as the words show: an image with a script of
         its own does.
         """
         return self.serve is not None or (self.runs == "wrapper" and self.entry is None)

@@ -40,7 +40,7 @@ def read(text: str, env: Mapping[str, str] | None = None) -> Line:
 
 
 def starts_container(text: str) -> bool:
-    """Tell whether a text looks like one that starts a container."""
+    """Return whether a text looks like one that starts a container."""
     engines = "|".join(sorted(docker.ENGINES))
     return bool(re.search(rf"\b({engines})\s+(-.*\s)?(container\s+)?(run|create)\b", text))
 

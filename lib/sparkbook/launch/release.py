@@ -1,4 +1,4 @@
-"""The vLLM release that an image holds, as far as its name tells."""
+"""The vLLM release that an image holds, as far as its name shows."""
 
 from __future__ import annotations
 

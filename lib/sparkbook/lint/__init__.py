@@ -2,7 +2,8 @@
 the image holds.
 
 >>> from sparkbook import lint
->>> report = lint.lint("vllm serve openai/gpt-oss-20b --speculative-disable-by-batch-size 32", release="0.32.0")
+>>> line = "vllm serve openai/gpt-oss-20b --speculative-disable-by-batch-size 32"
+>>> report = lint.lint(line, release="0.32.0")
 >>> report.findings[0].rule
 'FLAG102'
 """
@@ -16,7 +17,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from sparkbook.errors import SparkbookError
-from sparkbook.findings import Findings
+from sparkbook.findings import Finding, Findings
 from sparkbook.formats.conversion import finding as conversion_finding
 from sparkbook.formats.lines import given, of_launch, of_text
 from sparkbook.formats.rules import CONV
@@ -41,7 +42,7 @@ class Report:
         findings: errors first.
         release: the vLLM release judged against.
         assumed: why that release was assumed; None where it is known.
-        suppressed: rule and reason of each finding that the input asks to be silent about.
+        suppressed: rule and reason of each finding that the input asks to ignore.
         text: the input's text; empty for a recipe.
         edits: the mechanical repairs of the findings that have one, in the text's order.
     """
@@ -84,7 +85,7 @@ class Report:
 
 
 def suppressions(text: str) -> dict[str, str]:
-    """Return rules that a text asks to be silent about, each with its reason: `# lint: ignore
+    """Return rules that a text asks to ignore, each with its reason: `# lint: ignore
     RUN103 the recipe has run for a month`.
 
     Raises:
@@ -134,7 +135,9 @@ def lint(
     else:
         line = of_launch(source.launch, source)
     case_ = Case(line, release)
-    kept, edits, suppressed = [], [], []
+    kept: list[Finding] = []
+    edits: list[Edit] = []
+    suppressed: list[tuple[str, str]] = []
     for rule in RULES.values():
         for finding, repair in rule.repairs(case_):
             if rule.code in silent:
@@ -177,10 +180,10 @@ def repair(
 
 def difference(before: str, after: str, name: str) -> str:
     """Return what a repair changed, as a unified diff; empty where nothing did."""
-    lines = [text.splitlines(keepends=True) for text in (before, after)]
+    old, new = before.splitlines(keepends=True), after.splitlines(keepends=True)
     return "".join(
         f"{line.rstrip()}\n"
-        for line in difflib.unified_diff(*lines, f"{name} (before)", f"{name} (after)")
+        for line in difflib.unified_diff(old, new, f"{name} (before)", f"{name} (after)")
     )
 
 

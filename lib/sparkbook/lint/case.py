@@ -44,9 +44,11 @@ class Case:
     def __init__(self, line: Line, release: str | None = None) -> None:
         self.line = line
         self.recipe = line.recipe
-        self.image, self.tag, self.digest = (
-            images.split(line.image) if line.image else (None, None, None)
-        )
+        self.image: str | None = None
+        self.tag: str | None = None
+        self.digest: str | None = None
+        if line.image:
+            self.image, self.tag, self.digest = images.split(line.image)
         self.info: ImageInfo | None = images.find(line.image) if line.image else None
         if release is None:
             self.version, self.assumed = release_of(line)
@@ -75,11 +77,11 @@ class Case:
         }
 
     def on(self, name: str) -> bool:
-        """Tell whether an option is given, and not in its `no-` form."""
+        """Return whether an option is given, and not in its `no-` form."""
         return name in self.options and not self.options[name].negated
 
     def off(self, name: str) -> bool:
-        """Tell whether an option is given in its `no-` form."""
+        """Return whether an option is given in its `no-` form."""
         return name in self.options and self.options[name].negated
 
     def value(self, name: str) -> str | None:
@@ -129,7 +131,7 @@ class Case:
 
     @functools.cached_property
     def spec(self) -> dict[str, Any] | None:
-        """The speculative config, the short options included; None where there is none, or it
+        """The speculative config, the short options included; None without one, or it
         cannot be read.
         """
         config = self.json("speculative-config")
@@ -277,7 +279,7 @@ class Case:
         )
 
     def holds(self, distribution: str) -> bool | None:
-        """Tell whether the image holds a Python distribution: what is known of it, else what its
+        """Return whether the image holds a Python distribution: what is known of it, else what its
         vLLM requires; None where nothing says.
 
         The official images install vLLM's own requirements and little else.

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from sparkbook.findings import Finding
 from sparkbook.releases import at_least
-from sparkbook.rules import Edit, Family, Rule
+from sparkbook.rules import Edit, Family, Hit, Rule
 
 if TYPE_CHECKING:
     from sparkbook.lint.case import Case
@@ -55,7 +55,8 @@ class LintRule(Rule):
         if not self.applies(case.version) or self.judge is None:
             return
         assumed = case.assumed if self.versioned or self.since or self.until else None
-        for hit in self.judge(case):
+        hits = self.judge(case) or ()
+        for hit in (hits,) if isinstance(hits, Hit) else hits:
             finding = self.finding(hit)
             if assumed:
                 note = f" (judged as vLLM {case.version}: {assumed})."

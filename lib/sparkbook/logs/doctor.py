@@ -16,7 +16,7 @@ from sparkbook.findings import Finding, Findings
 from sparkbook.logs import figures as _figures
 from sparkbook.logs import story as _story
 from sparkbook.logs.facts import Facts
-from sparkbook.logs.figures import Context, Found
+from sparkbook.logs.found import Context, Found
 from sparkbook.logs.reader import Event, Line, Reader, parse_line
 from sparkbook.logs.signatures import Signature, Signatures, signatures
 from sparkbook.logs.states import of_story, unknown_fault
@@ -101,7 +101,7 @@ class Diagnosis:
         verdict: `healthy`, `fault` (known), `unknown fault`, `starting` (nothing wrong so far, not
             up yet), `empty`.
         findings: everything found, the primary fault first; noise is among them, explained.
-        primary: the fault to deal with; None where there is none.
+        primary: the fault to deal with; None without one.
         consequences: lines that other processes said because of it.
         story: what the start did and resolved.
         lines: how many lines were read.
@@ -193,7 +193,7 @@ class Doctor:
     def feed(
         self, source: str | bytes | Path | BinaryIO | Iterable[bytes | str], *, more: bool = False
     ) -> None:
-        """Take in more of the log; with `more`, a traceback that is not complete waits for its end."""
+        """Take in more of the log; with `more`, an incomplete traceback waits for its end."""
         self._take(self._reader.read(source, more=more))
 
     def flush(self) -> None:
@@ -423,11 +423,12 @@ class _Judged:
 
 def _judge(found: Found, context: Context) -> _Judged | None:
     signature = found.signature
-    changes: dict[str, Any] | None = {}
+    changes: dict[str, Any] = {}
     if signature.figures:
-        changes = _figures.FIGURES[signature.figures](found, context)
-        if changes is None:
+        computed = _figures.FIGURES[signature.figures](found, context)
+        if computed is None:
             return None
+        changes = computed
     values = {**found.groups, **{k: v for k, v in changes.items() if isinstance(v, str)}}
 
     def text(name: str) -> str:
@@ -541,7 +542,7 @@ def _last_lines(last: dict[bytes, bytes]) -> dict[str, str]:
 def diagnose(
     source: str | bytes | Path | BinaryIO | Iterable[bytes | str], facts: Facts | None = None
 ) -> Diagnosis:
-    """Say what a log tells.
+    """Return what a log shows.
 
     Args:
         source: the log itself (`str`, `bytes`), a `Path`, a binary file, or lines.

@@ -5,7 +5,7 @@ bars that rewrite one line; tracebacks over eighty lines; NCCL, FlashInfer, Tens
 around them the container engine, systemd and the kernel. `events` yields what belongs together as
 one `Event`, whatever the release (0.11 to 0.33) wrapped around it.
 
-Most lines of a long log say nothing new. A line is looked at closely only if it holds one of the
+Most lines of a long log say nothing new. A line is examined closely only if it holds one of the
 words that somebody waits for; of lines that are alike but for their digits, only the first is even
 split into words. That is what makes 200 MB a matter of seconds.
 """
@@ -349,7 +349,7 @@ class Reader:
         self._clock: float | None = None
         self._recent: dict[bytes, deque[tuple[int, bytes, bytes, int]]] = {}
 
-    def read(
+    def read(  # noqa: C901 - every line of a log runs through here; a call a line would double it
         self, source: str | bytes | Path | BinaryIO | Iterable[bytes | str], *, more: bool = False
     ) -> Iterator[Event]:
         """Yield events in the order in which they are complete. With `more`, the last ones stay
@@ -385,7 +385,8 @@ class Reader:
                     last[prefix] = line
                 if seen is None:
                     if not self.known:
-                        bare = line[_COMPOSE.match(line).end() :] if _COMPOSE.match(line) else line
+                        compose = _COMPOSE.match(line)
+                        bare = line[compose.end() :] if compose else line
                         self.known = (
                             bool(_KNOWN.match(bare.lstrip()[:400])) or b'HTTP/1.1" ' in line
                         )

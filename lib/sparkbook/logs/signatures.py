@@ -45,7 +45,7 @@ class Signature(Rule):
         collect: what to look at next, where the log alone can't settle it.
         late: it names no mechanism, so anything more definite in the same log comes before it.
         any_level: it is a fault even in a line that is logged as INFO or DEBUG.
-        stops: the engine was told to stop; what its parts report afterwards is no fault.
+        stops: the engine was ordered to stop; what its parts report afterwards is no fault.
         echo: of a process: only reports that another one `failed`, or `vanished` without a word.
         lost: of a rank: only reports that another one is gone; with `no-answer` only if its words
             are those of a connection.

@@ -37,9 +37,12 @@ Traceback (most recent call last):
   File "/opt/app/mixer.py", line 7, in blend
 RuntimeError: the blender is out of fruit"""
 _BATCH = """\
-(APIServer pid=1) INFO 11-02 09:00:00 [utils.py:233] non-default args: {{'model': 'some/model', 'max_num_seqs': {sequences}, \
+(APIServer pid=1) INFO 11-02 09:00:00 [utils.py:233] non-default args: \
+{{'model': 'some/model', 'max_num_seqs': {sequences}, \
 'speculative_config': {{'method': 'mtp', 'num_speculative_tokens': 3}}}}
-(EngineCore pid=2) INFO 11-02 09:00:09 [core.py:109] Initializing a V1 LLM engine (v0.32.0) with config: model='some/model', \
+(EngineCore pid=2) INFO 11-02 09:00:09 [core.py:109] \
+Initializing a V1 LLM engine (v0.32.0) with config: \
+model='some/model', \
 speculative_config=SpeculativeConfig(method='mtp', model='some/model', num_spec_tokens=3), \
 compilation_config={{'cudagraph_capture_sizes': [1, 2, 4, 8, 16, 32, 64]}}"""
 

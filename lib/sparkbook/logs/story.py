@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Set
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 from sparkbook.logs.reader import Event
 
@@ -180,7 +180,7 @@ def _number(text: str) -> float:
 
 
 def _first(pattern: str, text: str, convert: Callable[[str], Any] = _number) -> Any:
-    """The first group that took part, converted; None where there is none or it is no number."""
+    """The first group that took part, converted; None without one or it is no number."""
     if match := re.search(pattern, text, re.IGNORECASE):
         value = next((group for group in match.groups() if group is not None), None)
         try:
@@ -254,20 +254,32 @@ class Teller:
 
     def tell(self, event: Event) -> None:
         """Take in one event."""
-        text, story = event.flat if "\n" in event.text else event.text, self.story
         if event.is_traceback:
             return
-        # Lines that had been passed over as repetitions come at the end: they don't begin anything.
+        text = event.flat if "\n" in event.text else event.text
+        # Lines that were skipped as repetitions come at the end: they don't start anything.
         again, self._number = event.number < self._number, max(event.number, self._number)
-        if event.time_s is not None:
-            # A log that runs over New Year: the clock of the year has gone back to its start.
-            time_s = event.time_s
-            if self._now is not None and time_s < self._now - 180 * 86400:
-                time_s += 366 * 86400
-            self._now = time_s
-            if self._zero is None:
-                self._zero = time_s
-        words = event.words
+        self._set_clock(event.time_s)
+        self._identity(event.words, text, again)
+        for words, read in self._READERS:
+            if event.words & words:
+                read(self, text)
+        self._milestones(event, text)
+
+    def _set_clock(self, time_s: float | None) -> None:
+        """Take over the time of an event, seconds of the year, where it has one."""
+        if time_s is None:
+            return
+        # A log that runs over New Year: the clock of the year has gone back to its start.
+        if self._now is not None and time_s < self._now - 180 * 86400:
+            time_s += 366 * 86400
+        self._now = time_s
+        if self._zero is None:
+            self._zero = time_s
+
+    def _identity(self, words: Set[bytes], text: str, again: bool) -> None:
+        """Read what starts: release, arguments, config and architecture."""
+        story = self.story
         if b"version" in words and (found := _first(r"\bversion (\d+\.\d+\.\d+\S*)", text, str)):
             story.release = story.release or found
             self._mark("begin")
@@ -292,25 +304,10 @@ class Teller:
                 story.architecture = name
             elif name != story.architecture:
                 story.draft_architecture = name
-        if b"using" in words or b"selected" in words:
-            self._choices(text)
-        if b"loading" in words or b"took" in words or b"starting" in words or b"drafter" in words:
-            self._loading(text)
-        if words & {
-            b"torch",
-            b"dynamo",
-            b"compile",
-            b"autotuning",
-            b"profiling",
-            b"warming",
-            b"warmup",
-            b"initial",
-        }:
-            self._compiling(text)
-        if words & {b"graph", b"graphs", b"capturing"}:
-            self._graphs(text)
-        if b"kv" in words or b"explicitly" in words or b"equivalent" in words:
-            self._kv(text)
+
+    def _milestones(self, event: Event, text: str) -> None:
+        """Read the lines that end a part of the start, and the reports of a running engine."""
+        words, story = event.words, self.story
         if b"init" in words and (seconds := _first(rf"init engine .*?took {_NUMBER} s", text)):
             story.init_s = seconds
             self._mark("initialized")
@@ -564,6 +561,18 @@ class Teller:
         )
         story.phases = sorted(moved, key=lambda phase: (phase.begin_s, phase.end_s))
         return story
+
+    _READERS: ClassVar[tuple[tuple[Set[bytes], Callable[[Teller, str], None]], ...]] = (
+        (frozenset({b"using", b"selected"}), _choices),
+        (frozenset({b"loading", b"took", b"starting", b"drafter"}), _loading),
+        (
+            frozenset(b"torch dynamo compile autotuning profiling warming warmup initial".split()),
+            _compiling,
+        ),
+        (frozenset({b"graph", b"graphs", b"capturing"}), _graphs),
+        (frozenset({b"kv", b"explicitly", b"equivalent"}), _kv),
+    )
+    """Words of a line, and what reads the lines with one of them."""
 
 
 def _literal(text: str) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""What an engine tells about itself at `/metrics`, as values that can be asked.
+"""What an engine reports about itself at `/metrics`, as values that can be asked.
 
 Prometheus' text format is read by prometheus-client's own parser. Names are vLLM's, with or without
 the `vllm:` prefix and the `_total` ending of counters. A metric that is not there is an error,
@@ -43,7 +43,7 @@ class Histogram:
 
     @property
     def mean(self) -> float | None:
-        """Mean of the observations; None where there are none."""
+        """Mean of the observations; None without any."""
         return self.total / self.count if self.count else None
 
     @property

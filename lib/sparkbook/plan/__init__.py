@@ -5,7 +5,7 @@ before anything is downloaded.
     >>> plan.of("gpt-oss-120b").verdict
     'may fit'
 
-Memory stands in `memory` and `kv`, speed in `decode` and `prefill`, the comparison with an engine's
+Memory is in `memory` and `kv`, speed in `decode` and `prefill`, the comparison with an engine's
 log in `reconcile`.
 """
 

@@ -1,7 +1,7 @@
 """Published decode speeds beside what `sparkbook.plan.decode` estimates for them: calibration, test
 and the book's table.
 
-The figures, the shapes of their models and the rule that divides them stand in `measured.yaml`,
+The figures, the shapes of their models and the rule that divides them are in `measured.yaml`,
 each with its source.
 """
 
@@ -83,7 +83,7 @@ class Linear(Strict):
     state: int = 0
 
     def params(self, hidden: int) -> float:
-        """Parameters of the projections, all layers; the short convolution is left out, it is tiny."""
+        """Parameters of the projections, all layers, without the short convolution (it is tiny)."""
         if self.kind == "gdn":
             key, value = self.keys[0] * self.keys[1], self.values[0] * self.values[1]
             return self.layers * hidden * (2 * key + 2 * value + 2 * self.values[0] + value)
@@ -429,7 +429,7 @@ def _drafting(shape: Shape, draft: Speculation | None) -> Drafting | None:
 
 @dataclass(frozen=True)
 class Outcome:
-    """A published figure beside its estimate."""
+    """A published figure next to its estimate."""
 
     row: Row
     group: Group

@@ -57,7 +57,7 @@ carries an 8-bit scale for 16 elements.
 
 @dataclass(frozen=True)
 class Paging:
-    """What the pages depend on beside the model.
+    """What the pages depend on besides the model.
 
     Attributes:
         context: `--max-model-len`, tokens.
@@ -97,7 +97,7 @@ class Group:
         cache: the layers.
         layers: layers of the kind, draft layers that are like them included.
         groups: how many groups they make.
-        block: tokens of a block; of a state, those of the attention beside it.
+        block: tokens of a block; of a state, those of the attention with it.
     """
 
     cache: Cache
@@ -263,7 +263,7 @@ def _unified(specs: list[tuple[Cache, int, int]], paging: Paging) -> list[tuple[
             result.append((cache, block * (largest // page), largest))
         elif cache.kind == "mla":
             raise SparkbookError(
-                f"pages of {page} and {largest} bytes can't be made equal beside MLA: vLLM refuses"
+                f"pages of {page} and {largest} bytes can't be made equal with MLA: vLLM refuses"
                 " this pair of model and draft"
             )
         else:

@@ -6,7 +6,7 @@
 
 (vLLM 0.32.0: `request_memory` in `v1/worker/utils.py`, `determine_available_memory` in
 `v1/worker/gpu_worker.py`.) Or the size of the cache is given with `--kv-cache-memory-bytes`, and
-neither the fraction nor the profile is looked at. Pure: no clock, files or network. Bytes.
+neither the fraction nor the profile is examined. Pure: no clock, files or network. Bytes.
 """
 
 from __future__ import annotations
@@ -164,7 +164,7 @@ class MemoryPlan:
 
     @property
     def limit(self) -> int:
-        """Tokens beyond which no context is looked for: what the model is made for, or what is
+        """Tokens beyond which no context is searched for: what the model is made for, or what is
         asked for if that is more and allowed.
         """
         if self.setup.most is not None:

@@ -25,7 +25,7 @@ PREFILL_FLOP_S = (24e12, 59e12, 96e12)
 """FLOP/s that vLLM reaches in prefill on a Spark: least, median and most of the published prefill
 speeds.
 
-They stand in `measured.yaml`; each is multiplied by the FLOPs of one of its tokens
+They are in `measured.yaml`; each is multiplied by the FLOPs of one of its tokens
 (`evidence.prefill_rates`). Builds differ by four: even the same flags gave 6,265 and 12,276
 tokens/s within a week (vLLM recipes PR 918; NVIDIA local-ai-inference-recipes).
 """

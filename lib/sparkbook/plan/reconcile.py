@@ -1,4 +1,4 @@
-"""After the start: what the engine's log says beside what the plan said, why they differ, and what
+"""After the start: what the engine's log says next to what the plan said, why they differ, and what
 this machine's next plans take over.
 
     working memory = total * fraction - weights - KV cache - CUDA graphs
@@ -116,7 +116,7 @@ class Reconciliation:
 
 
 def reconcile(plan: MemoryPlan, story: Story) -> Reconciliation:
-    """Compares a plan with what a log told.
+    """Compares a plan with a log.
 
     Raises:
         SparkbookError: the log holds none of the figures: it is no engine's log, or the start did
@@ -124,8 +124,8 @@ def reconcile(plan: MemoryPlan, story: Story) -> Reconciliation:
     """
     if story.weights_gib is None and story.kv_gib is None and story.kv_tokens is None:
         raise SparkbookError(
-            "the log says nothing of weights or KV cache: give the log of a start that came as far"
-            " as 'Available KV cache'"
+            "the log does not report weights or KV cache: give the log of a start that reached"
+            " 'Available KV cache'"
         )
     gib = 1 / GIB
     predicted_weights = (plan.weights + plan.draft) * gib

@@ -56,7 +56,7 @@ _PLANNED = (
 """Options whose numbers a plan rests on."""
 
 _DRAFT_GUESS = (Cache("full", 5, 8, 128, 128), Cache("full", 8, 8, 128, 128))
-"""What a draft of unknown shape may keep: nothing beside what is known, or up to eight layers of 8
+"""What a draft of unknown shape may keep: nothing but what is known, or up to eight layers of 8
 KV heads.
 """
 

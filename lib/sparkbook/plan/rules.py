@@ -1,4 +1,4 @@
-"""What a plan can find. The rules judge a `MemoryPlan`; the last two compare one with an engine's log."""
+"""Rules that judge a `MemoryPlan`; the last two compare one with an engine's log."""
 
 from __future__ import annotations
 

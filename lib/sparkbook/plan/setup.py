@@ -1,4 +1,4 @@
-"""What is planned: the machine, what runs beside, and what is to be started. Bytes."""
+"""What is planned: the machine, what else runs, and what is to be started. Bytes."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class Host:
     Attributes:
         total: what vLLM shows as total.
         available: MemAvailable before anything of this plan runs.
-        cotenants: what else runs beside; taken off what is available.
+        cotenants: what else runs; taken off what is available.
         free: MemFree, without what the page cache would give back; None where it is not known.
     """
 

@@ -115,9 +115,8 @@ def _speed(plan: MemoryPlan) -> Iterator[Text]:
     yield Text()
     yield Text(f"  {'requests at once':<20}{'decode, tok/s together (estimate)':>36}", "bold")
     for speed in plan.decode:
-        yield Text(
-            f"  {speed.concurrency:<20}{f'{speed.tok_s:.3g}, from {speed.low:.3g} to {speed.high:.3g}':>36}"
-        )
+        decode = f"{speed.tok_s:.3g}, from {speed.low:.3g} to {speed.high:.3g}"
+        yield Text(f"  {speed.concurrency:<20}{decode:>36}")
     yield Text(f"  with {plan.decode[0].context:,} tokens of context each", "dim")
     for first in plan.first_token or ():
         cached = f" with {first.cached:,} in the prefix cache" if first.cached else ""

@@ -23,7 +23,7 @@ BLUE, ORANGE, GREEN, PURPLE, GREY, RED = COLOURS
 
 @book_style()
 def topology(seen: Seen) -> Chart:
-    """Two nodes, the fast link between them and the office network beside it, with the names that
+    """Two nodes, the fast link between them and the office network, with the names that
     each node has for them.
     """
     figure, axis = style.axes(3.0)
@@ -75,7 +75,7 @@ def memory(advice: Advice) -> Chart:
     """What one node holds, for each way: weights, KV cache, and the rest of the engine's share."""
     total = advice.host_total / GIB
     share = total * advice.setup.fraction
-    bars = {}
+    bars: dict[str, list[Part]] = {}
     for way, held in advice.memory.items():
         weights, kv = held.weights.middle / GIB, max(held.kv.middle, 0.0) / GIB
         bars[way] = [
@@ -180,7 +180,7 @@ def _gain(advice: Advice, requests: int, us: float) -> float:
 
 @book_style()
 def gains(compared: Sequence[Compared]) -> Chart:
-    """Published gains of two Sparks over one beside the estimates, a panel for each model."""
+    """Published gains of two Sparks over one next to the estimates, a panel for each model."""
     models = list(dict.fromkeys(one.published.model for one in compared))
     figure, panels = style.panels(2.9, 1, len(models), sharey=True)
     summary = []

@@ -13,6 +13,8 @@ from sparkbook.plots.style import COLOURS, Chart, book_style
 from sparkbook.units import format_seconds
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
     from sparkbook.dashboard import Look
 
 
@@ -60,7 +62,7 @@ def panels(looks: Sequence[Look], title: str) -> Chart:
     )
 
 
-def _positions(axis, looks: Sequence[Look]) -> None:  # type: ignore[no-untyped-def]
+def _positions(axis: Axes, looks: Sequence[Look]) -> None:
     positions = [one.per_position for one in looks if one.per_position]
     axis.set_title("Accepted drafts by position")
     if not positions:
@@ -87,7 +89,7 @@ def _positions(axis, looks: Sequence[Look]) -> None:  # type: ignore[no-untyped-
     axis.set_xticks(range(1, width + 1))
 
 
-def _histogram(axis, name: str, parts: Sequence[dict[str, float]]) -> None:  # type: ignore[no-untyped-def]
+def _histogram(axis: Axes, name: str, parts: Sequence[dict[str, float]]) -> None:
     total: Counter[str] = Counter()
     for part in parts:
         total.update(part)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from matplotlib.axes import Axes
-from matplotlib.dates import DateFormatter, MonthLocator
+from matplotlib.dates import DateFormatter, MonthLocator, date2num
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 from packaging.version import Version
@@ -34,8 +34,8 @@ def _label(axes: Axes, x: str = "", y: str = "") -> None:
     axes.set_ylabel(y)
 
 
-def _legend(axes: Axes, **where: object) -> None:
-    axes.legend(**where)  # type: ignore[arg-type]
+def _legend(axes: Axes, **where: Any) -> None:
+    axes.legend(**where)
 
 
 @book_style()
@@ -48,27 +48,27 @@ def timeline(releases: Sequence[Release]) -> Chart:
         mine = sorted((r for r in releases if r.track == track), key=lambda r: r.date)
         numbers = [_minor(r.vllm) for r in mine]
         axes.plot(
-            [r.date for r in mine],
+            date2num([r.date for r in mine]),
             numbers,
             color=colour,
             drawstyle="steps-post",
             label=f"{track} release",
-        )  # type: ignore[arg-type]
+        )
         for release, number in zip(mine, numbers, strict=True):
             face = colour if release.precision == "day" else "none"
             axes.plot(
-                [release.date],
+                date2num([release.date]),
                 [number],
                 "o",
                 markerfacecolor=face,
                 markeredgecolor=colour,
                 markersize=6,
-            )  # type: ignore[list-item]
+            )
             axes.annotate(
                 release.name,
                 (release.date, number),
                 xytext=(-4, 6) if above else (6, -11),
-                textcoords="offset points",  # type: ignore[arg-type]
+                textcoords="offset points",
                 color=colour,
                 ha="right" if above else "left",
                 bbox={"facecolor": style.PAPER, "edgecolor": "none", "pad": 0.5},

@@ -57,7 +57,7 @@ def flop_per_byte(row: Mapping[str, Any]) -> float | None:
 @book_style()
 def roofline(reports: Mapping[str, Report], spark_gb_s: float) -> Chart:
     """A panel a card: measured products under the roof that the card's memory sets, and the Spark's
-    roof beside it.
+    roof next to it.
     """
     figure, panels = style.panels(4.6, 1, len(reports), sharey=True)
     for axes, report in zip(panels, reports.values(), strict=True):
@@ -92,7 +92,7 @@ def roofline(reports: Mapping[str, Report], spark_gb_s: float) -> Chart:
     )
     return Chart(
         figure,
-        f"Rooflines of {' and '.join(reports)}: the products of 1 to 8 tokens lie on or below the"
+        f"Rooflines of {' and '.join(reports)}: the products of 1 to 8 tokens are on or below the"
         f" slope of memory, far from the flat roof of compute; it lies {slopes} as high as a"
         " Spark's",
     )
@@ -197,7 +197,7 @@ def _legend(figure: Figure, looks: Mapping[str, tuple[str, str, str]]) -> None:
 
 @book_style()
 def pruning(found: Mapping[str, Pruning]) -> Chart:
-    """Energy lost by keeping two of four, beside the energy of NVFP4's own error."""
+    """Energy lost by keeping two of four, next to the energy of NVFP4's own error."""
     figure, axes = style.axes(0.5 * len(found) + 1.1)
     rows = range(len(found))
     for offset, colour, label, values in (

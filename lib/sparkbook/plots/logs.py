@@ -1,4 +1,4 @@
-"""Pictures of what a log tells, in the book's style; see `sparkbook.plots.style`."""
+"""Pictures of what a log shows, in the book's style; see `sparkbook.plots.style`."""
 
 from __future__ import annotations
 

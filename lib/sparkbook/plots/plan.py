@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 BLUE, ORANGE, GREEN, PURPLE, GREY, RED = COLOURS
 _HATCHES = ("", "//", "", "\\\\", "", "xx", "..")
-"""Beside colour, so that neighbours can be told apart without it."""
+"""In addition to color, so that neighbours can be distinguished without it."""
 
 
 @dataclass(frozen=True)
@@ -353,7 +353,7 @@ _PLACES = sorted(
     ((-6 - 6 * left, -4 * down) for left in range(16) for down in range(24)),
     key=lambda place: place[0] ** 2 + place[1] ** 2,
 )
-"""Where a name may stand beside its dot, in points, nearest first."""
+"""Where a name may stand next to its dot, in points, nearest first."""
 
 
 def _plain_ticks(axis: Axes) -> None:
@@ -439,7 +439,7 @@ def _once(names: Sequence[str]) -> list[str]:
 
 @book_style()
 def predicted(names: Sequence[str], measured: Sequence[float], estimates: Sequence[Speed]) -> Chart:
-    """Published figures (dots) beside the estimates (diamonds with their interval), one row each;
+    """Published figures (dots) next to the estimates (diamonds with their interval), one row each;
     tokens a second, logarithmic.
     """
     figure, axis = style.axes(0.8 + 0.19 * len(names))

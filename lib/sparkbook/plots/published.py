@@ -1,4 +1,4 @@
-"""Published figures of recipes as pictures. The values are printed beside the marks; nothing is
+"""Published figures of recipes as pictures. The values are printed next to the marks; nothing is
 shown that is not in the data.
 """
 
@@ -24,9 +24,9 @@ def accuracy(table: Accuracy) -> Chart:
     for number, name in enumerate(series):
         places = [index + (number - (len(series) - 1) / 2) * thick for index in range(len(rows))]
         known = [
-            (place, row.values[number])
+            (place, value)
             for place, row in zip(places, rows, strict=True)
-            if row.values[number] is not None
+            if (value := row.values[number]) is not None
         ]
         axis.barh(
             [place for place, _ in known],
@@ -104,7 +104,7 @@ def best_single(recipe: Recipe) -> float | None:
     Of a range it is the upper end, of an average and a peak the average, as in
     `sparkbook.checkpoint.bandwidth.published_points`.
 
-    Figures of other machines stand on the recipe's page, each with its machine; beside a Spark's
+    Figures of other machines are on the recipe's page, each with its machine; next to a Spark's
     they would mislead.
     """
     figures = [

@@ -8,7 +8,7 @@ import math
 from collections.abc import Sequence
 
 from sparkbook.metrics import Histogram
-from sparkbook.plots.style import COLOURS, Chart, axes, book_style
+from sparkbook.plots.style import COLOURS, Chart, axes, book_style, whole_ticks
 from sparkbook.serve.ready import Readiness
 from sparkbook.serve.warmup import WarmUp
 from sparkbook.serve.watchdog import Limits, Sample
@@ -53,7 +53,7 @@ def time_to_first_token(warm_ups: Sequence[WarmUp]) -> Chart:
         )
     axis.set_yscale("log")
     axis.margins(x=0.06, y=0.18)
-    axis.xaxis.get_major_locator().set_params(integer=True)
+    whole_ticks(axis)
     axis.yaxis.set_major_formatter(lambda value, _: format_seconds(value))
     axis.minorticks_off()
     axis.set_xlabel("request")

@@ -5,10 +5,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from sparkbook.bench.advise import Advice
 from sparkbook.errors import SparkbookError
-from sparkbook.plots.style import COLOURS, PAPER, Chart, axes, book_style
+from sparkbook.plots.style import COLOURS, PAPER, Chart, axes, book_style, whole_ticks
 from sparkbook.recipes.schema import Speed
 
 
@@ -34,7 +35,7 @@ def acceptance(per_position: Mapping[str, Sequence[float]], title: str) -> Chart
         )
     axis.set_ylim(0, 1.08)
     axis.margins(x=0.1)
-    axis.xaxis.get_major_locator().set_params(integer=True)
+    whole_ticks(axis)
     axis.yaxis.set_major_formatter(lambda value, _: f"{value:.0%}")
     axis.set_xlabel("position of the draft in its step")
     axis.set_ylabel("accepted")
@@ -94,7 +95,7 @@ def speed_ups(advice: Advice, title: str, concurrency: int = 1) -> Chart:
         color=COLOURS[5],
     )
     axis.set_ylim(bottom=0)
-    axis.xaxis.get_major_locator().set_params(integer=True)
+    whole_ticks(axis)
     axis.grid(axis="y")
     axis.set_xlabel("K, drafts a step")
     axis.set_ylabel("times as fast as without")
@@ -157,9 +158,9 @@ def published_steps(speeds: Sequence[Speed], title: str) -> Chart:
     axis.margins(x=0.1)
     axis.set_xlabel("milliseconds")
     axis.set_title(title)
-    bars = axis.containers
+    bars: list[Any] = list(axis.containers)
     figure.legend(
-        [bars[0], bars[1]],
+        bars[:2],
         ["TPOT", "TPOT × tokens a step = time of a step"],
         loc="outside lower center",
         ncols=2,

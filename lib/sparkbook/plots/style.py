@@ -7,7 +7,7 @@ page.
         ...
         return Chart(figure, "Bar chart: ...")
 
-How a figure looks stands in `book.mplstyle` and nowhere else; a function that draws gives colours
+How a figure looks is in `book.mplstyle` and nowhere else; a function that draws gives colours
 of `COLOURS` and leaves the rest to it.
 """
 
@@ -28,6 +28,7 @@ import matplotlib
 import matplotlib.style
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 STYLE = Path(__file__).with_name("book.mplstyle")
 
@@ -158,6 +159,11 @@ def axes(height_in: float) -> tuple[Figure, Axes]:
     """An empty chart, `height_in` inches high."""
     figure, (axis,) = panels(height_in, 1, 1)
     return figure, axis
+
+
+def whole_ticks(axis: Axes) -> None:
+    """Put the ticks of the x axis on whole numbers only."""
+    axis.xaxis.set_major_locator(MaxNLocator("auto", steps=[1, 2, 2.5, 5, 10], integer=True))
 
 
 def panels(height_in: float, rows: int, columns: int, **how: Any) -> tuple[Figure, list[Axes]]:

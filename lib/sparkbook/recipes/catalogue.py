@@ -1,4 +1,4 @@
-"""Reading recipes: from the catalogue beside this file, or from a file of the user's own.
+"""Reading recipes: from the catalogue next to this file, or from a file of the user's own.
 
 A recipe may say `extends: ID` and then only what differs: mappings merge key by key, anything else
 replaces, and null takes a key out. Its `variants` say in the same way what differs in the line as
@@ -80,10 +80,10 @@ def load(name: str | Path) -> Recipe:
             recipe (the message names the file, the key and the allowed values).
     """
     if isinstance(name, Path) or name.endswith((".yaml", ".yml")):
-        path = Path(os.path.expanduser(name))  # noqa: PTH111 (leaves alone what it can't expand, where Path would raise)
-        if not path.is_file():
-            raise RecipeError(f"there is no recipe file {path}")
-        return _build(path)
+        file = Path(os.path.expanduser(name))  # noqa: PTH111 (leaves alone what it can't expand, where Path would raise)
+        if not file.is_file():
+            raise RecipeError(f"there is no recipe file {file}")
+        return _build(file)
     name, _, variant = name.partition("@")
     path = _path_of(name)
     if path is None or path.name.startswith("_"):
@@ -283,7 +283,7 @@ def merge(base: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
 
 
 def _explain(error: ValidationError) -> Iterator[str]:
-    """Pydantic's complaints in the recipe's own terms: the key, what is wrong, and what is allowed."""
+    """Pydantic's errors in the recipe's own terms: the key, what is wrong, and what is allowed."""
     for problem in error.errors():
         key = (
             ".".join(

@@ -55,7 +55,7 @@ _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]"
 """Control characters but tab and line feed, and the marks that turn the direction of writing."""
 
 Value = bool | int | float | str | list[Any] | dict[str, Any]
-"""Value of a serve argument: `true` for a bare flag, a mapping for JSON, a list for several words."""
+"""Value of a serve argument: `true` for a bare flag, a mapping for JSON, a list for words."""
 
 EntryPoint = Literal["command", "vllm-serve", "wrapper"]
 """What an image runs by itself: any command it is given (`command`), `vllm serve` (the words after
@@ -277,7 +277,7 @@ class Serve(Strict):
                 )
             if name == "api-key":
                 raise ValueError(
-                    "api-key is a secret and stands in no recipe: leave it out, and write"
+                    "api-key is a secret and must not be in a recipe: leave it out, and write"
                     " VLLM_API_KEY: null under env"
                 )
         return result
@@ -300,8 +300,8 @@ def check_env(env: dict[str, str | None]) -> dict[str, str | None]:
             raise ValueError(f"'{name}' is not the name of an environment variable")
         if value is not None and is_secret(name):
             raise ValueError(
-                f"{name} is a secret and stands in no recipe: write null, and it is taken from the"
-                " caller's environment"
+                f"{name} is a secret and must not be in a recipe: write null, and it is taken from"
+                " the caller's environment"
             )
     return env
 

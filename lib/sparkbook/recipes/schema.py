@@ -8,6 +8,7 @@ carries the id of a source listed at the end of the recipe.
 from __future__ import annotations
 
 import datetime
+from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
@@ -61,7 +62,7 @@ class Quantization(Strict):
 
     format: Literal["nvfp4", "mxfp4", "fp8", "bf16", "awq", "gptq", "fp32", "unknown"]
     producer: Literal["modelopt", "compressed-tensors", "openai", "none", "vllm"] | None = Field(
-        None, description="whose checkpoint format it is; `vllm`: quantized while loading"
+        None, description="producer of the checkpoint format; `vllm`: quantized while loading"
     )
     note: str | None = None
 
@@ -104,9 +105,7 @@ class Model(Strict):
         ),
     )
     context: Context = Field(default_factory=Context)
-    modalities: list[Literal["text", "image", "video", "audio"]] = Field(
-        default_factory=lambda: ["text"], min_length=1
-    )
+    modalities: list[Literal["text", "image", "video", "audio"]] = Field(["text"], min_length=1)
     licence: str | None = None
     gated: bool | None = Field(
         None, description="whether a licence has to be accepted before the download"
@@ -312,7 +311,7 @@ class Speed(Strict):
     @property
     def on_spark(self) -> bool:
         """Whether it was measured on a Spark. Other machines' figures are shown with their machine,
-        never beside a Spark's.
+        never next to a Spark's.
         """
         return "spark" in self.machine.lower()
 
@@ -414,7 +413,7 @@ class Recipe(Strict):
     topology: Topology = Field(default_factory=Topology)
     variants: dict[Literal["as-published", "lint-clean"], dict[str, Any] | None] = Field(
         default_factory=dict,
-        description="what differs in each variant, merged as `extends` merges; null: there is none",
+        description="what differs in each variant, merged like `extends`; null: no such variant",
     )
     foreign: dict[str, dict[str, Any]] = Field(
         default_factory=dict,
@@ -462,7 +461,7 @@ class Recipe(Strict):
 
     def _cited(self) -> list[tuple[str, str]]:
         """Every citation: where it stands, and the source's id."""
-        groups = {
+        groups: dict[str, Sequence[Any]] = {
             "remarks": self.remarks,
             "corrections": self.corrections,
             "request": self.request,

@@ -14,7 +14,7 @@ from sparkbook.errors import SparkbookError
 from sparkbook.releases.images import Source
 
 RUNS = "18_claims"
-"""The chapter that executes every claim whose tests stand in the register."""
+"""The chapter that executes every claim whose tests are in the register."""
 
 Verdict = Literal["holds", "expired", "false", "not-testable"]
 VERDICTS: tuple[Verdict, ...] = ("holds", "expired", "false", "not-testable")

@@ -1,13 +1,13 @@
 """The claims register: what the documents that this book starts from say, and whether it is so.
 
-One file a document in `book/claims/`. A figure stands there once; chapters draw it:
+One file a document in `book/claims/`. A figure is there once; chapters draw it:
 
     >>> from sparkbook.register import claims
     >>> print(claims.figure("guide-bandwidth"))
     273 GB/s
 
 A claim that can be executed has tests, or a chapter's cell that reports it through `check`. The
-report stays in the executed notebook, as data beside the cell's output: the notebooks are the
+report stays in the executed notebook, as data next to the cell's output: the notebooks are the
 record of what was executed.
 """
 

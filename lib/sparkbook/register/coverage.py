@@ -3,7 +3,7 @@ documents has a home in this book, or a reason; every figure and every setting h
 register, or a reason.
 
 `book/outline.yaml` lists what there is, made by `tools/extract_outline.py`; `book/coverage.yaml`
-says where each has its home. Names (of models, images, options, variables) have to stand on the
+says where each has its home. Names (of models, images, options, variables) have to be on the
 page that is called their home. A figure or a setting needs no entry there if a claim of the same
 document and section has it: `claims_with` looks it up.
 """
@@ -45,7 +45,7 @@ KINDS = {
     "setting": "settings",
 }
 NAMED = ("model", "image", "option", "variable")
-"""Kinds whose name has to stand on the page, as a word of its own in what a reader sees."""
+"""Kinds whose name has to be on the page, as a word of its own in what a reader sees."""
 CLAIMED = ("figure", "setting")
 """Kinds whose home is a claim."""
 
@@ -58,7 +58,7 @@ class Entry(BaseModel):
             counts.
         home: page of the site, without ending, with an anchor if need be; `{name}` is the item's
             name without its dashes.
-        reason: why there is none. Beside a home: what holds as long as that page is not part of the
+        reason: why there is none. With a home: what holds as long as that page is not part of the
             book.
     """
 
@@ -89,7 +89,7 @@ class Item:
         return f"{self.document}/{self.kind}/{self.name}"
 
     def stands_in(self, text: str) -> bool:
-        """Whether the name stands in a text as a word of its own."""
+        """Whether the name occurs in a text as a word of its own."""
         return re.search(rf"(?<![\w/.-]){re.escape(self.name)}(?![\w/-])", text) is not None
 
 
@@ -105,7 +105,7 @@ def entries(root: Path) -> list[Entry]:
 
 
 def home(item: Item, mapping: list[Entry]) -> Entry | None:
-    """The entry that speaks of an item, or the claim that has it; None where it has no home."""
+    """The entry that names an item, or the claim that has it; None where it has no home."""
     if item.kind in CLAIMED and (found := claims_with(item)):
         from sparkbook.register import claims
 

@@ -128,7 +128,7 @@ def _of_cell(claim: Claim, held: bool) -> Verdict:
 
 
 def check_document(name: str) -> Outcomes:
-    """Execute every claim of a document whose tests stand in the register.
+    """Execute every claim of a document whose tests are in the register.
 
     Raises:
         SparkbookError: there is no such document, or an outcome is not the register's verdict.

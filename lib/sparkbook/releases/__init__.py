@@ -1,7 +1,7 @@
 """What each vLLM release accepts: options, environment variables, parsers, architectures, backends,
 metrics and routes.
 
-The facts stand in `table.json`, which `tools/build_releases.py` reads out of vLLM's own releases.
+The facts are in `table.json`, which `tools/build_releases.py` reads out of vLLM's own releases.
 It is loaded when it is first asked.
 
     >>> from sparkbook import releases
@@ -273,7 +273,7 @@ def table() -> dict[str, Any]:
     """The table as it is stored: for each symbol its lives, `[first, last, value]`, indices into
     `releases`.
     """
-    return json.loads(TABLE.read_bytes())  # type: ignore[no-any-return]
+    return json.loads(TABLE.read_bytes())
 
 
 def known() -> list[str]:
@@ -358,7 +358,8 @@ def lives(category: str, name: str) -> list[Life]:
 
 def presence(category: str, name: str) -> list[tuple[str, str | None]]:
     """As `lives`, but spans that only differ in what is known of the symbol are one."""
-    every, spans = known(), []
+    every = known()
+    spans: list[list[int]] = []
     for first, last, _ in table()[category].get(name, []):
         if spans and spans[-1][1] == first - 1:
             spans[-1][1] = last

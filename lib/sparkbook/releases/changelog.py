@@ -21,7 +21,7 @@ _PLAIN = {
 
 
 def describe(category: str, value: Any) -> str:
-    """What the table says of a symbol, in a few words; empty where there is nothing beside its
+    """What the table says of a symbol, in a few words; empty where there is nothing but its
     name.
     """
     if category == "options":

@@ -96,7 +96,7 @@ class ImageInfo(_Strict):
         return None
 
     def matches(self, tag: str) -> re.Match[str] | bool:
-        """Whether this entry speaks of a tag."""
+        """Whether this entry names a tag."""
         if (pattern := self.pattern()) is not None:
             return pattern.fullmatch(tag) or False
         return tag in self.tags

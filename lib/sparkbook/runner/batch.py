@@ -36,7 +36,7 @@ from sparkbook.units import format_seconds
 
 MANIFEST = "manifest.json"
 ATTEMPTS = 3
-"""How often a notebook is begun at most, on all nodes together."""
+"""How often a notebook is started at most, on all nodes together."""
 
 _PATIENCE_S = 60.0
 """How long a batch without any node waits for one to come back."""
@@ -266,7 +266,13 @@ def _typed(parameter: notebooks.Parameter, value: Any) -> Any:
                 f"parameter {parameter.name}: its value is not of the type {parameter.type}"
             ) from None
     value = str(value) if isinstance(value, _Text) else value
-    accepted = {"int": int, "float": (int, float), "bool": bool, "str": str}.get(parameter.type)
+    types: dict[str, tuple[type, ...]] = {
+        "int": (int,),
+        "float": (int, float),
+        "bool": (bool,),
+        "str": (str,),
+    }
+    accepted = types.get(parameter.type)
     if accepted and (
         not isinstance(value, accepted) or (isinstance(value, bool) and parameter.type != "bool")
     ):
@@ -459,16 +465,16 @@ def run(
 ) -> Outcome:
     """Run what is missing, and collect it.
 
-    A notebook whose node or process went away is begun again, on a node that has not had it where
+    A notebook whose node or process went away is started again, on a node that has not had it where
     there is one. A notebook that failed in a
-    cell is begun again only on another node: on the same one it would fail again.
+    cell is started again only on another node: on the same one it would fail again.
 
     Args:
         jobs: what to run; names are unique.
         folder: where executed notebooks and the manifest go.
         workers: where they run; a function that makes it is called only when something is to be
             run.
-        attempts: how often a notebook is begun at most.
+        attempts: how often a notebook is started at most.
         out: where progress goes (standard error, so that `--json` stays clean).
         patience_s: how long to wait, in seconds, for a node where there is none.
 

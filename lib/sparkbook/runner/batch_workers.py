@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import logging
 import os
 import signal
 import socket
@@ -258,7 +259,10 @@ class OnRay:
         _need_listener(address)
         try:
             ray.init(
-                address=address, log_to_driver=False, logging_level="ERROR", configure_logging=False
+                address=address,
+                log_to_driver=False,
+                logging_level=logging.ERROR,
+                configure_logging=False,
             )
         except Exception as error:  # noqa: BLE001 - ray raises whatever its transport does
             raise SparkbookError(
@@ -393,7 +397,7 @@ class OnRay:
 
 
 def _need_listener(address: str) -> None:
-    """Ray tries for minutes to reach a head that is not there; so it is looked for first.
+    """Ray tries for minutes to reach a head that is not there; so it is searched for first.
 
     Raises:
         SparkbookError: nothing listens there.

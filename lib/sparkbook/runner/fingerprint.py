@@ -34,7 +34,7 @@ class Fingerprints:
 
     def chapter(self, source: Path, values: dict[str, Any], target: str) -> str:
         """Of a chapter: it may use anything in the library, the catalogue included, and what else
-        its cells speak of.
+        its cells name.
         """
         written = self._source(source)
         text = "\n".join("".join(source) for _, source, _ in written[1])

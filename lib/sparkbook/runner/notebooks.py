@@ -33,7 +33,7 @@ _WIDGET = "application/vnd.jupyter.widget-view+json"
 
 
 class Abandoned(Exception):
-    """A run that was told to stop."""
+    """A run that was ordered to stop."""
 
 
 @dataclass(frozen=True)
@@ -110,7 +110,7 @@ def engine_of(path: Path) -> Engine:
 
 
 def measures(path: Path) -> bool:
-    """Whether the notebook's numbers are taken on its engine, so that nothing may run beside it.
+    """Whether the notebook's numbers are taken on its engine, so that nothing else may run.
 
     A notebook with an engine measures unless its metadata says
     `{"sparkbook": {"measures": false}}`: it only shows that something works.

@@ -32,7 +32,7 @@ class Page:
         engine: what it needs.
         fingerprint: hash of all it is made from.
         title: for a generated page, its heading and its entry in the table of contents.
-        measures: whether nothing may run beside it.
+        measures: whether nothing else may run.
     """
 
     name: str

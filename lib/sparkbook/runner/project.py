@@ -36,7 +36,7 @@ class Project:
 
     @property
     def executed(self) -> Path:
-        """The notebooks as papermill left them, with a small JSON file beside each that says what
+        """The notebooks as papermill left them, with a small JSON file next to each that says what
         it was made from.
         """
         return self.build / "executed"

@@ -131,7 +131,7 @@ def run_all(
     """First, several at a time, the pages that don't mind company; then, one at a time, those that
     measure an engine.
 
-    The engine that chapters attach to comes up beside the first part.
+    The engine that chapters attach to starts during the first part.
     """
     attached = [page for page in stale if page.engine == "attach" and target != "plan"]
     alone = [page for page in stale if page.measures and page not in attached]

@@ -61,7 +61,7 @@ def running(
 
     Args:
         say: called with a line of progress.
-        starting: the engine, where its start was begun before.
+        starting: the engine, if it is already starting.
 
     Raises:
         SparkbookError: the engine does not start.

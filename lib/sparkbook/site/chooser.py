@@ -152,14 +152,12 @@ def data(ids: Iterable[str]) -> dict[str, Any]:
             plans.append(
                 [{**_plan(one.to_dict(), numbers, speeds), "fit": fit(one)} for one in found]
             )
-        entry = {
+        entry: dict[str, Any] = {
             "id": recipe.id,
             "title": recipe.title,
             "summary": recipe.summary,
             "family": recipe.family,
             "page": recipe.slug,
-        }
-        entry |= {
             "weights": recipe.model.weights_gb,
             "nodes": recipe.topology.nodes,
             "adjustable": adjustable(recipe),

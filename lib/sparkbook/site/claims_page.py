@@ -40,7 +40,7 @@ def on_site(text: str, up: str = "../", seen: set[str] | None = None) -> str:
 
 
 def uses(place: str, up: str = "../") -> str:
-    """Return the claims that a page uses as a folded list for its end; empty if there are none."""
+    """Return the claims that a page uses as a folded list for its end; empty without any."""
     found = used_by(place)
     if not found:
         return ""
@@ -109,7 +109,7 @@ def page() -> str:
         ' data-example="false gemma">'
     )
     table += f"<thead><tr>{top}</thead><tbody>"
-    fields = {
+    fields: dict[str, Mapping[str, str]] = {
         "verdict": {verdict: verdict.replace("-", " ") for verdict in VERDICTS},
         "document": {name: name for name in documents},
         "page": {short: place for place, short in places.items()},

@@ -77,7 +77,9 @@ class Linker:
     def html(self, text: str, page: str) -> str:
         """A piece of HTML with its links."""
         text = _FINDING.sub(lambda found: _finding(found[0], "../" * page.count("/")), text)
-        up, inside, parts = "../" * page.count("/"), [], []
+        up = "../" * page.count("/")
+        inside: list[str] = []
+        parts: list[str] = []
         for part in re.split(r"(<[^>]+>)", text):
             if tag := re.match(r"<(/?)([a-zA-Z][\w-]*)", part):
                 name = tag[2].lower()

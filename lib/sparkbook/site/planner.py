@@ -88,7 +88,7 @@ _EPOCH = (1980, 1, 1, 0, 0, 0)
 
 
 def write(project: Project, folder: Path) -> int:
-    """Write `library.zip` and the licences beside it, for the site.
+    """Write `library.zip` and the licences next to it, for the site.
 
     Args:
         project: the checkout, whose `vendor` has been made.

@@ -111,9 +111,10 @@ def facts(recipe: Recipe) -> Html:
         ("Quantization", _join(_text(quantization), _text(model.quantization.note))),
         (
             "Weights",
-            model.weights_gb
-            and f"{model.weights_gb:g} GB ({model.weights_gib:.1f} GiB)"
-            + (", counted from shape and formats" * model.weights_counted),
+            f"{model.weights_gb:g} GB ({model.weights_gib:.1f} GiB)"
+            + (", counted from shape and formats" * model.weights_counted)
+            if model.weights_gb
+            else None,
         ),
         ("Context", _context(recipe)),
         ("Input", ", ".join(model.modalities)),
@@ -190,9 +191,9 @@ def _context(recipe: Recipe) -> str | None:
     native, extended = recipe.model.context.native, recipe.model.context.extended
     served_length = recipe.serve.args.get("max-model-len")
     parts = [
-        native and f"{native:,} tokens",
-        extended and f"{extended:,} with a rope extension",
-        served_length and f"this recipe serves {_number(served_length)}",
+        f"{native:,} tokens" if native else None,
+        f"{extended:,} with a rope extension" if extended else None,
+        f"this recipe serves {_number(served_length)}" if served_length else None,
     ]
     return _join(*parts) or None
 

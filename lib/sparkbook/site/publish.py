@@ -38,7 +38,7 @@ def publish(
     """Bring `_build/html` up to date: assemble, build afresh, check, and put it in the place of the
     old one.
 
-    A site with warnings or broken links is published all the same, so that it can be looked at, but
+    A site with warnings or broken links is published all the same, so that it can be viewed, but
     counts as a problem, and is built again next time.
 
     Raises:

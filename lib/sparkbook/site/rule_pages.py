@@ -71,7 +71,7 @@ def section(family: Family, rule: Rule) -> str:
         sentence(plain(rule.text)),
     ]
     for title, which in (("Fails", "fails"), ("Passes", "passes")):
-        example = rule.example(which)
+        example = rule.example("fails" if which == "fails" else "passes")
         parts += [f"**{title}**", family.show(example)]
         if family.judged:
             findings = [one for one in family.examine(example) if one.rule == rule.code]

@@ -105,6 +105,12 @@ def _addresses(source: str) -> list[tuple[str, str]]:
     return [(url, named.get(url, "" if named else words)) for url in _ADDRESS.findall(source)]
 
 
+@functools.cache
+def _places() -> dict[str, str]:
+    """Return the address of every rule, signature and check."""
+    return {one.code: one.address for one in rules.every()}
+
+
 _LINKS: dict[str, Callable[[str], str]] = {
     "claims": lambda name: f'<a href="claims.html#{name}">{name}</a>',
     "checks of claims": lambda name: f'<a href="claims.html#{name}">{name}</a>',
@@ -147,9 +153,3 @@ def page(project: Project) -> str:
         f' rules"><thead><tr>{head}</tr></thead><tbody>\n' + "\n".join(rows) + "\n</tbody></table>"
     )
     return f'# Sources\n\n{intro}\n\n```{{raw}} html\n<div class="sb-scroll">{table}</div>\n```\n'
-
-
-@functools.cache
-def _places() -> dict[str, str]:
-    """Return the address of every rule, signature and check."""
-    return {one.code: one.address for one in rules.every()}

@@ -21,7 +21,7 @@ class Held:
         recipe: as the catalogue has it.
         published: what the linter says of the line as its source published it; of the recipe where
             it was taken over as it stood.
-        clean: what it says of the lint-clean variant; None where there is none.
+        clean: what it says of the lint-clean variant; None without one.
         changes: what the clean variant changes of the published line, in words.
     """
 

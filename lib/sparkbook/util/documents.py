@@ -152,7 +152,7 @@ def _measure(text: str) -> None:
         if isinstance(event, yaml.DocumentStartEvent):
             sizes.clear()
         elif isinstance(event, yaml.AliasEvent):
-            close(None, sizes[event.anchor])
+            close(None, sizes[event.anchor or ""])
         elif isinstance(event, yaml.ScalarEvent):
             close(event.anchor, 1)
         elif isinstance(event, yaml.CollectionStartEvent):
@@ -167,7 +167,7 @@ def _check_event(event: yaml.Event, anchors: Container[str], depth: int) -> None
     Raises:
         SparkbookError: the event is one of these.
     """
-    line = f"line {event.start_mark.line + 1}"
+    line = f"line {event.start_mark.line + 1 if event.start_mark else '?'}"
     if getattr(event, "tag", None) not in (None, "!"):
         raise SparkbookError(
             f"{line} has the tag {event.tag}: tags are not read, remove it"  # type: ignore[attr-defined]

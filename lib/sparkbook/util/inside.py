@@ -151,7 +151,7 @@ class Inside:
             return None
 
     def size(self, name: str) -> int | None:
-        """Return a regular file's bytes; None where there is none."""
+        """Return a regular file's bytes; None without one."""
         found = self.lstat(name)
         return found.st_size if found and stat.S_ISREG(found.st_mode) else None
 

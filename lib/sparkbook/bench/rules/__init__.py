@@ -1,4 +1,4 @@
-"""The rules of the gate: 1xx the machine, 2xx the engine, 3xx the method, 4xx figures that cannot be."""
+"""Rules of the gate: 1xx the machine, 2xx the engine, 3xx the method, 4xx impossible figures."""
 
 from sparkbook.bench.family import BENCH
 

@@ -145,7 +145,7 @@ def cached(seen: Seen) -> Hit | None:
 def restarted(seen: Seen) -> Hit | None:
     """A counter fell, so the engine died and came back."""
     return (
-        Hit("The engine was started anew during the load.", "a counter of /metrics fell")
+        Hit("The engine restarted during the load.", "a counter of /metrics fell")
         if seen.restarted
         else None
     )
@@ -272,7 +272,7 @@ def acceptance(seen: Seen) -> Hit | None:
     )
     if abs(mine / (made / steps) - 1) > _AGREE:
         return Hit(
-            f"The client sees {mine:.2f} tokens a step, the engine tells {made / steps:.2f}.",
+            f"The client sees {mine:.2f} tokens a step, the engine counts {made / steps:.2f}.",
             f"{events} events against {steps:g} steps (inter_token_latency_seconds_count): some"
             " came in one event, so step_gap is no step",
         )
@@ -286,7 +286,7 @@ def acceptance(seen: Seen) -> Hit | None:
     if made / steps * (1 - _AGREE) <= told <= (made / steps + cut) * (1 + _AGREE):
         return None
     return Hit(
-        f"The client sees {made / steps:.2f} tokens a step, the engine tells {told:.2f}.",
+        f"The client sees {made / steps:.2f} tokens a step, the engine reports {told:.2f}.",
         f"{made:g} tokens after the first in {steps:g} steps, against 1 + accepted / steps",
     )
 
@@ -300,7 +300,7 @@ def acceptance(seen: Seen) -> Hit | None:
     passes=lambda: seen(),
 )
 def no_metrics(seen: Seen) -> Hit | None:
-    """Without the engine's counters nobody knows whether it was alone or cached."""
+    """Without the engine's counters it is unknown whether it was alone or cached."""
     if seen.cell.engine is not None or seen.restarted:
         return None
     return Hit(

@@ -47,7 +47,7 @@ def clock_stuck(seen: Seen) -> Hit | None:
     power = known(seen.trace.during, "power_w")
     watts = f", {statistics.fmean(power):.0f} W" if power else ""
     return Hit(
-        f"The SM clock stood at {clock:g} MHz under load.",
+        f"The SM clock was {clock:g} MHz under load.",
         f"median of {len(clocks)} samples{watts}; below {limit:g} MHz",
     )
 

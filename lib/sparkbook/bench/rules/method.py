@@ -226,7 +226,7 @@ def repeated(seen: Seen) -> Hit | None:
     passes=lambda: rows(119.0, 125.0),
 )
 def faster_when_shared(low: Cell, high: Cell) -> Hit | None:
-    """A request decodes faster beside others than under less load: over 10 % it is suspect, over
+    """A request decodes faster with others than under less load: over 10 % it is suspect, over
     30 % wrong. One of the rows was cold, cached, or on another clock; a little of it is a small
     model that waits for the host's CPU instead of its GPU.
 

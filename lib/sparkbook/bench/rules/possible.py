@@ -1,8 +1,7 @@
-"""4xx: figures that cannot be: what a server, a file or a clock claims is held against what was sent,
-what came, when it came, and what the machine can do.
+"""4xx: impossible figures. The rules compare what a server, a file or a clock claims with what was
+sent, what arrived, when it arrived, and what the machine can do.
 
-A server is believed nothing that it could not have done. What lies within these bounds may still be
-wrong; it only is not impossible.
+A figure within these bounds may still be wrong; it is only not impossible.
 """
 
 from __future__ import annotations
@@ -435,11 +434,8 @@ def total(seen: Seen) -> Hit | None:
             f"{total:.1f} tok/s in {duration:.2f} s are not {tokens} tokens.",
             "out_tok_s x duration_s against output_tokens",
         )
-    each = [
-        speeds.high
-        for speeds in (figures.req_tok_s, figures.decode_tok_s)
-        if speeds and speeds.n == figures.completed
-    ]
+    speeds = (figures.req_tok_s, figures.decode_tok_s)
+    each = [speed.high for speed in speeds if speed and speed.n == figures.completed]
     if not each or not slots or total <= slots * max(each) * (1 + _AGREE):
         return None
     return Hit(
@@ -699,9 +695,8 @@ def unexplained(seen: Seen) -> Hit | None:
     if engine is None or engine.drafts or not _complete(seen):
         return None
     made = (seen.cell.figures.output_tokens or 0) - seen.cell.figures.completed
-    if engine.steps and made <= engine.steps * (
-        1 + _AGREE
-    ):  # merged on their way, all of them made
+    # Merged on their way, all of them made.
+    if engine.steps and made <= engine.steps * (1 + _AGREE):
         return None
     shares = [
         (r.output_tokens - r.first_tokens) / (events - 1)

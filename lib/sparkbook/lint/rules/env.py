@@ -221,7 +221,8 @@ def checked(case: Case) -> Iterator[Hit]:
     kind="offline-assets",
     source="dgx-spark-playbooks issue 17, https://github.com/NVIDIA/dgx-spark-playbooks/issues/17",
     fails="HF_HUB_OFFLINE=1 vllm serve openai/gpt-oss-20b",
-    passes="HF_HUB_OFFLINE=1 TIKTOKEN_ENCODINGS_BASE=/models/tiktoken vllm serve openai/gpt-oss-20b",
+    passes="HF_HUB_OFFLINE=1 TIKTOKEN_ENCODINGS_BASE=/models/tiktoken"
+    " vllm serve openai/gpt-oss-20b",
 )
 def harmony_offline(case: Case) -> Iterator[Hit]:
     """gpt-oss needs the Harmony vocabulary, which its library downloads at run time and not through

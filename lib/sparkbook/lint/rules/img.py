@@ -83,7 +83,7 @@ def no_digest(case: Case) -> Iterator[Hit]:
 )
 def wrong_processor(case: Case) -> Iterator[Hit]:
     """A Spark has an Arm processor. An image for amd64 only ends with "exec format error", and with
-    a restart policy does so for ever.
+    a restart policy does so forever.
     """
     platform = case.line.option("platform")
     only = case.info.platforms if case.info and case.info.platforms else None
@@ -337,7 +337,7 @@ def _installed(case: Case, name: str) -> bool:
     passes="docker run --gpus all nvcr.io/nvidia/vllm:26.04-py3 vllm serve ORG/MODEL",
 )
 def not_vllm(case: Case) -> Iterator[Hit]:
-    """The image holds no vLLM: the command is not found, unless a command before it installs vLLM."""
+    """The image holds no vLLM: the command is not found, unless an earlier one installs vLLM."""
     if (
         case.info
         and case.info.contents.get("vllm") is False

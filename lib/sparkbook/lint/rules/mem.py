@@ -69,7 +69,8 @@ def fraction(case: Case) -> Iterator[Hit]:
         yield Hit(
             f"{case.shown('gpu-memory-utilization')} asks for {asked:.1f} GiB, and {POOL}.",
             case.shown("gpu-memory-utilization"),
-            f"Set at most {REACHABLE}, or measure MemAvailable: at most MemAvailable / {TOTAL_GIB}.",
+            f"Set at most {REACHABLE}, or measure MemAvailable: at most MemAvailable /"
+            f" {TOTAL_GIB}.",
         )
 
 
@@ -83,7 +84,7 @@ def fraction(case: Case) -> Iterator[Hit]:
     passes="vllm serve ORG/MODEL --kv-cache-memory-bytes 20G",
 )
 def both(case: Case) -> Iterator[Hit]:
-    """`--kv-cache-memory-bytes` fixes the size of the KV cache; the fraction is then not looked at."""
+    """`--kv-cache-memory-bytes` fixes the size of the KV cache; vLLM then ignores the fraction."""
     if "kv-cache-memory-bytes" in case.options and "gpu-memory-utilization" in case.options:
         yield Hit(
             "--kv-cache-memory-bytes fixes the KV cache, so --gpu-memory-utilization has no effect"
@@ -120,7 +121,7 @@ def context(case: Case) -> Iterator[Hit]:
     "no-limit-of-sequences",
     "warning",
     source=(
-        "vLLM 0.32.0, get_batch_defaults: NVML does not tell the memory of GB10, so it gets the"
+        "vLLM 0.32.0, get_batch_defaults: NVML does not report the memory of GB10, so it gets the"
         " defaults of a small GPU"
     ),
     fails="docker run --gpus all vllm/vllm-openai:v0.28.0 ORG/MODEL",
@@ -186,7 +187,7 @@ def graph_sizes(case: Case) -> Iterator[Hit]:
 )
 def large_shm(case: Case) -> Iterator[Hit]:
     """/dev/shm comes out of the same pool as everything else. vLLM needs a few GiB of it; a
-    reservation of 64 GB beside a large model has been suspected in hard power-offs (not proven).
+    reservation of 64 GB with a large model has been suspected in hard power-offs (not proven).
     """
     size = case.line.option("shm-size")
     try:
@@ -265,13 +266,13 @@ def greedy(case: Case) -> Iterator[Hit]:
     passes="vllm serve openai/gpt-oss-20b --load-format safetensors",
 )
 def large_weights(case: Case) -> Iterator[Hit]:
-    """fastsafetensors keeps buffers beside the final tensors. Where the weights take more than 0.8
+    """fastsafetensors keeps buffers in addition to the final tensors. Where the weights take more than 0.8
     of the memory, loading runs out of it.
     """
     weights = case.weights_gib
     if case.value("load-format") == "fastsafetensors" and weights and weights > 0.8 * TOTAL_GIB:
         yield Hit(
-            f"Fastsafetensors needs room beside {weights:.0f} GiB of weights.",
+            f"Fastsafetensors needs room in addition to {weights:.0f} GiB of weights.",
             case.shown("load-format"),
             "Use --load-format safetensors.",
         )

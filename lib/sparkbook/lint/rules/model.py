@@ -31,7 +31,7 @@ PARSERS = "vLLM's registries of parsers, read out of each release"
 def architecture(case: Case) -> Iterator[Hit]:
     """The release does not have the model's architecture: the start ends with "model type … not
     recognized" or "architectures … are not supported". The architecture is the recipe's, or that of
-    the family which the name tells.
+    the family which the name shows.
     """
     name = case.recipe.model.architecture if case.recipe else None
     name = name or (case.family.architecture if case.family else None)
@@ -83,7 +83,7 @@ def tool_parser(case: Case) -> Iterator[Hit]:
 )
 def reasoning_parser(case: Case) -> Iterator[Hit]:
     """A reasoning parser that this release does not have. Some, such as `nano_v3` and `super_v3`,
-    were never built in: they come as a plug-in file beside the checkpoint, and need
+    were never built in: they come as a plug-in file next to the checkpoint, and need
         `--reasoning-parser-plugin`.
     """
     name = case.value("reasoning-parser")
@@ -108,8 +108,8 @@ def _no_parser(case: Case, option: str, category: str, name: str) -> tuple[str, 
         fix = f"Take another image: releases {releases.said(spans)} have it."
     elif built_in:
         fix = (
-            f"Write --{option} {built_in[0]}, which is built in; or name the plug-in file that brings"
-            f" {name}."
+            f"Write --{option} {built_in[0]}, which is built in; or name the plug-in file that"
+            f" brings {name}."
         )
     else:
         fix = (
@@ -259,7 +259,7 @@ def qwen3_xml(case: Case) -> Iterator[Hit]:
 )
 def other_reasoning_parser(case: Case) -> Iterator[Hit]:
     """A reasoning parser of another family. The reply comes back empty with finish reason `length`,
-    or the thinking stands in the answer.
+    or the thinking is part of the answer.
     """
     name, family = case.value("reasoning-parser"), case.family
     if name and family and family.reasoning and name not in family.reasoning:
@@ -280,7 +280,7 @@ def other_reasoning_parser(case: Case) -> Iterator[Hit]:
     passes="vllm serve Qwen/Qwen3.5-35B-A3B --reasoning-parser qwen3",
 )
 def thinks(case: Case) -> Iterator[Hit]:
-    """The model thinks before it answers, and without `--reasoning-parser` the thinking stands in
+    """The model thinks before it answers, and without `--reasoning-parser` the thinking is part of
     the answer's content.
     """
     off = (case.json("default-chat-template-kwargs") or {}).get("enable_thinking") is False
@@ -292,7 +292,7 @@ def thinks(case: Case) -> Iterator[Hit]:
         and not off
     ):
         yield Hit(
-            f"{case.family.name} thinks, and without a reasoning parser the thinking stands in the"
+            f"{case.family.name} thinks, and without a reasoning parser the thinking is part of the"
             " answer.",
             case.model,
             f"Add --reasoning-parser {case.family.reasoning[0]}.",
@@ -436,8 +436,10 @@ def not_mounted(case: Case) -> Iterator[Hit]:
     kind="spec-decode-acceptance",
     source="the drafts' model cards: a draft is trained for one target",
     confidence="medium",
-    fails="""vllm serve google/gemma-4-31B-it --spec-method dflash --spec-model z-lab/Qwen3.5-27B-DFlash --spec-tokens 7""",
-    passes="""vllm serve google/gemma-4-31B-it --spec-method dflash --spec-model RedHatAI/gemma-4-31B-it-speculator.dflash --spec-tokens 7""",
+    fails="vllm serve google/gemma-4-31B-it --spec-method dflash"
+    " --spec-model z-lab/Qwen3.5-27B-DFlash --spec-tokens 7",
+    passes="vllm serve google/gemma-4-31B-it --spec-method dflash"
+    " --spec-model RedHatAI/gemma-4-31B-it-speculator.dflash --spec-tokens 7",
 )
 def other_draft(case: Case) -> Iterator[Hit]:
     """A draft model proposes what its own target would say. One of another family, or of another
@@ -520,8 +522,8 @@ def draft_not_judged(case: Case) -> Iterator[Hit]:
         if not known
     )
     yield Hit(
-        f"Whether the draft {draft} belongs to the model cannot be told: the linter does not know"
-        f" {unknown}.",
+        f"The linter cannot judge whether the draft {draft} belongs to the model: it does not"
+        f" know {unknown}.",
         draft,
         "Look at the draft's card for its target; after the start, an acceptance below 5 % means"
         " that they do not belong together.",

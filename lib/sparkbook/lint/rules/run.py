@@ -89,7 +89,7 @@ def shared_memory(case: Case) -> Iterator[Hit]:
     passes=D + "--restart on-failure:3 vllm/vllm-openai:v0.28.0 ORG/MODEL",
 )
 def restart(case: Case) -> Iterator[Hit]:
-    """A start that fails, with `--restart unless-stopped` or `always`, fails for ever. On a Spark
+    """A start that fails, with `--restart unless-stopped` or `always`, fails forever. On a Spark
     each crash leaves some memory
     unreclaimed: 35 restarts made a host unreachable until its power was cut. Three attempts are
         enough until the recipe has proven
@@ -443,7 +443,8 @@ def two_ways(case: Case) -> Iterator[Hit]:
         differing = sorted(name for name in {*mine, *theirs} if mine.get(name) != theirs.get(name))
         if differing:
             yield Hit(
-                f"Two lines start {case.model or case.line.option('name')} with different settings.",
+                f"Two lines start {case.model or case.line.option('name')} with different"
+                " settings.",
                 ", ".join(f"--{n}" for n in differing),
                 "Keep one, and start from it only.",
             )

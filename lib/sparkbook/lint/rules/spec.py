@@ -32,8 +32,10 @@ def _shown(case: Case) -> str:
     source=CONFIG,
     release="0.19.0",
     versioned=True,
-    fails="""vllm serve ORG/MODEL --speculative-config '{"method":"dflash","model":"ORG/DRAFT","num_speculative_tokens":7}'""",
-    passes="""vllm serve ORG/MODEL --speculative-config '{"method":"mtp","num_speculative_tokens":1}'""",
+    fails="vllm serve ORG/MODEL --speculative-config"
+    """ '{"method":"dflash","model":"ORG/DRAFT","num_speculative_tokens":7}'""",
+    passes="vllm serve ORG/MODEL --speculative-config"
+    """ '{"method":"mtp","num_speculative_tokens":1}'""",
 )
 def method(case: Case) -> Iterator[Hit]:
     """A speculative method that this release does not have. DFlash came with 0.20, so the NGC image
@@ -67,8 +69,10 @@ def method(case: Case) -> Iterator[Hit]:
     source=CONFIG + "; vLLM pull request 35060, https://github.com/vllm-project/vllm/pull/35060",
     release="0.32.0",
     versioned=True,
-    fails="""vllm serve ORG/MODEL --speculative-config '{"method":"mtp","num_speculative_tokens":1,"disable_by_batch_size":32}'""",
-    passes="""vllm serve ORG/MODEL --speculative-config '{"method":"mtp","num_speculative_tokens":1}'""",
+    fails="vllm serve ORG/MODEL --speculative-config"
+    """ '{"method":"mtp","num_speculative_tokens":1,"disable_by_batch_size":32}'""",
+    passes="vllm serve ORG/MODEL --speculative-config"
+    """ '{"method":"mtp","num_speculative_tokens":1}'""",
 )
 def unknown_key(case: Case) -> Iterator[Hit]:
     """A key that the speculative config of this release does not have: the parser takes any JSON,
@@ -104,7 +108,8 @@ def unknown_key(case: Case) -> Iterator[Hit]:
     source=CONFIG,
     release="0.32.0",
     fails="""vllm serve ORG/MODEL --speculative-config '{"num_speculative_tokens":3}'""",
-    passes="""vllm serve ORG/MODEL --speculative-config '{"method":"ngram","num_speculative_tokens":3,"prompt_lookup_max":4}'""",
+    passes="vllm serve ORG/MODEL --speculative-config"
+    """ '{"method":"ngram","num_speculative_tokens":3,"prompt_lookup_max":4}'""",
 )
 def incomplete(case: Case) -> Iterator[Hit]:
     """The config needs a method, or a draft model from which vLLM finds the method. DFlash, EAGLE
@@ -195,12 +200,13 @@ def fp8_kv(case: Case) -> Iterator[Hit]:
     kind="spec-decode-load",
     source="vLLM issue 56832, https://github.com/vllm-project/vllm/issues/56832",
     release="0.30.0",
-    fails="""vllm serve nvidia/Qwen3.6-35B-A3B-NVFP4 --moe-backend marlin --spec-method mtp --spec-tokens 3""",
+    fails="vllm serve nvidia/Qwen3.6-35B-A3B-NVFP4 --moe-backend marlin"
+    " --spec-method mtp --spec-tokens 3",
     passes="""vllm serve nvidia/Qwen3.6-35B-A3B-NVFP4 --moe-backend marlin """
     """--speculative-config '{"method":"mtp","num_speculative_tokens":3,"moe_backend":"triton"}'""",
 )
 def draft_backend(case: Case) -> Iterator[Hit]:
-    """`--moe-backend` holds for the draft too. An MTP head in BF16 beside NVFP4 weights has no
+    """`--moe-backend` holds for the draft too. An MTP head in BF16 with NVFP4 weights has no
     experts that Marlin or CUTLASS can run: "moe_backend='marlin' is not supported for unquantized
         MoE". Give the draft its own in the speculative config.
     """
@@ -214,7 +220,7 @@ def draft_backend(case: Case) -> Iterator[Hit]:
         and (not case.family or case.family.moe)
     ):
         yield Hit(
-            f"--moe-backend {backend} holds for the draft too, whose experts are not quantized.",
+            f"--moe-backend {backend} applies to the draft too, but its experts are not quantized.",
             case.shown("moe-backend"),
             'Add "moe_backend":"triton" to the speculative config.',
         )
@@ -246,7 +252,8 @@ def many_sequences(case: Case) -> Iterator[Hit]:
     seqs = case.number("max-num-seqs")
     if case.spark and case.method in _FLASH and (seqs is None or seqs > 16):
         yield Hit(
-            f"The method {case.method} sizes its drafts for {int(seqs) if seqs else 256} sequences.",
+            f"The method {case.method} sizes its drafts for {int(seqs) if seqs else 256}"
+            " sequences.",
             case.shown("max-num-seqs"),
             "Use --max-num-seqs 4.",
             edits=() if seqs else case.append("--max-num-seqs 4"),
@@ -284,7 +291,8 @@ def ngram_async(case: Case) -> Iterator[Hit]:
     kind="flag-conflict",
     source=CONFIG,
     release="0.32.0",
-    fails="""vllm serve ORG/MODEL --spec-method mtp --speculative-config '{"num_speculative_tokens":1}'""",
+    fails="vllm serve ORG/MODEL"
+    """ --spec-method mtp --speculative-config '{"num_speculative_tokens":1}'""",
     passes="vllm serve ORG/MODEL --spec-method mtp --spec-tokens 1",
 )
 def two_ways(case: Case) -> Iterator[Hit]:
@@ -328,8 +336,7 @@ def assistant_kv(case: Case) -> Iterator[Hit]:
         and (case.value("kv-cache-dtype") or "").startswith("fp8")
     ):
         yield Hit(
-            "A separate MTP draft beside an fp8 KV cache has been seen with an acceptance near"
-            " zero.",
+            "A separate MTP draft with an fp8 KV cache has shown an acceptance near zero.",
             case.shown("kv-cache-dtype"),
             "Look at the acceptance after 200 drafts; if it is below 5 %, leave the KV cache in"
             " 16 bit.",
@@ -366,8 +373,10 @@ def several(case: Case) -> Iterator[Hit]:
     "warning",
     source=CONFIG,
     release="0.32.0",
-    fails="""vllm serve ORG/MODEL --speculative-config '{"method":"ngram","prompt_lookup_max":4}'""",
-    passes="""vllm serve ORG/MODEL --speculative-config '{"method":"ngram","num_speculative_tokens":3,"prompt_lookup_max":4}'""",
+    fails="vllm serve ORG/MODEL --speculative-config"
+    """ '{"method":"ngram","prompt_lookup_max":4}'""",
+    passes="vllm serve ORG/MODEL --speculative-config"
+    """ '{"method":"ngram","num_speculative_tokens":3,"prompt_lookup_max":4}'""",
 )
 def no_tokens(case: Case) -> Iterator[Hit]:
     """Without `num_speculative_tokens` vLLM takes the number from the draft's config, and refuses
