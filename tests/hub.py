@@ -170,170 +170,8 @@ class Hub:
                     return fault
         return None
 
-    def _handler(hub, cdn: bool) -> type[BaseHTTPRequestHandler]:  # noqa: N805
-        class Handler(BaseHTTPRequestHandler):
-            protocol_version = "HTTP/1.1"
-
-            def log_message(self, *_: Any) -> None:
-                pass
-
-            def do_HEAD(self) -> None:
-                self.answer()
-
-            def do_GET(self) -> None:
-                self.answer()
-
-            def answer(self) -> None:
-                self.note = Seen(
-                    self.command,
-                    self.path,
-                    self.headers.get("authorization"),
-                    self.headers.get("range"),
-                )
-                hub.seen.append(self.note)
-                self.breaks: int | None = None
-                if fault := hub.fault(self.path):
-                    if fault.after is None:
-                        self.send(fault.status, b"no", fault.headers)
-                        return
-                    self.breaks = fault.after
-                address = urlsplit(self.path)
-                path = unquote(address.path)
-                if cdn:
-                    self.content(hub.blobs.get(path.rsplit("/", 1)[-1]))
-                elif path in hub.files:
-                    self.send(200, hub.files[path])
-                else:
-                    self.hub(path, parse_qs(address.query))
-
-            def token(self) -> str | None:
-                text = self.headers.get("authorization")
-                return text.removeprefix("Bearer ") if text else None
-
-            def hub(self, path: str, query: dict[str, list[str]]) -> None:
-                token = self.token()
-                if token is not None and token not in hub.tokens:
-                    self.send(401, b'{"error":"Invalid credentials in Authorization header"}')
-                    return
-                if path == "/api/whoami-v2":
-                    self.send(200 if token else 401, b'{"type":"user","name":"ada"}')
-                    return
-                words = path.strip("/").split("/")
-                api = words[:2] == ["api", "models"]
-                words = words[2:] if api else words
-                name, rest = "/".join(words[:2]), words[2:]
-                repo = hub.repos.get(name)
-                if repo is None:
-                    # The real hub tells nobody without a token whether a repository exists.
-                    self.send(
-                        404 if token else 401,
-                        b'{"error":"Repository not found"}',
-                        {"X-Error-Code": "RepoNotFound"},
-                    )
-                    return
-                listing = api and rest[:1] != ["auth-check"]
-                if repo.gated is not None and token not in repo.gated and not listing:
-                    self.send(
-                        403 if token else 401, b'{"error":"gated"}', {"X-Error-Code": "GatedRepo"}
-                    )
-                    return
-                if rest == ["auth-check"]:
-                    self.send(200, b"{}")
-                    return
-                revision = rest[1] if len(rest) > 1 else "main"
-                commit = repo.refs.get(revision, revision)
-                if commit not in repo.commits:
-                    self.send(
-                        404, b'{"error":"Invalid rev id"}', {"X-Error-Code": "RevisionNotFound"}
-                    )
-                    return
-                files = repo.commits[commit]
-                if api and rest[:1] == ["tree"]:
-                    self.send(
-                        200,
-                        json.dumps(
-                            [hub.tree_entry(path, contents) for path, contents in files.items()]
-                        ).encode(),
-                    )
-                elif api:
-                    siblings = [hub.sibling(path, contents) for path, contents in files.items()]
-                    self.send(
-                        200,
-                        json.dumps(
-                            {"id": name, "modelId": name, "sha": commit, "siblings": siblings}
-                        ).encode(),
-                    )
-                else:
-                    self.resolve("/".join(rest[2:]), commit, files)
-
-            def resolve(self, path: str, commit: str, files: dict[str, bytes]) -> None:
-                if path not in files:
-                    self.send(404, b"", {"X-Error-Code": "EntryNotFound", "X-Repo-Commit": commit})
-                    return
-                contents, headers = files[path], {"X-Repo-Commit": commit}
-                if not hub.is_large(path):
-                    self.content(contents, {**headers, "ETag": f'"{git_hash(contents)}"'})
-                    return
-                digest = hashlib.sha256(contents).hexdigest()
-                headers |= {
-                    "X-Linked-Etag": f'"{digest}"',
-                    "X-Linked-Size": str(len(contents)),
-                    "Location": f"{hub.cdn}/{digest}",
-                }
-                if hub.xet:
-                    headers |= {
-                        "X-Xet-Hash": digest,
-                        "X-Xet-Refresh-Route": f"{hub.url}/api/xet-token",
-                    }
-                self.send(302, b"", headers)
-
-            def content(
-                self, contents: bytes | None, headers: dict[str, str] | None = None
-            ) -> None:
-                if contents is None:
-                    self.send(404, b"")
-                    return
-                asked, headers = (
-                    self.headers.get("range"),
-                    {
-                        "Accept-Ranges": "bytes",
-                        **(headers or {}),
-                    },
-                )
-                if asked and hub.ranges:
-                    first, _, last = asked.removeprefix("bytes=").partition("-")
-                    begin, end = (
-                        int(first),
-                        min(int(last) + 1 if last else len(contents), len(contents)),
-                    )
-                    if begin >= len(contents):
-                        self.send(416, b"", {"Content-Range": f"bytes */{len(contents)}"})
-                        return
-                    headers["Content-Range"] = f"bytes {begin}-{end - 1}/{len(contents)}"
-                    self.send(206, contents[begin:end], headers)
-                else:
-                    self.send(200, contents, headers)
-
-            def send(self, status: int, body: bytes, headers: dict[str, str] | None = None) -> None:
-                self.note.status = status
-                self.send_response(status)
-                for key, value in (headers or {}).items():
-                    self.send_header(key, value)
-                self.send_header("Content-Length", str(len(body)))
-                self.end_headers()
-                if self.command != "HEAD":
-                    try:
-                        if self.breaks is None:
-                            self.wfile.write(body)
-                        else:
-                            self.wfile.write(body[: self.breaks])
-                            self.wfile.flush()
-                            self.close_connection = True
-                            self.connection.close()
-                    except OSError:
-                        self.close_connection = True
-
-        return Handler
+    def _handler(self, cdn: bool) -> type[BaseHTTPRequestHandler]:
+        return type("Handler", (_Handler,), {"of": self, "cdn": cdn})
 
     def sibling(self, path: str, contents: bytes) -> dict[str, Any]:
         """A file as `/api/models/NAME/revision/REVISION?blobs=true` lists it."""
@@ -367,3 +205,164 @@ class Hub:
             if self.xet:
                 entry["xetHash"] = hashlib.sha256(contents).hexdigest()
         return entry
+
+
+class _Handler(BaseHTTPRequestHandler):
+    """Answers for a hub, or for its content network. Both are set by `Hub._handler`."""
+
+    protocol_version = "HTTP/1.1"
+    of: Hub
+    cdn: bool
+
+    def log_message(self, *_: Any) -> None:
+        pass
+
+    def do_HEAD(self) -> None:
+        self.answer()
+
+    def do_GET(self) -> None:
+        self.answer()
+
+    def answer(self) -> None:
+        self.note = Seen(
+            self.command,
+            self.path,
+            self.headers.get("authorization"),
+            self.headers.get("range"),
+        )
+        self.of.seen.append(self.note)
+        self.breaks: int | None = None
+        if fault := self.of.fault(self.path):
+            if fault.after is None:
+                self.send(fault.status, b"no", fault.headers)
+                return
+            self.breaks = fault.after
+        address = urlsplit(self.path)
+        path = unquote(address.path)
+        if self.cdn:
+            self.content(self.of.blobs.get(path.rsplit("/", 1)[-1]))
+        elif path in self.of.files:
+            self.send(200, self.of.files[path])
+        else:
+            self.answer_api(path, parse_qs(address.query))
+
+    def token(self) -> str | None:
+        text = self.headers.get("authorization")
+        return text.removeprefix("Bearer ") if text else None
+
+    def answer_api(self, path: str, query: dict[str, list[str]]) -> None:
+        token = self.token()
+        if token is not None and token not in self.of.tokens:
+            self.send(401, b'{"error":"Invalid credentials in Authorization header"}')
+            return
+        if path == "/api/whoami-v2":
+            self.send(200 if token else 401, b'{"type":"user","name":"ada"}')
+            return
+        words = path.strip("/").split("/")
+        api = words[:2] == ["api", "models"]
+        words = words[2:] if api else words
+        name, rest = "/".join(words[:2]), words[2:]
+        repo = self.of.repos.get(name)
+        if repo is None:
+            # The real hub tells nobody without a token whether a repository exists.
+            self.send(
+                404 if token else 401,
+                b'{"error":"Repository not found"}',
+                {"X-Error-Code": "RepoNotFound"},
+            )
+            return
+        listing = api and rest[:1] != ["auth-check"]
+        if repo.gated is not None and token not in repo.gated and not listing:
+            self.send(403 if token else 401, b'{"error":"gated"}', {"X-Error-Code": "GatedRepo"})
+            return
+        if rest == ["auth-check"]:
+            self.send(200, b"{}")
+            return
+        revision = rest[1] if len(rest) > 1 else "main"
+        commit = repo.refs.get(revision, revision)
+        if commit not in repo.commits:
+            self.send(404, b'{"error":"Invalid rev id"}', {"X-Error-Code": "RevisionNotFound"})
+            return
+        files = repo.commits[commit]
+        if api and rest[:1] == ["tree"]:
+            self.send(
+                200,
+                json.dumps(
+                    [self.of.tree_entry(path, contents) for path, contents in files.items()]
+                ).encode(),
+            )
+        elif api:
+            siblings = [self.of.sibling(path, contents) for path, contents in files.items()]
+            self.send(
+                200,
+                json.dumps(
+                    {"id": name, "modelId": name, "sha": commit, "siblings": siblings}
+                ).encode(),
+            )
+        else:
+            self.resolve("/".join(rest[2:]), commit, files)
+
+    def resolve(self, path: str, commit: str, files: dict[str, bytes]) -> None:
+        if path not in files:
+            self.send(404, b"", {"X-Error-Code": "EntryNotFound", "X-Repo-Commit": commit})
+            return
+        contents, headers = files[path], {"X-Repo-Commit": commit}
+        if not self.of.is_large(path):
+            self.content(contents, {**headers, "ETag": f'"{git_hash(contents)}"'})
+            return
+        digest = hashlib.sha256(contents).hexdigest()
+        headers |= {
+            "X-Linked-Etag": f'"{digest}"',
+            "X-Linked-Size": str(len(contents)),
+            "Location": f"{self.of.cdn}/{digest}",
+        }
+        if self.of.xet:
+            headers |= {
+                "X-Xet-Hash": digest,
+                "X-Xet-Refresh-Route": f"{self.of.url}/api/xet-token",
+            }
+        self.send(302, b"", headers)
+
+    def content(self, contents: bytes | None, headers: dict[str, str] | None = None) -> None:
+        if contents is None:
+            self.send(404, b"")
+            return
+        asked, headers = (
+            self.headers.get("range"),
+            {
+                "Accept-Ranges": "bytes",
+                **(headers or {}),
+            },
+        )
+        if asked and self.of.ranges:
+            first, _, last = asked.removeprefix("bytes=").partition("-")
+            begin, end = (
+                int(first),
+                min(int(last) + 1 if last else len(contents), len(contents)),
+            )
+            if begin >= len(contents):
+                self.send(416, b"", {"Content-Range": f"bytes */{len(contents)}"})
+                return
+            headers["Content-Range"] = f"bytes {begin}-{end - 1}/{len(contents)}"
+            self.send(206, contents[begin:end], headers)
+        else:
+            self.send(200, contents, headers)
+
+    def send(self, status: int, body: bytes, headers: dict[str, str] | None = None) -> None:
+        self.note.status = status
+        self.send_response(status)
+        for key, value in (headers or {}).items():
+            self.send_header(key, value)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        if self.command != "HEAD":
+            try:
+                if self.breaks is None:
+                    self.wfile.write(body)
+                else:
+                    self.wfile.write(body[: self.breaks])
+                    self.wfile.flush()
+                    self.close_connection = True
+                    self.connection.close()
+            except OSError:
+                self.close_connection = True

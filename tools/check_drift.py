@@ -114,7 +114,7 @@ def published() -> list[str]:
 
 
 def unknown(versions: Iterable[str], known: list[str]) -> list[str]:
-    """Those newer than the newest known one, oldest first; what is no final release does not count."""
+    """Return final releases newer than the newest known one, oldest first."""
     newest, found = Version(known[-1]), []
     for text in versions:
         try:

@@ -4,8 +4,8 @@ rows, options, environment variables, faults, figures and settings.
     python tools/extract_outline.py FOLDER > book/outline.yaml
 
 FOLDER holds the documents; they belong to their authors and are not part of this project. What is
-written are numbers, names and slugs, no sentences. `tests/register/test_coverage.py` compares a fresh
-list with the committed one where the documents are at hand.
+written are numbers, names and slugs, no sentences. `tests/register/test_coverage.py` compares a
+fresh list with the committed one where the documents are at hand.
 """
 
 from __future__ import annotations
@@ -22,7 +22,10 @@ DOCUMENTS = {
     "thread": "nvfp4-forum-thread.md",
 }
 # publishers of checkpoints
-_ORGANISATIONS = "nvidia|unsloth|Qwen|google|RedHatAI|z-lab|poolside|AEON-7|openai|mistralai|sakamakismile|chankhavu"
+_ORGANISATIONS = (
+    "nvidia|unsloth|Qwen|google|RedHatAI|z-lab|poolside|AEON-7|openai|mistralai|sakamakismile"
+    "|chankhavu"
+)
 _MODEL = re.compile(rf"(?<![\w/.-])(?:{_ORGANISATIONS})/[A-Za-z][\w.-]*[A-Za-z0-9]")
 _NOT_MODELS = re.compile(
     r"^(?:nvidia/(?:vllm|cuda|pytorch|spark|containers)|AEON-7/(?:vllm|dgx|Z-Lab))|^openai/v1"

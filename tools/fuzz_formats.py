@@ -36,7 +36,7 @@ _WORDS = """docker run create container vllm serve python3 -m vllm.entrypoints.o
 < << <<EOF EOF <<'X'
 ' " \\ \n # ( ) { } {port} {{ }} = A=1 A=(1 2) HF_TOKEN=hf_x services: image: command: &a *a <<: - [ ] , ? ! !!str null true 5 -1
 1e999 .inf 0x1f
-2026-01-01 --- ... \t \ufeff \u2028 \ud800 \x00 é""".split(" ")  # noqa: SIM905 (a list of a hundred quoted words reads worse)
+2026-01-01 --- ... \t \ufeff \u2028 \ud800 \x00 é""".split(" ")  # noqa: SIM905, E501 (a list of a hundred quoted words reads worse)
 _KEYS = sorted(
     {
         "services",
@@ -328,7 +328,7 @@ def with_hypothesis(count: int, seed: int = 0) -> None:
 
 
 def with_atheris(count: int) -> None:
-    """Lets atheris look for inputs of the readers of shell lines that take new ways through them."""
+    """Let atheris look for shell lines that take new ways through the readers."""
     import atheris
 
     with atheris.instrument_imports(include=["sparkbook.formats", "sparkbook.launch"]):

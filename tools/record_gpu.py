@@ -399,7 +399,7 @@ SPEED = (
     Run("speed-30b-emulation", "shape-30b", ("--moe-backend", "emulation"), shared=WHOLE),
 )
 Trial = tuple[str, str, str, bool]
-"""What was changed, the run without it, the run with it, and whether it is said to change nothing."""
+"""The change, the run without it, the run with it, and whether it should change nothing."""
 TRIALS: dict[str, tuple[Trial, ...]] = {
     "lossless-h200.jsonl": (
         ("eager: no graphs, no torch.compile", "bf16", "bf16-eager", True),

@@ -62,7 +62,7 @@ MAX_POSITIONS = 4096
 DRAFT_DEPTH = 3  # how far ahead the MTP head is taught to guess
 MODELS = ("tiny-dense", "tiny-draft", "tiny-mtp")
 
-# ---------------------------------------------------------------------------------------------------------------- the text
+# ---- the text
 
 TEXT_PYTHON = "3.11.7"
 TEXT_SHA256 = {
@@ -119,7 +119,7 @@ CHAT_TEMPLATE = r"""
         {{- '<think>\n\n</think>\n\n' }}
     {%- endif %}
 {%- endif %}
-""".lstrip()
+""".lstrip()  # noqa: E501 - a chat template: its line breaks are its output
 
 BINARY_SEARCH = '''\
 def binary_search(items: list[int], target: int) -> int:
@@ -414,7 +414,7 @@ def weather_tools() -> Iterator[dict[str, Any]]:
             }
 
 
-# -------------------------------------------------------------------------------------------------------------- the batches
+# ---- the batches
 
 
 class Row(NamedTuple):
@@ -529,7 +529,7 @@ def encode(tokenizer: transformers.PreTrainedTokenizerFast, text: str) -> list[i
     return list(tokenizer.encode(text, add_special_tokens=False))
 
 
-# --------------------------------------------------------------------------------------------------------------- the models
+# ---- the models
 
 
 @dataclass(frozen=True)
@@ -672,7 +672,7 @@ def check_same_function(model: Any, folder: Path, batch: Batch) -> None:
         sys.exit(f"error: tiny-mtp does not start as tiny-dense: their states differ by {gap:.3g}")
 
 
-# ------------------------------------------------------------------------------------------------------------- the training
+# ---- the training
 
 
 def hidden_states(model: Any, batch: Batch) -> Tensor:
@@ -789,7 +789,7 @@ def progress(name: str, step: int, steps: int, seconds: float, losses: dict[str,
     print(f"{name}  step {step}/{steps}  {seconds:.0f} s  loss: {told}", flush=True)
 
 
-# --------------------------------------------------------------------------------------------------------------- the folder
+# ---- the folder
 
 
 @contextlib.contextmanager
@@ -908,7 +908,7 @@ def record(out: Path, name: str, recipe: dict[str, Any], entry: dict[str, Any]) 
     write_json(file, recipe | {"models": {key: models[key] for key in MODELS if key in models}})
 
 
-# ----------------------------------------------------------------------------------------------------------------- the whole
+# ---- the whole
 
 
 def recipe_of(

@@ -25,6 +25,7 @@ import tarfile
 import tempfile
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -69,6 +70,11 @@ _UUID = re.compile(
 _HOME = re.compile(r"(?P<keep>/(?:home|Users)/)(?P<name>[^/\s:'\",;)\]}]+)")
 _OPEN = ("127.", "0.0.0.0", "255.255.255.255", "192.0.2.")
 """Addresses that say nothing about a network."""
+
+
+def _replaced(stand_in: str, match: re.Match[str]) -> str:
+    """Return a stand-in for a match, after its group `keep` if the pattern has one."""
+    return (match.groupdict().get("keep") or "") + stand_in
 
 
 class Scrubber:
@@ -122,10 +128,7 @@ class Scrubber:
             text = text.replace(secret, REMOVED)
         for pattern, stand_in in _PATTERNS:
             text = re.sub(
-                pattern,
-                lambda m, s=stand_in: (m.groupdict().get("keep") or "") + s,
-                text,
-                flags=re.IGNORECASE | re.DOTALL,
+                pattern, partial(_replaced, stand_in), text, flags=re.IGNORECASE | re.DOTALL
             )
         if self.home:
             text = re.sub(rf"{re.escape(self.home)}(?![\w-])", "/home/user", text)

@@ -60,7 +60,7 @@ class Served:
     docker: str | None = None
 
 
-def make(
+def make(  # noqa: PLR0913 - each is one part of the lock
     launch: Launch,
     recipe: Recipe | None = None,
     *,

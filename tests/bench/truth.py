@@ -18,6 +18,7 @@ import socket
 import ssl
 import sys
 import time
+from functools import partial
 
 TRUTH = []
 DEFAULT = json.loads(os.environ.get("TRUTH_DEFAULT", "{}"))  # for clients that cannot send `truth`
@@ -73,47 +74,83 @@ def prompt_of(body):
     )
 
 
-async def stream(body, options, writer, begin):
-    count, prompt = (
-        body.get("max_tokens") or body.get("max_completion_tokens") or 16,
-        prompt_of(body),
-    )
-    crlf, pattern = options.get("crlf"), itertools.cycle(options.get("pattern") or [1])
-    chunked = not options.get("length")
-    written = bytearray()
+class Body:
+    """A reply's body: in chunks, each written in parts of `split` bytes; or whole, with a length."""
 
-    async def put(data):
-        if not chunked:
-            written.extend(data)
+    def __init__(self, options, writer):
+        self.writer, self.split = writer, options.get("split")
+        self.chunked, self.written = not options.get("length"), bytearray()
+
+    def begin(self):
+        if self.chunked:
+            self.writer.write(
+                b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding:"
+                b" chunked\r\n\r\n"
+            )
+
+    async def put(self, data):
+        if not self.chunked:
+            self.written.extend(data)
             return
         data = b"%x\r\n%s\r\n" % (len(data), data) if data else b"0\r\n\r\n"
-        size = options.get("split")
-        if not size:
-            writer.write(data)
+        if not self.split:
+            self.writer.write(data)
             return
-        for at in range(0, len(data), size):
-            writer.write(data[at : at + size])
+        for at in range(0, len(data), self.split):
+            self.writer.write(data[at : at + self.split])
             await asyncio.sleep(0.0005)
 
-    def event(delta, ids=None, finish=None):
-        choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish}
-        if ids is not None:
-            choice["token_ids"] = ids
-        return sse(
-            {
-                "id": "chatcmpl-1",
-                "object": "chat.completion.chunk",
-                "created": 1,
-                "model": "truth",
-                "choices": [choice],
-            },
-            crlf,
+    async def end(self):
+        if self.chunked:
+            await self.put(b"")
+            return
+        head = (
+            b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nContent-Length: %d\r\n\r\n"
+            % len(self.written)
         )
+        self.writer.write(head + bytes(self.written))
 
-    # Made before the clock runs: what is written at a moment is ready then.
-    plan, made, first = [], 0, True
+
+def event(crlf, delta, ids=None, finish=None):
+    choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish}
+    if ids is not None:
+        choice["token_ids"] = ids
+    return sse(
+        {
+            "id": "chatcmpl-1",
+            "object": "chat.completion.chunk",
+            "created": 1,
+            "model": "truth",
+            "choices": [choice],
+        },
+        crlf,
+    )
+
+
+def usage_event(crlf, prompt_tokens, count):
+    usage = {
+        "prompt_tokens": prompt_tokens,
+        "completion_tokens": count,
+        "total_tokens": prompt_tokens + count,
+    }
+    return sse(
+        {
+            "id": "chatcmpl-1",
+            "object": "chat.completion.chunk",
+            "model": "truth",
+            "choices": [],
+            "usage": usage,
+        },
+        crlf,
+    )
+
+
+def planned(body, options, count):
+    """The events of a reply of `count` tokens: (tokens, bytes) each."""
+    pattern = itertools.cycle(options.get("pattern") or [1])
+    plan, made = [], 0
     while made < count:
-        k = min(1 if first else next(pattern), count - made)
+        k = min(next(pattern) if plan else 1, count - made)
         text = " ".join(WORDS[(made * 7 + j) % 1000] for j in range(k)) + " "
         if made < options.get("hidden", 0):
             delta = {}
@@ -128,16 +165,21 @@ async def stream(body, options, writer, begin):
             if options.get("ids", True) and body.get("return_token_ids")
             else None
         )
-        plan.append((k, event(delta, ids, "length" if made + k >= count else None)))
-        made, first = made + k, False
-    role = event({"role": "assistant", "content": ""})
-    if chunked:
-        writer.write(
-            b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding:"
-            b" chunked\r\n\r\n"
-        )
+        finish = "length" if made + k >= count else None
+        plan.append((k, event(options.get("crlf"), delta, ids, finish)))
+        made += k
+    return plan
+
+
+async def stream(body, options, writer, begin):
+    count = body.get("max_tokens") or body.get("max_completion_tokens") or 16
+    prompt, crlf = prompt_of(body), options.get("crlf")
+    # Made before the clock runs: what is written at a moment is ready then.
+    plan, out = planned(body, options, count), Body(options, writer)
+    role = event(crlf, {"role": "assistant", "content": ""})
+    out.begin()
     if options.get("role", "first") == "early":
-        await put(role)
+        await out.put(role)
     stamps, due, die = [], begin + options.get("ttft", 0.02), options.get("die")
     for number, (_, data) in enumerate(plan):
         if (wait := due - now()) > 0:
@@ -146,11 +188,11 @@ async def stream(body, options, writer, begin):
             await writer.drain()
             await asyncio.sleep(0)
         if number == 0 and options.get("role", "first") == "first":
-            await put(role)
+            await out.put(role)
         if options.get("ping") and number % 3 == 0:
-            await put(b": ping\r\n\r\n" if crlf else b": ping\n\n")
+            await out.put(b": ping\r\n\r\n" if crlf else b": ping\n\n")
         stamps.append(now())
-        await put(data)
+        await out.put(data)
         due += options.get("step", 0.005)
         if die is not None and number + 1 >= die:
             await writer.drain()
@@ -161,35 +203,64 @@ async def stream(body, options, writer, begin):
     STATE["drafts"] += len(plan) - 1
     STATE["accepted"] += count - len(plan)
     if options.get("usage", True) and (body.get("stream_options") or {}).get("include_usage"):
-        usage = {
-            "prompt_tokens": len(prompt.split()),
-            "completion_tokens": count,
-            "total_tokens": len(prompt.split()) + count,
-        }
-        await put(
-            sse(
-                {
-                    "id": "chatcmpl-1",
-                    "object": "chat.completion.chunk",
-                    "model": "truth",
-                    "choices": [],
-                    "usage": usage,
-                },
-                crlf,
-            )
-        )
-    await put(b"data: [DONE]\r\n\r\n" if crlf else b"data: [DONE]\n\n")
-    if chunked:
-        await put(b"")
-    else:
-        head = (
-            b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nContent-Length: %d\r\n\r\n"
-            % len(written)
-        )
-        writer.write(head + bytes(written))
+        await out.put(usage_event(crlf, len(prompt.split()), count))
+    await out.put(b"data: [DONE]\r\n\r\n" if crlf else b"data: [DONE]\n\n")
+    await out.end()
     TRUTH.append(
         {"prompt": prompt, "begin": begin, "stamps": stamps, "tokens": [k for k, _ in plan]}
     )
+
+
+def send(writer, value, status="200 OK", kind="application/json"):
+    data = value if isinstance(value, bytes) else json.dumps(value).encode()
+    writer.write(
+        b"HTTP/1.1 %s\r\nContent-Type: %s\r\nContent-Length: %d\r\n\r\n%s"
+        % (status.encode(), kind.encode(), len(data), data)
+    )
+
+
+async def complete(request, headers, writer, begin):
+    """Answer a request for a completion, as its `truth` options say."""
+    reply = partial(send, writer)
+    options = request.get("truth") or DEFAULT
+    if options.get("status"):
+        reply(
+            {
+                "error": {
+                    "message": "The model is not loaded",
+                    "code": options["status"],
+                }
+            },
+            f"{options['status']} Error",
+        )
+    elif options.get("key") and headers.get("authorization") != f"Bearer {options['key']}":
+        reply({"error": "Unauthorized"}, "401 Unauthorized")
+    elif options.get("strict") and "ignore_eos" in request:
+        reply(
+            {"error": {"message": "Unrecognized request argument: ignore_eos"}},
+            "400 Bad Request",
+        )
+    elif not request.get("stream"):
+        count = request.get("max_tokens") or request.get("max_completion_tokens") or 1
+        usage = {
+            "prompt_tokens": 20,
+            "completion_tokens": count,
+            "total_tokens": 20 + count,
+        }
+        message = {"role": "assistant", "content": "Paris " * count}
+        reply(
+            {
+                "id": "x",
+                "choices": [{"index": 0, "message": message, "finish_reason": "length"}],
+                "usage": usage,
+            }
+        )
+    else:
+        STATE["running"] += 1
+        try:
+            await stream(request, options, writer, begin)
+        finally:
+            STATE["running"] -= 1
 
 
 async def handle(reader, writer):
@@ -205,13 +276,7 @@ async def handle(reader, writer):
             body = await reader.readexactly(int(headers.get("content-length", 0)))
             begin = now()
 
-            def reply(value, status="200 OK", kind="application/json"):
-                data = value if isinstance(value, bytes) else json.dumps(value).encode()
-                writer.write(
-                    b"HTTP/1.1 %s\r\nContent-Type: %s\r\nContent-Length: %d\r\n\r\n%s"
-                    % (status.encode(), kind.encode(), len(data), data)
-                )
-
+            reply = partial(send, writer)
             if path == "/truth":
                 reply(TRUTH)
                 TRUTH.clear()
@@ -224,51 +289,7 @@ async def handle(reader, writer):
             elif path == "/health":
                 reply(b"")
             elif method == "POST":
-                request = json.loads(body)
-                options = request.get("truth") or DEFAULT
-                if options.get("status"):
-                    reply(
-                        {
-                            "error": {
-                                "message": "The model is not loaded",
-                                "code": options["status"],
-                            }
-                        },
-                        f"{options['status']} Error",
-                    )
-                elif (
-                    options.get("key")
-                    and headers.get("authorization") != f"Bearer {options['key']}"
-                ):
-                    reply({"error": "Unauthorized"}, "401 Unauthorized")
-                elif options.get("strict") and "ignore_eos" in request:
-                    reply(
-                        {"error": {"message": "Unrecognized request argument: ignore_eos"}},
-                        "400 Bad Request",
-                    )
-                elif not request.get("stream"):
-                    count = request.get("max_tokens") or request.get("max_completion_tokens") or 1
-                    usage = {
-                        "prompt_tokens": 20,
-                        "completion_tokens": count,
-                        "total_tokens": 20 + count,
-                    }
-                    message = {"role": "assistant", "content": "Paris " * count}
-                    reply(
-                        {
-                            "id": "x",
-                            "choices": [
-                                {"index": 0, "message": message, "finish_reason": "length"}
-                            ],
-                            "usage": usage,
-                        }
-                    )
-                else:
-                    STATE["running"] += 1
-                    try:
-                        await stream(request, options, writer, begin)
-                    finally:
-                        STATE["running"] -= 1
+                await complete(json.loads(body), headers, writer, begin)
             else:
                 reply({"error": "not found"}, "404 Not Found")
             await writer.drain()

@@ -2,7 +2,9 @@
 server over all of them.
 
 >>> from sparkbook import cluster
->>> pair = cluster.parse("nodes: [{host: spark-1, address: 192.168.100.1}, {host: spark-2, ssh: me@spark-2, address: 192.168.100.2}]")
+>>> first = "{host: spark-1, address: 192.168.100.1}"
+>>> second = "{host: spark-2, ssh: me@spark-2, address: 192.168.100.2}"
+>>> pair = cluster.parse(f"nodes: [{first}, {second}]")
 >>> [node.docker for node in pair.nodes]
 [None, 'ssh://me@spark-2']
 

@@ -97,7 +97,7 @@ NOMINAL = Link(
 """A healthy link where nothing was measured."""
 
 _SMALL_SHARE = 1.6 / 22.0
-"""What a message of some tens of KiB gets of a large one's rate, in the table of pull request 103."""
+"""Share of a large message's rate that one of some tens of KiB reaches (pull request 103)."""
 
 
 def link_of(fabric: Any) -> Link:
@@ -301,11 +301,8 @@ class Advice:
         "One node" is among them only where a second one gives nothing: it is not one of the ways of
         using it.
         """
-        found = {
-            way: speed.middle
-            for way in ("replicas", "tensor parallel", "pipeline parallel")
-            if (speed := self.speed(way, requests))
-        }
+        ways: tuple[Way, ...] = ("replicas", "tensor parallel", "pipeline parallel")
+        found = {way: speed.middle for way in ways if (speed := self.speed(way, requests))}
         alone = self.speed("one node", requests)
         top = max([*found.values(), alone.middle if alone else 0.0], default=0.0)
         if not top:
@@ -429,7 +426,7 @@ class Advice:
         many = typical_error([one for one in beside if one.requests > 1])
         yield (
             f"How sure: {self.confidence}. The link is"
-            f" {'' if self.link.measured else 'not measured, but as others found it: '}{self.link.source}."
+            f" {'' if self.link.measured else 'from reports, not measured: '}{self.link.source}."
             f" Beside published figures the gain of two Sparks is off by {few:.0%} (median) with"
             f" one request under tensor parallel and by {many:.0%} with more, mostly too high. Ways"
             f" that differ by less than {CLOSE - 1:.0%} are called equal."
@@ -465,7 +462,7 @@ class Advice:
             )
             for requests in REQUESTS:
                 speeds = {way: self.speed(way, requests) for way in WAYS}
-                cells = [
+                shown = [
                     "-" if speed is None else f"{speed.middle:.3g}" for speed in speeds.values()
                 ]
                 best = self.best(requests)
@@ -475,7 +472,7 @@ class Advice:
                     else " = ".join(_SHORT[way] for way in best)
                 )
                 yield Text(
-                    f"  {requests:<18}{cells[0]:>8}{cells[1]:>9}{cells[2]:>10}{cells[3]:>10}  "
+                    f"  {requests:<18}{shown[0]:>8}{shown[1]:>9}{shown[2]:>10}{shown[3]:>10}  "
                     f" {said}"
                 )
             yield Text(
@@ -579,7 +576,7 @@ def advise(
             " somewhat more"
         )
     single, split = (plan(replace(setup, shards=shards), host) for shards in (1, nodes))
-    memory = {
+    memory: dict[Way, Memory] = {
         "one node": _memory("one node", single, 1),
         "tensor parallel": _memory("tensor parallel", split, 1, divides(setup, nodes)),
         "pipeline parallel": _pipelined(single, split, nodes),
@@ -593,7 +590,7 @@ def advise(
     )
     return Advice(
         setup, link, nodes, memory, model, min(setup.context // 4, 8192), single.host.total
-    )  # type: ignore[arg-type]
+    )
 
 
 def divides(setup: Setup, nodes: int) -> bool:

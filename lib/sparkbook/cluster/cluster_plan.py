@@ -82,10 +82,11 @@ def layout_of(launch: Launch, inventory: Inventory, wanted: Layout | None = None
     Raises:
         SparkbookError: it does not use exactly the GPUs that there are.
     """
-    sizes = [launch.serve.args.get(name, 1) for name in _SPREAD]
+    values = [launch.serve.args.get(name, 1) for name in _SPREAD]
+    sizes = [size for size in values if isinstance(size, int) and size > 0]
     given = (
         Layout(tensor=sizes[0], pipeline=sizes[1], data=sizes[2])
-        if all(isinstance(size, int) and size > 0 for size in sizes)
+        if len(sizes) == len(_SPREAD)
         else Layout()
     )
     layout = wanted or (given if given.gpus > 1 else Layout(tensor=inventory.gpus))

@@ -305,7 +305,8 @@ def stop(file: str, name: str) -> tuple[list[str], Findings]:
                         left.append((node.host, one.name, str(error)))
     if not stopped and not left:
         raise SparkbookError(
-            f"No node of {inventory.name} runs '{name}'. To list what runs: sparkbook cluster status"
+            f"No node of {inventory.name} runs '{name}'. To list what runs: sparkbook cluster"
+            " status"
             f" {file}"
         )
     sites = [Site(host=node.host) for node in inventory.nodes]

@@ -718,7 +718,8 @@ def no_way(seen: Seen) -> Iterator[Hit]:
             yield Hit(
                 f"There is no way from {pair.a} to {pair.b}.",
                 pair.problem,
-                "Check that both addresses are in one subnet: `ip -br addr`, `ip route get ADDRESS`,"
+                "Check that both addresses are in one subnet: `ip -br addr`,"
+                " `ip route get ADDRESS`,"
                 " `sudo ufw status`.",
             )
 
@@ -964,14 +965,13 @@ def rank_vanished(seen: Seen) -> Iterator[Hit]:
     if first and not first.own and not first.state.unreachable and not seen.cut:
         state = first.state
         if first.weight[0] >= 3:
-            told = (
-                first.diagnosis.primary.message if first.diagnosis.primary else "it says nothing."
-            )
+            fault = first.diagnosis.primary
+            message = fault.message if fault else "its log does not say why."
             yield Hit(
-                f"Rank {state.number} on {state.host} lost the others: {told}",
-                first.diagnosis.primary and first.diagnosis.primary.evidence,
+                f"Rank {state.number} on {state.host} lost the others: {message}",
+                fault.evidence if fault else None,
                 "Look at the memory (MemAvailable, swap) and NCCL's version of each node.",
-                kind=first.diagnosis.primary.kind if first.diagnosis.primary else None,
+                kind=fault.kind if fault else None,
             )
             return
         status = "" if state.exit_status is None else f", status {state.exit_status}"

@@ -96,14 +96,19 @@ class Node(Strict):
 class Inventory(Strict):
     """The nodes in the order of their ranks: the first is the head, which answers the clients."""
 
-    name: str = Field("cluster", pattern=r"^[a-z0-9][a-z0-9.-]*$")
+    name: str = Field(default="cluster", pattern=r"^[a-z0-9][a-z0-9.-]*$")
     link_gbit: float = Field(
-        SPARK_GBIT, gt=0, description="what the link between two nodes can carry, in Gbit/s"
+        default=SPARK_GBIT,
+        gt=0,
+        description="what the link between two nodes can carry, in Gbit/s",
     )
     master_port: int = Field(
-        29501, ge=1, le=65535, description="port of the head on which the ranks meet"
+        default=29501,
+        ge=1,
+        le=65535,
+        description="port of the head on which the ranks meet",
     )
-    ray_port: int = Field(6379, ge=1, le=65535, description="port of Ray's head")
+    ray_port: int = Field(default=6379, ge=1, le=65535, description="port of Ray's head")
     nodes: list[Node] = Field(min_length=1)
 
     @model_validator(mode="before")
@@ -167,9 +172,9 @@ class Layout(Strict):
     many replicas.
     """
 
-    tensor: int = Field(1, gt=0)
-    pipeline: int = Field(1, gt=0)
-    data: int = Field(1, gt=0)
+    tensor: int = Field(default=1, gt=0)
+    pipeline: int = Field(default=1, gt=0)
+    data: int = Field(default=1, gt=0)
 
     @property
     def gpus(self) -> int:

@@ -116,7 +116,7 @@ class Site(Strict):
         return [port for port in self.network.rdma if port.active]
 
     def environment(self) -> dict[str, str]:
-        """The variables by which vLLM, Gloo, NCCL, UCX and Ray find the fast network on this node."""
+        """Return the variables that lead vLLM, Gloo, NCCL, UCX and Ray to the fast network."""
         env = {}
         if self.address:
             env["VLLM_HOST_IP"] = self.address
@@ -157,7 +157,7 @@ awk '/^(CmaTotal|CmaFree|MemAvailable):/ {print "mem", $1, $2}' /proc/meminfo
 for n in $(ip -o link show 2>/dev/null | cut -d: -f2 | cut -d@ -f1); do
   ethtool -a "$n" 2>/dev/null | awk -v n="$n" '/^(RX|TX):/ {print "pause", n, $1, $2}'
 done
-"""
+"""  # noqa: E501 - a script sent to a node, in one piece
 
 
 def look(
@@ -228,7 +228,7 @@ find -L . -type f ! -path '*/.cache/*' ! -name '.git*' -print | LC_ALL=C sort | 
   printf '%s ' "$f"; {how} < "$f"
 done | sha256sum | cut -c1-16
 basename "$(pwd -P)" | grep -E '^[0-9a-f]{{40}}$' || true
-"""
+"""  # noqa: E501 - a script sent to a node, in one piece
 """One digest over the names and contents (or sizes) of a folder's files; then the commit, where the
 folder is the hub's snapshot of one.
 

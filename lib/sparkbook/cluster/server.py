@@ -162,7 +162,8 @@ class ClusterServer:
     def _joined(self, say: Callable[[str], None], within_s: float = 60) -> None:
         """Wait until Ray's head counts all nodes."""
         nodes = self.plan.inventory.nodes
-        address = f"{self.sites[0].address or self.plan.inventory.head.address}:{self.plan.inventory.ray_port}"
+        inventory = self.plan.inventory
+        address = f"{self.sites[0].address or inventory.head.address}:{inventory.ray_port}"
         code = (
             f"import ray; ray.init(address={address!r}, logging_level='error'); print(len([n for n"
             " in ray.nodes() if n['Alive']]))"
@@ -216,11 +217,10 @@ class ClusterServer:
         except NotReady as error:
             # The head's own words are one rank's: what the others said, and who was first, is known
             # a moment later.
-            fault = self.settled(
-                1.0 if error.message.startswith("not ready") else 12.0
-            ) or self._late(error)
+            within_s = 1.0 if error.message.startswith("not ready") else 12.0
+            cause = self.settled(within_s) or self._late(error)
             self.stop()
-            raise fault from None
+            raise cause from None
         except BaseException:
             self.stop()
             raise

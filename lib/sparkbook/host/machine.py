@@ -419,7 +419,7 @@ def _validated(value: Any, where: str) -> Machine:
 
 @functools.cache
 def _recorded() -> dict[str, Any]:
-    return own_yaml.read(RECORDED)  # type: ignore[no-any-return]
+    return own_yaml.read(RECORDED)
 
 
 def recorded(name: str = "healthy") -> Machine:

@@ -15,7 +15,7 @@ from sparkbook.errors import SparkbookError
 from sparkbook.units import GIB, KIB
 
 VLLM_DEFAULT_UTILIZATION = 0.92
-"""Default of `--gpu-memory-utilization` (vLLM 0.32.0, `vllm/config/cache.py`; it was 0.9 before)."""
+"""Default of `--gpu-memory-utilization` (vLLM 0.32.0, `vllm/config/cache.py`; formerly 0.9)."""
 
 _LINE = re.compile(r"^(\w+(?:\(\w+\))?):\s+(\d+)(?: kB)?\s*$", re.MULTILINE)
 _NEEDED = ("MemTotal", "MemFree", "MemAvailable")

@@ -309,7 +309,7 @@ def _sample(access: Access) -> seen.Load | None:
 def _watch(
     access: Access, by: str, seconds: float, step_s: float, going: Callable[[], bool] = lambda: True
 ) -> seen.Load | None:
-    """The largest of several samples, taken until the time is over or nothing is going on any more."""
+    """Return the largest of several samples, taken until the time is over or the load ends."""
     begin, samples = access.clock(), []
     while access.clock() - begin < seconds and going():
         if sample := _sample(access):
@@ -530,11 +530,13 @@ def _answers(found: dict[str, Any]) -> bool:
 _LOAD = """
 import json, os, re, subprocess, time
 import torch
-said = {"torch": torch.version.cuda, "archs": torch.cuda.get_arch_list(), "gpu": torch.cuda.get_device_name()}
+cuda = torch.cuda
+said = {"torch": torch.version.cuda, "archs": cuda.get_arch_list(), "gpu": cuda.get_device_name()}
 ptxas = os.environ.get("TRITON_PTXAS_PATH")
 try:
     import triton
-    ptxas = ptxas or os.path.join(os.path.dirname(triton.__file__), "backends", "nvidia", "bin", "ptxas")
+    beneath = os.path.dirname(triton.__file__)
+    ptxas = ptxas or os.path.join(beneath, "backends", "nvidia", "bin", "ptxas")
     text = subprocess.run([ptxas, "--version"], capture_output=True, text=True).stdout
     said["ptxas"] = re.search(r"release ([0-9.]+)", text).group(1)
 except Exception as error:
@@ -652,7 +654,7 @@ def _hub(access: Access, want: Wanted, found: dict[str, Any]) -> dict[str, Any]:
 
 
 def find_token(environ: Mapping[str, str], home: Path) -> tuple[str | None, str | None]:
-    """Where Hugging Face's library would take a token from, and the token; the second is a secret."""
+    """Return where Hugging Face's library takes a token from, and the token (a secret)."""
     for name in ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN"):
         if environ.get(name, "").strip():
             return name, environ[name].strip()
@@ -675,7 +677,7 @@ def _store(access: Access, want: Wanted, found: dict[str, Any]) -> dict[str, Any
     path = model_store(access.environ, access.home)
     shown = str(path).replace(str(access.home), "~", 1)
     docker = found["docker"].root if _answers(found) else None
-    free = {
+    free: dict[str, Any] = {
         "free_bytes": _free(path),
         "docker_free_bytes": _free(Path(docker)) if docker and Path(docker).is_dir() else None,
     }
@@ -864,7 +866,8 @@ def _time(access: Access, want: Wanted, found: dict[str, Any]) -> dict[str, Any]
 _PACKAGES = """
 import importlib.metadata as m, json, re
 names = {d.metadata["Name"].lower(): d.version for d in m.distributions() if d.metadata["Name"]}
-keep = {n: v for n, v in names.items() if n in ("vllm", "torch", "triton") or n.startswith(("nvidia-cuda", "nvidia-cu", "flashinfer"))}
+starts = ("vllm", "torch", "triton"), ("nvidia-cu", "flashinfer")
+keep = {n: v for n, v in names.items() if n in starts[0] or n.startswith(starts[1])}
 try:
     import torch
     import vllm._C
@@ -884,7 +887,7 @@ def _python(access: Access, want: Wanted, found: dict[str, Any]) -> dict[str, An
         first = script.readline(500).decode("utf-8", "replace")
     interpreter = first[2:].strip() if first.startswith("#!") else "python3"
     asked = access.runner([*interpreter.split(), "-c", _PACKAGES])
-    said = (
+    said: dict[str, Any] = (
         json.loads(_last_line(asked.out))
         if asked.code == 0
         else {"packages": {}, "error": _last_line(asked.err)}

@@ -17,6 +17,7 @@ import platform
 import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from sparkbook.errors import SparkbookError
@@ -241,15 +242,15 @@ class _Bench:
         for n, k in shapes:
             nbytes = n * k * 9 // 16
             sets = [self.bytes_(nbytes) for _ in range(self.copies(nbytes))]
-            best = None
+            timings = []
             for per in (2, 4, 8):
                 blocks = self.properties.multi_processor_count * per
                 calls = [
                     lambda v=v: self.lib.read_probe(v, sink, blocks, stream=self.stream.cuda_stream)
                     for v in sets
                 ]
-                timed = self.time(calls)
-                best = min(best or timed, timed)
+                timings.append(self.time(calls))
+            best = min(timings)
             row = Row(
                 "read probe",
                 f"{n}x{k}",
@@ -415,7 +416,7 @@ class _Bench:
     # ---- rivals
 
     def rival(self, name: str, function: Callable[[], None]) -> None:
-        """Runs a rival's measurement; what goes wrong in other people's code is noted, not raised."""
+        """Run a rival's measurement; errors in other people's code are noted, not raised."""
         try:
             function()
         except ImportError as error:
@@ -439,7 +440,7 @@ class _Bench:
                 f"{n}x{k}",
                 1,
                 2 * n * k,
-                [lambda v=v: self.torch.nn.functional.linear(x, v) for v in w],
+                [partial(self.torch.nn.functional.linear, x, v) for v in w],
             )
 
     def torch_int4(self) -> None:
@@ -505,7 +506,7 @@ class _Bench:
                 f"{n}x{k}",
                 1,
                 nbytes,
-                [lambda v=v: v(x) for v, _ in layers],
+                [partial(layer, x) for layer, _ in layers],
                 f"differs by {error:.1e}",
             )
 

@@ -39,7 +39,7 @@ _FLAGS = (
     "--threads",
     "0",
 )
-#: What the wheels are called; nvcc alone comes without the front end, the headers and the library that it needs.
+#: Names of the wheels. nvcc's own has no front end, no headers and no runtime library.
 WHEELS = "nvidia-cuda-nvcc nvidia-cuda-crt nvidia-nvvm nvidia-cuda-runtime nvidia-cuda-cccl"
 
 

@@ -67,7 +67,7 @@ _PTX = """.version 9.0
   {body}
   ret;
 }}
-"""
+"""  # noqa: E501 - PTX, as the assembler reads it
 _TELLING = ("F2FP", "OMMA", "QMMA", "HMMA", "UTCATOMSWS")
 
 

@@ -189,7 +189,7 @@ def target_for(device: int = 0) -> str:
 
 
 def targets_here() -> list[str]:
-    """Return the target of this machine's GPU; all of them if there is no GPU, or none that fits."""
+    """Return the target of this machine's GPU; all targets if no GPU here has one."""
     try:
         return [target_for()]
     except SparkbookError:
@@ -240,7 +240,9 @@ class Library:
     def quantize(
         self, x: Any, g: Any, codes: Any, scales: Any, *, stream: int = 0, pdl: bool = False
     ) -> None:
-        """x [M, K] and g (one float32) to codes [M, 8 ceil(K / 16)] and scales [M, ceil(K / 16)]."""
+        """Quantize x [M, K] by g (one float32): codes [M, 8 ceil(K / 16)], scales
+        [M, ceil(K / 16)].
+        """
         x = _array("x", x, "f32 bf16 f16", (None, None), 16)
         m, k = x.shape
         blocks = -(-k // 16)
@@ -252,7 +254,7 @@ class Library:
             "sb_quantize", x, _KINDS[x.kind], _scalar("g", g), codes, scales, m, k, pdl, stream
         )
 
-    def rmsnorm_quantize(
+    def rmsnorm_quantize(  # noqa: PLR0913 - the kernel's own arguments
         self,
         x: Any,
         weight: Any,
@@ -329,7 +331,7 @@ class Library:
 
     # ---- products
 
-    def fp4_gemv(
+    def fp4_gemv(  # noqa: PLR0913 - the kernel's own arguments
         self,
         x: Any,
         codes: Any,
@@ -447,7 +449,7 @@ class Library:
             stream,
         )
 
-    def moe_decode(
+    def moe_decode(  # noqa: PLR0913 - the kernel's own arguments
         self,
         x: Any,
         w13: tuple[Any, Any, Any],
@@ -513,7 +515,7 @@ class Library:
     # ---- for tests and measurements
 
     def e2m1_sweep(self, first: int, codes: Any, *, stream: int = 0) -> None:
-        """E2M1 codes of the float32s with the bits first, first + 1, ..., two a byte, on the GPU."""
+        """Write E2M1 codes, two a byte, of the float32s with the bits first, first + 1, ..."""
         codes = _array("codes", codes, "u8", (None,), 4)
         self._call("sb_e2m1_sweep", first, 2 * codes.shape[0], codes, stream)
 

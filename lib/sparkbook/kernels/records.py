@@ -56,7 +56,7 @@ class Report:
 
     @property
     def version(self) -> int | str:
-        """Of the kernels, as `kernels/VERSIONS.md` counts; `unknown` in a report that does not say."""
+        """Version of the kernels (`kernels/VERSIONS.md`); `unknown` if the report has none."""
         return self.machine.get("kernels", {}).get("version", "unknown")
 
     def us(self, what: str, shape: str, tokens: int = 1) -> float:
@@ -119,7 +119,7 @@ class Goal:
         return [figure <= bound if self.most else figure >= bound for figure in figures]
 
     def verdict(self, report: Report) -> str:
-        """`yes`, `with pdl` (with a programmatic launch only), `in part` (for some shapes), `no`."""
+        """`yes`, `with pdl` (programmatic launch only), `in part` (some shapes) or `no`."""
         plain = self._reached(self.measure(report, ""), self.least)
         if all(plain):
             return "yes"
@@ -144,7 +144,8 @@ class Goal:
             for one in (min(figures), max(figures))
         )
         # A no-break space: the unit stays with its number in a narrow column.
-        return f"{low if low == high else f'{low} to {high}'}{chr(0xA0) if self.unit == '%' else ''}{self.unit}"
+        span = low if low == high else f"{low} to {high}"
+        return f"{span}{chr(0xA0) if self.unit == '%' else ''}{self.unit}"
 
 
 def _shares(*shapes: str, what: str = OURS) -> Measure:

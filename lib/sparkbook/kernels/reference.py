@@ -95,7 +95,7 @@ def global_scale(x: ArrayLike) -> np.float32:
     return np.float32(amax / np.float32(E2M1_MAX * E4M3_MAX)) if amax > 0 else np.float32(1)
 
 
-def quantize(x: ArrayLike, g: float | None = None) -> tuple[U8, U8, np.float32]:
+def quantize(x: ArrayLike, g: float | np.float32 | None = None) -> tuple[U8, U8, np.float32]:
     """[..., K] to (codes [..., 8 ceil(K / 16)], scales [..., ceil(K / 16)], g).
 
     Per block: scale = E4M3(amax / (6 g)), code = E2M1(x / (scale g)).
@@ -107,20 +107,18 @@ def quantize(x: ArrayLike, g: float | None = None) -> tuple[U8, U8, np.float32]:
     x = np.asarray(x, np.float32)
     if x.ndim == 0 or x.shape[-1] == 0:
         raise SparkbookError("nothing to quantize: the array's last axis is empty")
-    if g is None:
-        g = global_scale(x)
-    g = np.float32(g)
-    if not (np.isfinite(g) and g > 0):
-        raise SparkbookError(f"the global scale is {g}; it has to be a finite number above 0")
+    scale = global_scale(x) if g is None else np.float32(g)
+    if not (np.isfinite(scale) and scale > 0):
+        raise SparkbookError(f"the global scale is {scale}; it has to be a finite number above 0")
     if short := -x.shape[-1] % BLOCK:
         x = np.concatenate([x, np.zeros((*x.shape[:-1], short), np.float32)], -1)
     blocks = x.reshape(*x.shape[:-1], -1, BLOCK)
     with np.errstate(all="ignore"):
         amax = np.fmax.reduce(np.abs(blocks), -1, initial=np.float32(0))
-        scales = np.where(amax > 0, encode_e4m3(amax / (np.float32(E2M1_MAX) * g)), np.uint8(0))
-        step = (E4M3[scales] * g)[..., None]
+        scales = np.where(amax > 0, encode_e4m3(amax / (np.float32(E2M1_MAX) * scale)), np.uint8(0))
+        step = (E4M3[scales] * scale)[..., None]
         codes = encode_e2m1(np.where(step > 0, blocks / step, np.copysign(np.float32(0), blocks)))
-    return pack(codes.reshape(x.shape)), scales, g
+    return pack(codes.reshape(x.shape)), scales, scale
 
 
 def dequantize(codes: U8, scales: U8, g: float) -> F32:
@@ -132,7 +130,7 @@ def dequantize(codes: U8, scales: U8, g: float) -> F32:
 
 
 def rmsnorm_quantize(
-    x: ArrayLike, weight: ArrayLike, eps: float, g: float
+    x: ArrayLike, weight: ArrayLike, eps: float, g: float | np.float32
 ) -> tuple[U8, U8, np.float32]:
     """Quantizes x / sqrt(mean(x^2) + eps) * weight, float32 in between. The kernel adds in another
     order: a code may differ at a tie.
@@ -144,7 +142,7 @@ def rmsnorm_quantize(
     )
 
 
-def silu_mul_quantize(x: ArrayLike, g: float) -> tuple[U8, U8, np.float32]:
+def silu_mul_quantize(x: ArrayLike, g: float | np.float32) -> tuple[U8, U8, np.float32]:
     """[M, 2 K] (gate, then up): quantizes silu(gate) * up. exp differs by a unit in the last place
     between machines.
     """

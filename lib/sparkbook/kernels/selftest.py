@@ -18,7 +18,8 @@ from sparkbook.errors import SparkbookError
 from sparkbook.kernels import reference
 from sparkbook.kernels.library import MAX_TOKENS, Library
 
-#: Relative Frobenius error that passes, by the result's type: a rounding of that type, or float32 sums in another order.
+#: Relative Frobenius error that passes, by the result's type: one rounding of that type, or
+#: float32 sums in another order.
 TOLERANCE = {"float32": 5e-4, "bfloat16": 4e-3, "float16": 1e-3}
 
 
@@ -173,7 +174,9 @@ class _Checks:
         scales = np.tile(np.arange(256, dtype=np.uint8), 64 * 32 // 256).reshape(64, 32)
         for g in (1.0, 3.7e-4):
             y = self.poisoned(64, 512)
-            self.lib.dequantize(self.up(codes), self.up(scales), self.up(np.float32([g])), y)
+            self.lib.dequantize(
+                self.up(codes), self.up(scales), self.up(np.array([g], np.float32)), y
+            )
             want = reference.dequantize(codes, scales, g)
             assert np.array_equal(y.cpu().numpy(), want, equal_nan=True), f"global scale {g}"
             assert (
@@ -209,7 +212,7 @@ class _Checks:
                     self.poisoned(*codes.shape, dtype="uint8"),
                     self.poisoned(*scales.shape, dtype="uint8"),
                 )
-                self.lib.quantize(tensor, self.up(np.float32([g])), got_codes, got_scales)
+                self.lib.quantize(tensor, self.up(np.array([g], np.float32)), got_codes, got_scales)
                 assert np.array_equal(got_scales.cpu().numpy(), scales), (
                     f"scales, {dtype} {m} x {k}"
                 )
@@ -219,7 +222,7 @@ class _Checks:
         return f"{seen:,} values"
 
     def check_05_fused_quantize(self) -> str:
-        """RMSNorm and SiLU x up before quantization: equal but for values at a rounding boundary."""
+        """RMSNorm and SiLU x up, then quantization: equal except at a rounding boundary."""
         worst = 0.0
         for dtype in ("float32", "bfloat16", "float16"):
             m, k = 9, 2048
@@ -234,13 +237,13 @@ class _Checks:
                 if name == "rms":
                     half = x[:, :k].contiguous()
                     self.lib.rmsnorm_quantize(
-                        half, weight[0], 1e-6, self.up(np.float32([g])), codes, scales
+                        half, weight[0], 1e-6, self.up(np.array([g], np.float32)), codes, scales
                     )
                     want = reference.rmsnorm_quantize(
                         exact[:, :k].astype(np.float32), w[0].astype(np.float32), 1e-6, g
                     )
                 else:
-                    self.lib.silu_mul_quantize(x, self.up(np.float32([g])), codes, scales)
+                    self.lib.silu_mul_quantize(x, self.up(np.array([g], np.float32)), codes, scales)
                     want = reference.silu_mul_quantize(exact.astype(np.float32), g)
                 differ = np.mean(reference.unpack(codes.cpu().numpy()) != reference.unpack(want[0]))
                 worst = max(worst, differ, np.mean(scales.cpu().numpy() != want[1]))
@@ -265,7 +268,7 @@ class _Checks:
                 dtype,
                 want,
                 lambda x, y: self.lib.fp4_gemv(
-                    x, self.up(codes), self.up(scales), self.up(np.float32([1])), y
+                    x, self.up(codes), self.up(scales), self.up(np.array([1], np.float32)), y
                 ),
             )
         return f"{k} columns of {n}, two types"
@@ -308,7 +311,7 @@ class _Checks:
         worst = 0.0
         for m, n, k in self._shapes():
             codes, scales, alpha = self.weights(n, k)
-            on = self.up(codes), self.up(scales), self.up(np.float32([alpha]))
+            on = self.up(codes), self.up(scales), self.up(np.array([alpha], np.float32))
             for dtype in ("bfloat16", "float16"):
                 x, exact = self.x(m, k, dtype)
                 want = reference.fp4_gemv(exact, codes, scales, alpha)
@@ -350,7 +353,9 @@ class _Checks:
             x, exact = self.x(2, 512, dtype, scale)
             y = self.poisoned(2, 64)
             alpha = 1e-6
-            self.lib.fp4_gemv(x, self.up(codes), self.up(scales), self.up(np.float32([alpha])), y)
+            self.lib.fp4_gemv(
+                x, self.up(codes), self.up(scales), self.up(np.array([alpha], np.float32)), y
+            )
             self.near(
                 f"{dtype} of {scale:g}",
                 y,
@@ -518,7 +523,7 @@ class _Checks:
         again = reference.to_sparse24(pruned, scales)
         assert again.energy_lost == 0, "2:4 weights lost energy"
         want = reference.dequantize(pruned, scales, 1.0)
-        one = self.up(np.float32([1]))
+        one = self.up(np.array([1], np.float32))
         for dtype in ("bfloat16", "float16"):
             self._columns(
                 n,
@@ -534,7 +539,9 @@ class _Checks:
             pruned, _ = reference.from_sparse24(sparse)
             x, exact = self.x(m, k, "bfloat16")
             y = self.poisoned(m, n)
-            self.lib.sparse_gemv(x, self.up(sparse.tiles), self.up(np.float32([alpha])), y)
+            self.lib.sparse_gemv(
+                x, self.up(sparse.tiles), self.up(np.array([alpha], np.float32)), y
+            )
             worst = max(
                 worst,
                 self.near(
@@ -554,7 +561,7 @@ class _Checks:
         codes, scales, alpha = self.weights(n, k)
         x, _ = self.x(m, k, "bfloat16")
         sparse = self.up(reference.to_sparse24(codes, scales, allow_lossy=True).tiles)
-        on = self.up(codes), self.up(scales), self.up(np.float32([alpha]))
+        on = self.up(codes), self.up(scales), self.up(np.array([alpha], np.float32))
         fp8, ones = (
             self.up(reference.encode_e4m3(self.rng.standard_normal((n, k)))),
             self.up(np.ones(n, np.float32)),
@@ -603,7 +610,7 @@ class _Checks:
         return f"{runs} runs of four products"
 
     def check_21_graph(self) -> str:
-        """CUDA graphs capture every product, with and without programmatic launch, and replay it."""
+        """CUDA graphs capture and replay every product, with and without programmatic launch."""
         torch = self.torch
         for name, (call, y) in self._calls().items():
             call()
@@ -690,7 +697,11 @@ class _Checks:
         x = cupy.asarray(self.rng.standard_normal((2, 256)), dtype=cupy.float16)
         y = cupy.full((2, 64), cupy.nan, cupy.float32)
         self.lib.fp4_gemv(
-            x, cupy.asarray(codes), cupy.asarray(scales), cupy.asarray(np.float32([alpha])), y
+            x,
+            cupy.asarray(codes),
+            cupy.asarray(scales),
+            cupy.asarray(np.array([alpha], np.float32)),
+            y,
         )
         cupy.cuda.runtime.deviceSynchronize()
         want = reference.fp4_gemv(x.get(), codes, scales, alpha)
@@ -700,9 +711,9 @@ class _Checks:
 
 
 def torch_ops_calls(torch: Any, rng: np.random.Generator) -> dict[str, tuple[Any, ...]]:
-    """Arguments on the CPU for every operator of `torch_ops`, small enough for the numpy reference."""
+    """Return CPU arguments for each operator of `torch_ops`, small enough for numpy."""
     up = lambda a: torch.from_numpy(np.ascontiguousarray(a))  # noqa: E731
-    normal = lambda *shape: rng.standard_normal(shape).astype(np.float32)  # noqa: E731
+    normal = lambda *shape: np.asarray(rng.standard_normal(shape), np.float32)  # noqa: E731
     codes, scales, g = (up(a) for a in reference.quantize(normal(256, 512) * 0.02))
     x, one = up(normal(2, 512)).bfloat16(), torch.ones(1)
     w8 = up(reference.encode_e4m3(normal(80, 512)))

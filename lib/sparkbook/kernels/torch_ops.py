@@ -91,7 +91,9 @@ def _(x: Tensor, codes: Tensor, scales: Tensor, alpha: Tensor) -> Tensor:
 
 @torch.library.custom_op("sparkbook::fp8_gemv", mutates_args=(), device_types="cuda")
 def fp8_gemv(x: Tensor, weights: Tensor, scale: Tensor) -> Tensor:
-    """x [M, K] times E4M3 weights [N, K] with float32 scales [N] or [ceil(N / 128), ceil(K / 128)]."""
+    """Multiply x [M, K] by E4M3 weights [N, K]; float32 scales [N] or
+    [ceil(N / 128), ceil(K / 128)].
+    """
     y = x.new_empty(x.shape[0], weights.shape[0])
     library, stream = _on(x)
     library.fp8_gemv(x, weights, scale, y, stream=stream)
@@ -132,7 +134,7 @@ def _(x: Tensor, weights: Tensor, scale: Tensor) -> tuple[Tensor, Tensor]:
 
 
 @torch.library.custom_op("sparkbook::moe_decode", mutates_args=(), device_types="cuda")
-def moe_decode(
+def moe_decode(  # noqa: PLR0913 - an operator's schema takes tensors, no groups of them
     x: Tensor,
     codes13: Tensor,
     scales13: Tensor,
@@ -163,7 +165,7 @@ def moe_decode(
 
 
 @moe_decode.register_kernel("cpu")
-def _(
+def _(  # noqa: PLR0913 - as above
     x: Tensor,
     codes13: Tensor,
     scales13: Tensor,
@@ -174,15 +176,18 @@ def _(
     ids: Tensor,
     weights: Tensor,
 ) -> Tensor:
-    w13, w2 = (codes13, scales13, alpha13), (codes2, scales2, alpha2)
     y = reference.moe_decode(
-        _numpy(x), tuple(map(_numpy, w13)), tuple(map(_numpy, w2)), _numpy(ids), _numpy(weights)
+        _numpy(x),
+        (_numpy(codes13), _numpy(scales13), _numpy(alpha13)),
+        (_numpy(codes2), _numpy(scales2), _numpy(alpha2)),
+        _numpy(ids),
+        _numpy(weights),
     )
     return _back(y, x)
 
 
 @moe_decode.register_fake
-def _(
+def _(  # noqa: PLR0913 - as above
     x: Tensor,
     codes13: Tensor,
     scales13: Tensor,

@@ -94,7 +94,7 @@ class SparkbookNvFp4Experts(Nvfp4QuantizationEmulationTritonExperts):
             f" {few if fits else 'emulation, since a size is no multiple of 64'}"
         )
 
-    def apply(
+    def apply(  # noqa: PLR0913 - vLLM's signature
         self,
         output: torch.Tensor,
         hidden_states: torch.Tensor,

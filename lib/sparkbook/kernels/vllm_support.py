@@ -12,8 +12,8 @@ change without notice.
 
 
 def refusal() -> str | None:
-    """Say why the kernels can't be used in this process; None if they can. Asks no question that starts
-    CUDA: vLLM may fork later.
+    """Return why this process can't use the kernels; None if it can. Nothing here starts CUDA:
+    vLLM may fork later.
     """
     import vllm
     from vllm.platforms import current_platform

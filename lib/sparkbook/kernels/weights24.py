@@ -79,7 +79,7 @@ def distributions(rows: int = 512, columns: int = 1024, seed: int = 0) -> dict[s
 
 
 def pruned_before(weights: F32) -> F32:
-    """The weights with the two smaller ones of each four set to zero: what a model trained 2:4 has."""
+    """Return the weights with the two smaller of each four set to zero, as a 2:4 model has."""
     groups = weights.reshape(-1, 4).copy()
     np.put_along_axis(groups, np.argsort(np.abs(groups), -1, kind="stable")[:, :2], 0, -1)
     return groups.reshape(weights.shape)
@@ -118,7 +118,8 @@ def together(matrices: list[F32]) -> Pruning:
 
 # ---- the conversion by comparisons
 
-_ABOVE, _FROM = np.float32([0.25, 1.25, 2.5, 5.0]), np.float32([0.75, 1.75, 3.5])
+_ABOVE = np.array([0.25, 1.25, 2.5, 5.0], np.float32)
+_FROM = np.array([0.75, 1.75, 3.5], np.float32)
 THRESHOLDS = np.sort(np.concatenate([_ABOVE, _FROM]))
 """Where E2M1 changes its value: the middles between its neighbours."""
 

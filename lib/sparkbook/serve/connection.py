@@ -92,7 +92,7 @@ class Server:
         return self.endpoint.model
 
     def stop(self) -> None:
-        """Stop the engine, if this object started it; a server that was attached to is left alone."""
+        """Stop the engine if this object started it. An attached server keeps running."""
         if self._engine and not self._engine.already:
             self._engine.stop()
 

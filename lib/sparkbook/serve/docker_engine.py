@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from dataclasses import replace as replace_fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from sparkbook.errors import SparkbookError
 from sparkbook.findings import Finding
@@ -372,7 +372,8 @@ class DockerEngine(Engine):
         if self.request:
             (_proven_folder() / self.request.stack).touch()
             with mapped(name=self.name):
-                self.host.client.api.update_container(self.id, restart_policy=self.request.restart)
+                policy = cast(Any, self.request.restart)  # docker's stubs want their own TypedDict
+                self.host.client.api.update_container(self.id, restart_policy=policy)
 
     def stop(self, grace_s: int = _STOP_S) -> None:
         """Stop the server and remove its container; `grace_s` seconds after asking it is killed.
@@ -469,8 +470,10 @@ class _LogFollower:
         """Follow until the container ends; the latest time stamp, after which the next call goes
         on.
         """
-        since = {"since": int(_seconds(after))} if after else {}
-        stream = self._client.api.logs(self._id, stream=True, follow=True, timestamps=True, **since)
+        since = int(_seconds(after)) if after else None
+        stream = self._client.api.logs(
+            self._id, stream=True, follow=True, timestamps=True, since=since
+        )
         last = after
         with self._file.open("ab", buffering=0) as out:
             for frame in stream:
@@ -706,7 +709,7 @@ def prepare(
     return request(stack, environment, home=host_home or str(Path.home()), choices=choices)
 
 
-def start(
+def start(  # noqa: PLR0913 - each is a flag of `sparkbook serve`
     stack: Stack,
     *,
     host: Host | None = None,

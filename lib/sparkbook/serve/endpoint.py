@@ -62,8 +62,9 @@ class Endpoint:
             api_key=self.api_key or "none",
             timeout=timeout_s,
             max_retries=0,
-            # Redirects are refused: the key and the prompt are for this server.
-            http_client=httpx.Client(
+            # Redirects are refused: the key and the prompt are for this server. The type of the
+            # client's parameter names one library; at run time it takes either.
+            http_client=httpx.Client(  # type: ignore[arg-type]
                 transport=through, timeout=timeout_s, follow_redirects=False, trust_env=False
             ),
         )

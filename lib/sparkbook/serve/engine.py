@@ -62,7 +62,7 @@ class Engine:
 
     @property
     def exit_status(self) -> int | None:
-        """Exit status once it has ended: above 128, a signal's number is added; None while it runs."""
+        """Exit status, 128 + N after signal N; None while the engine runs."""
         raise NotImplementedError
 
     def stop(self) -> None:
@@ -122,7 +122,7 @@ class Engine:
         return self.readiness
 
     def environment(self) -> dict[str, str]:
-        """Variables that let another process, such as a notebook's kernel, attach to this engine."""
+        """Variables with which another process, such as a notebook's kernel, attaches to it."""
         return {ADDRESS_VARIABLE: self.endpoint.url, KEY_FILE_VARIABLE: str(self.key_file)}
 
     def __enter__(self) -> Self:

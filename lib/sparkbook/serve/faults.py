@@ -8,6 +8,7 @@ launch asks for; `DOCK3xx` say how a container ended; `DOCK4xx` come from the wa
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from sparkbook.errors import SparkbookError
 from sparkbook.findings import Finding
@@ -53,7 +54,8 @@ def explain(text: str, **figures: object) -> Finding:
     """
     for rule in DOCK.rules.values():
         if (groups := rule.search(text)) is not None:
-            return rule.finding(evidence=_shortened(text), **{**figures, **groups})
+            values: dict[str, Any] = {**figures, **groups}
+            return rule.finding(evidence=_shortened(text), **values)
     return DOCK["DOCK100"].finding(evidence=_shortened(text))
 
 

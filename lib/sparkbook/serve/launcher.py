@@ -167,7 +167,7 @@ def serve(
     if target == "docker":
         host = docker_engine.reach(wish.host)
         try:
-            engine = docker_engine.start(
+            server = docker_engine.start(
                 asked,
                 host=host,
                 choices=wish.choices,
@@ -178,12 +178,12 @@ def serve(
                 progress=say,
             )
             try:
-                show(_answer(asked, engine, target) | {"stop": f"sparkbook stop {engine.name}"})
+                show(_answer(asked, server, target) | {"stop": f"sparkbook stop {server.name}"})
                 if wish.watch:
                     # Its memory is another host's: here only its end can be seen.
-                    _watch(engine, floor, say, guard=not host.remote)
+                    _watch(server, floor, say, guard=not host.remote)
             except KeyboardInterrupt:
-                say(f"{engine.name} is still running. Stop it with: sparkbook stop {engine.name}")
+                say(f"{server.name} is still running. Stop it with: sparkbook stop {server.name}")
         finally:
             host.close()
         return

@@ -72,7 +72,7 @@ class ProcessEngine(Engine):
         readiness: the timed stages of the start, once `wait_ready` has returned.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - the two engines' choices, and what a rank of a cluster adds
         self,
         launch: Launch,
         model: Path | str,
@@ -162,7 +162,8 @@ class ProcessEngine(Engine):
     def _start(self, environment: dict[str, str]) -> None:
         """Start the guard, which starts the command, and make the folder the guard's."""
         # The lifeline: only this process holds the writing end, and children don't inherit it.
-        reading, self._lifeline = os.pipe()
+        reading, writing = os.pipe()
+        self._lifeline: int | None = writing
         guard = [sys.executable, "-I", "-S", str(_GUARD), str(reading), str(self._grace_s)]
         try:
             with self.log_file.open("wb") as log:
@@ -176,7 +177,7 @@ class ProcessEngine(Engine):
                     env=environment,
                 )
         except OSError as error:
-            os.close(self._lifeline)
+            os.close(writing)
             raise EngineError(f"the engine can't be started: {error}") from None
         finally:
             os.close(reading)
@@ -205,7 +206,7 @@ class ProcessEngine(Engine):
 
     @property
     def exit_status(self) -> int | None:
-        """Exit status once it has ended: above 128, a signal's number is added; None while it runs."""
+        """Exit status, 128 + N after signal N; None while the engine runs."""
         return self._guard.poll()
 
     def stop(self) -> None:

@@ -19,6 +19,7 @@ import socket
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Protocol
 from urllib.parse import urlsplit
 
@@ -135,7 +136,7 @@ class Readiness:
         )
 
 
-def wait_ready(
+def wait_ready(  # noqa: PLR0913 - each is a choice of the caller's own; two are tests' seams
     endpoint: Endpoint,
     claims: Capabilities | None = None,
     *,
@@ -214,15 +215,14 @@ class _Seen:
 def _stages(
     endpoint: Endpoint, claims: Capabilities, requests: bool
 ) -> list[tuple[str, Callable[[float], _Seen]]]:
+    stages: list[tuple[str, Callable[[Endpoint, float], _Seen]]]
     stages = [("port", _port), ("health", _health), ("models", _models)]
     if requests:
         stages += [("completion", _completion)]
         stages += [("tools", _tool_call)] if claims.tools else []
         stages += [("reasoning", _reasoning)] if claims.reasoning else []
         stages += [("json schema", _json_schema)] if claims.structured_output else []
-    return [
-        (name, lambda timeout_s, probe=probe: probe(endpoint, timeout_s)) for name, probe in stages
-    ]
+    return [(name, partial(probe, endpoint)) for name, probe in stages]
 
 
 def _not_listening(process: Watched | None, stage: str, readiness: Readiness) -> _Seen | None:

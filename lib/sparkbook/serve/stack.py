@@ -367,7 +367,7 @@ def _ulimit(name: str, limit: str) -> dict[str, Any]:
 def _environment(
     launch: Launch, secrets: Mapping[str, str], home: str, notes: list[Finding]
 ) -> list[str]:
-    """`NAME=VALUE` entries. Values of null are the caller's own; the API key is always among them."""
+    """Return `NAME=VALUE` entries, the API key among them; null takes the caller's value."""
     values: dict[str, str] = {}
     for name, value in {**launch.env, KEY: None}.items():
         taken = (

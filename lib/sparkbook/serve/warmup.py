@@ -78,7 +78,7 @@ def has_settled(ttfts: list[float], tolerance: float = 0.25, floor_s: float = 0.
     return all(abs(ttft - middle) <= max(tolerance * middle, floor_s) for ttft in last)
 
 
-def warm_up(
+def warm_up(  # noqa: PLR0913 - what is sent, when to end, and a test's clock
     endpoint: Endpoint,
     *,
     path: str = "chat",

@@ -63,7 +63,8 @@ def restart_loop(machine: Machine) -> Iterator[Hit]:
     """
     for one in filter(_loops, machine.docker.containers):
         yield Hit(
-            f"The container {one.name} was restarted {one.restarts} times: each failed start can cost memory"
+            f"The container {one.name} was restarted {one.restarts} times: each failed start can"
+            " cost memory"
             " that does not come back.",
             f"restart policy {one.restart}, exit code {one.exit_code}",
             f"Stop it: `docker update --restart no {one.name}; docker stop {one.name}`.",
@@ -135,7 +136,8 @@ def no_restart_policy(machine: Machine) -> Iterator[Hit]:
     for one in machine.docker.containers:
         if one.state == "running" and one.restart == "no" and not _loops(one):
             yield Hit(
-                f"The container {one.name} has no restart policy: it is gone after a restart of the machine.",
+                f"The container {one.name} has no restart policy: it does not start again when the"
+                " machine restarts.",
                 fix=(
                     "Set one when the server has proven itself: `docker update --restart"
                     f" unless-stopped {one.name}`."

@@ -193,7 +193,10 @@ def _lacks_runtime(machine: Machine) -> bool:
     "error",
     kind="nvidia-runtime",
     source="https://github.com/NVIDIA/dgx-spark-playbooks/blob/main/nvidia/nim-llm/README.md",
-    fix="Run `sudo nvidia-ctk runtime configure --runtime=docker; sudo systemctl restart docker`, or use --gpus all instead.",
+    fix=(
+        "Run `sudo nvidia-ctk runtime configure --runtime=docker; sudo systemctl restart"
+        " docker`, or use --gpus all instead."
+    ),
     fails={"wanted": {"runtime": "nvidia"}, "docker": {"runtimes": ["runc"]}},
     passes={"wanted": {"runtime": "nvidia"}},
 )
@@ -214,7 +217,10 @@ def unknown_runtime(machine: Machine) -> Iterator[Hit]:
     "warning",
     kind="nvidia-runtime",
     source="https://github.com/NVIDIA/xr-ai/blob/main/docs/source/guides/troubleshooting.md",
-    fix="Run `sudo apt install nvidia-container-toolkit; sudo nvidia-ctk runtime configure --runtime=docker; sudo systemctl restart docker`.",
+    fix=(
+        "Run `sudo apt install nvidia-container-toolkit; sudo nvidia-ctk runtime configure"
+        " --runtime=docker; sudo systemctl restart docker`."
+    ),
     fails={"docker": {"runtimes": ["io.containerd.runc.v2", "runc"]}},
     passes={"docker": {"runtimes": ["runc"], "cdi": ["nvidia.com/gpu=all"]}},
 )

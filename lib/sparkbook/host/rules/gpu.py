@@ -15,7 +15,7 @@ MINIMUM_DRIVER = 580
 """
 
 DOUBTFUL_DRIVERS = (590,)
-"""Branches with a public report against them: 590 was seen to hang while CUDA graphs are captured."""
+"""Driver branches with a public report of faults: 590 hung while CUDA graphs were captured."""
 
 STUCK_MHZ = 900
 """An SM clock that a loaded GB10 should be far above: reports of stuck machines show 513, 721 and
@@ -162,7 +162,7 @@ def no_gpu_memory(machine: Machine) -> Iterator[Hit]:
 
 
 def _hottest(machine: Machine) -> float | None:
-    readings = [machine.gpu.temperature_c, machine.load and machine.load.temperature_c]
+    readings = [machine.gpu.temperature_c, machine.load.temperature_c if machine.load else None]
     return max((value for value in readings if value is not None), default=None)
 
 

@@ -37,7 +37,10 @@ def container(machine: Machine) -> str:
     "error",
     kind="nvidia-runtime",
     source="https://github.com/NVIDIA/xr-ai/blob/main/docs/source/guides/troubleshooting.md",
-    fix="Run `sudo apt install nvidia-container-toolkit; sudo nvidia-ctk runtime configure --runtime=docker; sudo systemctl restart docker`.",
+    fix=(
+        "Run `sudo apt install nvidia-container-toolkit; sudo nvidia-ctk runtime configure"
+        " --runtime=docker; sudo systemctl restart docker`."
+    ),
     fails={
         "smoke": {
             "ok": False,
@@ -119,7 +122,10 @@ def ptxas(machine: Machine) -> str:
     "error",
     kind="arch-ptxas",
     source="https://github.com/triton-lang/triton/issues/8539",
-    fix="Set TRITON_PTXAS_PATH=/usr/local/cuda/bin/ptxas where that one is of CUDA 13, or take a newer image.",
+    fix=(
+        "Set TRITON_PTXAS_PATH=/usr/local/cuda/bin/ptxas where that one is of CUDA 13, or take a"
+        " newer image."
+    ),
     fails={"smoke": {"ptxas": "12.8"}},
 )
 def ptxas_too_old(machine: Machine) -> Iterator[Hit]:

@@ -186,7 +186,10 @@ def earlyoom(machine: Machine) -> str:
     "info",
     kind="host-freeze",
     source="https://github.com/vllm-project/vllm/issues/46307",
-    fix="Run `sudo apt install earlyoom`; its threshold has to be below what is available in normal operation.",
+    fix=(
+        "Run `sudo apt install earlyoom`; its threshold has to be below what is available in"
+        " normal operation."
+    ),
     fails={"limits": {"earlyoom": None}},
 )
 def no_earlyoom(machine: Machine) -> Iterator[Hit]:

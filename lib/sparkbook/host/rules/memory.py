@@ -93,10 +93,16 @@ def start_check_fails(machine: Machine) -> Iterator[Hit]:
     "error",
     kind="orphan-memory",
     source="https://github.com/Blackwellboy/model-serving-minefield/blob/main/traps/memory/81-stopped-container-has-not-released-memory.md",
-    fix="Wait until MemAvailable has risen (up to 4 minutes), then start again; leave the fraction alone.",
+    fix=(
+        "Wait until MemAvailable has risen (up to 4 minutes), then start again; leave the"
+        " fraction alone."
+    ),
     fails={
         "memory": {
-            "meminfo": "MemTotal:       127601664 kB\nMemFree:         20971520 kB\nMemAvailable:    22020096 kB\n"
+            "meminfo": (
+                "MemTotal:       127601664 kB\nMemFree:         20971520 kB\nMemAvailable:   "
+                " 22020096 kB\n"
+            )
         },
         "docker": {
             "containers": [
@@ -118,7 +124,8 @@ def memory_not_back_yet(machine: Machine) -> Iterator[Hit]:
     start, stopped = _failing_start(machine), _just_stopped(machine)
     if start and stopped:
         yield Hit(
-            f"The container {stopped.name} stopped {stopped.stopped_s:.0f} s ago, and the driver has not given"
+            f"The container {stopped.name} stopped {stopped.stopped_s:.0f} s ago, and the"
+            " driver has not given"
             " all of its memory back yet.",
             str(start),
         )
@@ -144,7 +151,10 @@ def page_cache(machine: Machine) -> str:
     fix="Run `sync; echo 3 | sudo tee /proc/sys/vm/drop_caches` right before the launch.",
     fails={
         "memory": {
-            "meminfo": "MemTotal:       127601664 kB\nMemFree:         10066432 kB\nMemAvailable:   106010624 kB\n"
+            "meminfo": (
+                "MemTotal:       127601664 kB\nMemFree:         10066432 kB\nMemAvailable:  "
+                " 106010624 kB\n"
+            )
         }
     },
 )
@@ -167,7 +177,10 @@ def page_cache_full(machine: Machine) -> Iterator[Hit]:
     "warning",
     kind="page-cache",
     source="https://github.com/tonyd2wild/GLM-5.3-Flash-NVFP4-DFlash2-2x-DGX-Spark/pull/19",
-    fix="Run `sync; echo 3 | sudo tee /proc/sys/vm/drop_caches; echo 1 | sudo tee /proc/sys/vm/compact_memory`.",
+    fix=(
+        "Run `sync; echo 3 | sudo tee /proc/sys/vm/drop_caches; echo 1 | sudo tee"
+        " /proc/sys/vm/compact_memory`."
+    ),
     fails={"memory": {"blocks_2mib": 12}},
 )
 def no_memory_in_one_piece(machine: Machine) -> Iterator[Hit]:
@@ -203,7 +216,10 @@ def swap(machine: Machine) -> str:
     fix="Stop what is not needed, then run `sudo swapoff -a && sudo swapon -a`.",
     fails={
         "memory": {
-            "meminfo": "MemTotal:       127601664 kB\nMemFree:        105801216 kB\nMemAvailable:   106744832 kB\nSwapTotal:       16777212 kB\nSwapFree:         6291456 kB\n"
+            "meminfo": (
+                "MemTotal:       127601664 kB\nMemFree:        105801216 kB\nMemAvailable:  "
+                " 106744832 kB\nSwapTotal:       16777212 kB\nSwapFree:         6291456 kB\n"
+            )
         }
     },
 )

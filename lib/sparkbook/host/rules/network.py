@@ -118,7 +118,10 @@ def fast_link(machine: Machine) -> str:
     "error",
     kind="multi-node-rdma",
     source="https://huggingface.co/LibertAIDAI/GLM-5.3-Flash-NVFP4/discussions/5",
-    fix="Plug in the QSFP cable and look at ibdev2netdev; over a slow network use pipeline parallelism.",
+    fix=(
+        "Plug in the QSFP cable and look at ibdev2netdev; over a slow network use pipeline"
+        " parallelism."
+    ),
     fails={
         "wanted": {"nodes": 2},
         "network": {
@@ -213,7 +216,10 @@ def _is_roce_v2(gid: str) -> bool:
     "error",
     kind="multi-node-rdma",
     source="https://github.com/MiaAI-Lab/Qwen3.8-Flash-Next-Dual-DGX-Sparks/issues/30",
-    fix="Leave NCCL_IB_GID_INDEX out, or look it up on each node under /sys/class/infiniband/*/ports/1/gids.",
+    fix=(
+        "Leave NCCL_IB_GID_INDEX out, or look it up on each node under"
+        " /sys/class/infiniband/*/ports/1/gids."
+    ),
     fails={
         "wanted": {"nodes": 2},
         "network": {"env": {"NCCL_IB_GID_INDEX": "5", "VLLM_HOST_IP": "192.168.100.1"}},

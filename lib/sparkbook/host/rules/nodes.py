@@ -41,7 +41,10 @@ def images_differ(what: str, values: str) -> Iterator[Hit]:
     nodes=True,
     kind="download-corrupt",
     source="https://github.com/MiaAI-Lab/Qwen3.8-Flash-Next-Dual-DGX-Sparks/issues/30",
-    fix="Run `sparkbook weights verify` on every node, then copy with `rsync -a` from one that is whole.",
+    fix=(
+        "Run `sparkbook weights verify` on every node, then copy with `rsync -a` from one that"
+        " is whole."
+    ),
     fails={"store": {"digest": "9c1185a5c5e9fc54"}},
     passes={},
 )

@@ -35,10 +35,16 @@ def _two_cudas(python: Python) -> str | None:
     "error",
     kind="libcudart",
     source="https://github.com/transformerlab/transformerlab-app/issues/1334",
-    fix="Point the app at a server in a container, or make a new environment with `uv pip install vllm --torch-backend=cu130`.",
+    fix=(
+        "Point the app at a server in a container, or make a new environment with `uv pip"
+        " install vllm --torch-backend=cu130`."
+    ),
     fails={
         "python": {
-            "import_error": "ImportError: libcudart.so.12: cannot open shared object file: No such file or directory"
+            "import_error": (
+                "ImportError: libcudart.so.12: cannot open shared object file: No such file or"
+                " directory"
+            )
         }
     },
 )
@@ -88,7 +94,10 @@ def two_cudas(machine: Machine) -> Iterator[Hit]:
     "error",
     kind="arch-no-kernel",
     source="https://github.com/vllm-project/vllm/issues/30855",
-    fix="Make a new environment with `uv pip install vllm --torch-backend=cu130`; torch.version.cuda has to be 13.0 or more.",
+    fix=(
+        "Make a new environment with `uv pip install vllm --torch-backend=cu130`;"
+        " torch.version.cuda has to be 13.0 or more."
+    ),
     fails={"python": {"vllm": "0.12.0", "packages": {"torch": "2.9.0+cu128"}, "nvcc": "13.0"}},
 )
 def wheel_without_gb10_code(machine: Machine) -> Iterator[Hit]:

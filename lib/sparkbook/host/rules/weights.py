@@ -24,8 +24,9 @@ def _token(machine: Machine) -> str:
 def _offline_and_gated(machine: Machine) -> bool:
     """Whether nothing could be asked, and it is known all the same that a token is missing."""
     hub = machine.hub
-    asked = hub is None or not hub.offline or hub.access
-    return bool(not asked and not hub.token and machine.wanted.gated and not _staged(machine))
+    if hub is None or not hub.offline or hub.access or hub.token:
+        return False
+    return bool(machine.wanted.gated and not _staged(machine))
 
 
 @check("Hugging Face", probe="hub")
@@ -47,7 +48,10 @@ def hub(machine: Machine) -> str:
     "error",
     kind="gated-download",
     source="https://github.com/NVIDIA/dgx-spark-playbooks/blob/main/nvidia/vllm/README.md",
-    fix="Make a new token at https://huggingface.co/settings/tokens, or unset HF_TOKEN for open repositories.",
+    fix=(
+        "Make a new token at https://huggingface.co/settings/tokens, or unset HF_TOKEN for open"
+        " repositories."
+    ),
     fails={
         "hub": {"valid": False, "access": {"nvidia/Qwen3.6-35B-A3B-NVFP4": 401}},
         "store": {"revisions": None},
@@ -125,7 +129,10 @@ def licence_not_accepted(machine: Machine) -> Iterator[Hit]:
     "repository-not-found",
     "error",
     source="https://huggingface.co/docs/hub/repositories-settings",
-    fix="Compare the name with the model's page; a private repository needs the token of an account that may read it.",
+    fix=(
+        "Compare the name with the model's page; a private repository needs the token of an"
+        " account that may read it."
+    ),
     fails={"hub": {"access": {"nvidia/Qwen3.6-35B-A3B-NVFP4": 404}}, "store": {"revisions": None}},
 )
 def repository_not_found(machine: Machine) -> Iterator[Hit]:
@@ -221,7 +228,9 @@ def store_foreign_files(machine: Machine) -> Iterator[Hit]:
     "downloads-unfinished",
     "info",
     source="https://huggingface.co/docs/huggingface_hub/guides/manage-cache",
-    fix="Run `sparkbook weights fetch` to resume them, or `sparkbook weights prune` to remove them.",
+    fix=(
+        "Run `sparkbook weights fetch` to resume them, or `sparkbook weights prune` to remove them."
+    ),
     fails={"store": {"unfinished": 3}},
 )
 def downloads_unfinished(machine: Machine) -> Iterator[Hit]:
