@@ -38,7 +38,7 @@ from typing import Any
 from sparkbook.bench import exchange, load
 from sparkbook.bench.results import Figures
 from sparkbook.metrics import Metrics
-from sparkbook.metrics.diagnose import deltas
+from sparkbook.metrics.deltas import deltas
 from sparkbook.serve import embedded, paths
 from sparkbook.serve.endpoint import Endpoint
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from sparkbook.errors import SparkbookError
 from sparkbook.metrics import Histogram, Metrics
-from sparkbook.metrics.diagnose import deltas
+from sparkbook.metrics.deltas import deltas
 from sparkbook.serve.endpoint import Endpoint
 
 if TYPE_CHECKING:

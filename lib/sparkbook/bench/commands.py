@@ -455,7 +455,7 @@ def advice_of_server(
 
     from sparkbook.bench import advise
     from sparkbook.metrics import Metrics
-    from sparkbook.metrics.diagnose import deltas
+    from sparkbook.metrics.deltas import deltas
 
     endpoint = Endpoint(url.rstrip("/").removesuffix("/v1"), "", key_from_environment())
     before = Metrics.parse(endpoint.metrics_text())

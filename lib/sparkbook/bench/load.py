@@ -36,7 +36,7 @@ from sparkbook.bench.results import (
 from sparkbook.bench.roof import Roof
 from sparkbook.errors import SparkbookError
 from sparkbook.metrics import Metrics
-from sparkbook.metrics.diagnose import Deltas, deltas
+from sparkbook.metrics.deltas import Deltas, deltas
 from sparkbook.serve.endpoint import Endpoint
 
 if TYPE_CHECKING:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 from importlib.resources import files
 
-from sparkbook.cluster.checks import Seen
 from sparkbook.cluster.fabric import Pair
 from sparkbook.cluster.inventory import Inventory
 from sparkbook.cluster.nodes import Site
+from sparkbook.cluster.seen import Seen
 from sparkbook.errors import SparkbookError
 
 NAMES = ("two-namespaces", "two-namespaces-slow")

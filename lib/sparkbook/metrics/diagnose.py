@@ -8,17 +8,15 @@ Everything here is pure; whoever scrapes gives texts and seconds.
 
 from __future__ import annotations
 
-import contextlib
 import difflib
-import math
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
-from sparkbook.errors import SparkbookError
 from sparkbook.findings import Findings
-from sparkbook.metrics import Histogram, Metrics
+from sparkbook.metrics import Metrics
+from sparkbook.metrics.deltas import Deltas, Telemetry, deltas
 from sparkbook.rules import Family, Hit
 
 SUCCESSORS = {
@@ -45,174 +43,6 @@ the table of releases.
 _SOURCE = "https://docs.vllm.ai/en/latest/usage/metrics/"
 _STUCK_MHZ, _BUSY_W, _DEADLOCK_S = 1000.0, 35.0, 60.0
 _FEW_DRAFTS = 200
-
-
-@dataclass(frozen=True)
-class Telemetry:
-    """What the GPU reported in the same period; None is unknown.
-
-    Attributes:
-        power_w: drawn power in watts.
-        clock_mhz: SM clock in MHz.
-        utilization: share of time with a kernel resident, 0 to 1: on GB10 it does not tell work
-            from waiting.
-        performance_state: `P0` is the highest.
-        throttled: whether a throttle reason was active.
-    """
-
-    power_w: float | None = None
-    clock_mhz: float | None = None
-    utilization: float | None = None
-    performance_state: str | None = None
-    throttled: bool | None = None
-
-
-@dataclass(frozen=True)
-class Deltas:
-    """What changed between two scrapes; None where a metric is not there.
-
-    Attributes:
-        seconds: between the scrapes.
-        generation_tokens, prompt_tokens: tokens made and read.
-        running, waiting: requests now.
-        kv_use: share of the KV cache in use now, 0 to 1.
-        preemptions: requests thrown out of the KV cache and computed again.
-        prefix_hits: share of looked-up prompt tokens that were cached.
-        drafts, drafted, accepted: speculation; `per_position` is the acceptance of each draft
-            position.
-        queue_s: mean seconds that requests waited before they ran.
-        steps: steps after the first token, summed over requests (observations of
-            `inter_token_latency_seconds`): the engine counts them where it makes them, so events
-            that it merges later are told apart here.
-        first_tokens: requests that got their first token. ttft_s: mean seconds until then, from
-            when the request was parsed.
-        decode_s: seconds from first to last token, summed over the requests that ended.
-    """
-
-    seconds: float
-    generation_tokens: float | None = None
-    prompt_tokens: float | None = None
-    running: float | None = None
-    waiting: float | None = None
-    kv_use: float | None = None
-    preemptions: float | None = None
-    prefix_hits: float | None = None
-    drafts: float | None = None
-    drafted: float | None = None
-    accepted: float | None = None
-    per_position: tuple[float, ...] = ()
-    queue_s: float | None = None
-    steps: float | None = None
-    first_tokens: float | None = None
-    ttft_s: float | None = None
-    decode_s: float | None = None
-
-    @property
-    def acceptance(self) -> float | None:
-        """Accepted / drafted tokens."""
-        return self.accepted / self.drafted if self.drafted and self.accepted is not None else None
-
-    @property
-    def mean_length(self) -> float | None:
-        """Tokens from one step of the target: 1 + accepted / drafts."""
-        return (
-            1 + self.accepted / self.drafts if self.drafts and self.accepted is not None else None
-        )
-
-    @property
-    def generation_tok_s(self) -> float | None:
-        """Tokens generated per second, over all requests."""
-        return (
-            self.generation_tokens / self.seconds
-            if self.generation_tokens is not None and self.seconds
-            else None
-        )
-
-
-def deltas(before: Metrics, after: Metrics, seconds: float) -> Deltas:
-    """Work out what changed.
-
-    Raises:
-        SparkbookError: seconds is not positive, or a counter fell, so the engine was started anew
-            between the scrapes.
-    """
-    if not seconds > 0:
-        raise SparkbookError(
-            f"the scrapes are {seconds} s apart: give the seconds between them, more than 0"
-        )
-
-    def value(metrics: Metrics, name: str) -> float | None:
-        # A scrape that lost its TYPE lines (pasted, filtered by grep) keeps the counters' ending in
-        # their names.
-        for full in (name, f"{name}_total"):
-            with contextlib.suppress(SparkbookError):
-                return None if math.isnan(found := metrics.value(full)) else found
-        return None
-
-    def by_position(metrics: Metrics) -> dict[str, float]:
-        for full in (
-            "spec_decode_num_accepted_tokens_per_pos",
-            "spec_decode_num_accepted_tokens_per_pos_total",
-        ):
-            with contextlib.suppress(SparkbookError):
-                if found := metrics.by_label(full, "position"):
-                    return found
-        return {}
-
-    def grown(name: str) -> float | None:
-        later, earlier = value(after, name), value(before, name)
-        if later is None:
-            return None
-        if earlier is not None and later < earlier:
-            raise SparkbookError(
-                f"{name} fell from {earlier:g} to {later:g}: the engine was started anew; scrape it"
-                " twice again"
-            )
-        return later - (earlier or 0.0)
-
-    drafts = grown("spec_decode_num_drafts")
-    now, then = by_position(after), by_position(before)
-    positions = (
-        [(now[p] - then.get(p, 0.0)) / drafts for p in sorted(filter(str.isdigit, now), key=int)]
-        if drafts
-        else []
-    )
-    queries, hits = grown("prefix_cache_queries"), grown("prefix_cache_hits")
-
-    def observed(*names: str) -> Histogram | None:
-        for name in names:
-            with contextlib.suppress(SparkbookError):
-                later = after.histogram(name)
-                try:
-                    return later.minus(before.histogram(name))
-                except SparkbookError:  # not there yet, or other buckets
-                    return None
-        return None
-
-    queue, decode = observed("request_queue_time_seconds"), observed("request_decode_time_seconds")
-    steps, ttft = (
-        observed("inter_token_latency_seconds", "time_per_output_token_seconds"),
-        observed("time_to_first_token_seconds"),
-    )
-    return Deltas(
-        seconds,
-        grown("generation_tokens"),
-        grown("prompt_tokens"),
-        value(after, "num_requests_running"),
-        value(after, "num_requests_waiting"),
-        value(after, "kv_cache_usage_perc"),
-        grown("num_preemptions"),
-        hits / queries if queries and hits is not None else None,
-        drafts,
-        grown("spec_decode_num_draft_tokens"),
-        grown("spec_decode_num_accepted_tokens"),
-        tuple(positions),
-        queue.mean if queue else None,
-        steps.count if steps else None,
-        ttft.count if ttft else None,
-        ttft.mean if ttft else None,
-        decode.total if decode else None,
-    )
 
 
 def diagnose_metrics(
@@ -256,7 +86,7 @@ class Situation:
     """
 
     change: Deltas
-    gpu: Telemetry = Telemetry()
+    gpu: Telemetry = field(default_factory=Telemetry)
     queries: tuple[str, ...] = ()
     served: frozenset[str] = frozenset()
     release: str | None = None
@@ -292,7 +122,18 @@ def _at_work(**changes: Any) -> Situation:
     """
     gpu = {item.name for item in fields(Telemetry)}
     sound = Deltas(
-        60.0, 3324.0, 9000.0, 1.0, 0.0, 0.41, 0.0, 0.2, 1200.0, 3600.0, 2124.0, (0.85, 0.59, 0.33)
+        seconds=60.0,
+        generation_tokens=3324.0,
+        prompt_tokens=9000.0,
+        running=1.0,
+        waiting=0.0,
+        kv_use=0.41,
+        preemptions=0.0,
+        prefix_hits=0.2,
+        drafts=1200.0,
+        drafted=3600.0,
+        accepted=2124.0,
+        per_position=(0.85, 0.59, 0.33),
     )
     telemetry = Telemetry(power_w=70.0, clock_mhz=2500.0, utilization=0.96, throttled=False)
     return Situation(
@@ -500,8 +341,9 @@ def broken_draft_pair(situation: Situation) -> Iterator[Hit]:
             f"Speculation does not work at all ({_figures(change)}).",
             evidence=_drafts(change),
             fix=(
-                "Check the draft's revision and patches against the target's, and try --kv-cache-dtype"
-                " auto; else switch speculation off. This is a broken pair, not a matter of tuning."
+                "Check the draft's revision and patches against the target's, and try"
+                " --kv-cache-dtype auto; else switch speculation off. This is a broken pair, not a"
+                " matter of tuning."
             ),
         )
 
@@ -712,8 +554,8 @@ def name_not_served(situation: Situation) -> Iterator[Hit]:
                 # It exists, and is served only while what it counts is switched on, as
                 # speculation's are.
                 instead = (
-                    f"Switch on what it counts: releases have it {releases.said(spans)}, and serve it only"
-                    " while that is in use."
+                    f"Switch on what it counts: releases have it {releases.said(spans)}, and serve"
+                    " it only while that is in use."
                 )
             elif near:
                 instead = f"Ask for {near[0]}."
