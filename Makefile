@@ -1,4 +1,4 @@
-# make book · make test · make lab: each sets up what it needs.
+# make book · make test · make install · make lab: each sets up what it needs.
 # Variables: PYTHON (the interpreter the environments are made with), TARGET (auto, or plan: start no engine), ONLY (one page),
 # AS_BUILT (of make test: 1 compares what make book ran, where nothing has changed since, in place of running it again).
 SHELL := /bin/bash
@@ -30,7 +30,7 @@ endif
 # With TARGET=plan no engine is needed. Chapters that are about a start always start their own, also where a server is named.
 NEEDED := $(BOOK) $(if $(filter plan,$(TARGET)),,$(ENGINE))
 
-.PHONY: help book test quick engine lab serve-site refresh check-drift clean
+.PHONY: help book test quick install engine lab serve-site refresh check-drift clean
 
 help:  ## this list
 	@echo "make TARGET, where TARGET is one of"
@@ -55,6 +55,9 @@ test: $(BOOK) $(ENGINE)  ## run the tests and compare every notebook's outputs w
 
 quick: $(BOOK)  ## run the fast tests only: no engine, no kernel, no browser, no docker, no cluster, no nvcc
 	@$(PY) -m pytest -q -n 2 -m "not engine and not kernel and not site and not browser and not docker and not cluster and not nvcc" tests
+
+install:  ## put the command `sparkbook` on your PATH, without vLLM and Jupyter (uv or pipx)
+	@tools/setup.sh install
 
 engine: $(ENGINE)  ## only make the engine's environment
 

@@ -84,11 +84,11 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
             file.kernel = _AsBuilt(executed)
             file.setup = file.setup_sanitize_files
     elif not os.environ.get("SPARKBOOK_ENDPOINT") and _attaches(item.path):
+        from sparkbook.runner import shared_engine
         from sparkbook.serve import embedded
-        from sparkbook.site.build import BOOK_ENGINE
 
         stack = item.config.stash[_ENGINE] = contextlib.ExitStack()
-        engine = stack.enter_context(embedded.start(BOOK_ENGINE))
+        engine = stack.enter_context(embedded.start(shared_engine.RECIPE))
         os.environ.update(engine.environment())
 
 

@@ -1,14 +1,24 @@
-"""What tests of several rooms start: the stand-in for vLLM, which is up in a moment, vLLM's own
-parser, and two servers that redirect to one another.
+"""What tests of several rooms share: the stand-in for vLLM, which is up in a moment, vLLM's own
+parser, throw-away books, and two servers that redirect to one another.
 """
+
+from __future__ import annotations
 
 import http.server
 import sys
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))  # for notebook_files.py, which only tests use
+
+if TYPE_CHECKING:
+    from notebook_files import Cell
+    from sparkbook.runner.project import Project
 
 
 @pytest.fixture
@@ -82,3 +92,41 @@ def servers():
         one.shutdown()
         thread.join()
         one.server_close()
+
+
+@pytest.fixture
+def notebook(tmp_path: Path) -> Callable[..., Path]:
+    """Makes a notebook in the test's own folder."""
+
+    def make(*cells: Cell, name: str = "one", **options: Any) -> Path:
+        from notebook_files import write_notebook
+
+        return write_notebook(tmp_path / f"{name}.ipynb", list(cells), **options)
+
+    return make
+
+
+@pytest.fixture
+def book(tmp_path: Path) -> Callable[..., Project]:
+    """Makes a book of chapters, each given as its list of cells; it has no recipes' pages, and its
+    site is never built.
+    """
+
+    def make(chapters: dict[str, list[Cell]], **options: Any) -> Project:
+        import yaml
+        from notebook_files import write_notebook
+        from sparkbook.runner.project import Project
+
+        for name, cells in chapters.items():
+            write_notebook(tmp_path / "notebooks" / f"{name}.ipynb", cells, **options)
+        (tmp_path / "book").mkdir(exist_ok=True)
+        (tmp_path / "book" / "intro.md").write_text("# A book\n", "utf-8")
+        toc = {
+            "format": "jb-book",
+            "root": "book/intro",
+            "chapters": [{"file": f"notebooks/{name}"} for name in chapters],
+        }
+        (tmp_path / "_toc.yml").write_text(yaml.safe_dump(toc), "utf-8")
+        return Project(tmp_path, recipes=())
+
+    return make

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 ROOT = Path(__file__).parents[1]
-MODELS = ROOT / "lib" / "sparkbook" / "serve" / "models"
+MODELS = ROOT / "lib" / "sparkbook" / "checkpoint" / "models"
 ARCHITECTURES = {
     "tiny-dense": "Qwen3ForCausalLM",
     "tiny-draft": "Qwen3ForCausalLM",

@@ -86,5 +86,5 @@ def test_a_size_without_end_is_refused_in_few_words(text: str) -> None:
 
 
 def test_what_is_no_number_is_unknown() -> None:
-    assert format_seconds(float("nan")) == "unknown" and format_seconds(float("inf")) == "for ever"
+    assert format_seconds(float("nan")) == "unknown" and format_seconds(float("inf")) == "forever"
     assert format_bytes(float("nan")) == format_bytes(float("inf")) == "unknown"

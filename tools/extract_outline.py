@@ -4,7 +4,7 @@ rows, options, environment variables, faults, figures and settings.
     python tools/extract_outline.py FOLDER > book/outline.yaml
 
 FOLDER holds the documents; they belong to their authors and are not part of this project. What is
-written are numbers, names and slugs, no sentences. `tests/book/test_coverage.py` compares a fresh
+written are numbers, names and slugs, no sentences. `tests/register/test_coverage.py` compares a fresh
 list with the committed one where the documents are at hand.
 """
 

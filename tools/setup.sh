@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# Make one of the project's two environments:   tools/setup.sh book|engine
+# Make one of the project's two environments, or install the command alone:   tools/setup.sh book|engine|install
 #   book    .venv          the library, the notebooks' kernel, the site and the tests   (requirements.txt)
 #   engine  .venv-engine   vLLM's CPU build, in its own place since its pins differ     (requirements-engine.txt)
+#   install                `sparkbook` on the PATH, without vLLM and Jupyter             (pyproject.toml)
 # PYTHON chooses the interpreter (3.11 or newer). Run again it repairs or updates what is there.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -50,7 +51,25 @@ engine() {
   .venv-engine/bin/python tools/repair_engine.py
 }
 
+install() {
+  rm -rf build  # setuptools would pack the modules of an earlier build as well
+  local uv; uv=$(command -v uv || { [ -x .venv/bin/uv ] && echo .venv/bin/uv; } || true)
+  if [ -n "$uv" ]; then
+    "$uv" tool install --quiet --force --reinstall-package sparkbook --python "$(command -v "$PYTHON")" .
+  elif command -v pipx >/dev/null; then
+    pipx install --quiet --force --python "$PYTHON" .
+  else
+    die "uv or pipx is needed to install the command; on Debian and Ubuntu: sudo apt-get install pipx"
+  fi
+  rm -rf build
+  if command -v sparkbook >/dev/null; then
+    say "installed: sparkbook ($(command -v sparkbook)). Try: sparkbook recipes list"
+  else
+    say "installed, but its folder is not on your PATH. Run: $([ -n "$uv" ] && echo "$uv tool update-shell" || echo pipx ensurepath)"
+  fi
+}
+
 case "${1:-}" in
-  book | engine) "$1" ;;
-  *) die "usage: tools/setup.sh book|engine" ;;
+  book | engine | install) "$1" ;;
+  *) die "usage: tools/setup.sh book|engine|install" ;;
 esac

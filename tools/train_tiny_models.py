@@ -1,7 +1,7 @@
 """Train the three tiny language models that the embedded engine serves, from nothing and without a
 download.
 
-    .venv-engine/bin/python tools/train_tiny_models.py --out lib/sparkbook/serve/models
+    .venv-engine/bin/python tools/train_tiny_models.py --out lib/sparkbook/checkpoint/models
 
 They exist so that a laptop or a CI machine can exercise the real vLLM: its API, its metrics, its
 tool and reasoning parsers, and above all real speculative decoding, which needs text that a draft

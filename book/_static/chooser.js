@@ -37,15 +37,15 @@
       (a, b) => order.indexOf(data.findings[a][0]) - order.indexOf(data.findings[b][0]));
     const grave = numbers.filter((number) => data.findings[number][0] !== "info");
     const facts = [
-      ["On a Spark", `${plan.fit}, with ${plan.context.toLocaleString("en")} tokens for each of ${plan.sequences} at once`],
+      ["On a Spark", `${plan.fit} (${plan.context.toLocaleString("en")} tokens for each of ${plan.sequences} requests at once)`],
       ["KV cache", plan.kv ? `${Math.round(plan.kv[0]).toLocaleString("en")} to ${Math.round(plan.kv[1]).toLocaleString("en")} tokens` : "not known"],
       ...speeds
         .filter(([requests], i) => i === 0 || requests <= Math.max(4, plan.sequences))
         .map(([requests, low, middle, high]) => [
           requests === 1 ? "Speed, one request" : `Speed, ${requests} requests`,
-          `${figure(middle)} tok/s${requests === 1 ? "" : " together"} (${figure(low)} to ${figure(high)})${requests === 1 ? `, ${plan.behind.toLocaleString("en")} tokens behind it` : ""}`]),
-      ...(speeds.length ? [] : [["Speed", "no estimate: no source gives all that a step reads"]]),
-      ...(recipe.weights ? [["Weights", `${figure(recipe.weights)} GB to fetch once`]] : []),
+          `${figure(middle)} tok/s${requests === 1 ? ` with ${plan.behind.toLocaleString("en")} tokens of context` : " together"} (estimate; range ${figure(low)} to ${figure(high)})`]),
+      ...(speeds.length ? [] : [["Speed", "no estimate: the sources do not give all the sizes that a decode step reads"]]),
+      ...(recipe.weights ? [["Weights", `${figure(recipe.weights)} GB to download once`]] : []),
       ...(recipe.nodes > 1 ? [["Machines", String(recipe.nodes)]] : []),
     ];
     const pre = make("pre", line, { tabindex: "0", id: "sb-choose-line" });
@@ -71,7 +71,7 @@
           make("table", make("tbody", facts.map(([name, value]) => make("tr", [make("th", name, { scope: "row" }), make("td", value)]))), {
             class: `table sb-facts sb-verdict-${plan.verdict.replaceAll(" ", "-")}` }),
           ...(use && !recipe.adjustable
-            ? [make("p", "A script in this image sets the context and the number of requests: the line is the recipe's own, whatever the use.")]
+            ? [make("p", "A script in this image sets the context and the number of requests, so the line is the same for every use.")]
             : []),
         ]),
         make("div", [pre, copy], { class: "sb-choose-launch" }),
@@ -79,12 +79,12 @@
       make("p", grave.length ? `Errors and warnings: ${grave.length}` : "No warnings", { class: "sb-choose-count" }),
       make("ul", grave.map((number) => remark(data, number)), { class: "sb-choose-said" }),
       ...(numbers.length > grave.length
-        ? [make("details", [make("summary", `${numbers.length - grave.length} further remarks`),
+        ? [make("details", [make("summary", `${numbers.length - grave.length} more notes`),
             make("ul", numbers.filter((number) => !grave.includes(number)).map((number) => remark(data, number)), { class: "sb-choose-said" })])]
         : []),
-      make("p", ["On the Spark, in this order: ", ...["check", "weights fetch", "serve"].flatMap((verb, i) => [
+      make("p", ["On the Spark, run in this order: ", ...["check", "weights fetch", "serve"].flatMap((verb, i) => [
         ...(i ? [", "] : []), make("code", `sparkbook ${verb} ${recipe.id}`)]), "."], { class: "sb-choose-same" }),
-      make("p", ["The same from the command: ", ...commands.flatMap((command, i) => [...(i ? ["; "] : []), make("code", command)]), "."], {
+      make("p", ["The same on the command line: ", ...commands.flatMap((command, i) => [...(i ? ["; "] : []), make("code", command)]), "."], {
         class: "sb-choose-same" }),
     ];
   }

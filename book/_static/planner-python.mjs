@@ -6,6 +6,7 @@ export async function start(loadPyodide, library, options = {}) {
   const python = await loadPyodide({ ...options, env: { HOME: "/home", PYTHONDONTWRITEBYTECODE: "1" } });
   python.unpackArchive(await library, "zip", { extractDir: "/library" });
   python.runPython("import sys; sys.path.insert(0, '/library')");
-  const { answer } = python.pyimport("sparkbook.site.in_page");
-  return (line) => answer(line);
+  const { answer } = python.pyimport("sparkbook.site.in_page"); // first: it sets how the command shows errors
+  const { main } = python.pyimport("sparkbook.cli");
+  return (line) => answer(line, main);
 }

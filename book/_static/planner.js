@@ -60,9 +60,9 @@
 
   function impossible() {
     if (location.protocol === "file:")
-      return "This page was opened as a file, and a browser runs no worker for a file. Let the site be served (make serve-site in a checkout), or run the line above where sparkbook is installed.";
+      return "A page opened as a file can't run the planner. Serve the site (make serve-site in a checkout), or run the line above where sparkbook is installed.";
     if (typeof Worker === "undefined" || typeof WebAssembly === "undefined")
-      return "This browser has no WebAssembly, in which Python runs here. Run the line above where sparkbook is installed.";
+      return "The planner needs WebAssembly, which this browser does not have. Run the line above where sparkbook is installed.";
     return null;
   }
 
@@ -75,16 +75,16 @@
 
   function facts(summary) {
     const rows = [
-      ["Memory for the engine", summary.requested_gib === null ? "as its parts" : `${summary.requested_gib.toFixed(1)} of ${summary.total_gib} GiB (fraction ${summary.fraction})`],
+      ["Memory for the engine", summary.requested_gib === null ? "the sum of its parts" : `${summary.requested_gib.toFixed(1)} of ${summary.total_gib} GiB (fraction ${summary.fraction})`],
       ...Object.entries(summary.parts_gib).map(([name, pair]) => [name[0].toUpperCase() + name.slice(1), range(pair, 1, " GiB")]),
       ["One sequence", `${range(summary.needed_gib, 2, " GiB")} for ${summary.context.toLocaleString("en")} tokens`],
       ["KV cache holds", summary.kv_tokens ? `${range(summary.kv_tokens, 0)} tokens, ${range(summary.concurrency, 2)} full sequences at once` : "not known"],
       ...summary.decode.map(({ requests, context, tok_s: [low, middle, high] }) => [
-        `Decode, ${requests} request${requests === 1 ? "" : "s"}`, `${figure(middle)} tok/s (estimate, ${figure(low)} to ${figure(high)}), ${context.toLocaleString("en")} tokens behind each`]),
-      ...(summary.decode.length ? [] : [["Decode", "no estimate: no source gives all that a step reads"]]),
+        `Decode, ${requests} request${requests === 1 ? "" : "s"}`, `${figure(middle)} tok/s (estimate; range ${figure(low)} to ${figure(high)}) with ${context.toLocaleString("en")} tokens of context each`]),
+      ...(summary.decode.length ? [] : [["Decode", "no estimate: the sources do not give all the sizes that a decode step reads"]]),
       ...summary.first_token_s.map(({ prompt, cached, seconds: [low, middle, high] }) => [
-        cached ? "Of a cached prompt" : "First token",
-        `${figure(middle)} s (estimate, ${figure(low)} to ${figure(high)}): ${prompt.toLocaleString("en")} tokens${cached ? `, ${cached.toLocaleString("en")} of them in the prefix cache` : " of prompt"}`]),
+        cached ? "First token, cached prompt" : "First token",
+        `${figure(middle)} s (estimate; range ${figure(low)} to ${figure(high)}): ${prompt.toLocaleString("en")} tokens${cached ? `, ${cached.toLocaleString("en")} of them in the prefix cache` : " of prompt"}`]),
     ];
     return make("table", make("tbody", rows.map(([name, value]) => make("tr", [make("th", name, { scope: "row" }), make("td", value)]))), {
       class: "table sb-facts" });
@@ -98,15 +98,15 @@
 
   function shown({ line, exit, text, told }) {
     const printed = make("pre", text, { tabindex: "0", "aria-label": "What the command prints" });
-    if (exit === 2 || !told) return [make("p", make("strong", exit === 2 ? "The command can't use this" : "The command says"), { class: "sb-planner-verdict" }), printed];
+    if (exit === 2 || !told) return [make("p", make("strong", exit === 2 ? "The command can't use this input" : "The command's output"), { class: "sb-planner-verdict" }), printed];
     const { summary, findings, cluster } = told;
     return [
       make("p", [make("strong", summary.verdict), `: ${summary.model}, vLLM ${summary.release}, ${summary.context.toLocaleString("en")} tokens for each of ${summary.sequences} at once`], {
         class: `sb-planner-verdict sb-verdict-${summary.verdict.replaceAll(" ", "-")}` }),
       ...(cluster ? [printed] : [facts(summary)]),
-      findings.length ? make("ul", findings.map(remark), { class: "sb-choose-said" }) : make("p", "Nothing is to be said against it."),
-      ...(cluster ? [] : [make("details", [make("summary", "As the command prints it"), printed])]),
-      make("p", ["This is what ", make("code", line), " answers."], { class: "sb-choose-same" }),
+      findings.length ? make("ul", findings.map(remark), { class: "sb-choose-said" }) : make("p", "No warnings."),
+      ...(cluster ? [] : [make("details", [make("summary", "The command's output"), printed])]),
+      make("p", ["Output of ", make("code", line), "."], { class: "sb-choose-same" }),
     ];
   }
 
@@ -170,7 +170,7 @@
     const wait = make("p", [bar, " ", come, " ", state, " ", cancel], { class: "sb-planner-wait" });
     const answer = make("div", [], { class: "sb-planner-answer", role: "region", "aria-label": "Answer of the planner", "aria-live": "polite", tabindex: "-1" });
     const licences = make("a", "licences", { href: new URL("planner/LICENCES.txt", HERE) });
-    const about = make("small", ["Nothing that you type leaves this page. Python runs here by Pyodide (", licences, ")."]);
+    const about = make("small", ["Nothing that you type leaves this page. Python runs in it with Pyodide (", licences, ")."]);
     bar.hidden = true;
 
     function words() {
@@ -218,7 +218,7 @@
         answer.dataset.line = asked;
         answer.focus({ preventScroll: true });
       } catch (error) {
-        tell(error.message === "cancelled" ? "Nothing is running any more." : `${error.message}. Try again, or run the line above where sparkbook is installed.`, error.message === "cancelled" ? "Cancelled" : undefined);
+        tell(error.message === "cancelled" ? "Cancelled." : `${error.message}. Try again, or run the line above where sparkbook is installed.`, error.message === "cancelled" ? "Cancelled" : undefined);
       }
       run.disabled = false;
       cancel.hidden = bar.hidden = true;

@@ -322,6 +322,13 @@ def named(paths: Iterable[str], read: Callable[[str], str]) -> dict[str, str]:
     return found
 
 
+def this_machine() -> dict[str, Any]:
+    """Return what `sparkbook check --json` answers here."""
+    from sparkbook import host
+
+    return host.check(host.look()).to_dict()
+
+
 def served(url: str) -> tuple[dict[str, str], str | None]:
     """A scrape of a running server's metrics, and the release that it names. The key is taken from
     the environment.
@@ -340,4 +347,4 @@ def served(url: str) -> tuple[dict[str, str], str | None]:
     return {"scrape": scrape}, release
 
 
-__all__ = ["Scrubber", "named", "record", "served"]
+__all__ = ["Scrubber", "named", "record", "served", "this_machine"]

@@ -2,7 +2,7 @@
 for Grafana.
 
 >>> from sparkbook import dashboard
->>> dashboard.Dashboard(endpoint)                      # in a notebook: start, stop, six panels      # doctest: +SKIP
+>>> dashboard.Dashboard(endpoint)  # in a notebook: start, stop, six panels  # doctest: +SKIP
 """
 
 from __future__ import annotations
@@ -16,14 +16,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from sparkbook.errors import SparkbookError
-from sparkbook.metrics import Histogram, Metrics
+from sparkbook.metrics import MINUTE, Histogram, Metrics
 from sparkbook.metrics.deltas import deltas
 from sparkbook.serve.endpoint import Endpoint
 
 if TYPE_CHECKING:
     from sparkbook.plots.style import Chart
 
-RECORDED = Path(__file__).with_name("bench") / "recorded" / "minute.json"
+RECORDED = MINUTE
+"""A minute of the embedded engine."""
 
 
 @dataclass(frozen=True)
@@ -241,7 +242,7 @@ def read(file: str | Path = RECORDED) -> tuple[dict[str, str], list[Look]]:
 
 
 class Dashboard:
-    """The panels in a notebook, with a button to start and to stop. It keeps the last `keep` looks."""
+    """Show the panels in a notebook with a start-stop button; keeps the last `keep` looks."""
 
     def __init__(self, endpoint: Endpoint | str, interval_s: float = 1.0, keep: int = 120):
         import ipywidgets

@@ -7,41 +7,51 @@ goes into JSON.
 
 from __future__ import annotations
 
+import dataclasses
 import html
 import json
+import os
+import re
 from collections.abc import Iterable, Iterator
-from typing import Any, Literal
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
-from pydantic import BaseModel, ConfigDict, Field
-from rich.console import Console, ConsoleOptions, RenderResult
-from rich.text import Text
+if TYPE_CHECKING:
+    from rich.console import Console, ConsoleOptions, RenderResult
 
 Severity = Literal["error", "warning", "info"]
+Confidence = Literal["high", "medium", "low"]
 _ORDER: dict[str, int] = {"error": 0, "warning": 1, "info": 2}
 _STYLE = {"error": "bold red", "warning": "yellow", "info": "cyan"}
+_CODE = re.compile(r"[A-Z]+\d{3}")
+
+SITE_VARIABLE = "SPARKBOOK_SITE"
+"""The variable that names the address of the published site, such as `https://example.org/book`."""
 
 
-class Finding(BaseModel):
+@dataclass(frozen=True, kw_only=True)
+class Finding:
     """One judgement.
 
     Attributes:
         rule: stable code of the rule that made it, such as `FLAG101`.
-        kind: the problem's name in the project's taxonomy, where it has one (`removed-flag`).
         severity: `error` (will not work), `warning` (works badly or by luck), `info`.
         message: one sentence that names the thing.
+        kind: the problem's name in the project's taxonomy, where it has one (`removed-flag`).
         evidence: the line, flag or number that the finding rests on.
         fix: what to type or change.
-        why: link to the rule's page.
+        why: address of the rule's page, relative to the site.
         source: where the rule's knowledge comes from.
-        since, until: first and last vLLM release that the rule speaks of.
+        since, until: first and last vLLM release that the rule applies to.
         confidence: how sure the rule is.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    # Of a pydantic model that holds findings: as strict as it is, and read from JSON again.
+    __pydantic_config__ = {"extra": "forbid"}  # noqa: RUF012
 
-    rule: str = Field(pattern=r"^[A-Z]+\d{3}$")
+    rule: str
     severity: Severity
-    message: str = Field(min_length=1)
+    message: str
     kind: str | None = None
     evidence: str | None = None
     fix: str | None = None
@@ -49,29 +59,59 @@ class Finding(BaseModel):
     source: str | None = None
     since: str | None = None
     until: str | None = None
-    confidence: Literal["high", "medium", "low"] = "high"
+    confidence: Confidence = "high"
+
+    def __post_init__(self) -> None:
+        if not _CODE.fullmatch(self.rule):
+            raise ValueError(f"'{self.rule}' is no code of a rule")
+        if self.severity not in _ORDER or self.confidence not in get_args(Confidence):
+            raise ValueError(f"{self.rule}: {self.severity}, {self.confidence}")
+        if not self.message:
+            raise ValueError(f"{self.rule} has no message")
+
+    def to_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        return dataclasses.asdict(self)
+
+    @property
+    def page(self) -> str | None:
+        """Where the rule's page opens from a terminal: its address if the site's is known, else the
+        command that prints it.
+        """
+        if self.why and self.why.startswith("rules/"):
+            site = os.environ.get(SITE_VARIABLE, "").rstrip("/")
+            return f"{site}/{self.why}" if site else f"sparkbook rules show {self.rule}"
+        return self.why
+
+    def __str__(self) -> str:
+        head = f"{self.severity:<7} {self.rule}  {self.message}"
+        details = [f"        {label:<8} {text}" for label, text in self._details(self.page)]
+        return "\n".join([head, *details])
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        yield Text.assemble(
-            (f"{self.severity:<7}", _STYLE[self.severity]),
-            " ",
-            (self.rule, "bold"),
-            "  ",
-            self.message,
-        )
-        for label, text in self._details():
+        from rich.text import Text
+
+        severity = (f"{self.severity:<7}", _STYLE[self.severity])
+        yield Text.assemble(severity, " ", (self.rule, "bold"), "  ", self.message)
+        for label, text in self._details(self.page):
             yield Text(f"        {label:<8} {text}", style="dim" if label != "fix" else "green")
 
-    def _details(self) -> Iterator[tuple[str, str]]:
-        for label in ("evidence", "fix", "source", "why"):
-            if text := getattr(self, label):
+    def _details(self, page: str | None) -> Iterator[tuple[str, str]]:
+        for label, text in (
+            ("evidence", self.evidence),
+            ("fix", self.fix),
+            ("source", self.source),
+            ("why", page),
+        ):
+            if text:
                 yield label, text
         if self.since or self.until:
             yield "releases", f"{self.since or 'first'} to {self.until or 'newest'}"
 
     def _repr_html_(self) -> str:
         details = "".join(
-            f"<dt>{label}</dt><dd>{html.escape(text)}</dd>" for label, text in self._details()
+            f"<dt>{label}</dt><dd>{html.escape(text)}</dd>"
+            for label, text in self._details(self.why)
         )
         return (
             f'<div class="finding finding-{self.severity}"><p><strong>{self.severity}</strong>'
@@ -99,13 +139,18 @@ class Findings(tuple[Finding, ...]):
 
     def to_dict(self, **summary: Any) -> dict[str, Any]:
         """The shape every `--json` answer has; keyword arguments join the summary."""
-        return {"findings": [f.model_dump() for f in self], "summary": {**self.summary, **summary}}
+        return {"findings": [f.to_dict() for f in self], "summary": {**self.summary, **summary}}
 
     def to_json(self, **summary: Any) -> str:
         """`to_dict` as indented JSON."""
         return json.dumps(self.to_dict(**summary), indent=2, ensure_ascii=False)
 
+    def __str__(self) -> str:
+        return "\n".join(map(str, self)) or "Nothing found."
+
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        from rich.text import Text
+
         if not self:
             yield Text("Nothing found.", style="green")
         yield from self

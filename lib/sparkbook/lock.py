@@ -108,6 +108,31 @@ def make(
     }
 
 
+_OF_A_PLAN = (
+    "verdict",
+    "release",
+    "context",
+    "sequences",
+    "fraction",
+    "kv_dtype",
+    "kv_gib",
+    "kv_tokens",
+)
+
+
+def planned(source: str) -> dict[str, Any] | None:
+    """Return the memory plan of a stack in the few figures that a lock keeps; None if its
+    checkpoint is unknown.
+    """
+    from sparkbook import plan
+
+    try:
+        summary = plan.of(source).to_dict()["summary"]
+    except SparkbookError:
+        return None
+    return {name: summary[name] for name in _OF_A_PLAN}
+
+
 def _image(launch: Launch, served: Served) -> dict[str, Any] | None:
     if launch.image is None:
         return None
@@ -292,10 +317,10 @@ class Change:
     after: Any
 
     def __str__(self) -> str:
-        return f"{self.path}: {_shown(self.path, self.before)} → {_shown(self.path, self.after)}"
+        return f"{self.path}: {shown(self.path, self.before)} → {shown(self.path, self.after)}"
 
 
-def _shown(path: str, value: Any) -> str:
+def shown(path: str, value: Any) -> str:
     if value is None:
         return "nothing"
     if path.endswith(".bytes"):

@@ -77,10 +77,10 @@ def format_bytes(size: float) -> str:
 
 def format_seconds(seconds: float) -> str:
     """Seconds for people: `850 ms`, `12.3 s`, `3 min 05 s`; `unknown` for what is no number, and
-    `for ever` without end.
+    `forever` without end.
     """
     if not math.isfinite(seconds):
-        return "unknown" if math.isnan(seconds) else "for ever"
+        return "unknown" if math.isnan(seconds) else "forever"
     if round(seconds * 1000) < 1000:
         return f"{seconds * 1000:.0f} ms"
     if round(seconds, 1) < 100:

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 from sparkbook import bench
-from sparkbook.bench import exchange, tables
+from sparkbook.bench import exchange, result_tables
 from sparkbook.bench.results import Cell, Engine, Report, Request, WarmUp, figures
 from sparkbook.errors import SparkbookError
-from sparkbook.plots import bench as plots
+from sparkbook.plots import measurements as plots
 
 DATA = Path(__file__).parents[1] / "data" / "bench"
 
@@ -240,7 +240,7 @@ def test_what_guidellm_calls_time_per_output_token_is_not_taken_for_it():
 
 
 def test_tools_that_measure_beside_the_truth(tmp_path):
-    about, (header, rows) = tables.clients()
+    about, (header, rows) = result_tables.clients()
     assert {row[0] for row in rows} == set(about["versions"]) and all(
         len(row) == len(header) for row in rows
     )
@@ -252,7 +252,7 @@ def test_tools_that_measure_beside_the_truth(tmp_path):
     for content in ("{}", "[]", '{"rows": [{"tool": 1}]}', "x", "[" * 100_000 + "]" * 100_000):
         (tmp_path / "c.json").write_text(content)
         with pytest.raises(SparkbookError, match="not a comparison"):
-            tables.clients(tmp_path / "c.json")
+            result_tables.clients(tmp_path / "c.json")
 
 
 @pytest.mark.parametrize(
@@ -364,20 +364,20 @@ def test_vllm_bench_is_run_and_its_result_imported(tmp_path):
 
 
 def test_tables_have_the_published_form():
-    header, rows = tables.by_class(report())
+    header, rows = result_tables.by_class(report())
     assert [row[0] for row in rows] == ["code", "prose"] and len(rows[0]) == len(header)
-    header, rows = tables.by_concurrency(report(), "code")
+    header, rows = result_tables.by_concurrency(report(), "code")
     assert [row[1] for row in rows] == ["c=1", "c=4"] and all(
         len(row) == len(header) for row in rows
     )
-    header, rows = tables.modes(
+    header, rows = result_tables.modes(
         [report("off"), report("capture_only", 0.98), report("hybrid", 0.97)]
     )
     assert header[2:5] == ["off, tok/s", "capture_only, tok/s", "hybrid, tok/s"]
     assert rows[0][-2] == pytest.approx(-3.0) and rows[0][-1] == "valid"
     long = report()
     long.cells[0].context = 4000
-    header, rows = tables.by_context(long)
+    header, rows = result_tables.by_context(long)
     assert len(rows) == 1 and rows[0][0] == 50 and len(rows[0]) == len(header)
 
 

@@ -5,7 +5,7 @@ import json
 from pathlib import Path
 
 import pytest
-from sparkbook.bench import gate, samples, tables, telemetry
+from sparkbook.bench import gate, result_tables, samples, telemetry
 from sparkbook.bench.examples import (
     LOOP,
     TEXT,
@@ -184,7 +184,7 @@ def test_what_client_and_engine_agree_on():
         for r in seen().cell.requests
     ]
     assert list(agreement(seen(thin, cell=told).cell)) == ["tokens", "tpot_s", "ttft_s"]
-    header, rows = tables.agreements(
+    header, rows = result_tables.agreements(
         [Report(date="", tool="", model="", cells=[seen(cell=told).cell])]
     )
     assert len(rows[0]) == len(header) and rows[0][3:6] == ["1024 / 1024", "1.000 / 1.000", "+0.0%"]

@@ -13,7 +13,7 @@ from sparkbook.bench.equality import Answer
 from sparkbook.bench.lossless import Record, Scores, shift, tasks, trial
 from sparkbook.cli import app
 from sparkbook.errors import SparkbookError
-from sparkbook.plots import bench as plots
+from sparkbook.plots import measurements as plots
 from typer.testing import CliRunner
 
 

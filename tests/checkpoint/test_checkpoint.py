@@ -173,7 +173,7 @@ def test_a_folder_is_read_to_the_byte(tmp_path):
 
 @pytest.mark.parametrize("name", ["tiny-dense", "tiny-draft", "tiny-mtp"])
 def test_the_shipped_models(name):
-    folder = Path(checkpoint.__file__).parents[1] / "serve" / "models" / name
+    folder = Path(checkpoint.__file__).parent / "models" / name
     found = checkpoint.load(str(folder))
     assert found.bytes.exact
     told = json.loads((folder / "config.json").read_text())

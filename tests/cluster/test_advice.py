@@ -219,8 +219,11 @@ def test_the_command_prints_it_within_80_columns_and_as_json(tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (["--fabric", "x.json"], "--fabric goes with --nodes"),
-        (["--nodes", "2", "--explain"], "leave out --log, --calibration and --explain"),
+        (["--fabric", "x.json"], "--fabric needs --nodes"),
+        (
+            ["--nodes", "2", "--explain"],
+            "--nodes can't be used with --log, --calibration or --explain",
+        ),
         (["--nodes", "2", "--fabric", "/nowhere/x.json"], "can't be read"),
     ],
 )

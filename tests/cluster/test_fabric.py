@@ -6,7 +6,7 @@ import json
 import subprocess
 
 import pytest
-from sparkbook.cluster import fabric, nodes, seen, staging
+from sparkbook.cluster import fabric, nodes, sighting, staging
 from sparkbook.cluster.rules import FAB
 from sparkbook.errors import SparkbookError
 
@@ -22,7 +22,7 @@ def measured(two_nodes):
     inventory, sites = look(two_nodes)
     pairs = fabric.measure(inventory, sites, seconds=0.2, reduce=False)
     return pairs[0], [
-        finding.rule for finding in FAB.judge(seen.Seen(inventory, sites, pairs=pairs))
+        finding.rule for finding in FAB.judge(sighting.Seen(inventory, sites, pairs=pairs))
     ]
 
 
@@ -69,7 +69,7 @@ def test_large_packets_that_are_lost(two_nodes):
     )
     _, sites = look(two_nodes)
     inventory = two_nodes.inventory()
-    assert "FAB204" in [finding.rule for finding in FAB.judge(seen.Seen(inventory, sites))]
+    assert "FAB204" in [finding.rule for finding in FAB.judge(sighting.Seen(inventory, sites))]
     claimed = sites[0].link.model_copy(update={"mtu": 9000})
     both = [
         site.model_copy(
@@ -83,7 +83,7 @@ def test_large_packets_that_are_lost(two_nodes):
     pairs = fabric.measure(inventory, both, seconds=0.2, reduce=False)
     assert pairs[0].full is False
     assert "FAB302" in [
-        finding.rule for finding in FAB.judge(seen.Seen(inventory, both, pairs=pairs))
+        finding.rule for finding in FAB.judge(sighting.Seen(inventory, both, pairs=pairs))
     ]
 
 
@@ -99,7 +99,7 @@ def test_a_wrong_interface(two_nodes, second, said):
     inventory, sites = look(two_nodes, **second)
     found = [
         finding.message
-        for finding in FAB.judge(seen.Seen(inventory, sites))
+        for finding in FAB.judge(sighting.Seen(inventory, sites))
         if finding.rule == "FAB102"
     ]
     assert (said is None and not found) or any(said in message for message in found)
@@ -125,7 +125,9 @@ def test_staging_makes_another_revision_the_same(two_nodes, tmp_path):
     place = "{store}/hub/models--org--model"
     sites = nodes.look(inventory, model=place)
     found = [
-        finding for finding in FAB.judge(seen.Seen(inventory, sites)) if finding.rule == "FAB202"
+        finding
+        for finding in FAB.judge(sighting.Seen(inventory, sites))
+        if finding.rule == "FAB202"
     ]
     assert (
         len(found) == 1
@@ -178,7 +180,7 @@ def test_the_command(two_nodes, tmp_path):
 
     file = tmp_path / "two.yaml"
     file.write_text(two_nodes.inventory(interface="nosuch0").model_dump_json())
-    ran = CliRunner().invoke(app, ["serve", "embedded/tiny-dense", "--cluster", str(file)])
+    ran = CliRunner().invoke(app, ["cluster", "serve", str(file), "embedded/tiny-dense"])
     assert (
         ran.exit_code == 1
         and "spark-b has no port nosuch0" in ran.output
@@ -186,7 +188,7 @@ def test_the_command(two_nodes, tmp_path):
     )
     file.write_text(two_nodes.inventory().model_dump_json())
     ran = CliRunner().invoke(
-        app, ["serve", "embedded/tiny-dense", "--cluster", str(file), "--dry-run", "--json"]
+        app, ["cluster", "serve", str(file), "embedded/tiny-dense", "--dry-run", "--json"]
     )
     ranks = json.loads(ran.output)["ranks"]
     assert (
@@ -195,5 +197,5 @@ def test_the_command(two_nodes, tmp_path):
         and f"GLOO_SOCKET_IFNAME={two_nodes.right}" in ranks[1]["command"]
     )
     for words in (["status"], ["stop", "two"], ["logs", "two"]):
-        ran = CliRunner().invoke(app, [*words, "--cluster", str(file)])
+        ran = CliRunner().invoke(app, ["cluster", words[0], str(file), *words[1:]])
         assert ran.exit_code == 0 if words == ["status"] else ran.exception

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from sparkbook.cluster import nodes, plan, server
+from sparkbook.cluster import cluster_plan, nodes, server
 from sparkbook.serve import stack
 
 pytestmark = [pytest.mark.cluster, pytest.mark.engine]
@@ -47,7 +47,10 @@ def test_ray_over_two_nodes(two_nodes, ray_environment):
     )
     sites = nodes.look(inventory)
     served = server.ClusterServer(
-        plan.plan(inventory, stack.given("embedded/tiny-dense", "two"), sites, backend="ray"), sites
+        cluster_plan.plan(
+            inventory, stack.given("embedded/tiny-dense", "two"), sites, backend="ray"
+        ),
+        sites,
     )
     said = []
     try:

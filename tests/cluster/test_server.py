@@ -3,7 +3,7 @@ rank is taken down.
 """
 
 import pytest
-from sparkbook.cluster import nodes, plan, server
+from sparkbook.cluster import cluster_plan, nodes, server
 from sparkbook.serve import stack
 
 pytestmark = pytest.mark.cluster
@@ -13,7 +13,7 @@ def started(two_nodes, mode="", host="spark-b"):
     inventory = two_nodes.inventory(env={"STAND_IN_MODE": mode} if host == "spark-b" else {})
     sites = nodes.look(inventory)
     served = server.ClusterServer(
-        plan.plan(inventory, stack.given("embedded/tiny-dense", "two"), sites), sites
+        cluster_plan.plan(inventory, stack.given("embedded/tiny-dense", "two"), sites), sites
     )
     served.start()
     return served
@@ -61,7 +61,7 @@ def test_a_start_that_fails_half_way_leaves_nothing(two_nodes, stand_in_engine, 
     inventory = two_nodes.inventory()
     sites = nodes.look(inventory)
     served = server.ClusterServer(
-        plan.plan(inventory, stack.given("embedded/tiny-dense", "two"), sites), sites
+        cluster_plan.plan(inventory, stack.given("embedded/tiny-dense", "two"), sites), sites
     )
     real = served._engine
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from sparkbook.cluster import nodes, plan, server
+from sparkbook.cluster import cluster_plan, nodes, server
 from sparkbook.serve import stack
 
 pytestmark = [pytest.mark.cluster, pytest.mark.engine]
@@ -21,7 +21,7 @@ def tiny():
 
 def started(inventory, **choices):
     sites = nodes.look(inventory)
-    planned = plan.plan(inventory, tiny(), sites, **choices)
+    planned = cluster_plan.plan(inventory, tiny(), sites, **choices)
     return server.ClusterServer(planned, sites)
 
 

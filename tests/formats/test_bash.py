@@ -11,8 +11,8 @@ from launches import EXAMPLE, launches
 from sparkbook import recipes
 from sparkbook.errors import SparkbookError
 from sparkbook.formats import FORMATS
-from sparkbook.formats.lexer import HOME
 from sparkbook.formats.words import container_words, serve_groups
+from sparkbook.launch.lexer import HOME
 from sparkbook.recipes import Launch, Serve
 
 PRINT_ARGV = '#!/bin/bash\nprintf "%s\\0" "$@" > "$OUT/argv"\nenv -0 > "$OUT/env"\n'

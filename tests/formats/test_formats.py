@@ -12,10 +12,12 @@ from hypothesis import HealthCheck, assume, given, settings
 from launches import launches
 from sparkbook import formats, recipes
 from sparkbook.errors import SparkbookError
-from sparkbook.formats import FORMATS, compose, documents, performance
-from sparkbook.formats.conversion import Notes, build, changes, leaves
+from sparkbook.formats import FORMATS, compose, performance
+from sparkbook.formats.conversion import Notes, changes, leaves
+from sparkbook.formats.from_launch import build
 from sparkbook.recipes import Recipe
 from sparkbook.recipes.launch import Launch
+from sparkbook.util import documents
 
 DATA = Path(__file__).parents[1] / "data/formats"
 EXAMPLES = {
@@ -183,7 +185,7 @@ def test_random_recipes(name: str, launch) -> None:
     # characters.
     assume((launch.serve.model or "").isprintable())
     recipe = build(
-        "docker", "docker run line", "", launch, Notes(), {"model": {"repo": "org/model"}}
+        ("docker", "docker run line"), "", launch, Notes(), {"model": {"repo": "org/model"}}
     ).recipe
     try:
         written = FORMATS[name].write(recipe)
@@ -206,8 +208,7 @@ def test_the_home_folder_among_the_words_of_an_image_of_its_own(
         "serve": {"command": words},
     }
     recipe = build(
-        "docker",
-        "docker run line",
+        ("docker", "docker run line"),
         "",
         Launch.model_validate(given),
         Notes(),

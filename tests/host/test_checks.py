@@ -9,6 +9,7 @@ import pytest
 import yaml
 from sparkbook import host
 from sparkbook.errors import SparkbookError
+from sparkbook.host.checks import Report
 from sparkbook.host.rules import CHECKS
 from sparkbook.host.rules.nodes import COMPARISONS
 from sparkbook.logs import parse_facts
@@ -128,6 +129,22 @@ def test_what_cannot_be_read_is_not_judged_and_no_fault():
     assert by_name["docker engine"].saw == "it could not be read: broken"
     assert by_name["clocks and power"].verdict == "not judged"
     assert report.verdict == "ready"
+
+
+def test_the_verdict_says_what_was_not_judged():
+    report = host.check(host.recorded("laptop").changed({"docker": None, "gpu": {"names": []}}))
+    unjudged = sum(not result.judged for result in report.results)
+    assert unjudged > 20 and report.missing == ["no GPU", "no Docker", "no recipe named"]
+    assert report.headline == (
+        f"ready, as far as could be judged: {unjudged} of {len(report.results)} checks not judged"
+        " (no GPU, no Docker, no recipe named)"
+    )
+    summary = report.to_dict()["summary"]
+    assert summary["verdict"] == "ready" and summary["headline"] == report.headline
+    assert (summary["not_judged"], summary["checks"]) == (unjudged, len(report.results))
+    assert summary["missing"] == report.missing
+    whole = Report(report.machines, tuple(r for r in report.results if r.judged))
+    assert whole.headline == "ready" and whole.missing == []
 
 
 def test_an_idle_gpu_is_not_judged_by_its_clock():

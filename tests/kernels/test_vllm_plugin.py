@@ -169,7 +169,7 @@ def test_another_release_is_refused(monkeypatch):
     import sys
     from types import ModuleType, SimpleNamespace
 
-    from sparkbook.kernels import build, vllm_plugin
+    from sparkbook.kernels import build, vllm_support
 
     def vllm(version: str, major: int, minor: int, cuda: bool = True) -> None:
         fake, platforms = ModuleType("vllm"), ModuleType("vllm.platforms")
@@ -184,13 +184,13 @@ def test_another_release_is_refused(monkeypatch):
         monkeypatch.setitem(sys.modules, "vllm.platforms", platforms)
 
     vllm("0.40.1", 12, 1)
-    assert "this is 0.40.1" in vllm_plugin.refusal()
+    assert "this is 0.40.1" in vllm_support.refusal()
     vllm("0.33.0+cu130", 8, 9)
-    assert "8.9" in vllm_plugin.refusal()
+    assert "8.9" in vllm_support.refusal()
     vllm("0.33.0", 12, 1, cuda=False)
-    assert "NVIDIA GPU" in vllm_plugin.refusal()
+    assert "NVIDIA GPU" in vllm_support.refusal()
     vllm("0.32.0", 12, 1)
     monkeypatch.setattr(build, "library_path", lambda target: Path("/nonexistent") / target)
-    assert "sparkbook kernels build --target sm_121f" in vllm_plugin.refusal()
+    assert "sparkbook kernels build --target sm_121f" in vllm_support.refusal()
     monkeypatch.setattr(build, "library_path", lambda target: Path(__file__))
-    assert vllm_plugin.refusal() is None
+    assert vllm_support.refusal() is None

@@ -150,7 +150,7 @@ def test_a_file_is_found_by_a_name_with_spaces_and_through_a_pipe(tmp_path):
         'sparkbook lint <(cat "my line.txt"); cat "my line.txt" | sparkbook lint /dev/stdin',
         tmp_path,
     )
-    assert done.stderr == b"" and done.stdout.count(b"IMG104") == 2
+    assert done.stderr == b"" and done.stdout.count(b"error   IMG104") == 2
     run(str(file), "--fix")
     assert "-docker" not in run(str(file), "--fix").output and "--swap-space" not in file.read_text(
         "utf-8"

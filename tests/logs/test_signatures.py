@@ -8,9 +8,9 @@ import yaml
 from sparkbook import logs
 from sparkbook.errors import SparkbookError
 from sparkbook.logs.figures import FIGURES
-from sparkbook.logs.pages import symptoms
 from sparkbook.logs.signatures import load
 from sparkbook.rules import kinds
+from sparkbook.site.symptoms import symptoms
 
 DATA = Path(__file__).parents[1] / "data" / "logs"
 ALL = logs.signatures()

@@ -7,9 +7,8 @@ from sparkbook import checkpoint, lint, plan, recipes
 from sparkbook.checkpoint.values import Cache, Checkpoint, Geometry, Range
 from sparkbook.errors import SparkbookError
 from sparkbook.plan import request
-from sparkbook.plan.host import CoTenant, Host, together
-from sparkbook.plan.memory import Setup
 from sparkbook.plan.request import host, tenant
+from sparkbook.plan.setup import CoTenant, Host, Setup, together
 
 GIB = 2**30
 TOTAL = round(121.63 * GIB)
@@ -42,7 +41,7 @@ def test_kv_short_by_three_quarters_of_a_gib():
     # start check where 0.842 would not.
     rest = 0.80 * 121.63 - 22.5
     for fraction, fits in ((0.80, False), (0.81, True), (0.842, False)):
-        again = plan.Plan(
+        again = plan.MemoryPlan(
             dataclasses.replace(setup, kv_bytes=None, fraction=fraction, checkpoint=model(rest)),
             found.host,
             _nothing(),
@@ -50,7 +49,7 @@ def test_kv_short_by_three_quarters_of_a_gib():
         assert again.fits is fits, fraction
     codes = [f.rule for f in again.findings]
     assert codes[0] == "PLAN102"
-    at = plan.Plan(
+    at = plan.MemoryPlan(
         dataclasses.replace(setup, kv_bytes=None, fraction=0.81, checkpoint=model(rest)),
         found.host,
         _nothing(),
@@ -172,6 +171,22 @@ def test_quantizing_while_loading_halves_linear_layers_only():
         == setup.weights.high - narrow.weights.high
         == halved.low / 2
     )
+
+
+@pytest.mark.parametrize(
+    ("kv_dtype", "width"), [("auto", 2), ("bfloat16", 2), ("fp8", 1), ("nvfp4", 0.5625)]
+)
+def test_the_width_of_an_element_follows_the_cache_type(kv_dtype, width):
+    setup = request.read("gpt-oss-20b", request.Override(kv_dtype=kv_dtype))
+    assert setup.kv_width == width
+
+
+def test_caches_are_those_that_a_sequence_fills():
+    plain, drafting = (
+        request.read(name) for name in ("qwen3.6-27b-nvfp4", "qwen3.6-27b-nvfp4-mtp")
+    )
+    assert [cache.draft for cache in plain.caches] == [False, False]
+    assert [cache.draft for cache in drafting.caches] == [False, False, True]
 
 
 def test_prediction_layers_count_only_while_they_draft():

@@ -74,7 +74,7 @@ def test_a_log_is_compared_and_kept(tmp_path):
     )
     kept = tmp_path / "machine.json"
     text = run("gpt-oss-120b", "--fraction", "0.8", "--log", str(log), "--calibration", str(kept))
-    assert "Beside the log" in text
+    assert "Compared with the log" in text
     assert json.loads(kept.read_text())["samples"] == 1
     assert "context and activations, by the log" in text
 
@@ -98,7 +98,10 @@ def test_a_log_is_compared_and_kept(tmp_path):
         ([f"{LINE} --max-num-seqs {HUGE}"], "--max-num-seqs) is too large"),
         ([f"{LINE} --max-num-batched-tokens {HUGE}"], "--max-num-batched-tokens is too large"),
         ([f"{LINE} --tensor-parallel-size {HUGE}"], "--tensor-parallel-size is too large"),
-        ([f"{LINE} --tensor-parallel-size 0.5"], "--tensor-parallel-size is below 1"),
+        (
+            [f"{LINE} --tensor-parallel-size 0.5"],
+            "--tensor-parallel-size 0.5: expected a whole number",
+        ),
         ([f"{LINE} --block-size {HUGE}"], "--block-size is too large"),
         (["gpt-oss-120b", "--kv-dtype", "fp9"], "fp9"),
         (["gpt-oss-120b", "--log", "/no/such.log"], "No such file"),

@@ -10,10 +10,9 @@ import pytest
 from sparkbook import checkpoint, logs, plan
 from sparkbook.checkpoint.values import Cache, Checkpoint, Geometry, Range
 from sparkbook.errors import SparkbookError
-from sparkbook.plan.host import Host
-from sparkbook.plan.memory import Setup
 from sparkbook.plan.reconcile import load_calibration, reconcile, save_calibration
 from sparkbook.plan.rules import PLAN
+from sparkbook.plan.setup import Host, Setup
 
 GIB = 2**30
 RECORDED = Path(logs.__file__).parent / "recorded"

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 from sparkbook.checkpoint.values import Range
-from sparkbook.cluster import advice, seen
+from sparkbook.cluster import advice, sighting
 from sparkbook.cluster.fixtures import NAMES, recorded
 from sparkbook.cluster.rules import FAB
 from sparkbook.errors import SparkbookError
@@ -24,8 +24,8 @@ def drawn(chart):
 
 
 def test_the_topology_names_each_nodes_own_ports():
-    pair = seen.example(b={"interface": "enP2p1s0f1np1", "address": "192.168.100.2"})
-    alt = drawn(plots.topology(pair))
+    seen = sighting.example(b={"interface": "enP2p1s0f1np1", "address": "192.168.100.2"})
+    alt = drawn(plots.topology(seen))
     assert "spark-1 (head: rank 0, answers) with address 192.168.100.1 on enp1s0f0np0" in alt
     assert "spark-2 (worker: rank 1, headless) with address 192.168.100.2 on enP2p1s0f1np1" in alt
 

@@ -228,7 +228,7 @@ def test_what_can_be_given(tmp_path):
     assert given("vllm serve some/model --port 9").launch.port == 9
     assert given("gpt-oss-20b").recipe.id == "gpt-oss-20b"
     assert given("vllm serve a/b", "other").name == "other"
-    with pytest.raises(SparkbookError, match="of no format that is known"):
+    with pytest.raises(SparkbookError, match="no launch line in this text"):
         given("rm -rf /")
     with pytest.raises(SparkbookError, match="there is no recipe"):
         given("nosuch")

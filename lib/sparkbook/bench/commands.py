@@ -12,12 +12,13 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sparkbook.bench import exchange, gate, load, tables
+from sparkbook.bench import exchange, gate, load, result_tables
 from sparkbook.bench.results import Report
 from sparkbook.errors import SparkbookError
 from sparkbook.findings import Findings
 from sparkbook.plan import request
-from sparkbook.serve.endpoint import Endpoint, key_from_environment
+from sparkbook.serve import attach
+from sparkbook.serve.endpoint import Endpoint
 from sparkbook.util.files import write_text
 
 if TYPE_CHECKING:
@@ -82,7 +83,7 @@ def obtain(
 
 
 def _server(url: str, model: str | None = None) -> Endpoint:
-    endpoint = Endpoint(url.rstrip("/").removesuffix("/v1"), model or "", key_from_environment())
+    endpoint = attach.server(url, model or "")
     if endpoint.model:
         return endpoint
     names = endpoint.served_models()
@@ -392,7 +393,7 @@ def show(report: Report, console: Console) -> None:
             )
         )
     styles = {"valid": "green", "suspect": "yellow", "invalid": "bold red"}
-    for header, rows in (tables.by_concurrency(report), tables.by_context(report)):
+    for header, rows in (result_tables.by_concurrency(report), result_tables.by_context(report)):
         if not rows:
             continue
         grid = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
@@ -451,16 +452,11 @@ def advice_of_server(
     Raises:
         SparkbookError: nothing answers, or the server does not speculate.
     """
-    import time
-
     from sparkbook.bench import advise
     from sparkbook.metrics import Metrics
     from sparkbook.metrics.deltas import deltas
 
-    endpoint = Endpoint(url.rstrip("/").removesuffix("/v1"), "", key_from_environment())
-    before = Metrics.parse(endpoint.metrics_text())
-    time.sleep(max(seconds, 0.1))
-    after = Metrics.parse(endpoint.metrics_text())
+    before, after = attach.scrapes(attach.server(url), seconds)
     change = deltas(before, after, seconds)
     since = f"in the last {seconds:g} s"
     if not change.drafts:

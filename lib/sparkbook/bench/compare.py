@@ -13,8 +13,6 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-import numpy as np
-
 from sparkbook.bench import stats
 from sparkbook.bench.results import Cell, Report, Request
 from sparkbook.errors import SparkbookError
@@ -133,6 +131,8 @@ def _compare(
     interval = stats.mean_interval(logs)
     bootstrap = None
     if len(logs) > 1:
+        import numpy as np
+
         rng = np.random.default_rng(seed)
         values = np.asarray(logs)
         means = values[rng.integers(0, len(logs), (draws, len(logs)))].mean(axis=1)
@@ -154,6 +154,8 @@ def _permutation(logs: Sequence[float], seed: int, draws: int) -> float:
     """How often a random choice of signs gives a mean at least as far from 0. The observed choice
     counts as one of them.
     """
+    import numpy as np
+
     values = np.asarray(logs)
     if len(logs) <= _EXACT_UP_TO:
         signs = np.array(list(itertools.product((1, -1), repeat=len(logs))))

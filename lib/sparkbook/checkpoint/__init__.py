@@ -32,6 +32,16 @@ if TYPE_CHECKING:
     from sparkbook.recipes.schema import Recipe
 
 
+MODELS = Path(__file__).with_name("models")
+"""The tiny models that come with the library."""
+
+
+def shipped(name: str) -> Path | None:
+    """Return the folder of a model that comes with the library; None where it is no such model."""
+    folder = MODELS / name
+    return folder if name and folder.is_dir() else None
+
+
 def load(
     name: str, *, hub: bool = False, revision: str | None = None, card_gb: float | None = None
 ) -> Checkpoint:
@@ -68,11 +78,11 @@ def of_recipe(recipe: Recipe) -> Checkpoint:
     """
     model = recipe.model
     if model.publisher is None or recipe.family == "embedded":
-        shipped = Path(__file__).parent.parent / "serve" / "models" / model.repo
-        if shipped.is_dir():
+        own = shipped(model.repo)
+        if own is not None:
             from sparkbook.checkpoint import local
 
-            return local.read(shipped)
+            return local.read(own)
     # A size stated for a checkpoint that is quantized while loading is that of other files; a
     # counted one is no second source.
     card = (
@@ -84,6 +94,7 @@ def of_recipe(recipe: Recipe) -> Checkpoint:
 
 
 __all__ = [
+    "MODELS",
     "UNKNOWN",
     "Cache",
     "Checkpoint",
@@ -95,5 +106,6 @@ __all__ = [
     "load",
     "names",
     "of_recipe",
+    "shipped",
     "unwritten",
 ]

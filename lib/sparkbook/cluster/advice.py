@@ -35,7 +35,8 @@ from sparkbook.util import own_yaml
 if TYPE_CHECKING:
     from rich.text import Text
 
-    from sparkbook.plan.memory import Host, Plan, Setup
+    from sparkbook.plan.memory import MemoryPlan
+    from sparkbook.plan.setup import Host, Setup
 
 Way = Literal["one node", "tensor parallel", "pipeline parallel", "replicas"]
 WAYS: tuple[Way, ...] = ("one node", "tensor parallel", "pipeline parallel", "replicas")
@@ -341,6 +342,11 @@ class Advice:
         return max(left / cost.count / max(self.nodes - 1, 1), 0.0)
 
     @property
+    def possible(self) -> bool:
+        """Whether one of the ways can start at all."""
+        return any(memory.possible for memory in self.memory.values())
+
+    @property
     def needed(self) -> bool:
         """Whether it takes more than one node."""
         return not self.memory["one node"].possible
@@ -599,7 +605,7 @@ def divides(setup: Setup, nodes: int) -> bool:
     return all(count % nodes == 0 or nodes % count == 0 for count in heads)
 
 
-def _memory(way: Way, plan: Plan, copies: int, can: bool = True) -> Memory:
+def _memory(way: Way, plan: MemoryPlan, copies: int, can: bool = True) -> Memory:
     concurrency = plan.concurrency * copies if plan.concurrency is not None else None
     return Memory(
         way,
@@ -610,7 +616,7 @@ def _memory(way: Way, plan: Plan, copies: int, can: bool = True) -> Memory:
     )
 
 
-def _pipelined(single: Plan, split: Plan, nodes: int) -> Memory:
+def _pipelined(single: MemoryPlan, split: MemoryPlan, nodes: int) -> Memory:
     """Each node has 1/n of the layers with all their heads: weights as with tensor parallel, a
     sequence's cache an exact n-th.
 

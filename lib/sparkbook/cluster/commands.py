@@ -1,4 +1,4 @@
-"""What the verbs of the command do with `--cluster`: thin over the rest of this package."""
+"""What `sparkbook cluster` does: thin over the rest of this package."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from sparkbook.cluster import server, staging
+from sparkbook.cluster.cluster_plan import parse_layout
 from sparkbook.cluster.fabric import Pair, measure
 from sparkbook.cluster.inventory import Inventory, Node, read
 from sparkbook.cluster.nodes import Site, look
-from sparkbook.cluster.plan import parse_layout
 from sparkbook.cluster.rules import FAB
-from sparkbook.cluster.seen import Seen
+from sparkbook.cluster.sighting import Seen
 from sparkbook.errors import SparkbookError
 from sparkbook.findings import Findings
 from sparkbook.serve import running, stack
@@ -23,7 +23,7 @@ from sparkbook.serve.stack import Stack
 
 @dataclass(frozen=True)
 class Report:
-    """The answer of `check --cluster`: the nodes, what was measured between them, and what was
+    """The answer of `cluster check`: the nodes, what was measured between them, and what was
     found.
     """
 
@@ -113,12 +113,17 @@ def check(
         pairs = measure(
             inventory, sites, seconds=seconds, reduce=False
         )  # there is no engine here to add tensors with
-    return Report(inventory, sites, pairs, FAB.judge(Seen(inventory, sites, pairs=pairs)))
+    return Report(
+        inventory,
+        sites,
+        pairs,
+        FAB.judge(Seen(inventory, sites, pairs=pairs)),
+    )
 
 
 @dataclass(frozen=True)
 class Wish:
-    """What `serve --cluster` was asked for."""
+    """What `cluster serve` was asked for."""
 
     file: str
     source: str
@@ -131,7 +136,7 @@ class Wish:
 
 
 def plan(wish: Wish) -> tuple[server.ClusterPlan, list[Site], Findings]:
-    """What `serve --cluster` would start; the nodes are looked at, nothing is changed.
+    """What `cluster serve` would start; the nodes are looked at, nothing is changed.
 
     Raises:
         SparkbookError: it can't be spread so.
@@ -184,9 +189,9 @@ def serve(
                 "url": f"{served.endpoint.url}/v1",
                 "model": served.endpoint.model,
                 "key": str(served.head.key_file),
-                "logs": f"sparkbook logs {planned.stack.name} --cluster {wish.file}",
+                "logs": f"sparkbook cluster logs {wish.file} {planned.stack.name}",
                 "stop": (
-                    f"sparkbook stop {planned.stack.name} --cluster {wish.file}"
+                    f"sparkbook cluster stop {wish.file} {planned.stack.name}"
                     if contained
                     else "Ctrl-C"
                 ),
@@ -302,8 +307,8 @@ def stop(file: str, name: str) -> tuple[list[str], Findings]:
                         left.append((node.host, one.name, str(error)))
     if not stopped and not left:
         raise SparkbookError(
-            f"no node of {inventory.name} runs '{name}': sparkbook status --cluster {file} lists"
-            " what runs"
+            f"No node of {inventory.name} runs '{name}'. To list what runs: sparkbook cluster status"
+            f" {file}"
         )
     sites = [Site(host=node.host) for node in inventory.nodes]
     judged = FAB.judge(Seen(inventory, sites, left=tuple(left)))

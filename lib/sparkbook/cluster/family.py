@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sparkbook.cluster.seen import described
+from sparkbook.cluster.sighting import described
 from sparkbook.rules import Family
 
 FAB = Family(

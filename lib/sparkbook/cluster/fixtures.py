@@ -1,4 +1,4 @@
-"""Nodes and pairs as `sparkbook check --cluster` found them once, kept to be judged again."""
+"""Nodes and pairs as `sparkbook cluster check` found them once, kept to be judged again."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from importlib.resources import files
 from sparkbook.cluster.fabric import Pair
 from sparkbook.cluster.inventory import Inventory
 from sparkbook.cluster.nodes import Site
-from sparkbook.cluster.seen import Seen
+from sparkbook.cluster.sighting import Seen
 from sparkbook.errors import SparkbookError
 
 NAMES = ("two-namespaces", "two-namespaces-slow")

@@ -12,7 +12,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from sparkbook.logs.diagnose import UNKNOWN, Diagnosis, diagnose
+from sparkbook.logs.doctor import UNKNOWN, Diagnosis, diagnose
 from sparkbook.logs.signatures import Signature, signatures
 
 _NO_ANSWER = re.compile(r"connect|refused|timed out|no route", re.IGNORECASE)

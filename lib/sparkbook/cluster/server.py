@@ -16,12 +16,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from sparkbook.cluster.cluster_plan import ClusterPlan, Rank, plan
 from sparkbook.cluster.inventory import Inventory, Layout, Node
 from sparkbook.cluster.nodes import Runner, Site, look, run_on
-from sparkbook.cluster.plan import ClusterPlan, Rank, plan
 from sparkbook.cluster.ranks import RankState
 from sparkbook.cluster.rules import FAB
-from sparkbook.cluster.seen import Seen
+from sparkbook.cluster.sighting import Seen
 from sparkbook.errors import SparkbookError
 from sparkbook.findings import Finding, Findings
 from sparkbook.serve import docker_engine, embedded, folders, paths
@@ -148,8 +148,8 @@ class ClusterServer:
         for found in docker_engine.find(host, rank.name):
             if found.state == "running":
                 raise EngineError(
-                    f"{rank.name} is up already on {rank.node.host}: sparkbook stop {stack.name}"
-                    " --cluster FILE takes it down"
+                    f"{rank.name} already runs on {rank.node.host}. To stop it: sparkbook cluster"
+                    f" stop FILE {stack.name}"
                 )
             docker_engine.remove(host, found.id)
         asked = replace(asked, body=with_rdma(asked.body) if site.infiniband else asked.body)

@@ -13,7 +13,7 @@ from sparkbook.checkpoint.store import KEPT, cache_name, checkpoints
 from sparkbook.cluster.inventory import Inventory, Node
 from sparkbook.cluster.nodes import SSH_OPTIONS, Runner, Site, look, run_on, shell_path, words_on
 from sparkbook.cluster.rules import FAB
-from sparkbook.cluster.seen import Seen
+from sparkbook.cluster.sighting import Seen
 from sparkbook.errors import SparkbookError
 from sparkbook.findings import Findings
 from sparkbook.serve.stack import Stack, pinned_reference

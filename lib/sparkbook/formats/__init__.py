@@ -10,29 +10,28 @@ with a report of what was lost.
     True
 
 `resolve` is what every verb of the command asks that takes an INPUT: a recipe's id, a file in any
-format, the text itself, or `-`. Which format a text has is told from the text and never from a
+format, the text itself, or `-`. The format is detected from the text and never from a
 file's name. Nothing is executed while reading, and nothing is fetched or included; a text is at
 most 1 MB.
 """
 
 from __future__ import annotations
 
-import contextlib
 import importlib
-import os
 import re
-import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any
 
 from sparkbook.errors import SparkbookError
 from sparkbook.findings import Findings
-from sparkbook.formats.conversion import Conversion, Notes, Written, build, finding, report
-from sparkbook.formats.documents import MAX_BYTES, check_text, parse_all
+from sparkbook.formats.conversion import Conversion, Notes, Written, finding, report
 from sparkbook.formats.rules import CONV
+from sparkbook.formats.source import file_of, file_text, naming, standard_input, text_of
+from sparkbook.launch.reader import read_script, starts_container
 from sparkbook.recipes.launch import Launch
+from sparkbook.util.documents import check_text, parse_all
 
 if TYPE_CHECKING:
     from sparkbook.recipes.schema import Recipe
@@ -64,7 +63,7 @@ class Format:
     writer: Callable[[Recipe], str]
 
     def read(self, text: str) -> Conversion:
-        """The recipe that a text of this format describes, with the loss report.
+        """Return the recipe that a text of this format describes, with the loss report.
 
         Raises:
             SparkbookError: the text isn't of this format, or makes no recipe.
@@ -75,28 +74,28 @@ class Format:
                 return _of("own", "read")(text)
             notes = Notes()
             launch, facts = self.reader(text, notes)
-            return build(self.name, self.title, text, launch, notes, facts)
+            return _of("from_launch", "build")((self.name, self.title), text, launch, notes, facts)
         except SparkbookError as error:
             raise _short(error) from None
 
     def write(self, recipe: Recipe | Launch) -> str:
-        """A recipe, or for the formats of a bare launch a launch, in this format.
+        """Return a recipe, or for the formats of a bare launch a launch, in this format.
 
         Raises:
-            SparkbookError: the format can't say what is asked for.
+            SparkbookError: the format has no place for something in the recipe.
         """
         return self.writer(recipe)  # type: ignore[arg-type]
 
 
 def _short(error: SparkbookError) -> SparkbookError:
-    """An error whose message shows no more than a screen of what was read."""
+    """Return an error whose message shows no more than a screen of what was read."""
     text = str(error)
     return error if len(text) <= 1000 else SparkbookError(f"{text[:700]} … {text[-200:]}")
 
 
 def _of(module: str, function: str) -> Callable[..., Any]:
-    """A function of one of this package's modules, which is imported when it is first called: a
-    command that reads one line needs one.
+    """Return a function of one of this package's modules, which is imported when it is first
+    called: a command that reads one line needs one.
     """
 
     def call(*args: Any) -> Any:
@@ -113,7 +112,7 @@ def _line(
     detect: Callable[[str, Any], bool],
     keeps: bool = True,
 ) -> Format:
-    """A format that holds a launch and nothing else."""
+    """Return a format that holds a launch and nothing else."""
 
     def writer(recipe: Recipe | Launch) -> str:
         launch = recipe if isinstance(recipe, Launch) else recipe.launch
@@ -133,7 +132,7 @@ def _line(
 def _document(
     name: str, module: str, title: str, suffix: str = "", language: str = "yaml"
 ) -> Format:
-    """A format that holds facts as well."""
+    """Return a format that holds facts as well."""
     return Format(
         name,
         title,
@@ -145,7 +144,19 @@ def _document(
 
 
 _SERVES = re.compile(r"\bvllm\s+serve\b|\bvllm\.entrypoints\.(openai\.api_server|cli\.main)\b")
-_STARTS = re.compile(r"\b(docker|podman|nerdctl)\s+(container\s+)?(run|create)\b")
+
+
+def _starts_container(text: str) -> bool:
+    """Tell whether the launch line of a text is one of a container: a script may look at the driver
+    in a container first, and then serve without one.
+    """
+    if not starts_container(text) or not _SERVES.search(text):
+        return starts_container(text)
+    try:
+        return read_script(text).image is not None
+    except SparkbookError:
+        return True
+
 
 FORMATS: dict[str, Format] = {
     format.name: format
@@ -155,9 +166,7 @@ FORMATS: dict[str, Format] = {
             "docker_run",
             "docker run line",
             "bash",
-            lambda text, document: (
-                not isinstance(document, dict) and _STARTS.search(text) is not None
-            ),
+            lambda text, document: not isinstance(document, dict) and _starts_container(text),
         ),
         _line(
             "compose",
@@ -206,7 +215,7 @@ FORMATS: dict[str, Format] = {
 
 
 def detect(text: str) -> str:
-    """The name of a text's format, told from what it holds.
+    """Return the name of a text's format, detected from its content.
 
     Raises:
         SparkbookError: it is of no known format, or out of bounds.
@@ -223,8 +232,7 @@ def detect(text: str) -> str:
             return format_.name
     if isinstance(document, dict) and "profiles" in document and "schema_version" in document:
         raise SparkbookError(
-            "this is a performance.yaml: it holds measurements and no start; give the recipe.yaml"
-            " beside it"
+            "this is a performance.yaml, which holds measurements: give the recipe.yaml next to it"
         )
     if problem is not None and re.search(r"^\s*[\w-]+:(\s|$)|^\s*[{\[]", text, re.MULTILINE):
         raise problem
@@ -234,12 +242,13 @@ def detect(text: str) -> str:
         else ""
     )
     raise SparkbookError(
-        f"this text is of no format that is known{keys}: expected one of {', '.join(FORMATS)}"
+        f"there is no launch line in this text{keys}: expected docker run …, vllm serve …, or one"
+        f" of the formats {', '.join(FORMATS)}"
     )
 
 
 def read(text: str, format: str | None = None, env: Mapping[str, str] | None = None) -> Conversion:
-    """The recipe that a text describes.
+    """Return the recipe that a text describes.
 
     Args:
         text: the text.
@@ -251,110 +260,16 @@ def read(text: str, format: str | None = None, env: Mapping[str, str] | None = N
     """
     name = format or detect(text)
     if name not in FORMATS:
-        raise SparkbookError(f"there is no format '{name}'; there are {', '.join(FORMATS)}")
+        raise SparkbookError(f"unknown format '{name}'; the formats are {', '.join(FORMATS)}")
     if name == "compose" and env:
         notes = Notes()
-        return build(
-            name, FORMATS[name].title, text, _of("compose", "read")(text, notes, env), notes
-        )
+        launch = _of("compose", "read")(text, notes, env)
+        return _of("from_launch", "build")((name, FORMATS[name].title), text, launch, notes)
     return FORMATS[name].read(text)
 
 
-def text_of(source: str) -> tuple[str | None, str | None]:
-    """What a user named: the id of a recipe, or a text.
-
-    Returns:
-        The id or the path of an own recipe that is to be loaded by `recipes.load`, else None; and
-        the text, None for a catalogue recipe.
-
-    Raises:
-        SparkbookError: a file that can't be read, or is too long.
-    """
-    if source == "-":
-        return None, _bounded(standard_input().read(MAX_BYTES * 4 + 1), "standard input")
-    path = file_of(source)
-    if path is None:
-        name = source.strip()
-        # What is longer than a file's name can be is no name of anything.
-        is_text = re.search(r"\s", name) or name.startswith("{") or len(name) > 255
-        return (None, source) if is_text else (name, None)
-    name = str(path)
-    text = file_text(name)
-    return (
-        name if own_file(text) and path.suffix in (".yaml", ".yml") and path.is_file() else None
-    ), text
-
-
-def file_of(source: str) -> Path | None:
-    """The file that a user names, spaces and all: a regular one, a pipe such as `<(COMMAND)`, or a
-    device; None where there is none.
-    """
-    for name in (source, source.strip()):
-        path = Path(os.path.expanduser(name))  # noqa: PTH111 (leaves alone what it can't expand, where Path would raise)
-        with contextlib.suppress(OSError, ValueError):  # a name that no file can have
-            if path.is_file() or path.is_fifo() or path.is_char_device():
-                return path
-    return None
-
-
-@contextlib.contextmanager
-def naming(source: str) -> Iterator[None]:
-    """Puts the name of the file that a user named before what is wrong with its text."""
-    try:
-        yield
-    except SparkbookError as error:
-        if source == "-" or file_of(source) is None or source in str(error):
-            raise
-        raise SparkbookError(f"{source}: {error}") from None
-
-
-def standard_input() -> IO[bytes]:
-    """What comes through standard input.
-
-    Raises:
-        SparkbookError: it is closed.
-    """
-    if sys.stdin is None:
-        raise SparkbookError("standard input is closed: name a file, or pipe something in")
-    return sys.stdin.buffer
-
-
-def file_text(path: str) -> str:
-    """The text of a file, within the bounds.
-
-    Raises:
-        SparkbookError: it can't be read, or is too long.
-    """
-    try:
-        with Path(os.path.expanduser(path)).open("rb") as file:  # noqa: PTH111 (leaves alone what it can't expand)
-            return _bounded(file.read(MAX_BYTES + 1), path)
-    except (OSError, ValueError) as error:
-        raise SparkbookError(
-            f"{path} can't be read: {getattr(error, 'strerror', None) or error}"
-        ) from None
-
-
-def own_file(text: str) -> bool:
-    """Whether a text is a recipe of this playbook."""
-    return (
-        re.search(r"^(extends|family):", text, re.MULTILINE) is not None
-        and re.search(r"^services:", text, re.MULTILINE) is None
-    )
-
-
-def _bounded(data: bytes, name: str) -> str:
-    if len(data) > MAX_BYTES:
-        raise SparkbookError(
-            f"{name} has more than {MAX_BYTES // 1000} kB, which no recipe and no launch line has"
-        )
-    try:
-        return data.decode("utf-8-sig")
-    except UnicodeDecodeError:
-        raise SparkbookError(f"{name} is not UTF-8 text") from None
-
-
 def resolve(source: str, env: Mapping[str, str] | None = None) -> Conversion:
-    """The recipe that a user names: a recipe's id, a file of any format, a text, or `-` for
+    """Return the recipe that a user names: a recipe's id, a file of any format, a text, or `-` for
     standard input.
 
     A recipe of the catalogue has an empty report. An own recipe file may extend its neighbours;
@@ -377,27 +292,29 @@ def resolve(source: str, env: Mapping[str, str] | None = None) -> Conversion:
 
 
 def write(recipe: Recipe, to: str) -> Written:
-    """A recipe in another format, with a report of what the written form does not give back.
+    """Return a recipe in another format, with a report of what the written form does not give back.
 
     Raises:
         SparkbookError: there is no such format, or it can't say what the recipe asks for.
     """
     if to not in FORMATS:
-        raise SparkbookError(f"there is no format '{to}'; there are {', '.join(FORMATS)}")
+        raise SparkbookError(f"unknown format '{to}'; the formats are {', '.join(FORMATS)}")
     text = FORMATS[to].write(recipe)
     written = report(to, FORMATS[to].title, text, recipe, FORMATS[to].read(text))
     if to not in ("docker", "compose", "shell", "recipe") and (at := _home_inside(recipe.launch)):
-        told = finding(
+        entry = finding(
             "CONV102",
-            f"{at} begins with your home folder, which is another one inside the container",
-            fix="write the whole path",
+            f"{at} begins with your home folder, which is a different folder in the container.",
+            fix="Write the whole path.",
         )
-        return replace(written, findings=Findings([told, *written.findings]))
+        return replace(written, findings=Findings([entry, *written.findings]))
     return written
 
 
 def _home_inside(launch: Launch) -> str | None:
-    """A place of the launch that names the caller's home folder to a program in the container."""
+    """Return a place of the launch that names the caller's home folder to a program in the
+    container.
+    """
     places = {
         "serve.model": launch.serve.model,
         **{f"serve.args.{name}": value for name, value in launch.serve.args.items()},
@@ -421,8 +338,11 @@ __all__ = [
     "Notes",
     "Written",
     "detect",
+    "file_of",
+    "file_text",
     "read",
     "resolve",
+    "standard_input",
     "text_of",
     "write",
 ]

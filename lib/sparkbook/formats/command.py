@@ -13,10 +13,12 @@ from typing import Any
 
 from sparkbook.errors import SparkbookError
 from sparkbook.formats.conversion import Notes
-from sparkbook.formats.documents import mapping, scalar
-from sparkbook.formats.lexer import HOME, lex, literal, mark_home, quote
-from sparkbook.formats.words import Reading, before_commands, check_image, read_script, serve_groups
-from sparkbook.recipes.launch import Launch, entrypoint_of, is_secret
+from sparkbook.formats.reading import Reading
+from sparkbook.formats.words import before_commands, serve_groups
+from sparkbook.launch.lexer import HOME, mark_home, quote
+from sparkbook.launch.server import run_in
+from sparkbook.recipes.launch import Launch, is_secret
+from sparkbook.util.documents import mapping, scalar
 
 PARAMETERS = {
     "port": "port",
@@ -37,7 +39,7 @@ their users can override them.
 def serve_command(
     launch: Launch, parameters: bool = False, doubled: bool = False
 ) -> tuple[str, dict[str, Any]]:
-    """The command that serves, as one shell text, and the parameters that it names.
+    """Return the command that serves, as one shell text, and the parameters that it names.
 
     Args:
         launch: what is started.
@@ -91,12 +93,12 @@ def _doubled(text: str) -> str:
 
 
 def fill(text: str, defaults: Mapping[str, Any], notes: Notes, doubled: bool) -> str:
-    """The command with its placeholders filled in. One without a value stays, and is told of.
+    """Return the command with its placeholders filled in. One without a value stays, with a note.
 
     Args:
         text: the template.
         defaults: values by name.
-        notes: where the open ones are told.
+        notes: receives the open ones.
         doubled: whether the template is one of Python's `str.format`, in which a brace of its own
             is doubled.
 
@@ -122,8 +124,8 @@ def fill(text: str, defaults: Mapping[str, Any], notes: Notes, doubled: bool) ->
             return scalar(defaults[name], name)
         notes.add(
             "CONV204",
-            f"{{{name}}} has no value in defaults: it stands as it is",
-            fix=f"give {name} a default",
+            f"{{{name}}} has no value in defaults and stays as it is.",
+            fix=f"Give {name} a default.",
         )
         return match[0]
 
@@ -132,25 +134,16 @@ def fill(text: str, defaults: Mapping[str, Any], notes: Notes, doubled: bool) ->
 
 
 def read_command(reading: Reading, image: str | None, text: str) -> None:
-    """Takes an image and the command that is run in it.
+    """Take an image and the command that is run in it.
 
     Raises:
         SparkbookError: it serves nothing.
     """
-    reading.image = image
-    if image is not None:
-        check_image(image)
-        reading.entrypoint = entrypoint_of(image)
-    if reading.entrypoint == "wrapper":
-        reading.serve = {
-            "command": [literal(token.text) for token in lex(text) if not token.operator]
-        }
-        return
-    read_script(reading, text, outer=True)
+    reading.take(run_in(image, text))
 
 
 def read_env(reading: Reading, value: Any, place: str) -> None:
-    """Takes the variables of a mapping; a secret is left out.
+    """Take the variables of a mapping; a secret is left out.
 
     Raises:
         SparkbookError: it is no mapping of scalars.
@@ -166,15 +159,15 @@ def read_env(reading: Reading, value: Any, place: str) -> None:
             if not passed:
                 reading.notes.add(
                     "CONV206",
-                    f"{name} is a secret and was left out of the recipe",
-                    fix=f"export {name} before you start",
+                    f"The value of {name} is a secret and was left out.",
+                    fix=f"Export {name} before you start the server.",
                 )
         else:
             reading.env[name] = text
 
 
 def host_container(reading: Reading, who: str, **fields: str) -> None:
-    """Fills in what a tool adds to its containers by itself, where the recipe says nothing, and
+    """Fill in what a tool adds to its containers by itself, where the recipe says nothing, and
     remembers that it is a guess.
     """
     for name, value in fields.items():
@@ -185,13 +178,13 @@ def host_container(reading: Reading, who: str, **fields: str) -> None:
             reading.notes.guess(f"container.{name}", f"{value}, which {who} sets")
 
 
-def said_env(env: Mapping[str, str | None]) -> dict[str, str]:
-    """The variables that have a value: the ones that are passed on, these formats can't say."""
+def stated_env(env: Mapping[str, str | None]) -> dict[str, str]:
+    """Return the variables that have a value: these formats cannot pass one on."""
     return {name: value for name, value in env.items() if value is not None}
 
 
 def image_of(launch: Launch, title: str) -> str:
-    """The image.
+    """Return the image.
 
     Raises:
         SparkbookError: there is none.

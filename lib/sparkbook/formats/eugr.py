@@ -15,13 +15,13 @@ from sparkbook.formats.command import (
     image_of,
     read_command,
     read_env,
-    said_env,
     serve_command,
+    stated_env,
 )
 from sparkbook.formats.conversion import Notes
-from sparkbook.formats.documents import dump, mapping, optional, parse, scalar
-from sparkbook.formats.words import Reading
+from sparkbook.formats.reading import Reading
 from sparkbook.recipes.launch import Launch
+from sparkbook.util.documents import dump, mapping, optional, parse, scalar
 
 if TYPE_CHECKING:
     from sparkbook.recipes.schema import Recipe
@@ -40,7 +40,7 @@ _KEPT = {"mods", "build_args", "cluster_only", "solo_only"}
 
 
 def detect(text: str, document: Any) -> bool:
-    """Whether a document is such a recipe."""
+    """Tell whether a document is such a recipe."""
     return (
         isinstance(document, dict)
         and "command" in document
@@ -49,7 +49,7 @@ def detect(text: str, document: Any) -> bool:
 
 
 def read(text: str, notes: Notes) -> tuple[Launch, dict[str, Any]]:
-    """The launch, and what else the recipe says.
+    """Return the launch, and what else the recipe says.
 
     Raises:
         SparkbookError: it is none.
@@ -72,7 +72,8 @@ def read(text: str, notes: Notes) -> tuple[Launch, dict[str, Any]]:
     if unused:
         notes.add(
             "CONV203",
-            f"defaults that the command does not use are kept under foreign: {', '.join(unused)}",
+            "The defaults that the command does not use are kept under foreign.",
+            ", ".join(unused),
         )
         notes.foreign["defaults"] = unused
     return reading.launch(), facts(data)
@@ -80,18 +81,18 @@ def read(text: str, notes: Notes) -> tuple[Launch, dict[str, Any]]:
 
 def facts(data: dict[str, Any]) -> dict[str, Any]:
     """Name, description and model."""
-    found: dict[str, Any] = (
+    fields: dict[str, Any] = (
         {"title": scalar(data["name"], "name")} if data.get("name") is not None else {}
     )
     if (description := optional(data.get("description"), "description")) is not None:
-        found["summary"] = description
+        fields["summary"] = description
     if (repo := optional(data.get("model"), "model")) is not None:
-        found["model"] = {"repo": repo}
-    return found
+        fields["model"] = {"repo": repo}
+    return fields
 
 
 def write(recipe: Recipe) -> str:
-    """The recipe for eugr's `run-recipe.sh`.
+    """Return the recipe for eugr's `run-recipe.sh`.
 
     Raises:
         SparkbookError: it has no image, or no command line can say what it asks for.
@@ -106,7 +107,7 @@ def write(recipe: Recipe) -> str:
         "model": recipe.model.repo,
         "container": image_of(launch, "eugr recipe"),
         "defaults": defaults | dict(foreign.pop("defaults", {})),
-        "env": said_env(launch.env),
+        "env": stated_env(launch.env),
         **foreign,
         "command": command,
     }

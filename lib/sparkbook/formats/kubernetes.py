@@ -1,7 +1,7 @@
 """A Kubernetes Deployment with one container that serves.
 
 Fields: https://kubernetes.io/docs/reference/kubernetes-api/workload-resources/ (Deployment v1 in
-apps, PodSpec, seen 2026-11). Manifests beside the Deployment, such as its Service, are kept aside.
+apps, PodSpec, seen 2026-11). Other manifests, such as a Service, are kept aside.
 """
 
 from __future__ import annotations
@@ -11,11 +11,15 @@ from typing import TYPE_CHECKING, Any
 
 from sparkbook.errors import SparkbookError
 from sparkbook.formats.command import host_container, image_of
-from sparkbook.formats.conversion import Notes, slug
-from sparkbook.formats.documents import dump, mapping, optional, parse_all, scalar, sequence
-from sparkbook.formats.lexer import HOME, mark_home
-from sparkbook.formats.words import Reading, container_words, read_words
+from sparkbook.formats.conversion import Notes
+from sparkbook.formats.from_launch import slug
+from sparkbook.formats.reading import Reading
+from sparkbook.formats.words import container_words
+from sparkbook.launch.lexer import HOME, mark_home
+from sparkbook.launch.line import Line, Word
+from sparkbook.launch.server import container as take_words
 from sparkbook.recipes.launch import Launch, is_secret
+from sparkbook.util.documents import dump, mapping, optional, parse_all, scalar, sequence
 
 if TYPE_CHECKING:
     from sparkbook.recipes.schema import Recipe
@@ -75,7 +79,7 @@ _SECRET = "vllm-secrets"
 
 
 def detect(text: str, document: Any) -> bool:
-    """Whether one of a file's documents is a Deployment."""
+    """Tell whether one of a file's documents is a Deployment."""
     documents = document if isinstance(document, list) else [document]
     return any(
         isinstance(document, dict) and document.get("kind") == "Deployment" and "spec" in document
@@ -84,7 +88,7 @@ def detect(text: str, document: Any) -> bool:
 
 
 def read(text: str, notes: Notes) -> tuple[Launch, dict[str, Any]]:
-    """The launch of the Deployment's container.
+    """Return the launch of the Deployment's container.
 
     Raises:
         SparkbookError: there is no Deployment, or none of its containers serves.
@@ -98,7 +102,7 @@ def read(text: str, notes: Notes) -> tuple[Launch, dict[str, Any]]:
     if not deployments:
         raise SparkbookError("there is no Deployment in this file")
     if len(deployments) > 1:
-        notes.add("CONV205", f"of {len(deployments)} Deployments the first was taken")
+        notes.add("CONV205", f"Of {len(deployments)} Deployments, the first was taken.")
     if others := [document for document in documents if document is not deployments[0]]:
         notes.foreign["documents"] = others
         kinds = ", ".join(
@@ -107,8 +111,8 @@ def read(text: str, notes: Notes) -> tuple[Launch, dict[str, Any]]:
         )
         notes.add(
             "CONV203",
-            "the manifests beside the Deployment have no field in a recipe: kept under foreign"
-            f" ({kinds})",
+            "The other manifests are kept under foreign: a recipe has no field for them.",
+            kinds,
         )
     data = deployments[0]
     spec = mapping(data.get("spec"), "spec")
@@ -131,7 +135,7 @@ def read(text: str, notes: Notes) -> tuple[Launch, dict[str, Any]]:
         names = [str(item.get("name")) for item in containers if item is not container]
         notes.add(
             "CONV205",
-            f"of {len(containers)} containers {container.get('name')} was taken",
+            f"Of {len(containers)} containers, {container.get('name')} was taken.",
             f"others: {', '.join(names)}",
         )
     reading = Reading(notes)
@@ -192,32 +196,7 @@ def _read_container(
 ) -> None:
     notes = reading.notes
     reading.image = scalar(container.get("image"), f"{place}.containers.image")
-    plain: dict[str, str] = {}
-    for item in sequence(container.get("env"), "env"):
-        entry = mapping(item, "env")
-        name = scalar(entry.get("name"), "env.name")
-        if entry.get("valueFrom") is not None:
-            reading.env[name] = None
-            if entry["valueFrom"] == {"secretKeyRef": {"name": _SECRET, "key": name}}:
-                continue
-            notes.foreign.setdefault("valueFrom", {})[name] = entry["valueFrom"]
-            notes.add(
-                "CONV203",
-                f"where {name} comes from has no field in a recipe: it is passed on, and its source"
-                " kept under foreign",
-            )
-        elif is_secret(name):
-            reading.env[name] = None
-            notes.add(
-                "CONV206",
-                f"{name} is a secret and was left out of the recipe",
-                fix="put it into a Secret",
-            )
-        else:
-            value = scalar(
-                entry.get("value") if entry.get("value") is not None else "", f"env.{name}"
-            )
-            plain[name] = reading.env[name] = _filled(value, plain)
+    plain = _read_variables(reading, container)
     for item in sequence(container.get("ports"), "ports"):
         port = mapping(item, "ports")
         inside = scalar(port.get("containerPort"), "ports.containerPort")
@@ -258,22 +237,52 @@ def _read_container(
     spelled = [*words["command"], *words["args"]]
     # A script that a shell in the container runs means the home folder there.
     homed = [
-        word if before in ("-c", "-lc") else _home(word)
+        word if before in ("-c", "-lc") else mark_home(word)
         for before, word in zip(["", *spelled], spelled, strict=False)
     ]
-    read_words(
-        reading, homed[1:] if words["command"] else homed, homed[0] if words["command"] else None
-    )
+    line = Line()
+    line.set_image(Word(reading.image))
+    if words["command"]:
+        line.set_entry(Word(homed.pop(0)))
+    take_words(line, [Word(word) for word in homed])
+    reading.take(line)
     if gpus is None:
         host_container(reading, "the cluster's device plugin, if at all,", gpus="all")
 
 
-def _home(word: str) -> str:
-    return mark_home(word)
+def _read_variables(reading: Reading, container: dict[str, Any]) -> dict[str, str]:
+    """Take the container's variables, and return those with a value written out."""
+    notes = reading.notes
+    plain: dict[str, str] = {}
+    for item in sequence(container.get("env"), "env"):
+        entry = mapping(item, "env")
+        name = scalar(entry.get("name"), "env.name")
+        if entry.get("valueFrom") is not None:
+            reading.env[name] = None
+            if entry["valueFrom"] == {"secretKeyRef": {"name": _SECRET, "key": name}}:
+                continue
+            notes.foreign.setdefault("valueFrom", {})[name] = entry["valueFrom"]
+            notes.add(
+                "CONV203",
+                f"The source of {name} is kept under foreign; the recipe passes the variable on.",
+            )
+        elif is_secret(name):
+            reading.env[name] = None
+            notes.add(
+                "CONV206",
+                f"The value of {name} is a secret and was left out.",
+                fix="Put it into a Secret.",
+            )
+        else:
+            value = scalar(
+                entry.get("value") if entry.get("value") is not None else "", f"env.{name}"
+            )
+            plain[name] = reading.env[name] = _filled(value, plain)
+    return plain
 
 
 def _filled(text: str, env: dict[str, str]) -> str:
-    """`$(NAME)` filled in as Kubernetes does it; `$$(` stands for itself."""
+    """Return `$(NAME)` filled in as Kubernetes does it; `$$(` stands for itself."""
 
     def value(match: re.Match[str]) -> str:
         return match[0][1:] if match[0].startswith("$$") else env.get(match[1], match[0])
@@ -330,15 +339,15 @@ def _read_volumes(reading: Reading, pod: dict[str, Any], container: dict[str, An
         else:
             reading.notes.add(
                 "CONV210",
-                f"the volume mounted at {path} is neither a host's path nor a claim: left out",
+                f"The volume at {path} was left out: it is neither a path of the host nor a claim.",
             )
 
 
 def write(recipe: Recipe) -> str:
-    """The Deployment.
+    """Return the Deployment.
 
     Raises:
-        SparkbookError: the recipe has no image, or what no container can be told.
+        SparkbookError: the recipe has no image, or asks for something that no container takes.
     """
     launch, container = recipe.launch, recipe.launch.container
     foreign = dict(recipe.foreign.get("kubernetes") or {})
@@ -450,7 +459,7 @@ def _port(port: str) -> dict[str, Any]:
 
 
 def _escaped(word: str) -> str:
-    """A word whose `$(` Kubernetes leaves alone."""
+    """Return a word whose `$(` Kubernetes leaves alone."""
     return (
         (word.replace(HOME, "~", 1) if word.startswith(HOME) else word)
         .replace(HOME, "$HOME")

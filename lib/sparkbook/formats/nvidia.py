@@ -15,11 +15,13 @@ from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from sparkbook.errors import SparkbookError
 from sparkbook.formats import docker_run
 from sparkbook.formats.command import host_container, read_command, serve_command
-from sparkbook.formats.conversion import Notes, slug
-from sparkbook.formats.documents import dump, mapping, optional, parse, scalar, sequence
-from sparkbook.formats.lexer import mark_home, quote
-from sparkbook.formats.words import Reading
+from sparkbook.formats.conversion import Notes
+from sparkbook.formats.from_launch import slug
+from sparkbook.formats.reading import Reading
+from sparkbook.launch.lexer import mark_home, quote
+from sparkbook.launch.reader import starts_container
 from sparkbook.recipes.launch import Launch, Serve
+from sparkbook.util.documents import dump, mapping, optional, parse, scalar, sequence
 
 if TYPE_CHECKING:
     from sparkbook.recipes.schema import Recipe
@@ -67,7 +69,7 @@ _SOURCE = {
 
 
 def detect(text: str, document: Any) -> bool:
-    """Whether a document is such a recipe."""
+    """Tell whether a document is such a recipe."""
     return (
         isinstance(document, dict)
         and "schema_version" in document
@@ -76,7 +78,7 @@ def detect(text: str, document: Any) -> bool:
 
 
 def read(text: str, notes: Notes) -> tuple[Launch, dict[str, Any]]:
-    """The launch, and what else the recipe says.
+    """Return the launch, and what else the recipe says.
 
     Raises:
         SparkbookError: it is none, of a version that is not known, or serves with another engine
@@ -86,12 +88,11 @@ def read(text: str, notes: Notes) -> tuple[Launch, dict[str, Any]]:
     version = data.get("schema_version")
     if version not in (3, 4):
         raise SparkbookError(
-            f"schema_version {version} of NVIDIA's recipes is not known here: 3 and 4 are"
+            f"schema_version {version} of NVIDIA's recipes is unknown: expected 3 or 4"
         )
     if data.get("backend") != "vllm":
         raise SparkbookError(
-            f"this recipe runs {data.get('backend')}, and not vLLM: only vLLM's options are known"
-            " here"
+            f"this recipe runs {data.get('backend')}, and sparkbook reads recipes for vLLM only"
         )
     runtime, serve = mapping(data.get("runtime"), "runtime"), mapping(data.get("serve"), "serve")
     launch = _launch(runtime, serve, notes)
@@ -108,10 +109,10 @@ def read(text: str, notes: Notes) -> tuple[Launch, dict[str, Any]]:
     if label in _FORMATS:
         facts["model"]["quantization"] = {"format": label}
     nodes = topology.get("node_count")
-    found = {"nodes": nodes, "tensor_parallel": topology.get("tensor_parallel_size")}
+    sizes = {"nodes": nodes, "tensor_parallel": topology.get("tensor_parallel_size")}
     facts["topology"] = {
         key: value
-        for key, value in found.items()
+        for key, value in sizes.items()
         if isinstance(value, int) and not isinstance(value, bool) and value > 1
     }
     if (backend := optional(data.get("backend_version"), "backend_version")) is not None:
@@ -119,7 +120,7 @@ def read(text: str, notes: Notes) -> tuple[Launch, dict[str, Any]]:
             SpecifierSet(f"=={backend}")
             facts["image"] = {"vllm": f"=={backend}"}
         except InvalidSpecifier:
-            notes.add("CONV210", f"backend_version {backend} is no version", "left out")
+            notes.add("CONV210", f"backend_version was left out: {backend} is not a version.")
     texts = [("warning", text_) for text_ in sequence(data.get("limitations"), "limitations")]
     texts += [
         (level, data[key])
@@ -159,7 +160,7 @@ def read(text: str, notes: Notes) -> tuple[Launch, dict[str, Any]]:
 
 
 def _date(data: dict[str, Any]) -> dict[str, str]:
-    """The day on which it was validated, where it is one."""
+    """Return the day on which it was validated, where it is one."""
     import datetime
 
     try:
@@ -175,16 +176,16 @@ def _date(data: dict[str, Any]) -> dict[str, str]:
 
 
 def _launch(runtime: dict[str, Any], serve: dict[str, Any], notes: Notes) -> Launch:
-    """Container and server out of the two texts."""
+    """Return container and server out of the two texts."""
     command = scalar(serve.get("command"), "serve.command")
-    if docker_run.starts(command):
+    if starts_container(command):
         launch = docker_run.read(command, notes)
         notes.foreign = {"docker": dict(notes.foreign)} if notes.foreign else {}
         return launch
     image = optional(runtime.get("image"), "runtime.image")
     setup = optional(runtime.get("setup_command"), "runtime.setup_command")
     reading = Reading(notes)
-    if setup is not None and docker_run.starts(setup):
+    if setup is not None and starts_container(setup):
         outer = docker_run.read(setup, notes)
         notes.foreign = {"docker": dict(notes.foreign)} if notes.foreign else {}
         reading.container = outer.container.model_dump(exclude_defaults=True)
@@ -195,12 +196,13 @@ def _launch(runtime: dict[str, Any], serve: dict[str, Any], notes: Notes) -> Lau
         if image is not None and outer.image != image:
             notes.add(
                 "CONV205",
-                f"runtime.image is {image}, and the setup command starts {outer.image}: the latter"
-                " was taken",
+                f"The setup command's {outer.image} was taken; runtime.image is {image}.",
             )
         image = outer.image
     elif setup is not None:
-        notes.add("CONV209", "runtime.setup_command starts no container: left out", setup[:60])
+        notes.add(
+            "CONV209", "runtime.setup_command was left out: it starts no container.", setup[:60]
+        )
     elif image is not None:
         host_container(
             reading, "these recipes' setup command mostly", gpus="all", ipc="host", network="host"
@@ -210,7 +212,7 @@ def _launch(runtime: dict[str, Any], serve: dict[str, Any], notes: Notes) -> Lau
 
 
 def write(recipe: Recipe) -> str:
-    """The `recipe.yaml`, version 4.
+    """Return the `recipe.yaml`, version 4.
 
     Raises:
         SparkbookError: no command line can say what the recipe asks for, or it takes a number of
@@ -221,7 +223,7 @@ def write(recipe: Recipe) -> str:
     nodes, model, draft = recipe.topology.nodes, recipe.model, recipe.draft
     if nodes not in _HARDWARE:
         raise SparkbookError(
-            f"topology.nodes: NVIDIA's recipes know one, two and four Sparks, and not {nodes}"
+            f"topology.nodes: NVIDIA's recipes are for one, two or four Sparks, not for {nodes}"
         )
     command, _ = serve_command(launch)
     runtime: dict[str, Any] = {"kind": "native", "setup_command": None}

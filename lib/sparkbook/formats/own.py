@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING
 from sparkbook.errors import SparkbookError
 from sparkbook.findings import Findings
 from sparkbook.formats.conversion import Conversion
-from sparkbook.formats.documents import dump, parse
+from sparkbook.util.documents import dump, parse
 
 if TYPE_CHECKING:
     from sparkbook.recipes.schema import Recipe
 
 
 def read(text: str) -> Conversion:
-    """The recipe in a text; `extends` names a recipe of the catalogue.
+    """Return the recipe in a text; `extends` names a recipe of the catalogue.
 
     Raises:
         SparkbookError: it is no valid recipe.
@@ -28,5 +28,5 @@ def read(text: str) -> Conversion:
 
 
 def write(recipe: Recipe) -> str:
-    """The recipe as a file, everything that it extends merged in."""
+    """Return the recipe as a file, everything that it extends merged in."""
     return dump(recipe.model_dump(mode="json", exclude_defaults=True))

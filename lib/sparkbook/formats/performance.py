@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from sparkbook.errors import SparkbookError
-from sparkbook.formats.documents import dump, mapping, optional, parse, scalar, sequence
+from sparkbook.util.documents import dump, mapping, optional, parse, scalar, sequence
 
 if TYPE_CHECKING:
     from sparkbook.recipes.schema import Speed
@@ -130,12 +130,12 @@ _RESULTS = {
 
 
 def recipe_hash(text: str) -> str:
-    """The hash that binds a measurement to the text of its `recipe.yaml`."""
+    """Return the hash that binds a measurement to the text of its `recipe.yaml`."""
     return hashlib.sha256(text.encode()).hexdigest()
 
 
 def read(text: str) -> Performance:
-    """The measurements in a `performance.yaml`.
+    """Return the measurements in a `performance.yaml`.
 
     Raises:
         SparkbookError: it is none, or of a version that is not known.
@@ -198,7 +198,7 @@ def read(text: str) -> Performance:
 
 
 def _part(kind: Any, data: dict[str, Any], place: str, foreign: dict[str, Any]) -> Any:
-    """A dataclass out of a mapping; what it does not know goes to `foreign`."""
+    """Return a dataclass out of a mapping; what it does not know goes to `foreign`."""
     values: dict[str, Any] = {}
     types = {item.name: str(item.type) for item in dataclasses.fields(kind)}
     for key, value in data.items():
@@ -216,10 +216,10 @@ def _part(kind: Any, data: dict[str, Any], place: str, foreign: dict[str, Any]) 
 
 
 def write(performance: Performance) -> str:
-    """The measurements as a `performance.yaml`; what is not known is left out."""
+    """Return the measurements as a `performance.yaml`; what is not known is left out."""
     names = {field_: key for key, field_ in _RESULTS.items()}
 
-    def said(value: Any) -> dict[str, Any]:
+    def stated(value: Any) -> dict[str, Any]:
         return {
             names.get(key, key): item
             for key, item in dataclasses.asdict(value).items()
@@ -234,10 +234,14 @@ def write(performance: Performance) -> str:
         "launch_id": performance.launch_id,
         "measured_at": performance.measured_at,
         "harness": {key: value for key, value in harness.items() if value is not None},
-        "system": said(performance.system),
-        "software": said(performance.software),
+        "system": stated(performance.system),
+        "software": stated(performance.software),
         "profiles": [
-            {"id": profile.id, "workload": said(profile.workload), "results": said(profile.results)}
+            {
+                "id": profile.id,
+                "workload": stated(profile.workload),
+                "results": stated(profile.results),
+            }
             for profile in performance.profiles
         ],
     }
@@ -247,7 +251,7 @@ def write(performance: Performance) -> str:
 
 
 def _put(data: dict[str, Any], place: str, value: Any) -> None:
-    """Puts a kept key back where it stood: `profiles[0].workload.x`."""
+    """Put a kept key back where it was: `profiles[0].workload.x`."""
     import re
 
     target: Any = data
@@ -263,7 +267,7 @@ def _put(data: dict[str, Any], place: str, value: Any) -> None:
 
 
 def speeds(performance: Performance, source: str) -> list[Speed]:
-    """The measurements as rows of a recipe's `benchmarks.speed`.
+    """Return the measurements as rows of a recipe's `benchmarks.speed`.
 
     Args:
         performance: what was measured.

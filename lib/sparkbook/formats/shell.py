@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from sparkbook.errors import SparkbookError
 from sparkbook.formats.conversion import Notes
-from sparkbook.formats.documents import check_text
-from sparkbook.formats.lexer import mark_home, quote
-from sparkbook.formats.words import Reading, before_commands, read_script, render, serve_groups
+from sparkbook.formats.reading import first_launch
+from sparkbook.formats.words import before_commands, render, serve_groups
+from sparkbook.launch.lexer import mark_home, quote
+from sparkbook.launch.reader import read_script
 from sparkbook.recipes.launch import Launch
 
 
 def write(launch: Launch) -> str:
-    """The `vllm serve` line that starts the same server on the host, for bash: `launch.on_host()`
-    is what it says.
+    """Return the `vllm serve` line that starts the same server on the host, for bash:
+    `launch.on_host()` is what it says.
 
     Raises:
         SparkbookError: the launch belongs to an image with a script of its own, which there is none
@@ -44,14 +45,14 @@ def write(launch: Launch) -> str:
 
 
 def read(text: str, notes: Notes | None = None) -> Launch:
-    """The launch that a `vllm serve` or `python -m` line describes, with the commands before it.
-    Nothing is executed.
+    """Return the launch that a `vllm serve` or `python -m` line describes, with the commands before
+    it. Nothing is executed.
 
     Raises:
-        SparkbookError: nothing in the text serves, or it holds something that only a shell can fill
-            in.
+        SparkbookError: nothing in the text serves, or it holds something that only a shell can
+            fill in.
     """
-    check_text(text)
-    reading = Reading(notes if notes is not None else Notes())
-    read_script(reading, text, outer=True)
-    return reading.launch()
+    line = read_script(text)
+    if line.image is not None:
+        raise SparkbookError("this text starts a container: expected vllm serve …")
+    return first_launch(line, notes if notes is not None else Notes())

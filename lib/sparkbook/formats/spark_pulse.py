@@ -16,15 +16,15 @@ from sparkbook.formats.command import (
     image_of,
     read_command,
     read_env,
-    said_env,
     serve_command,
+    stated_env,
 )
 from sparkbook.formats.conversion import Notes
-from sparkbook.formats.documents import dump, mapping, optional, parse, scalar, sequence
 from sparkbook.formats.eugr import facts
-from sparkbook.formats.lexer import quote
-from sparkbook.formats.words import Reading
+from sparkbook.formats.reading import Reading
+from sparkbook.launch.lexer import quote
 from sparkbook.recipes.launch import Launch
+from sparkbook.util.documents import dump, mapping, optional, parse, scalar, sequence
 
 if TYPE_CHECKING:
     from sparkbook.recipes.schema import Recipe
@@ -43,7 +43,7 @@ _READ = {
 
 
 def detect(text: str, document: Any) -> bool:
-    """Whether a document is such a recipe."""
+    """Tell whether a document is such a recipe."""
     return (
         isinstance(document, dict)
         and str(document.get("recipe_version")) == "2"
@@ -52,8 +52,8 @@ def detect(text: str, document: Any) -> bool:
 
 
 def read(text: str, notes: Notes) -> tuple[Launch, dict[str, Any]]:
-    """The launch, and what else the recipe says. Of several engines the one named by `engine` is
-    taken, else the first.
+    """Return the launch, and what else the recipe says. Of several engines the one named by
+    `engine` is taken, else the first.
 
     Raises:
         SparkbookError: it is none.
@@ -66,12 +66,12 @@ def read(text: str, notes: Notes) -> tuple[Launch, dict[str, Any]]:
     if name is None:
         name = next((key for key in engines if "vllm" in key), None) or next(iter(engines), "vllm")
     if engines and name not in engines:
-        raise SparkbookError(f"engine: there is no {name} among the engines {', '.join(engines)}")
+        raise SparkbookError(f"engine: unknown engine {name}; the recipe has {', '.join(engines)}")
     engine = mapping(engines.get(name), f"engines.{name}")
     if len(engines) > 1:
         notes.add(
             "CONV205",
-            f"of {len(engines)} engines {name} was taken",
+            f"Of {len(engines)} engines, {name} was taken.",
             f"others: {', '.join(key for key in engines if key != name)}",
         )
     reading = Reading(notes)
@@ -98,7 +98,7 @@ def read(text: str, notes: Notes) -> tuple[Launch, dict[str, Any]]:
         notes.guess("serve.args", "made of params and args")
     elif engine.get("args"):
         notes.foreign["args"] = engine["args"]
-        notes.add("CONV203", f"engines.{name}.args stand beside a command: kept under foreign")
+        notes.add("CONV203", f"engines.{name}.args is kept under foreign: the command replaces it.")
     image = optional(engine.get("image"), f"engines.{name}.image")
     read_command(reading, image, fill(template, {"model": model, **params}, notes, doubled=False))
     if image is not None:
@@ -123,14 +123,15 @@ def read(text: str, notes: Notes) -> tuple[Launch, dict[str, Any]]:
     }:
         notes.add(
             "CONV203",
-            f"params that the command does not use are kept under foreign: {', '.join(unused)}",
+            "The params that the command does not use are kept under foreign.",
+            ", ".join(unused),
         )
         notes.foreign["params"] = unused
     constraints = mapping(data.get("constraints"), "constraints")
-    found = facts(data)
+    fields = facts(data)
     nodes = constraints.pop("min_nodes", None)
     if isinstance(nodes, int) and not isinstance(nodes, bool) and nodes > 1:
-        found["topology"] = {"nodes": nodes}
+        fields["topology"] = {"nodes": nodes}
     if constraints:
         notes.keep(
             constraints,
@@ -139,11 +140,11 @@ def read(text: str, notes: Notes) -> tuple[Launch, dict[str, Any]]:
             notes.foreign.setdefault("constraints", {}),
         )
     notes.foreign = {key: value for key, value in notes.foreign.items() if value != {}}
-    return reading.launch(), found
+    return reading.launch(), fields
 
 
 def write(recipe: Recipe) -> str:
-    """The recipe for spark-pulse.
+    """Return the recipe for spark-pulse.
 
     Raises:
         SparkbookError: it has no image, or no command line can say what it asks for.
@@ -154,7 +155,7 @@ def write(recipe: Recipe) -> str:
     name = foreign.pop("name", "vllm")
     engine = {
         "image": image_of(launch, "spark-pulse recipe"),
-        "env": said_env(launch.env),
+        "env": stated_env(launch.env),
         **dict(foreign.pop("engine", {})),
     }
     if "args" in foreign:

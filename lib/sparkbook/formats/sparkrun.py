@@ -18,14 +18,14 @@ from sparkbook.formats.command import (
     image_of,
     read_command,
     read_env,
-    said_env,
     serve_command,
+    stated_env,
 )
 from sparkbook.formats.conversion import Notes
-from sparkbook.formats.documents import dump, mapping, optional, parse, scalar
 from sparkbook.formats.eugr import facts
-from sparkbook.formats.words import Reading
+from sparkbook.formats.reading import Reading
 from sparkbook.recipes.launch import Launch
+from sparkbook.util.documents import dump, mapping, optional, parse, scalar
 
 if TYPE_CHECKING:
     from sparkbook.recipes.schema import Recipe
@@ -104,7 +104,7 @@ _FORMATS = ("nvfp4", "mxfp4", "fp8", "bf16", "awq", "gptq", "fp32")
 
 
 def detect(text: str, document: Any) -> bool:
-    """Whether a document is such a recipe: a missing version means 2."""
+    """Tell whether a document is such a recipe: a missing version means 2."""
     if (
         not isinstance(document, dict)
         or str(document.get("recipe_version", "2")) != "2"
@@ -117,7 +117,7 @@ def detect(text: str, document: Any) -> bool:
 
 
 def read(text: str, notes: Notes) -> tuple[Launch, dict[str, Any]]:
-    """The launch, and what else the recipe says.
+    """Return the launch, and what else the recipe says.
 
     Raises:
         SparkbookError: it is none, or serves with another engine than vLLM.
@@ -126,22 +126,16 @@ def read(text: str, notes: Notes) -> tuple[Launch, dict[str, Any]]:
     runtime = optional(data.get("runtime"), "runtime") or "vllm-distributed"
     if runtime not in _RUNTIMES:
         raise SparkbookError(
-            f"this recipe runs {runtime}, and not vLLM: only vLLM's options are known here"
+            f"this recipe runs {runtime}, and sparkbook reads recipes for vLLM only"
         )
     reading = Reading(notes)
     defaults = mapping(data.get("defaults"), "defaults")
     template = optional(data.get("command"), "command")
     if data.get("container") is None:
-        raise SparkbookError(
-            "this sparkrun recipe names no container: give it the image that is meant"
-        )
+        raise SparkbookError("this sparkrun recipe names no container: add the image")
     if template is None:
-        if data.get("model") is None:
-            raise SparkbookError("this sparkrun recipe has neither a command nor a model")
-        options = {name: option for option, name in PARAMETER_OPTIONS.items()}
-        words = [f"--{options.get(name, name.replace('_', '-'))} {{{name}}}" for name in defaults]
-        template = " ".join(["vllm serve", scalar(data["model"], "model"), *words])
-        notes.guess("serve.args", "made of defaults, as the runtime does where there is no command")
+        template = _template(data, defaults)
+        notes.guess("serve.args", "made of defaults, as the runtime does without a command")
     read_env(reading, data.get("env"), "env")
     executor = mapping(data.get("executor_config"), "executor_config")
     for key, name in _EXECUTOR.items():
@@ -166,40 +160,59 @@ def read(text: str, notes: Notes) -> tuple[Launch, dict[str, Any]]:
     if unused := {key: value for key, value in defaults.items() if f"{{{key}}}" not in template}:
         notes.add(
             "CONV203",
-            f"defaults that the command does not use are kept under foreign: {', '.join(unused)}",
+            "The defaults that the command does not use are kept under foreign.",
+            ", ".join(unused),
         )
         notes.foreign["defaults"] = unused
-    found = facts(data)
+    return reading.launch(), _facts(data, notes)
+
+
+def _template(data: dict[str, Any], defaults: dict[str, Any]) -> str:
+    """Return the command that sparkrun makes of a recipe without one.
+
+    Raises:
+        SparkbookError: the recipe names no model.
+    """
+    if data.get("model") is None:
+        raise SparkbookError("this sparkrun recipe has neither a command nor a model")
+    options = {name: option for option, name in PARAMETER_OPTIONS.items()}
+    words = [f"--{options.get(name, name.replace('_', '-'))} {{{name}}}" for name in defaults]
+    return " ".join(["vllm serve", scalar(data["model"], "model"), *words])
+
+
+def _facts(data: dict[str, Any], notes: Notes) -> dict[str, Any]:
+    """Return the fields of a recipe that the data state, and keep the other metadata."""
+    fields = facts(data)
     if (revision := optional(data.get("model_revision"), "model_revision")) is not None:
-        found.setdefault("model", {})["revision"] = revision
+        fields.setdefault("model", {})["revision"] = revision
     if (
         isinstance(nodes := data.get("min_nodes"), int)
         and not isinstance(nodes, bool)
         and nodes > 1
     ):
-        found["topology"] = {"nodes": nodes}
+        fields["topology"] = {"nodes": nodes}
     metadata = mapping(data.get("metadata"), "metadata")
-    kept = {}
+    aside = {}
     for key, value in metadata.items():
         if key == "quantization" and str(value).lower() in _FORMATS:
-            found.setdefault("model", {})["quantization"] = {"format": str(value).lower()}
+            fields.setdefault("model", {})["quantization"] = {"format": str(value).lower()}
         elif (
             key == "model_params"
             and (match := re.fullmatch(r"(\d{1,6}(?:\.\d{1,6})?)[bB]", str(value)))
             and float(match[1]) > 0
         ):
-            found.setdefault("model", {})["total_params_b"] = float(match[1])
-        elif key == "description" and not found.get("summary") and isinstance(value, str):
-            found["summary"] = value
+            fields.setdefault("model", {})["total_params_b"] = float(match[1])
+        elif key == "description" and not fields.get("summary") and isinstance(value, str):
+            fields["summary"] = value
         else:
-            kept[key] = value
-    if kept:
-        notes.keep(kept, _METADATA, "metadata", notes.foreign.setdefault("metadata", {}))
-    return reading.launch(), found
+            aside[key] = value
+    if aside:
+        notes.keep(aside, _METADATA, "metadata", notes.foreign.setdefault("metadata", {}))
+    return fields
 
 
 def write(recipe: Recipe) -> str:
-    """The recipe for `sparkrun run`.
+    """Return the recipe for `sparkrun run`.
 
     Raises:
         SparkbookError: it has no image, or no command line can say what it asks for.
@@ -229,7 +242,7 @@ def write(recipe: Recipe) -> str:
         "min_nodes": nodes if nodes > 1 else None,
         "container": image_of(launch, "sparkrun recipe"),
         "defaults": defaults | dict(foreign.pop("defaults", {})),
-        "env": said_env(launch.env),
+        "env": stated_env(launch.env),
         "executor_config": executor | dict(foreign.pop("executor_config", {})),
         "metadata": metadata | dict(foreign.pop("metadata", {})),
         **foreign,

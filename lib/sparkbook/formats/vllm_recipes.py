@@ -14,12 +14,16 @@ from typing import TYPE_CHECKING, Any
 
 from sparkbook.errors import SparkbookError
 from sparkbook.formats import docker_run
-from sparkbook.formats.command import host_container, image_of, read_env, said_env, serve_command
+from sparkbook.formats.command import host_container, image_of, read_env, serve_command, stated_env
 from sparkbook.formats.conversion import Notes
-from sparkbook.formats.documents import dump, mapping, optional, parse, parse_json, scalar, sequence
-from sparkbook.formats.lexer import HOME, lex, mark_home
-from sparkbook.formats.words import Reading, read_arguments, read_script, serve_groups
+from sparkbook.formats.reading import Reading
+from sparkbook.formats.words import serve_groups
+from sparkbook.launch.lexer import HOME, lex, mark_home
+from sparkbook.launch.line import Line, Word
+from sparkbook.launch.release import release_of
+from sparkbook.launch.server import run_in
 from sparkbook.recipes.launch import Launch, entrypoint_of
+from sparkbook.util.documents import dump, mapping, optional, parse, parse_json, scalar, sequence
 
 if TYPE_CHECKING:
     from sparkbook.recipes.schema import Recipe
@@ -58,7 +62,7 @@ _BY_THE_SITE = "recipes.vllm.ai's docker line"
 
 
 def detect(text: str, document: Any) -> bool:
-    """Whether a document is a model's YAML."""
+    """Tell whether a document is a model's YAML."""
     return (
         isinstance(document, dict)
         and isinstance(document.get("model"), dict)
@@ -67,7 +71,7 @@ def detect(text: str, document: Any) -> bool:
 
 
 def read(text: str, notes: Notes) -> tuple[Launch, dict[str, Any]]:
-    """The launch on a Spark, and what else the recipe says.
+    """Return the launch on a Spark, and what else the recipe says.
 
     Raises:
         SparkbookError: it is none.
@@ -95,9 +99,9 @@ def read(text: str, notes: Notes) -> tuple[Launch, dict[str, Any]]:
         read_env(reading, value, place)
     image = next(
         (
-            found
+            value
             for part in (*reversed(overrides), variant, model)
-            if (found := part.get("docker_image"))
+            if (value := part.get("docker_image"))
         ),
         None,
     )
@@ -109,10 +113,12 @@ def read(text: str, notes: Notes) -> tuple[Launch, dict[str, Any]]:
     reading.image = scalar(image, "docker_image")
     reading.entrypoint = entrypoint_of(reading.image)
     args: dict[str, Any] = {}
+    release = release_of(Line(image=reading.image))[0]
     for place, value in lists:
         # Later lists go before earlier ones, as the site merges them.
         part = Reading(notes)
-        read_arguments(part, [mark_home(scalar(word, place)) for word in sequence(value, place)])
+        words = [Word(mark_home(scalar(word, place))) for word in sequence(value, place)]
+        part.arguments(words, release)
         for option in part.serve["args"]:
             args.pop(option, None)
         args |= part.serve["args"]
@@ -123,8 +129,7 @@ def read(text: str, notes: Notes) -> tuple[Launch, dict[str, Any]]:
     reading.serve = {"model": repo, "args": args}
     if reading.entrypoint == "wrapper":
         raise SparkbookError(
-            f"{reading.image} starts a script of its own: how its words follow from this recipe is"
-            " not known"
+            f"{reading.image} starts a script of its own, whose words this recipe does not give"
         )
     host_container(reading, _BY_THE_SITE, gpus="all", ipc="host")
     _keep(data, meta, model, variant, name, notes)
@@ -136,7 +141,7 @@ def _nearest(settings: dict[str, Any]) -> Any:
 
 
 def _variant(variants: dict[str, Any], notes: Notes) -> tuple[str, dict[str, Any]]:
-    """The variant for a Spark: one tuned for it, else the default one."""
+    """Return the variant for a Spark: one tuned for it, else the default one."""
     cases = {name: mapping(variant, f"variants.{name}") for name, variant in variants.items()} or {
         "default": {}
     }
@@ -150,7 +155,7 @@ def _variant(variants: dict[str, Any], notes: Notes) -> tuple[str, dict[str, Any
         why = f"it is tuned for {HARDWARE}" if tuned else "it is the default"
         notes.add(
             "CONV205",
-            f"of {len(cases)} variants {name} was taken: {why}",
+            f"Of {len(cases)} variants, {name} was taken: {why}.",
             f"others: {', '.join(other for other in cases if other != name)}",
         )
     return name, cases[name]
@@ -159,19 +164,17 @@ def _variant(variants: dict[str, Any], notes: Notes) -> tuple[str, dict[str, Any
 def _features(
     data: dict[str, Any], variant: str, chosen: dict[str, Any], notes: Notes
 ) -> list[tuple[str, Any]]:
-    """The arguments of the features that are on by default."""
+    """Return the arguments of the features that are on by default."""
     opt_in = {
         scalar(name, "opt_in_features")
         for name in sequence(data.get("opt_in_features"), "opt_in_features")
     }
-    found: list[tuple[str, Any]] = []
+    lists: list[tuple[str, Any]] = []
     for name, value in mapping(data.get("features"), "features").items():
         place = f"features.{name}"
         feature = mapping(value, place)
         if name in opt_in:
-            notes.add(
-                "CONV205", f"the feature {name} is off unless one asks for it: it was left off"
-            )
+            notes.add("CONV205", f"The feature {name} is off by default and was left off.")
             continue
         modes = mapping(feature.get("modes"), f"{place}.modes")
         if modes:
@@ -181,7 +184,7 @@ def _features(
             if len(modes) > 1:
                 notes.add(
                     "CONV205",
-                    f"of {len(modes)} modes of {name} {mode} was taken",
+                    f"Of {len(modes)} modes of {name}, {mode} was taken.",
                     f"others: {', '.join(m for m in modes if m != mode)}",
                 )
             place, feature = (
@@ -191,7 +194,7 @@ def _features(
         override = _nearest(
             mapping(feature.get("hardware_overrides"), f"{place}.hardware_overrides")
         )
-        found.append(
+        lists.append(
             (
                 f"{place}.args",
                 (
@@ -201,7 +204,7 @@ def _features(
                 ),
             )
         )
-    return found
+    return lists
 
 
 def _keep(
@@ -301,7 +304,7 @@ def _facts(
 
 
 def write(recipe: Recipe) -> str:
-    """A model's YAML with one variant, whose arguments are the recipe's.
+    """Return a model's YAML with one variant, whose arguments are the recipe's.
 
     Raises:
         SparkbookError: the recipe has no image, an image with a script of its own, or what no
@@ -342,7 +345,7 @@ def write(recipe: Recipe) -> str:
             "context_length": model.context.native,
             **dict(foreign.pop("model", {})),
             "base_args": words,
-            "base_env": said_env(launch.env),
+            "base_env": stated_env(launch.env),
         },
         "features": {},
         "variants": {
@@ -374,8 +377,8 @@ def _plain(word: str) -> str:
 
 
 def detect_json(text: str, document: Any) -> bool:
-    """Whether a document is what the site has for one model on one hardware, or for a model as a
-    whole.
+    """Tell whether a document is what the site has for one model on one hardware, or for a model as
+    a whole.
     """
     if not isinstance(document, dict):
         return False
@@ -385,7 +388,7 @@ def detect_json(text: str, document: Any) -> bool:
 
 
 def read_json(text: str, notes: Notes) -> tuple[Launch, dict[str, Any]]:
-    """The launch of the rendered command.
+    """Return the launch of the rendered command.
 
     Raises:
         SparkbookError: it holds none, or one for other hardware than NVIDIA's.
@@ -401,17 +404,17 @@ def read_json(text: str, notes: Notes) -> tuple[Launch, dict[str, Any]]:
         data = mapping(data["recommended_command"], "recommended_command")
         notes.add(
             "CONV205",
-            f"the command for {data.get('hardware')} was taken",
+            f"The command for {data.get('hardware')} was taken.",
             "the site has one for each hardware: /<model>/hw/<hardware>.json",
         )
     hardware = optional(data.get("hardware"), "hardware")
     if hardware != HARDWARE:
-        notes.add("CONV205", f"this command was made for {hardware}, and not for {HARDWARE}")
+        notes.add("CONV205", f"The command is for {hardware}, not for {HARDWARE}.")
     head = "head_" if data.get("head_command") is not None else ""
     if head:
         notes.add(
             "CONV205",
-            f"of {data.get('node_count')} nodes the command of the first was taken",
+            f"Of {data.get('node_count')} nodes, the first one's command was taken.",
             "others: the workers'",
         )
     docker, bare = data.get(f"{head}docker_command"), data.get(f"{head}command")
@@ -421,7 +424,7 @@ def read_json(text: str, notes: Notes) -> tuple[Launch, dict[str, Any]]:
     elif bare is not None:
         reading = Reading(notes, image=optional(data.get("docker_image"), "docker_image"))
         inner = Reading(notes)
-        read_script(inner, scalar(bare, f"{head}command"), outer=True)
+        inner.take(run_in(None, scalar(bare, f"{head}command")))
         reading.serve, reading.env = inner.serve, inner.env
         if reading.image is not None:
             reading.entrypoint = entrypoint_of(reading.image)
@@ -429,7 +432,7 @@ def read_json(text: str, notes: Notes) -> tuple[Launch, dict[str, Any]]:
         read_env(reading, data.get("env"), "env")
         launch = reading.launch()
     else:
-        raise SparkbookError("this file holds no command: expected docker_command or command")
+        raise SparkbookError("this file has no command: expected docker_command or command")
     known = {
         "deploy_type",
         "companions",
@@ -468,7 +471,7 @@ def read_json(text: str, notes: Notes) -> tuple[Launch, dict[str, Any]]:
 
 
 def write_json(recipe: Recipe) -> str:
-    """What the site has for one model on a Spark.
+    """Return what the site has for one model on a Spark.
 
     Raises:
         SparkbookError: the recipe has no image, or an image with a script of its own.
@@ -490,7 +493,7 @@ def write_json(recipe: Recipe) -> str:
         "variant": "default",
         "node_count": nodes,
         "deploy_type": "single_node" if nodes == 1 else "multi_node",
-        "env": said_env(launch.env),
+        "env": stated_env(launch.env),
         "docker_image": image,
         "command": command,
         "argv": _argv(command),

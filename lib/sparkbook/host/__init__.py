@@ -13,14 +13,14 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from sparkbook.host.examples import EXAMPLES, REPORTED, MeminfoExample, ReportedHost
-from sparkbook.host.memory import Memory, StartCheck, parse_meminfo, start_check
+from sparkbook.host.meminfo import Memory, StartCheck, parse_meminfo, start_check
 
 if TYPE_CHECKING:
     from sparkbook.host.checks import Report, Result, check, check_nodes, judge
     from sparkbook.host.family import HOST
     from sparkbook.host.machine import Machine, Wanted, read_machine, recorded
     from sparkbook.host.probes import look, wanted
+    from sparkbook.host.reported import EXAMPLES, REPORTED, MeminfoExample, ReportedHost
 
 # Imported when first asked for: the memory's arithmetic is used by commands that have to start at
 # once.
@@ -28,6 +28,7 @@ _LATER = {
     "checks": ("Report", "Result", "check", "check_nodes", "judge"),
     "machine": ("Machine", "Wanted", "read_machine", "recorded"),
     "probes": ("look", "wanted"),
+    "reported": ("EXAMPLES", "REPORTED", "MeminfoExample", "ReportedHost"),
     "rules": ("HOST",),
 }
 

@@ -81,6 +81,33 @@ class Report:
         return verdict(self.findings)
 
     @property
+    def unjudged(self) -> int:
+        """How many checks could not judge."""
+        return sum(not result.judged for result in self.results)
+
+    @property
+    def missing(self) -> list[str]:
+        """What the checks that could not judge lacked, such as `no Docker`."""
+        machines = self.machines
+        lacks = {
+            "no GPU": any(not machine.gpu.names for machine in machines),
+            "no Docker": any(machine.docker.version is None for machine in machines),
+            "no recipe named": any(machine.wanted.recipe is None for machine in machines),
+        }
+        return [name for name, lacking in lacks.items() if lacking and self.unjudged]
+
+    @property
+    def headline(self) -> str:
+        """The verdict in one line, with how much of it could not be judged."""
+        if not self.unjudged:
+            return self.verdict
+        why = f" ({', '.join(self.missing)})" if self.missing else ""
+        return (
+            f"{self.verdict}, as far as could be judged: {self.unjudged} of {len(self.results)}"
+            f" checks not judged{why}"
+        )
+
+    @property
     def exit_code(self) -> int:
         """0 ready or slow, 1 blocked; 2 is for input that cannot be used, as with every verb."""
         return 1 if self.verdict == "blocked" else 0
@@ -104,7 +131,13 @@ class Report:
         first = self.machines[0]
         probes = [machine.model_dump(mode="json", exclude_none=True) for machine in self.machines]
         return {
-            **self.findings.to_dict(verdict=self.verdict),
+            **self.findings.to_dict(
+                verdict=self.verdict,
+                headline=self.headline,
+                checks=len(self.results),
+                not_judged=self.unjudged,
+                missing=self.missing,
+            ),
             "checks": checks,
             "facts": facts(first),
             "probes": probes[0] if len(probes) == 1 else probes,

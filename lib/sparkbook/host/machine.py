@@ -17,7 +17,7 @@ import yaml
 from pydantic import ConfigDict, Field, ValidationError
 
 from sparkbook.errors import SparkbookError
-from sparkbook.host.memory import Memory, parse_meminfo
+from sparkbook.host.meminfo import Memory, parse_meminfo
 from sparkbook.recipes.launch import Strict
 from sparkbook.util import own_yaml
 

@@ -9,9 +9,8 @@
   `__cuda_array_interface__`)
 - `torch_ops`: the same as operators of torch, for `torch.compile` and CUDA graphs; on the CPU they
   are the reference
-- `instructions`, `weights24`, `claims`: the laboratory of chapter 14: targets, 2:4 sparsity, and
-  verdicts
+- `instructions`, `weights24`, `triton_gemv`, `results`: the laboratory of chapter 14
 - `vllm_plugin`: the entry point through which vLLM finds the kernels, off unless asked for;
-  `vllm_layers`: vLLM's classes over them
-- `check`, `bench`: what `sparkbook kernels test` and `sparkbook kernels bench` run
+  `vllm_support`: whether they can be used there; `vllm_layers`: vLLM's classes over them
+- `selftest`, `bench`: what `sparkbook kernels test` and `sparkbook kernels bench` run
 """

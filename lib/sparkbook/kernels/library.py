@@ -188,6 +188,14 @@ def target_for(device: int = 0) -> str:
     return target_of(capability(device))
 
 
+def targets_here() -> list[str]:
+    """Return the target of this machine's GPU; all of them if there is no GPU, or none that fits."""
+    try:
+        return [target_for()]
+    except SparkbookError:
+        return list(build.TARGETS)
+
+
 class Library:
     """The kernels of one target.
 

@@ -25,7 +25,7 @@ from vllm.platforms.interface import PlatformEnum
 
 from sparkbook.kernels import (
     torch_ops,  # defines torch.ops.sparkbook
-    vllm_plugin,
+    vllm_support,
 )
 from sparkbook.kernels.library import MAX_TOKENS
 
@@ -46,7 +46,7 @@ class SparkbookNvFp4LinearKernel(NvFp4LinearKernel):
     @classmethod
     def is_supported(cls, compute_capability: int | None = None) -> tuple[bool, str | None]:
         """As vLLM asks it: (usable, or why not)."""
-        reason = vllm_plugin.refusal()
+        reason = vllm_support.refusal()
         return reason is None, reason
 
     @classmethod

@@ -17,8 +17,6 @@ import logging
 import os
 
 SWITCH = "SPARKBOOK_VLLM_NVFP4"
-#: Releases whose layers the classes in `vllm_layers` were read against. vLLM's layer interfaces change without notice.
-RELEASES = ("0.24", "0.32", "0.33")
 _log = logging.getLogger("vllm.sparkbook")  # vLLM shows what is logged below 'vllm'
 
 
@@ -27,6 +25,8 @@ def register() -> None:
     if os.environ.get(SWITCH, "0") != "1":
         return
     try:
+        from sparkbook.kernels.vllm_support import refusal
+
         reason = refusal()
         if reason is None:
             from sparkbook.kernels import vllm_layers
@@ -41,36 +41,3 @@ def register() -> None:
         reason = f"{type(error).__name__}: {error}"
     if reason is not None:
         _log.warning("%s is set, but the sparkbook kernels are not used: %s", SWITCH, reason)
-
-
-def refusal() -> str | None:
-    """Why the kernels can't be used in this process; None if they can. Asks no question that starts
-    CUDA: vLLM may fork later.
-    """
-    import vllm
-    from vllm.platforms import current_platform
-
-    from sparkbook.errors import SparkbookError
-    from sparkbook.kernels import build, library
-
-    release = ".".join(vllm.__version__.split("+")[0].split(".")[:2])
-    if release not in RELEASES:
-        return f"they were written for vLLM {', '.join(RELEASES)}, and this is {vllm.__version__}"
-    if not current_platform.is_cuda():
-        return (
-            "they need an NVIDIA GPU, and this vLLM runs on"
-            f" {current_platform.device_name or current_platform.device_type}"
-        )
-    capability = current_platform.get_device_capability()
-    if capability is None:
-        return "vLLM does not know this GPU's compute capability"
-    try:
-        target = library.target_of((capability.major, capability.minor))
-        if not build.library_path(target).is_file():
-            return (
-                f"the library for {target} is not built; run: sparkbook kernels build --target"
-                f" {target}"
-            )
-    except SparkbookError as error:
-        return str(error)
-    return None

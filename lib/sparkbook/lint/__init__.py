@@ -17,9 +17,12 @@ from typing import TYPE_CHECKING, Any
 
 from sparkbook.errors import SparkbookError
 from sparkbook.findings import Findings
+from sparkbook.formats.conversion import finding as conversion_finding
+from sparkbook.formats.lines import given, of_launch, of_text
 from sparkbook.formats.rules import CONV
+from sparkbook.launch.line import Line
+from sparkbook.launch.reader import read
 from sparkbook.lint.case import Case
-from sparkbook.lint.reading import Line, from_launch, given, read
 from sparkbook.lint.rules import FAMILIES, RULES
 from sparkbook.recipes.launch import Launch
 from sparkbook.rules import Edit
@@ -51,8 +54,8 @@ class Report:
     edits: tuple[Edit, ...] = ()
 
     def fixed(self) -> str:
-        """The text with every mechanical repair made; repairs that overlap an earlier one are left
-        for the next run.
+        """Return the text with every mechanical repair made; repairs that overlap an earlier one
+        are left for the next run.
         """
         parts, at = [], 0
         for edit in self.edits:
@@ -62,7 +65,7 @@ class Report:
         return "".join(parts) + self.text[at:]
 
     def to_dict(self) -> dict[str, Any]:
-        """The shape every `--json` answer has."""
+        """Return the shape every `--json` answer has."""
         return self.findings.to_dict(
             release=self.release,
             assumed=self.assumed,
@@ -76,26 +79,26 @@ class Report:
         return f"<Report vLLM {self.release}: {counts}>"
 
     def _repr_html_(self) -> str:
-        told = f" ({self.assumed})" if self.assumed else ""
-        return f"<p>Judged as vLLM {self.release}{told}.</p>{self.findings._repr_html_()}"
+        reason = f" ({self.assumed})" if self.assumed else ""
+        return f"<p>Judged as vLLM {self.release}{reason}.</p>{self.findings._repr_html_()}"
 
 
 def suppressions(text: str) -> dict[str, str]:
-    """Rules that a text asks to be silent about, each with its reason:
-    `# lint: ignore RUN103 the recipe has run for a month`.
+    """Return rules that a text asks to be silent about, each with its reason: `# lint: ignore
+    RUN103 the recipe has run for a month`.
 
     Raises:
         SparkbookError: one without a reason, or of a rule that does not exist.
     """
-    found: dict[str, str] = {}
+    reasons: dict[str, str] = {}
     for match in _NOQA.finditer(text):
         for code in re.split(r"\s*,\s*", match[1]):
             if not match[2].strip():
                 raise SparkbookError(
                     f"'{match[0].strip()}' gives no reason: write why after the code"
                 )
-            found[_known(code)] = match[2].strip()
-    return found
+            reasons[_known(code)] = match[2].strip()
+    return reasons
 
 
 def _known(code: str) -> str:
@@ -108,7 +111,7 @@ def _known(code: str) -> str:
 def lint(
     source: str | Launch | Recipe | Line, release: str | None = None, ignore: Iterable[str] = ()
 ) -> Report:
-    """Judges a recipe or a launch line.
+    """Judge a recipe or a launch line.
 
     Args:
         source: a launch, a recipe, or what a user names: a recipe's id, a file, `-`, or the text of
@@ -127,9 +130,9 @@ def lint(
     elif isinstance(source, Line):
         line = source
     elif isinstance(source, Launch):
-        line = from_launch(source)
+        line = of_launch(source)
     else:
-        line = from_launch(source.launch, source)
+        line = of_launch(source.launch, source)
     case_ = Case(line, release)
     kept, edits, suppressed = [], [], []
     for rule in RULES.values():
@@ -139,7 +142,12 @@ def lint(
             else:
                 kept.append(finding)
                 edits += repair
-    for finding in line.told:
+    mistakes = [
+        conversion_finding(mistake.code, mistake.message, mistake.evidence, mistake.fix)
+        for mistake in line.mistakes
+        if mistake.code is not None
+    ]
+    for finding in [*mistakes, *line.findings]:
         if finding.rule in silent:
             suppressed.append((finding.rule, silent[finding.rule]))
         else:
@@ -155,7 +163,7 @@ def lint(
 def repair(
     report: Report, release: str | None = None, ignore: Iterable[str] = ()
 ) -> tuple[str, Report]:
-    """Makes every mechanical repair, again until nothing more is to be repaired, and gives the text
+    """Make every mechanical repair, again until nothing more is to be repaired, and gives the text
     and what is then left to say.
     """
     for _ in range(10):
@@ -163,12 +171,12 @@ def repair(
         if text == report.text:
             break
         silent = {**suppressions(text), **dict.fromkeys(ignore, "")}
-        report = lint(read(text), release, silent)
+        report = lint(of_text(text), release, silent)
     return report.text, report
 
 
 def difference(before: str, after: str, name: str) -> str:
-    """What a repair changed, as a unified diff; empty where nothing did."""
+    """Return what a repair changed, as a unified diff; empty where nothing did."""
     lines = [text.splitlines(keepends=True) for text in (before, after)]
     return "".join(
         f"{line.rstrip()}\n"

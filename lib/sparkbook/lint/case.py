@@ -6,26 +6,27 @@ from __future__ import annotations
 
 import functools
 import json
+import math
 import re
 from collections.abc import Iterator
 from typing import Any
 
-from packaging.specifiers import SpecifierSet
-
 from sparkbook import releases
-from sparkbook.lint.arguments import Arguments, Given, parse
+from sparkbook.launch.arguments import NUMBERS, Arguments, Given, converted, parse
+from sparkbook.launch.line import Line
+from sparkbook.launch.release import release_of, shown
 from sparkbook.lint.models import Family, family_of
-from sparkbook.lint.reading import Line
 from sparkbook.releases import Release, images
 from sparkbook.releases.images import ImageInfo
 from sparkbook.rules import Edit
 
-ENGINE_RELEASE = "0.32.0"
-"""The release of the embedded engine, which recipes without an image run on."""
 USABLE_GIB, TOTAL_GIB = 101.5, 121.6
 """Memory that a clean headless Spark has available, and that vLLM's fraction is a part of (GiB)."""
 REACHABLE = 0.83
 """The largest fraction that a clean headless Spark can meet: 101.5 of 121.6 GiB, rounded down."""
+
+_LARGEST = 10**18
+"""Numbers beyond this are read as this, so that no arithmetic leaves what a float holds."""
 
 
 class Case:
@@ -47,44 +48,20 @@ class Case:
             images.split(line.image) if line.image else (None, None, None)
         )
         self.info: ImageInfo | None = images.find(line.image) if line.image else None
-        version, self.assumed = self._version(release)
-        self.release: Release = releases.get(version)
-        self.version = version
+        if release is None:
+            self.version, self.assumed = release_of(line)
+        else:
+            self.version, self.assumed = releases.get(release).version, None
+        self.release: Release = releases.get(self.version)
         self.args: Arguments = (
             parse(line.serve, self.release) if line.serve is not None else Arguments()
         )
         self.serves = line.serve is not None
 
-    def _version(self, given: str | None) -> tuple[str, str | None]:
-        """The release, and why it was assumed."""
-        if given is not None:
-            return releases.get(given).version, None
-        declared = self.recipe.image.vllm if self.recipe and self.recipe.image else None
-        if declared and declared.startswith("=="):
-            return self._near(declared.removeprefix("=="))
-        if self.info and self.info.vllm:
-            return self._near(self.info.vllm)
-        if self.line.image is None:
-            if self.recipe is not None:
-                return ENGINE_RELEASE, None
-            return releases.newest(), "the newest known, as no image says"
-        allowed = declared or (self.info.vllm_range if self.info else None)
-        if allowed:
-            fitting = [version for version in releases.known() if version in SpecifierSet(allowed)]
-            if fitting:
-                return fitting[-1], f"the newest known that {self.shown_image} can hold ({allowed})"
-        return releases.newest(), f"the newest known, as nothing says what {self.shown_image} holds"
-
-    def _near(self, version: str) -> tuple[str, str | None]:
-        if releases.normal(version) == version and version in releases.known():
-            return version, None
-        near = releases.nearest(version)
-        return near, f"the nearest known to {version}, which {self.shown_image} holds"
-
     @property
     def shown_image(self) -> str:
         """Image and tag, without a digest."""
-        return f"{self.image}:{self.tag}" if self.tag else str(self.image)
+        return shown(self.line.image)
 
     # ---- options
 
@@ -98,29 +75,35 @@ class Case:
         }
 
     def on(self, name: str) -> bool:
-        """Whether an option is given, and not in its `no-` form."""
+        """Tell whether an option is given, and not in its `no-` form."""
         return name in self.options and not self.options[name].negated
 
     def off(self, name: str) -> bool:
-        """Whether an option is given in its `no-` form."""
+        """Tell whether an option is given in its `no-` form."""
         return name in self.options and self.options[name].negated
 
     def value(self, name: str) -> str | None:
-        """The value given for an option, where it is known."""
+        """Return the value given for an option, where it is known."""
         return self.options[name].value if name in self.options else None
 
     def number(self, name: str) -> float | None:
-        """The value as a number; `64k` and `1M` are read as vLLM reads them."""
-        text = (self.value(name) or "").strip()
-        if match := re.fullmatch(r"(\d+(?:\.\d+)?)([kKmMgG]?)", text):
-            scale = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "K": 2**10, "M": 2**20, "G": 2**30}[
-                match[2]
-            ]
-            return float(match[1]) * scale
-        return float(text) if re.fullmatch(r"\d*\.\d+", text) else None
+        """Return the value of an option as the number that vLLM reads: `64k` is 64,000. None where
+        the option is not given, or its value is no number (FLAG105 says so).
+        """
+        text = self.value(name)
+        kind = self.options[name].option.type if name in self.options else ""  # type: ignore[union-attr]
+        if text is None or kind not in NUMBERS:
+            return None
+        try:
+            number = converted(text, kind)
+        except ValueError:
+            return None
+        if isinstance(number, float) and not math.isfinite(number):
+            return None
+        return float(max(-_LARGEST, min(number, _LARGEST)))
 
     def json(self, name: str) -> dict[str, Any] | None:
-        """A JSON option with its dotted keys merged in; None where it is not given, or is no
+        """Return a JSON option with its dotted keys merged in; None where it is not given, or is no
         object.
         """
         result: dict[str, Any] | None = None
@@ -149,15 +132,15 @@ class Case:
         """The speculative config, the short options included; None where there is none, or it
         cannot be read.
         """
-        found = self.json("speculative-config")
+        config = self.json("speculative-config")
         for name, key in (
             ("spec-method", "method"),
             ("spec-model", "model"),
             ("spec-tokens", "num_speculative_tokens"),
         ):
             if (text := self.value(name)) is not None:
-                found = {**(found or {}), key: int(text) if text.isdigit() else text}
-        return found
+                config = {**(config or {}), key: int(text) if text.isdigit() else text}
+        return config
 
     @property
     def method(self) -> str:
@@ -176,7 +159,7 @@ class Case:
         return self.method == "mtp" or self.method.endswith("_mtp")
 
     def shown(self, name: str) -> str:
-        """An option as it stood; its bare name where it was not given."""
+        """Return an option as it stood; its bare name where it was not given."""
         return self.options[name].shown if name in self.options else f"--{name}"
 
     # ---- the model
@@ -220,7 +203,7 @@ class Case:
 
     @property
     def producer(self) -> str | None:
-        """Whose checkpoint format it is, where the recipe says, or the publisher's custom is known."""
+        """The tool whose checkpoint format it is, as the recipe or the publisher's name says."""
         if self.recipe:
             return self.recipe.model.quantization.producer
         if re.search(r"(^|[ /])nvidia/\S*-(nvfp4|fp4|fp8)", self.known_names):
@@ -294,8 +277,8 @@ class Case:
         )
 
     def holds(self, distribution: str) -> bool | None:
-        """Whether the image holds a Python distribution: what is known of it, else what its vLLM
-        requires; None where nothing says.
+        """Tell whether the image holds a Python distribution: what is known of it, else what its
+        vLLM requires; None where nothing says.
 
         The official images install vLLM's own requirements and little else.
         """
@@ -306,14 +289,16 @@ class Case:
         return True if distribution in self.release.requires else None
 
     def fraction_gib(self) -> float | None:
-        """Memory that the given fraction asks for (GiB), of the 121.6 GiB that a Spark shows."""
+        """Return memory that the given fraction asks for (GiB), of the 121.6 GiB that a Spark
+        shows.
+        """
         fraction = self.number("gpu-memory-utilization")
         return None if fraction is None else fraction * TOTAL_GIB
 
     # ---- repairs
 
     def drop(self, given: Given) -> tuple[Edit, ...]:
-        """Takes an option with its values out of the text, and the blanks or the continued line
+        """Take an option with its values out of the text, and the blanks or the continued line
         before it.
         """
         first, last = given.words[0], given.words[-1]
@@ -326,7 +311,7 @@ class Case:
         return match.start() if match else start
 
     def rename(self, given: Given, name: str) -> tuple[Edit, ...]:
-        """Gives an option another name, its value as it is."""
+        """Give an option another name, its value as it is."""
         word = given.word
         if word.start < 0:
             return ()
@@ -334,12 +319,12 @@ class Case:
         return (Edit(word.start, word.start + length, f"--{name}"),)
 
     def append(self, text: str) -> tuple[Edit, ...]:
-        """Puts words at the end of the line."""
+        """Put words at the end of the line."""
         words = [word for word in self.line.serve or [] if word.end >= 0]
         return (Edit(words[-1].end, words[-1].end, f" {text}"),) if words else ()
 
     def env_named(self, *patterns: str) -> Iterator[tuple[str, str | None]]:
-        """Variables whose name matches one of the patterns."""
+        """Return variables whose name matches one of the patterns."""
         for name, value in self.line.env.items():
             if any(re.fullmatch(pattern, name) for pattern in patterns):
                 yield name, value

@@ -5,6 +5,7 @@ mechanical repairs.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from sparkbook.findings import Finding
@@ -59,11 +60,10 @@ class LintRule(Rule):
             if assumed:
                 note = f" (judged as vLLM {case.version}: {assumed})."
                 confidence = "medium" if finding.confidence == "high" else finding.confidence
-                finding = finding.model_copy(
-                    update={
-                        "message": finding.message.removesuffix(".") + note,
-                        "confidence": confidence,
-                    }
+                finding = replace(
+                    finding,
+                    message=finding.message.removesuffix(".") + note,
+                    confidence=confidence,
                 )
             yield finding, hit.edits
 

@@ -6,7 +6,7 @@ or that all is well.
 'port-in-use'
 """
 
-from sparkbook.logs.diagnose import Diagnosis, Doctor, diagnose
+from sparkbook.logs.doctor import Diagnosis, Doctor, diagnose
 from sparkbook.logs.facts import Facts, parse_facts
 from sparkbook.logs.follow import Follower
 from sparkbook.logs.reader import Event, Reader, events

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from sparkbook.host.memory import VLLM_DEFAULT_UTILIZATION
+from sparkbook.host.meminfo import VLLM_DEFAULT_UTILIZATION
 from sparkbook.logs.facts import Facts
 from sparkbook.logs.reader import Event
 from sparkbook.logs.signatures import Signature

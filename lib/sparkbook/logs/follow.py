@@ -4,7 +4,7 @@ of the deadline.
 
 from __future__ import annotations
 
-from sparkbook.logs.diagnose import Diagnosis, Doctor
+from sparkbook.logs.doctor import Diagnosis, Doctor
 from sparkbook.logs.facts import Facts
 from sparkbook.logs.signatures import signatures
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from sparkbook.findings import Findings
-from sparkbook.logs.diagnose import diagnose
+from sparkbook.logs.doctor import diagnose
 from sparkbook.rules import fenced
 
 

@@ -10,11 +10,15 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 from prometheus_client.metrics_core import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
 from sparkbook.errors import SparkbookError
+
+MINUTE = Path(__file__).parent / "recorded" / "minute.json"
+"""A minute of an engine's `/metrics`, recorded by `tools/record_minute.py`."""
 
 
 @dataclass(frozen=True)

@@ -14,15 +14,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from sparkbook.plan.host import CoTenant, Host, together
-    from sparkbook.plan.memory import Calibration, Plan, Setup, plan
+    from sparkbook.plan.memory import Calibration, MemoryPlan, plan
+    from sparkbook.plan.setup import CoTenant, Host, Setup, together
 
-__all__ = ["Calibration", "CoTenant", "Host", "Plan", "Setup", "of", "plan", "together"]
+__all__ = ["Calibration", "CoTenant", "Host", "MemoryPlan", "Setup", "of", "plan", "together"]
 
 
 def of(
     source: str, host: Host | None = None, calibration: Calibration | None = None, **override: Any
-) -> Plan:
+) -> MemoryPlan:
     """The plan for what a user names: a recipe's id, a file, or a launch line.
 
     Args:
@@ -40,9 +40,9 @@ def of(
 
 
 def __getattr__(name: str) -> Any:
-    """Loads the arithmetic of memory when it is first asked for."""
+    """Load the arithmetic of memory when it is first asked for."""
     if name in __all__:
-        from sparkbook.plan import host, memory
+        from sparkbook.plan import memory, setup
 
-        return getattr(host if name in ("CoTenant", "Host", "together") else memory, name)
+        return getattr(setup if hasattr(setup, name) else memory, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Literal
 from pydantic import Field
 
 from sparkbook.checkpoint.bandwidth import BITS_PER_WEIGHT
+from sparkbook.checkpoint.values import ZERO
 from sparkbook.plan.decode import (
     SPARK,
     Drafting,
@@ -30,14 +31,13 @@ from sparkbook.plan.decode import (
     speeds,
 )
 from sparkbook.plan.prefill import flops
-from sparkbook.recipes import Recipe
 from sparkbook.recipes.launch import Strict
 from sparkbook.recipes.schema import Source
 from sparkbook.units import GB
 from sparkbook.util import own_yaml
 
 if TYPE_CHECKING:
-    from sparkbook.plan.memory import Setup
+    from sparkbook.plan.setup import Setup
 
 Group = Literal["calibration", "held out", "further"]
 Heads = tuple[int, int]
@@ -343,15 +343,6 @@ class Served:
         return speeds(self.reads, context, self.draft)
 
 
-def served(recipe: Recipe) -> Served | None:
-    """What is known of a recipe's model; None where its bytes, or those of its draft, are not, or
-    where it is made for no Spark.
-    """
-    from sparkbook.plan import request
-
-    return of_setup(request.read(recipe.id))
-
-
 def of_setup(setup: Setup) -> Served | None:
     """What is known of the model of a launch line; None where its bytes, or those of its draft, are
     not.
@@ -364,18 +355,17 @@ def of_setup(setup: Setup) -> Served | None:
     data, checkpoint = measured(), setup.checkpoint
     if "diffusion" in f"{checkpoint.architecture} {checkpoint.name}".lower():
         return None
-    kv_width = 1.0 if setup.kv_dtype.startswith("fp8") else 2.0
     shape: Shape | None = None
     reads: tuple[Reads, Reads, Reads] | None
     if checkpoint.name in data.serves:
         name, weights = data.serves[checkpoint.name]
         shape = data.models[name]
         reads = shape.reads(
-            setup.load_format if setup.load_format in shape.weights else weights, 2 / kv_width
+            setup.load_format if setup.load_format in shape.weights else weights, 2 / setup.kv_width
         )
     else:
         reads = (
-            of_checkpoint(checkpoint, kv_width)
+            of_checkpoint(checkpoint, setup.kv_width)
             if checkpoint.bytes.known and checkpoint.bytes.high > GB
             else None
         )
@@ -393,6 +383,14 @@ def of_setup(setup: Setup) -> Served | None:
             setup.drafted, passes, own.weights_gb * GB, own.layers, expected_length(setup.drafted)
         ),
     )
+
+
+def with_mtp(setup: Setup, tokens: int) -> Served | None:
+    """Return what is known of a model that drafts so many tokens with its own prediction head.
+
+    None if it has no such head, or its bytes are not known.
+    """
+    return of_setup(replace(setup, method="mtp", drafted=tokens, draft_bytes=ZERO))
 
 
 def _own_draft(setup: Setup, shape: Shape | None) -> Draft | None:

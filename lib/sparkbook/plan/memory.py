@@ -16,10 +16,12 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from sparkbook.checkpoint.values import ZERO, Cache, Checkpoint, Range
+from sparkbook.checkpoint.values import ZERO, Range
 from sparkbook.errors import SparkbookError
 from sparkbook.findings import Findings
-from sparkbook.plan.host import (
+from sparkbook.plan.kv import KV_WIDTH, Pages
+from sparkbook.plan.rules import PLAN, Verdict, of_plan
+from sparkbook.plan.setup import (
     ACTIVATION_PER_1K,
     CUDA_CONTEXT,
     GRAPHS,
@@ -27,9 +29,8 @@ from sparkbook.plan.host import (
     RESERVE,
     SYSTEM,
     Host,
+    Setup,
 )
-from sparkbook.plan.kv import KV_WIDTH, Pages, Paging, cut
-from sparkbook.plan.rules import PLAN, Verdict, of_plan
 from sparkbook.releases import at_least
 from sparkbook.units import GIB
 
@@ -39,132 +40,6 @@ if TYPE_CHECKING:
 
 COUNTS = (1, 2, 4, 8, 16)
 """Numbers of sequences for which the longest context is worked out."""
-
-
-@dataclass(frozen=True)
-class Setup:
-    """What is to be started.
-
-    Attributes:
-        checkpoint: the model.
-        context: `--max-model-len`.
-        sequences: `--max-num-seqs`.
-        fraction: `--gpu-memory-utilization`.
-        kv_bytes: `--kv-cache-memory-bytes`; the fraction then plays no part.
-        kv_dtype: `--kv-cache-dtype`.
-        release: vLLM release.
-        batched: `--max-num-batched-tokens`.
-        method, drafted: of speculative decoding; 0 tokens: none.
-        draft_bytes: weights of a separate draft.
-        draft_caches: what the draft's layers keep, in each way that is possible; one where it is
-            known.
-        eager: `--enforce-eager`: no CUDA graphs.
-        prefix_caching: whether states are kept for it.
-        load_format: `fp8` where the weights are quantized while loading.
-        shards: machines that the weights are spread over by tensor parallelism.
-        block: tokens of a block to begin with; None: 16, as on CUDA.
-        assumed: what the line does not say, in words.
-        most: context beyond which vLLM refuses to start; None where that is not known, or the line
-            lifts it.
-    """
-
-    checkpoint: Checkpoint
-    context: int
-    sequences: int = 4
-    fraction: float = 0.92
-    kv_bytes: int | None = None
-    kv_dtype: str = "auto"
-    release: str = "0.32.0"
-    batched: int = 8192
-    method: str | None = None
-    drafted: int = 0
-    draft_bytes: Range = ZERO
-    draft_caches: tuple[tuple[Cache, ...], ...] = ((),)
-    eager: bool = False
-    prefix_caching: bool = True
-    load_format: str | None = None
-    shards: int = 1
-    block: int | None = None
-    assumed: tuple[str, ...] = ()
-    most: int | None = None
-
-    @property
-    def own_head(self) -> bool:
-        """Whether the checkpoint's own prediction layers draft."""
-        return bool(self.drafted) and self.method == "mtp" and self.draft_bytes == ZERO
-
-    @property
-    def weights(self) -> Range:
-        """Bytes of the target's weights as loaded: without prediction layers that are not used,
-        quantized if that happens while loading.
-        """
-        c = self.checkpoint
-        size = c.bytes
-        if not self.own_head and c.weights:
-            spare = c.of("draft")
-            size = Range(max(size.low - spare.high, 0), size.high - spare.low)
-        if self.load_format == "fp8" and c.weights:
-            kept = [w for w in c.weights if w.kind != "draft" or self.own_head]
-            size = sum(
-                (
-                    w.bytes * (0.5 if w.format == "bf16" and w.kind in _QUANTIZED else 1)
-                    for w in kept
-                ),
-                ZERO,
-            )
-        return size * (1 / self.shards)
-
-    @property
-    def pages(self) -> tuple[Pages, ...]:
-        """The KV cache cut into pages, in each way that is possible; empty where the model's shape
-        is not known.
-        """
-        geometry = self.checkpoint.geometry
-        if geometry is None:
-            return ()
-        mamba_all = any(c.kind == "mamba2" for c in geometry.caches) and not at_least(
-            self.release, "0.20.0"
-        )
-        paging = Paging(
-            context=self.context,
-            width=(
-                KV_WIDTH.get(self.kv_dtype, 2)
-                if self.kv_dtype != "auto"
-                else self.checkpoint.dtype_bytes
-            ),
-            dtype_bytes=self.checkpoint.dtype_bytes,
-            release=self.release,
-            batched=self.batched,
-            batches=(
-                2 if at_least(self.release, "0.25.0") else 1
-            ),  # 0.32 reserves for two; when that came is not known
-            block=self.block or 16,
-            drafted=self.drafted,
-            states="none" if not self.prefix_caching else "all" if mamba_all else "align",
-        )
-        caches = [c for c in geometry.caches if not c.draft or self.own_head]
-        caches = [_shard(c, self.shards) for c in caches]
-        return tuple(cut([*caches, *draft], paging) for draft in self.draft_caches)
-
-
-_QUANTIZED = ("attention", "linear", "mlp", "experts", "shared expert")
-"""Classes that `--quantization fp8` quantizes while loading: linear layers and experts, not
-embedding, head, router and norms.
-"""
-
-
-def _shard(cache: Cache, shards: int) -> Cache:
-    """What one of so many machines keeps."""
-    if shards == 1 or cache.kind == "mla":
-        return cache
-    from dataclasses import replace
-
-    return replace(
-        cache,
-        heads=max(-(-cache.heads // shards), 1 if cache.heads else 0),
-        conv=(cache.conv[0] // shards, cache.conv[1]),
-        state=cache.state // shards,
-    )
 
 
 @dataclass(frozen=True)
@@ -185,7 +60,7 @@ class Calibration:
 
 
 @dataclass(frozen=True)
-class Plan:
+class MemoryPlan:
     """Whether it fits, with the working. Sizes are bytes; None is unknown."""
 
     setup: Setup
@@ -556,7 +431,9 @@ def _rounded(*values: float) -> list[float]:
     return [round(value, 2) for value in values]
 
 
-def plan(setup: Setup, host: Host | None = None, calibration: Calibration | None = None) -> Plan:
+def plan(
+    setup: Setup, host: Host | None = None, calibration: Calibration | None = None
+) -> MemoryPlan:
     """Works out whether it fits.
 
     Raises:
@@ -580,4 +457,4 @@ def plan(setup: Setup, host: Host | None = None, calibration: Calibration | None
             f"'{setup.kv_dtype}' is no type of KV cache that is known; known are"
             f" {', '.join(sorted(KV_WIDTH))}"
         )
-    return Plan(setup, host or Host(), calibration or Calibration())
+    return MemoryPlan(setup, host or Host(), calibration or Calibration())

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from sparkbook.checkpoint.values import Range
 from sparkbook.errors import SparkbookError
 from sparkbook.findings import Findings
-from sparkbook.plan.memory import Calibration, Plan
+from sparkbook.plan.memory import Calibration, MemoryPlan
 from sparkbook.plan.rules import of_log
 from sparkbook.units import GIB
 
@@ -68,7 +68,7 @@ class Logged(NamedTuple):
         graphs: the engine's estimate of CUDA graphs in GiB.
     """
 
-    plan: Plan
+    plan: MemoryPlan
     story: Story
     rows: tuple[Row, ...]
     tokens_for_memory: Range | None
@@ -115,7 +115,7 @@ class Reconciliation:
         )
 
 
-def reconcile(plan: Plan, story: Story) -> Reconciliation:
+def reconcile(plan: MemoryPlan, story: Story) -> Reconciliation:
     """Compares a plan with what a log told.
 
     Raises:
@@ -172,15 +172,39 @@ def _mean(old: Any, samples: int, new: float | None) -> Any:
     return new if old is None or samples == 0 else (old * samples + new) / (samples + 1)
 
 
-def load_calibration(path: Path) -> Calibration:
-    """The calibration in a file; the general figures where there is no file.
+def with_log(plan: MemoryPlan, log: Path, calibration: Path | None = None) -> Reconciliation:
+    """Compare a plan with an engine's log file, and keep what this machine showed.
+
+    Args:
+        calibration: the file to update; None keeps nothing.
 
     Raises:
-        SparkbookError: the file is no calibration.
+        SparkbookError: a file can't be used, or the log holds none of the figures.
+    """
+    from sparkbook import logs
+
+    try:
+        compared = reconcile(plan, logs.diagnose(log).story)
+        if calibration:
+            save_calibration(calibration, compared.calibration)
+    except OSError as error:
+        raise SparkbookError(f"{error.filename} can't be used: {error.strerror}") from None
+    return compared
+
+
+def load_calibration(path: Path, *, must_exist: bool = False) -> Calibration:
+    """Return the calibration in a file; the general figures if there is no file.
+
+    Raises:
+        SparkbookError: the file is no calibration, or must exist and does not.
     """
     try:
         data = json.loads(path.read_text("utf-8"))
     except FileNotFoundError:
+        if must_exist:
+            raise SparkbookError(
+                f"No calibration file {path}. To make one, give --log as well"
+            ) from None
         return Calibration()
     except (OSError, ValueError) as error:
         raise SparkbookError(

@@ -13,12 +13,14 @@ from typing import TYPE_CHECKING, Any
 from sparkbook import checkpoint as checkpoints
 from sparkbook.checkpoint.values import ZERO, Cache, Checkpoint, Range
 from sparkbook.errors import SparkbookError
-from sparkbook.plan.host import CoTenant, Host
-from sparkbook.plan.memory import Setup
+from sparkbook.launch.arguments import NUMBERS, converted, problem, refused
+from sparkbook.plan.evidence import Served, of_setup
+from sparkbook.plan.setup import CoTenant, Host, Setup
 from sparkbook.units import GIB, parse_size
 
 if TYPE_CHECKING:
     from sparkbook.lint.case import Case
+    from sparkbook.recipes.schema import Recipe
 
 BATCHED = 2048
 """Default of `--max-num-batched-tokens` of a server on a Spark (vLLM 0.32.0, `get_batch_defaults`).
@@ -44,6 +46,15 @@ _VARIABLES = {
 }
 """Variables by which the catalogue's wrapper images take vLLM's options."""
 
+_PLANNED = (
+    "max-model-len",
+    "max-num-seqs",
+    "max-num-batched-tokens",
+    "gpu-memory-utilization",
+    "kv-cache-memory-bytes",
+)
+"""Options whose numbers a plan rests on."""
+
 _DRAFT_GUESS = (Cache("full", 5, 8, 128, 128), Cache("full", 8, 8, 128, 128))
 """What a draft of unknown shape may keep: nothing beside what is known, or up to eight layers of 8
 KV heads.
@@ -63,7 +74,7 @@ class Override:
 
 
 def tenant(text: str) -> CoTenant:
-    """A co-tenant as it is written on the command line: `0.42`, `engine=0.42`, `32GiB`,
+    """Return a co-tenant as it is written on the command line: `0.42`, `engine=0.42`, `32GiB`,
     `embedder=32GiB`.
 
     Raises:
@@ -87,7 +98,7 @@ def host(
     cotenants: tuple[str, ...] = (),
     meminfo: str | None = None,
 ) -> Host:
-    """The machine as the command line describes it; a Spark where it says nothing.
+    """Return the machine as the command line describes it; a Spark where it says nothing.
 
     Args:
         memory_gib: total, GiB.
@@ -140,7 +151,7 @@ def host(
 
 
 def read(source: str, override: Override | None = None) -> Setup:
-    """What is to be planned.
+    """Return what is to be planned.
 
     Args:
         source: a recipe's id, a recipe, compose or text file, `-`, or a launch line.
@@ -149,85 +160,151 @@ def read(source: str, override: Override | None = None) -> Setup:
     Raises:
         SparkbookError: the input cannot be used, or names a checkpoint of which nothing is known.
     """
+    from sparkbook.formats.lines import given  # in the browser a plan is one of many imports
     from sparkbook.lint.case import Case
-    from sparkbook.lint.reading import given
 
     line, _ = given(source)
     return of_case(Case(line, override.release if override else None), override or Override())
 
 
+def served(recipe: Recipe) -> Served | None:
+    """Return what is known of a recipe's model; None where its bytes, or those of its draft, are
+    not, or the recipe is not for a Spark.
+    """
+    return of_setup(read(recipe.id))
+
+
 def of_case(case: Case, override: Override) -> Setup:
-    """What is to be planned, from a launch line that has been read against its release."""
-    said, assumed = _options(case), list[str]()
+    """Return what is to be planned, from a launch line that has been read against its release.
+
+    Raises:
+        SparkbookError: the line is broken, holds a word where a number belongs, or names a
+            checkpoint of which nothing is known.
+    """
+    _check(case, override)
+    stated = _options(case)
     checkpoint = _checkpoint(case, override.hub)
-    geometry = checkpoint.geometry
-    native = geometry.context if geometry else None
-    recipe_native = case.recipe.model.context.native if case.recipe else None
-    asked = override.context or said.get("max-model-len")
-    context = asked or recipe_native or native
-    if context is None:
-        raise SparkbookError(
-            "neither the line nor what is known of the model says how long a context may be: give"
-            " --context"
-        )
-    if not asked:
-        assumed.append(
-            f"no --max-model-len on the line: the model's own {int(context):,} tokens count"
-        )
-    sequences = override.sequences or said.get("max-num-seqs") or SEQUENCES
-    batched = said.get("max-num-batched-tokens")
+    context, most, assumed = _context(case, override, checkpoint, stated)
     fraction = (
-        said.get("gpu-memory-utilization") if override.fraction is None else override.fraction
+        stated.get("gpu-memory-utilization") if override.fraction is None else override.fraction
     )
     if fraction is None:
         default = case.release.option("gpu-memory-utilization").default
         fraction = float(default) if isinstance(default, int | float) else 0.9
-    kv_bytes = said.get("kv-cache-memory-bytes") if override.fraction is None else None
+    kv_bytes = stated.get("kv-cache-memory-bytes") if override.fraction is None else None
     method, drafted, draft_bytes, caches, missing = _draft(case)
-    assumed += missing
     embedded = bool(case.recipe and case.recipe.family == "embedded")
     return Setup(
         checkpoint=checkpoint,
-        context=_count("the context (--context, --max-model-len)", context),
-        sequences=_count("the number of sequences (--seqs, --max-num-seqs)", sequences),
+        context=context,
+        sequences=_count(
+            "the number of sequences (--seqs, --max-num-seqs)",
+            override.sequences or stated.get("max-num-seqs") or SEQUENCES,
+        ),
         fraction=float(fraction),
         kv_bytes=int(kv_bytes) if kv_bytes else None,
         kv_dtype=override.kv_dtype
         or case.value("kv-cache-dtype")
-        or said.get("kv-cache-dtype")
+        or stated.get("kv-cache-dtype")
         or "auto",
         release=case.version,
-        batched=_count("--max-num-batched-tokens", batched or (4096 if embedded else BATCHED)),
+        batched=_count(
+            "--max-num-batched-tokens",
+            stated.get("max-num-batched-tokens") or (4096 if embedded else BATCHED),
+        ),
         method=method,
         drafted=drafted,
         draft_bytes=draft_bytes,
         draft_caches=caches,
         eager=case.on("enforce-eager"),
         prefix_caching=not case.off("enable-prefix-caching"),
-        load_format=(
-            "fp8"
-            if case.value("quantization") == "fp8" and checkpoint.quantization.format == "none"
-            else None
-        ),
-        shards=_count(
-            "--tensor-parallel-size",
-            case.number("tensor-parallel-size")
-            or (case.recipe.topology.tensor_parallel if case.recipe else 1),
-        ),
-        block=(
-            128
-            if embedded
-            else _count("--block-size", block)
-            if (block := case.number("block-size"))
-            else None
-        ),
-        assumed=tuple(assumed),
-        most=(native or recipe_native) if asked and not case.context_lifted else None,
+        load_format=_load_format(case, checkpoint),
+        shards=_shards(case),
+        block=_block(case, embedded),
+        assumed=(*assumed, *missing),
+        most=most,
     )
 
 
+def _check(case: Case, override: Override) -> None:
+    """Refuse a line that does not start what it describes, or whose numbers are none.
+
+    Raises:
+        SparkbookError: the line is broken, or a number in it is none or only a shell knows it.
+    """
+    if broken := case.line.broken:
+        raise broken.error()
+    replaced = {
+        "max-model-len": override.context,
+        "max-num-seqs": override.sequences,
+        "gpu-memory-utilization": override.fraction,
+    }
+    for given in case.options.values():
+        option = given.option
+        if option is None or option.type not in NUMBERS or replaced.get(option.name) is not None:
+            continue
+        if wrong := problem(given, option):
+            raise SparkbookError(f"{wrong[1]}. Correct the line: vLLM refuses this value")
+        if option.name in _PLANNED and any(not word.known for word in given.values):
+            raise SparkbookError(
+                f"{given.shown}: only your shell can fill this in: write the number"
+            )
+
+
+def _context(
+    case: Case, override: Override, checkpoint: Checkpoint, stated: dict[str, Any]
+) -> tuple[int, int | None, list[str]]:
+    """Return the context in tokens, the most that vLLM allows where the line asks for one, and what
+    was assumed.
+
+    Raises:
+        SparkbookError: nothing says how long a context may be.
+    """
+    geometry = checkpoint.geometry
+    native = geometry.context if geometry else None
+    recipe_native = case.recipe.model.context.native if case.recipe else None
+    stated_context = override.context or stated.get("max-model-len")
+    context = stated_context or recipe_native or native
+    if context is None:
+        raise SparkbookError(
+            "neither the line nor what is known of the model says how long a context may be: give"
+            " --context"
+        )
+    assumed = [mistake.message for mistake in case.line.mistakes]
+    if not stated_context and "max-model-len" in case.options:
+        assumed.append(
+            "--max-model-len auto: vLLM takes the longest context that fits; the model's own"
+            f" {int(context):,} tokens are planned"
+        )
+    elif not stated_context:
+        assumed.append(
+            f"no --max-model-len on the line: the model's own {int(context):,} tokens count"
+        )
+    most = (native or recipe_native) if stated_context and not case.context_lifted else None
+    return _count("the context (--context, --max-model-len)", context), most, assumed
+
+
+def _load_format(case: Case, checkpoint: Checkpoint) -> str | None:
+    """Return the format that vLLM brings the weights into while it loads them."""
+    quantized = case.value("quantization") == "fp8" and checkpoint.quantization.format == "none"
+    return "fp8" if quantized else None
+
+
+def _shards(case: Case) -> int:
+    parallel = case.recipe.topology.tensor_parallel if case.recipe else 1
+    return _count("--tensor-parallel-size", case.number("tensor-parallel-size") or parallel)
+
+
+def _block(case: Case, embedded: bool) -> int | None:
+    """Return the tokens of a KV cache block; None for the release's default."""
+    if embedded:
+        return 128
+    block = case.number("block-size")
+    return _count("--block-size", block) if block else None
+
+
 def _count(what: str, value: float) -> int:
-    """The number whole, where it can be one of tokens, sequences or machines."""
+    """Return the number whole, where it can be one of tokens, sequences or machines."""
     if not 1 <= value <= _MOST:
         raise SparkbookError(
             f"{what} is {'below 1' if value < 1 else 'too large'}: give a number from 1 to"
@@ -237,26 +314,31 @@ def _count(what: str, value: float) -> int:
 
 
 def _options(case: Case) -> dict[str, Any]:
-    """The options that matter, from the line and from the variables that wrapper images read."""
-    found: dict[str, Any] = {}
-    for name in (
-        "max-model-len",
-        "max-num-seqs",
-        "max-num-batched-tokens",
-        "gpu-memory-utilization",
-    ):
+    """Return the options that matter, from the line and from the variables that wrapper images
+    read.
+
+    Raises:
+        SparkbookError: a variable that such an image reads holds no number.
+    """
+    values: dict[str, Any] = {}
+    for name in _PLANNED:
+        # -1 and auto leave the number to vLLM.
         if (value := case.number(name)) is not None and value > 0:
-            found[name] = value
-    if (text := case.value("kv-cache-memory-bytes")) is not None:
-        found["kv-cache-memory-bytes"] = parse_size(text)
+            values[name] = value
     for variable, name in _VARIABLES.items():
-        value = case.line.env.get(variable)
-        if name not in found and value and re.fullmatch(r"\d*\.?\d+", value):
-            found[name] = float(value)
+        text, option = case.line.env.get(variable), case.release.options.get(name)
+        if name in values or not text or option is None:
+            continue
+        wrong = refused(text, option, variable)
+        if wrong is None:
+            number = converted(text, option.type)
+            values |= {name: number} if number > 0 else {}
+        elif case.line.runs == "wrapper":
+            raise SparkbookError(f"{wrong[1]}. Correct the variable: vLLM refuses this value")
     extra = case.line.env.get("VLLM_EXTRA_ARGS") or ""
     if match := re.search(r"--kv-cache-dtype[ =](\S+)", extra):
-        found["kv-cache-dtype"] = match[1]
-    return found
+        values["kv-cache-dtype"] = match[1]
+    return values
 
 
 def _checkpoint(case: Case, hub: bool) -> Checkpoint:
@@ -278,15 +360,15 @@ def _checkpoint(case: Case, hub: bool) -> Checkpoint:
     for recipe in recipes.all():
         if recipe.model.repo == name:
             return checkpoints.of_recipe(recipe)
-    told = f"nothing is written down of the checkpoint '{name}'"
     raise SparkbookError(
-        f"{told}: in a shell, add --hub to read its headers, or give a local folder"
+        f"the checkpoint '{name}' is unknown: in a shell, add --hub to read its headers, or give a"
+        " local folder"
     )
 
 
 def _draft(case: Case) -> tuple[str | None, int, Range, tuple[tuple[Cache, ...], ...], list[str]]:
-    """Method, drafted tokens, bytes of a draft of its own, what its layers may keep, and what is
-    not known of it.
+    """Return method, drafted tokens, bytes of a draft of its own, what its layers may keep, and
+    what is not known of it.
     """
     recipe, spec = case.recipe, case.spec
     draft = recipe.draft if recipe else None
@@ -299,11 +381,8 @@ def _draft(case: Case) -> tuple[str | None, int, Range, tuple[tuple[Cache, ...],
     model = str((spec or {}).get("model") or (draft.model if draft else None) or "")
     if (method == "mtp" or method.endswith("_mtp")) and not model:
         return "mtp", tokens, ZERO, ((),), []
-    shipped = (
-        Path(checkpoints.__file__).parent.parent / "serve" / "models" / model if model else None
-    )
-    if shipped is not None and shipped.is_dir():
-        own = checkpoints.load(str(shipped))
+    if (folder := checkpoints.shipped(model)) is not None:
+        own = checkpoints.load(str(folder))
         return method, tokens, own.bytes, (own.geometry.caches if own.geometry else (),), []
     from sparkbook.checkpoint.known import facts
 

@@ -1,4 +1,4 @@
-"""What a plan can find. The rules judge a `Plan`; the last two compare one with an engine's log."""
+"""What a plan can find. The rules judge a `MemoryPlan`; the last two compare one with an engine's log."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from sparkbook.checkpoint.values import Range
 from sparkbook.findings import Findings
-from sparkbook.plan.host import RESERVE, SYSTEM
+from sparkbook.plan.setup import RESERVE, SYSTEM
 from sparkbook.releases import at_least
 from sparkbook.rules import Family, Hit, Rule
 from sparkbook.units import GIB
 
 if TYPE_CHECKING:
-    from sparkbook.plan.memory import Plan
+    from sparkbook.plan.memory import MemoryPlan
     from sparkbook.plan.reconcile import Logged
 
 Verdict = Literal["fits", "may fit", "fits with less context", "does not fit", "not known"]
@@ -62,7 +62,7 @@ def _gib(size: float | Range) -> Any:
     fails=f"{_GEMMA} 0.4",
     passes=_FITS,
 )
-def weights_too_large(plan: Plan) -> Iterator[Hit]:
+def weights_too_large(plan: MemoryPlan) -> Iterator[Hit]:
     """Weights and working memory alone are more than the engine may take, so nothing is left for a
     KV cache. The model needs a smaller format, or more machines.
     """
@@ -90,7 +90,7 @@ def weights_too_large(plan: Plan) -> Iterator[Hit]:
     fails=f"{_GPT} 0.5 --cotenant other=0.6",
     passes=f"{_GPT} 0.4 --cotenant other=0.3",
 )
-def co_tenants_too_large(plan: Plan) -> Iterator[Hit]:
+def co_tenants_too_large(plan: MemoryPlan) -> Iterator[Hit]:
     """The engines on this machine hold more than it has. An engine with a fraction of 0.42 holds
     0.42 of all memory, whether it is busy or idle.
     """
@@ -107,11 +107,11 @@ def co_tenants_too_large(plan: Plan) -> Iterator[Hit]:
         )
 
 
-def _asked(plan: Plan) -> float:
+def _asked(plan: MemoryPlan) -> float:
     return plan.engine.low if plan.requested is None else plan.requested
 
 
-def _who(plan: Plan) -> str:
+def _who(plan: MemoryPlan) -> str:
     if plan.requested is None:
         return "The engine"
     return f"--gpu-memory-utilization {plan.setup.fraction:g}"
@@ -127,7 +127,7 @@ def _who(plan: Plan) -> str:
     fails=f"{_GPT} 0.97",
     passes=f"{_GPT} 0.5",
 )
-def start_check_fails(plan: Plan) -> Iterator[Hit]:
+def start_check_fails(plan: MemoryPlan) -> Iterator[Hit]:
     """The fraction is one of all memory, and vLLM refuses to start if less than that is available.
     The host and everything else that runs on a Spark takes from the same pool.
     """
@@ -153,7 +153,7 @@ def start_check_fails(plan: Plan) -> Iterator[Hit]:
     fails=f"{_GPT} 0.88",
     passes=f"{_GPT} 0.5",
 )
-def start_check_unsure(plan: Plan) -> Iterator[Hit]:
+def start_check_unsure(plan: MemoryPlan) -> Iterator[Hit]:
     """The fraction asks for more than some idle Sparks have available, and less than others have.
     Measure MemAvailable, or ask for less.
     """
@@ -177,7 +177,7 @@ def start_check_unsure(plan: Plan) -> Iterator[Hit]:
     fails=f"{_GPT} 0.8 --release 0.24.0{_MEMINFO}",
     passes=f"{_GPT} 0.8 --release 0.28.0{_MEMINFO}",
 )
-def page_cache_in_the_way(plan: Plan) -> Iterator[Hit]:
+def page_cache_in_the_way(plan: MemoryPlan) -> Iterator[Hit]:
     """Enough memory is available, but it is not free: the rest is page cache. vLLM compares with
     MemAvailable on integrated GPUs since its pull request 35356, and one report still saw MemFree
     on 0.24.0 (https://github.com/vllm-project/vllm/issues/48140).
@@ -204,7 +204,7 @@ def page_cache_in_the_way(plan: Plan) -> Iterator[Hit]:
     fails=f"{_GPT} 0.5 --max-model-len 300000",
     passes=f"{_GPT} 0.5 --max-model-len 131072",
 )
-def context_beyond_the_model(plan: Plan) -> Iterator[Hit]:
+def context_beyond_the_model(plan: MemoryPlan) -> Iterator[Hit]:
     """The context is longer than the checkpoint's config allows (`max_position_embeddings`), and
     vLLM refuses to start, however much memory there is. `--hf-overrides` stretches the rope;
     VLLM_ALLOW_LONG_MAX_MODEL_LEN=1 only accepts the risk of garbled text.
@@ -220,7 +220,7 @@ def context_beyond_the_model(plan: Plan) -> Iterator[Hit]:
         )
 
 
-def _compare(plan: Plan) -> Literal["not one", "perhaps one", "surely one"] | None:
+def _compare(plan: MemoryPlan) -> Literal["not one", "perhaps one", "surely one"] | None:
     """How many sequences of the whole context the KV cache holds; None where that is not known, or
     nothing is left for a cache.
     """
@@ -231,7 +231,7 @@ def _compare(plan: Plan) -> Literal["not one", "perhaps one", "surely one"] | No
     return "perhaps one" if plan.needed.high > plan.kv.low else "surely one"
 
 
-def _one_sequence(plan: Plan, cache: Range) -> str:
+def _one_sequence(plan: MemoryPlan, cache: Range) -> str:
     assert plan.needed is not None
     return (
         f"One sequence of {plan.setup.context:,} tokens takes {_gib(plan.needed):.2f} GiB of KV"
@@ -249,7 +249,7 @@ def _one_sequence(plan: Plan, cache: Range) -> str:
     fails=f"{_GEMMA} 0.6 --max-model-len 262144",
     passes=_FITS,
 )
-def context_too_long(plan: Plan) -> Iterator[Hit]:
+def context_too_long(plan: MemoryPlan) -> Iterator[Hit]:
     """Not one sequence of the requested length fits into the KV cache, and vLLM refuses to
     start.
     """
@@ -275,7 +275,7 @@ def context_too_long(plan: Plan) -> Iterator[Hit]:
     fails=f"{_GEMMA} 0.7 --max-model-len 262144",
     passes=_FITS,
 )
-def context_unsure(plan: Plan) -> Iterator[Hit]:
+def context_unsure(plan: MemoryPlan) -> Iterator[Hit]:
     """Whether one sequence of the requested length fits depends on figures that are only known in
     bounds. The bounds are shown; a start decides.
     """
@@ -297,7 +297,7 @@ def context_unsure(plan: Plan) -> Iterator[Hit]:
     fails=f"{_LLAMA} --max-model-len 131072 --max-num-seqs 8",
     passes=f"{_LLAMA} --max-model-len 8192 --max-num-seqs 4",
 )
-def fewer_sequences(plan: Plan) -> Iterator[Hit]:
+def fewer_sequences(plan: MemoryPlan) -> Iterator[Hit]:
     """Fewer sequences of full length fit at once than --max-num-seqs allows. That is not a fault:
     more of them fit if they are shorter, and the rest waits or is preempted.
     """
@@ -319,7 +319,7 @@ def fewer_sequences(plan: Plan) -> Iterator[Hit]:
     fails=f"{_GPT} 0.80 --cotenant other=14GiB",
     passes=f"{_GPT} 0.50 --cotenant other=14GiB",
 )
-def host_left_with_little(plan: Plan) -> Iterator[Hit]:
+def host_left_with_little(plan: MemoryPlan) -> Iterator[Hit]:
     """When everything runs, little memory is left for the host. A Spark that runs out stops
     answering, and does not end a process.
     """
@@ -343,7 +343,7 @@ def host_left_with_little(plan: Plan) -> Iterator[Hit]:
     " --max-model-len 32768",
     passes=f"{_GPT} 0.5 --max-model-len 32768 --max-num-seqs 4",
 )
-def not_known(plan: Plan) -> Iterator[Hit]:
+def not_known(plan: MemoryPlan) -> Iterator[Hit]:
     """A fact is not known, so the figures that depend on it are ranges. Reading the checkpoint's
     headers, or a start's log, closes them.
     """
@@ -410,7 +410,7 @@ def _context_differs(logged: Logged) -> Iterator[Hit]:
     if length and length != context:
         yield Hit(
             f"The engine runs with {length:,} tokens of context, and the plan has {context:,}.",
-            fix=f"Plan with --context {length}.",
+            fix=f"MemoryPlan with --context {length}.",
         )
 
 
@@ -458,7 +458,7 @@ def _tokens_differ(logged: Logged) -> Iterator[Hit]:
 _OF_LOG = (negative_graph_estimate, log_differs_from_plan)
 
 
-def of_plan(plan: Plan) -> Findings:
+def of_plan(plan: MemoryPlan) -> Findings:
     """Return what the rules find in a plan."""
     rules = [rule for rule in PLAN.rules.values() if rule not in _OF_LOG]
     return Findings(finding for rule in rules for finding in rule.findings(plan))

@@ -6,13 +6,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from rich.text import Text
 
 from sparkbook.checkpoint.values import Range
-from sparkbook.plan.memory import COUNTS, Plan
+from sparkbook.plan.memory import COUNTS, MemoryPlan
 from sparkbook.plan.reconcile import Reconciliation
 from sparkbook.units import GIB
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
 
 WIDTH = 60
 _COLOURS = {
@@ -31,7 +35,7 @@ def gib(size: Range, digits: int = 1) -> str:
     return f"{size * (1 / GIB):.{digits}f}"
 
 
-def bar(plan: Plan) -> Text:
+def bar(plan: MemoryPlan) -> Text:
     """The memory bar, one mark for a sixtieth of the machine; ranges are drawn at their middle."""
     text, total = Text("["), plan.host.total
     at = 0.0
@@ -46,8 +50,22 @@ def bar(plan: Plan) -> Text:
     return text.append(f"] {total / GIB:.2f} GiB")
 
 
-def lines(plan: Plan, explain: bool = False) -> Iterator[Text]:
-    """The answer, line by line."""
+def answer(
+    plan: MemoryPlan, compared: Reconciliation | None = None, explain: bool = False
+) -> Iterator[RenderableType]:
+    """Yield the plan, its findings, and the comparison with a log."""
+    yield from lines(plan, explain)
+    for finding in plan.findings:
+        yield Text()
+        yield finding
+    if compared:
+        yield Text("\nCompared with the log", "bold")
+        yield from reconciled(compared)
+        yield compared.findings
+
+
+def lines(plan: MemoryPlan, explain: bool = False) -> Iterator[Text]:
+    """Yield the plan, line by line."""
     setup = plan.setup
     yield Text.assemble(
         (setup.checkpoint.name, "bold"),
@@ -66,7 +84,7 @@ def lines(plan: Plan, explain: bool = False) -> Iterator[Text]:
     tokens, concurrency, needed = plan.tokens, plan.concurrency, plan.needed
     if tokens is None or concurrency is None or needed is None:
         yield Text(
-            "The KV cache of this model is not known, so its context can't be planned.", "yellow"
+            "The size of this model's KV cache is unknown, so no context can be planned.", "yellow"
         )
     else:
         yield Text(
@@ -90,7 +108,7 @@ def lines(plan: Plan, explain: bool = False) -> Iterator[Text]:
         yield from (Text(f"  {line}") for line in plan.working_out())
 
 
-def _speed(plan: Plan) -> Iterator[Text]:
+def _speed(plan: MemoryPlan) -> Iterator[Text]:
     """Estimated speed, with its interval."""
     if not plan.decode:
         return
@@ -100,35 +118,35 @@ def _speed(plan: Plan) -> Iterator[Text]:
         yield Text(
             f"  {speed.concurrency:<20}{f'{speed.tok_s:.3g}, from {speed.low:.3g} to {speed.high:.3g}':>36}"
         )
-    yield Text(f"  with {plan.decode[0].context:,} tokens behind each request", "dim")
+    yield Text(f"  with {plan.decode[0].context:,} tokens of context each", "dim")
     for first in plan.first_token or ():
-        cached = f" of which {first.cached:,} are in the prefix cache" if first.cached else ""
-        yield Text(f"  first token of {first.prompt:,} tokens{cached}: {first}")
+        cached = f" with {first.cached:,} in the prefix cache" if first.cached else ""
+        yield Text(f"  first token after a prompt of {first.prompt:,} tokens{cached}: {first}")
 
 
-def _left(plan: Plan) -> Range:
+def _left(plan: MemoryPlan) -> Range:
     return Range.of(plan.host.total) - plan.host.held - plan.engine
 
 
-def _ask(plan: Plan) -> Iterator[Text]:
+def _ask(plan: MemoryPlan) -> Iterator[Text]:
     """What to type."""
     smallest, largest = plan.fraction_for(), plan.largest_fraction
     wanted = min(plan.setup.sequences, 16)
     each = plan.fraction_for(wanted)
     if smallest is None:
-        yield Text("  no --gpu-memory-utilization surely holds one sequence of this length")
+        yield Text("  no --gpu-memory-utilization is sure to hold one sequence of this length")
     elif smallest > largest:
         yield Text(
-            f"  one sequence surely fits from --gpu-memory-utilization {smallest:.2f}, and the host"
-            f" surely gives {largest:.2f}"
+            f"  one sequence needs --gpu-memory-utilization {smallest:.2f}, and a typical host can"
+            f" spare {largest:.2f}"
         )
     else:
         yield Text(
-            f"  --gpu-memory-utilization from {smallest:.2f} (one sequence surely fits) to"
-            f" {largest:.2f} (the host surely gives it)"
+            f"  --gpu-memory-utilization {smallest:.2f} (enough for one sequence) to"
+            f" {largest:.2f} (the most a typical host can spare)"
         )
         if each is not None and each <= largest and wanted > 1:
-            yield Text(f"  {wanted} such sequences at once: {each:.2f} or more")
+            yield Text(f"  {wanted} such sequences at once need {each:.2f} or more")
     room = (
         plan.host.free_for_engine.low
         - (plan.weights + plan.draft + plan.working + plan.graphs).high
@@ -150,7 +168,7 @@ def reconciled(found: Reconciliation) -> Iterator[Text]:
     for row in found.rows:
         digits = 0 if row.unit == "tokens" else 2
         predicted = "not known" if row.predicted is None else f"{row.predicted:,.{digits}f}"
-        logged = "not said" if row.logged is None else f"{row.logged:,.{digits}f}"
+        logged = "not logged" if row.logged is None else f"{row.logged:,.{digits}f}"
         mark, style = {True: ("in range", "green"), False: ("outside", "yellow"), None: ("", "")}[
             row.inside
         ]

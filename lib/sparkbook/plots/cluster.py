@@ -12,7 +12,7 @@ from matplotlib.patches import FancyBboxPatch, Patch
 
 from sparkbook.checkpoint.values import Range
 from sparkbook.cluster.advice import REQUESTS, Advice, Compared, Link
-from sparkbook.cluster.seen import Seen
+from sparkbook.cluster.sighting import Seen
 from sparkbook.plots import style
 from sparkbook.plots.plan import Part, memory_bar
 from sparkbook.plots.style import COLOURS, INK, PAPER, Chart, book_style
@@ -30,7 +30,7 @@ def topology(seen: Seen) -> Chart:
     axis.set_axis_off()
     axis.set_xlim(0, 10)
     axis.set_ylim(0, 4.2)
-    told = []
+    summary = []
     for left, role, (node, site) in zip(
         (0.1, 6.5), ("head: rank 0, answers", "worker: rank 1, headless"), seen.nodes, strict=True
     ):
@@ -52,7 +52,7 @@ def topology(seen: Seen) -> Chart:
         ):
             axis.text(left + 0.2, 2.6 - 0.42 * row, label, color=GREY, va="center")
             axis.text(left + 1.05, 2.6 - 0.42 * row, value, family="monospace", va="center")
-        told.append(
+        summary.append(
             f"{node.host} ({role}) with address {site.address} on {site.interface} and RDMA devices"
             f" {' and '.join(lines[2:])}"
         )
@@ -66,7 +66,7 @@ def topology(seen: Seen) -> Chart:
     )
     alt = (
         "Two Sparks joined twice: by a QSFP cable of 200 Gbit/s for all-reduces and weights, and"
-        f" by the office network. {'; '.join(told)}."
+        f" by the office network. {'; '.join(summary)}."
     )
     return Chart(figure, alt)
 
@@ -138,11 +138,11 @@ def break_even(advice: Advice, marks: Mapping[str, float] | None = None) -> Char
             )
         else:  # off the map: said at the edge that it lies beyond
             short = us < low
-            said = f"← {name}, {us:,.0f} µs" if short else f"{name}, {us:,.0f} µs →"
+            label = f"← {name}, {us:,.0f} µs" if short else f"{name}, {us:,.0f} µs →"
             axis.text(
                 low * 1.06 if short else high / 1.06,
                 top,
-                said,
+                label,
                 va="top",
                 ha="left" if short else "right",
             )
@@ -160,14 +160,14 @@ def break_even(advice: Advice, marks: Mapping[str, float] | None = None) -> Char
         ncols=len(keys),
         title="speed of tensor parallel over that of replicas",
     )
-    told = ", ".join(
+    summary = ", ".join(
         f"{n} requests {limit:.0f} µs" if limit else f"{n} requests never"
         for n, limit in zip(requests, limits, strict=True)
     )
     return Chart(
         figure,
         "Map of where tensor parallel is faster than two replicas. It is so up to an all-reduce"
-        f" time of: {told}.",
+        f" time of: {summary}.",
     )
 
 
@@ -183,7 +183,7 @@ def gains(compared: Sequence[Compared]) -> Chart:
     """Published gains of two Sparks over one beside the estimates, a panel for each model."""
     models = list(dict.fromkeys(one.published.model for one in compared))
     figure, panels = style.panels(2.9, 1, len(models), sharey=True)
-    told = []
+    summary = []
     for axis, model in zip(panels, models, strict=True):
         for way, colour, mark in (("tensor parallel", BLUE, "o"), ("replicas", ORANGE, "s")):
             rows = [one for one in compared if one.published.model == model and one.way == way]
@@ -192,7 +192,7 @@ def gains(compared: Sequence[Compared]) -> Chart:
             axis.plot(
                 at, [one.estimate for one in rows], "--", color=colour, label=f"{way}, estimated"
             )
-            told.append(
+            summary.append(
                 f"{model}, {way}: published {rows[0].gain:.2f} at 1 request to {rows[-1].gain:.2f}"
                 f" at {at[-1]}, estimated {rows[0].estimate:.2f} to {rows[-1].estimate:.2f}"
             )
@@ -209,6 +209,6 @@ def gains(compared: Sequence[Compared]) -> Chart:
     return Chart(
         figure,
         "How many times as fast two Sparks are as one, over requests at once. "
-        + "; ".join(told)
+        + "; ".join(summary)
         + ".",
     )

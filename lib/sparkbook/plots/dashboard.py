@@ -52,18 +52,18 @@ def panels(looks: Sequence[Look], title: str) -> Chart:
     tokens.set_xlabel("seconds")
     figure.suptitle(title, x=0.01, ha="left")
     rates = [one.generation_tok_s for one in looks if one.generation_tok_s is not None]
-    said = f"at most {max(rates):.0f} tokens per second" if rates else "no tokens"
+    summary = f"at most {max(rates):.0f} tokens per second" if rates else "no tokens"
     return Chart(
         figure,
         f"Six panels over {len(looks)} looks at an engine: KV use, requests, tokens per second,"
-        f" latencies, acceptance; {said}.",
+        f" latencies, acceptance; {summary}.",
     )
 
 
 def _positions(axis, looks: Sequence[Look]) -> None:  # type: ignore[no-untyped-def]
-    told = [one.per_position for one in looks if one.per_position]
+    positions = [one.per_position for one in looks if one.per_position]
     axis.set_title("Accepted drafts by position")
-    if not told:
+    if not positions:
         axis.text(
             0.5,
             0.5,
@@ -74,8 +74,11 @@ def _positions(axis, looks: Sequence[Look]) -> None:  # type: ignore[no-untyped-
             color=COLOURS[4],
         )
         return
-    width = max(map(len, told))
-    means = [sum(shares[i] for shares in told if i < len(shares)) / len(told) for i in range(width)]
+    width = max(map(len, positions))
+    means = [
+        sum(shares[i] for shares in positions if i < len(shares)) / len(positions)
+        for i in range(width)
+    ]
     axis.bar(range(1, width + 1), means, 0.7, color=COLOURS[2])
     for place, mean in enumerate(means, 1):
         axis.text(place, mean, f"{mean:.0%}", ha="center", va="bottom")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from matplotlib.axes import Axes
 from matplotlib.dates import DateFormatter, MonthLocator
@@ -12,10 +13,12 @@ from packaging.version import Version
 
 from sparkbook.checkpoint.bandwidth import Point, distinct_experts
 from sparkbook.checkpoint.store import Disk
-from sparkbook.host import ReportedHost
-from sparkbook.landscape import Release
 from sparkbook.plots import style
 from sparkbook.plots.style import INK, Chart, book_style
+
+if TYPE_CHECKING:
+    from sparkbook.host import ReportedHost
+    from sparkbook.site.landscape import Release
 
 BLUE, ORANGE, GREEN, _, PALE, _ = style.COLOURS
 

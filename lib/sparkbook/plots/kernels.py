@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
-from sparkbook.kernels.results import OURS, Report
+from sparkbook.kernels.records import OURS, Report
 from sparkbook.kernels.weights24 import Pruning
 from sparkbook.plots import style
 from sparkbook.plots.style import COLOURS, INK, Chart, book_style

@@ -31,11 +31,11 @@ def startup_waterfall(story: Story) -> Chart:
             height=0.62,
             color=COLOURS[row % len(COLOURS)],
         )
-        said = format_seconds(phase.seconds) if phase.seconds >= 1 else "under 1 s"
+        duration = format_seconds(phase.seconds) if phase.seconds >= 1 else "under 1 s"
         axis.text(
             phase.end_s + total * 0.01,
             row,
-            ", ".join(filter(None, [said, phase.detail])),
+            ", ".join(filter(None, [duration, phase.detail])),
             va="center",
         )
     axis.set_yticks(range(len(phases)), [phase.name for phase in phases])

@@ -18,7 +18,7 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 from matplotlib.transforms import Bbox
 
 from sparkbook.checkpoint.bandwidth import GB10_BANDWIDTH_GB_S
-from sparkbook.plan import evidence
+from sparkbook.plan import evidence, request
 from sparkbook.plan.decode import SPARK, Speed, speed
 from sparkbook.plots import style
 from sparkbook.plots.style import COLOURS, INK, PAPER, Chart, book_style
@@ -26,7 +26,7 @@ from sparkbook.recipes import Recipe
 from sparkbook.units import GB, GIB
 
 if TYPE_CHECKING:
-    from sparkbook.plan.memory import Plan
+    from sparkbook.plan.memory import MemoryPlan
 
 BLUE, ORANGE, GREEN, PURPLE, GREY, RED = COLOURS
 _HATCHES = ("", "//", "", "\\\\", "", "xx", "..")
@@ -138,18 +138,18 @@ def memory_bar(
         for name, (colour, hatch) in looks.items()
     ]
     figure.legend(handles=handles, loc="outside lower center", ncols=min(4, len(names)))
-    told = "; ".join(
+    summary = "; ".join(
         f"{name}: "
         + ", ".join(f"{part.name} {part.gib:.1f}" for part in parts)
         + f", together {sum(part.gib for part in parts):.1f}"
         for name, parts in bars.items()
     )
     return Chart(
-        figure, f"Stacked bars of memory in GiB against a total of {total_gib:.1f}: {told}."
+        figure, f"Stacked bars of memory in GiB against a total of {total_gib:.1f}: {summary}."
     )
 
 
-def plan_bar(plans: Mapping[str, Plan]) -> Chart:
+def plan_bar(plans: Mapping[str, MemoryPlan]) -> Chart:
     """The memory of plans, one a row: what is only known in bounds at its middle, for the engine's
     share as a whole is exact.
     """
@@ -223,7 +223,7 @@ def roofline(dots: Sequence[Dot], title: str | None = None) -> Chart:
     _label_dots(axis, dots)
     measured = [dot for dot in dots if dot.kind == "measured"]
     above = sum(dot.gigabytes * dot.steps_s > GB10_BANDWIDTH_GB_S for dot in measured)
-    told = (
+    summary = (
         f"{len(measured)} published speeds, {above} of them above the line of"
         f" {GB10_BANDWIDTH_GB_S:g} GB/s"
     )
@@ -236,7 +236,7 @@ def roofline(dots: Sequence[Dot], title: str | None = None) -> Chart:
     return Chart(
         figure,
         "Roofline: steps per second over GB read in a step;"
-        f" {told}{'; estimates: ' + estimates if estimates else ''}.",
+        f" {summary}{'; estimates: ' + estimates if estimates else ''}.",
     )
 
 
@@ -256,7 +256,7 @@ def recipe_roofline(recipe: Recipe) -> Chart | None:
     """A recipe's estimate without a draft on the roofline, among the published figures without one;
     None where its shape is not known.
     """
-    known = evidence.served(recipe)
+    known = request.served(recipe)
     if known is None:
         return None
     dots = [Dot("", o.gigabytes, o.row.tok_s) for o in evidence.outcomes() if o.plain]
@@ -411,14 +411,14 @@ def context_tradeoff(
     lower.set_xticks(contexts, [_tokens(context) for context in contexts], fontsize=8)
     lower.xaxis.set_minor_locator(NullLocator())
     lower.legend(loc="lower left")
-    told = "; ".join(
+    summary = "; ".join(
         f"{_tokens(context)}: {count:.3g} sequences, {found.tok_s:.3g} tok/s"
         for context, count, found in zip(contexts, sequences, speeds, strict=True)
     )
     return Chart(
         figure,
         "Two line charts over the context: sequences that fit, and estimated tokens a second of"
-        f" one request. {told}.",
+        f" one request. {summary}.",
     )
 
 

@@ -178,7 +178,7 @@ def weights_and_speed(
 
 
 def _label_points(axis: Axes, points: Sequence[tuple[Recipe, float, float]]) -> None:
-    """A name beside each point; where several stand at one place, the names go one under the other."""
+    """Write a name next to each point; names of points at one place go below each other."""
     placed: list[tuple[float, float]] = []
     for recipe, gb, rate in sorted(points, key=lambda point: (-point[2], point[1])):
         near = sum(1 for x, y in placed if 0.55 < gb / x < 1.8 and 0.85 < rate / y < 1.18)

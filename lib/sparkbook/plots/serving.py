@@ -125,11 +125,11 @@ def histogram(values: Histogram, title: str) -> Chart:
     axis.margins(y=0.15)
     axis.set_xlabel("at or below")
     median = values.quantile(0.5)
-    told = f"{values.count:g} observations" + (
+    summary = f"{values.count:g} observations" + (
         f", median about {format_seconds(median)}" if median is not None else ""
     )
-    axis.set_title(f"{title} ({told})")
-    return Chart(figure, f"Histogram: {title}, {told}.")
+    axis.set_title(f"{title} ({summary})")
+    return Chart(figure, f"Histogram: {title}, {summary}.")
 
 
 def _bound(bound: float) -> str:

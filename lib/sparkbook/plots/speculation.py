@@ -1,5 +1,5 @@
 """Pictures of speculative decoding. What the gate did not pass is marked; see
-`sparkbook.plots.bench`. In the book's style.
+`sparkbook.plots.measurements`. In the book's style.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ def acceptance(per_position: Mapping[str, Sequence[float]], title: str) -> Chart
     axis.set_ylabel("accepted")
     axis.set_title(title)
     axis.legend()
-    said = "; ".join(
+    summary = "; ".join(
         f"{name} {', '.join(f'{share:.0%}' for share in shares)}" for name, shares in known.items()
     )
-    return Chart(figure, f"Line chart: {title}: {said}.")
+    return Chart(figure, f"Line chart: {title}: {summary}.")
 
 
 @book_style()
@@ -55,7 +55,7 @@ def speed_ups(advice: Advice, title: str, concurrency: int = 1) -> Chart:
         SparkbookError: nothing was measured at this concurrency.
     """
     figure, axis = axes(3.1)
-    said, number = [], 0
+    summary, number = [], 0
     for name in advice.classes:
         cases = [
             case
@@ -78,7 +78,7 @@ def speed_ups(advice: Advice, title: str, concurrency: int = 1) -> Chart:
                 color=colour,
                 markerfacecolor=colour if case.worth else PAPER,
             )
-        said.append(
+        summary.append(
             f"{name} " + ", ".join(f"K={case.k} {case.comparison.ratio:.2f}" for case in cases)
         )
         number += 1
@@ -100,7 +100,7 @@ def speed_ups(advice: Advice, title: str, concurrency: int = 1) -> Chart:
     axis.set_ylabel("times as fast as without")
     axis.set_title(title)
     figure.legend(loc="outside lower center", ncols=number)
-    return Chart(figure, f"Line chart: {title}, speed-up by K: {'; '.join(said)}.")
+    return Chart(figure, f"Line chart: {title}, speed-up by K: {'; '.join(summary)}.")
 
 
 @book_style()
@@ -109,7 +109,7 @@ def expected(curves: Mapping[str, Sequence[tuple[int, float, float]]], title: st
     best K marked.
     """
     figure, axis = axes(3.1)
-    said = []
+    summary = []
     for number, (name, rows) in enumerate(curves.items()):
         axis.plot(
             [k for k, _, _ in rows],
@@ -127,14 +127,14 @@ def expected(curves: Mapping[str, Sequence[tuple[int, float, float]]], title: st
             ha="center",
             color=COLOURS[number],
         )
-        said.append(f"{name} best at K = {k} with {gain:.2f}")
+        summary.append(f"{name} best at K = {k} with {gain:.2f}")
     axis.axhline(1, color=COLOURS[5], linewidth=1, linestyle="--")
     axis.margins(y=0.12)
     axis.set_xlabel("K, drafts a step")
     axis.set_ylabel("times as fast as without")
     axis.set_title(title)
     figure.legend(loc="outside lower center", ncols=len(curves))
-    return Chart(figure, f"Line chart: {title}: {'; '.join(said)}.")
+    return Chart(figure, f"Line chart: {title}: {'; '.join(summary)}.")
 
 
 @book_style()
@@ -164,9 +164,9 @@ def published_steps(speeds: Sequence[Speed], title: str) -> Chart:
         loc="outside lower center",
         ncols=2,
     )
-    said = "; ".join(
+    summary = "; ".join(
         f"{s.prompt_class} {s.tpot_ms:g} ms a token,"
         f" {(s.tpot_ms or 0) * (s.acceptance_length or 0):.0f} ms a step"
         for s in shown
     )
-    return Chart(figure, f"Bar chart: {title}: {said}.")
+    return Chart(figure, f"Bar chart: {title}: {summary}.")

@@ -11,13 +11,11 @@ document and section has it: `claims_with` looks it up.
 from __future__ import annotations
 
 import functools
-import html
 import re
-from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from pydantic import BaseModel, ConfigDict, model_validator
 
@@ -25,7 +23,6 @@ from sparkbook.util import own_yaml
 
 if TYPE_CHECKING:
     from sparkbook.register.claims import Figure
-    from sparkbook.runner.project import Project
 
 FILE = "book/coverage.yaml"
 OUTLINE = "book/outline.yaml"
@@ -74,7 +71,7 @@ class Entry(BaseModel):
     @model_validator(mode="after")
     def _somewhere(self) -> Entry:
         if not self.home and not self.reason:
-            raise ValueError(f"{self.items[0]}: neither a home nor a reason")
+            raise ValueError(f"{self.items[0]}: has neither a home nor a reason")
         return self
 
 
@@ -135,7 +132,7 @@ def claims_with(item: Item) -> list[str]:
 
 @functools.cache
 def _claimed(document: str) -> dict[tuple[str, str], dict[str, set[str]]]:
-    """Of a document: kind and figure or setting, the claims that have it, each with its sections."""
+    """Map each kind and figure or setting of a document to its claims, with their sections."""
     from sparkbook.register import claims
 
     found: dict[tuple[str, str], dict[str, set[str]]] = {}
@@ -194,152 +191,3 @@ def place(item: Item, entry: Entry) -> str:
     reason alone.
     """
     return (entry.home or "").replace("{name}", item.name.removeprefix("--"))
-
-
-def names(project: Project) -> set[str]:
-    """Every page of the book."""
-    from sparkbook import recipes, rules
-    from sparkbook.site import flags
-
-    found = {f"notebooks/{path.stem}" for path in project.chapters()}
-    found |= {f"models/{recipes.load(name).slug}" for name in project.recipe_ids()}
-    found |= {f"flags/{flag.name}" for flag in flags.flags(project.recipe_ids()).values()}
-    found |= {f"rules/{prefix.lower()}" for prefix in rules.FAMILIES}
-    found |= {f"generated/{name}" for name in ("claims", "changes", "coverage", "sources")}
-    return found | {
-        path.relative_to(project.root).with_suffix("").as_posix()
-        for path in (project.root / "book").rglob("*.md")
-    }
-
-
-@functools.cache
-def texts(project: Project) -> dict[str, str]:
-    """Every page of the book by name, with what a reader sees on it: chapters as committed,
-    recipes, flags, the register, prose.
-    """
-    from sparkbook import recipes
-    from sparkbook.formats import FORMATS
-    from sparkbook.register import claims
-    from sparkbook.runner import notebooks
-    from sparkbook.site import flags
-
-    # Working out a rule's page runs its examples; no name has its home there, nor on the generated
-    # pages but one.
-    found = dict.fromkeys(sorted(names(project)), "")
-    for path in project.chapters():
-        cells = notebooks.read(path)["cells"]
-        found[f"notebooks/{path.stem}"] = "\n".join(
-            piece for cell in cells for piece in (cell["source"], *_shown(cell.get("outputs", ())))
-        )
-    for name in project.recipe_ids():
-        recipe = recipes.load(name)
-        found[f"models/{recipe.slug}"] = recipe.model_dump_json() + FORMATS[
-            "docker" if recipe.image else "shell"
-        ].write(recipe.launch)
-    for flag in flags.flags(project.recipe_ids()).values():
-        found[f"flags/{flag.name}"] = flags.page(flag, ())
-    found["generated/claims"] = html.unescape(claims.register_page())
-    for path in sorted((project.root / "book").rglob("*.md")):
-        found[path.relative_to(project.root).with_suffix("").as_posix()] = path.read_text("utf-8")
-    return found
-
-
-def _shown(outputs: Iterable[dict[str, Any]]) -> Iterator[str]:
-    """What a reader sees of a cell's outputs, as text."""
-    for output in outputs:
-        data = output.get("data", {})
-        pieces = [
-            output.get("text", ""),
-            *(data.get(kind, "") for kind in ("text/html", "text/markdown", "text/plain")),
-        ]
-        for piece in pieces:
-            yield html.unescape(re.sub(r"<[^>]+>", " ", "".join(piece)))
-
-
-def problems(project: Project) -> Iterator[str]:
-    """What is wrong: an item without a home, a home that is not there or does not hold the name, an
-    entry that nothing needs.
-    """
-    from sparkbook.register import claims
-
-    mapping, pages, used = entries(project.root), texts(project), set()
-    for item in outline(project.root):
-        entry = home(item, mapping)
-        if entry is None:
-            yield f"{item.key} has no home in this book"
-            continue
-        used.add(id(entry))
-        page, _, anchor = place(item, entry).partition("#")
-        if page in pages:
-            if item.kind in NAMED and not item.stands_in(pages[page]):
-                yield f"{item.key}: the name does not stand on {page}"
-            if page == claims.PAGE and anchor:
-                claims.get(anchor)
-        elif not entry.reason:
-            yield f"{item.key}: there is no page {page}"
-    yield from (
-        f"the entry of {entry.items[0]} is needed by nothing"
-        for entry in mapping
-        if id(entry) not in used
-    )
-
-
-def page(project: Project) -> str:
-    """The table on the site, with a count that is worked out."""
-    mapping, items = entries(project.root), outline(project.root)
-    pages = names(project)
-    placed = {
-        item: (entry, place(item, entry).partition("#")[0] in pages)
-        for item in items
-        if (entry := home(item, mapping))
-    }
-    homes = sum(1 for _, there in placed.values() if there)
-    lines = [
-        "# Coverage",
-        "",
-        (
-            "What the five documents hold that this book starts from, and where it went:"
-            f" {len(items)} items, {homes} with a home, {len(placed) - homes} named with the"
-            f" reason, {len(items) - len(placed)} lost. Options, variables, models and images have"
-            " to stand by name on the page that is called their home; a test looks. Figures and"
-            " settings have their home in the [claims register](claims), where a claim of the same"
-            " document and section has to have them; the table below lists only those that no"
-            " claim has."
-        ),
-        "",
-        "| document | " + " | ".join(KINDS.values()) + " |",
-        "|---" * (len(KINDS) + 1) + "|",
-    ]
-    for document, title in TITLES.items():
-        counted = []
-        for kind in KINDS:
-            mine = [item for item in items if (item.document, item.kind) == (document, kind)]
-            there = sum(1 for item in mine if item in placed and placed[item][1])
-            counted.append(f"{there} of {len(mine)}" if mine else "–")
-        lines.append(f"| {title} | {' | '.join(counted)} |")
-    lines += [
-        "",
-        "```{raw} html",
-        (
-            '<div class="sb-scroll"><table class="table sb-table sb-record" data-example="guide'
-            ' option"><thead><tr>'
-        ),
-    ]
-    lines += [
-        "".join(f'<th scope="col">{head}</th>' for head in ("Document", "Kind", "Item", "Home"))
-        + "</tr></thead><tbody>"
-    ]
-    for item in items:
-        if item in placed and not (item.kind in CLAIMED and placed[item][1]):
-            lines.append(_row(item, *placed[item]))
-    return "\n".join([*lines, "</tbody></table></div>", "```", ""])
-
-
-def _row(item: Item, entry: Entry, there: bool) -> str:
-    page, hash_, anchor = place(item, entry).partition("#")
-    where: Any = (
-        f'<a href="../{page}.html{hash_}{anchor}">{page}{hash_}{anchor}</a>'
-        if there
-        else html.escape(entry.reason or "")
-    )
-    return f"<tr><td>{item.document}</td><td>{item.kind}</td><td>{html.escape(item.name)}</td><td>{where}</td></tr>"

@@ -263,7 +263,7 @@ def _typed(parameter: notebooks.Parameter, value: Any) -> Any:
             value = yaml.safe_load(value)
         except yaml.YAMLError:
             raise SparkbookError(
-                f"parameter {parameter.name}: its value is no {parameter.type}"
+                f"parameter {parameter.name}: its value is not of the type {parameter.type}"
             ) from None
     value = str(value) if isinstance(value, _Text) else value
     accepted = {"int": int, "float": (int, float), "bool": bool, "str": str}.get(parameter.type)
@@ -299,8 +299,8 @@ def _refuse_secrets(jobs: Sequence[Job]) -> None:
         for name, value in job.values.items():
             if is_secret(name) or any(secret in str(value) for secret in hidden):
                 raise SparkbookError(
-                    f"parameter {name} looks like a secret, and parameters are written down: "
-                    "set it in the environment of the nodes instead (HF_TOKEN, VLLM_API_KEY)"
+                    f"parameter {name} looks like a secret, and parameters are stored in plain"
+                    " text: set it in the environment of the nodes instead (HF_TOKEN, VLLM_API_KEY)"
                 )
 
 
@@ -364,13 +364,14 @@ class Folder:
             if not isinstance(items, dict) or not all(
                 isinstance(item, dict) for item in items.values()
             ):
-                raise ValueError("its 'notebooks' is no mapping of mappings")
+                raise ValueError("'notebooks' has to map names to mappings")
             self.items = items
         except FileNotFoundError:
             pass
         except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
             raise SparkbookError(
-                f"{path / MANIFEST} can't be read ({error}): name another folder, or take it away"
+                f"{path / MANIFEST} can't be read ({error}): name another folder, or delete"
+                " this one"
             ) from None
 
     @contextlib.contextmanager
@@ -486,7 +487,7 @@ def run(
         outcome, out = Outcome(folder, kept=len(jobs) - len(waiting)), out or sys.stderr
         if outcome.kept:
             print(
-                f"{outcome.kept} of {len(jobs)} notebooks are in {folder} already",
+                f"{outcome.kept} of {len(jobs)} notebooks are already in {folder}",
                 file=out,
                 flush=True,
             )
@@ -501,7 +502,7 @@ def run(
             if item["outcome"] == "done":
                 outcome.done.append(job.name)
             else:
-                outcome.failed[job.name] = item["error"] or "not run: no node was left"
+                outcome.failed[job.name] = item["error"] or "not run: no node is left"
         return outcome
 
 
@@ -542,7 +543,7 @@ class _Schedule:
             if alone_since is not None and time.monotonic() - alone_since > self._patience_s:
                 self._say(
                     f"no node has come back in {self._patience_s:.0f} s: {len(self._waiting)}"
-                    " notebooks are left for the next call"
+                    " notebooks have not run; the same line runs them"
                 )
                 return
             self._assign(nodes)

@@ -26,7 +26,7 @@ from types import FrameType
 from typing import Any
 
 from sparkbook.errors import SparkbookError
-from sparkbook.runner import notebooks
+from sparkbook.runner import notebooks, shared_engine
 from sparkbook.runner.batch import Job, Result, library_id, secret_values
 
 RESOURCE = "spark"
@@ -47,8 +47,6 @@ def run_job(job: dict[str, Any]) -> dict[str, Any]:
     Returns:
         A `Result` as plain data; `node` is the host's name.
     """
-    from sparkbook.site.build import shared_engine
-
     began, clock = _now(), time.monotonic()
     text: str | None = None
     with tempfile.TemporaryDirectory(prefix="sparkbook-") as folder:
@@ -61,7 +59,7 @@ def run_job(job: dict[str, Any]) -> dict[str, Any]:
                 and notebooks.read(source)["metadata"].get("sparkbook", {}).get("engine")
                 == "attach"
             )
-            with shared_engine(lambda _: None) if attach else contextlib.nullcontext():
+            with shared_engine.running(lambda _: None) if attach else contextlib.nullcontext():
                 failure = notebooks.execute(source, out, job["values"], plan=job["plan"])
             if failure:
                 cell, error = failure.cell or None, str(failure)
@@ -165,7 +163,7 @@ class Local:
             self._ended.put(Result(**json.loads(answer)))
         except ValueError:
             how = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
-            last = (errors[0].strip().splitlines() or ["no words"])[-1]
+            last = (errors[0].strip().splitlines() or ["no output"])[-1]
             self._ended.put(
                 Result(
                     job.name, node, "lost", error=f"the notebook's process ended with {how}: {last}"
@@ -297,8 +295,8 @@ class OnRay:
             ]
         except Exception as error:  # noqa: BLE001 - ray raises whatever its transport does
             raise SparkbookError(
-                f"the head of the cluster is gone ({first_line(error)}): start it, then the same"
-                " line goes on"
+                f"the head of the cluster is gone ({first_line(error)}): start it, and the same"
+                " line resumes"
             ) from None
         hosts = [node["NodeManagerHostname"] for node in alive]
         for node in alive:
@@ -336,14 +334,14 @@ class OnRay:
                 found = self._ray.get(answer, timeout=60)
             except Exception as error:  # noqa: BLE001 - the node may have gone since
                 self._say(
-                    f"{self._names[node]} does not answer and is left out: {first_line(error)}"
+                    f"{self._names[node]} does not answer and is not used: {first_line(error)}"
                 )
                 self._fit[node] = False
                 continue
             self._fit[node] = found == self._library
             if found != self._library:
                 self._say(
-                    f"{self._names[node]} is left out: its sparkbook is {found}, here it is"
+                    f"{self._names[node]} is not used: its sparkbook is {found}, here it is"
                     f" {self._library}; install the same one"
                 )
 

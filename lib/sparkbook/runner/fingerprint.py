@@ -16,7 +16,8 @@ from sparkbook.runner import notebooks
 from sparkbook.runner.project import Project
 
 _BUILDERS = ("runner", "register", "site")
-"""The packages that build the book. A chapter does not depend on them unless its code imports them."""
+"""The packages that build the book. A chapter does not depend on them unless its code imports them.
+"""
 
 _FROM_ROOM = re.compile(rf"from sparkbook\.({'|'.join(_BUILDERS)}) import (\([\w\s,]+\)|[\w ,]+)")
 _OF_ROOM = re.compile(rf"sparkbook\.({'|'.join(_BUILDERS)})\.(\w+)")
@@ -48,6 +49,7 @@ class Fingerprints:
             self._catalogue,
             self._pins,
             claims,
+            self._data,
             kernels,
             self._modules(text),
         )
@@ -113,8 +115,14 @@ class Fingerprints:
         folder = self._project.root / "book" / "claims"
         return _digest(
             _hash_files(folder.glob("*.yaml"), folder),
-            _hash_files((self._library / "register").glob("claims.py"), self._library),
+            _hash_files((self._library / "register").glob("*.py"), self._library),
         )
+
+    @cached_property
+    def _data(self) -> str:
+        """The content of chapters that is kept as data."""
+        folder = self._project.root / "book" / "data"
+        return _hash_files(folder.glob("*.yaml"), folder)
 
     @cached_property
     def _catalogue(self) -> str:

@@ -23,11 +23,13 @@ CELL_TIMEOUT_S = 600
 NOT_RUN = "Not run: this book was built with `TARGET=plan`."
 
 # ipykernel warns at each start that its messages are not encrypted; they do not leave this machine.
+_CELL_LINE = re.compile(r"Cell In\[\d+\], line (\d+)")
+_COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 _KERNEL_ARGUMENTS = ["--log-level=CRITICAL"]
 _PARAMETER = re.compile(
     r"(?P<name>\w+): (?P<type>[\w\[\]|., ]+) = (?P<default>.+?)  # (?P<help>.+)"
 )
-_MODEL_ID = re.compile(r"(?<![0-9a-f])[0-9a-f]{32}(?![0-9a-f])")
+_WIDGET = "application/vnd.jupyter.widget-view+json"
 
 
 class Abandoned(Exception):
@@ -51,16 +53,16 @@ class Failure:
     Attributes:
         cell: number of the code cell, counted from 1 as its execution count is; 0 where no cell
             ran.
-        first_line: the cell's first line.
+        line: the cell's line that failed.
         error: the traceback's last line.
     """
 
     cell: int
-    first_line: str
+    line: str
     error: str
 
     def __str__(self) -> str:
-        return f"cell {self.cell} ({self.first_line}): {self.error}" if self.cell else self.error
+        return f"cell {self.cell} ({self.line}): {self.error}" if self.cell else self.error
 
 
 def read(path: Path) -> dict[str, Any]:
@@ -101,7 +103,7 @@ def engine_of(path: Path) -> Engine:
     engine = read(path)["metadata"].get("sparkbook", {}).get("engine")
     if engine not in ENGINES:
         raise SparkbookError(
-            f"{path.name}: metadata sparkbook.engine is {engine!r}; it has to be one of"
+            f"{path.name}: metadata sparkbook.engine is {engine!r}; allowed are"
             f" {', '.join(ENGINES)}"
         )
     return engine
@@ -129,21 +131,21 @@ def parameters(path: Path) -> dict[str, Parameter]:
     cells = code_cells(read(path))
     if [i for i, cell in enumerate(cells) if "parameters" in tags(cell)] != [0]:
         raise SparkbookError(
-            f"{path.name}: the first code cell, and no other, has to carry the tag 'parameters'"
+            f"{path.name}: only the first code cell must have the tag 'parameters'"
         )
     found = {}
     for line in cells[0]["source"].splitlines():
         match = _PARAMETER.fullmatch(line)
         if not match:
             raise SparkbookError(
-                f"{path.name}: '{line}' in the parameters cell is not of the form 'name: type ="
+                f"{path.name}: '{line}' in the parameters cell does not have the form 'name: type ="
                 " default  # what it is'"
             )
         try:
             default = ast.literal_eval(match["default"])
         except (ValueError, SyntaxError):
             raise SparkbookError(
-                f"{path.name}: the default of '{match['name']}' is no plain literal:"
+                f"{path.name}: the default of '{match['name']}' is not a plain literal:"
                 f" {match['default']}"
             ) from None
         found[match["name"]] = Parameter(match["name"], match["type"], default, match["help"])
@@ -262,7 +264,7 @@ def execute(
 
 
 def without_outputs(notebook: Any) -> Any:
-    """The same notebook as one that never ran: what a dead kernel's cells had given went with it."""
+    """Drop all outputs: those of a dead kernel are lost."""
     for cell in notebook.cells:
         if cell.cell_type == "code":
             cell.outputs, cell.execution_count = [], None
@@ -277,31 +279,42 @@ def _is_banner(cell: Any) -> bool:
 def failure_note(failure: Failure) -> str:
     """The note that heads a page whose notebook failed."""
     return (
-        ":::{error}\nThis page's notebook did not run to its end when the book was built.\n\n   "
-        f" {failure}\n:::"
+        f":::{{error}}\nThis page's notebook failed when the book was built.\n\n    {failure}\n:::"
     )
 
 
 def _place(executed: Path) -> tuple[int, str]:
-    """The number among the code cells, and the first line, of the cell that failed."""
+    """Return the number among the code cells of the cell that failed, and its line that failed."""
     cells = [
         cell for cell in code_cells(read(executed)) if "papermill-error-cell-tag" not in tags(cell)
     ]
     for number, cell in enumerate(cells, 1):
-        if any(output["output_type"] == "error" for output in cell["outputs"]):
-            return number, (cell["source"].strip().splitlines() or [""])[0]
+        for output in cell["outputs"]:
+            if output["output_type"] == "error":
+                return number, _failing_line(cell["source"], "\n".join(output["traceback"]))
     return 0, ""
+
+
+def _failing_line(source: str, traceback: str) -> str:
+    """Return the line of a cell at which its traceback enters the code; the first line if the
+    traceback names none.
+    """
+    lines = source.splitlines()
+    place = _CELL_LINE.search(_COLOUR.sub("", traceback))
+    if place and int(place[1]) <= len(lines):
+        return lines[int(place[1]) - 1].strip()
+    return (source.strip().splitlines() or [""])[0]
 
 
 def _last_line(text: str) -> str:
     """The last line with something on it, without colours."""
-    plain = re.sub(r"\x1b\[[0-9;]*m", "", text)
+    plain = _COLOUR.sub("", text)
     return ([line.strip() for line in plain.splitlines() if line.strip()] or ["no message"])[-1]
 
 
 def normalise(notebook: Any) -> None:
-    """Drop what changes from run to run, in place: timings, papermill's metadata, random ids, the
-    way a stream was cut into pieces.
+    """Drop what changes from run to run, in place: timings, papermill's metadata, random ids, live
+    widgets, the way a stream was cut into pieces.
     """
     notebook.metadata.pop("papermill", None)
     notebook.metadata["language_info"] = {"name": "python"}
@@ -318,7 +331,7 @@ def normalise(notebook: Any) -> None:
             del cell.metadata["tags"]
         if cell.cell_type == "code":
             cell.outputs = _joined(cell.outputs)
-    _rename_widgets(notebook)
+    _without_widgets(notebook)
 
 
 def _joined(outputs: list[Any]) -> list[Any]:
@@ -337,38 +350,16 @@ def _joined(outputs: list[Any]) -> list[Any]:
     return joined
 
 
-def _rename_widgets(notebook: Any) -> None:
-    """Give each widget model an id from its place; ipywidgets draws them at random.
+def _without_widgets(notebook: Any) -> None:
+    """Drop live widgets, in place.
 
-    Models are numbered as they are met, going from the widgets that cells show to what those refer
-    to: content alone would not tell two equal models, such as two default layouts, apart.
+    Their state has random ids and may hold whole pictures; without a kernel they can't move. Each
+    output keeps its other forms, at the least its text.
     """
-    widgets = notebook.metadata.get("widgets")
-    if not widgets:
-        return
-    state = next(iter(widgets.values())).get("state", {})
-    by_content = sorted(
-        state, key=lambda name: _MODEL_ID.sub("", json.dumps(state[name], sort_keys=True))
-    )
-    waiting = [
-        *by_content[::-1],
-        *_MODEL_ID.findall(json.dumps(notebook.cells, sort_keys=True))[::-1],
-    ]
-    names: dict[str, str] = {}
-    while waiting:
-        model = waiting.pop()
-        if model in state and model not in names:
-            names[model] = f"{len(names):032x}"
-            waiting += _MODEL_ID.findall(json.dumps(state[model], sort_keys=True))[::-1]
-    renamed = json.loads(
-        _MODEL_ID.sub(
-            lambda match: names.get(match[0], match[0]), json.dumps(notebook, sort_keys=True)
-        )
-    )
-    import nbformat
-
-    fresh = nbformat.from_dict(renamed)
-    notebook.metadata, notebook.cells = fresh.metadata, fresh.cells
+    notebook.metadata.pop("widgets", None)
+    for cell in notebook.cells:
+        for output in cell.get("outputs", []):
+            output.get("data", {}).pop(_WIDGET, None)
 
 
 def is_normalised(path: Path) -> bool:

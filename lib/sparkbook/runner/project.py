@@ -78,7 +78,7 @@ class Project:
                 found.append(notebook)
             elif not (self.root / f"{name}.md").exists():
                 raise SparkbookError(
-                    f"_toc.yml names {name}, and there is neither {name}.md nor {name}.ipynb: add"
+                    f"_toc.yml names {name}, but {name}.md and {name}.ipynb do not exist: add"
                     " it or drop the line"
                 )
         return found
@@ -112,7 +112,7 @@ def at(root: Path) -> Project:
         SparkbookError: there is no table of contents in it.
     """
     if not (root / "_toc.yml").is_file():
-        raise SparkbookError(f"{root} is no checkout of the book: it has no _toc.yml")
+        raise SparkbookError(f"{root} is not a checkout of the book: it has no _toc.yml")
     return Project(root)
 
 
@@ -125,7 +125,6 @@ def here() -> Project:
     root = Path(__file__).resolve().parents[3]
     if not (root / "_toc.yml").is_file():
         raise SparkbookError(
-            "the book's notebooks are not here: this command works in a checkout of the project"
-            " only"
+            "the book's notebooks are not here: run this command in a checkout of the project"
         )
     return Project(root)

@@ -4,11 +4,11 @@
 >>> server = serve.connect("embedded/smollm2-135m", target="plan")   # doctest: +SKIP
 """
 
+from sparkbook.serve.connection import PlanOnly, Server, connect
 from sparkbook.serve.endpoint import Endpoint
 from sparkbook.serve.engine import Engine, EngineError
 from sparkbook.serve.process import ProcessEngine
 from sparkbook.serve.ready import Readiness, wait_ready
-from sparkbook.serve.server import PlanOnly, Server, connect
 from sparkbook.serve.stream import Streamed, stream_chat
 from sparkbook.serve.warmup import WarmUp, warm_up
 

@@ -774,13 +774,12 @@ def _clean(engine: DockerEngine) -> None:
         engine.stop(grace_s=_FAILED_STOP_S)
     except ServeFault as fault:
         raise ServeFault(
-            fault.finding.model_copy(
-                update={
-                    "fix": (
-                        f"{fault.finding.fix} The container {engine.name} is still there: sparkbook"
-                        f" stop {engine.name}."
-                    )
-                }
+            replace_fields(
+                fault.finding,
+                fix=(
+                    f"{fault.finding.fix} The container {engine.name} is still there: sparkbook"
+                    f" stop {engine.name}."
+                ),
             )
         ) from None
 
@@ -823,7 +822,7 @@ def _already(
             )
             port = "" if other.name == asked.name else ", or choose another --port"
             fix = f"Run `sparkbook stop {other.name}`, or add --replace to do so now{port}."
-            raise ServeFault(finding.model_copy(update={"fix": fix}))
+            raise ServeFault(replace_fields(finding, fix=fix))
         say(f"removing {other.name}, {other.state}")
         remove(host, other.id)
     _check_strangers(host, asked)

@@ -11,14 +11,14 @@ import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from sparkbook import recipes
+from sparkbook import checkpoint, recipes
 from sparkbook.errors import SparkbookError
 from sparkbook.recipes import Recipe
 from sparkbook.serve import smollm2
 from sparkbook.serve.process import ProcessEngine
 
 DEFAULT = "embedded/smollm2-135m"
-TINY_MODELS = Path(__file__).with_name("models")
+TINY_MODELS = checkpoint.MODELS
 
 
 def model_folder(name: str, progress: Callable[[str], None] | None = None) -> Path:

@@ -183,7 +183,7 @@ def serve(
                     # Its memory is another host's: here only its end can be seen.
                     _watch(engine, floor, say, guard=not host.remote)
             except KeyboardInterrupt:
-                say(f"{engine.name} runs on: sparkbook stop {engine.name} takes it down")
+                say(f"{engine.name} is still running. Stop it with: sparkbook stop {engine.name}")
         finally:
             host.close()
         return
@@ -205,7 +205,7 @@ def _answer(asked: Stack, engine: Engine, target: str) -> dict[str, Any]:
         "model": engine.endpoint.model,
         "key": str(engine.key_file),
         "log": str(engine.log_file),
-        "already": "it was up before" if engine.already else None,
+        "already": "already running" if engine.already else None,
     }
 
 

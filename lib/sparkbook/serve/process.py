@@ -17,8 +17,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from sparkbook.formats.lexer import HOME
 from sparkbook.formats.words import serve_groups
+from sparkbook.launch.lexer import HOME
 from sparkbook.recipes.launch import Launch, is_secret
 from sparkbook.serve import folders, identity, paths
 from sparkbook.serve.endpoint import Endpoint, usable_key, write_private

@@ -23,7 +23,7 @@ from typing import Any, Protocol
 from urllib.parse import urlsplit
 
 from sparkbook.errors import SparkbookError
-from sparkbook.logs.diagnose import Diagnosis
+from sparkbook.logs.doctor import Diagnosis
 from sparkbook.logs.follow import Follower
 from sparkbook.recipes.schema import Capabilities
 from sparkbook.serve.endpoint import Endpoint

@@ -9,7 +9,7 @@ import os
 import signal
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -59,7 +59,7 @@ class Server:
         """For JSON."""
         return {
             **{name: getattr(self, name) for name in self.__dataclass_fields__ if name != "end"},
-            "end": self.end.model_dump() if self.end else None,
+            "end": self.end.to_dict() if self.end else None,
         }
 
 
@@ -108,9 +108,7 @@ def engines(address: str | None = None) -> Iterator[tuple[Host | None, Findings]
         )
         host, notes = (
             None,
-            Findings(
-                [fault.finding.model_copy(update={"severity": "info"}) if quiet else fault.finding]
-            ),
+            Findings([replace(fault.finding, severity="info") if quiet else fault.finding]),
         )
     try:
         yield host, notes

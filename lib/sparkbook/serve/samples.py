@@ -13,7 +13,7 @@ from typing import Any
 
 from sparkbook.findings import Finding
 from sparkbook.formats import docker_run
-from sparkbook.host.memory import Memory
+from sparkbook.host.meminfo import Memory
 from sparkbook.rules import fenced
 from sparkbook.serve.faults import DOCK, explain, how_it_ended
 from sparkbook.serve.stack import AS_WRITTEN, Choices, given, request

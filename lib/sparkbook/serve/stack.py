@@ -15,8 +15,8 @@ from typing import Any
 
 from sparkbook.errors import SparkbookError
 from sparkbook.findings import Finding, Findings
-from sparkbook.formats.lexer import HOME
 from sparkbook.formats.words import container_words
+from sparkbook.launch.lexer import HOME
 from sparkbook.recipes import Recipe
 from sparkbook.recipes.launch import Launch
 from sparkbook.recipes.schema import Capabilities

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from sparkbook.errors import SparkbookError
 from sparkbook.findings import Finding
-from sparkbook.host.memory import Memory, parse_meminfo
+from sparkbook.host.meminfo import Memory, parse_meminfo
 from sparkbook.serve.endpoint import Endpoint
 from sparkbook.serve.faults import DOCK, ServeFault
 from sparkbook.units import format_bytes, format_seconds

@@ -14,7 +14,8 @@ from types import FrameType
 
 from sparkbook.errors import SparkbookError
 from sparkbook.runner.project import Project, at, here
-from sparkbook.site import build as builder
+from sparkbook.runner.run_pages import Outcome, refresh
+from sparkbook.site.book import build
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -28,15 +29,15 @@ def main(argv: Sequence[str] | None = None) -> int:
         "--root", type=Path, help="the checkout (default: the one this library is part of)"
     )
     verbs = parser.add_subparsers(dest="verb", required=True)
-    build = verbs.add_parser("build", help="run what changed and publish the site")
-    build.add_argument(
+    building = verbs.add_parser("build", help="run what changed and publish the site")
+    building.add_argument(
         "--target", choices=["auto", "plan"], default="auto", help="plan: start no engine"
     )
-    build.add_argument(
+    building.add_argument(
         "--only", metavar="NAME", help="one chapter (06_launch) or one recipe's page (gpt-oss-120b)"
     )
-    refresh = verbs.add_parser("refresh", help="run the committed notebooks again, in place")
-    refresh.add_argument("--only", metavar="NAME", help="one notebook")
+    refreshing = verbs.add_parser("refresh", help="run the committed notebooks again, in place")
+    refreshing.add_argument("--only", metavar="NAME", help="one notebook")
     verbs.add_parser(
         "check", help="look for broken links, missing pages and outside loads in the built site"
     )
@@ -51,16 +52,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         if args.verb == "check":
             return _check(project)
         if args.verb == "refresh":
-            return _summary(builder.refresh(project, args.only))
-        return _summary(builder.build(project, args.target, args.only))
+            return _summary(refresh(project, args.only))
+        return _summary(build(project, args.target, args.only))
     except SparkbookError as error:
         print(f"error: {error}", file=sys.stderr)  # noqa: T201
         return 2
     except KeyboardInterrupt:
-        print(
-            "interrupted: nothing is left running, and what was half done has been put away",
-            file=sys.stderr,
-        )
+        print("interrupted: nothing is still running", file=sys.stderr)  # noqa: T201
         return 130
 
 
@@ -76,7 +74,7 @@ def _check(project: Project) -> int:
     problems = check(project.html)
     for problem in problems:
         print(problem)  # noqa: T201
-    print(f"{len(problems)} problems in the site" if problems else "the site is in order")  # noqa: T201
+    print(f"{len(problems)} problems in the site" if problems else "the site has no problems")  # noqa: T201
     return 1 if problems else 0
 
 
@@ -99,7 +97,7 @@ def _serve(project: Project, port: int) -> int:
     return 0
 
 
-def _summary(outcome: builder.Outcome) -> int:
+def _summary(outcome: Outcome) -> int:
     for name, failure in outcome.failures.items():
         print(f"FAILED {name}: {failure}", file=sys.stderr)  # noqa: T201
     for problem in outcome.problems:

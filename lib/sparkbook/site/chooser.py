@@ -1,5 +1,5 @@
 """The start page's chooser: for each recipe, use and memory the launch line, whether it fits, the
-speed to expect and what is to be said.
+speed to expect, and the findings.
 
 All answers are worked out when the site is assembled, by what the command asks as well: `formats`,
 `plan` and `lint`. The page holds them as one block of JSON, which `_static/chooser.js` shows;
@@ -13,11 +13,14 @@ import html
 import json
 from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from types import SimpleNamespace
+from typing import Any
 
-if TYPE_CHECKING:
-    from sparkbook.plan.memory import Plan
-    from sparkbook.recipes import Recipe
+from sparkbook import lint, recipes
+from sparkbook.formats import FORMATS
+from sparkbook.plan import memory, request
+from sparkbook.plan.memory import MemoryPlan
+from sparkbook.recipes import Recipe
 
 
 @dataclass(frozen=True)
@@ -56,15 +59,15 @@ class Memory:
 
 
 USES = (
-    Use("recipe", "As the recipe is set"),
+    Use("recipe", "Settings of the recipe"),
     Use("chat", "One person, chats of 16,384 tokens", 16_384, 1),
     Use("agent", "One coding agent, 131,072 tokens", 131_072, 1),
     Use("team", "Eight at once, 32,768 tokens each", 32_768, 8),
 )
 MEMORIES = (
-    Memory("all", "All of it: nothing else runs"),
-    Memory("96", "96 GiB available: a desktop", 96),
-    Memory("64", "64 GiB available: a second server", 64),
+    Memory("all", "128 GB, nothing else running"),
+    Memory("96", "96 GiB available (desktop running)", 96),
+    Memory("64", "64 GiB available (second server running)", 64),
 )
 FIRST = "qwen3.6-35b-a3b-nvfp4-2026-09"
 """The recipe that is shown before anything is chosen."""
@@ -74,15 +77,13 @@ _VARIABLES = {"max-model-len": "MAX_MODEL_LEN", "max-num-seqs": "MAX_NUM_SEQS"}
 
 
 def chosen(ids: Iterable[str]) -> list[Recipe]:
-    """The recipes to choose from: those for a Spark, not those of the book's own engine."""
-    from sparkbook import recipes
-
+    """List the recipes to choose from: those for a Spark, not those of the book's own engine."""
     return [recipe for recipe in map(recipes.load, ids) if recipe.image is not None]
 
 
 def adjustable(recipe: Recipe) -> bool:
-    """Whether the line itself can ask for a context and a number of sequences; not where a script
-    in the image sets them.
+    """Return whether the line itself can ask for a context and a number of sequences; not where a
+    script in the image sets them.
     """
     return recipe.launch.entrypoint != "wrapper" or all(
         name in recipe.launch.env for name in _VARIABLES.values()
@@ -90,8 +91,8 @@ def adjustable(recipe: Recipe) -> bool:
 
 
 def for_use(recipe: Recipe, use: Use) -> Recipe:
-    """The recipe with the context and the number of sequences of a use, as options, or as the
-    variables of an image that takes those.
+    """Return the recipe with the context and the number of sequences of a use, as options, or as
+    the variables of an image that takes those.
 
     A recipe that is not `adjustable` stays as it is.
     """
@@ -122,7 +123,7 @@ class _Table:
 
 
 def data(ids: Iterable[str]) -> dict[str, Any]:
-    """Everything that the chooser knows.
+    """Return everything that the chooser knows.
 
     `recipes[i].lines` and `.lint` have one entry a use, `.plans` one a use and, within it, one a
     memory. Lines and findings are numbers of the tables `lines` and `findings`; a finding is
@@ -131,13 +132,9 @@ def data(ids: Iterable[str]) -> dict[str, Any]:
     number of its speeds: requests, then low, middle, high tok/s, with `behind` tokens behind each
         request.
     """
-    from sparkbook import lint
-    from sparkbook.formats import FORMATS
-    from sparkbook.plan import memory, request
-
     lines, findings, speeds = _Table(), _Table(), _Table()
 
-    def said(found: Any) -> list[int]:
+    def numbers(found: Any) -> list[int]:
         return [findings.number([f.severity, f.message, f.fix, f.rule, f.why]) for f in found]
 
     hosts = [request.host(None, memory_.available_gib) for memory_ in MEMORIES]
@@ -149,10 +146,12 @@ def data(ids: Iterable[str]) -> dict[str, Any]:
             launches.append(
                 [lines.number(line) for line in FORMATS["docker"].write(changed).splitlines()]
             )
-            judged.append(said(lint.lint(changed).findings))
+            judged.append(numbers(lint.lint(changed).findings))
             setup = request.read(recipe.id, request.Override(use.context, use.sequences))
             found = [memory.plan(setup, host) for host in hosts]
-            plans.append([{**_plan(one.to_dict(), said, speeds), "fit": fit(one)} for one in found])
+            plans.append(
+                [{**_plan(one.to_dict(), numbers, speeds), "fit": fit(one)} for one in found]
+            )
         entry = {
             "id": recipe.id,
             "title": recipe.title,
@@ -182,29 +181,24 @@ def data(ids: Iterable[str]) -> dict[str, Any]:
     }
 
 
-def fit(planned: Plan) -> str:
-    """The plan's verdict; where the fraction alone speaks against it, the fraction that does not,
-    so that it isn't read as one of size.
+def fit(planned: MemoryPlan) -> str:
+    """Return the plan's verdict. If only `--gpu-memory-utilization` is too high, name a value that
+    fits, so that the model is not taken for too large.
     """
-    words = {"may fit": "not surely at", "does not fit": "not at"}.get(planned.verdict)
-    safe = min(planned.largest_fraction, planned.setup.fraction)
+    words = {"may fit": "may not fit at", "does not fit": "does not fit at"}.get(planned.verdict)
+    asked = planned.setup.fraction
+    safe = min(planned.largest_fraction, asked)
     if words is None or planned.requested is None or safe <= 0:
         return planned.verdict
-    if (
-        dataclasses.replace(
-            planned, setup=dataclasses.replace(planned.setup, fraction=safe)
-        ).verdict
-        != "fits"
-    ):
+    lower = dataclasses.replace(planned, setup=dataclasses.replace(planned.setup, fraction=safe))
+    if lower.verdict != "fits":
         return planned.verdict
-    return f"fits at {safe:g} of the memory, {words} {planned.setup.fraction:g}"
+    return f"fits with --gpu-memory-utilization {safe:g}; {words} {asked:g}"
 
 
 def _plan(
-    answer: dict[str, Any], said: Callable[[Any], list[int]], speeds: _Table
+    answer: dict[str, Any], numbers: Callable[[Any], list[int]], speeds: _Table
 ) -> dict[str, Any]:
-    from types import SimpleNamespace
-
     summary = answer["summary"]
     rates = [[speed["requests"], *speed["tok_s"]] for speed in summary["decode"] or ()]
     return {
@@ -212,15 +206,15 @@ def _plan(
         "context": summary["context"],
         "sequences": summary["sequences"],
         "kv": summary["kv_tokens"],
-        "said": said(SimpleNamespace(**finding) for finding in answer["findings"]),
+        "said": numbers(SimpleNamespace(**finding) for finding in answer["findings"]),
         "speed": speeds.number(rates),
         "behind": summary["decode"][0]["context"] if rates else None,
     }
 
 
 def page(known: dict[str, Any]) -> str:
-    """The chooser as Markdown to include: the table that is there without scripts, and the data
-    from which the script makes the chooser.
+    """Return the chooser as Markdown to include: the table that is there without scripts, and the
+    data from which the script makes the chooser.
 
     `known` is what `data` gave.
     """
@@ -264,14 +258,14 @@ def _plain_table(known: dict[str, Any]) -> str:
             "Context, tokens",
             "Requests at once",
             "On a Spark",
-            "Decode of one, tok/s",
-            "Tokens behind it",
+            "Decode of one request, tok/s",
+            "Tokens of context",
             "Warnings",
         )
     )
     return (
-        '<div class="sb-scroll" id="sb-chooser-table"><table class="table sb-table"><caption>As'
-        " each recipe is set; fit and speed are "
-        "estimates, and a conversation decodes slower the more tokens are behind it.</caption>"
+        '<div class="sb-scroll" id="sb-chooser-table"><table class="table sb-table"><caption>With'
+        " each recipe's own settings. Fit and speed are estimates; a longer context decodes"
+        " slower.</caption>"
         f"<thead><tr>{head}</tr></thead><tbody>{''.join(rows)}</tbody></table></div>"
     )

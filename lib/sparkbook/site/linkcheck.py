@@ -59,7 +59,7 @@ def check(site: Path) -> list[str]:
         if "_static" not in path.parts
     }
     if not texts:
-        return [f"{site.name} holds no page"]
+        return [f"{site.name} contains no page"]
     pages = {}
     for path, text in texts.items():
         pages[path] = _Page()
@@ -76,7 +76,7 @@ def check(site: Path) -> list[str]:
         outside = [load for load in page.loads if urlsplit(load).netloc] + [
             match["url"] for match in _IMPORT.finditer(texts[path])
         ]
-        problems += [f"{name}: loads {url} from elsewhere" for url in outside]
+        problems += [f"{name}: loads {url} from another site" for url in outside]
         problems += [
             f"{name}: the picture {Path(source).name[:60]} has no alternative text"
             for source in page.without_alt
@@ -84,7 +84,7 @@ def check(site: Path) -> list[str]:
     for path in sorted(site.rglob("*.css")):
         found = _CSS_LOAD.findall(path.read_text("utf-8", errors="replace"))
         problems += [
-            f"{path.relative_to(site).as_posix()}: loads {url} from elsewhere" for url in found
+            f"{path.relative_to(site).as_posix()}: loads {url} from another site" for url in found
         ]
     return list(dict.fromkeys(problems))
 

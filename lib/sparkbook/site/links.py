@@ -9,9 +9,12 @@ a site around it. Blocks of code, headings and what is a link already are left a
 
 from __future__ import annotations
 
+import html
 import re
 from collections.abc import Mapping
 from typing import Any
+
+from sparkbook.rules import every
 
 _FENCE = re.compile(r"^\s*(?P<mark>`{3,}|~{3,})")
 _CODE = r"`(?P<code>[^`\n]+)`"
@@ -123,10 +126,7 @@ class Linker:
                 )
                 if isinstance(data.get("text/markdown"), str):
                     data["text/markdown"] = self.markdown(data["text/markdown"], page)
-                if (
-                    isinstance(data.get("text/html"), str)
-                    and "application/vnd.jupyter.widget-view+json" not in data
-                ):
+                if isinstance(data.get("text/html"), str):
                     data["text/html"] = self.html(data["text/html"], page)
 
 
@@ -164,8 +164,6 @@ def _marked(word: re.Match[str]) -> str:
 
 
 def _escaped(text: str) -> str:
-    import html
-
     return html.escape(text).replace("|", "&#124;")
 
 
@@ -173,8 +171,6 @@ def addresses(flags: Mapping[str, Any], recipes: Mapping[str, str]) -> dict[str,
     """The address of every flag, rule, signature and recipe that has a page. `recipes`: id to the
     name of its page.
     """
-    from sparkbook.rules import every
-
     found = {f"--{name}": f"flags/{name}.html" for name in flags}
     found |= {one.code: one.address for one in every()}
     return found | {name: f"models/{page}.html" for name, page in recipes.items()}

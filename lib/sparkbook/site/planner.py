@@ -19,15 +19,22 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+from sparkbook import releases
 from sparkbook.errors import SparkbookError
+from sparkbook.plan.kv import KV_WIDTH
 from sparkbook.runner.project import Project
+from sparkbook.site import chooser
 
 MARK = "<!-- planner -->"
 """In a cell of a chapter: the planner stands here on the site."""
 
 OWN = (
     "__init__.py",
-    "cli.py",
+    "cli/__init__.py",
+    "cli/options.py",
+    "cli/output.py",
+    "cli/planning.py",
+    "cli/verbs.py",
     "errors.py",
     "findings.py",
     "rules.py",
@@ -41,6 +48,7 @@ OWN = (
     "cluster/inventory.py",
     "cluster/published.yaml",
     "formats/*",
+    "launch/*.py",
     "lint/*.py",
     "lint/rules/*.py",
     "plan/*",
@@ -67,9 +75,12 @@ OTHERS = (
 Python half.
 """
 
-PYODIDE = """The planner in the page runs in Pyodide, which is under the Mozilla Public License 2.0 (https://www.mozilla.org/MPL/2.0/); its
-source is at https://github.com/pyodide/pyodide. Pyodide holds CPython and its standard library, which are under the Python Software
-Foundation License (https://docs.python.org/3/license.html). library.zip holds this book's own library (Apache-2.0) and the following."""
+PYODIDE = """\
+The planner in the page runs in Pyodide, which is under the Mozilla Public License 2.0
+(https://www.mozilla.org/MPL/2.0/); its source is at https://github.com/pyodide/pyodide.
+Pyodide contains CPython and its standard library, which are under the Python Software
+Foundation License (https://docs.python.org/3/license.html). library.zip contains this book's
+own library (Apache-2.0) and the following."""
 
 _LEFT_OUT = ("pydantic/v1/", "pydantic/mypy.py", "pydantic/_hypothesis_plugin.py")
 _OF_A_LICENCE = ("licen", "copying", "notice")
@@ -172,10 +183,6 @@ def data(ids: Iterable[str], size: int, first: str | None = None) -> dict[str, A
         size: bytes that are loaded on the first run.
         first: the recipe to begin with; the only one to choose where the page is its own.
     """
-    from sparkbook import releases
-    from sparkbook.plan.kv import KV_WIDTH
-    from sparkbook.site import chooser
-
     found = [
         {"id": recipe.id, "title": recipe.title, "family": recipe.family}
         for recipe in chooser.chosen(ids)
@@ -196,9 +203,9 @@ def block(known: dict[str, Any]) -> str:
     text = json.dumps(known, ensure_ascii=False, separators=(",", ":")).replace("<", "\\u003c")
     line = html.escape(f"sparkbook plan {known['first']}")
     return (
-        f'<div class="sb-planner"><script type="application/json">{text}</script><noscript><p>With'
-        f" scripts, the planner runs in this page. Without, run <code>{line}</code> where the"
-        " library is installed.</p></noscript></div>"
+        f'<div class="sb-planner"><script type="application/json">{text}</script><noscript><p>The'
+        f" planner needs JavaScript. Without it, run <code>{line}</code> where sparkbook is"
+        " installed.</p></noscript></div>"
     )
 
 
@@ -220,6 +227,6 @@ def place(notebook: dict[str, Any], ids: Iterable[str], size: int, recipe: str |
 
 
 NONE = (
-    "This recipe is for the engine that the book itself runs and not for a Spark, so there is"
-    " nothing to plan."
+    "This recipe is for the CPU engine of the book and not for a Spark, so there is nothing to"
+    " plan."
 )

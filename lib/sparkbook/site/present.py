@@ -10,14 +10,22 @@ from __future__ import annotations
 import html
 import json
 import re
+import shlex
 from collections.abc import Callable, Iterable, Sequence
 
+from sparkbook import plan
 from sparkbook.checkpoint.store import download_lines
+from sparkbook.formats import FORMATS
+from sparkbook.plan.prefill import first_token
+from sparkbook.plan.request import served
 from sparkbook.plots.published import best_single
 from sparkbook.recipes import Recipe
 from sparkbook.recipes.schema import Accuracy, PrepareStep, RequestDefaults
+from sparkbook.site import chooser
+from sparkbook.util.markup import capital, code
 
 UNKNOWN = "not stated"
+_OPTION = re.compile(r"--[a-z-]+ [\d.]*\d")
 _ENTRY_POINTS = {
     "command": "the command it is given",
     "vllm-serve": "<code>vllm serve</code> by itself",
@@ -59,34 +67,36 @@ class Tabs:
 
     def _repr_markdown_(self) -> str:
         items = []
-        for title, language, code in self.tabs:
-            fence = "`" * max(3, 1 + max((len(run) for run in re.findall("`+", code)), default=0))
+        for title, language, text in self.tabs:
+            fence = "`" * max(3, 1 + max((len(run) for run in re.findall("`+", text)), default=0))
             sync = f":sync: {title}\n\n" if self._group else ""
             items.append(
-                f":::{{tab-item}} {title}\n{sync}{fence}{language}\n{code.rstrip()}\n{fence}\n:::"
+                f":::{{tab-item}} {title}\n{sync}{fence}{language}\n{text.rstrip()}\n{fence}\n:::"
             )
         group = f":sync-group: {self._group}\n\n" if self._group else ""
         return f"::::{{tab-set}}\n{group}" + "\n\n".join(items) + "\n::::"
 
     def _repr_html_(self) -> str:
         blocks = (
-            f"<details{' open' * (not i)}><summary>{_text(title)}</summary><pre>{html.escape(code)}</pre></details>"
-            for i, (title, _, code) in enumerate(self.tabs)
+            f"<details{' open' * (not i)}><summary>{_text(title)}</summary>"
+            f"<pre>{html.escape(text)}</pre></details>"
+            for i, (title, _, text) in enumerate(self.tabs)
         )
         return "".join(blocks)
 
 
 def summary(recipe: Recipe, target: str) -> Html:
-    """The recipe in a sentence, and that its page starts nothing, whatever the book's target."""
+    """Return the recipe in a sentence, and that its page starts nothing, whatever the target."""
     started = (
-        f"Shown, not started: this page runs no engine (target <code>{html.escape(target)}</code>)."
+        "This page shows the launch line; it does not start an engine (target"
+        f" <code>{html.escape(target)}</code>)."
     )
     line = f"<p><strong>{_text(recipe.summary)}</strong></p><p>{started}</p>"
     return Html(f"Summary: {recipe.id}", line)
 
 
 def facts(recipe: Recipe) -> Html:
-    """What is known about the model and what it runs in. What no source states is said to be so."""
+    """Return the facts about the model and its image; unknown ones are marked as not stated."""
     model, image, draft = recipe.model, recipe.image, recipe.draft
     link = f"https://huggingface.co/{model.repo}" if recipe.family != "embedded" else None
     quantization = f"{model.quantization.format.upper()} ({model.quantization.producer or UNKNOWN})"
@@ -178,18 +188,18 @@ def _parameters(recipe: Recipe) -> str | None:
 
 def _context(recipe: Recipe) -> str | None:
     native, extended = recipe.model.context.native, recipe.model.context.extended
-    served = recipe.serve.args.get("max-model-len")
+    served_length = recipe.serve.args.get("max-model-len")
     parts = [
         native and f"{native:,} tokens",
         extended and f"{extended:,} with a rope extension",
-        served and f"this recipe serves {_number(served)}",
+        served_length and f"this recipe serves {_number(served_length)}",
     ]
     return _join(*parts) or None
 
 
 def forms(recipe: Recipe) -> list[str]:
-    """The formats shown for its launch: docker and compose need an image, a bare line and sparkrun
-    need to know what it runs.
+    """List the formats shown for its launch: docker and compose need an image, a bare line and
+    sparkrun need to know what it runs.
     """
     if recipe.image is None:
         return ["shell"]
@@ -198,9 +208,7 @@ def forms(recipe: Recipe) -> list[str]:
 
 
 def launch_tabs(recipe: Recipe) -> Tabs:
-    """The launch line in each form that the recipe has."""
-    from sparkbook.formats import FORMATS
-
+    """Return the launch line in each form that the recipe has."""
     shown = [FORMATS[name] for name in forms(recipe)]
     return Tabs(
         f"Launch: {recipe.id}",
@@ -210,7 +218,7 @@ def launch_tabs(recipe: Recipe) -> Tabs:
 
 
 def prepare(recipe: Recipe) -> Html | Tabs:
-    """What to do once on the host before the first start: with the library's commands, or by hand."""
+    """Return what to do once on the host before the first start, with the command or by hand."""
     if recipe.image is None:
         return Html(
             "Prepare",
@@ -225,7 +233,7 @@ def prepare(recipe: Recipe) -> Html | Tabs:
         for step in recipe.prepare
         if step.do != "download"
     ]
-    by_hand = [(f"by hand {i}: {title}", "bash", code) for i, (title, code) in enumerate(steps, 1)]
+    by_hand = [(f"by hand {i}: {title}", "bash", text) for i, (title, text) in enumerate(steps, 1)]
     return Tabs(f"Prepare: {recipe.id}", [("with sparkbook", "bash", _commands(recipe)), *by_hand])
 
 
@@ -238,17 +246,15 @@ def _commands(recipe: Recipe) -> str:
     ]
     if any(step.do == "fetch" and step.sha256 in (None, "unknown") for step in recipe.prepare):
         lines[1] = (
-            f"# code without a known checksum is refused: read it, then add --unpinned\n{lines[1]}"
+            "# code without a known checksum is refused: read the code, then add --unpinned\n"
+            + lines[1]
         )
     if any(step.do == "run" for step in recipe.prepare):
-        lines.insert(2, "# what is run by hand comes here: the next tabs")
+        lines.insert(2, "# run the manual steps here: see the next tabs")
     if recipe.variants.get("lint-clean") is not None:
         lines += [
             "",
-            (
-                "# the same, changed until the linter has no error and no warning:"
-                f" {recipe.id}@lint-clean"
-            ),
+            (f"# a variant without lint errors and warnings: {recipe.id}@lint-clean"),
         ]
         lines += [f"sparkbook recipes show {recipe.id}@lint-clean --as docker"]
     return "\n".join(lines)
@@ -271,8 +277,6 @@ def _prepare_title(step: PrepareStep) -> str:
 
 
 def _prepare_code(step: PrepareStep) -> str:
-    import shlex
-
     why = "".join(f"# {line}\n" for line in step.why.splitlines())
     if step.size_gb:
         why += f"# size: {step.size_gb:g} GB\n"
@@ -294,13 +298,11 @@ def _prepare_code(step: PrepareStep) -> str:
 
 def _shell_path(path: str) -> str:
     """A path quoted for the shell, with a leading ~ left for the shell to open."""
-    import shlex
-
     return f"~/{shlex.quote(path[2:])}" if path.startswith("~/") else shlex.quote(path)
 
 
 def remarks(recipe: Recipe) -> Html:
-    """What to know before using it, each with its source; the grave ones first."""
+    """Return the notes from the sources, most serious first, each with its source."""
     order = {"caution": 0, "warning": 1, "note": 2}
     items = sorted(recipe.remarks, key=lambda remark: order[remark.level])
     boxes = (
@@ -311,13 +313,13 @@ def remarks(recipe: Recipe) -> Html:
     )
     return Html(
         f"Remarks: {recipe.id}",
-        "".join(boxes) or "<p>The sources have no remarks on this recipe.</p>",
+        "".join(boxes) or "<p>The sources have no notes on this recipe.</p>",
     )
 
 
 def corrections(recipe: Recipe) -> Html:
-    """Claims of a source that turned out wrong or have expired: the claim, what holds now, and the
-    evidence.
+    """Return the claims of a source that turned out wrong or have expired: the claim, what holds
+    now, and the evidence.
     """
     if not recipe.corrections:
         return Html("Corrections", "<p>None known.</p>")
@@ -331,7 +333,7 @@ def corrections(recipe: Recipe) -> Html:
 
 
 def accuracy_table(table: Accuracy) -> Html:
-    """Published scores; with two series also their difference."""
+    """Return published scores; with two series also their difference."""
     two = len(table.series) == 2
     rows = []
     for row in table.rows:
@@ -353,7 +355,7 @@ def accuracy_table(table: Accuracy) -> Html:
 
 
 def speed_table(recipe: Recipe) -> Html:
-    """Published speeds. A column that no source fills is left out."""
+    """Return published speeds. A column that no source fills is left out."""
     figures = recipe.benchmarks.speed
     if not figures:
         return Html("Speed", "<p>No source gives a speed for this recipe.</p>")
@@ -386,39 +388,32 @@ def speed_table(recipe: Recipe) -> Html:
 
 
 def fit(recipe: Recipe) -> Html:
-    """Whether the recipe's launch line fits a Spark, in a word, and what is to be said of it."""
-    from sparkbook import plan
-    from sparkbook.site import chooser
-
+    """Return whether the recipe's launch line fits a Spark, and the findings of the plan."""
     if recipe.family == "embedded":
-        return Html("Fit", "<p>Made for this book's own engine: not planned for a Spark.</p>")
+        return Html("Fit", "<p>For this book's own CPU engine: not planned for a Spark.</p>")
     found = plan.of(recipe.id)
-    said = "".join(f"<li>{_text(finding.message)}</li>" for finding in found.findings)
-    verdict, context = chooser.fit(found), f"{found.setup.context:,} tokens"
+    findings = "".join(f"<li>{_text(finding.message)}</li>" for finding in found.findings)
+    verdict, settings = chooser.fit(found), f"{found.setup.context:,} tokens of context"
     if verdict == found.verdict:
-        context += f" at {found.setup.fraction:g} of the memory"
+        settings += f", <code>--gpu-memory-utilization {found.setup.fraction:g}</code>"
+    shown = _text(_OPTION.sub(r"`\g<0>`", capital(verdict)))
     return Html(
         f"Fit: {recipe.id}",
-        f"<p><strong>{verdict[0].upper()}{verdict[1:]}</strong>, with {context}"
-        f" (estimate).</p><ul>{said}</ul>",
+        f"<p><strong>{shown}</strong> (estimate; {settings})</p><ul>{findings}</ul>",
     )
 
 
 def expected(recipe: Recipe) -> Html:
-    """What the decode model says for this recipe: an estimate with its interval for each number of
+    """Return the decode model's estimate for this recipe, with its range, for each number of
     requests, and the first token's time.
     """
-    from sparkbook import plan
-    from sparkbook.plan.evidence import served
-    from sparkbook.plan.prefill import first_token
-
     known = served(recipe)
     speeds = plan.of(recipe.id).decode if known else ()
     if known is None or not speeds:
         why = (
-            "it is made for this book's own engine"
+            "it is for this book's own CPU engine"
             if recipe.family == "embedded"
-            else "no source gives all that a step reads"
+            else "the sources do not give all the sizes that a decode step reads"
         )
         return Html("Expected", f"<p>No estimate for a Spark: {why}.</p>")
     rows = []
@@ -437,32 +432,32 @@ def expected(recipe: Recipe) -> Html:
         )
     head = [
         "Requests at once",
-        f"Estimate, tok/s together ({speeds[0].context:,} tokens behind each)",
-        "Interval",
-        "Estimate, tok/s each",
+        f"All together, tok/s (estimate, {speeds[0].context:,} tokens of context each)",
+        "Range",
+        "Each, tok/s (estimate)",
         "Most of a step",
     ]
     likely = known.reads[1]
     cold, warm = first_token(likely, 100_000), first_token(likely, 100_000, cached=99_000)
     first = (
-        f"<p>First token of an agent's 100,000 tokens, estimate: <strong>{cold.seconds:.0f}"
-        f" s</strong> ({cold.low_s:.0f} to {cold.high_s:.0f}) without a prefix cache,"
-        f" <strong>{warm.seconds:.1f} s</strong> ({warm.low_s:.1f} to {warm.high_s:.1f}) with"
-        " 99,000 of them in it.</p>"
+        f"<p>Time to first token of an agent's 100,000-token prompt (estimate):"
+        f" <strong>{cold.seconds:.0f} s</strong> ({cold.low_s:.0f} to {cold.high_s:.0f}) without a"
+        f" prefix cache, <strong>{warm.seconds:.1f} s</strong> ({warm.low_s:.1f} to"
+        f" {warm.high_s:.1f}) with 99,000 of the tokens in it.</p>"
     )
     draft = ""
     if known.draft:
         low, length, high = known.draft.length
         draft = (
-            f"<p>With {known.draft.tokens} drafted tokens and {length:.1f} tokens a step, as"
-            f" expected for mixed text ({low:.1f} to {high:.1f}). Acceptance depends on what is"
-            " written: measure yours.</p>"
+            f"<p>With {known.draft.tokens} drafted tokens and {length:.1f} tokens a step, the"
+            f" estimate for mixed text ({low:.1f} to {high:.1f}). Acceptance depends on the"
+            " text: measure yours.</p>"
         )
     return Html(f"Expected: {recipe.id}", _table(head, rows) + draft + first)
 
 
 def claims(recipe: Recipe) -> Html:
-    """What vendors say about it in words, as they say it."""
+    """Return what vendors claim about it, in their words."""
     items = "".join(
         f"<li>{_text(claim.text)} {_cite(claim.source)}</li>" for claim in recipe.benchmarks.claims
     )
@@ -472,8 +467,8 @@ def claims(recipe: Recipe) -> Html:
 
 
 def request_tabs(recipe: Recipe) -> Html | Tabs:
-    """What a request should carry, ready to paste: as a JSON body, and as arguments of the `openai`
-    client.
+    """Return what a request should carry, ready to paste: as a JSON body, and as arguments of the
+    `openai` client.
     """
     if not recipe.request:
         return Html(
@@ -517,7 +512,7 @@ def _request_python(recipe: Recipe, defaults: RequestDefaults) -> str:
 
 
 def sources(recipe: Recipe) -> Html:
-    """Where the facts of this page come from."""
+    """Return the sources of this page's facts."""
     items = "".join(
         f'<li id="source-{source.id}"><code>{source.id}</code>: {_link(source.title, source.url)}'
         f"{f', {source.date.isoformat()}' if source.date else ''}</li>"
@@ -527,8 +522,8 @@ def sources(recipe: Recipe) -> Html:
 
 
 def overview(recipes: Sequence[Recipe]) -> Html:
-    """All recipes in one table. The site's script makes it sortable and gives it a filter; without
-    it, it is a plain table.
+    """Return all recipes in one table. The site's script makes it sortable and gives it a filter;
+    without it, it is a plain table.
     """
     head = [
         "Model",
@@ -580,8 +575,8 @@ def _table(
 
 
 def _text(text: str | None) -> str:
-    """Escaped, with `code` between backticks as code."""
-    return re.sub(r"`([^`]+)`", r"<code>\1</code>", html.escape(text)) if text else ""
+    """Return a text as HTML, with `code` between backticks as code; empty for none."""
+    return code(text) if text else ""
 
 
 def _code(text: str | None) -> str:

@@ -7,10 +7,12 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from sparkbook import rules
+from sparkbook import recipes, rules
 from sparkbook.findings import Finding
 from sparkbook.rules import Family, Rule, fenced, plain, sentence
+from sparkbook.site import badges
 from sparkbook.site.markdown import marked
+from sparkbook.site.variants import triggered_rules
 
 if TYPE_CHECKING:
     from sparkbook.site.flags import Flag
@@ -103,14 +105,12 @@ def _recipes(links: Sequence[str]) -> str:
 
 def _triggers(models: Mapping[str, str]) -> dict[str, list[str]]:
     """Links to the recipes that trigger a rule, by the rule's code."""
-    from sparkbook import recipes
-    from sparkbook.lint.variants import triggered
 
     links: dict[str, list[str]] = {}
     for name, page in models.items():
         recipe = recipes.load(name)
         link = f'<a href="../models/{page}.html">{html.escape(recipe.title)}</a>'
-        for code in triggered(recipe):
+        for code in triggered_rules(recipe):
             links.setdefault(code, []).append(link)
     return links
 
@@ -123,7 +123,7 @@ def _chapters(family: Family, chapters: Iterable[tuple[str, str, str]]) -> str:
     links = [
         f"{{doc}}`{title} <../{place}>`" for place, title, text in chapters if wanted.search(text)
     ]
-    return f"\n\nChapters about it: {', '.join(links)}." if links else ""
+    return f"\n\nChapters that mention it: {', '.join(links)}." if links else ""
 
 
 def _page(
@@ -132,14 +132,12 @@ def _page(
     chapters: Iterable[tuple[str, str, str]],
     recipes: int,
 ) -> str:
-    from sparkbook.site import record
-
     text = "\n".join(f"({code.lower()})=\n{markdown}" for code, markdown in sections)
     judged = "judged in this build" if family.judged else "reproduced by a test"
-    badges = [("taken on", f"{2 * len(sections)} examples, {judged}"), ("built", record.MADE)]
-    badges += [("recipes that trigger them", str(recipes))] if recipes else []
+    facts = [("figures", f"{2 * len(sections)} examples, {judged}"), ("built", badges.MADE)]
+    facts += [("recipes that trigger them", str(recipes))] if recipes else []
     severities = re.findall(r"^- \*\*(error|warning|info)\*\*", text, re.MULTILINE)
-    badges += [("findings in them", record.counted(severities))] if severities else []
+    facts += [("findings in them", badges.counted(severities))] if severities else []
     codes = f"{family.prefix}{'xx' if family.prefix[-1].isdigit() else ''}"
     intro = family.intro + _chapters(family, chapters)
-    return f"# {codes}: {family.title}\n\n{record.badge_line(badges)}\n\n{intro}\n\n{text}"
+    return f"# {codes}: {family.title}\n\n{badges.line(facts)}\n\n{intro}\n\n{text}"

@@ -8,6 +8,10 @@ import json
 import re
 from collections.abc import Iterable, Mapping
 
+from sparkbook import recipes
+from sparkbook.logs.signatures import signatures
+from sparkbook.rules import every, plain
+
 
 def script(flags: Iterable[str], models: Mapping[str, str]) -> str:
     """`_static/signatures.js`: patterns and addresses of all signatures, and the names of
@@ -17,15 +21,11 @@ def script(flags: Iterable[str], models: Mapping[str, str]) -> str:
         flags: the flags that have a page.
         models: id and page of each recipe.
     """
-    from sparkbook import recipes
-    from sparkbook.logs.signatures import signatures
-    from sparkbook.rules import every
-
     known = [
         {
             "id": signature.code,
-            "title": _plain(signature.title),
-            "fix": _plain(signature.fix),
+            "title": plain(signature.title),
+            "fix": plain(signature.fix),
             "address": signature.address,
             "pattern": [in_script(pattern) for pattern in signature.pattern],
             "also": [in_script(pattern) for pattern in signature.also],
@@ -38,7 +38,7 @@ def script(flags: Iterable[str], models: Mapping[str, str]) -> str:
     answers = {
         "signatures": known,
         "flags": sorted(flags),
-        "codes": {one.code: [_plain(one.heading), one.address] for one in every()},
+        "codes": {one.code: [plain(one.heading), one.address] for one in every()},
         "recipes": [
             [recipe.title, page, f"{recipe.id} {recipe.model.repo}"] for recipe, page in loaded
         ],
@@ -52,7 +52,3 @@ def in_script(pattern: str) -> str:
     in what the signatures use.
     """
     return re.sub(r"\(\?P<(\w+)>", r"(?:", pattern)
-
-
-def _plain(text: str) -> str:
-    return re.sub(r"\{([a-z_0-9]+)\}", "…", text)

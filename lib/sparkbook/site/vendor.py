@@ -23,8 +23,6 @@ from sparkbook.runner.project import Project
 _WANTED = {
     "axe-core": ("tests", ["axe.min.js"]),
     "mermaid/dist": ("site/mermaid", ["mermaid.esm.min.mjs", "chunks/mermaid.esm.min/*.mjs"]),
-    "@jupyter-widgets/html-manager/dist": ("site/widgets", ["embed-amd.js"]),
-    "requirejs": ("site/widgets", ["require.js"]),
     "mathjax/es5": (
         "site/mathjax",
         [
@@ -174,7 +172,7 @@ def _copy(packages: Path, to: Path) -> None:
             found = [path for path in (packages / package).glob(pattern) if path.is_file()]
             if not found:
                 raise SparkbookError(
-                    f"the npm package {package} has no {pattern} any more: package.json asks for a"
+                    f"the npm package {package} no longer has {pattern}: package.json names a"
                     " version that moved it"
                 )
             for path in found:

@@ -12,7 +12,7 @@ def read(file: Path) -> Any:
     """What a file of ours holds; libyaml reads it where PyYAML was built with it, eight times as
     fast as Python does.
 
-    Text of a user goes another way, with limits of its own: `sparkbook.formats.documents.parse`.
+    Text of a user goes another way, with limits of its own: `sparkbook.util.documents.parse`.
 
     Raises:
         OSError, UnicodeDecodeError, yaml.YAMLError: it can't be read.

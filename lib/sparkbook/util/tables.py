@@ -1,4 +1,4 @@
-"""Tables for notebooks: one function, so that a table reads the same in JupyterLab and on the site."""
+"""Tables for notebooks: one form in JupyterLab and on the site."""
 
 from __future__ import annotations
 

@@ -6,7 +6,7 @@ import time
 import pytest
 from sparkbook import cluster
 from sparkbook.cli import app
-from sparkbook.cluster import nodes, plan, server
+from sparkbook.cluster import cluster_plan, nodes, server
 from sparkbook.serve import running, stack
 from typer.testing import CliRunner
 
@@ -31,7 +31,9 @@ def test_ranks_in_containers(engine, answering, two):
     inventory, file = two
     launch = answering(port=8017)
     sites = nodes.look(inventory)
-    served = server.ClusterServer(plan.plan(inventory, stack.given(launch, "two"), sites), sites)
+    served = server.ClusterServer(
+        cluster_plan.plan(inventory, stack.given(launch, "two"), sites), sites
+    )
     try:
         served.start()
         served.wait_ready(deadline_s=60)
@@ -39,7 +41,7 @@ def test_ranks_in_containers(engine, answering, two):
             ("two-spark-a", "ready"),
             ("two-spark-b", "running"),
         ]
-        ran = CliRunner().invoke(app, ["logs", "two", "--cluster", file])
+        ran = CliRunner().invoke(app, ["cluster", "logs", file, "two"])
         assert (
             "==> two-spark-b <==" in ran.output
             and "--node-rank 1" in ran.output
@@ -60,7 +62,7 @@ def test_ranks_in_containers(engine, answering, two):
 
 
 def cluster_rows(file):
-    ran = CliRunner().invoke(app, ["status", "--cluster", file, "--json"])
+    ran = CliRunner().invoke(app, ["cluster", "status", file, "--json"])
     return json.loads(ran.output)["ranks"]
 
 
@@ -68,13 +70,13 @@ def test_the_verbs_end_what_they_started(engine, host, answering, two, monkeypat
     inventory, file = two
     sites = nodes.look(inventory)
     served = server.ClusterServer(
-        plan.plan(inventory, stack.given(answering(port=8018), "two"), sites), sites
+        cluster_plan.plan(inventory, stack.given(answering(port=8018), "two"), sites), sites
     )
     served.start()
     served.wait_ready(deadline_s=60)
     served.leave()
     assert {one.name for one in running.status(host)} == {"two-spark-a", "two-spark-b"}
-    ran = CliRunner().invoke(app, ["stop", "two", "--cluster", file, "--json"])
+    ran = CliRunner().invoke(app, ["cluster", "stop", file, "two", "--json"])
     assert ran.exit_code == 0 and json.loads(ran.output)["stopped"] == [
         "two-spark-b",
         "two-spark-a",
@@ -85,7 +87,7 @@ def test_a_lost_engine_is_named_and_said_to_be_left(engine, answering, two):
     inventory, _ = two
     sites = nodes.look(inventory)
     served = server.ClusterServer(
-        plan.plan(inventory, stack.given(answering(port=8019), "two"), sites), sites
+        cluster_plan.plan(inventory, stack.given(answering(port=8019), "two"), sites), sites
     )
     served.start()
     try:

@@ -7,7 +7,7 @@ from typing import Any
 
 from sparkbook.cluster.fabric import Pair
 from sparkbook.cluster.family import DEGRADED, FAB, IFNAMES, SLOW
-from sparkbook.cluster.seen import Seen, example
+from sparkbook.cluster.sighting import Seen, example
 from sparkbook.rules import Hit
 
 _SMALL_RTT_US = 500.0

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from sparkbook.cluster.family import FAB, IFNAMES, RAMSEY, SLOW
-from sparkbook.cluster.seen import Seen, example, gbit, good, links, rdma
+from sparkbook.cluster.sighting import Seen, example, gbit, good, links, rdma
 from sparkbook.rules import Hit
 
 _RDMA_MTU = 4096

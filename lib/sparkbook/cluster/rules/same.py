@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from sparkbook.cluster.family import FAB, GUIDE
-from sparkbook.cluster.seen import Seen, example, good, links
+from sparkbook.cluster.sighting import Seen, example, good, links
 from sparkbook.rules import Hit
 
 

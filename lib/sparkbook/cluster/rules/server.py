@@ -7,7 +7,7 @@ from typing import Any
 
 from sparkbook.cluster.family import FAB, IFNAMES
 from sparkbook.cluster.ranks import RankState
-from sparkbook.cluster.seen import Seen, example
+from sparkbook.cluster.sighting import Seen, example
 from sparkbook.rules import Hit
 
 

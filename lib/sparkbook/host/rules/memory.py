@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from sparkbook.host.family import Unknown, check
 from sparkbook.host.machine import Container, Machine, Process
-from sparkbook.host.memory import Memory, StartCheck, start_check
+from sparkbook.host.meminfo import Memory, StartCheck, start_check
 from sparkbook.rules import Hit
 from sparkbook.units import GIB, MIB, format_bytes
 

@@ -6,7 +6,7 @@ import difflib
 from collections.abc import Iterator
 
 from sparkbook import releases
-from sparkbook.lint.arguments import Given, problem
+from sparkbook.launch.arguments import Given, problem
 from sparkbook.lint.case import Case
 from sparkbook.lint.family import family
 from sparkbook.rules import Hit
@@ -667,3 +667,20 @@ def served_name_first(case: Case) -> Iterator[Hit]:
             first,
             "Write vllm serve MODEL --served-model-name NAME.",
         )
+
+
+@FLAG.rule(
+    "FLAG121",
+    "out-of-range",
+    "error",
+    source="vLLM's configuration classes, which check the parsed values",
+    fails="vllm serve ORG/MODEL --gpu-memory-utilization 1.5",
+    passes="vllm serve ORG/MODEL --gpu-memory-utilization 0.8",
+)
+def out_of_range(case: Case) -> Iterator[Hit]:
+    """A number that vLLM's parser reads and its configuration refuses: no sequences, a negative
+    context, a memory fraction above 1. The start ends with a validation error.
+    """
+    for given in case.args.options:
+        if given.option and (wrong := problem(given, given.option)) and wrong[0] == "range":
+            yield Hit(f"{wrong[1]}.", given.shown, "Write a number in this range.")

@@ -377,7 +377,7 @@ def transformers(case: Case) -> Iterator[Hit]:
     "arguments-hidden",
     "info",
     source="the images' own entry scripts, as their projects describe them",
-    fails="qwen3-next-80b-a3b-nvfp4-mtp",
+    fails="qwen3-next-80b-a3b-nvfp4",
     passes="gpt-oss-20b",
 )
 def hidden(case: Case) -> Iterator[Hit]:

@@ -97,7 +97,7 @@ def restart(case: Case) -> Iterator[Hit]:
     """
     if (policy := case.line.option("restart")) in ("unless-stopped", "always"):
         edits: tuple[Edit, ...] = ()
-        word = next(w for o, _, w in case.line.docker if o == "restart")
+        word = next(item.word for item in case.line.docker if item.name == "restart")
         if word.start >= 0:
             at = case.line.text.find(str(policy), word.start)
             edits = (Edit(at, at + len(str(policy)), "on-failure:3"),) if at >= 0 else ()
@@ -501,3 +501,21 @@ def node_rank(case: Case) -> Iterator[Hit]:
                         else f"Add --{name}, the same on every machine."
                     ),
                 )
+
+
+@RUN.rule(
+    "RUN119",
+    "broken-line",
+    "error",
+    source="the shell's and Docker's own grammar",
+    fails="vllm serve ORG/MODEL\n  --max-num-seqs 4",
+    passes="vllm serve ORG/MODEL \\\n  --max-num-seqs 4",
+)
+def broken(case: Case) -> Iterator[Hit]:
+    """The line does not start what it describes: a backslash is missing at the end of a line, a
+    placeholder such as `<MODEL>` is left, or a shell gets its script in pieces. `sparkbook convert`
+    and `sparkbook plan` refuse such a line.
+    """
+    for mistake in case.line.mistakes:
+        if mistake.code is None:
+            yield Hit(mistake.message, fix=mistake.fix)

@@ -1,0 +1,80 @@
+"""The `sparkbook` command: words for people and JSON for machines over what the library answers.
+
+No logic lives here: one module a group of verbs reads options, calls the library and prints its
+answer; texts for people are in `text.py` beside each domain. `verbs.VERBS` says which module has a
+verb. A module is imported when one of its verbs is called, and what a verb needs is imported inside
+it, so that the command starts at once.
+"""
+
+from __future__ import annotations
+
+import gc
+import io
+import os
+import sys
+from typing import Annotated
+
+import typer
+
+from sparkbook.cli.verbs import EVERY_EXIT, Verbs
+from sparkbook.errors import SparkbookError
+
+__all__ = ["app", "main"]
+
+app = typer.Typer(
+    name="sparkbook",
+    cls=Verbs,
+    help="Serve language models with vLLM on a DGX Spark.",
+    epilog=EVERY_EXIT,
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+
+
+def main() -> None:
+    """Run the command and exit. What the user can set right is one line on standard error and exit
+    code 2, never a traceback.
+    """
+    # Imported modules stay for good: collecting them again and again would take a tenth of the time
+    # of a short command.
+    gc.set_threshold(100_000, 20, 20)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            # A character that the terminal's encoding lacks is shown as "?".
+            stream.reconfigure(errors="replace")
+    try:
+        app(prog_name="sparkbook")  # typer itself ends quietly if the reader of a pipe has gone
+    except SparkbookError as error:
+        typer.echo(f"sparkbook: {error}", err=True)
+    except RecursionError:
+        typer.echo("sparkbook: The input is nested too deeply to be read.", err=True)
+    except ArithmeticError as error:
+        typer.echo(f"sparkbook: A number in the input is out of range ({error}).", err=True)
+    except OSError as error:
+        # Such as a full disk behind standard output, about which Python would complain again when
+        # it flushes at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        typer.echo(f"sparkbook: {error}", err=True)
+    sys.exit(2)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        from importlib.metadata import version
+
+        typer.echo(f"sparkbook {version('sparkbook')}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    _: Annotated[
+        bool,
+        typer.Option(
+            "--version", callback=_version, is_eager=True, help="Print the version and exit."
+        ),
+    ] = False,
+) -> None:
+    pass

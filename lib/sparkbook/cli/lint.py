@@ -1,0 +1,82 @@
+"""`sparkbook lint` and `sparkbook convert`: a recipe or a launch line, judged and rewritten."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from sparkbook.cli.options import Input, Json
+from sparkbook.cli.output import answer, exit_with, print_json, show, terminal
+from sparkbook.cli.verbs import alone, verb
+from sparkbook.errors import SparkbookError
+
+app = alone()
+
+
+@verb(app, "lint", done="No errors; there may be warnings.", bad="There are errors.")
+def lint(
+    source: Input,
+    release: Annotated[
+        str | None, typer.Option(help="vLLM release to judge against [default: the image's].")
+    ] = None,
+    ignore: Annotated[
+        list[str] | None,
+        typer.Option(metavar="CODES", help="Rule codes to ignore, comma-separated."),
+    ] = None,
+    fix: Annotated[
+        bool, typer.Option("--fix", help="Make mechanical repairs in the file; print the changes.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Judge a recipe or a launch line against a vLLM release."""
+    from sparkbook import lint as linter
+    from sparkbook.lint import text
+
+    codes = [code for words in ignore or [] for code in words.upper().replace(",", " ").split()]
+    report = linter.lint(source, release, codes)
+    changes: dict[str, str] = {}
+    if fix:
+        from sparkbook.lint.mending import mend
+
+        report, changes["diff"] = mend(source, report, release, codes)
+    if changes and not as_json:
+        typer.echo(changes["diff"], nl=False)
+    answer(as_json, report.to_dict() | changes, text.lines(report))
+    exit_with(report.findings)
+
+
+@verb(app, "convert")
+def convert(
+    source: Input,
+    to: Annotated[
+        str, typer.Option("--to", metavar="FORMAT", help="Format to write; 'list' lists them all.")
+    ],
+    env_file: Annotated[
+        str | None, typer.Option("--env-file", metavar="FILE", help=".env file of a compose file.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Write a recipe or a launch line in another format.
+
+    The text goes to standard output, the report of what was lost to standard error.
+    """
+    from sparkbook import formats
+    from sparkbook.formats import compose, text
+
+    if to == "list":
+        for format_ in formats.FORMATS.values():
+            typer.echo(f"{format_.name:<18} {format_.title}")
+        return
+    if to not in formats.FORMATS:
+        accepted = ", ".join(formats.FORMATS)
+        raise SparkbookError(f"Unknown format '{to}'. --to accepts: {accepted}")
+    env = compose.read_env(formats.file_text(env_file)) if env_file else None
+    read = formats.resolve(source, env)
+    written = formats.write(read.recipe, to)
+    if as_json:
+        print_json(text.to_dict(read, written))
+        return
+    typer.echo(written.text, nl=False)
+    if read.findings or written.findings:
+        show(*text.losses(read, written), console=terminal(stderr=True))

@@ -1,0 +1,109 @@
+"""What verbs print with: a terminal that keeps lines whole in a pipe, JSON, and the one way to give
+a judgement.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from sparkbook.errors import SparkbookError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from rich.console import Console, RenderableType
+
+    from sparkbook.findings import Findings
+
+
+def terminal(*, stderr: bool = False) -> Console:
+    """Return the terminal. In a pipe or a file each line stays one line, so that grep and cut find
+    it whole.
+    """
+    from rich.console import Console
+
+    console = Console(highlight=False, stderr=stderr)
+    # COLUMNS=0 and the like would leave room for nothing.
+    width = max(console.width, 20) if console.is_terminal else 1000
+    return Console(highlight=False, stderr=stderr, width=width)
+
+
+def show(*lines: RenderableType, console: Console | None = None) -> None:
+    """Print lines and findings; strings are printed as they are."""
+    if console is None:
+        from sparkbook.findings import Finding, Findings
+        from sparkbook.util.styled import Styled
+
+        plain = all(isinstance(line, str | Finding | Findings | Styled) for line in lines)
+        if plain and not sys.stdout.isatty() and not os.environ.get("FORCE_COLOR"):
+            # Without the import of rich, which takes as long as all of `sparkbook lint`.
+            for line in lines:
+                typer.echo(str(line))
+            return
+        console = terminal()
+    for line in lines:
+        console.print(line, markup=False, emoji=False, soft_wrap=isinstance(line, str))
+
+
+def print_json(value: Any) -> None:
+    """Print a value as JSON."""
+    typer.echo(json.dumps(value, indent=2, ensure_ascii=False))
+
+
+def answer(as_json: bool, value: dict[str, Any], lines: Iterable[RenderableType]) -> None:
+    """Print an answer, for machines or for people.
+
+    Args:
+        value: the JSON.
+        lines: the text; an iterator is not started if the answer is JSON.
+    """
+    if as_json:
+        print_json(value)
+    else:
+        show(*lines)
+
+
+def exit_with(findings: Findings) -> None:
+    """Exit with 1 if a finding is an error."""
+    if findings.worst == "error":
+        raise typer.Exit(1)
+
+
+def progress(text: str) -> None:
+    """Print a line about what goes on, on standard error."""
+    typer.echo(text, err=True)
+
+
+def wants_bar(as_json: bool) -> bool:
+    """Return whether a progress bar has a reader."""
+    return not as_json and sys.stderr.isatty()
+
+
+def text_of(file: str) -> str:
+    """Return the text of a file; `-` is standard input. Bytes that are not UTF-8 are replaced.
+
+    Raises:
+        SparkbookError: it cannot be read.
+    """
+    from pathlib import Path
+
+    from sparkbook.formats import standard_input
+
+    try:
+        data = standard_input().read() if file == "-" else Path(file).read_bytes()
+    except OSError as error:
+        raise SparkbookError(f"{file} can't be read: {error.strerror}") from None
+    return data.decode("utf-8", errors="replace")
+
+
+def folder(name: str | None) -> Path | None:
+    """Return a folder that the user named, with `~` expanded."""
+    from pathlib import Path
+
+    return None if name is None else Path(name).expanduser()

@@ -1,0 +1,99 @@
+"""`sparkbook plan`: will it fit, and how fast can it be."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from sparkbook.cli.options import Input, Json
+from sparkbook.cli.output import answer, text_of
+from sparkbook.cli.verbs import alone, verb
+from sparkbook.errors import SparkbookError
+
+app = alone()
+
+
+@verb(app, "plan", done="It fits, or may fit.", bad="It does not fit.")
+def plan(
+    source: Input,
+    context: Annotated[
+        int | None, typer.Option(min=1, help="Tokens of a sequence [default: --max-model-len's].")
+    ] = None,
+    seqs: Annotated[
+        int | None, typer.Option(min=1, help="Sequences at once [default: --max-num-seqs's].")
+    ] = None,
+    kv_dtype: Annotated[str | None, typer.Option(help="Type of the KV cache, such as fp8.")] = None,
+    fraction: Annotated[
+        float | None, typer.Option(help="Instead of the line's --gpu-memory-utilization.")
+    ] = None,
+    memory_gib: Annotated[
+        float | None, typer.Option(help="Memory that vLLM sees, GiB [default: 121.63, a Spark].")
+    ] = None,
+    available_gib: Annotated[
+        float | None, typer.Option(help="MemAvailable before the start, GiB.")
+    ] = None,
+    meminfo: Annotated[
+        str | None,
+        typer.Option(metavar="FILE", help="The host's /proc/meminfo, instead of the two sizes."),
+    ] = None,
+    cotenant: Annotated[
+        list[str] | None,
+        typer.Option(metavar="[NAME=]SIZE", help="What else runs, such as 0.42 or db=32GiB."),
+    ] = None,
+    release: Annotated[
+        str | None, typer.Option(help="vLLM release [default: the image's].")
+    ] = None,
+    hub: Annotated[
+        bool, typer.Option("--hub", help="Read the checkpoint's headers on Hugging Face.")
+    ] = False,
+    log: Annotated[
+        str | None, typer.Option(metavar="FILE", help="An engine's log to compare with the plan.")
+    ] = None,
+    calibration: Annotated[
+        str | None,
+        typer.Option(metavar="FILE", help="This machine's figures to use; --log updates them."),
+    ] = None,
+    explain: Annotated[bool, typer.Option("--explain", help="Show the working.")] = False,
+    nodes: Annotated[
+        int | None, typer.Option(min=2, help="Also plan for this number of Sparks.")
+    ] = None,
+    fabric: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FILE",
+            help="With --nodes: the measured network, JSON [default: a healthy one].",
+        ),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Plan memory and speed before you download anything."""
+    from pathlib import Path
+
+    from sparkbook.plan import memory, reconcile, request, text
+
+    if fabric and not nodes:
+        raise SparkbookError("--fabric needs --nodes, such as --nodes 2")
+    if nodes and (log or calibration or explain):
+        raise SparkbookError("--nodes can't be used with --log, --calibration or --explain")
+    kept = Path(calibration) if calibration else None
+    known = reconcile.load_calibration(kept, must_exist=log is None) if kept else None
+    setup = request.read(source, request.Override(context, seqs, kv_dtype, fraction, release, hub))
+    host = request.host(
+        memory_gib, available_gib, tuple(cotenant or ()), text_of(meminfo) if meminfo else None
+    )
+    planned = memory.plan(setup, host, known)
+    if nodes:
+        from sparkbook.cluster import advice
+
+        link = advice.read_link(Path(fabric)) if fabric else advice.NOMINAL
+        advised = advice.advise(setup, link, nodes, host)
+        answer(as_json, planned.to_dict() | {"cluster": advised.to_dict()}, advised.lines())
+        fits = advised.possible
+    else:
+        compared = reconcile.with_log(planned, Path(log), kept) if log else None
+        logged = {"reconciled": compared.to_dict()} if compared else {}
+        answer(as_json, planned.to_dict() | logged, text.answer(planned, compared, explain))
+        fits = planned.fits
+    if not fits:
+        raise typer.Exit(1)

@@ -1,0 +1,190 @@
+"""`sparkbook serve`, `status`, `logs` and `stop`: the life of a server."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from sparkbook.cli import several
+from sparkbook.cli.options import ClusterFile, DockerHost, Json, ServerName
+from sparkbook.cli.output import answer, progress
+from sparkbook.cli.servers import Deadline, DryRun, Name, Port, print_bytes, ready, run_server
+from sparkbook.cli.verbs import alone, verb
+from sparkbook.errors import SparkbookError
+
+app = alone()
+
+
+@verb(app, "serve", done="It answers.", bad="The server failed.", interrupted="Interrupted.")
+def serve(
+    source: Annotated[
+        str | None, typer.Argument(metavar="INPUT", help="A recipe ID, or a launch line.")
+    ] = None,
+    target: Annotated[str, typer.Option(help="auto, docker or process.")] = "auto",
+    dry_run: DryRun = False,
+    locked: Annotated[
+        str | None, typer.Option(metavar="FILE", help="Serve what a stack lock pins.")
+    ] = None,
+    name: Name = None,
+    port: Port = None,
+    host: DockerHost = None,
+    expose: Annotated[
+        bool, typer.Option("--expose", help="Keep the launch line's address, not loopback.")
+    ] = False,
+    offline: Annotated[
+        bool, typer.Option("--offline", help="Mount the store read-only; download nothing.")
+    ] = False,
+    replace: Annotated[
+        bool, typer.Option("--replace", help="Stop your server that has this name or port.")
+    ] = False,
+    restart_always: Annotated[
+        bool, typer.Option("--restart-always", help="Once it answers, restart it at any end.")
+    ] = False,
+    watchdog: Annotated[
+        bool | None,
+        typer.Option(help="Guard the start [default: until this stack has answered once]."),
+    ] = None,
+    watch: Annotated[
+        bool, typer.Option("--watch", help="Stay and guard it. Ctrl-C leaves the server running.")
+    ] = False,
+    floor: Annotated[
+        str | None, typer.Option(help="Memory that the watchdog keeps free, such as 8GiB.")
+    ] = None,
+    deadline: Deadline = 1800.0,
+    cluster: ClusterFile = None,
+    layout: Annotated[str | None, typer.Option(hidden=True)] = None,
+    backend: Annotated[str, typer.Option(hidden=True)] = "native",
+    stage: Annotated[bool, typer.Option("--stage", hidden=True)] = False,
+    as_json: Json = False,
+) -> None:
+    """Start a server and wait until it has answered a request.
+
+    A process stays in the foreground; a container keeps running.
+    """
+    if cluster:
+        if source is None or any((locked, host, expose, offline, replace, restart_always, watch)):
+            raise SparkbookError(
+                "--cluster needs an INPUT, and accepts: --name, --port, --layout, --backend,"
+                " --stage, --deadline"
+            )
+        several.moved(f"serve {cluster} {source}")
+        return several.serve(
+            cluster, source, name, layout, backend, port, stage, deadline, dry_run, as_json
+        )
+    if layout or stage or backend != "native":
+        raise SparkbookError("--layout, --backend and --stage belong to: sparkbook cluster serve")
+
+    from sparkbook.serve import launcher
+
+    wish = launcher.Wish(
+        source=source,
+        locked=locked,
+        target=target,
+        name=name,
+        host=host,
+        port=port,
+        expose=expose,
+        offline=offline,
+        restart_always=restart_always,
+        replace=replace,
+        watchdog=watchdog,
+        watch=watch,
+        floor=floor,
+        deadline_s=deadline,
+    )
+    if dry_run:
+        plan = launcher.plan(wish)
+        answer(as_json, plan.to_dict(), [plan.text, plan.notes])
+    else:
+        run_server(lambda: launcher.serve(wish, say=progress, show=ready(as_json)))
+
+
+@verb(
+    app,
+    "status",
+    done="All servers are ready.",
+    bad="A server is not ready.",
+    unusable="Docker can't be asked.",
+)
+def status(host: DockerHost = None, cluster: ClusterFile = None, as_json: Json = False) -> None:
+    """List your servers."""
+    if cluster:
+        several.moved(f"status {cluster}")
+        return several.status(cluster, as_json)
+
+    from sparkbook.serve import running, text
+
+    with running.engines(host) as (docker, notes):
+        servers = running.status(docker)
+    rows = {"servers": [server.to_dict() for server in servers]}
+    answer(as_json, rows | notes.to_dict(servers=len(servers)), text.servers(servers, notes))
+    if notes.worst == "error":
+        raise typer.Exit(2)
+    if any(server.state != "ready" for server in servers):
+        raise typer.Exit(1)
+
+
+@verb(app, "logs", bad="With --diagnose: there is a fault.", interrupted="Interrupted.")
+def logs(
+    name: ServerName,
+    follow: Annotated[
+        bool, typer.Option("--follow", "-f", help="Print new lines until the server ends.")
+    ] = False,
+    diagnosis: Annotated[
+        bool, typer.Option("--diagnose", help="Explain the log instead of printing it.")
+    ] = False,
+    host: DockerHost = None,
+    cluster: ClusterFile = None,
+    as_json: Json = False,
+) -> None:
+    """Print the log of a server, or explain it."""
+    if cluster:
+        if follow:
+            raise SparkbookError("--cluster can't be used with --follow")
+        several.moved(f"logs {cluster} {name}")
+        return several.logs(cluster, name, diagnosis, as_json)
+    if follow and diagnosis:
+        raise SparkbookError("--diagnose can't be used with --follow")
+    if as_json and not diagnosis:
+        raise SparkbookError("--json needs --diagnose")
+
+    from sparkbook import logs as doctor
+    from sparkbook.logs import text
+    from sparkbook.serve import running
+
+    with running.engines(host) as (docker, _):
+        pieces = running.logs(docker, name, follow=follow)
+        if not diagnosis:
+            try:
+                for piece in pieces:
+                    print_bytes(piece)
+            except KeyboardInterrupt:
+                raise typer.Exit(130) from None
+            return
+        result = doctor.diagnose(b"".join(pieces).decode("utf-8", "replace"))
+    answer(as_json, result.to_dict(), text.lines(result))
+    if not result.healthy:
+        raise typer.Exit(1)
+
+
+@verb(app, "stop", bad="With --cluster: a rank is left.")
+def stop(
+    name: ServerName,
+    host: DockerHost = None,
+    cluster: ClusterFile = None,
+    as_json: Json = False,
+) -> None:
+    """Stop a server and remove its container.
+
+    Weights, and the logs of processes, stay.
+    """
+    if cluster:
+        several.moved(f"stop {cluster} {name}")
+        return several.stop(cluster, name, as_json)
+
+    from sparkbook.serve import running
+
+    with running.engines(host) as (docker, _):
+        stopped = running.stop(docker, name)
+    answer(as_json, {"stopped": stopped}, [f"{stopped} is stopped"])

@@ -1,0 +1,52 @@
+"""What verbs that start a server share, on one Spark and on several."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Annotated, Any
+
+import typer
+
+from sparkbook.cli.options import WAIT
+from sparkbook.cli.output import answer
+
+Name = Annotated[str | None, typer.Option(help="Name of the container.")]
+Port = Annotated[int | None, typer.Option(min=1, max=65535, help="Port on the host.")]
+Deadline = Annotated[
+    float, typer.Option(callback=WAIT, help="Seconds to wait until the server answers.")
+]
+DryRun = Annotated[
+    bool, typer.Option("--dry-run", help="Print what would be sent or run; start nothing.")
+]
+
+
+def ready(as_json: bool) -> Callable[[dict[str, Any]], None]:
+    """Return what prints a server that is ready."""
+    from sparkbook.serve import text
+
+    return lambda facts: answer(as_json, facts, text.ready(facts))
+
+
+def run_server(act: Callable[[], None]) -> None:
+    """Do what starts a server: exit with 1 if the server failed, with 130 after Ctrl-C, which
+    leaves nothing behind.
+    """
+    from sparkbook.serve.engine import EngineError
+    from sparkbook.serve.faults import ServeFault
+    from sparkbook.serve.ready import NotReady
+
+    try:
+        act()
+    except (EngineError, NotReady, ServeFault) as error:
+        typer.echo(f"sparkbook: {error}", err=True)
+        raise typer.Exit(1) from None
+    except KeyboardInterrupt:
+        typer.echo("sparkbook: Interrupted", err=True)
+        raise typer.Exit(130) from None
+
+
+def print_bytes(piece: bytes) -> None:
+    """Print a piece of a log as it is, at once."""
+    sys.stdout.buffer.write(piece)
+    sys.stdout.buffer.flush()

@@ -1,0 +1,107 @@
+"""What a user names: a recipe's id, a file, standard input, or the text itself."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO
+
+from sparkbook.errors import SparkbookError
+from sparkbook.util.documents import MAX_BYTES
+
+
+def text_of(source: str) -> tuple[str | None, str | None]:
+    """Return what a user named: the id of a recipe, or a text.
+
+    Returns:
+        The id or the path of an own recipe that is to be loaded by `recipes.load`, else None; and
+        the text, None for a catalogue recipe.
+
+    Raises:
+        SparkbookError: a file that can't be read, or is too long.
+    """
+    if source == "-":
+        return None, _bounded(standard_input().read(MAX_BYTES * 4 + 1), "standard input")
+    path = file_of(source)
+    if path is None:
+        name = source.strip()
+        # What is longer than a file's name can be is no name of anything.
+        is_text = re.search(r"\s", name) or name.startswith("{") or len(name) > 255
+        return (None, source) if is_text else (name, None)
+    name = str(path)
+    text = file_text(name)
+    return (
+        name if own_file(text) and path.suffix in (".yaml", ".yml") and path.is_file() else None
+    ), text
+
+
+def file_of(source: str) -> Path | None:
+    """Return the file that a user names, spaces and all: a regular one, a pipe such as
+    `<(COMMAND)`, or a device; None where there is none.
+    """
+    for name in (source, source.strip()):
+        path = Path(os.path.expanduser(name))  # noqa: PTH111 (leaves alone what it can't expand, where Path would raise)
+        with contextlib.suppress(OSError, ValueError):  # a name that no file can have
+            if path.is_file() or path.is_fifo() or path.is_char_device():
+                return path
+    return None
+
+
+@contextlib.contextmanager
+def naming(source: str) -> Iterator[None]:
+    """Put the name of the file that a user named before what is wrong with its text."""
+    try:
+        yield
+    except SparkbookError as error:
+        if source == "-" or file_of(source) is None or source in str(error):
+            raise
+        raise SparkbookError(f"{source}: {error}") from None
+
+
+def standard_input() -> IO[bytes]:
+    """Return what comes through standard input.
+
+    Raises:
+        SparkbookError: it is closed.
+    """
+    if sys.stdin is None:
+        raise SparkbookError("standard input is closed: name a file, or pipe something in")
+    return sys.stdin.buffer
+
+
+def file_text(path: str) -> str:
+    """Return the text of a file, within the bounds.
+
+    Raises:
+        SparkbookError: it can't be read, or is too long.
+    """
+    try:
+        with Path(os.path.expanduser(path)).open("rb") as file:  # noqa: PTH111 (leaves alone what it can't expand)
+            return _bounded(file.read(MAX_BYTES + 1), path)
+    except (OSError, ValueError) as error:
+        raise SparkbookError(
+            f"{path} can't be read: {getattr(error, 'strerror', None) or error}"
+        ) from None
+
+
+def own_file(text: str) -> bool:
+    """Tell whether a text is a recipe of this playbook."""
+    return (
+        re.search(r"^(extends|family):", text, re.MULTILINE) is not None
+        and re.search(r"^services:", text, re.MULTILINE) is None
+    )
+
+
+def _bounded(data: bytes, name: str) -> str:
+    if len(data) > MAX_BYTES:
+        raise SparkbookError(
+            f"{name} has more than {MAX_BYTES // 1000} kB, which no recipe and no launch line has"
+        )
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        raise SparkbookError(f"{name} is not UTF-8 text") from None

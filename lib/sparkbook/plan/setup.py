@@ -1,0 +1,238 @@
+"""What is planned: the machine, what runs beside, and what is to be started. Bytes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from sparkbook.checkpoint.values import ZERO, Cache, Checkpoint, Range
+from sparkbook.plan.kv import KV_WIDTH, Pages, Paging, cut
+from sparkbook.releases import at_least
+from sparkbook.units import GIB
+
+TOTAL = round(121.63 * GIB)
+"""What vLLM shows as the total of a DGX Spark of "128 GB" in most public reports
+(`sparkbook.host.REPORTED`).
+"""
+
+SYSTEM = Range(7.9 * GIB, 20.4 * GIB)
+"""What an idle host has in use: total less available in the two reports of idle Sparks
+(`sparkbook.host.REPORTED`: 7.97 of 121.69 GiB on one, 20.39 on a freshly booted one).
+"""
+
+
+CUDA_CONTEXT = Range(0.5 * GIB, 2.0 * GIB)
+"""CUDA context and libraries. On an H100, context and activations of a small model together took
+1.0 GiB.
+"""
+
+ACTIVATION_PER_1K = Range(0.02 * GIB, 0.65 * GIB)
+"""Peak of activations for each 1,024 of `--max-num-batched-tokens`. The upper end: 5.30 GiB at
+8,224 tokens against 1.39 at 2,048 on one GB10 with a large MoE (DeepSeek-V4-Flash); small models
+are far below.
+"""
+
+GRAPHS = Range(0.05 * GIB, 1.0 * GIB)
+"""CUDA graphs without a draft: 0.06 GiB (12 graphs, H100), 0.33 and 0.62 (GB10)."""
+
+GRAPHS_DRAFTED = Range(0.3 * GIB, 6.3 * GIB)
+"""CUDA graphs with a draft of its own: up to 6.24 GiB with 38 + 22 graphs (Qwen3.6-35B-A3B with
+DFlash on GB10).
+"""
+
+RESERVE = 4 * GIB
+"""What should stay free for the host when all is running. MemAvailable has read 22 GiB when the
+driver was out of memory (https://github.com/vllm-project/vllm/issues/54200), so more is better; at
+less the host stops answering.
+"""
+
+
+@dataclass(frozen=True)
+class CoTenant:
+    """Something else that holds memory: an engine with a fraction, or so many bytes.
+
+    Attributes:
+        name: in words.
+        fraction: `--gpu-memory-utilization` of another engine; it holds that share of all memory.
+        size: bytes, where there is no fraction.
+    """
+
+    name: str
+    fraction: float | None = None
+    size: int = 0
+
+    def held(self, total: int) -> int:
+        """Bytes of a machine with so many in total."""
+        return math.ceil(self.fraction * total) if self.fraction is not None else self.size
+
+
+@dataclass(frozen=True)
+class Host:
+    """The machine, in bytes.
+
+    Attributes:
+        total: what vLLM shows as total.
+        available: MemAvailable before anything of this plan runs.
+        cotenants: what else runs beside; taken off what is available.
+        free: MemFree, without what the page cache would give back; None where it is not known.
+    """
+
+    total: int = TOTAL
+    available: Range | None = None
+    cotenants: tuple[CoTenant, ...] = ()
+    free: int | None = None
+
+    @property
+    def held(self) -> int:
+        """Bytes that the co-tenants hold."""
+        return sum(tenant.held(self.total) for tenant in self.cotenants)
+
+    @property
+    def free_for_engine(self) -> Range:
+        """What an engine finds available when it starts."""
+        return (self.available or Range.of(self.total) - SYSTEM) - self.held
+
+
+def together(engines: Sequence[CoTenant], total: int = TOTAL) -> tuple[int, int]:
+    """What engines and programs side by side hold, and what is left of the machine; negative: they
+    do not fit. Bytes.
+    """
+    held = sum(tenant.held(total) for tenant in engines)
+    return held, total - held
+
+
+@dataclass(frozen=True)
+class Setup:
+    """What is to be started.
+
+    Attributes:
+        checkpoint: the model.
+        context: `--max-model-len`.
+        sequences: `--max-num-seqs`.
+        fraction: `--gpu-memory-utilization`.
+        kv_bytes: `--kv-cache-memory-bytes`; the fraction then plays no part.
+        kv_dtype: `--kv-cache-dtype`.
+        release: vLLM release.
+        batched: `--max-num-batched-tokens`.
+        method, drafted: of speculative decoding; 0 tokens: none.
+        draft_bytes: weights of a separate draft.
+        draft_caches: what the draft's layers keep, in each way that is possible; one where it is
+            known.
+        eager: `--enforce-eager`: no CUDA graphs.
+        prefix_caching: whether states are kept for it.
+        load_format: `fp8` where the weights are quantized while loading.
+        shards: machines that the weights are spread over by tensor parallelism.
+        block: tokens of a block to begin with; None: 16, as on CUDA.
+        assumed: what the line does not say, in words.
+        most: context beyond which vLLM refuses to start; None where that is not known, or the line
+            lifts it.
+    """
+
+    checkpoint: Checkpoint
+    context: int
+    sequences: int = 4
+    fraction: float = 0.92
+    kv_bytes: int | None = None
+    kv_dtype: str = "auto"
+    release: str = "0.32.0"
+    batched: int = 8192
+    method: str | None = None
+    drafted: int = 0
+    draft_bytes: Range = ZERO
+    draft_caches: tuple[tuple[Cache, ...], ...] = ((),)
+    eager: bool = False
+    prefix_caching: bool = True
+    load_format: str | None = None
+    shards: int = 1
+    block: int | None = None
+    assumed: tuple[str, ...] = ()
+    most: int | None = None
+
+    @property
+    def own_head(self) -> bool:
+        """Whether the checkpoint's own prediction layers draft."""
+        return bool(self.drafted) and self.method == "mtp" and self.draft_bytes == ZERO
+
+    @property
+    def weights(self) -> Range:
+        """Bytes of the target's weights as loaded: without prediction layers that are not used,
+        quantized if that happens while loading.
+        """
+        c = self.checkpoint
+        size = c.bytes
+        if not self.own_head and c.weights:
+            spare = c.of("draft")
+            size = Range(max(size.low - spare.high, 0), size.high - spare.low)
+        if self.load_format == "fp8" and c.weights:
+            kept = [w for w in c.weights if w.kind != "draft" or self.own_head]
+            size = sum(
+                (
+                    w.bytes * (0.5 if w.format == "bf16" and w.kind in _QUANTIZED else 1)
+                    for w in kept
+                ),
+                ZERO,
+            )
+        return size * (1 / self.shards)
+
+    @property
+    def kv_width(self) -> float:
+        """Return the bytes of one element of the KV cache."""
+        if self.kv_dtype == "auto":
+            return self.checkpoint.dtype_bytes
+        return KV_WIDTH.get(self.kv_dtype, 2)
+
+    @property
+    def caches(self) -> tuple[Cache, ...]:
+        """Return the layers that keep a cache, those of a prediction head only while it drafts.
+
+        Empty if the model's shape is not known. A separate draft's layers are in `draft_caches`.
+        """
+        geometry = self.checkpoint.geometry
+        layers = geometry.caches if geometry else ()
+        return tuple(cache for cache in layers if not cache.draft or self.own_head)
+
+    @property
+    def pages(self) -> tuple[Pages, ...]:
+        """The KV cache cut into pages, in each way that is possible; empty where the model's shape
+        is not known.
+        """
+        geometry = self.checkpoint.geometry
+        if geometry is None:
+            return ()
+        mamba_all = any(c.kind == "mamba2" for c in geometry.caches) and not at_least(
+            self.release, "0.20.0"
+        )
+        paging = Paging(
+            context=self.context,
+            width=self.kv_width,
+            dtype_bytes=self.checkpoint.dtype_bytes,
+            release=self.release,
+            batched=self.batched,
+            batches=(
+                2 if at_least(self.release, "0.25.0") else 1
+            ),  # 0.32 reserves for two; when that came is not known
+            block=self.block or 16,
+            drafted=self.drafted,
+            states="none" if not self.prefix_caching else "all" if mamba_all else "align",
+        )
+        caches = [_shard(cache, self.shards) for cache in self.caches]
+        return tuple(cut([*caches, *draft], paging) for draft in self.draft_caches)
+
+
+_QUANTIZED = ("attention", "linear", "mlp", "experts", "shared expert")
+"""Classes that `--quantization fp8` quantizes while loading: linear layers and experts, not
+embedding, head, router and norms.
+"""
+
+
+def _shard(cache: Cache, shards: int) -> Cache:
+    """What one of so many machines keeps."""
+    if shards == 1 or cache.kind == "mla":
+        return cache
+    return replace(
+        cache,
+        heads=max(-(-cache.heads // shards), 1 if cache.heads else 0),
+        conv=(cache.conv[0] // shards, cache.conv[1]),
+        state=cache.state // shards,
+    )

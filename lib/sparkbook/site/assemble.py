@@ -1,0 +1,205 @@
+"""The folder that Sphinx reads: prose, executed notebooks, generated pages, table of contents."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from sparkbook import recipes
+from sparkbook.errors import SparkbookError
+from sparkbook.register import claims
+from sparkbook.runner import notebooks
+from sparkbook.runner.pages import Page
+from sparkbook.runner.project import Project
+from sparkbook.site import badges, chooser, flags, links, planner, record, rule_pages, search
+from sparkbook.site.flags import Flag
+from sparkbook.site.links import Linker
+from sparkbook.site.notebook_page import as_published
+
+OVERVIEW = "07_models"
+"""The chapter under which the recipes' pages are listed."""
+
+_COPIED = ("_config.yml", "conf.py")
+_GENERATED = shutil.ignore_patterns(".*", "__pycache__", "data")
+
+
+def assemble(project: Project, pages: list[Page]) -> None:
+    """Write `_build/book`, the folder that Sphinx reads. The old one stays until the new one is
+    complete.
+    """
+    fresh = project.source_tree.with_name("book.new")
+    shutil.rmtree(fresh, ignore_errors=True)
+    fresh.mkdir(parents=True)
+    models = {page.values["recipe_id"]: page.out.stem for page in pages if page.title is not None}
+    known = flags.flags(models)
+    linker = Linker(links.addresses(known, models))
+    _write_prose(project, fresh, linker)
+    (fresh / "book" / "_chooser.md").write_text(chooser.page(chooser.data(models)), "utf-8")
+    static = fresh / "book" / "_static"
+    static.mkdir(exist_ok=True)
+    (static / "signatures.js").write_text(search.script(known, models), "utf-8")
+    loaded = planner.write(project, static / "planner")
+    register = (project.root / claims.FOLDER).is_dir()
+    chapters = []
+    for page in pages:
+        notebook = as_published(page, register=register)
+        if page.title is None:
+            chapters.append((f"notebooks/{page.out.stem}", *_title_and_text(notebook)))
+        _complete(notebook, page, known)
+        _write_notebook(notebook, page, fresh, linker, (models, loaded))
+    toc = with_models(project.toc(), [page for page in pages if page.title is not None])
+    look_up = _write_look_up(project, fresh, linker, (known, models, chapters))
+    toc.setdefault("parts", []).append({"caption": "Look up", "chapters": look_up})
+    record.write(project, fresh, toc, linker)
+    text = yaml.safe_dump(toc, sort_keys=False, allow_unicode=True)
+    (fresh / "_toc.yml").write_text(text, "utf-8")
+    swap(fresh, project.source_tree)
+
+
+def _write_prose(project: Project, fresh: Path, linker: Linker) -> None:
+    """Copy what is written by hand, with links in the prose."""
+    for name in _COPIED:
+        shutil.copyfile(project.root / name, fresh / name)
+    shutil.copytree(project.root / "book", fresh / "book", ignore=_GENERATED)
+    (fresh / "_vendor").symlink_to("../vendor/site")
+    for chapter in sorted((project.root / "notebooks").glob("[!.]*.md")):
+        (fresh / "notebooks").mkdir(exist_ok=True)
+        shutil.copyfile(chapter, fresh / "notebooks" / chapter.name)
+    for prose in sorted(fresh.rglob("*.md")):
+        address = prose.relative_to(fresh).with_suffix(".html").as_posix()
+        prose.write_text(linker.markdown(prose.read_text("utf-8"), address), "utf-8")
+
+
+def _complete(notebook: dict[str, Any], page: Page, known: dict[str, Flag]) -> None:
+    """Put into a notebook how to run it and, on a recipe's page, its flags and rules."""
+    notebook["cells"].insert(1, _prose("run-it", run_line(page)))
+    if page.title is None:
+        return
+    named = flags.of_recipe(recipes.load(page.values["recipe_id"]), known)
+    if named:
+        sources = [cell["source"] for cell in notebook["cells"]]
+        headings = (i for i, text in enumerate(sources) if text.startswith("## What to know"))
+        notebook["cells"].insert(next(headings, len(sources)), _prose("named", named))
+
+
+def _write_notebook(
+    notebook: dict[str, Any],
+    page: Page,
+    fresh: Path,
+    linker: Linker,
+    planned: tuple[Mapping[str, str], int],
+) -> None:
+    """Write a page's notebook with its links and its planner (`planned`: recipes, bytes loaded)."""
+    folder = fresh / ("notebooks" if page.title is None else "models")
+    folder.mkdir(exist_ok=True)
+    linker.notebook(notebook, f"{folder.name}/{page.out.stem}.html")
+    recipe = page.values.get("recipe_id") if page.title is not None else None
+    planner.place(notebook, *planned, recipe)
+    text = json.dumps(notebook, indent=1, ensure_ascii=False, sort_keys=True)
+    (folder / page.out.name).write_text(text + "\n", "utf-8")
+
+
+def _write_look_up(
+    project: Project,
+    fresh: Path,
+    linker: Linker,
+    content: tuple[dict[str, Flag], Mapping[str, str], list[tuple[str, str, str]]],
+) -> list[dict[str, Any]]:
+    """Write the pages of flags and rules; return their entries in the table of contents."""
+    known, models, chapters = content
+    made = badges.Made(project.build / "generated.json")
+    rules = list(rule_pages.rule_pages(known, models, chapters))
+    rules.insert(0, ("index", rule_pages.index(rules)))
+    entries: list[dict[str, Any]] = []
+    for folder, written in (("flags", flags.pages(known, chapters)), ("rules", rules)):
+        first, *rest = _write_pages(fresh / folder, written, linker, made)
+        sections = [{"file": f"{folder}/{name}"} for name in rest]
+        entries.append({"file": f"{folder}/{first}", "sections": sections})
+    made.save()
+    return entries
+
+
+def _write_pages(
+    folder: Path, written: Iterable[tuple[str, str]], linker: Linker, made: badges.Made
+) -> Iterator[str]:
+    """Write generated pages with their links and the day on which they came out so; gives their
+    names.
+    """
+    folder.mkdir()
+    for name, markdown in written:
+        linked = linker.markdown(markdown, f"{folder.name}/{name}.html")
+        (folder / f"{name}.md").write_text(made.put(f"{folder.name}/{name}", linked), "utf-8")
+        yield name
+
+
+def _prose(name: str, text: str) -> dict[str, Any]:
+    """A cell of text, to put into a notebook."""
+    return {"cell_type": "markdown", "id": name, "metadata": {}, "source": text}
+
+
+def run_line(page: Page) -> str:
+    """How a reader runs the page on a Spark, and the notebook to take along."""
+    values = " ".join(
+        f"-p {name} {value}" for name, value in page.values.items() if name != "target"
+    )
+    known = notebooks.parameters(page.source)
+    attach = page.engine == "attach" and "target" in known
+    line = (
+        f".venv/bin/papermill notebooks/{page.source.name} out.ipynb --cwd notebooks"
+        f" {values}{' -p target attach' * attach}".rstrip()
+    )
+    before = "SPARKBOOK_ENDPOINT=http://127.0.0.1:8000 " * (page.engine == "attach")
+    text = (
+        f"in a checkout of the book, run `make lab` and open `notebooks/{page.source.name}`; or"
+        " without a browser:"
+    )
+    taken = f"{{download}}`The executed notebook <{page.out.name}>`; or, {text}"
+    return (
+        ":::{dropdown} Run this on your Spark\n:class-container:"
+        f" sb-run\n\n{taken}\n\n```bash\n{before}{line}\n```\n:::"
+    )
+
+
+def _title_and_text(notebook: dict[str, Any]) -> tuple[str, str]:
+    """A chapter's heading, and everything that its author wrote."""
+    text = "\n".join(cell["source"] for cell in notebook["cells"])
+    heading = re.search(r"^# (.+)$", text, re.MULTILINE)
+    return (heading[1].replace("`", "") if heading else "Untitled"), text
+
+
+def with_models(toc: dict[str, Any], models: list[Page]) -> dict[str, Any]:
+    """The committed table of contents with the recipes' pages under the overview chapter.
+
+    Raises:
+        SparkbookError: there are such pages, and no chapter `07_models` to put them under.
+    """
+    entries = [{"file": f"models/{page.out.stem}"} for page in models]
+    for part in toc.get("parts", []):
+        for chapter in part["chapters"]:
+            if Path(chapter.get("file", "")).name == OVERVIEW and entries:
+                chapter["sections"] = entries
+                return toc
+    if entries:
+        raise SparkbookError(
+            f"_toc.yml names no notebooks/{OVERVIEW}, under which the recipes' pages are"
+            " listed: add it"
+        )
+    return toc
+
+
+def swap(fresh: Path, place: Path) -> None:
+    """Put a finished folder in the place of an old one, by renaming: at no time is there half of
+    it.
+    """
+    old = place.with_name(f"{place.name}.old")
+    shutil.rmtree(old, ignore_errors=True)
+    if place.exists():
+        place.rename(old)
+    fresh.rename(place)
+    shutil.rmtree(old, ignore_errors=True)

@@ -1,0 +1,43 @@
+"""Texts of the project as HTML and Markdown."""
+
+from __future__ import annotations
+
+import html
+import re
+
+_CODE = re.compile(r"`([^`]+)`")
+_FIELD = re.compile(r"\{[a-z_0-9]+\}")
+_ADDRESS = re.compile(r"https://[^\s)]+[^\s).,;:]")
+
+
+def code(text: str) -> str:
+    """Return a text as HTML: escaped, with `code` in backticks as code."""
+    return _CODE.sub(r"<code>\1</code>", html.escape(text))
+
+
+def linked(text: str) -> str:
+    """Return a text as `code` does, with its addresses as links."""
+    return _ADDRESS.sub(
+        lambda match: f'<a href="{match[0]}">{match[0].removeprefix("https://")}</a>', code(text)
+    )
+
+
+def cell(text: object) -> str:
+    """Return a text for a cell of a Markdown table; a bar would end the cell, also inside code."""
+    return str(text).replace("|", "\\|").replace("\n", " ")
+
+
+def without_fields(text: str) -> str:
+    """Return a template for readers: `…` in the place of each `{name}`, which a log would fill."""
+    return _FIELD.sub("…", text)
+
+
+def capital(text: str) -> str:
+    """Return a text as the start of a sentence; a name such as vLLM or cuBLAS stays as it is."""
+    word = re.match(r"[a-z]+(?![\w-])", text)
+    return text[:1].upper() + text[1:] if word else text
+
+
+def lower_start(text: str) -> str:
+    """Return a title as a part of a sentence; a name or an abbreviation stays as it is."""
+    return text[:1].lower() + text[1:] if text[1:2].islower() else text

@@ -1,0 +1,71 @@
+"""The command as a whole: errors, exit codes, a full disk, a closed pipe. One call of each kind is
+of the installed program.
+"""
+
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+from command_line import COMMAND, ENV, in_terminal, installed, run
+
+
+def test_version_and_help() -> None:
+    assert re.fullmatch(r"sparkbook \d+\.\d+\.\d+\n", installed("--version").stdout)
+    assert "recipes" in run("--help").stdout
+    assert "validate" in run("recipes", "--help").stdout
+
+
+def test_a_number_that_breaks_the_arithmetic_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sparkbook.plan.memory.plan", lambda *_: 1 / 0)
+    assert run("plan", "gpt-oss-120b", check=2).stderr == (
+        "sparkbook: A number in the input is out of range (division by zero).\n"
+    )
+
+
+def test_errors_are_one_message_and_exit_2(tmp_path: Path) -> None:
+    result = installed("recipes", "show", "gpt-oss-12b", check=2)
+    assert result.stdout == "" and result.stderr.startswith(
+        "sparkbook: there is no recipe 'gpt-oss-12b'; did you mean gpt-oss-120b"
+    )
+    assert "no recipe file" in run("recipes", "show", str(tmp_path / "x.yaml"), check=2).stderr
+    assert "'facts'" in run("recipes", "show", "gpt-oss-120b", "--as", "helm", check=2).stderr
+    run("recipes", "nonsense", check=2)
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
+def test_a_full_disk_is_told_without_a_traceback() -> None:
+    for arguments in ("list", "schema"):
+        with Path("/dev/full").open("w") as full:
+            command = [COMMAND, "recipes", arguments]
+            result = subprocess.run(
+                command,
+                stdout=full,
+                stderr=subprocess.PIPE,
+                text=True,
+                timeout=60,
+                check=False,
+                env=ENV,
+            )
+        assert (
+            result.returncode == 2
+            and result.stderr == "sparkbook: [Errno 28] No space left on device\n"
+        )
+
+
+def test_a_reader_that_leaves_early_is_no_error() -> None:
+    result = subprocess.run(
+        ["bash", "-c", f'"{COMMAND}" recipes schema | true'],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+        env=ENV,
+    )
+    assert result.stderr == ""
+
+
+@pytest.mark.parametrize("columns", ["0", "-3"])
+def test_no_columns_is_no_width(monkeypatch: pytest.MonkeyPatch, columns: str) -> None:
+    monkeypatch.setitem(ENV, "COLUMNS", columns)
+    assert "gpt-oss-120b" in in_terminal(80, "recipes", "list")[1]

@@ -1,0 +1,132 @@
+"""What was measured of the kernels, and the goals: the reports against what `kernels/VERSIONS.md`
+says of them.
+"""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from sparkbook.errors import SparkbookError
+from sparkbook.kernels import build, records
+
+REPORTS = records.load()
+SAID = (build.sources() / "VERSIONS.md").read_text("utf-8")
+
+
+def goal(words: str) -> records.Goal:
+    (found,) = [one for one in records.GOALS if one.words.startswith(words)]
+    return found
+
+
+def test_a_report_is_read_card_by_card() -> None:
+    assert list(REPORTS) == ["H100", "H200"]
+    for card, report in REPORTS.items():
+        assert (
+            card in report.machine["gpu"]
+            and report.title == f"{card}, kernels of version {report.version}"
+        )
+        for row in report.rows:
+            assert row["of_copy"] == pytest.approx(row["gb_s"] / report.copy_gb_s, abs=0.001)
+    assert (
+        REPORTS["H200"].us("fp4_gemv pdl", "4096x4096") == 5.62
+        and REPORTS["H100"].share("fp4_gemv", "8192x28672") == 0.935
+    )
+    with pytest.raises(
+        SparkbookError, match="'read probe' of 4096x4096 with 0 tokens was not measured on the H100"
+    ):
+        REPORTS["H100"].us("read probe", "4096x4096", 0)
+
+
+def test_the_versions_are_those_that_the_journal_names() -> None:
+    assert f"`results/h100.json`, the run of version {REPORTS['H100'].version}" in SAID
+    assert f"Version {REPORTS['H200'].version} of the experts has not been timed on an H100" in SAID
+
+
+def test_a_report_that_is_not_there(monkeypatch: pytest.MonkeyPatch, tmp_path) -> None:
+    monkeypatch.setattr(build, "sources", lambda: tmp_path)
+    with pytest.raises(SparkbookError, match=r"h100\.json can't be read"):
+        records.load()
+
+
+@pytest.mark.parametrize(
+    ("words", "h100", "h200"),
+    [
+        ("132 MB", "yes", "no"),
+        ("66 MB", "no", "no"),
+        ("33 to 38 MB", "with pdl", "no"),
+        ("9.4 MB", "no", "no"),
+        ("experts", "no", "no"),
+        ("four tokens", "no", "no"),
+        ("2:4", "in part", "in part"),
+        ("8192²", "no", "with pdl"),
+    ],
+)
+def test_which_goals_were_reached(words: str, h100: str, h200: str) -> None:
+    assert [goal(words).verdict(report) for report in REPORTS.values()] == [h100, h200]
+
+
+def test_the_goals_figures_are_those_of_the_journal() -> None:
+    first, second = SAID.split("# On an H200")
+    for words, line in (
+        ("132 MB", "93.5 %; pdl 94.6 %"),
+        ("66 MB", "81.1 %; pdl 87.6 %"),
+        ("9.4 MB", "40.0 %; pdl 49.9 %"),
+    ):
+        assert goal(words).figures(REPORTS["H100"]).replace("\N{NO-BREAK SPACE}", " ") == line
+        row = next(row for row in first.splitlines() if row.startswith(f"| {words}"))
+        assert all(figure in row for figure in re.findall(r"[\d.]+ %", line))
+    assert (
+        goal("2:4").figures(REPORTS["H200"]) == "1.03 to 1.39×"
+        and "4096² 1.39x, 8192² 1.03x" in second
+    )
+    assert goal("8192²").figures(REPORTS["H200"]) == "1.34×; pdl 1.56×" and "1.56x" in second
+
+
+def test_the_reasons_figures_are_measured() -> None:
+    assert (
+        goal("9.4 MB").why.count("58 %") == 1
+        and round(100 * REPORTS["H200"].share("read probe", "4096x4096", 0)) == 58
+    )
+    assert (
+        "23 of the 40 µs" in goal("132 MB").why
+        and round(REPORTS["H200"].us("fp4_gemv", "8192x28672")) == 40
+    )
+    assert "23 us of it at 132 MB" in SAID
+    assert (
+        "version 6 takes 14.7 µs on the H200, version 5 took 16.7" in goal("experts").why
+        and "experts (Qwen3-Next) 16.7" in SAID
+    )
+    assert round(REPORTS["H200"].us("moe_decode", "Qwen3-Next-80B-A3B"), 1) == 14.7
+    assert [round(report.us("humming NVFP4", "8192x8192")) for report in REPORTS.values()] == [
+        20,
+        20,
+    ]
+
+
+def test_four_bit_products_with_overlapping_launches_are_the_fastest() -> None:
+    for report in REPORTS.values():
+        for shape in ("4096x4096", "8192x8192", "8192x28672"):
+            mine = report.us("fp4_gemv pdl", shape)
+            assert all(
+                mine < report.us(other, shape) for other in (records.OURS, *records.LIBRARIES)
+            )
+
+
+def test_the_other_libraries_gain_nothing_from_the_faster_memory() -> None:
+    for shape in ("4096x4096", "8192x8192", "8192x28672"):
+        for what in records.LIBRARIES:
+            assert REPORTS["H200"].us(what, shape) == pytest.approx(
+                REPORTS["H100"].us(what, shape), rel=0.04
+            )
+        for what in (records.OURS, f"{records.OURS} pdl", *records.LIBRARIES):
+            assert REPORTS["H200"].share(what, shape) < REPORTS["H100"].share(what, shape)
+
+
+def test_the_table_has_a_row_a_goal() -> None:
+    rows = records.goals(REPORTS)
+    assert (
+        len(rows) == len(records.GOALS)
+        and rows[0][1].startswith("**yes**: 93.5")
+        and rows[-1][2] == "**with pdl**: 1.34×; pdl 1.56×"
+    )

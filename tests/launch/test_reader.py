@@ -1,0 +1,304 @@
+"""What the linter reads, and what it makes of it."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sparkbook import lint, recipes
+from sparkbook.errors import SparkbookError
+from sparkbook.formats.lines import of_launch
+from sparkbook.launch.arguments import parse
+from sparkbook.launch.line import Word
+from sparkbook.lint import Case, read
+from sparkbook.releases import get
+
+
+def rules(text, **more):
+    return {finding.rule for finding in lint.lint(text, **more).findings}
+
+
+def test_a_docker_line_with_what_a_launch_cannot_keep():
+    line = read(
+        "sudo docker run --privileged --memory=8g -itp 80:8000 -e A=1 --rm vllm/vllm-openai:v0.28.0"
+        " m/x --port 8000 --port 8001"
+    )
+    assert (
+        line.image == "vllm/vllm-openai:v0.28.0"
+        and line.option("privileged") == ""
+        and line.option("memory") == "8g"
+    )
+    assert (
+        line.values("publish") == ["80:8000"] and line.env == {"A": "1"} and line.option("rm") == ""
+    )
+    assert [word.text for word in line.serve] == ["m/x", "--port", "8000", "--port", "8001"]
+
+
+def test_a_script_in_a_shell_is_read_through():
+    line = read(
+        "docker run nvcr.io/nvidia/vllm:26.04-py3 bash -lc 'export X=1 && pip install scipy && A=2"
+        " vllm serve m/x --port 9 # no'"
+    )
+    assert line.before == ["pip install scipy"] and line.env == {"X": "1", "A": "2"}
+    assert [word.text for word in line.serve] == ["m/x", "--port", "9"]
+
+
+def test_a_script_with_comments_and_other_commands_around_it():
+    line = read(
+        "# fetch first\nmkdir -p ~/x && cd ~/x\ndocker pull x/y\n\ndocker run"
+        " vllm/vllm-openai:v0.28.0 a/b  # go\n"
+    )
+    assert line.image == "vllm/vllm-openai:v0.28.0" and [word.text for word in line.serve] == [
+        "a/b"
+    ]
+
+
+def test_what_a_shell_fills_in_is_not_known_and_not_judged():
+    assert "FLAG105" not in rules("vllm serve $MODEL --max-num-seqs $SEQS --port ${PORT:-8000}")
+    assert "ENV104" not in rules(
+        "docker run --gpus all -e HF_TOKEN=$HF_TOKEN vllm/vllm-openai:v0.28.0 a/b"
+    )
+
+
+def test_the_value_of_a_secret_is_never_shown():
+    line = (
+        "docker run --gpus all -e HF_TOKEN=hf_geheim -e MY_SECRET=pst vllm/vllm-openai:v0.28.0 a/b"
+        " --api-key geheimer"
+    )
+    text = lint.lint(line).to_dict()
+    assert "ENV104" in str(text) and not any(word in str(text) for word in ("geheim", "pst"))
+
+
+def test_of_several_lines_the_one_that_serves_is_meant():
+    line = read(
+        "docker run --rm --gpus all nvcr.io/nvidia/cuda:13.0.0-base-ubuntu24.04 nvidia-smi\nvllm"
+        " serve a/b"
+    )
+    assert line.image is None and [word.text for word in line.serve] == ["a/b"]
+
+
+def test_a_server_behind_something_that_starts_it():
+    assert "FLAG102" in rules("uv run vllm serve a/b --swap-space 4")
+    assert "FLAG102" in rules("./launch-cluster.sh --solo exec \\\n  vllm serve a/b --swap-space 4")
+
+
+def test_asking_the_official_image_for_its_version_needs_another_entry_point():
+    """`docker run IMAGE vllm --version` runs `vllm serve vllm --version`; that it has no GPU does
+    not matter.
+    """
+    findings = lint.lint("docker run --rm vllm/vllm-openai:v0.28.0 vllm --version").findings
+    assert [(f.rule, f.severity) for f in findings if f.severity != "info"] == [("IMG104", "error")]
+    assert "--entrypoint vllm" in findings[0].fix
+    assert "IMG104" not in rules(
+        "docker run --rm --entrypoint vllm vllm/vllm-openai:v0.28.0 --version"
+    )
+
+
+COMPOSE = """
+services:
+  chat:
+    image: vllm/vllm-openai:v0.28.0
+    restart: always
+    privileged: true
+    environment: [VLLM_USE_V1=1, HF_TOKEN]
+    ports: ["8000:8000"]
+    deploy: {resources: {reservations: {devices: [{driver: nvidia, count: all, capabilities: [gpu]}]}}}
+    command: [a/b, --port, "8080"]
+  web:
+    image: nginx
+"""
+
+
+def test_a_compose_file_with_a_second_service():
+    found = rules(COMPOSE)
+    assert {"RUN103", "RUN108", "RUN101", "ENV102"} <= found and "RUN105" not in found
+
+
+@pytest.mark.parametrize(
+    "value", ["5", "text", "[1, 2]", "{a: 1}", "true", "[{a: 1}]", "[[1]]", "[null]", "'\"'"]
+)
+@pytest.mark.parametrize(
+    "key",
+    [
+        "ports",
+        "volumes",
+        "environment",
+        "ulimits",
+        "command",
+        "entrypoint",
+        "deploy",
+        "restart",
+        "devices",
+    ],
+)
+def test_a_compose_file_with_a_value_of_another_kind(key, value):
+    try:
+        lint.lint(f"services:\n  a:\n    image: vllm/vllm-openai:v0.28.0\n    {key}: {value}\n")
+    except SparkbookError as error:
+        assert "object has no" not in str(error)
+
+
+def test_python_minus_m_is_vllm_serve():
+    assert "FLAG102" in rules(
+        "python3 -m vllm.entrypoints.openai.api_server --model a/b --swap-space 4"
+    )
+
+
+def test_a_recipe_reads_as_the_line_that_it_is_written_as():
+    """Judged as a recipe or as the docker line written from it, a line's findings are the same, but
+    for what only a recipe's facts tell.
+    """
+    from sparkbook.formats import FORMATS
+
+    recipe = recipes.load("gpt-oss-20b")
+    written = FORMATS["docker"].write(recipe.launch)
+    by_facts = {"MEM104", "MEM109", "MEM110", "RUN109"}
+    assert rules(written) - by_facts == {f.rule for f in lint.lint(recipe).findings} - by_facts
+    assert {f.rule for f in lint.lint(recipe.launch).findings} == rules(written)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "echo hello",
+        "docker run",
+        "docker run --name",
+        "vllm serve 'x",
+        "no-recipe",
+        "services:\n  a: 1\n x",
+    ],
+)
+def test_what_cannot_be_read_is_one_error(text):
+    with pytest.raises(SparkbookError):
+        lint.lint(text)
+
+
+def test_arguments_are_taken_as_argparse_takes_them():
+    text = (
+        "--port 8000 a/b --enable-prefix-caching -tp 1 --lora-modules x=1 y=2 --max-model-len=64k z"
+    )
+    words = [Word(word) for word in text.split()]
+    args = parse(words, get("0.32.0"))
+    assert args.model.text == "a/b" and [word.text for word in args.extra] == ["z"]
+    assert [(g.name, [v.text for v in g.values]) for g in args.options] == [
+        ("port", ["8000"]),
+        ("enable-prefix-caching", []),
+        ("tp", ["1"]),
+        ("lora-modules", ["x=1", "y=2"]),
+        ("max-model-len", ["64k"]),
+    ]
+
+
+def test_the_speculative_config_from_every_spelling():
+    for text in (
+        """--speculative-config '{"method":"mtp","num_speculative_tokens":2}'""",
+        "--spec-method mtp --spec-tokens 2",
+        "--speculative_config.method mtp --speculative-config.num_speculative_tokens 2",
+    ):
+        case = Case(read(f"vllm serve a/b {text}"), "0.32.0")
+        assert (case.method, case.draft_tokens, case.mtp) == ("mtp", 2, True)
+
+
+@pytest.mark.parametrize(
+    ("source", "version", "assumed"),
+    [
+        ("docker run vllm/vllm-openai:v0.28.0 a/b", "0.28.0", None),
+        ("docker run nvcr.io/nvidia/vllm:26.04-py3 vllm serve a/b", "0.19.0", None),
+        ("docker run eugr/spark-vllm:nightly-20260704 vllm serve a/b", "0.23.0", "nearest"),
+        ("docker run vllm/vllm-openai:gemma4-cu130 a/b", "0.19.1", "newest known that"),
+        ("docker run example.org/x:1 a/b", "0.33.0", "nothing says"),
+        ("vllm serve a/b", "0.33.0", "no image"),
+    ],
+)
+def test_the_release_is_that_of_the_image(source, version, assumed):
+    report = lint.lint(source)
+    assert report.release == version and (
+        assumed in report.assumed if assumed else report.assumed is None
+    )
+    assert lint.lint(source, release="0.21.0").release == "0.21.0"
+
+
+def test_a_recipe_states_its_release():
+    assert lint.lint("gpt-oss-20b").release == "0.19.0"
+    assert lint.lint("embedded/tiny-dense").release == "0.32.0"
+    assert Case(of_launch(recipes.load("gpt-oss-20b").launch)).version == "0.19.0"
+
+
+PIECES = st.sampled_from(
+    [
+        "docker",
+        "run",
+        "vllm",
+        "serve",
+        "vllm/vllm-openai:nightly",
+        "nvcr.io/nvidia/vllm:26.04-py3",
+        "avarok/dgx-vllm-nvfp4-kernel:v22",
+        "a/b",
+        "-p",
+        "8000:8000",
+        "-p8000",
+        "--gpus",
+        "all",
+        "-e",
+        "A=1",
+        "HF_TOKEN",
+        "--speculative-config",
+        '\'{"method":"mtp"}\'',
+        "'{'",
+        "'[]'",
+        "'1'",
+        "--speculative-config.method",
+        "mtp",
+        "-tp",
+        "-O3",
+        "-O",
+        "--max-num-seqs",
+        "--",
+        "-",
+        "=",
+        "--=",
+        "--x=",
+        "--.a",
+        "-.a",
+        "--max-model-len",
+        "64k",
+        "-1",
+        "bash",
+        "-lc",
+        "'vllm serve a/b'",
+        "&&",
+        "\\\n",
+        "\n",
+        "#",
+        "$X",
+        "~",
+        "--entrypoint",
+        "--shm-size",
+        "x",
+        "--restart",
+        "--rm",
+        "--kv-cache-dtype",
+        "fp8",
+        "--nnodes",
+        "2",
+        "--load-format",
+        "fastsafetensors",
+        "--gpu-memory-utilization",
+        "0.8",
+        "é",
+        "--hf-overrides",
+    ]
+)
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    st.lists(PIECES, min_size=1, max_size=14),
+    st.sampled_from(["", "vllm serve ", "docker run --gpus all vllm/vllm-openai:v0.28.0 "]),
+)
+def test_whatever_is_pasted_is_judged_or_refused(pieces, start):
+    text = start + " ".join(pieces) + " "
+    try:
+        report = lint.lint(text)
+    except SparkbookError:
+        return
+    lint.repair(report)
+    assert report.to_dict()["summary"]["release"] == report.release
