@@ -211,7 +211,10 @@ def test_a_hit_replaces_what_the_rule_says() -> None:
     rule = Rule.model_validate({**ENTRY, "kind": "driver"})
     hit = Hit("It is so.", "line 1", "Do it.", "info", "port-in-use", "low", "another source")
     finding = rule.finding(hit)
-    assert finding.model_dump(exclude={"why", "since", "until"}) == {
+    assert finding.to_dict() == {
+        "why": rule.address,
+        "since": None,
+        "until": None,
         "rule": "TST101",
         "message": "It is so.",
         "evidence": "line 1",

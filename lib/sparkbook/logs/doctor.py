@@ -15,8 +15,8 @@ from typing import Any, BinaryIO, Literal
 from sparkbook.findings import Finding, Findings
 from sparkbook.logs import figures as _figures
 from sparkbook.logs import story as _story
+from sparkbook.logs.context import Context, Found
 from sparkbook.logs.facts import Facts
-from sparkbook.logs.figures import Context, Found
 from sparkbook.logs.reader import Event, Line, Reader, parse_line
 from sparkbook.logs.signatures import Signature, Signatures, signatures
 from sparkbook.logs.states import of_story, unknown_fault
