@@ -55,7 +55,7 @@ def _room(file: Path) -> str:
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer | None) -> _Rooms:
-    """(The group marks of xdist 3.8 do nothing under pytest 9.2, whose node ids can't be changed.)"""
+    """Return the scheduler. (xdist 3.8's group marks do nothing under pytest 9.2.)"""
     return _Rooms(config, log)
 
 

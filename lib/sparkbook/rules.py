@@ -64,7 +64,7 @@ FAMILIES: dict[str, str] = {
     "LOG9": "sparkbook.logs.states:STATES",
     "MET": "sparkbook.metrics.diagnose:MET",
     "ADV": "sparkbook.bench.advise:ADV",
-    "FAB": "sparkbook.cluster.fabric_checks:FAB",
+    "FAB": "sparkbook.cluster.rules:FAB",
     "CONV": "sparkbook.formats.rules:CONV",
     "HUB": "sparkbook.weights.rules:HUB",
     "PLAN": "sparkbook.plan.rules:PLAN",

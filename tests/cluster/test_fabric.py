@@ -6,7 +6,8 @@ import json
 import subprocess
 
 import pytest
-from sparkbook.cluster import fabric, fabric_checks, nodes, staging
+from sparkbook.cluster import fabric, nodes, sighting, staging
+from sparkbook.cluster.rules import FAB
 from sparkbook.errors import SparkbookError
 
 pytestmark = pytest.mark.cluster
@@ -21,8 +22,7 @@ def measured(two_nodes):
     inventory, sites = look(two_nodes)
     pairs = fabric.measure(inventory, sites, seconds=0.2, reduce=False)
     return pairs[0], [
-        finding.rule
-        for finding in fabric_checks.FAB.judge(fabric_checks.Seen(inventory, sites, pairs=pairs))
+        finding.rule for finding in FAB.judge(sighting.Seen(inventory, sites, pairs=pairs))
     ]
 
 
@@ -69,9 +69,7 @@ def test_large_packets_that_are_lost(two_nodes):
     )
     _, sites = look(two_nodes)
     inventory = two_nodes.inventory()
-    assert "FAB204" in [
-        finding.rule for finding in fabric_checks.FAB.judge(fabric_checks.Seen(inventory, sites))
-    ]
+    assert "FAB204" in [finding.rule for finding in FAB.judge(sighting.Seen(inventory, sites))]
     claimed = sites[0].link.model_copy(update={"mtu": 9000})
     both = [
         site.model_copy(
@@ -85,8 +83,7 @@ def test_large_packets_that_are_lost(two_nodes):
     pairs = fabric.measure(inventory, both, seconds=0.2, reduce=False)
     assert pairs[0].full is False
     assert "FAB302" in [
-        finding.rule
-        for finding in fabric_checks.FAB.judge(fabric_checks.Seen(inventory, both, pairs=pairs))
+        finding.rule for finding in FAB.judge(sighting.Seen(inventory, both, pairs=pairs))
     ]
 
 
@@ -102,7 +99,7 @@ def test_a_wrong_interface(two_nodes, second, said):
     inventory, sites = look(two_nodes, **second)
     found = [
         finding.message
-        for finding in fabric_checks.FAB.judge(fabric_checks.Seen(inventory, sites))
+        for finding in FAB.judge(sighting.Seen(inventory, sites))
         if finding.rule == "FAB102"
     ]
     assert (said is None and not found) or any(said in message for message in found)
@@ -129,7 +126,7 @@ def test_staging_makes_another_revision_the_same(two_nodes, tmp_path):
     sites = nodes.look(inventory, model=place)
     found = [
         finding
-        for finding in fabric_checks.FAB.judge(fabric_checks.Seen(inventory, sites))
+        for finding in FAB.judge(sighting.Seen(inventory, sites))
         if finding.rule == "FAB202"
     ]
     assert (

@@ -3,8 +3,9 @@
 from pathlib import Path
 
 import pytest
-from sparkbook.cluster import fabric_checks
+from sparkbook.cluster import sighting
 from sparkbook.cluster.ranks import RankState, first_fallen
+from sparkbook.cluster.rules import FAB
 
 DATA = Path(__file__).parents[1] / "data" / "cluster"
 
@@ -38,7 +39,7 @@ def test_first_fallen(name, rule, said, order):
     states = ranks(
         name, running=name == "interface", exit_status=None if name == "interface" else 1
     )[::order]
-    found = fabric_checks.FAB.judge(fabric_checks.example(ranks=states))
+    found = FAB.judge(sighting.example(ranks=states))
     assert found[0].rule == rule and "spark-b" in found[0].message and said in found[0].message
     assert len([finding for finding in found if finding.rule.startswith("FAB4")]) == 1
 

@@ -7,9 +7,10 @@ from pathlib import Path
 import pytest
 import yaml
 from sparkbook import lint
-from sparkbook.cluster import fabric_checks
+from sparkbook.cluster import sighting
 from sparkbook.cluster.fabric import Pair
 from sparkbook.cluster.ranks import RankState
+from sparkbook.cluster.rules import FAB
 from sparkbook.serve.watchdog import Limits, Sample
 from sparkbook.serve.watchdog import judge as watch
 from sparkbook.units import GIB
@@ -41,7 +42,7 @@ def test_it_is_caught(report):
         assert report["kind"] in [finding.kind for finding in lint.lint(line).findings]
     elif log := report.get("log"):
         ranks = [RankState(0, "spark-1", UP), RankState(1, "spark-2", log.encode(), False, 1)]
-        found = fabric_checks.FAB.judge(fabric_checks.example(ranks=ranks))
+        found = FAB.judge(sighting.example(ranks=ranks))
         assert found[0].kind == report["kind"] and "spark-2" in found[0].message, found
     elif report.get("trace"):
         samples = [
@@ -51,17 +52,15 @@ def test_it_is_caught(report):
     else:
         b = report.get("site", {})
         if links := report.get("site_links"):
-            b = fabric_checks._links(links)
+            b = sighting.links(links)
         if rdma := report.get("site_rdma"):
-            b = fabric_checks._rdma(rdma)
+            b = sighting.rdma(rdma)
         pairs = [Pair(a="spark-1", b="spark-2", **report["pair"])] if "pair" in report else []
-        found = fabric_checks.FAB.judge(
-            fabric_checks.example(b=b, node=report.get("node"), pairs=pairs)
-        )
+        found = FAB.judge(sighting.example(b=b, node=report.get("node"), pairs=pairs))
         assert {finding.kind for finding in found if finding.rule == report["rule"]} == {
             report["kind"]
         }
-        assert not fabric_checks.FAB.judge(fabric_checks.example())
+        assert not FAB.judge(sighting.example())
 
 
 def test_no_report_is_left_out():

@@ -4,8 +4,9 @@ from dataclasses import replace
 
 import pytest
 from sparkbook.checkpoint.values import Range
-from sparkbook.cluster import advice, fabric_checks
+from sparkbook.cluster import advice, sighting
 from sparkbook.cluster.fixtures import NAMES, recorded
+from sparkbook.cluster.rules import FAB
 from sparkbook.errors import SparkbookError
 from sparkbook.plan import request
 from sparkbook.plots import cluster as plots
@@ -23,7 +24,7 @@ def drawn(chart):
 
 
 def test_the_topology_names_each_nodes_own_ports():
-    seen = fabric_checks.example(b={"interface": "enP2p1s0f1np1", "address": "192.168.100.2"})
+    seen = sighting.example(b={"interface": "enP2p1s0f1np1", "address": "192.168.100.2"})
     alt = drawn(plots.topology(seen))
     assert "spark-1 (head: rank 0, answers) with address 192.168.100.1 on enp1s0f0np0" in alt
     assert "spark-2 (worker: rank 1, headless) with address 192.168.100.2 on enP2p1s0f1np1" in alt
@@ -65,10 +66,7 @@ def test_gains_beside_the_published_ones():
 
 
 def test_recordings_are_judged_as_they_were_made():
-    rules = {
-        name: {finding.rule for finding in fabric_checks.FAB.judge(recorded(name))}
-        for name in NAMES
-    }
+    rules = {name: {finding.rule for finding in FAB.judge(recorded(name))} for name in NAMES}
     assert rules == {"two-namespaces": set(), "two-namespaces-slow": {"FAB303"}}
     assert all(recorded(name).pairs[0].backend == "gloo" for name in NAMES)
     with pytest.raises(SparkbookError, match="there is no recording 'x'"):

@@ -8,11 +8,13 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from sparkbook.cluster import fabric_checks, server, staging
+from sparkbook.cluster import server, staging
 from sparkbook.cluster.cluster_plan import parse_layout
 from sparkbook.cluster.fabric import Pair, measure
 from sparkbook.cluster.inventory import Inventory, Node, read
 from sparkbook.cluster.nodes import Site, look
+from sparkbook.cluster.rules import FAB
+from sparkbook.cluster.sighting import Seen
 from sparkbook.errors import SparkbookError
 from sparkbook.findings import Findings
 from sparkbook.serve import running, stack
@@ -115,7 +117,7 @@ def check(
         inventory,
         sites,
         pairs,
-        fabric_checks.FAB.judge(fabric_checks.Seen(inventory, sites, pairs=pairs)),
+        FAB.judge(Seen(inventory, sites, pairs=pairs)),
     )
 
 
@@ -310,7 +312,7 @@ def stop(file: str, name: str) -> tuple[list[str], Findings]:
             f" {file}"
         )
     sites = [Site(host=node.host) for node in inventory.nodes]
-    judged = fabric_checks.FAB.judge(fabric_checks.Seen(inventory, sites, left=tuple(left)))
+    judged = FAB.judge(Seen(inventory, sites, left=tuple(left)))
     return stopped, Findings(finding for finding in judged if finding.rule == "FAB501")
 
 
@@ -345,10 +347,6 @@ def diagnose(file: str, name: str) -> tuple[Findings, dict[str, list[str]]]:
     ):
         up = alive.get(rank) in ("ready", "running", "starting")
         states.append(RankState(number, node.host, text, up, None))
-    seen = fabric_checks.Seen(
-        inventory, [Site(host=node.host) for node in inventory.nodes], ranks=states
-    )
-    found = Findings(
-        finding for finding in fabric_checks.FAB.judge(seen) if finding.rule.startswith("FAB4")
-    )
+    seen = Seen(inventory, [Site(host=node.host) for node in inventory.nodes], ranks=states)
+    found = Findings(finding for finding in FAB.judge(seen) if finding.rule.startswith("FAB4"))
     return found, {f"{state.host} (rank {state.number})": state.tail() for state in states}

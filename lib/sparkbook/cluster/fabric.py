@@ -3,7 +3,7 @@ how fast is an all-reduce.
 
 The measurements need Python on both nodes and nothing else; where iperf3 is on both, it measures
 TCP instead, since one Python process does not fill a fast link. What was measured is a value, which
-`sparkbook.cluster.fabric_checks` judges.
+`sparkbook.cluster.rules` judges.
 """
 
 from __future__ import annotations

@@ -6,9 +6,9 @@ import json
 from importlib.resources import files
 
 from sparkbook.cluster.fabric import Pair
-from sparkbook.cluster.fabric_checks import Seen
 from sparkbook.cluster.inventory import Inventory
 from sparkbook.cluster.nodes import Site
+from sparkbook.cluster.sighting import Seen
 from sparkbook.errors import SparkbookError
 
 NAMES = ("two-namespaces", "two-namespaces-slow")

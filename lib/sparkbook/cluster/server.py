@@ -16,11 +16,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from sparkbook.cluster import fabric_checks
 from sparkbook.cluster.cluster_plan import ClusterPlan, Rank, plan
 from sparkbook.cluster.inventory import Inventory, Layout, Node
 from sparkbook.cluster.nodes import Runner, Site, look, run_on
 from sparkbook.cluster.ranks import RankState
+from sparkbook.cluster.rules import FAB
+from sparkbook.cluster.sighting import Seen
 from sparkbook.errors import SparkbookError
 from sparkbook.findings import Finding, Findings
 from sparkbook.serve import docker_engine, embedded, folders, paths
@@ -231,9 +232,7 @@ class ClusterServer:
 
     def _late(self, error: NotReady) -> ClusterFault:
         states = self.states()
-        seen = fabric_checks.Seen(
-            self.plan.inventory, self.sites, ranks=states, waiting=error.message
-        )
+        seen = Seen(self.plan.inventory, self.sites, ranks=states, waiting=error.message)
         return ClusterFault(_fall_findings(seen), _tails(states))
 
     # ---- while it runs
@@ -356,9 +355,7 @@ class ClusterServer:
 
     def _judge(self) -> ClusterFault:
         states = self.states()
-        seen = fabric_checks.Seen(
-            self.plan.inventory, self.sites, ranks=states, cut=tuple(self._link_cut())
-        )
+        seen = Seen(self.plan.inventory, self.sites, ranks=states, cut=tuple(self._link_cut()))
         return ClusterFault(_fall_findings(seen), _tails(states))
 
     # ---- end
@@ -393,14 +390,12 @@ class ClusterServer:
                 host.close()
         self._hosts.clear()
         names = {rank.name: rank.node.host for rank in self.plan.ranks}
-        seen = fabric_checks.Seen(
+        seen = Seen(
             self.plan.inventory,
             self.sites,
             left=tuple((names[name], name, why) for name, why in sorted(left.items())),
         )
-        return Findings(
-            finding for finding in fabric_checks.FAB.judge(seen) if finding.rule == "FAB501"
-        )
+        return Findings(finding for finding in FAB.judge(seen) if finding.rule == "FAB501")
 
     def leave(self) -> None:
         """Let containers run on, and close the way to their engines."""
@@ -436,11 +431,9 @@ def _tails(states: Sequence[RankState]) -> dict[str, list[str]]:
     return tails
 
 
-def _fall_findings(seen: fabric_checks.Seen) -> Findings:
+def _fall_findings(seen: Seen) -> Findings:
     """What is said of a fall: of the ranks, not of what was known of the nodes before."""
-    return Findings(
-        finding for finding in fabric_checks.FAB.judge(seen) if finding.rule.startswith("FAB4")
-    )
+    return Findings(finding for finding in FAB.judge(seen) if finding.rule.startswith("FAB4"))
 
 
 def with_rdma(body: dict) -> dict:
@@ -476,7 +469,7 @@ def prepare(
         SparkbookError: it can't be spread so.
     """
     sites = look(inventory, image=stack.launch.image, model=model, run=run, quick=True)
-    notes = fabric_checks.FAB.judge(fabric_checks.Seen(inventory, sites))
+    notes = FAB.judge(Seen(inventory, sites))
     return plan(inventory, stack, sites, layout=layout, backend=backend, port=port), sites, notes
 
 

@@ -10,9 +10,10 @@ import subprocess
 from collections.abc import Callable
 
 from sparkbook.checkpoint.store import KEPT, cache_name, checkpoints
-from sparkbook.cluster import fabric_checks
 from sparkbook.cluster.inventory import Inventory, Node
 from sparkbook.cluster.nodes import SSH_OPTIONS, Runner, Site, look, run_on, shell_path, words_on
+from sparkbook.cluster.rules import FAB
+from sparkbook.cluster.sighting import Seen
 from sparkbook.errors import SparkbookError
 from sparkbook.findings import Findings
 from sparkbook.serve.stack import Stack, pinned_reference
@@ -85,7 +86,7 @@ def stage(
             copy(inventory.head, node, site, model)
             moved = True
     sites = look(inventory, image=image, model=model, run=run) if moved else sites
-    found = fabric_checks.FAB.judge(fabric_checks.Seen(inventory, sites))
+    found = FAB.judge(Seen(inventory, sites))
     return sites, Findings(
         finding for finding in found if finding.rule in ("FAB201", "FAB202", "FAB203")
     )

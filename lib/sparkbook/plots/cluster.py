@@ -12,7 +12,7 @@ from matplotlib.patches import FancyBboxPatch, Patch
 
 from sparkbook.checkpoint.values import Range
 from sparkbook.cluster.advice import REQUESTS, Advice, Compared, Link
-from sparkbook.cluster.fabric_checks import Seen
+from sparkbook.cluster.sighting import Seen
 from sparkbook.plots import style
 from sparkbook.plots.plan import Part, memory_bar
 from sparkbook.plots.style import COLOURS, INK, PAPER, Chart, book_style

@@ -288,9 +288,10 @@ def test_watchdog_stops_a_start_that_eats_the_host(host, answering, monkeypatch)
     samples = iter(
         [Sample(0, 9 << 30), Sample(1, 5 << 30), *(Sample(2 + i, 1 << 30) for i in range(9))]
     )
-    made = lambda act, endpoint, floor: Watchdog(
-        act, lambda: next(samples), Limits(6 << 30), every_s=0.05
-    )
+
+    def made(act, endpoint, floor):
+        return Watchdog(act, lambda: next(samples), Limits(6 << 30), every_s=0.05)
+
     monkeypatch.setattr(docker_engine.watchdog, "guard", made)
     with pytest.raises(ServeFault) as told:
         start(given(answering("hangs"), "greedy"), host=host)

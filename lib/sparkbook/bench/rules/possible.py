@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable
 from itertools import pairwise
 from statistics import median
 
@@ -27,8 +26,8 @@ from sparkbook.bench.examples import (
     told,
 )
 from sparkbook.bench.family import BENCH, OWN
-from sparkbook.bench.results import Request
 from sparkbook.bench.roof import Roof
+from sparkbook.bench.rules.replies import complete, count_events, good, replies, text_bytes
 from sparkbook.bench.seen import Seen
 from sparkbook.rules import Hit
 
@@ -41,38 +40,6 @@ _SOONEST_S, _ROUNDING_S = 1e-4, 1e-3
 _CLOCK_S, _CLOCK_SHARE = 0.1, 0.001
 _TEXTS, _LONG_BYTES = 4, 64
 _MERGED = 1.5
-
-
-def _good(seen: Seen) -> list[Request]:
-    return [r for r in seen.cell.requests if r.error is None]
-
-
-def _complete(seen: Seen) -> bool:
-    """Whether every request was answered, so that counts of client and engine can be compared."""
-    figures = seen.cell.figures
-    return bool(figures.completed) and not figures.failed and not seen.cell.interrupted
-
-
-def _text_bytes(request: Request) -> int | None:
-    """Bytes of the reply; None where its text was not kept."""
-    if request.text_bytes is not None or request.text is None:
-        return request.text_bytes
-    return len(request.text.encode())
-
-
-def _events(request: Request) -> int | None:
-    """Events with tokens; None where a recording may have kept only the first and the last."""
-    if request.chunk_tokens:
-        known = len(request.chunk_tokens) == len(request.stamps_s)
-    else:
-        known = _text_bytes(request) is not None
-    return len(request.stamps_s) if known else None
-
-
-def _replies(wrong: Iterable[str], message: str) -> Hit | None:
-    """An error about the replies that these pieces of evidence are of; `{}` is their number."""
-    evidence = list(wrong)
-    return Hit(message.format(len(evidence)), evidence[0]) if evidence else None
 
 
 @BENCH.rule(
@@ -93,10 +60,10 @@ def more_than_asked(seen: Seen) -> Hit | None:
     ([protocol](https://docs.vllm.ai/en/latest/serving/openai_compatible_server/)).
     """
     limit = seen.cell.max_tokens
-    return _replies(
+    return replies(
         (
             f"{r.prompt}: {r.output_tokens} tokens, max_tokens {limit}"
-            for r in _good(seen)
+            for r in good(seen)
             if limit is not None and (r.output_tokens or 0) > limit
         ),
         "{} replies have more tokens than were asked for.",
@@ -121,15 +88,15 @@ def without_text(seen: Seen) -> Hit | None:
     counted where an event tells of it; a chat format with thoughts and calls has a dozen marks.
     """
     wrong = []
-    for r in _good(seen):
-        size, events = _text_bytes(r), _events(r)
+    for r in good(seen):
+        size, events = text_bytes(r), count_events(r)
         if r.output_tokens is None or size is None or events is None:
             continue
         if r.output_tokens > size + events + _HIDDEN:
             wrong.append(
                 f"{r.prompt}: {r.output_tokens} tokens in {size} bytes of text and {events} events"
             )
-    return _replies(wrong, "{} replies have more tokens than their text can hold.")
+    return replies(wrong, "{} replies have more tokens than their text can hold.")
 
 
 @BENCH.rule(
@@ -157,15 +124,15 @@ def without_tokens(seen: Seen) -> Hit | None:
     ten.
     """
     wrong = []
-    for r in _good(seen):
-        size, events, tokens = _text_bytes(r) or 0, _events(r) or 0, r.output_tokens
+    for r in good(seen):
+        size, events, tokens = text_bytes(r) or 0, count_events(r) or 0, r.output_tokens
         if tokens is None:
             continue
         if events > _EVENTS_EACH * tokens + _EVENTS_MORE or size > _BYTES_EACH * (
             tokens + _BYTES_TOKENS
         ):
             wrong.append(f"{r.prompt}: {tokens} tokens, {size} bytes of text, {events} events")
-    return _replies(wrong, "{} replies have fewer tokens than their text needs.")
+    return replies(wrong, "{} replies have fewer tokens than their text needs.")
 
 
 @BENCH.rule(
@@ -246,7 +213,7 @@ def prompt_count(seen: Seen) -> Hit | None:
     """
     engine, figures = seen.cell.engine, seen.cell.figures
     counted = engine.prompt_tokens if engine else None
-    if counted is None or figures.input_tokens is None or not _complete(seen):
+    if counted is None or figures.input_tokens is None or not complete(seen):
         return None
     if engine and engine.preemptions:  # their prompts are read again
         return None
@@ -275,7 +242,7 @@ def request_count(seen: Seen) -> Hit | None:
     """
     counted = seen.cell.engine.first_tokens if seen.cell.engine else None
     mine = seen.cell.figures.completed
-    if counted is None or not _complete(seen) or abs(counted - mine) <= _AGREE * mine:
+    if counted is None or not complete(seen) or abs(counted - mine) <= _AGREE * mine:
         return None
     return Hit(
         f"The engine answered {counted:g} requests, and the client got {mine} replies.",
@@ -311,7 +278,7 @@ def prompt_size(seen: Seen) -> Hit | None:
             wrong.append(
                 f"{r.prompt}: {r.prompt_tokens} prompt tokens for {words} words, {size} bytes"
             )
-    return _replies(wrong, "{} prompts cannot have the number of tokens that was reported.")
+    return replies(wrong, "{} prompts cannot have the number of tokens that was reported.")
 
 
 @BENCH.rule(
@@ -330,11 +297,11 @@ def too_soon(seen: Seen) -> Hit | None:
     an event take longer, though a round trip within one machine may not.
     """
     wrong = []
-    for r in _good(seen):
+    for r in good(seen):
         first = min((t for t in (r.ttfr_s, r.ttft_s, *r.stamps_s[:1]) if t is not None), default=1)
         if not first >= _SOONEST_S:
             wrong.append(f"{r.prompt}: {first * 1000:g} ms after the request was sent")
-    return _replies(wrong, "{} replies began before the request can have been read.")
+    return replies(wrong, "{} replies began before the request can have been read.")
 
 
 @BENCH.rule(
@@ -354,13 +321,13 @@ def backwards(seen: Seen) -> Hit | None:
     stream keeps its order.
     """
     wrong = []
-    for r in _good(seen):
+    for r in good(seen):
         marks = [t for t in (r.ttfr_s, r.ttft_s, r.ttfo_s) if t is not None]
         for earlier, later in (*pairwise(r.stamps_s), *pairwise(marks)):
             if not earlier <= later:
                 wrong.append(f"{r.prompt}: {later:g} s comes after {earlier:g} s")
                 break
-    return _replies(wrong, "In {} replies time runs backwards.")
+    return replies(wrong, "In {} replies time runs backwards.")
 
 
 @BENCH.rule(
@@ -377,12 +344,12 @@ def after_the_end(seen: Seen) -> Hit | None:
     **Threshold:** 1 ms, which files of other tools may lose by rounding.
     """
     wrong = []
-    for r in _good(seen):
+    for r in good(seen):
         last = max((t for t in (r.ttft_s, *r.stamps_s[-1:]) if t is not None), default=None)
         if last is None or r.latency_s is None or last <= r.latency_s + _ROUNDING_S:
             continue
         wrong.append(f"{r.prompt}: last token at {last:g} s, end at {r.latency_s:g} s")
-    return _replies(wrong, "{} replies ended before their last token.")
+    return replies(wrong, "{} replies ended before their last token.")
 
 
 @BENCH.rule(
@@ -400,7 +367,7 @@ def crowded(seen: Seen) -> Hit | None:
     **Threshold:** 2 %, for other tools that begin to count later than their first request.
     """
     slots, duration = seen.cell.concurrency, seen.cell.figures.duration_s
-    spent = math.fsum(r.stamps_s[-1] for r in _good(seen) if r.stamps_s)
+    spent = math.fsum(r.stamps_s[-1] for r in good(seen) if r.stamps_s)
     if not slots or not duration or seen.cell.rate is not None:
         return None
     if spent <= slots * duration * (1 + _AGREE):
@@ -461,8 +428,8 @@ def no_finish(seen: Seen) -> Hit | None:
     """
     if seen.cell.client.events is None:  # other tools keep no reasons
         return None
-    return _replies(
-        (f"{r.prompt}: no finish_reason" for r in _good(seen) if r.finish is None),
+    return replies(
+        (f"{r.prompt}: no finish_reason" for r in good(seen) if r.finish is None),
         "{} replies ended without a reason.",
     )
 
@@ -483,10 +450,10 @@ def cut_short(seen: Seen) -> Hit | None:
     **Threshold:** one token, which BENCH207 also lets pass.
     """
     limit = seen.cell.max_tokens
-    return _replies(
+    return replies(
         (
             f"{r.prompt}: {r.output_tokens} tokens, max_tokens {limit}"
-            for r in _good(seen)
+            for r in good(seen)
             if r.finish == "length"
             and limit is not None
             and r.output_tokens is not None
@@ -565,10 +532,10 @@ def more_cached(seen: Seen) -> Hit | None:
             f"{hits:.1%} of the prompt tokens came from the prefix cache, which cannot be.",
             "prefix_cache_hits_total / prefix_cache_queries_total",
         )
-    return _replies(
+    return replies(
         (
             f"{r.prompt}: {r.cached_tokens} of {r.prompt_tokens} prompt tokens"
-            for r in _good(seen)
+            for r in good(seen)
             if (r.cached_tokens or 0) > (r.prompt_tokens or math.inf)
         ),
         "{} replies report more cached tokens than their prompt has.",
@@ -617,7 +584,7 @@ def same_replies(seen: Seen) -> Hit | None:
     on: short answers may well be the same.
     """
     prompts = defaultdict(set)
-    for r in _good(seen):
+    for r in good(seen):
         if r.text and len(r.text.encode()) >= _LONG_BYTES:
             prompts[r.text].add(r.prompt)
     total = len(set().union(*prompts.values()))
@@ -692,7 +659,7 @@ def unexplained(seen: Seen) -> Hit | None:
     server that merges all of them makes as many tokens as it says.
     """
     engine = seen.cell.engine
-    if engine is None or engine.drafts or not _complete(seen):
+    if engine is None or engine.drafts or not complete(seen):
         return None
     made = (seen.cell.figures.output_tokens or 0) - seen.cell.figures.completed
     # Merged on their way, all of them made.
@@ -700,8 +667,8 @@ def unexplained(seen: Seen) -> Hit | None:
         return None
     shares = [
         (r.output_tokens - r.first_tokens) / (events - 1)
-        for r in _good(seen)
-        if r.output_tokens and (events := _events(r)) and events > 1
+        for r in good(seen)
+        if r.output_tokens and (events := count_events(r)) and events > 1
     ]
     if not shares or median(shares) <= _MERGED:
         return None

@@ -1,0 +1,209 @@
+"""4xx and 5xx: a server over several nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from sparkbook.cluster.family import FAB, IFNAMES
+from sparkbook.cluster.ranks import RankState
+from sparkbook.cluster.sighting import Seen, example
+from sparkbook.rules import Hit
+
+
+def _ran(*ranks: RankState, **seen: Any) -> Seen:
+    return example(ranks=ranks, **seen)
+
+
+_AT = "11-28 10:00:0"
+_RESET = (
+    f"(Worker_TP0 pid=1) ERROR {_AT}9 [multiproc_executor.py:1063] RuntimeError:"
+    " [gloo/transport/tcp/pair.cc:537] Read error [192.168.100.2]:6269: Connection reset by peer\n"
+).encode()
+_UP = f"(APIServer pid=1) INFO {_AT}0 [launcher.py:1] Application startup complete.\n".encode()
+
+
+def _good_ranks() -> Seen:
+    return _ran(RankState(0, "spark-1", _UP), RankState(1, "spark-2", _UP))
+
+
+@FAB.rule(
+    "FAB401",
+    "rank-failed",
+    "error",
+    source="vLLM 0.32.0, a run of this project with --nnodes 2 and pipeline parallelism",
+    passes=_good_ranks,
+    fails=lambda: _ran(
+        RankState(0, "spark-1", _RESET, False, 1),
+        RankState(
+            1,
+            "spark-2",
+            f"(Worker_TP1 pid=2) ERROR {_AT}8 [x.py:1] torch.OutOfMemoryError: CUDA out of memory."
+            " Tried to allocate 2 GiB\n".encode(),
+            False,
+            1,
+        ),
+    ),
+)
+def rank_failed(seen: Seen) -> Iterator[Hit]:
+    """When one rank fails, all fail, each with words of its own. The one with a cause of its own
+    that came first is the one to look at; a lost connection on another node is its consequence.
+    """
+    first = seen.first
+    if first and first.own and first.diagnosis.primary:
+        fault = first.diagnosis.primary
+        yield Hit(
+            f"Rank {first.state.number} on {first.state.host} fell first: {fault.message}",
+            f"{fault.rule}, {fault.evidence}",
+            fault.fix or "Read the last lines of that rank.",
+            kind=fault.kind,
+        )
+
+
+@FAB.rule(
+    "FAB402",
+    "rank-vanished",
+    "error",
+    kind="multi-node-hang",
+    source="vLLM 0.32.0, a run of this project whose second rank was killed",
+    passes=_good_ranks,
+    fails=lambda: _ran(
+        RankState(0, "spark-1", _RESET, True),
+        RankState(
+            1,
+            "spark-2",
+            f"(MainProcess pid=2) ERROR {_AT}8 [multiproc_executor.py:315] Worker proc VllmWorker-1"
+            " died unexpectedly\n".encode(),
+            False,
+            1,
+        ),
+    ),
+)
+def rank_vanished(seen: Seen) -> Iterator[Hit]:
+    """A rank ended without a fault of its own: it was killed, by the kernel for want of memory, by
+    a watchdog, or by hand. The head's `/health` goes on saying 200 until the next request finds the
+    other rank gone.
+    """
+    first = seen.first
+    if first and not first.own and not first.state.unreachable and not seen.cut:
+        state = first.state
+        if first.weight[0] >= 3:
+            told = (
+                first.diagnosis.primary.message if first.diagnosis.primary else "it says nothing."
+            )
+            yield Hit(
+                f"Rank {state.number} on {state.host} lost the others: {told}",
+                first.diagnosis.primary and first.diagnosis.primary.evidence,
+                "Look at the memory (MemAvailable, swap) and NCCL's version of each node.",
+                kind=first.diagnosis.primary.kind if first.diagnosis.primary else None,
+            )
+            return
+        status = "" if state.exit_status is None else f", status {state.exit_status}"
+        yield Hit(
+            f"Rank {state.number} on {state.host} vanished first{status}, without a fault of its"
+            " own.",
+            (
+                first.diagnosis.primary.evidence
+                if first.diagnosis.primary
+                else "its log ends without an error"
+            ),
+            f"Run `sudo dmesg | grep -i -E 'oom|killed'` and `free -h` on {state.host}; a memory"
+            " guard may have ended it.",
+        )
+
+
+@FAB.rule(
+    "FAB403",
+    "node-lost",
+    "error",
+    kind="multi-node-hang",
+    source="https://github.com/vllm-project/vllm/issues/41725",
+    passes=_good_ranks,
+    fails=lambda: _ran(
+        RankState(0, "spark-1", _UP), RankState(1, "spark-2", _UP, unreachable="No route to host")
+    ),
+)
+def node_lost(seen: Seen) -> Iterator[Hit]:
+    """A node does not answer any more: power, kernel, or the network by which it is managed. The
+    other ranks wait for it until a timeout of minutes.
+    """
+    for state in seen.ranks:
+        if state.unreachable and not (seen.first and seen.first.own):
+            yield Hit(
+                f"{state.host} does not answer any more (rank {state.number}).",
+                state.unreachable,
+                f"Look at {state.host} itself; then start again.",
+            )
+
+
+@FAB.rule(
+    "FAB404",
+    "link-cut",
+    "error",
+    kind="multi-node-interface",
+    source="vLLM 0.32.0, a run of this project whose link was taken down",
+    passes=_good_ranks,
+    fails=lambda: _ran(
+        RankState(0, "spark-1", _UP), RankState(1, "spark-2", _UP), cut=("spark-2",)
+    ),
+)
+def link_cut(seen: Seen) -> Iterator[Hit]:
+    """All ranks are alive and the head's node has no way to another one on the fast network: a
+    cable, a switch, a port that was taken down.
+    No rank says so: a step that began before waits for minutes, and `/health` goes on saying 200.
+    """
+    if seen.cut and not (seen.first and seen.first.own):
+        yield Hit(
+            f"The link between {seen.inventory.head.host} and {', '.join(seen.cut)} is cut.",
+            "no way in three looks of up to 2 s",
+            "Look at cable, switch and ip -br link on both; then start again.",
+        )
+
+
+@FAB.rule(
+    "FAB405",
+    "not-ready-in-time",
+    "error",
+    kind="multi-node-hang",
+    source=IFNAMES,
+    passes=_good_ranks,
+    fails=lambda: _ran(
+        RankState(0, "spark-1", b""),
+        RankState(1, "spark-2", b""),
+        waiting="not ready after 300 s: still waiting for port",
+    ),
+)
+def not_ready(seen: Seen) -> Iterator[Hit]:
+    """At its deadline the server waits still: mostly one rank waits for another that never joined.
+    What each rank said last tells which.
+    """
+    if seen.waiting and not seen.first and not seen.cut:
+        last = "; ".join(
+            f"rank {state.number} on {state.host}: {(state.tail(1) or ['nothing'])[0][:160]}"
+            for state in seen.ranks
+        )
+        yield Hit(
+            f"The server did not get ready: {seen.waiting.splitlines()[0]}.",
+            last,
+            "Compare what each rank said last; a longer --deadline, if all still load.",
+        )
+
+
+@FAB.rule(
+    "FAB501",
+    "left-behind",
+    "error",
+    source="https://github.com/NVIDIA/dgx-spark-playbooks",
+    passes=_good_ranks,
+    fails=lambda: example(left=(("spark-2", "example-spark-2", "no answer in 60 s"),)),
+)
+def left_behind(seen: Seen) -> Iterator[Hit]:
+    """All other ranks were taken down; this one's node could not be reached, and it holds its
+    memory until it is.
+    """
+    for host, name, why in seen.left:
+        yield Hit(
+            f"{name} could not be taken down: {host} was not reached.",
+            why,
+            f"Run `docker rm -f {name}` on {host} when it is back.",
+        )
