@@ -33,6 +33,7 @@ from sparkbook.recipes import Recipe
 from sparkbook.recipes.schema import PrepareStep
 from sparkbook.store import Checkpoint, checkpoints, local_folder, model_store, snapshot, torn
 from sparkbook.units import GB
+from sparkbook.util.shell_text import USER, command_line, mark_home
 
 _CHUNK = 2**20
 _ATTEMPTS = 5
@@ -696,7 +697,7 @@ def denied(error: PermissionError, store: Path | str) -> WeightsError:
         "HUB014",
         f"{error.filename} can't be written.",
         str(error),
-        f'sudo chown -R "$USER" {store}',
+        command_line("sudo", "chown", "-R", USER, mark_home(str(store))),
     )
 
 
@@ -993,11 +994,13 @@ def verify(
     begin = clock()
     store = store or model_store(_environ())
     findings, jobs = [], []
+    fetch = command_line("sparkbook", "weights", "fetch", recipe.id)
     for one in checkpoints(recipe):
         folder = local_folder(one.folder) if one.folder else snapshot(store, one.repo, one.revision)
         if folder is None or not folder.is_dir():
-            fix = f"sparkbook weights fetch {recipe.id}"
-            findings.append(_finding("HUB015", f"{one.repo} is not in the store.", str(store), fix))
+            findings.append(
+                _finding("HUB015", f"{one.repo} is not in the store.", str(store), fetch)
+            )
             continue
         names = sorted(
             path.relative_to(folder).as_posix()
@@ -1014,7 +1017,7 @@ def verify(
                     "HUB015",
                     f"{name} of {one.repo} is missing.",
                     str(folder),
-                    f"sparkbook weights fetch {recipe.id}",
+                    fetch,
                 )
             )
         jobs += [(one, folder, name) for name in names if (folder / name).exists()]
@@ -1032,7 +1035,7 @@ def verify(
             stated, problem = future.result()
             bar.update((folder / name).stat().st_size)
             if problem:
-                fix = f"rm {(folder / name).resolve()}; sparkbook weights fetch {recipe.id}"
+                fix = f"{command_line('rm', (folder / name).resolve())}; {fetch}"
                 findings.append(
                     _finding("HUB010", f"{name} of {one.repo} is damaged.", problem, fix)
                 )

@@ -21,6 +21,7 @@ from typing import Any
 
 from sparkbook.book.project import Project
 from sparkbook.errors import SparkbookError
+from sparkbook.util.shell_text import command_line
 
 MARK = "<!-- planner -->"
 """In a cell of a chapter: the planner stands here on the site."""
@@ -194,7 +195,7 @@ def block(known: dict[str, Any]) -> str:
     there without scripts.
     """
     text = json.dumps(known, ensure_ascii=False, separators=(",", ":")).replace("<", "\\u003c")
-    line = html.escape(f"sparkbook plan {known['first']}")
+    line = html.escape(command_line("sparkbook", "plan", known["first"]))
     return (
         f'<div class="sb-planner"><script type="application/json">{text}</script><noscript><p>With'
         f" scripts, the planner runs in this page. Without, run <code>{line}</code> where the"

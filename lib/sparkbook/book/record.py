@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from sparkbook.book import claims, fingerprint, notebooks
 from sparkbook.checks import marked
+from sparkbook.util.shell_text import command_line
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -399,7 +400,7 @@ def changes_page() -> str:
     lines += ["", "**Deprecated since:**", "", *(f"- {marked(explain(one))}" for one in deprecated)]
     lines += [
         "",
-        f"The whole list: `sparkbook releases diff {before} {after}`.",
+        f"The whole list: `{command_line('sparkbook', 'releases', 'diff', before, after)}`.",
         "",
         "## Images",
         "",

@@ -14,6 +14,7 @@ from sparkbook.cluster.fabric import Pair
 from sparkbook.cluster.inventory import Inventory, Node
 from sparkbook.cluster.nodes import Site, placed
 from sparkbook.cluster.ranks import Judged, RankState, first_fallen
+from sparkbook.util.shell_text import command_line
 
 _RDMA_MTU, _SMALL_RTT_US = 4096, 500.0
 _ENOUGH = {"iperf3": 0.4, "nccl": 0.35, "python": 0.05}
@@ -203,11 +204,12 @@ def unreachable(seen: Seen) -> Iterator[Hit]:
     """
     for node, site in zip(seen.inventory.nodes, seen.sites, strict=True):
         if site.problem:
-            how = f"ssh {node.ssh} true" if node.ssh else "its own shell"
+            how = command_line("ssh", node.ssh, "true") if node.ssh else "its own shell"
             yield Hit(
                 f"{node.host} can't be reached.",
                 site.problem,
-                f"Try by hand: {how}; with a new host: ssh-copy-id {node.ssh or node.host}.",
+                f"Try by hand: {how}; with a new host:"
+                f" {command_line('ssh-copy-id', node.ssh or node.host)}.",
             )
 
 
@@ -253,7 +255,8 @@ def interface(seen: Seen) -> Iterator[Hit]:
             yield Hit(
                 f"{link.name} of {node.host} is down.",
                 f"there are {here}",
-                f"Plug in the cable, or: sudo ip link set {link.name} up",
+                "Plug in the cable, or: "
+                + command_line("sudo", "ip", "link", "set", link.name, "up"),
             )
         elif node.address and node.address not in [
             address for one in site.network.links for address in one.addresses
@@ -261,7 +264,8 @@ def interface(seen: Seen) -> Iterator[Hit]:
             yield Hit(
                 f"{node.host} does not have the address {node.address}.",
                 f"there are {here}",
-                f"Correct the inventory, or: sudo ip addr add {node.address}/24 dev PORT",
+                "Correct the inventory, or: "
+                + command_line("sudo", "ip", "addr", "add", f"{node.address}/24", "dev", "PORT"),
             )
         elif link and site.address not in link.addresses:
             yield Hit(
@@ -463,6 +467,9 @@ def rdma_mtu(seen: Seen) -> Iterator[Hit]:
             )
 
 
+_PAUSE = ("rx", "on", "tx", "on")
+
+
 @FAB.check(
     "FAB109",
     "no-flow-control",
@@ -483,7 +490,8 @@ def flow_control(seen: Seen) -> Iterator[Hit]:
             yield Hit(
                 f"Pause frames are off on {site.interface} of {node.host}.",
                 "ethtool -a",
-                f"sudo ethtool -A {site.interface} rx on tx on; on the switch too",
+                command_line("sudo", "ethtool", "-A", site.interface, *_PAUSE)
+                + "; on the switch too",
             )
 
 
@@ -1074,7 +1082,7 @@ def left_behind(seen: Seen) -> Iterator[Hit]:
         yield Hit(
             f"{name} could not be taken down: {host} was not reached.",
             why,
-            f"When {host} is back: docker rm -f {name} there.",
+            f"When {host} is back: {command_line('docker', 'rm', '-f', name)} there.",
         )
 
 

@@ -17,6 +17,7 @@ from sparkbook.errors import SparkbookError
 from sparkbook.findings import Findings
 from sparkbook.serve import running, stack
 from sparkbook.serve.stack import Stack
+from sparkbook.util.shell_text import command_line
 
 
 @dataclass(frozen=True)
@@ -176,6 +177,7 @@ def serve(
     try:
         served.wait_ready(deadline_s=wish.deadline_s, progress=say)
         contained = planned.head.launch.image is not None
+        named = (planned.stack.name, "--cluster", wish.file)
         show(
             {
                 "name": planned.stack.name,
@@ -184,12 +186,8 @@ def serve(
                 "url": f"{served.endpoint.url}/v1",
                 "model": served.endpoint.model,
                 "key": str(served.head.key_file),
-                "logs": f"sparkbook logs {planned.stack.name} --cluster {wish.file}",
-                "stop": (
-                    f"sparkbook stop {planned.stack.name} --cluster {wish.file}"
-                    if contained
-                    else "Ctrl-C"
-                ),
+                "logs": command_line("sparkbook", "logs", *named),
+                "stop": command_line("sparkbook", "stop", *named) if contained else "Ctrl-C",
             }
         )
         if contained:
@@ -300,8 +298,8 @@ def stop(file: str, name: str) -> tuple[list[str], Findings]:
                         left.append((node.host, one.name, str(error)))
     if not stopped and not left:
         raise SparkbookError(
-            f"no node of {inventory.name} runs '{name}': sparkbook status --cluster {file} lists"
-            " what runs"
+            f"no node of {inventory.name} runs '{name}':"
+            f" {command_line('sparkbook', 'status', '--cluster', file)} lists what runs"
         )
     sites = [Site(host=node.host) for node in inventory.nodes]
     judged = checks.FAB.judge(checks.Seen(inventory, sites, left=tuple(left)))

@@ -31,6 +31,7 @@ from sparkbook.serve.faults import DockerFault, told
 from sparkbook.serve.process import ProcessEngine
 from sparkbook.serve.ready import NotReady, Readiness, wait_ready
 from sparkbook.serve.stack import Choices, Stack
+from sparkbook.util.shell_text import command_line
 
 _TEARDOWN_S = 60.0
 _LINK_S = 1.0
@@ -148,8 +149,9 @@ class ClusterServer:
         for found in docker_engine.find(host, rank.name):
             if found.state == "running":
                 raise EngineError(
-                    f"{rank.name} is up already on {rank.node.host}: sparkbook stop {stack.name}"
-                    " --cluster FILE takes it down"
+                    f"{rank.name} is up already on {rank.node.host}:"
+                    f" {command_line('sparkbook', 'stop', stack.name, '--cluster', 'FILE')} takes"
+                    " it down"
                 )
             docker_engine.remove(host, found.id)
         asked = replace(asked, body=with_rdma(asked.body) if site.infiniband else asked.body)

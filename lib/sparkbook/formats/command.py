@@ -7,16 +7,17 @@ eugr, sparkrun and spark-pulse share it.
 from __future__ import annotations
 
 import re
-import shlex
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 from sparkbook.errors import SparkbookError
 from sparkbook.formats.conversion import Notes
 from sparkbook.formats.documents import mapping, scalar
-from sparkbook.formats.lexer import HOME, lex, literal, mark_home, quote
+from sparkbook.formats.lexer import lex, literal
 from sparkbook.formats.words import Reading, before_commands, check_image, read_script, serve_groups
 from sparkbook.recipes.launch import Launch, entrypoint_of, is_secret
+from sparkbook.util.shell_text import command_line, mark_home, quote
 
 PARAMETERS = {
     "port": "port",
@@ -49,7 +50,7 @@ def serve_command(
     """
     serve = launch.serve
     if serve.command is not None or launch.entrypoint == "wrapper":
-        text = " ".join(quote(mark_home(word)) for word in serve.command or [])
+        text = " ".join(_quoted(mark_home(word)) for word in serve.command or [])
         return (text.replace("{", "{{").replace("}", "}}") if doubled else text), {}
     groups = serve_groups(serve)
     first = ["vllm", "serve"]
@@ -60,7 +61,7 @@ def serve_command(
     defaults: dict[str, Any] = {}
 
     def shown(word: str) -> str:
-        return _doubled(_word(word)) if doubled else _word(word)
+        return _doubled(_quoted(word)) if doubled else _quoted(word)
 
     lines = []
     for group in [first, *groups]:
@@ -82,8 +83,8 @@ def serve_command(
     )
 
 
-def _word(word: str) -> str:
-    return quote(word) if HOME in word else shlex.quote(word)
+_quoted = partial(quote, reader="script")
+"""What stands in a file is typed by nobody, and some shell or program reads it."""
 
 
 def _doubled(text: str) -> str:
@@ -167,7 +168,7 @@ def read_env(reading: Reading, value: Any, place: str) -> None:
                 reading.notes.add(
                     "CONV206",
                     f"{name} is a secret and was left out of the recipe",
-                    fix=f"export {name} before you start",
+                    fix=f"{command_line('export', name)} before you start",
                 )
         else:
             reading.env[name] = text

@@ -9,9 +9,10 @@ from typing import Any
 from sparkbook.errors import SparkbookError
 from sparkbook.formats.conversion import Notes
 from sparkbook.formats.documents import check_text, dump, mapping, parse, scalar, sequence, text_of
-from sparkbook.formats.lexer import HOME, check_writable, lex, literal, mark_home, passed_on, show
+from sparkbook.formats.lexer import lex, literal, passed_on, show
 from sparkbook.formats.words import Reading, container_words, read_words, set_env
 from sparkbook.recipes.launch import Launch, is_secret
+from sparkbook.util.shell_text import HOME, check_writable, mark_home
 
 _SAME = {
     "container_name": "name",

@@ -459,7 +459,9 @@ def build(
         repo = "unknown"
         notes.guess("model.repo", "not named by the input")
     elif not model.get("repo") and (given or "").startswith(("/", "~", ".")):
-        repo = given.rstrip("/").rsplit("/", 1)[-1] or "unknown"
+        # A recipe names a model in plain characters; what is served keeps the path as it is.
+        last = given.rstrip("/").rsplit("/", 1)[-1]
+        repo = re.sub(r"[^A-Za-z0-9_.@+=-]+", "-", last).strip("-~") or "unknown"
         notes.guess("model.repo", f"{repo}, the last part of the path {given}")
     if "quantization" not in model:
         model["quantization"] = {"format": _quantization(f"{repo} {given or ''}", args)}
@@ -519,7 +521,8 @@ def build(
         recipe = Recipe.model_validate(data)
     except ValidationError as error:
         problems = [
-            f"{'.'.join(str(part) for part in e['loc'])}: {e['msg'].removeprefix('Value error, ')}"
+            f"{'.'.join(str(part) for part in e['loc']) or 'recipe'}:"
+            f" {e['msg'].removeprefix('Value error, ')}"
             for e in error.errors()
         ]
         raise SparkbookError(

@@ -13,9 +13,9 @@ from sparkbook.errors import SparkbookError
 from sparkbook.formats.command import host_container, image_of
 from sparkbook.formats.conversion import Notes, slug
 from sparkbook.formats.documents import dump, mapping, optional, parse_all, scalar, sequence
-from sparkbook.formats.lexer import HOME, mark_home
 from sparkbook.formats.words import Reading, container_words, read_words
 from sparkbook.recipes.launch import Launch, is_secret
+from sparkbook.util.shell_text import HOME, mark_home
 
 if TYPE_CHECKING:
     from sparkbook.recipes.schema import Recipe

@@ -17,9 +17,9 @@ from sparkbook.formats import docker_run
 from sparkbook.formats.command import host_container, read_command, serve_command
 from sparkbook.formats.conversion import Notes, slug
 from sparkbook.formats.documents import dump, mapping, optional, parse, scalar, sequence
-from sparkbook.formats.lexer import mark_home, quote
 from sparkbook.formats.words import Reading
 from sparkbook.recipes.launch import Launch, Serve
+from sparkbook.util.shell_text import export_line
 
 if TYPE_CHECKING:
     from sparkbook.recipes.schema import Recipe
@@ -244,7 +244,7 @@ def write(recipe: Recipe) -> str:
         }
     else:
         exports = [
-            f"export {name}={quote(mark_home(value))}\n"
+            export_line(name, value) + "\n"
             for name, value in launch.env.items()
             if value is not None
         ]

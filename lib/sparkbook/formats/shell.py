@@ -5,9 +5,9 @@ from __future__ import annotations
 from sparkbook.errors import SparkbookError
 from sparkbook.formats.conversion import Notes
 from sparkbook.formats.documents import check_text
-from sparkbook.formats.lexer import mark_home, quote
 from sparkbook.formats.words import Reading, before_commands, read_script, render, serve_groups
 from sparkbook.recipes.launch import Launch
+from sparkbook.util.shell_text import assignment
 
 
 def write(launch: Launch) -> str:
@@ -25,9 +25,7 @@ def write(launch: Launch) -> str:
         )
     launch = launch.on_host()
     assignments = [
-        f"{name}={quote(mark_home(value))}"
-        for name, value in launch.env.items()
-        if value is not None
+        assignment(name, value) for name, value in launch.env.items() if value is not None
     ]
     groups = serve_groups(launch.serve)
     first = [

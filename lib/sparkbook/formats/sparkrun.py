@@ -26,6 +26,7 @@ from sparkbook.formats.documents import dump, mapping, optional, parse, scalar
 from sparkbook.formats.eugr import facts
 from sparkbook.formats.words import Reading
 from sparkbook.recipes.launch import Launch
+from sparkbook.util.shell_text import script_line
 
 if TYPE_CHECKING:
     from sparkbook.recipes.schema import Recipe
@@ -140,7 +141,7 @@ def read(text: str, notes: Notes) -> tuple[Launch, dict[str, Any]]:
             raise SparkbookError("this sparkrun recipe has neither a command nor a model")
         options = {name: option for option, name in PARAMETER_OPTIONS.items()}
         words = [f"--{options.get(name, name.replace('_', '-'))} {{{name}}}" for name in defaults]
-        template = " ".join(["vllm serve", scalar(data["model"], "model"), *words])
+        template = " ".join([script_line("vllm", "serve", scalar(data["model"], "model")), *words])
         notes.guess("serve.args", "made of defaults, as the runtime does where there is no command")
     read_env(reading, data.get("env"), "env")
     executor = mapping(data.get("executor_config"), "executor_config")

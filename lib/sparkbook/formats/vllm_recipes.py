@@ -17,9 +17,10 @@ from sparkbook.formats import docker_run
 from sparkbook.formats.command import host_container, image_of, read_env, said_env, serve_command
 from sparkbook.formats.conversion import Notes
 from sparkbook.formats.documents import dump, mapping, optional, parse, parse_json, scalar, sequence
-from sparkbook.formats.lexer import HOME, lex, mark_home
+from sparkbook.formats.lexer import lex
 from sparkbook.formats.words import Reading, read_arguments, read_script, serve_groups
 from sparkbook.recipes.launch import Launch, entrypoint_of
+from sparkbook.util.shell_text import HOME, mark_home
 
 if TYPE_CHECKING:
     from sparkbook.recipes.schema import Recipe
@@ -315,7 +316,8 @@ def write(recipe: Recipe) -> str:
         )
     foreign = dict(recipe.foreign.get("vllm-recipes") or {})
     model, serve = recipe.model, launch.serve.model_copy(update={"model": None})
-    words = [_plain(word) for group in serve_groups(serve) for word in group]
+    # No shell reads these: a home is written as the recipe has it, also inside JSON.
+    words = [word.replace(HOME, "~") for group in serve_groups(serve) for word in group]
     least = re.fullmatch(r">=([\d.]+)", recipe.image.vllm or "") if recipe.image else None
     params = {"parameter_count": model.total_params_b, "active_parameters": model.active_params_b}
     data: dict[str, Any] = {

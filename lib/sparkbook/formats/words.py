@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import json
 import re
-import shlex
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
@@ -16,18 +15,7 @@ from pydantic import ValidationError
 
 from sparkbook.errors import SparkbookError
 from sparkbook.formats.conversion import Notes
-from sparkbook.formats.lexer import (
-    HOME,
-    Token,
-    check_writable,
-    lex,
-    line_of,
-    literal,
-    mark_home,
-    passed_on,
-    quote,
-    show,
-)
+from sparkbook.formats.lexer import Token, lex, line_of, literal, passed_on, show
 from sparkbook.recipes.launch import (
     SHORT_FLAGS,
     Container,
@@ -38,6 +26,14 @@ from sparkbook.recipes.launch import (
     entrypoint_of,
     is_secret,
     option_name,
+)
+from sparkbook.util.shell_text import (
+    HOME,
+    check_writable,
+    command_line,
+    mark_home,
+    quote,
+    quote_inside,
 )
 
 # Words that belong together and should stay on one line: an option and its value.
@@ -210,8 +206,8 @@ def serve_script(serve: Serve) -> str:
     signals reach it.
     """
     # The home folder stays marked: it is the caller's, and the caller's shell has to fill it in.
-    served = render(_prefixed(["vllm", "serve"], serve_groups(serve)), shlex.quote)
-    return " &&\n".join([*before_commands(serve), f"exec {served}"])
+    served = _prefixed(["exec", "vllm", "serve"], serve_groups(serve))
+    return " &&\n".join([*before_commands(serve), render(served, quote_inside)])
 
 
 def before_commands(serve: Serve) -> list[str]:
@@ -342,7 +338,7 @@ def set_env(reading: Reading, text: str) -> None:
         reading.notes.add(
             "CONV206",
             f"{name} is a secret and was left out of the recipe",
-            fix=f"export {name} before you start the server",
+            fix=f"{command_line('export', name)} before you start the server",
         )
     else:
         reading.env[literal(name)] = literal(value)

@@ -17,6 +17,7 @@ from sparkbook.host.machine import Machine, Process
 from sparkbook.host.memory import Memory, start_check
 from sparkbook.host.rules import RULES
 from sparkbook.units import GB, GIB, MIB, format_bytes, parse_size
+from sparkbook.util.shell_text import USER, command_line, export_line, mark_home
 
 Verdict = Literal["ready", "slow", "blocked", "not judged"]
 
@@ -566,7 +567,7 @@ def _processes(machine: Machine) -> _Seen:
                 f"{process.name} (pid {process.pid}) has lost its server and still holds {held} of"
                 " the memory.",
                 f"pid {process.pid}, parent {process.parent}, {process.gpu_mib or 0:.0f} MiB",
-                f"sudo kill {process.pid}",
+                command_line("sudo", "kill", process.pid),
             )
         )
     others = [p for p in machine.processes if p not in orphans and (p.gpu_mib or 0) >= 1024]
@@ -609,8 +610,8 @@ def _docker(machine: Machine) -> _Seen:
         return "no docker command", [_found("HOST004", "There is no docker command.", **how)]
     if "permission denied" in (docker.error or "").lower():
         fix = (
-            f"sudo usermod -aG docker {machine.system.user}, then log in again; a notebook needs"
-            " Jupyter restarted too"
+            f"{command_line('sudo', 'usermod', '-aG', 'docker', machine.system.user)}, then log in"
+            " again; a notebook needs Jupyter restarted too"
         )
         return "no permission", [
             _found(
@@ -787,7 +788,7 @@ def _image(machine: Machine) -> _Seen:
             _found(
                 "HOST040",
                 f"The image {wanted.image} is not on this host.",
-                fix=f"docker pull {pin}",
+                fix=command_line("docker", "pull", pin),
             )
         ]
     found, saw = (
@@ -860,7 +861,8 @@ def _containers(machine: Machine) -> _Seen:
                     f"{one.name} was restarted {one.restarts} times: each failed start can cost"
                     " memory that stays away.",
                     f"restart policy {one.restart}, exit code {one.exit_code}",
-                    f"docker update --restart no {one.name}; docker stop {one.name}",
+                    f"{command_line('docker', 'update', '--restart', 'no', one.name)};"
+                    f" {command_line('docker', 'stop', one.name)}",
                 )
             )
         elif one.state == "created" and one.error:
@@ -869,7 +871,7 @@ def _containers(machine: Machine) -> _Seen:
                     "HOST033",
                     f"A failed start left the container {one.name} behind.",
                     one.error[:200],
-                    f"docker rm {one.name}",
+                    command_line("docker", "rm", one.name),
                 )
             )
         elif one.state == "running" and one.restart == "no":
@@ -878,8 +880,8 @@ def _containers(machine: Machine) -> _Seen:
                     "HOST031",
                     f"{one.name} has no restart policy: it is gone after a restart of the machine.",
                     fix=(
-                        "once it has proven itself: docker update --restart unless-stopped"
-                        f" {one.name}"
+                        "once it has proven itself: "
+                        + command_line("docker", "update", "--restart", "unless-stopped", one.name)
                     ),
                 )
             )
@@ -952,9 +954,11 @@ def _store(machine: Machine) -> _Seen:
         how = {} if machine.is_spark else {"severity": "info"}
         message = f"{store.path} does not exist: Docker would make it, for root."
         return f"{store.path} does not exist", [
-            _found("HOST050", message, fix=f"mkdir -p {store.path}", **how)
+            _found(
+                "HOST050", message, fix=command_line("mkdir", "-p", mark_home(store.path)), **how
+            )
         ]
-    found, owner = [], f'sudo chown -R "$USER" {store.path}'
+    found, owner = [], command_line("sudo", "chown", "-R", USER, mark_home(store.path))
     if store.writable is False:
         message = f"{machine.system.user} may not write to {store.path}."
         found.append(_found("HOST051", message, "[Errno 13] Permission denied", owner))
@@ -985,7 +989,8 @@ def _weights(machine: Machine) -> _Seen:
             f"{store.broken[0]} is damaged: its size contradicts its own header, or its hash is"
             " wrong."
         )
-        fix = f"sparkbook weights verify {wanted.recipe}; remove what it names and fetch again"
+        verify = command_line("sparkbook", "weights", "verify", wanted.recipe)
+        fix = f"{verify}; remove what it names and fetch again"
         return f"{len(store.broken)} broken files", [
             _found("HOST055", message, ", ".join(store.broken[:3]), fix)
         ]
@@ -995,7 +1000,7 @@ def _weights(machine: Machine) -> _Seen:
             _found(
                 "HOST057",
                 f"{missing[0]} is not in the store: the first start would download it.",
-                fix=f"sparkbook weights fetch {wanted.recipe}",
+                fix=command_line("sparkbook", "weights", "fetch", wanted.recipe),
             )
         ]
     return ", ".join(f"{repo} at {commit[:8]}" for repo, commit in store.revisions.items()), []
@@ -1112,7 +1117,7 @@ def _logind(machine: Machine) -> _Seen:
         and (machine.system.uid or 0) >= 1000
         and machine.wanted.ipc_host
     ):
-        fix = f"sudo loginctl enable-linger {machine.system.user}"
+        fix = command_line("sudo", "loginctl", "enable-linger", machine.system.user)
         return saw, [
             _found(
                 "HOST063",
@@ -1265,7 +1270,7 @@ def _interfaces(machine: Machine) -> _Seen:
                 f"{machine.name} is known to the others as {taken}, an address of the slow"
                 " network.",
                 f"fast: {', '.join(sorted(fast))}",
-                f"export VLLM_HOST_IP={sorted(fast)[0]} (Ray: --node-ip-address)",
+                f"{export_line('VLLM_HOST_IP', sorted(fast)[0])} (Ray: --node-ip-address)",
             )
         )
     return (
@@ -1371,7 +1376,7 @@ def _mtu(machine: Machine) -> _Seen:
                 "HOST084",
                 f"The fast link of {machine.name} carries small packets.",
                 "; ".join(small),
-                f"sudo ip link set {device} mtu 9000, on both ends",
+                command_line("sudo", "ip", "link", "set", device, "mtu", 9000) + ", on both ends",
             )
         ]
     return saw, []

@@ -52,6 +52,7 @@ def refusal() -> str | None:
 
     from sparkbook.errors import SparkbookError
     from sparkbook.kernels import build, library
+    from sparkbook.util.shell_text import command_line
 
     release = ".".join(vllm.__version__.split("+")[0].split(".")[:2])
     if release not in RELEASES:
@@ -68,8 +69,8 @@ def refusal() -> str | None:
         target = library.target_of((capability.major, capability.minor))
         if not build.library_path(target).is_file():
             return (
-                f"the library for {target} is not built; run: sparkbook kernels build --target"
-                f" {target}"
+                f"the library for {target} is not built; run:"
+                f" {command_line('sparkbook', 'kernels', 'build', '--target', target)}"
             )
     except SparkbookError as error:
         return str(error)

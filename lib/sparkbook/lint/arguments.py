@@ -9,6 +9,7 @@ from typing import Any
 
 from sparkbook.lint.reading import Word
 from sparkbook.releases import Option, Release
+from sparkbook.util.shell_text import command_line
 
 _NUMBER = re.compile(r"-\d+|-\d*\.\d+", re.ASCII)
 _HUMAN = re.compile(r"\s*(\d+(?:\.\d+)?)([kKmMgGtT])\s*")
@@ -50,6 +51,11 @@ class Given:
     def shown(self) -> str:
         """As it stood."""
         return " ".join(word.shown for word in self.words)
+
+    @property
+    def pasted(self) -> str:
+        """To be pasted into a line."""
+        return command_line(*(word.shown for word in self.words))
 
 
 @dataclass

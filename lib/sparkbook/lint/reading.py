@@ -17,10 +17,11 @@ from typing import TYPE_CHECKING, Any
 from sparkbook.errors import SparkbookError
 from sparkbook.findings import Finding
 from sparkbook.formats import documents
-from sparkbook.formats.lexer import HOME, Token, lex, passed_on, show
+from sparkbook.formats.lexer import Token, lex, passed_on, show
 from sparkbook.formats.words import serve_groups
 from sparkbook.recipes.launch import Launch, entrypoint_of
 from sparkbook.releases import images
+from sparkbook.util.shell_text import HOME
 
 if TYPE_CHECKING:
     from sparkbook.recipes.schema import Recipe

@@ -21,6 +21,7 @@ from sparkbook.logs.reader import Event, Line, Reader, parse_line
 from sparkbook.logs.signatures import Signature, Signatures, signatures
 from sparkbook.logs.states import of_story, unknown_fault
 from sparkbook.logs.story import Story, Teller
+from sparkbook.util.shell_text import quote
 
 Verdict = Literal["healthy", "fault", "unknown fault", "starting", "empty"]
 
@@ -450,7 +451,11 @@ def _judge(found: Found, context: Context) -> _Judged | None:
         changes = _figures.FIGURES[signature.figures](found, context)
         if changes is None:
             return None
-    values = {**found.groups, **{k: v for k, v in changes.items() if isinstance(v, str)}}
+    values = {
+        name: _short(value, 200)
+        for name, value in (found.groups | changes).items()
+        if isinstance(value, str)
+    }
 
     def text(name: str) -> str:
         return _fill(str(changes.get(name, getattr(signature, name))), values)
@@ -464,7 +469,8 @@ def _judge(found: Found, context: Context) -> _Judged | None:
             else "info"
         ),
     )
-    fix = text("fix")
+    words = {name: quote(value.replace("\0", "")) for name, value in values.items()}
+    fix = _fill(str(changes.get("fix", signature.fix)), words)
     collect = changes.get("collect", signature.collect)
     if collect:
         fix = f"{fix} Collect next: {'; '.join(collect)}."
@@ -598,7 +604,7 @@ def _short(text: str, most: int) -> str:
 
 def _fill(template: str, values: dict[str, str]) -> str:
     """Put figures into a text; a name that has no figure is left out with a word in its place."""
-    return re.sub(r"\{([a-z_0-9]+)\}", lambda m: _short(values.get(m[1], "?"), 200), template)
+    return re.sub(r"\{([a-z_0-9]+)\}", lambda m: values.get(m[1], "?"), template)
 
 
 def _last_lines(last: dict[bytes, bytes]) -> dict[str, str]:

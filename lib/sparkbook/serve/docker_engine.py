@@ -32,6 +32,7 @@ from sparkbook.serve.ready import NotReady, Readiness, wait_ready
 from sparkbook.serve.remote import Tunnel, open_tunnel
 from sparkbook.serve.stack import AS_WRITTEN, KEY, LABEL, Choices, Request, Stack, request
 from sparkbook.units import format_bytes
+from sparkbook.util.shell_text import command_line
 
 if TYPE_CHECKING:
     import docker
@@ -657,8 +658,8 @@ def _clean(engine: DockerEngine) -> None:
             fault.finding.model_copy(
                 update={
                     "fix": (
-                        f"{fault.finding.fix} The container {engine.name} is still there: sparkbook"
-                        f" stop {engine.name}."
+                        f"{fault.finding.fix} The container {engine.name} is still there:"
+                        f" {command_line('sparkbook', 'stop', engine.name)}."
                     )
                 }
             )
@@ -713,9 +714,9 @@ def _already(
             finding = faults()["DOCK104" if same_port else "DOCK105"].finding(
                 f"{what} is up {how}: {other.url}", port=other.port, name=other.name
             )
-            fix = f"sparkbook stop {other.name}, or --replace to do so now" + (
-                "" if other.name == asked.name else ", or another --port"
-            )
+            more = "" if other.name == asked.name else ", or another --port"
+            stop = command_line("sparkbook", "stop", other.name)
+            fix = f"{stop}, or --replace to do so now{more}"
             raise DockerFault(finding.model_copy(update={"fix": fix}))
         say(f"removing {other.name}, {other.state}")
         remove(host, other.id)

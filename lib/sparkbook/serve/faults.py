@@ -17,6 +17,7 @@ from sparkbook import own_yaml
 from sparkbook.errors import SparkbookError
 from sparkbook.findings import Finding, Severity
 from sparkbook.recipes.launch import is_secret
+from sparkbook.util.shell_text import quote
 
 FILE = Path(__file__).with_name("faults.yaml")
 
@@ -63,7 +64,7 @@ class Fault(BaseModel):
             severity=self.severity,
             message=filled(self.title, figures),
             evidence=evidence,
-            fix=filled(self.fix, figures),
+            fix=filled(self.fix, {name: _pasted(value) for name, value in figures.items()}),
             why=self.address,
             source=self.source,
         )
@@ -74,6 +75,11 @@ class Fault(BaseModel):
             if match := re.search(pattern, text, re.IGNORECASE | re.DOTALL):
                 return {name: value for name, value in match.groupdict().items() if value}
         return None
+
+
+def _pasted(value: object) -> str | None:
+    """A value as a word of the commands in a fix."""
+    return None if value is None else quote(str(value).replace("\0", ""))
 
 
 def filled(text: str, values: dict[str, object]) -> str:

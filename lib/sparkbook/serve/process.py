@@ -10,7 +10,6 @@ import contextlib
 import json
 import os
 import secrets
-import shlex
 import shutil
 import signal
 import socket
@@ -19,12 +18,12 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from sparkbook.formats.lexer import HOME
 from sparkbook.formats.words import serve_groups
 from sparkbook.recipes.launch import Launch, is_secret
 from sparkbook.serve import paths
 from sparkbook.serve.endpoint import Endpoint, usable_key, write_private
 from sparkbook.serve.engine import Engine, EngineError
+from sparkbook.util.shell_text import HOME, command_line
 
 _GUARD = Path(__file__).with_name("_guard.py")
 _HOST = "127.0.0.1"
@@ -118,8 +117,9 @@ class ProcessEngine(Engine):
             raise EngineError(f"there is no model in {model}: it has no config.json")
         if port is not None and not port_is_free(port):
             raise EngineError(
-                f"port {port} is taken on {_HOST}: stop what listens there (ss -ltnp 'sport ="
-                f" :{port}' names it), or leave the port out"
+                f"port {port} is taken on {_HOST}: stop what listens there"
+                f" ({command_line('ss', '-ltnp', f'sport = :{port}')} names it), or leave the port"
+                " out"
             )
         python = paths.engine_python()
         port = port or free_port()
@@ -228,7 +228,7 @@ class ProcessEngine(Engine):
 
         state = "running" if self.running else f"ended with status {self.exit_status}"
         return (
-            f"<code>{html.escape(shlex.join(self.command[:2]))} …</code> {state} at"
+            f"<code>{html.escape(command_line(*self.command[:2]))} …</code> {state} at"
             f" <code>{html.escape(self.endpoint.url)}</code>"
         )
 

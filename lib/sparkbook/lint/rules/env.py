@@ -10,6 +10,7 @@ from sparkbook import releases
 from sparkbook.lint.case import Case
 from sparkbook.lint.rule import Hit, rule
 from sparkbook.recipes.launch import is_secret
+from sparkbook.util.shell_text import command_line, quote
 
 ENVS = "vLLM's envs.py, read out of each release"
 SUCCESSORS = {
@@ -156,7 +157,8 @@ def secret(case: Case) -> Iterator[Hit]:
             yield Hit(
                 f"{name} is written out on the line",
                 f"{name}=…",
-                f"export {name} first, and write -e {name} without a value",
+                f"{command_line('export', name)} first, and write"
+                f" {command_line('-e', name)} without a value",
             )
     if (
         "api-key" in case.options
@@ -207,7 +209,7 @@ def checked(case: Case) -> Iterator[Hit]:
             yield Hit(
                 f"--fail-on-environ-validation refuses {name}, which this release does not know",
                 name,
-                f"take {name} out",
+                f"take {quote(name)} out",
             )
 
 

@@ -313,7 +313,7 @@ def given_twice(case: Case) -> Iterator[Hit]:
             yield Hit(
                 f"--{name} is given twice; the last one counts",
                 f"{seen[name].shown} … {given.shown}",
-                f"keep one: {given.shown}",
+                f"keep one: {given.pasted}",
                 edits=case.drop(seen[name]),
             )
         seen[name] = given
@@ -446,7 +446,7 @@ def on_and_off(case: Case) -> Iterator[Hit]:
                 yield Hit(
                     f"{other.shown} and {given.shown} contradict each other; the last one counts",
                     f"{other.shown} … {given.shown}",
-                    f"keep {given.shown}",
+                    f"keep {given.pasted}",
                     edits=case.drop(other),
                 )
             seen[given.option.name] = given

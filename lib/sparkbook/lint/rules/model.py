@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from sparkbook import releases
 from sparkbook.lint.case import Case
 from sparkbook.lint.rule import Hit, rule
+from sparkbook.util.shell_text import command_line, quote
 
 REGISTRY = "vLLM's model registry, read out of each release"
 PARSERS = "vLLM's registries of parsers, read out of each release"
@@ -106,7 +107,7 @@ def _no_parser(case: Case, option: str, category: str, name: str) -> tuple[str, 
     elif built_in:
         fix = (
             f"--{option} {built_in[0]}, which is built in; or name the plug-in file that brings"
-            f" {name}"
+            f" {quote(name)}"
         )
     else:
         fix = (
@@ -418,11 +419,11 @@ def not_mounted(case: Case) -> Iterator[Hit]:
         if not own and not any(
             path == volume or path.startswith(f"{volume}/") for volume in volumes
         ):
+            folder = re.sub(r"/[^/]*$", "", path) or "/"
             yield Hit(
                 f"no volume covers {path}",
                 path,
-                f"add -v FOLDER:{re.sub(r'/[^/]*$', '', path) or '/'}, or put the file below a"
-                " volume",
+                f"add {command_line('-v', f'FOLDER:{folder}')}, or put the file below a volume",
             )
 
 
