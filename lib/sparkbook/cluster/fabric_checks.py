@@ -14,6 +14,7 @@ from sparkbook.cluster.inventory import Inventory, Node
 from sparkbook.cluster.nodes import Site, placed
 from sparkbook.cluster.ranks import Judged, RankState, first_fallen
 from sparkbook.rules import Family, Hit
+from sparkbook.util.shell_text import command_line
 
 _RDMA_MTU, _SMALL_RTT_US = 4096, 500.0
 _ENOUGH = {"iperf3": 0.4, "nccl": 0.35, "python": 0.05}
@@ -203,11 +204,12 @@ def unreachable(seen: Seen) -> Iterator[Hit]:
     """
     for node, site in zip(seen.inventory.nodes, seen.sites, strict=True):
         if site.problem:
-            how = f"ssh {node.ssh} true" if node.ssh else "its own shell"
+            how = command_line("ssh", node.ssh, "true") if node.ssh else "its own shell"
             yield Hit(
                 f"{node.host} can't be reached.",
                 site.problem,
-                f"Try by hand: {how}; with a new host: ssh-copy-id {node.ssh or node.host}.",
+                f"Try by hand: {how}; with a new host:"
+                f" {command_line('ssh-copy-id', node.ssh or node.host)}.",
             )
 
 
@@ -253,15 +255,18 @@ def interface(seen: Seen) -> Iterator[Hit]:
             yield Hit(
                 f"{link.name} of {node.host} is down.",
                 f"there are {here}",
-                f"Plug in the cable, or run `sudo ip link set {link.name} up`.",
+                "Plug in the cable, or run"
+                f" `{command_line('sudo', 'ip', 'link', 'set', link.name, 'up')}`.",
             )
         elif node.address and node.address not in [
             address for one in site.network.links for address in one.addresses
         ]:
+            address = f"{node.address}/24"
+            add = command_line("sudo", "ip", "addr", "add", address, "dev", "PORT")
             yield Hit(
                 f"{node.host} does not have the address {node.address}.",
                 f"there are {here}",
-                f"Correct the inventory, or run `sudo ip addr add {node.address}/24 dev PORT`.",
+                f"Correct the inventory, or run `{add}`.",
             )
         elif link and site.address not in link.addresses:
             yield Hit(
@@ -480,10 +485,11 @@ def flow_control(seen: Seen) -> Iterator[Hit]:
     """
     for node, site in seen.nodes:
         if site.pause is False:
+            pause = command_line("sudo", "ethtool", "-A", site.interface, "rx", "on", "tx", "on")
             yield Hit(
                 f"Pause frames are off on {site.interface} of {node.host}.",
                 "ethtool -a",
-                f"Run `sudo ethtool -A {site.interface} rx on tx on`; on the switch too.",
+                f"Run `{pause}`; on the switch too.",
             )
 
 
@@ -1081,7 +1087,7 @@ def left_behind(seen: Seen) -> Iterator[Hit]:
         yield Hit(
             f"{name} could not be taken down: {host} was not reached.",
             why,
-            f"Run `docker rm -f {name}` on {host} when it is back.",
+            f"Run `{command_line('docker', 'rm', '-f', name)}` on {host} when it is back.",
         )
 
 

@@ -19,6 +19,7 @@ from sparkbook.logs.facts import Facts
 from sparkbook.logs.reader import Event
 from sparkbook.logs.signatures import Signature
 from sparkbook.logs.story import Story
+from sparkbook.util.shell_text import command_line
 
 Changes = dict[str, Any]
 
@@ -519,8 +520,8 @@ def port_taken(found: Found, context: Context) -> Changes:
     return {
         "title": f"Port {port} is taken",
         "fix": (
-            f"Stop what listens there (ss -ltnp 'sport = :{port}' shows it), or choose another"
-            " port."
+            f"Stop what listens there ({command_line('ss', '-ltnp', f'sport = :{port}')} shows it),"
+            " or choose another port."
         ),
     }
 
