@@ -6,7 +6,7 @@ embedded engine's own counters.
 
 The two folders are virtual environments in which `pip install guidellm` and `pip install aiperf`
 were run; vLLM's own is the project's `.venv-engine`. What comes out is
-lib/sparkbook/bench/recorded/clients.json, the table of chapter 10. Nothing else should run
+lib/sparkbook/bench/recorded/clients.json, the table of the appendix to chapter 10. Nothing else should run
 meanwhile.
 
 Against the truth server (tests/bench/truth.py) each tool asks for replies of known length with a

@@ -32,11 +32,4 @@
       alone.textContent = "The figure is wider than this screen: move it sideways, or open it alone";
       figure.before(alone);
     }
-  // Widgets are drawn later than the page; a slider's handle is named by the label before it.
-  const name = () => {
-    for (const handle of document.querySelectorAll(".noUi-handle:not([aria-label])"))
-      handle.setAttribute("aria-label", handle.closest(".widget-slider")?.querySelector(".widget-label")?.textContent.trim() || "Value");
-  };
-  if (document.querySelector('script[type^="application/vnd.jupyter.widget"]'))
-    new MutationObserver(name).observe(document.body, { childList: true, subtree: true });
 })();

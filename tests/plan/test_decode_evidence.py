@@ -3,9 +3,10 @@ that the fit is the calibration rows'.
 """
 
 import statistics
+from dataclasses import replace
 
 import pytest
-from sparkbook.plan import evidence
+from sparkbook.plan import evidence, request
 from sparkbook.plan.decode import SPARK
 from sparkbook.plan.prefill import PREFILL_FLOP_S
 
@@ -121,6 +122,22 @@ def test_bytes_of_a_checked_checkpoint():
     # 70B in NVFP4.
     _, reads, _ = DATA.models["llama-3.3-70b"].reads("nvfp4")
     assert reads.every_step / 1e9 == pytest.approx(40.61, abs=0.01)
+
+
+def test_a_model_drafts_with_its_own_head_if_it_has_one():
+    with_head = evidence.with_mtp(request.read("qwen3.6-27b-nvfp4"), 2)
+    assert with_head.draft.tokens == with_head.draft.passes == 2
+    # A drafter of its own is not the target's head.
+    assert evidence.with_mtp(request.read("laguna-xs.2-dflash"), 2) is None
+    assert evidence.with_mtp(request.read("gpt-oss-20b"), 2) is None
+
+
+def test_a_step_reads_the_cache_in_the_type_that_is_asked_for():
+    setup = request.read("qwen3.6-27b-nvfp4")
+    wide, narrow = (
+        evidence.of_setup(replace(setup, kv_dtype=kv)).reads[1].kv_token for kv in ("auto", "nvfp4")
+    )
+    assert narrow / wide == pytest.approx(4.5 / 16)
 
 
 def test_prefill_rates_are_the_published_ones():

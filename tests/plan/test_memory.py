@@ -173,6 +173,22 @@ def test_quantizing_while_loading_halves_linear_layers_only():
     )
 
 
+@pytest.mark.parametrize(
+    ("kv_dtype", "width"), [("auto", 2), ("bfloat16", 2), ("fp8", 1), ("nvfp4", 0.5625)]
+)
+def test_the_width_of_an_element_follows_the_cache_type(kv_dtype, width):
+    setup = request.read("gpt-oss-20b", request.Override(kv_dtype=kv_dtype))
+    assert setup.kv_width == width
+
+
+def test_caches_are_those_that_a_sequence_fills():
+    plain, drafting = (
+        request.read(name) for name in ("qwen3.6-27b-nvfp4", "qwen3.6-27b-nvfp4-mtp")
+    )
+    assert [cache.draft for cache in plain.caches] == [False, False]
+    assert [cache.draft for cache in drafting.caches] == [False, False, True]
+
+
 def test_prediction_layers_count_only_while_they_draft():
     plain, drafting = plan.of("qwen3.6-27b-nvfp4"), plan.of("qwen3.6-27b-nvfp4-mtp")
     assert drafting.weights.high > plain.weights.high

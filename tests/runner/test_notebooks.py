@@ -168,6 +168,16 @@ def test_normalising_drops_what_changes_and_keeps_the_rest() -> None:
     assert json.dumps(book) == before
 
 
+def test_a_widget_is_committed_as_its_text_alone(notebook: Make) -> None:
+    path = notebook("import ipywidgets\nipywidgets.HBox([ipywidgets.IntSlider(3)])")
+    assert notebooks.execute(path, path) is None
+    committed = notebooks.read(path)
+    assert "widgets" not in committed["metadata"]
+    (shown,) = notebooks.code_cells(committed)[-1]["outputs"]
+    assert list(shown["data"]) == ["text/plain"]
+    assert "IntSlider(value=3)" in "".join(shown["data"]["text/plain"])
+
+
 def test_a_failed_refresh_leaves_the_committed_notebook_as_it_was(notebook: Make) -> None:
     path = notebook("print('fine')", "raise ValueError('not today')")
     before = path.read_bytes()

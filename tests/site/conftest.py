@@ -75,12 +75,19 @@ def small_book(tmp_path_factory: pytest.TempPathFactory) -> Project:
         number,
     )
     shutil.copyfile(ROOT / "notebooks/model.ipynb", root / "notebooks/model.ipynb")
+    (root / "notebooks/02_prose.md").write_text("# Prose\n\nGo on to {doc}`01_small`.\n", "utf-8")
     reference = [
         {"file": f"book/reference/{path.stem}"}
         for path in sorted((root / "book/reference").glob("*.md"))
     ]
     chapters = [
-        {"file": name} for name in ("book/how-to-read", "notebooks/01_small", "notebooks/07_models")
+        {"file": name}
+        for name in (
+            "book/how-to-read",
+            "notebooks/01_small",
+            "notebooks/02_prose",
+            "notebooks/07_models",
+        )
     ]
     toc = {
         "format": "jb-book",

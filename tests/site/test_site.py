@@ -162,6 +162,7 @@ class TestSite:
         assert check(small_site) == []
         for name in (
             "book/intro",
+            "notebooks/02_prose",
             "notebooks/07_models",
             "models/gpt-oss-120b",
             "book/reference/words",

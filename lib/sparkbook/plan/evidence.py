@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Literal
 from pydantic import Field
 
 from sparkbook.checkpoint.bandwidth import BITS_PER_WEIGHT
+from sparkbook.checkpoint.values import ZERO
 from sparkbook.plan.decode import (
     SPARK,
     Drafting,
@@ -354,18 +355,17 @@ def of_setup(setup: Setup) -> Served | None:
     data, checkpoint = measured(), setup.checkpoint
     if "diffusion" in f"{checkpoint.architecture} {checkpoint.name}".lower():
         return None
-    kv_width = 1.0 if setup.kv_dtype.startswith("fp8") else 2.0
     shape: Shape | None = None
     reads: tuple[Reads, Reads, Reads] | None
     if checkpoint.name in data.serves:
         name, weights = data.serves[checkpoint.name]
         shape = data.models[name]
         reads = shape.reads(
-            setup.load_format if setup.load_format in shape.weights else weights, 2 / kv_width
+            setup.load_format if setup.load_format in shape.weights else weights, 2 / setup.kv_width
         )
     else:
         reads = (
-            of_checkpoint(checkpoint, kv_width)
+            of_checkpoint(checkpoint, setup.kv_width)
             if checkpoint.bytes.known and checkpoint.bytes.high > GB
             else None
         )
@@ -383,6 +383,14 @@ def of_setup(setup: Setup) -> Served | None:
             setup.drafted, passes, own.weights_gb * GB, own.layers, expected_length(setup.drafted)
         ),
     )
+
+
+def with_mtp(setup: Setup, tokens: int) -> Served | None:
+    """Return what is known of a model that drafts so many tokens with its own prediction head.
+
+    None if it has no such head, or its bytes are not known.
+    """
+    return of_setup(replace(setup, method="mtp", drafted=tokens, draft_bytes=ZERO))
 
 
 def _own_draft(setup: Setup, shape: Shape | None) -> Draft | None:

@@ -176,6 +176,23 @@ class Setup:
         return size * (1 / self.shards)
 
     @property
+    def kv_width(self) -> float:
+        """Return the bytes of one element of the KV cache."""
+        if self.kv_dtype == "auto":
+            return self.checkpoint.dtype_bytes
+        return KV_WIDTH.get(self.kv_dtype, 2)
+
+    @property
+    def caches(self) -> tuple[Cache, ...]:
+        """Return the layers that keep a cache, those of a prediction head only while it drafts.
+
+        Empty if the model's shape is not known. A separate draft's layers are in `draft_caches`.
+        """
+        geometry = self.checkpoint.geometry
+        layers = geometry.caches if geometry else ()
+        return tuple(cache for cache in layers if not cache.draft or self.own_head)
+
+    @property
     def pages(self) -> tuple[Pages, ...]:
         """The KV cache cut into pages, in each way that is possible; empty where the model's shape
         is not known.
@@ -188,11 +205,7 @@ class Setup:
         )
         paging = Paging(
             context=self.context,
-            width=(
-                KV_WIDTH.get(self.kv_dtype, 2)
-                if self.kv_dtype != "auto"
-                else self.checkpoint.dtype_bytes
-            ),
+            width=self.kv_width,
             dtype_bytes=self.checkpoint.dtype_bytes,
             release=self.release,
             batched=self.batched,
@@ -203,8 +216,7 @@ class Setup:
             drafted=self.drafted,
             states="none" if not self.prefix_caching else "all" if mamba_all else "align",
         )
-        caches = [c for c in geometry.caches if not c.draft or self.own_head]
-        caches = [_shard(c, self.shards) for c in caches]
+        caches = [_shard(cache, self.shards) for cache in self.caches]
         return tuple(cut([*caches, *draft], paging) for draft in self.draft_caches)
 
 

@@ -29,7 +29,7 @@ _KERNEL_ARGUMENTS = ["--log-level=CRITICAL"]
 _PARAMETER = re.compile(
     r"(?P<name>\w+): (?P<type>[\w\[\]|., ]+) = (?P<default>.+?)  # (?P<help>.+)"
 )
-_MODEL_ID = re.compile(r"(?<![0-9a-f])[0-9a-f]{32}(?![0-9a-f])")
+_WIDGET = "application/vnd.jupyter.widget-view+json"
 
 
 class Abandoned(Exception):
@@ -313,8 +313,8 @@ def _last_line(text: str) -> str:
 
 
 def normalise(notebook: Any) -> None:
-    """Drop what changes from run to run, in place: timings, papermill's metadata, random ids, the
-    way a stream was cut into pieces.
+    """Drop what changes from run to run, in place: timings, papermill's metadata, random ids, live
+    widgets, the way a stream was cut into pieces.
     """
     notebook.metadata.pop("papermill", None)
     notebook.metadata["language_info"] = {"name": "python"}
@@ -331,7 +331,7 @@ def normalise(notebook: Any) -> None:
             del cell.metadata["tags"]
         if cell.cell_type == "code":
             cell.outputs = _joined(cell.outputs)
-    _rename_widgets(notebook)
+    _without_widgets(notebook)
 
 
 def _joined(outputs: list[Any]) -> list[Any]:
@@ -350,38 +350,16 @@ def _joined(outputs: list[Any]) -> list[Any]:
     return joined
 
 
-def _rename_widgets(notebook: Any) -> None:
-    """Give each widget model an id from its place; ipywidgets draws them at random.
+def _without_widgets(notebook: Any) -> None:
+    """Drop live widgets, in place.
 
-    Models are numbered as they are met, going from the widgets that cells show to what those refer
-    to: content alone would not tell two equal models, such as two default layouts, apart.
+    Their state has random ids and may hold whole pictures; without a kernel they can't move. Each
+    output keeps its other forms, at the least its text.
     """
-    widgets = notebook.metadata.get("widgets")
-    if not widgets:
-        return
-    state = next(iter(widgets.values())).get("state", {})
-    by_content = sorted(
-        state, key=lambda name: _MODEL_ID.sub("", json.dumps(state[name], sort_keys=True))
-    )
-    waiting = [
-        *by_content[::-1],
-        *_MODEL_ID.findall(json.dumps(notebook.cells, sort_keys=True))[::-1],
-    ]
-    names: dict[str, str] = {}
-    while waiting:
-        model = waiting.pop()
-        if model in state and model not in names:
-            names[model] = f"{len(names):032x}"
-            waiting += _MODEL_ID.findall(json.dumps(state[model], sort_keys=True))[::-1]
-    renamed = json.loads(
-        _MODEL_ID.sub(
-            lambda match: names.get(match[0], match[0]), json.dumps(notebook, sort_keys=True)
-        )
-    )
-    import nbformat
-
-    fresh = nbformat.from_dict(renamed)
-    notebook.metadata, notebook.cells = fresh.metadata, fresh.cells
+    notebook.metadata.pop("widgets", None)
+    for cell in notebook.cells:
+        for output in cell.get("outputs", []):
+            output.get("data", {}).pop(_WIDGET, None)
 
 
 def is_normalised(path: Path) -> bool:

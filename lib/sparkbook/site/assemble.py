@@ -68,7 +68,10 @@ def _write_prose(project: Project, fresh: Path, linker: Linker) -> None:
         shutil.copyfile(project.root / name, fresh / name)
     shutil.copytree(project.root / "book", fresh / "book", ignore=_GENERATED)
     (fresh / "_vendor").symlink_to("../vendor/site")
-    for prose in sorted((fresh / "book").rglob("*.md")):
+    for chapter in sorted((project.root / "notebooks").glob("[!.]*.md")):
+        (fresh / "notebooks").mkdir(exist_ok=True)
+        shutil.copyfile(chapter, fresh / "notebooks" / chapter.name)
+    for prose in sorted(fresh.rglob("*.md")):
         address = prose.relative_to(fresh).with_suffix(".html").as_posix()
         prose.write_text(linker.markdown(prose.read_text("utf-8"), address), "utf-8")
 

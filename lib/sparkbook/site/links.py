@@ -126,10 +126,7 @@ class Linker:
                 )
                 if isinstance(data.get("text/markdown"), str):
                     data["text/markdown"] = self.markdown(data["text/markdown"], page)
-                if (
-                    isinstance(data.get("text/html"), str)
-                    and "application/vnd.jupyter.widget-view+json" not in data
-                ):
+                if isinstance(data.get("text/html"), str):
                     data["text/html"] = self.html(data["text/html"], page)
 
 

@@ -23,8 +23,6 @@ from sparkbook.runner.project import Project
 _WANTED = {
     "axe-core": ("tests", ["axe.min.js"]),
     "mermaid/dist": ("site/mermaid", ["mermaid.esm.min.mjs", "chunks/mermaid.esm.min/*.mjs"]),
-    "@jupyter-widgets/html-manager/dist": ("site/widgets", ["embed-amd.js"]),
-    "requirejs": ("site/widgets", ["require.js"]),
     "mathjax/es5": (
         "site/mathjax",
         [
