@@ -16,6 +16,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
+from sparkbook.util.shell_text import command_line
+
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderResult
 
@@ -80,7 +82,11 @@ class Finding:
         """
         if self.why and self.why.startswith("rules/"):
             site = os.environ.get(SITE_VARIABLE, "").rstrip("/")
-            return f"{site}/{self.why}" if site else f"sparkbook rules show {self.rule}"
+            return (
+                f"{site}/{self.why}"
+                if site
+                else command_line("sparkbook", "rules", "show", self.rule)
+            )
         return self.why
 
     def __str__(self) -> str:

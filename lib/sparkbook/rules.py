@@ -30,7 +30,7 @@ import functools
 import importlib
 import inspect
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -40,6 +40,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from sparkbook.errors import SparkbookError
 from sparkbook.findings import Finding, Findings, Severity
 from sparkbook.util import own_yaml
+from sparkbook.util.shell_text import quote
 
 Confidence = Literal["high", "medium", "low"]
 
@@ -233,7 +234,7 @@ class Rule(BaseModel):
             severity=hit.severity or self.severity,
             message=filled(self.title or "", figures) if hit.message is None else hit.message,
             evidence=hit.evidence,
-            fix=hit.fix or (filled(self.fix, figures) if self.fix else None),
+            fix=hit.fix or (filled(self.fix, as_words(figures)) if self.fix else None),
             why=self.address,
             source=hit.source or self.source,
             since=hit.since or self.since,
@@ -386,6 +387,14 @@ def filled(template: str, figures: dict[str, Any]) -> str:
         return match[1].upper() if figure is None else str(figure)
 
     return re.sub(r"\{(\w+)\}", value, template)
+
+
+def as_words(figures: Mapping[str, Any]) -> dict[str, str | None]:
+    """Return figures as words of the commands in a fix."""
+    return {
+        name: None if figure is None else quote(str(figure).replace("\0", ""))
+        for name, figure in figures.items()
+    }
 
 
 def plain(template: str) -> str:

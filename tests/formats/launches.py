@@ -202,7 +202,7 @@ EXAMPLE = Launch.model_validate(
                 "enforce-eager": True,
                 "seed": -1,
                 "suffix": "-x",
-                "chat-template": "~/t'é",
+                "chat-template": "~/t'e",
             },
         },
     }

@@ -11,9 +11,10 @@ from launches import EXAMPLE, launches
 from sparkbook import recipes
 from sparkbook.errors import SparkbookError
 from sparkbook.formats import FORMATS
+from sparkbook.formats import shell as shell_line
 from sparkbook.formats.words import container_words, serve_groups
-from sparkbook.launch.lexer import HOME
 from sparkbook.recipes import Launch, Serve
+from sparkbook.util.shell_text import HOME
 
 PRINT_ARGV = '#!/bin/bash\nprintf "%s\\0" "$@" > "$OUT/argv"\nenv -0 > "$OUT/env"\n'
 
@@ -136,7 +137,7 @@ def test_the_docker_line(machine: Path, shell: str) -> None:
         "-1",
         "--suffix=-x",
         "--chat-template",
-        f"{where}/t'é",
+        f"{where}/t'e",
     ]
 
 
@@ -157,12 +158,26 @@ def test_the_shell_line(machine: Path, shell: str) -> None:
         "-1",
         "--suffix=-x",
         "--chat-template",
-        f"{where}/t'é",
+        f"{where}/t'e",
         "--host",
         "127.0.0.1",
     ]
     assert env["HF_HOME"] == f"{where}/my models" and env["CACHE"] == f"{where}/c d"
     assert env["NOTE"] == "it's $5 \\ {a,b}" and env["COLON"] == "a:~/b" and "HF_TOKEN" not in env
+
+
+@pytest.mark.parametrize(
+    "word", ["é", "日本 x", "a\tb", "a\nb", "\x1b[2J", "it's\r!x\\", "~/é\x01"]
+)
+def test_what_a_terminal_takes_for_a_key_is_printable(machine: Path, word: str) -> None:
+    launch = EXAMPLE.model_copy(
+        update={"env": {"A": word}, "serve": Serve(model="m", args={"x": word})}
+    )
+    text = FORMATS["shell"].write(launch)
+    assert text.isascii() and text.replace("\n", "").isprintable()
+    argv, env = run(machine, text)
+    assert home(machine, word) in argv and env["A"] == home(machine, word)
+    assert shell_line.read(text) == launch.on_host()
 
 
 def test_commands_before_run_in_the_containers_shell(machine: Path) -> None:

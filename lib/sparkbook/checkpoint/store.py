@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +15,7 @@ from sparkbook.recipes import Recipe
 from sparkbook.recipes.schema import Model
 from sparkbook.units import GB
 from sparkbook.util.inside import Inside, UnsafePath, checked
+from sparkbook.util.shell_text import USER, command_line, mark_home
 
 KEPT = {
     *("hub", "xet", "assets", "datasets", "modules", "token", "stored_tokens"),
@@ -133,12 +133,9 @@ def download_lines(recipe: Recipe) -> list[str]:
     """
     lines = []
     for one in checkpoints(recipe):
-        revision = f" --revision {shlex.quote(one.revision)}" if one.revision else ""
-        # A tilde stays bare, so that the shell expands it.
-        lines.append(
-            f"hf download {one.repo}{revision}"
-            + (f" --local-dir {one.folder}" if one.folder else "")
-        )
+        options = ["--revision", one.revision] if one.revision else []
+        options += ["--local-dir", mark_home(one.folder)] if one.folder else []
+        lines.append(command_line("hf", "download", one.repo, *options))
     return lines
 
 
@@ -312,8 +309,10 @@ class Mount:
     def todo(self) -> str | None:
         """What to type before the start; None: nothing."""
         if not self.exists:
-            return f"mkdir -p {self.host}"
-        return None if self.yours else f'sudo chown -R "$USER" {self.host}'
+            return command_line("mkdir", "-p", mark_home(self.host))
+        return (
+            None if self.yours else command_line("sudo", "chown", "-R", USER, mark_home(self.host))
+        )
 
 
 def mounts(recipe: Recipe, home: Path | None = None) -> list[Mount]:

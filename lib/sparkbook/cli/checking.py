@@ -42,7 +42,7 @@ def check(
             raise SparkbookError("--cluster can't be used with --run or --probes")
         from sparkbook.cli import several
 
-        several.moved(f"check {cluster}")
+        several.moved("check", cluster)
         return several.check(cluster, recipe, as_json)
     if probes and (recipe or run):
         raise SparkbookError("--probes can't be used with a recipe or --run")

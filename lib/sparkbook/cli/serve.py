@@ -68,7 +68,7 @@ def serve(
                 "--cluster needs an INPUT, and accepts: --name, --port, --layout, --backend,"
                 " --stage, --deadline"
             )
-        several.moved(f"serve {cluster} {source}")
+        several.moved("serve", cluster, source)
         return several.serve(
             cluster, source, name, layout, backend, port, stage, deadline, dry_run, as_json
         )
@@ -110,7 +110,7 @@ def serve(
 def status(host: DockerHost = None, cluster: ClusterFile = None, as_json: Json = False) -> None:
     """List your servers."""
     if cluster:
-        several.moved(f"status {cluster}")
+        several.moved("status", cluster)
         return several.status(cluster, as_json)
 
     from sparkbook.serve import running, text
@@ -142,7 +142,7 @@ def logs(
     if cluster:
         if follow:
             raise SparkbookError("--cluster can't be used with --follow")
-        several.moved(f"logs {cluster} {name}")
+        several.moved("logs", cluster, name)
         return several.logs(cluster, name, diagnosis, as_json)
     if follow and diagnosis:
         raise SparkbookError("--diagnose can't be used with --follow")
@@ -180,7 +180,7 @@ def stop(
     Weights, and the logs of processes, stay.
     """
     if cluster:
-        several.moved(f"stop {cluster} {name}")
+        several.moved("stop", cluster, name)
         return several.stop(cluster, name, as_json)
 
     from sparkbook.serve import running

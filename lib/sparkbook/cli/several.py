@@ -11,6 +11,7 @@ from sparkbook.cli.output import answer, exit_with, progress
 from sparkbook.cli.servers import Deadline, DryRun, Name, Port, print_bytes, ready, run_server
 from sparkbook.cli.verbs import group, verb
 from sparkbook.errors import SparkbookError
+from sparkbook.util.shell_text import command_line
 
 app = group("cluster", "Check several Sparks, and serve one model over them.")
 
@@ -18,9 +19,10 @@ File = Annotated[str, typer.Argument(metavar="FILE", help="The inventory of the 
 Rank = Annotated[str, typer.Argument(metavar="NAME", help="The name of the server.")]
 
 
-def moved(words: str) -> None:
+def moved(*words: str) -> None:
     """Say that a verb's `--cluster FILE` is written another way now."""
-    progress(f"sparkbook: --cluster is deprecated. Write: sparkbook cluster {words}")
+    line = command_line("sparkbook", "cluster", *words)
+    progress(f"sparkbook: --cluster is deprecated. Write: {line}")
 
 
 @verb(app, "check", done="Ready, or slow.", bad="Blocked.")

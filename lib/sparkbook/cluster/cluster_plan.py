@@ -5,7 +5,6 @@ so that a dry run shows it all.
 from __future__ import annotations
 
 import re
-import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -14,6 +13,7 @@ from sparkbook.cluster.nodes import Site
 from sparkbook.errors import SparkbookError
 from sparkbook.recipes.launch import Launch
 from sparkbook.serve.stack import Stack
+from sparkbook.util.shell_text import script_line
 
 BACKENDS = ("native", "ray")
 _SPREAD = ("tensor-parallel-size", "pipeline-parallel-size", "data-parallel-size")
@@ -301,15 +301,16 @@ def _ray(
         ranks = [Rank(number, node, f"{name}-ray", base, ("ray", *daemon, "--block"))]
         return [Rank(0, node, name, serving), *ranks] if number == 0 else ranks
     if number == 0:
-        wait = (
-            'python3 -c \'import ray,time; ray.init(address="auto"); \nwhile sum(n["Alive"] for n'
-            f" in ray.nodes()) < {len(inventory.nodes)}: time.sleep(1)'"
+        program = (
+            'import ray,time; ray.init(address="auto"); \nwhile sum(n["Alive"] for n'
+            f" in ray.nodes()) < {len(inventory.nodes)}: time.sleep(1)"
         )
+        wait = script_line("python3", "-c", program)
         serve = serving.serve.model_copy(
-            update={"before": [*serving.serve.before, shlex.join(["ray", *daemon]), wait]}
+            update={"before": [*serving.serve.before, script_line("ray", *daemon), wait]}
         )
         return [Rank(0, node, name, serving.model_copy(update={"serve": serve}))]
-    script = "exec " + shlex.join(["ray", *daemon, "--block"])
+    script = script_line("exec", "ray", *daemon, "--block")
     container = base.container.model_copy(update={"entrypoint": "bash"})
     serve = base.serve.model_copy(update={"args": {}, "before": [], "command": ["-lc", script]})
     return [

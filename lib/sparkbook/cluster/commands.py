@@ -19,6 +19,7 @@ from sparkbook.errors import SparkbookError
 from sparkbook.findings import Findings
 from sparkbook.serve import running, stack
 from sparkbook.serve.stack import Stack
+from sparkbook.util.shell_text import command_line
 
 
 @dataclass(frozen=True)
@@ -181,6 +182,7 @@ def serve(
     try:
         served.wait_ready(deadline_s=wish.deadline_s, progress=say)
         contained = planned.head.launch.image is not None
+        named = (wish.file, planned.stack.name)
         show(
             {
                 "name": planned.stack.name,
@@ -189,11 +191,9 @@ def serve(
                 "url": f"{served.endpoint.url}/v1",
                 "model": served.endpoint.model,
                 "key": str(served.head.key_file),
-                "logs": f"sparkbook cluster logs {wish.file} {planned.stack.name}",
+                "logs": command_line("sparkbook", "cluster", "logs", *named),
                 "stop": (
-                    f"sparkbook cluster stop {wish.file} {planned.stack.name}"
-                    if contained
-                    else "Ctrl-C"
+                    command_line("sparkbook", "cluster", "stop", *named) if contained else "Ctrl-C"
                 ),
             }
         )
@@ -307,9 +307,8 @@ def stop(file: str, name: str) -> tuple[list[str], Findings]:
                         left.append((node.host, one.name, str(error)))
     if not stopped and not left:
         raise SparkbookError(
-            f"No node of {inventory.name} runs '{name}'. To list what runs: sparkbook cluster"
-            " status"
-            f" {file}"
+            f"No node of {inventory.name} runs '{name}'. To list what runs:"
+            f" {command_line('sparkbook', 'cluster', 'status', file)}"
         )
     sites = [Site(host=node.host) for node in inventory.nodes]
     judged = FAB.judge(Seen(inventory, sites, left=tuple(left)))

@@ -10,7 +10,6 @@ from __future__ import annotations
 import ipaddress
 import json
 import re
-import shlex
 import subprocess
 from collections.abc import Callable, Sequence
 
@@ -21,6 +20,7 @@ from sparkbook.errors import SparkbookError
 from sparkbook.host.machine import Link, Network, Rdma
 from sparkbook.host.probes import Ran
 from sparkbook.recipes.launch import Strict
+from sparkbook.util.shell_text import mark_home, script_line
 
 Runner = Callable[[Node, Sequence[str]], Ran]
 """Runs words on a node and waits for them."""
@@ -44,7 +44,7 @@ def words_on(node: Node, words: Sequence[str]) -> list[str]:
     if node.ssh is None:
         return [*node.via, *words]
     target, _, port = node.ssh.partition(":")
-    return ["ssh", *SSH_OPTIONS, *(["-p", port] if port else []), target, shlex.join(words)]
+    return ["ssh", *SSH_OPTIONS, *(["-p", port] if port else []), target, script_line(*words)]
 
 
 def run_on(node: Node, words: Sequence[str], timeout_s: float = 60) -> Ran:
@@ -206,7 +206,7 @@ def _site(node: Node, image: str | None, model: str | None, run: Runner, quick: 
                 "sh",
                 "-c",
                 _FILES.format(
-                    folder=shell_path(model.replace("{store}", node.store)),
+                    folder=script_line(mark_home(model.replace("{store}", node.store))),
                     how="wc -c" if quick else "sha256sum",
                 ),
             ],
@@ -234,15 +234,6 @@ folder is the hub's snapshot of one.
 
 A repository in a Hugging Face cache is looked at where its branch `main` stands.
 """
-
-
-def shell_path(path: str) -> str:
-    """A path for a shell, which keeps its leading `~`."""
-    return (
-        f'"$HOME"{shlex.quote(path[1:])}'
-        if path == "~" or path.startswith("~/")
-        else shlex.quote(path)
-    )
 
 
 def _digest(told: str) -> str:

@@ -32,6 +32,7 @@ from sparkbook.serve.faults import ServeFault, told
 from sparkbook.serve.process import ProcessEngine
 from sparkbook.serve.ready import NotReady, Readiness, wait_ready
 from sparkbook.serve.stack import Choices, Stack
+from sparkbook.util.shell_text import command_line
 
 _TEARDOWN_S = 60.0
 _LINK_S = 1.0
@@ -148,8 +149,8 @@ class ClusterServer:
         for found in docker_engine.find(host, rank.name):
             if found.state == "running":
                 raise EngineError(
-                    f"{rank.name} already runs on {rank.node.host}. To stop it: sparkbook cluster"
-                    f" stop FILE {stack.name}"
+                    f"{rank.name} already runs on {rank.node.host}. To stop it:"
+                    f" {command_line('sparkbook', 'cluster', 'stop', 'FILE', stack.name)}"
                 )
             docker_engine.remove(host, found.id)
         asked = replace(asked, body=with_rdma(asked.body) if site.infiniband else asked.body)

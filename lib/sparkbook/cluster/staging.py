@@ -5,19 +5,19 @@ compared by hash.
 from __future__ import annotations
 
 import re
-import shlex
 import subprocess
 from collections.abc import Callable
 
 from sparkbook.checkpoint.store import KEPT, cache_name, checkpoints
 from sparkbook.cluster.inventory import Inventory, Node
-from sparkbook.cluster.nodes import SSH_OPTIONS, Runner, Site, look, run_on, shell_path, words_on
+from sparkbook.cluster.nodes import SSH_OPTIONS, Runner, Site, look, run_on, words_on
 from sparkbook.cluster.rules import FAB
 from sparkbook.cluster.sighting import Seen
 from sparkbook.errors import SparkbookError
 from sparkbook.findings import Findings
 from sparkbook.serve.stack import Stack, pinned_reference
 from sparkbook.util.inside import UnsafePath, checked
+from sparkbook.util.shell_text import mark_home, script_line
 
 
 def model_place(stack: Stack) -> str | None:
@@ -103,15 +103,22 @@ def copy(head: Node, node: Node, site: Site, model: str) -> None:
         UnsafePath: the folder is outside the model store, or is more than one model's.
     """
     _in_store(model)
-    source, target = (shell_path(model.replace("{store}", one.store)) for one in (head, node))
-    fresh = f"rm -rf {target} && mkdir -p {target} && tar -C {target} -xf -"
+    source, target = (mark_home(model.replace("{store}", one.store)) for one in (head, node))
+    pack = script_line("tar", "-C", source, "-cf", "-", ".")
+    fresh = " && ".join(
+        (
+            script_line("rm", "-rf", target),
+            script_line("mkdir", "-p", target),
+            script_line("tar", "-C", target, "-xf", "-"),
+        )
+    )
     if node.ssh is None:
         words = [
             "bash",
             "-o",
             "pipefail",
             "-c",
-            f"tar -C {source} -cf - . | {shlex.join(words_on(node, ['sh', '-c', fresh]))}",
+            f"{pack} | {script_line(*words_on(node, ['sh', '-c', fresh]))}",
         ]
     else:
         user, at, rest = node.ssh.rpartition("@")
@@ -120,13 +127,12 @@ def copy(head: Node, node: Node, site: Site, model: str) -> None:
         to = f"{user}{at}{site.address or host}"
         # rsync takes a path without a shell there: relative ones begin at home.
         plain = model.replace("{store}", node.store)
-        remote = shlex.quote(f"{to}:{plain[2:] if plain.startswith('~/') else plain}/")
-        tar = f"tar -C {source} -cf - . | {shlex.join([*ssh, to, fresh])}"
-        rsync = f"rsync -a --delete --mkpath -e {shlex.quote(shlex.join(ssh))} {source}/ {remote}"
-        both = (
-            f"command -v rsync >/dev/null && {shlex.join([*ssh, to, 'command -v rsync'])}"
-            " >/dev/null"
-        )
+        remote = f"{to}:{plain[2:] if plain.startswith('~/') else plain}/"
+        tar = f"{pack} | {script_line(*ssh, to, fresh)}"
+        options = ("-a", "--delete", "--mkpath", "-e", script_line(*ssh))
+        rsync = script_line("rsync", *options, f"{source}/", remote)
+        asks = (["command", "-v", "rsync"], [*ssh, to, "command -v rsync"])
+        both = " && ".join(f"{script_line(*words)} >/dev/null" for words in asks)
         words = ["bash", "-o", "pipefail", "-c", f"if {both}; then {rsync}; else {tar}; fi"]
     try:
         done = subprocess.run(

@@ -7,18 +7,18 @@ eugr, sparkrun and spark-pulse share it.
 from __future__ import annotations
 
 import re
-import shlex
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 from sparkbook.errors import SparkbookError
 from sparkbook.formats.conversion import Notes
 from sparkbook.formats.reading import Reading
 from sparkbook.formats.words import before_commands, serve_groups
-from sparkbook.launch.lexer import HOME, mark_home, quote
 from sparkbook.launch.server import run_in
 from sparkbook.recipes.launch import Launch, is_secret
 from sparkbook.util.documents import mapping, scalar
+from sparkbook.util.shell_text import mark_home, quote
 
 PARAMETERS = {
     "port": "port",
@@ -51,7 +51,7 @@ def serve_command(
     """
     serve = launch.serve
     if serve.command is not None or launch.entrypoint == "wrapper":
-        text = " ".join(quote(mark_home(word)) for word in serve.command or [])
+        text = " ".join(_quoted(mark_home(word)) for word in serve.command or [])
         return (text.replace("{", "{{").replace("}", "}}") if doubled else text), {}
     groups = serve_groups(serve)
     first = ["vllm", "serve"]
@@ -62,7 +62,7 @@ def serve_command(
     defaults: dict[str, Any] = {}
 
     def shown(word: str) -> str:
-        return _doubled(_word(word)) if doubled else _word(word)
+        return _doubled(_quoted(word)) if doubled else _quoted(word)
 
     lines = []
     for group in [first, *groups]:
@@ -84,8 +84,8 @@ def serve_command(
     )
 
 
-def _word(word: str) -> str:
-    return quote(word) if HOME in word else shlex.quote(word)
+_quoted = partial(quote, reader="script")
+"""What stands in a file is typed by nobody, and some shell or program reads it."""
 
 
 def _doubled(text: str) -> str:
@@ -160,7 +160,7 @@ def read_env(reading: Reading, value: Any, place: str) -> None:
                 reading.notes.add(
                     "CONV206",
                     f"The value of {name} is a secret and was left out.",
-                    fix=f"Export {name} before you start the server.",
+                    fix=f"Export {quote(name)} before you start the server.",
                 )
         else:
             reading.env[name] = text

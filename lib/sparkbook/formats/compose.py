@@ -12,9 +12,9 @@ from sparkbook.formats.reading import first_launch
 from sparkbook.formats.words import container_words
 from sparkbook.launch import compose
 from sparkbook.launch.compose import read_env
-from sparkbook.launch.lexer import HOME, mark_home
 from sparkbook.recipes.launch import Launch
 from sparkbook.util.documents import dump
+from sparkbook.util.shell_text import HOME, mark_home
 
 _MODES = re.compile(r"host|none|bridge|default|(container|service):.*", re.DOTALL)
 _NAMED = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from functools import partial
 
 from sparkbook.errors import SparkbookError
 from sparkbook.formats.conversion import Notes
 from sparkbook.formats.reading import first_launch
 from sparkbook.formats.words import container_words, render
 from sparkbook.launch.docker import SWITCHES
-from sparkbook.launch.lexer import mark_home, quote
 from sparkbook.launch.reader import read_script
-from sparkbook.recipes.launch import Launch
+from sparkbook.recipes.launch import DOCKER_OPTION, Launch
+from sparkbook.util.shell_text import assignment, command_line, mark_home, quote
 
 _WIDTH = 100
 
@@ -31,29 +32,27 @@ def write(launch: Launch, foreign: dict[str, list[str]] | None = None) -> str:
     """
     entry, words = container_words(launch)
     assert launch.image is not None
-    head = "docker run -d" + (
-        f" --name {quote(launch.container.name)}" if launch.container.name else ""
-    )
-    foreign_options = [
-        f"{option}{_joined(option, value)}"
-        for option, values in (foreign or {}).items()
-        for value in values
-    ]
-    options = [
-        *_packed([*_options(launch, entry), *foreign_options]),
-        *(f"-v {quote(mark_home(volume))}" for volume in launch.container.volumes),
-    ]
+    named = ["--name", launch.container.name] if launch.container.name else []
+    options = _packed([*_options(launch, entry), *_foreign(foreign or {})])
+    options += [command_line("-v", mark_home(volume)) for volume in launch.container.volumes]
     for name, value in launch.env.items():
         options.append(
-            f"-e {name}" if value is None else f"-e {name}={quote(mark_home(value), tilde=False)}"
+            "-e " + (quote(name) if value is None else assignment(name, value, tilde=False))
         )
-    lines = [
-        head,
-        *options,
-        quote(launch.image),
-        *([render(words, indent="    ")] if words else []),
-    ]
+    lines = [command_line("docker", "run", "-d", *named), *options, quote(launch.image)]
+    if words:
+        # Among them may be a script, whose lines stay lines.
+        lines.append(render(words, partial(quote, reader="lines"), indent="    "))
     return " \\\n  ".join(lines) + "\n"
+
+
+def _foreign(foreign: Mapping[str, list[str]]) -> Iterator[str]:
+    """Yield docker's options that a launch does not hold, each use on its own."""
+    for option, values in foreign.items():
+        if not DOCKER_OPTION.fullmatch(option):
+            raise SparkbookError(f"foreign.docker: {option!r} is not the name of an option")
+        for value in values:
+            yield option + _joined(option, value)
 
 
 def _options(launch: Launch, entry: str | None) -> Iterator[str]:
@@ -70,11 +69,11 @@ def _options(launch: Launch, entry: str | None) -> Iterator[str]:
         ("entrypoint", entry),
     ):
         if value is not None:
-            yield f"--{option} {quote(mark_home(value))}"
+            yield command_line(f"--{option}", mark_home(value))
     for name, limit in container.ulimits.items():
-        yield f"--ulimit {quote(f'{name}={limit}')}"
+        yield command_line("--ulimit", f"{name}={limit}")
     for port in container.ports:
-        yield f"-p {quote(port)}"
+        yield command_line("-p", port)
 
 
 def _packed(options: list[str]) -> list[str]:

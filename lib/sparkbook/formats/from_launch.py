@@ -126,7 +126,8 @@ def build(
         recipe = Recipe.model_validate(data)
     except ValidationError as error:
         problems = [
-            f"{'.'.join(str(part) for part in e['loc'])}: {e['msg'].removeprefix('Value error, ')}"
+            f"{'.'.join(str(part) for part in e['loc']) or 'recipe'}:"
+            f" {e['msg'].removeprefix('Value error, ')}"
             for e in error.errors()
         ]
         raise SparkbookError(
@@ -161,7 +162,9 @@ def _model(launch: Launch, model: dict[str, Any], notes: Notes) -> dict[str, Any
         repo = "unknown"
         notes.guess("model.repo", "not named by the input")
     elif not model.get("repo") and (given or "").startswith(("/", "~", ".")):
-        repo = repo.rstrip("/").rsplit("/", 1)[-1] or "unknown"
+        # A recipe names a model in plain characters; what is served keeps the path as it is.
+        last = repo.rstrip("/").rsplit("/", 1)[-1]
+        repo = re.sub(r"[^A-Za-z0-9_.@+=-]+", "-", last).strip("-~") or "unknown"
         notes.guess("model.repo", f"{repo}, the last part of the path {given}")
     if "quantization" not in model:
         guess = _quantization(f"{repo} {given or ''}", serve.args)

@@ -15,11 +15,11 @@ from sparkbook.formats.conversion import Notes
 from sparkbook.formats.from_launch import slug
 from sparkbook.formats.reading import Reading
 from sparkbook.formats.words import container_words
-from sparkbook.launch.lexer import HOME, mark_home
 from sparkbook.launch.line import Line, Word
 from sparkbook.launch.server import container as take_words
 from sparkbook.recipes.launch import Launch, is_secret
 from sparkbook.util.documents import dump, mapping, optional, parse_all, scalar, sequence
+from sparkbook.util.shell_text import HOME, mark_home
 
 if TYPE_CHECKING:
     from sparkbook.recipes.schema import Recipe

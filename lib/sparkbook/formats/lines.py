@@ -10,10 +10,11 @@ from sparkbook.formats import detect, read
 from sparkbook.formats.source import naming, text_of
 from sparkbook.formats.words import serve_groups
 from sparkbook.launch import reader
-from sparkbook.launch.lexer import HOME, show
+from sparkbook.launch.lexer import show
 from sparkbook.launch.line import Line, Word
 from sparkbook.launch.server import container as container_words
 from sparkbook.recipes.launch import Launch, entrypoint_of
+from sparkbook.util.shell_text import HOME
 
 if TYPE_CHECKING:
     from sparkbook.recipes.schema import Recipe

@@ -18,10 +18,10 @@ from sparkbook.formats.command import host_container, read_command, serve_comman
 from sparkbook.formats.conversion import Notes
 from sparkbook.formats.from_launch import slug
 from sparkbook.formats.reading import Reading
-from sparkbook.launch.lexer import mark_home, quote
 from sparkbook.launch.reader import starts_container
 from sparkbook.recipes.launch import Launch, Serve
 from sparkbook.util.documents import dump, mapping, optional, parse, scalar, sequence
+from sparkbook.util.shell_text import export_line
 
 if TYPE_CHECKING:
     from sparkbook.recipes.schema import Recipe
@@ -246,7 +246,7 @@ def write(recipe: Recipe) -> str:
         }
     else:
         exports = [
-            f"export {name}={quote(mark_home(value))}\n"
+            export_line(name, value) + "\n"
             for name, value in launch.env.items()
             if value is not None
         ]

@@ -18,11 +18,12 @@ from sparkbook.formats.conversion import Notes
 from sparkbook.formats.words import REPEATED, check_image
 from sparkbook.launch.arguments import Given, parse
 from sparkbook.launch.docker import OPTIONS, SWITCHES
-from sparkbook.launch.lexer import HOME, literal, passed_on
+from sparkbook.launch.lexer import literal, passed_on, show
 from sparkbook.launch.line import DockerOption, Line, Word
 from sparkbook.launch.release import release_of
 from sparkbook.launch.server import PROGRAM, SHELLS, program_of
 from sparkbook.recipes.launch import (
+    DOCKER_OPTION,
     SHORT_FLAGS,
     Container,
     EntryPoint,
@@ -31,6 +32,7 @@ from sparkbook.recipes.launch import (
     is_secret,
     option_name,
 )
+from sparkbook.util.shell_text import HOME, quote
 
 _FIELDS = {
     "name": "name",
@@ -158,6 +160,11 @@ class Reading:
             self.container.setdefault("ulimits", {})[limit] = value
         elif keep and name not in _OF_THE_MOMENT:
             spelled = f"--{name}" if len(name) > 1 else f"-{name}"
+            if not DOCKER_OPTION.fullmatch(spelled):
+                raise SparkbookError(
+                    f"'{show(spelled)}' is not an option of docker run: a name has letters, digits,"
+                    " dashes and dots"
+                )
             self.notes.foreign.setdefault(spelled, []).append(_literal(option.given))
             if name in OPTIONS | SWITCHES:
                 shown = option.value[:60] if option.value and name != "env-file" else None
@@ -177,7 +184,7 @@ class Reading:
             self.notes.add(
                 "CONV206",
                 f"The value of {name} is a secret and was left out.",
-                fix=f"Export {name} before you start the server.",
+                fix=f"Export {quote(name)} before you start the server.",
             )
         elif equals:
             self.env[name] = _literal(Word(value, place=word.place))

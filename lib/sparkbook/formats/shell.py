@@ -6,9 +6,9 @@ from sparkbook.errors import SparkbookError
 from sparkbook.formats.conversion import Notes
 from sparkbook.formats.reading import first_launch
 from sparkbook.formats.words import before_commands, render, serve_groups
-from sparkbook.launch.lexer import mark_home, quote
 from sparkbook.launch.reader import read_script
 from sparkbook.recipes.launch import Launch
+from sparkbook.util.shell_text import assignment
 
 
 def write(launch: Launch) -> str:
@@ -26,9 +26,7 @@ def write(launch: Launch) -> str:
         )
     launch = launch.on_host()
     assignments = [
-        f"{name}={quote(mark_home(value))}"
-        for name, value in launch.env.items()
-        if value is not None
+        assignment(name, value) for name, value in launch.env.items() if value is not None
     ]
     groups = serve_groups(launch.serve)
     first = [

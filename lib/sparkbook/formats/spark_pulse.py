@@ -22,9 +22,9 @@ from sparkbook.formats.command import (
 from sparkbook.formats.conversion import Notes
 from sparkbook.formats.eugr import facts
 from sparkbook.formats.reading import Reading
-from sparkbook.launch.lexer import quote
 from sparkbook.recipes.launch import Launch
 from sparkbook.util.documents import dump, mapping, optional, parse, scalar, sequence
+from sparkbook.util.shell_text import script_line
 
 if TYPE_CHECKING:
     from sparkbook.recipes.schema import Recipe
@@ -93,7 +93,7 @@ def read(text: str, notes: Notes) -> tuple[Launch, dict[str, Any]]:
             if isinstance(extra, str)
             else " ".join(scalar(word, "args") for word in sequence(extra, f"engines.{name}.args"))
         )
-        template = " ".join(["vllm serve", quote(model), *words, more]).strip()
+        template = " ".join([script_line("vllm", "serve", model), *words, more]).strip()
         used = set(params)
         notes.guess("serve.args", "made of params and args")
     elif engine.get("args"):

@@ -26,6 +26,7 @@ from sparkbook.formats.eugr import facts
 from sparkbook.formats.reading import Reading
 from sparkbook.recipes.launch import Launch
 from sparkbook.util.documents import dump, mapping, optional, parse, scalar
+from sparkbook.util.shell_text import script_line
 
 if TYPE_CHECKING:
     from sparkbook.recipes.schema import Recipe
@@ -177,7 +178,7 @@ def _template(data: dict[str, Any], defaults: dict[str, Any]) -> str:
         raise SparkbookError("this sparkrun recipe has neither a command nor a model")
     options = {name: option for option, name in PARAMETER_OPTIONS.items()}
     words = [f"--{options.get(name, name.replace('_', '-'))} {{{name}}}" for name in defaults]
-    return " ".join(["vllm serve", scalar(data["model"], "model"), *words])
+    return " ".join([script_line("vllm", "serve", scalar(data["model"], "model")), *words])
 
 
 def _facts(data: dict[str, Any], notes: Notes) -> dict[str, Any]:

@@ -18,12 +18,13 @@ from sparkbook.formats.command import host_container, image_of, read_env, serve_
 from sparkbook.formats.conversion import Notes
 from sparkbook.formats.reading import Reading
 from sparkbook.formats.words import serve_groups
-from sparkbook.launch.lexer import HOME, lex, mark_home
+from sparkbook.launch.lexer import lex
 from sparkbook.launch.line import Line, Word
 from sparkbook.launch.release import release_of
 from sparkbook.launch.server import run_in
 from sparkbook.recipes.launch import Launch, entrypoint_of
 from sparkbook.util.documents import dump, mapping, optional, parse, parse_json, scalar, sequence
+from sparkbook.util.shell_text import HOME, mark_home
 
 if TYPE_CHECKING:
     from sparkbook.recipes.schema import Recipe
@@ -319,7 +320,8 @@ def write(recipe: Recipe) -> str:
         )
     foreign = dict(recipe.foreign.get("vllm-recipes") or {})
     model, serve = recipe.model, launch.serve.model_copy(update={"model": None})
-    words = [_plain(word) for group in serve_groups(serve) for word in group]
+    # No shell reads these: a home is written as the recipe has it, also inside JSON.
+    words = [word.replace(HOME, "~") for group in serve_groups(serve) for word in group]
     least = re.fullmatch(r">=([\d.]+)", recipe.image.vllm or "") if recipe.image else None
     params = {"parameter_count": model.total_params_b, "active_parameters": model.active_params_b}
     data: dict[str, Any] = {

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import json
 import re
-import shlex
 from collections.abc import Callable
 from pathlib import PurePosixPath
 from typing import Any
 
 from sparkbook.errors import SparkbookError
 from sparkbook.launch.arguments import is_option
-from sparkbook.launch.lexer import HOME, check_writable, lex, mark_home, quote
+from sparkbook.launch.lexer import lex
 from sparkbook.launch.line import Word
 from sparkbook.launch.server import SHELLS
 from sparkbook.recipes.launch import Launch, Serve, Value
+from sparkbook.util.shell_text import HOME, check_writable, mark_home, quote, quote_inside
 
 # Words that belong together and should stay on one line: an option and its value.
 Group = list[str]
@@ -169,8 +169,8 @@ def serve_script(serve: Serve) -> str:
     so that signals reach it.
     """
     # The home folder stays marked: it is the caller's, and the caller's shell has to fill it in.
-    served = render(_prefixed(["vllm", "serve"], serve_groups(serve)), shlex.quote)
-    return " &&\n".join([*before_commands(serve), f"exec {served}"])
+    served = _prefixed(["exec", "vllm", "serve"], serve_groups(serve))
+    return " &&\n".join([*before_commands(serve), render(served, quote_inside)])
 
 
 def before_commands(serve: Serve) -> list[str]:

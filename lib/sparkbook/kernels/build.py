@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sparkbook.errors import SparkbookError
+from sparkbook.util.shell_text import command_line
 
 TARGETS = ("sm_90", "sm_120f", "sm_121f")
 VERSION = 7
@@ -41,6 +42,7 @@ _FLAGS = (
 )
 #: Names of the wheels. nvcc's own has no front end, no headers and no runtime library.
 WHEELS = "nvidia-cuda-nvcc nvidia-cuda-crt nvidia-nvvm nvidia-cuda-runtime nvidia-cuda-cccl"
+_INSTALL = command_line("pip", "install", *WHEELS.split())
 
 
 @dataclass(frozen=True)
@@ -138,13 +140,12 @@ def find_toolchain() -> Toolchain:
                     if not (root / part).exists()
                 ]:
                     raise SparkbookError(
-                        f"the wheel of nvcc at {root} lacks {', '.join(missing)}: pip install"
-                        f" {WHEELS}"
+                        f"the wheel of nvcc at {root} lacks {', '.join(missing)}: {_INSTALL}"
                     )
                 return Toolchain(root / "bin" / "nvcc", "wheel", root)
     raise SparkbookError(
         "no CUDA compiler: looked in CUDA_HOME, on PATH and for PyPI's wheels. Install the CUDA"
-        f" toolkit 13.0 or later, or its compiler alone: pip install {WHEELS}. Without one, the"
+        f" toolkit 13.0 or later, or its compiler alone: {_INSTALL}. Without one, the"
         " numpy reference (sparkbook.kernels.reference) works"
     )
 

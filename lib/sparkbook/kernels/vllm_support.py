@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from sparkbook.errors import SparkbookError
 from sparkbook.kernels import build, library
+from sparkbook.util.shell_text import command_line
 
 RELEASES = ("0.24", "0.32", "0.33")
 """Releases whose layers the classes in `vllm_layers` were read against. vLLM's layer interfaces
@@ -33,8 +34,8 @@ def refusal() -> str | None:
         target = library.target_of((capability.major, capability.minor))
         if not build.library_path(target).is_file():
             return (
-                f"the library for {target} is not built; run: sparkbook kernels build --target"
-                f" {target}"
+                f"the library for {target} is not built; run:"
+                f" {command_line('sparkbook', 'kernels', 'build', '--target', target)}"
             )
     except SparkbookError as error:
         return str(error)

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from sparkbook.launch.line import Word
 from sparkbook.releases import Option, Release
+from sparkbook.util.shell_text import command_line
 
 _NEGATIVE = re.compile(r"-\d+|-\d*\.\d+", re.ASCII)
 _HUMAN = re.compile(r"(\d+(?:\.\d+)?)([kKmMgGtT])", re.ASCII)
@@ -104,6 +105,11 @@ class Given:
     def shown(self) -> str:
         """The option as it was written."""
         return " ".join(word.shown for word in self.words)
+
+    @property
+    def pasted(self) -> str:
+        """The option as words to paste into a line."""
+        return command_line(*(word.shown for word in self.words))
 
 
 @dataclass

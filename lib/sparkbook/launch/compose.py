@@ -7,11 +7,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from sparkbook.errors import SparkbookError
-from sparkbook.launch.lexer import HOME, check_writable, lex, show
+from sparkbook.launch.lexer import lex, show
 from sparkbook.launch.line import Line, Remark, Word, by_preference, kept_aside
 from sparkbook.launch.server import container
 from sparkbook.recipes.launch import is_secret
 from sparkbook.util.documents import check_text, mapping, parse, scalar, sequence, text_of
+from sparkbook.util.shell_text import HOME, check_writable
 
 SAME = {
     "container_name": "name",

@@ -14,6 +14,7 @@ from sparkbook.launch.line import Line, Remark, Word
 from sparkbook.launch.server import MENTIONS, PROGRAM, container
 from sparkbook.recipes.launch import entrypoint_of
 from sparkbook.releases import images
+from sparkbook.util.shell_text import quote
 
 ENGINES = {"docker", "podman", "nerdctl"}
 _STARTS = (["run"], ["create"], ["container", "run"], ["container", "create"])
@@ -185,7 +186,7 @@ def _options(line: Line, word: Word, rest: list[Word]) -> Iterator[tuple[str, Wo
                 "CONV202",
                 f"Docker has no option {shown}; it is kept under foreign.",
                 word.shown.partition("=")[0],
-                f"Check the spelling of {shown}, or remove it.",
+                f"Check the spelling of {quote(shown)}, or remove it.",
             )
         )
         if not joined and not _takes_value(rest):

@@ -1,5 +1,5 @@
-"""Shell words: taking a command line apart as bash would, without running anything, and putting one
-together.
+"""Shell words: taking a command line apart as bash would, without running anything.
+`sparkbook.util.shell_text` puts one together.
 
 The caller's home folder is the one expansion that a launch knows: a string that begins with `~/`
 means it. On a command line it is written so that the shell expands it (`~/vllm`, `"$HOME"/vllm`),
@@ -10,19 +10,15 @@ so reading it is an error that names it.
 from __future__ import annotations
 
 import re
-import shlex
 from dataclasses import dataclass, replace
 
 from sparkbook.errors import SparkbookError
+from sparkbook.util.shell_text import HOME, MARK, ansi_text
 
-_SURROGATE = re.compile("[\ud800-\udfff]")
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-# No shell word can hold a NUL character, so two of them enclose what the shell would fill in: its
-# spelling, or HOME.
-_MARK = "\0"
-HOME = f"{_MARK}$HOME{_MARK}"
 _OPERATORS = ("&&", "||", ";;", ">>", "<<<", "<<", "|&", ";", "&", "|", ">", "<", "(", ")", "\n")
 _HEREDOC = re.compile(r"""<<(-?)[ \t]*(?:'([^'\n]*)'|"([^"\n]*)"|\\?([^\s;&|<>()'"`$\\]+))""")
+_ANSI_QUOTED = re.compile(r"\$'((?:[^'\\]|\\.)*+)'", re.DOTALL)
 _ASSIGNED = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=")
 
 
@@ -151,8 +147,8 @@ class _Lexer:
                 parts.append(self._escaped())
             elif char in "$`" and self.expand:
                 parts.append(self._expansion())
-            elif char == _MARK:
-                end = self.text.find(_MARK, self.at + 1)
+            elif char == MARK:
+                end = self.text.find(MARK, self.at + 1)
                 if end < 0:
                     raise SparkbookError(
                         f"line {line_of(self.text, self.at)} holds a NUL character: take it out"
@@ -185,7 +181,7 @@ class _Lexer:
         if not match or not self.expand:
             return None
         self.at = match.end()
-        return HOME if self.outer and not match[1] else f"{_MARK}{match[0]}{_MARK}"
+        return HOME if self.outer and not match[1] else f"{MARK}{match[0]}{MARK}"
 
     def _until(self, quote: str) -> str:
         end = self.text.find(quote, self.at + 1)
@@ -261,14 +257,24 @@ class _Lexer:
         elif text.startswith("$(", start):
             self.at, spelled = self._closing("(", ")")
         elif text.startswith("$'", start) and not quoted:
-            self.at += 1
-            spelled = f"$'{self._until(chr(39))}'"
+            return self._ansi_quoted()
         else:
             self.at += 1
             return "" if text.startswith('$"', start) and not quoted else "$"
         if spelled in ("$HOME", "${HOME}"):
-            return HOME if self.outer else f"{_MARK}${{HOME}}{_MARK}"
-        return f"{_MARK}{spelled}{_MARK}"
+            return HOME if self.outer else f"{MARK}${{HOME}}{MARK}"
+        return f"{MARK}{spelled}{MARK}"
+
+    def _ansi_quoted(self) -> str:
+        """Take `$'…'`, in which a backslash escapes; its text, or its spelling between marks."""
+        match = _ANSI_QUOTED.match(self.text, self.at)
+        if match is None:
+            raise SparkbookError(
+                f"the quote $' in line {line_of(self.text, self.at)} is not closed: {self._near()}"
+            )
+        self.at = match.end()
+        text = ansi_text(match[1])
+        return f"{MARK}{match[0]}{MARK}" if text is None else text
 
     def _closing(self, opening: str, closing: str) -> tuple[int, str]:
         depth = 0
@@ -284,7 +290,7 @@ class _Lexer:
 
 def show(text: str) -> str:
     """Return a word as it was written, for messages."""
-    return text.replace(_MARK, "")
+    return text.replace(MARK, "")
 
 
 def passed_on(text: str) -> str | None:
@@ -292,7 +298,7 @@ def passed_on(text: str) -> str | None:
     empty default included.
     """
     match = re.fullmatch(
-        rf"{_MARK}\$({_NAME.pattern}|\{{({_NAME.pattern})(:?\?[^}}]*|:?-)?\}}){_MARK}", text
+        rf"{MARK}\$({_NAME.pattern}|\{{({_NAME.pattern})(:?\?[^}}]*|:?-)?\}}){MARK}", text
     )
     return (match[2] or match[1]) if match else None
 
@@ -311,42 +317,9 @@ def literal(text: str) -> str:
         )
     if text == HOME or text.startswith(f"{HOME}/"):
         text = "~" + text.removeprefix(HOME)
-    if _MARK in text:
-        what = text.split(_MARK)[1]
+    if MARK in text:
+        what = text.split(MARK)[1]
         raise SparkbookError(
             f"'{show(text)}' holds {what}, which only your shell can fill in: write its value out"
         )
     return text
-
-
-def check_writable(text: str) -> None:
-    """Refuse what no command line can hold.
-
-    Raises:
-        SparkbookError: the text holds a NUL character, or half of a UTF-16 pair.
-    """
-    if _SURROGATE.search(text):
-        raise SparkbookError(
-            f"{text!r} holds half of a UTF-16 pair, which is no text: save the file as UTF-8"
-        )
-    if "\0" in text:
-        raise SparkbookError(
-            f"{text!r} holds a NUL character, which no command line can hold: take it out"
-        )
-
-
-def mark_home(text: str) -> str:
-    """Return a launch's string with its leading `~` marked, ready to be quoted."""
-    check_writable(text)
-    return HOME + text[1:] if text == "~" or text.startswith("~/") else text
-
-
-def quote(marked: str, tilde: bool = True) -> str:
-    """Return one word for bash, quoted only where it must be; marked homes come out as `~` at the
-    start (where allowed), else as `"$HOME"`.
-    """
-    if tilde and (marked == HOME or marked.startswith(f"{HOME}/")):
-        head, rest = ("~/", marked[len(HOME) + 1 :]) if marked != HOME else ("~", "")
-        return head + (quote(rest, tilde=False) if rest else "")
-    parts = marked.split(HOME)
-    return '"$HOME"'.join(shlex.quote(part) if part or len(parts) == 1 else "" for part in parts)

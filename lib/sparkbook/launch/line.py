@@ -9,8 +9,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from sparkbook.errors import SparkbookError
-from sparkbook.launch.lexer import HOME, passed_on, show
+from sparkbook.launch.lexer import passed_on, show
 from sparkbook.recipes.launch import EntryPoint
+from sparkbook.util.shell_text import HOME
 
 if TYPE_CHECKING:
     from sparkbook.recipes.schema import Recipe

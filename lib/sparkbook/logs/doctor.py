@@ -21,7 +21,7 @@ from sparkbook.logs.reader import Event, Line, Reader, parse_line
 from sparkbook.logs.signatures import Signature, Signatures, signatures
 from sparkbook.logs.states import of_story, unknown_fault
 from sparkbook.logs.story import Story, Teller
-from sparkbook.rules import Hit
+from sparkbook.rules import Hit, as_words
 
 Verdict = Literal["healthy", "fault", "unknown fault", "starting", "empty"]
 
@@ -429,7 +429,11 @@ def _judge(found: Found, context: Context) -> _Judged | None:
         if computed is None:
             return None
         changes = computed
-    values = {**found.groups, **{k: v for k, v in changes.items() if isinstance(v, str)}}
+    values = {
+        name: _short(value, 200)
+        for name, value in (found.groups | changes).items()
+        if isinstance(value, str)
+    }
 
     def text(name: str) -> str:
         return _fill(str(changes.get(name, getattr(signature, name))), values)
@@ -445,7 +449,7 @@ def _judge(found: Found, context: Context) -> _Judged | None:
         Hit(
             f"{_short(text('title'), 300)}{repeats}: {text('text')}",
             evidence=_evidence(found.event, found.row),
-            fix=text("fix") + next_steps,
+            fix=_fill(str(changes.get("fix", signature.fix)), as_words(values)) + next_steps,
             severity=severity,
             kind=changes.get("kind"),
             confidence=changes.get("confidence"),
@@ -528,7 +532,7 @@ def _short(text: str, most: int) -> str:
 
 def _fill(template: str, values: dict[str, str]) -> str:
     """Put figures into a text; a name that has no figure is left out with a word in its place."""
-    return re.sub(r"\{([a-z_0-9]+)\}", lambda m: _short(values.get(m[1], "?"), 200), template)
+    return re.sub(r"\{([a-z_0-9]+)\}", lambda m: values.get(m[1], "?"), template)
 
 
 def _last_lines(last: dict[bytes, bytes]) -> dict[str, str]:

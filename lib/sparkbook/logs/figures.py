@@ -25,6 +25,7 @@ from sparkbook.logs.memory_figures import (
     shared_memory,
     startup_memory,
 )
+from sparkbook.util.shell_text import command_line
 
 _REMOVED_FLAGS = {
     "speculative-disable-by-batch-size": (
@@ -121,8 +122,8 @@ def port_taken(found: Found, context: Context) -> Changes:
     return {
         "title": f"Port {port} is taken",
         "fix": (
-            f"Stop what listens there (ss -ltnp 'sport = :{port}' shows it), or choose another"
-            " port."
+            f"Stop what listens there ({command_line('ss', '-ltnp', f'sport = :{port}')} shows it),"
+            " or choose another port."
         ),
     }
 

@@ -93,6 +93,41 @@ SHORT_FLAGS = {
 """Short options of `vllm serve` and their long names (vLLM 0.32.0's own parser)."""
 
 
+_REPOSITORY = re.compile(r"[A-Za-z0-9_.~/][A-Za-z0-9_.~/@+=-]*")
+
+
+def check_repository(text: str) -> str:
+    """The name of a model, if it is a hub id or a path of plain characters; a `ValueError` if not.
+    It goes into addresses, folder names and commands.
+    """
+    if not _REPOSITORY.fullmatch(text):
+        raise ValueError(
+            "a model is named by its hub id, such as openai/gpt-oss-20b, or by a path: letters,"
+            " digits and . _ - / ~ @ + ="
+        )
+    return text
+
+
+DOCKER_OPTION = re.compile(r"-[A-Za-z0-9]|--[A-Za-z0-9][A-Za-z0-9.-]*")
+"""The name of an option of `docker run`, as a recipe keeps it under `foreign`."""
+
+
+def check_docker_options(options: Any) -> None:
+    """A `ValueError` for options of docker, kept from another format, that could be read as
+    something else: a key that is no option's name, or values that are no list of texts.
+    """
+    if not isinstance(options, dict):
+        raise ValueError("docker: options are a mapping of names to lists of values")
+    for option, values in options.items():
+        if not isinstance(option, str) or not DOCKER_OPTION.fullmatch(option):
+            raise ValueError(
+                f"docker: {str(option)[:60]!r} is not the name of an option: write one or two"
+                " dashes, then letters, digits, dashes and dots"
+            )
+        if not isinstance(values, list) or not all(isinstance(value, str) for value in values):
+            raise ValueError(f"docker: {option}: values are a list of texts, one for each use")
+
+
 def entrypoint_of(image: str) -> EntryPoint:
     """What the image with this name runs by itself.
 

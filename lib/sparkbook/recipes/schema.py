@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
-from pydantic import BeforeValidator, Field, field_validator, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, field_validator, model_validator
 
 from sparkbook.recipes.launch import (
     Container,
@@ -21,7 +21,9 @@ from sparkbook.recipes.launch import (
     Launch,
     Serve,
     Strict,
+    check_docker_options,
     check_plain,
+    check_repository,
     entrypoint_of,
 )
 from sparkbook.units import gb_to_gib
@@ -43,6 +45,8 @@ Family = Literal[
     "embedded",
     "other",
 ]
+Repository = Annotated[str, AfterValidator(check_repository)]
+"""Hub id of a model, the name of one that ships with this package, or a path."""
 SourceId = Annotated[
     str, Field(pattern=r"^[a-z0-9][a-z0-9.-]*$", description="id of one of the recipe's sources")
 ]
@@ -79,7 +83,7 @@ class Context(Strict):
 class Model(Strict):
     """The checkpoint."""
 
-    repo: str = Field(
+    repo: Repository = Field(
         description="Hugging Face handle, or the name of a model that ships with this package"
     )
     revision: str | None = Field(
@@ -121,7 +125,7 @@ class Draft(Strict):
     """How tokens are proposed in speculative decoding."""
 
     method: Literal["mtp", "dflash", "ngram", "draft_model", "eagle3", "suffix"]
-    model: str | None = Field(
+    model: Repository | None = Field(
         None,
         description=(
             "handle or path of a separate draft; null: built into the target or none needed"
@@ -171,7 +175,7 @@ class PrepareStep(Strict):
         description="download a repository, fetch one file, or run a command"
     )
     why: str
-    repo: str | None = None
+    repo: Repository | None = None
     url: str | None = None
     to: str | None = Field(None, description="local folder or file on the host")
     sha256: str | None = Field(None, description="of a fetched file: 64 hex digits, or `unknown`")
@@ -432,19 +436,18 @@ class Recipe(Strict):
     @model_validator(mode="before")
     @classmethod
     def _printable(cls, data: Any) -> Any:
-        # What is started may hold any character, and is quoted by whoever writes it; everything
-        # else is shown as it is.
+        # All of it is shown in a terminal or on a page.
         if isinstance(data, dict):
-            check_plain(data)
-            check_plain(
-                {
-                    key: value
-                    for key, value in data.items()
-                    if key not in ("serve", "container", "env")
-                },
-                printable=True,
-            )
+            check_plain(data, printable=True)
         return data
+
+    @field_validator("foreign")
+    @classmethod
+    def _foreign(cls, foreign: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
+        for name, kept in foreign.items():
+            # Other formats hold docker's options beside their own keys.
+            check_docker_options(kept if name == "docker" else kept.get("docker", {}))
+        return foreign
 
     @model_validator(mode="after")
     def _sources_exist(self) -> Recipe:

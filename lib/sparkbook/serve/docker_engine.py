@@ -34,6 +34,7 @@ from sparkbook.serve.ready import NotReady, Readiness, wait_ready
 from sparkbook.serve.remote import Tunnel, open_tunnel
 from sparkbook.serve.stack import AS_WRITTEN, KEY, LABEL, Choices, Request, Stack, request
 from sparkbook.units import format_bytes
+from sparkbook.util.shell_text import command_line
 
 if TYPE_CHECKING:
     import docker
@@ -780,8 +781,8 @@ def _clean(engine: DockerEngine) -> None:
             replace_fields(
                 fault.finding,
                 fix=(
-                    f"{fault.finding.fix} The container {engine.name} is still there: sparkbook"
-                    f" stop {engine.name}."
+                    f"{fault.finding.fix} The container {engine.name} is still there:"
+                    f" {command_line('sparkbook', 'stop', engine.name)}."
                 ),
             )
         ) from None
@@ -824,7 +825,8 @@ def _already(
                 evidence=f"{what} is up {how}: {other.url}", port=other.port, name=other.name
             )
             port = "" if other.name == asked.name else ", or choose another --port"
-            fix = f"Run `sparkbook stop {other.name}`, or add --replace to do so now{port}."
+            stop = command_line("sparkbook", "stop", other.name)
+            fix = f"Run `{stop}`, or add --replace to do so now{port}."
             raise ServeFault(replace_fields(finding, fix=fix))
         say(f"removing {other.name}, {other.state}")
         remove(host, other.id)

@@ -14,6 +14,7 @@ import httpx
 from sparkbook.errors import SparkbookError
 from sparkbook.serve.bounded import Bounded
 from sparkbook.serve.paths import state_dir
+from sparkbook.util.shell_text import command_line
 
 if TYPE_CHECKING:
     import openai
@@ -248,7 +249,9 @@ def key_in(name: Path, shown: str) -> str:
     try:
         file = name.expanduser()
         if file.stat().st_mode & 0o077:
-            raise SparkbookError(f"the key file {file} can be read by others: chmod 600 {file}")
+            raise SparkbookError(
+                f"the key file {file} can be read by others: {command_line('chmod', 600, file)}"
+            )
         key = usable_key(file.read_text("utf-8"), f"the key file {file}")
     except (OSError, RuntimeError) as error:
         told = getattr(error, "strerror", None) or error

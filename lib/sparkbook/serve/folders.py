@@ -20,6 +20,7 @@ from sparkbook.serve import paths
 from sparkbook.serve.engine import EngineError
 from sparkbook.serve.identity import ProcessId
 from sparkbook.util.files import write_text
+from sparkbook.util.shell_text import command_line
 
 RECORD, LOG_FILE, KEY_FILE, CONTAINER = "engine.json", "server.log", "api-key", "container"
 """Files of an engine's folder: whose it is, while it runs; what it printed; its key, while it runs;
@@ -100,8 +101,9 @@ def reserve(folder: Path, *, name: str, recipe: str, served: str, url: str) -> R
                 held = holder(other)
                 if held and (other == folder or held.url == record.url):
                     raise EngineError(
-                        f"{held.url} is taken by {other.name}, which was started here: sparkbook"
-                        f" stop {other.name} ends it, or choose another port"
+                        f"{held.url} is taken by {other.name}, which was started here:"
+                        f" {command_line('sparkbook', 'stop', other.name)} ends it, or choose"
+                        " another port"
                     )
             _tidy()
             folder.mkdir(parents=True, exist_ok=True)

@@ -22,6 +22,7 @@ from sparkbook.serve.faults import ServeFault, told
 from sparkbook.serve.process import ProcessEngine
 from sparkbook.serve.stack import Choices, Stack
 from sparkbook.units import parse_size
+from sparkbook.util.shell_text import command_line
 
 _TARGETS = ("auto", "docker", "process")
 
@@ -177,13 +178,14 @@ def serve(
                 deadline_s=wish.deadline_s,
                 progress=say,
             )
+            stop = command_line("sparkbook", "stop", server.name)
             try:
-                show(_answer(asked, server, target) | {"stop": f"sparkbook stop {server.name}"})
+                show(_answer(asked, server, target) | {"stop": stop})
                 if wish.watch:
                     # Its memory is another host's: here only its end can be seen.
                     _watch(server, floor, say, guard=not host.remote)
             except KeyboardInterrupt:
-                say(f"{server.name} is still running. Stop it with: sparkbook stop {server.name}")
+                say(f"{server.name} is still running. Stop it with: {stop}")
         finally:
             host.close()
         return

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import os
 import secrets
-import shlex
 import signal
 import socket
 import subprocess
@@ -18,12 +17,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from sparkbook.formats.words import serve_groups
-from sparkbook.launch.lexer import HOME
 from sparkbook.recipes.launch import Launch, is_secret
 from sparkbook.serve import folders, identity, paths
 from sparkbook.serve.endpoint import Endpoint, usable_key, write_private
 from sparkbook.serve.engine import Engine, EngineError
 from sparkbook.serve.identity import ProcessId
+from sparkbook.util.shell_text import HOME, command_line
 
 _GUARD = Path(__file__).with_name("_guard.py")
 _HOST = "127.0.0.1"
@@ -112,8 +111,9 @@ class ProcessEngine(Engine):
             raise EngineError(f"there is no model in {model}: it has no config.json")
         if port is not None and not port_is_free(port):
             raise EngineError(
-                f"port {port} is taken on {_HOST}: stop what listens there (ss -ltnp 'sport ="
-                f" :{port}' names it), or leave the port out"
+                f"port {port} is taken on {_HOST}: stop what listens there"
+                f" ({command_line('ss', '-ltnp', f'sport = :{port}')} names it), or leave the port"
+                " out"
             )
         python = paths.engine_python()
         program = python.with_name(instead[0] if instead else "vllm")
@@ -240,7 +240,7 @@ class ProcessEngine(Engine):
 
         state = "running" if self.running else f"ended with status {self.exit_status}"
         return (
-            f"<code>{html.escape(shlex.join(self.command[:2]))} …</code> {state} at"
+            f"<code>{html.escape(command_line(*self.command[:2]))} …</code> {state} at"
             f" <code>{html.escape(self.endpoint.url)}</code>"
         )
 

@@ -16,12 +16,12 @@ from typing import Any
 from sparkbook.errors import SparkbookError
 from sparkbook.findings import Finding, Findings
 from sparkbook.formats.words import container_words
-from sparkbook.launch.lexer import HOME
 from sparkbook.recipes import Recipe
 from sparkbook.recipes.launch import Launch
 from sparkbook.recipes.schema import Capabilities
 from sparkbook.serve.faults import DOCK, redact
 from sparkbook.units import parse_size
+from sparkbook.util.shell_text import HOME
 
 LOOPBACK = "127.0.0.1"
 KEY = "VLLM_API_KEY"

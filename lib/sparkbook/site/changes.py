@@ -11,6 +11,7 @@ from sparkbook.releases.changelog import explain
 from sparkbook.site.landscape import RELEASES
 from sparkbook.site.markdown import marked
 from sparkbook.util.markup import cell
+from sparkbook.util.shell_text import command_line
 
 SINCE = "2026-06-20"
 """The day of the guide: what the page counts from."""
@@ -74,7 +75,7 @@ def page() -> str:
     lines += ["", "**Deprecated since:**", "", *(f"- {marked(explain(one))}" for one in deprecated)]
     lines += [
         "",
-        f"The whole list: `sparkbook releases diff {before} {after}`.",
+        f"The whole list: `{command_line('sparkbook', 'releases', 'diff', before, after)}`.",
         "",
         "## Images",
         "",

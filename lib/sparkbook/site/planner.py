@@ -24,6 +24,7 @@ from sparkbook.errors import SparkbookError
 from sparkbook.plan.kv import KV_WIDTH
 from sparkbook.runner.project import Project
 from sparkbook.site import chooser
+from sparkbook.util.shell_text import command_line
 
 MARK = "<!-- planner -->"
 """In a cell of a chapter: the planner stands here on the site."""
@@ -201,7 +202,7 @@ def block(known: dict[str, Any]) -> str:
     there without scripts.
     """
     text = json.dumps(known, ensure_ascii=False, separators=(",", ":")).replace("<", "\\u003c")
-    line = html.escape(f"sparkbook plan {known['first']}")
+    line = html.escape(command_line("sparkbook", "plan", known["first"]))
     return (
         f'<div class="sb-planner"><script type="application/json">{text}</script><noscript><p>The'
         f" planner needs JavaScript. Without it, run <code>{line}</code> where sparkbook is"

@@ -10,7 +10,6 @@ from __future__ import annotations
 import html
 import json
 import re
-import shlex
 from collections.abc import Callable, Iterable, Sequence
 
 from sparkbook import plan
@@ -23,6 +22,7 @@ from sparkbook.recipes import Recipe
 from sparkbook.recipes.schema import Accuracy, PrepareStep, RequestDefaults
 from sparkbook.site import chooser
 from sparkbook.util.markup import capital, code
+from sparkbook.util.shell_text import command_line, mark_home
 
 UNKNOWN = "not stated"
 _OPTION = re.compile(r"--[a-z-]+ [\d.]*\d")
@@ -241,9 +241,9 @@ def prepare(recipe: Recipe) -> Html | Tabs:
 def _commands(recipe: Recipe) -> str:
     """The library's own way to a running server."""
     lines = [
-        f"sparkbook check {recipe.id}",
-        f"sparkbook weights fetch {recipe.id}",
-        f"sparkbook serve {recipe.id}",
+        command_line("sparkbook", "check", recipe.id),
+        command_line("sparkbook", "weights", "fetch", recipe.id),
+        command_line("sparkbook", "serve", recipe.id),
     ]
     if any(step.do == "fetch" and step.sha256 in (None, "unknown") for step in recipe.prepare):
         lines[1] = (
@@ -257,7 +257,8 @@ def _commands(recipe: Recipe) -> str:
             "",
             (f"# a variant without lint errors and warnings: {recipe.id}@lint-clean"),
         ]
-        lines += [f"sparkbook recipes show {recipe.id}@lint-clean --as docker"]
+        shown = f"{recipe.id}@lint-clean"
+        lines += [command_line("sparkbook", "recipes", "show", shown, "--as", "docker")]
     return "\n".join(lines)
 
 
@@ -283,23 +284,15 @@ def _prepare_code(step: PrepareStep) -> str:
         why += f"# size: {step.size_gb:g} GB\n"
     match step.do:
         case "fetch":
-            line = (
-                f"{why}curl -fL --create-dirs -o {_shell_path(step.to or '')}"
-                f" {shlex.quote(step.url or '')}"
-            )
+            to = mark_home(step.to or "")
+            fetch = command_line("curl", "-fL", "--create-dirs", "-o", to, step.url or "")
+            line = f"{why}{fetch}"
             if step.sha256 and step.sha256 != "unknown":
-                return (
-                    f"{line}\necho '{step.sha256}  '{_shell_path(step.to or '')} | sha256sum"
-                    " --check"
-                )
+                check = command_line("echo", f"{step.sha256}  {to}")
+                return f"{line}\n{check} | sha256sum --check"
             return f"{line}\n# no source states its sha256: read the file before you use it"
         case _:
             return f"{why}{step.command}"
-
-
-def _shell_path(path: str) -> str:
-    """A path quoted for the shell, with a leading ~ left for the shell to open."""
-    return f"~/{shlex.quote(path[2:])}" if path.startswith("~/") else shlex.quote(path)
 
 
 def remarks(recipe: Recipe) -> Html:

@@ -22,7 +22,6 @@ import hashlib
 import json
 import os
 import re
-import shlex
 import shutil
 import threading
 import time
@@ -51,6 +50,7 @@ from sparkbook.recipes.schema import PrepareStep
 from sparkbook.units import GB
 from sparkbook.util import origins
 from sparkbook.util.inside import Inside, UnsafePath, checked
+from sparkbook.util.shell_text import USER, command_line, mark_home
 from sparkbook.weights.rules import HUB, WeightsError, fail
 
 _CHUNK = 2**20
@@ -485,7 +485,7 @@ def denied(error: PermissionError, store: Path | str) -> WeightsError:
         "HUB014",
         f"{error.filename} can't be written.",
         str(error),
-        f'sudo chown -R "$USER" {store}',
+        command_line("sudo", "chown", "-R", USER, mark_home(str(store))),
     )
 
 
@@ -844,8 +844,8 @@ def verify(
         for file, problem in zip(files, pool.map(_damage, files), strict=True):
             bar.update(file.size)
             if problem:
-                path = shlex.quote(str(file.root.path(file.place)))
-                fix = f"rm {path}; sparkbook weights fetch {recipe.id}"
+                remove = command_line("rm", file.root.path(file.place))
+                fix = f"{remove}; {command_line('sparkbook', 'weights', 'fetch', recipe.id)}"
                 findings.append(
                     HUB["HUB010"].finding(f"{file.name} of {file.repo} is damaged.", problem, fix)
                 )
@@ -877,7 +877,7 @@ def _stored(one: Checkpoint, store: Path, recipe: str) -> tuple[list[_Stored], l
         UnsafePath: the repository's own folder is a link.
     """
     at = _place(one, store, None)
-    fetch_again = f"sparkbook weights fetch {recipe}"
+    fetch_again = command_line("sparkbook", "weights", "fetch", recipe)
     commit = snapshot(store, one.repo, one.revision)
     if not at.root.root.is_dir() or not (at.local or commit):
         missing = f"{one.repo} is not in the store."

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from sparkbook.cluster.family import FAB, IFNAMES, RAMSEY, SLOW
 from sparkbook.cluster.sighting import Seen, example, gbit, good, links, rdma
 from sparkbook.rules import Hit
+from sparkbook.util.shell_text import command_line
 
 _RDMA_MTU = 4096
 
@@ -26,11 +27,12 @@ def unreachable(seen: Seen) -> Iterator[Hit]:
     """
     for node, site in zip(seen.inventory.nodes, seen.sites, strict=True):
         if site.problem:
-            how = f"ssh {node.ssh} true" if node.ssh else "its own shell"
+            how = command_line("ssh", node.ssh, "true") if node.ssh else "its own shell"
             yield Hit(
                 f"{node.host} can't be reached.",
                 site.problem,
-                f"Try by hand: {how}; with a new host: ssh-copy-id {node.ssh or node.host}.",
+                f"Try by hand: {how}; with a new host:"
+                f" {command_line('ssh-copy-id', node.ssh or node.host)}.",
             )
 
 
@@ -76,7 +78,8 @@ def interface(seen: Seen) -> Iterator[Hit]:
             yield Hit(
                 f"{link.name} of {node.host} is down.",
                 f"there are {here}",
-                f"Plug in the cable, or run `sudo ip link set {link.name} up`.",
+                "Plug in the cable, or run"
+                f" `{command_line('sudo', 'ip', 'link', 'set', link.name, 'up')}`.",
             )
         elif node.address and node.address not in [
             address for one in site.network.links for address in one.addresses
@@ -84,7 +87,8 @@ def interface(seen: Seen) -> Iterator[Hit]:
             yield Hit(
                 f"{node.host} does not have the address {node.address}.",
                 f"there are {here}",
-                f"Correct the inventory, or run `sudo ip addr add {node.address}/24 dev PORT`.",
+                "Correct the inventory, or run"
+                f" `{command_line('sudo', 'ip', 'addr', 'add', f'{node.address}/24', 'dev', 'PORT')}`.",
             )
         elif link and site.address not in link.addresses:
             yield Hit(
@@ -302,7 +306,8 @@ def flow_control(seen: Seen) -> Iterator[Hit]:
             yield Hit(
                 f"Pause frames are off on {site.interface} of {node.host}.",
                 "ethtool -a",
-                f"Run `sudo ethtool -A {site.interface} rx on tx on`; on the switch too.",
+                f"Run `{command_line('sudo', 'ethtool', '-A', site.interface, *['rx', 'on', 'tx', 'on'])}`; on the"
+                " switch too.",
             )
 
 

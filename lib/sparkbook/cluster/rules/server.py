@@ -9,6 +9,7 @@ from sparkbook.cluster.family import FAB, IFNAMES
 from sparkbook.cluster.ranks import RankState
 from sparkbook.cluster.sighting import Seen, example
 from sparkbook.rules import Hit
+from sparkbook.util.shell_text import command_line
 
 
 def _ran(*ranks: RankState, **seen: Any) -> Seen:
@@ -205,5 +206,5 @@ def left_behind(seen: Seen) -> Iterator[Hit]:
         yield Hit(
             f"{name} could not be taken down: {host} was not reached.",
             why,
-            f"Run `docker rm -f {name}` on {host} when it is back.",
+            f"Run `{command_line('docker', 'rm', '-f', name)}` on {host} when it is back.",
         )

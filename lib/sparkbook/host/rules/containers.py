@@ -8,6 +8,7 @@ from sparkbook.host.family import check
 from sparkbook.host.machine import Container, Machine
 from sparkbook.host.rules.docker import needs_engine
 from sparkbook.rules import Hit
+from sparkbook.util.shell_text import command_line
 
 _MANY_RESTARTS = 3
 
@@ -67,7 +68,8 @@ def restart_loop(machine: Machine) -> Iterator[Hit]:
             " cost memory"
             " that does not come back.",
             f"restart policy {one.restart}, exit code {one.exit_code}",
-            f"Stop it: `docker update --restart no {one.name}; docker stop {one.name}`.",
+            f"Stop it: `{command_line('docker', 'update', '--restart', 'no', one.name)};"
+            f" {command_line('docker', 'stop', one.name)}`.",
         )
 
 
@@ -99,7 +101,7 @@ def container_left_behind(machine: Machine) -> Iterator[Hit]:
             yield Hit(
                 f"A failed start left the container {one.name} behind.",
                 one.error[:200],
-                f"Remove it: `docker rm {one.name}`.",
+                f"Remove it: `{command_line('docker', 'rm', one.name)}`.",
             )
 
 
@@ -139,7 +141,7 @@ def no_restart_policy(machine: Machine) -> Iterator[Hit]:
                 f"The container {one.name} has no restart policy: it does not start again when the"
                 " machine restarts.",
                 fix=(
-                    "Set one when the server has proven itself: `docker update --restart"
-                    f" unless-stopped {one.name}`."
+                    "Set one when the server has proven itself:"
+                    f" `{command_line('docker', 'update', '--restart', 'unless-stopped', one.name)}`."
                 ),
             )

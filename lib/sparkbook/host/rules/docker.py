@@ -8,6 +8,7 @@ from sparkbook.findings import Severity
 from sparkbook.host.family import Unknown, check, version
 from sparkbook.host.machine import Machine
 from sparkbook.rules import Hit
+from sparkbook.util.shell_text import command_line
 
 GPU_API = (1, 40)
 """The first version of Docker's API with device requests, which `--gpus` is (Docker Engine API
@@ -97,8 +98,8 @@ def docker_permission(machine: Machine) -> Iterator[Hit]:
         yield Hit(
             f"The user {user} may not talk to the Docker engine.",
             machine.docker.error,
-            f"Run `sudo usermod -aG docker {user}`, then log in again; a notebook needs Jupyter"
-            " restarted too.",
+            f"Run `{command_line('sudo', 'usermod', '-aG', 'docker', user)}`, then log in again; a"
+            " notebook needs Jupyter restarted too.",
             _severity(machine),
         )
 

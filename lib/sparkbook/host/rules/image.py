@@ -8,6 +8,7 @@ from sparkbook.host.family import Unknown, check, spark_only, version
 from sparkbook.host.machine import Machine
 from sparkbook.host.rules.docker import needs_engine
 from sparkbook.rules import Hit
+from sparkbook.util.shell_text import command_line
 
 _NO_GPU = (
     "could not select device driver",
@@ -169,7 +170,8 @@ def image_not_pulled(machine: Machine) -> Iterator[Hit]:
         pinned = wanted.digest and "@" not in wanted.image
         name = f"{wanted.image}@{wanted.digest}" if pinned else wanted.image
         yield Hit(
-            f"The image {wanted.image} is not on this host.", fix=f"Run `docker pull {name}`."
+            f"The image {wanted.image} is not on this host.",
+            fix=f"Run `{command_line('docker', 'pull', name)}`.",
         )
 
 

@@ -8,6 +8,7 @@ from sparkbook.host.family import Unknown, check, spark_only
 from sparkbook.host.machine import Limits, Machine
 from sparkbook.rules import Hit
 from sparkbook.units import GIB, format_bytes, parse_size
+from sparkbook.util.shell_text import command_line
 
 _MIN_SHM, _MIN_NOFILE, _MAX_SKEW_S = GIB, 4096, 60
 
@@ -169,7 +170,7 @@ def remove_ipc(machine: Machine) -> Iterator[Hit]:
         yield Hit(
             "At the end of your session logind removes the shared memory that your processes use.",
             logind.look(machine),
-            f"Run `sudo loginctl enable-linger {machine.system.user}`.",
+            f"Run `{command_line('sudo', 'loginctl', 'enable-linger', machine.system.user)}`.",
         )
 
 

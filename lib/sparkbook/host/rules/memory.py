@@ -9,6 +9,7 @@ from sparkbook.host.machine import Container, Machine, Process
 from sparkbook.host.meminfo import Memory, StartCheck, start_check
 from sparkbook.rules import Hit
 from sparkbook.units import GIB, MIB, format_bytes
+from sparkbook.util.shell_text import command_line
 
 _SMALL_GAP_S = 240
 _REAPERS = ("systemd", "init", "containerd-shim", "docker-init", "tini", "dumb-init")
@@ -311,7 +312,7 @@ def orphan_engine(machine: Machine) -> Iterator[Hit]:
             f"{process.name} (pid {process.pid}) has lost its server and still holds {held} of the"
             " memory.",
             f"pid {process.pid}, parent {process.parent}, {process.gpu_mib or 0:.0f} MiB",
-            f"End it: `sudo kill {process.pid}`.",
+            f"End it: `{command_line('sudo', 'kill', process.pid)}`.",
         )
 
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from sparkbook.host.family import Unknown, check
 from sparkbook.host.machine import Machine, Network
 from sparkbook.rules import Hit
+from sparkbook.util.shell_text import command_line, export_line
 
 _FAST_MBIT = 100_000
 _IFNAMES = ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME", "TP_SOCKET_IFNAME")
@@ -97,7 +98,7 @@ def address_of_the_slow_network(machine: Machine) -> Iterator[Hit]:
         yield Hit(
             f"{machine.name} is known to the others as {taken}, an address of the slow network.",
             f"fast: {', '.join(sorted(fast))}",
-            f"Run `export VLLM_HOST_IP={sorted(fast)[0]}` (Ray: --node-ip-address).",
+            f"Run `{export_line('VLLM_HOST_IP', sorted(fast)[0])}` (Ray: --node-ip-address).",
         )
 
 
@@ -299,5 +300,5 @@ def small_packets(machine: Machine) -> Iterator[Hit]:
         yield Hit(
             f"The fast link of {machine.name} carries small packets.",
             "; ".join(small),
-            f"Run `sudo ip link set {device} mtu 9000` on both ends.",
+            f"Run `{command_line('sudo', 'ip', 'link', 'set', device, 'mtu', 9000)}` on both ends.",
         )

@@ -8,6 +8,7 @@ from sparkbook.host.family import Unknown, check
 from sparkbook.host.machine import Machine
 from sparkbook.rules import Hit
 from sparkbook.units import GB
+from sparkbook.util.shell_text import USER, command_line, mark_home
 
 _DOCKER_ROOM_GB, _STORE_SPARE = 40, 1.1
 
@@ -170,13 +171,13 @@ def no_model_store(machine: Machine) -> Iterator[Hit]:
         path = machine.store.path
         yield Hit(
             f"{path} does not exist: Docker would create it as root.",
-            fix=f"Run `mkdir -p {path}`.",
+            fix=f"Run `{command_line('mkdir', '-p', mark_home(path))}`.",
             severity=None if machine.is_spark else "info",
         )
 
 
 def _own(path: str) -> str:
-    return f'Run `sudo chown -R "$USER" {path}`.'
+    return f"Run `{command_line('sudo', 'chown', '-R', USER, mark_home(path))}`."
 
 
 @store.rule(
@@ -274,8 +275,8 @@ def weights_damaged(machine: Machine) -> Iterator[Hit]:
         yield Hit(
             f"{broken[0]} is damaged: its size contradicts its own header, or its hash is wrong.",
             ", ".join(broken[:3]),
-            f"Run `sparkbook weights verify {machine.wanted.recipe}`; remove the files that it"
-            " names and fetch again.",
+            f"Run `{command_line('sparkbook', 'weights', 'verify', machine.wanted.recipe)}`; remove"
+            " the files that it names and fetch again.",
         )
 
 
@@ -297,7 +298,7 @@ def weights_not_staged(machine: Machine) -> Iterator[Hit]:
     if missing:
         yield Hit(
             f"{missing[0]} is not in the store: the first start would download it.",
-            fix=f"Run `sparkbook weights fetch {machine.wanted.recipe}`.",
+            fix=f"Run `{command_line('sparkbook', 'weights', 'fetch', machine.wanted.recipe)}`.",
         )
 
 

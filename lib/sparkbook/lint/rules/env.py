@@ -11,6 +11,7 @@ from sparkbook.lint.case import Case
 from sparkbook.lint.family import family
 from sparkbook.recipes.launch import is_secret
 from sparkbook.rules import Hit
+from sparkbook.util.shell_text import command_line, quote
 
 ENV = family("ENV", "environment variables")
 
@@ -159,7 +160,7 @@ def secret(case: Case) -> Iterator[Hit]:
             yield Hit(
                 f"{name} is written out on the line.",
                 f"{name}=…",
-                f"Export {name} first, and write -e {name} without a value.",
+                f"Export {quote(name)} first, and write {command_line('-e', name)} without a value.",
             )
     if (
         "api-key" in case.options
@@ -210,7 +211,7 @@ def checked(case: Case) -> Iterator[Hit]:
             yield Hit(
                 f"--fail-on-environ-validation refuses {name}, which this release does not know.",
                 name,
-                f"Take {name} out.",
+                f"Take {quote(name)} out.",
             )
 
 

@@ -241,7 +241,7 @@ def given_twice(case: Case) -> Iterator[Hit]:
             yield Hit(
                 f"--{name} is given twice; the last one counts.",
                 f"{seen[name].shown} … {given.shown}",
-                f"Keep one: {given.shown}.",
+                f"Keep one: {given.pasted}.",
                 edits=case.drop(seen[name]),
             )
         seen[name] = given
@@ -374,7 +374,7 @@ def on_and_off(case: Case) -> Iterator[Hit]:
                 yield Hit(
                     f"{other.shown} and {given.shown} contradict each other; the last one counts.",
                     f"{other.shown} … {given.shown}",
-                    f"Keep {given.shown}.",
+                    f"Keep {given.pasted}.",
                     edits=case.drop(other),
                 )
             seen[given.option.name] = given

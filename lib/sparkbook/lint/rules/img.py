@@ -122,18 +122,17 @@ def doubled(case: Case) -> Iterator[Hit]:
                 case.line.text[second.end :].lstrip(" \t")
             )
             edits = (Edit(first.start, second.end + after, ""),)
-        again = "vllm serve" if first != second else "vllm"
         if first == second:
             fix = "Write --entrypoint vllm before the image, and the words after vllm behind it."
             yield Hit(
                 f"{case.shown_image} starts vllm serve by itself, so 'vllm' is taken for a model.",
-                f"vllm serve {again} …",
+                "vllm serve vllm …",
                 fix,
             )
             return
         yield Hit(
             f"{case.shown_image} starts vllm serve by itself, and the line says it again.",
-            f"vllm serve {again} …",
+            "vllm serve vllm serve …",
             "Delete the words vllm serve, and begin with the model.",
             edits=edits,
         )

@@ -10,6 +10,7 @@ from sparkbook import releases
 from sparkbook.lint.case import Case
 from sparkbook.lint.family import family
 from sparkbook.rules import Hit
+from sparkbook.util.shell_text import command_line, quote
 
 MODEL = family("MODEL", "the model, its parsers and its draft")
 
@@ -109,13 +110,13 @@ def _no_parser(case: Case, option: str, category: str, name: str) -> tuple[str, 
     elif built_in:
         fix = (
             f"Write --{option} {built_in[0]}, which is built in; or name the plug-in file that"
-            f" brings {name}."
+            f" brings {quote(name)}."
         )
     else:
         fix = (
             f"Write {close[0]}."
             if close
-            else f"Choose one that `sparkbook releases show {case.version}` lists."
+            else f"Choose one that `{command_line('sparkbook', 'releases', 'show', case.version)}` lists."
         )
     return (
         f"vLLM {case.version} has no {option.replace('-', ' ')} '{name}'.",
@@ -421,11 +422,11 @@ def not_mounted(case: Case) -> Iterator[Hit]:
         if not own and not any(
             path == volume or path.startswith(f"{volume}/") for volume in volumes
         ):
+            folder = re.sub(r"/[^/]*$", "", path) or "/"
             yield Hit(
                 f"No volume covers {path}.",
                 path,
-                f"Add -v FOLDER:{re.sub(r'/[^/]*$', '', path) or '/'}, or put the file below a"
-                " volume.",
+                f"Add {command_line('-v', f'FOLDER:{folder}')}, or put the file below a volume.",
             )
 
 

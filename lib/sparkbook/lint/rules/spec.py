@@ -9,6 +9,7 @@ from sparkbook import releases
 from sparkbook.lint.case import Case
 from sparkbook.lint.family import family
 from sparkbook.rules import Hit
+from sparkbook.util.shell_text import command_line
 
 SPEC = family("SPEC", "speculative decoding")
 
@@ -55,7 +56,7 @@ def method(case: Case) -> Iterator[Hit]:
             if spans
             else f"Write {close[0]}."
             if close
-            else f"Choose one that `sparkbook releases show {case.version}` lists."
+            else f"Choose one that `{command_line('sparkbook', 'releases', 'show', case.version)}` lists."
         )
         yield Hit(
             f"vLLM {case.version} has no speculative method '{case.method}'.", _shown(case), fix
