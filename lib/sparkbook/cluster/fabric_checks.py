@@ -1,4 +1,4 @@
-"""What is wrong between several Sparks: one family of checks over what was looked at, measured, and
+"""What is wrong between several Sparks: one family of checks over what was read, measured, and
 seen while a server ran.
 """
 
@@ -46,7 +46,7 @@ class Seen:
 
     @cached_property
     def nodes(self) -> list[tuple[Node, Site]]:
-        """Nodes that could be looked at."""
+        """Nodes that answered."""
         return [
             (node, site)
             for node, site in zip(self.inventory.nodes, self.sites, strict=True)
@@ -122,7 +122,7 @@ def _described(seen: Seen) -> str:
         told = node.model_dump(exclude_defaults=True, exclude={"host", "ssh"})
         lines.append(
             f"{node.host}: "
-            + (", ".join(f"{name} {value}" for name, value in told.items()) or "nothing said of it")
+            + (", ".join(f"{name} {value}" for name, value in told.items()) or "no fields given")
         )
         if site.problem:
             lines.append(f"  {site.problem}")
@@ -167,8 +167,8 @@ FAB = Family(
     "FAB",
     "Several Sparks",
     intro=(
-        "What `sparkbook check --cluster` and `sparkbook serve --cluster` say of the nodes, of the"
-        " network between them, and of a server that runs over them. The examples are two Sparks"
+        "What `sparkbook check --cluster` and `sparkbook serve --cluster` report about the nodes,"
+        " the network between them, and a server that runs over them. The examples are two Sparks"
         " put together from public reports, with what is changed about the second."
     ),
     describe=_described,
@@ -197,9 +197,9 @@ def good() -> Seen:
     fails=lambda: example(b={"problem": "ssh: connect to host spark-2 port 22: No route to host"}),
 )
 def unreachable(seen: Seen) -> Iterator[Hit]:
-    """A node that does not answer can't be looked at, staged or started. `sparkbook` asks over SSH
+    """A node that does not answer can't be checked, staged or started. `sparkbook` asks over SSH
     without a password, so a key that is not known there looks the same as a machine that is off;
-    the words of ssh tell which.
+    ssh's message shows which.
     """
     for node, site in zip(seen.inventory.nodes, seen.sites, strict=True):
         if site.problem:
@@ -365,8 +365,8 @@ def rails(seen: Seen) -> Iterator[Hit]:
             yield Hit(
                 f"{node.host} has one of two rails: {', '.join(down)} is down.",
                 f"up: {', '.join(port.name for port in site.rails)}",
-                "Bring up the port beside it, with an address of another subnet (ibdev2netdev shows"
-                " the pairs).",
+                "Bring up the port next to it, with an address of another subnet (ibdev2netdev"
+                " shows the pairs).",
             )
 
 
@@ -403,7 +403,7 @@ def gid(seen: Seen) -> Iterator[Hit]:
                     f"Index {node.gid_index} is not a RoCE v2 address of {port.name} on"
                     f" {node.host}.",
                     f"index {node.gid_index}: {told}; usable: {', '.join(right) or 'none'}",
-                    "Leave gid_index out: it is looked up on each node.",
+                    "Leave gid_index out: sparkbook finds it on each node.",
                 )
 
 
@@ -826,7 +826,7 @@ def no_reduce(seen: Seen) -> Iterator[Hit]:
                 f" {pair.a} and {pair.b}.",
                 pair.reduce_problem,
                 (
-                    "Name a recipe whose image is on the nodes."
+                    "Name a recipe with an image that is on the nodes."
                     if unmeasured
                     else "Look at memlock, FAB106, FAB107 and FAB110."
                 ),

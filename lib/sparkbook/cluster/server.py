@@ -429,7 +429,7 @@ except OSError as error:
 
 
 def _tails(states: Sequence[RankState]) -> dict[str, list[str]]:
-    """The last lines of every rank; of a rank beside which Ray's daemon runs, the rank's own."""
+    """The last lines of every rank; of a rank with Ray's daemon, the rank's own."""
     tails: dict[str, list[str]] = {}
     for state in states:
         tails.setdefault(f"{state.host} (rank {state.number})", state.tail())
@@ -437,7 +437,7 @@ def _tails(states: Sequence[RankState]) -> dict[str, list[str]]:
 
 
 def _fall_findings(seen: fabric_checks.Seen) -> Findings:
-    """What is said of a fall: of the ranks, not of what was known of the nodes before."""
+    """Return the findings about a fall: about the ranks, not what was known of the nodes."""
     return Findings(
         finding for finding in fabric_checks.FAB.judge(seen) if finding.rule.startswith("FAB4")
     )
