@@ -3,11 +3,11 @@ can become test data.
 
 A bundle holds `host.json` (what `sparkbook check --json` answers, so `check --probes` judges it
 again), `logs/*.log` (as `diagnose` reads them), `metrics/*.txt` (as `metrics` reads them) and
-`about.json`: what the library says of each today, which is what a test then expects.
+`about.json`: the library's answers for each today, which is what a test then expects.
 
 Taken out are: every secret that this process knows (environment, key file), whatever is written
 like one, the names of host and user, home folders, addresses, and words named by the caller. The
-same name becomes the same stand-in everywhere. A name that nobody told about is not found: read a
+same name becomes the same stand-in everywhere. A name that was not given is not found: read a
 bundle before you give it away.
 """
 
@@ -39,7 +39,7 @@ away.
 
 REMOVED = "REMOVED"
 _ORDINARY = {"root", "user", "vllm", "docker", "spark", "nvidia", "admin", "ubuntu", "localhost"}
-"""Names of users and hosts that tell nothing, and are words of logs as well."""
+"""Names of users and hosts that identify nobody, and are words of logs as well."""
 
 _KEY = r"(?:[A-Za-z0-9_-]*(?:token|key|password|passwd|secret|credentials?|_pat))"
 _PATTERNS: tuple[tuple[str, str], ...] = (
@@ -69,7 +69,7 @@ _UUID = re.compile(
 )
 _HOME = re.compile(r"(?P<keep>/(?:home|Users)/)(?P<name>[^/\s:'\",;)\]}]+)")
 _OPEN = ("127.", "0.0.0.0", "255.255.255.255", "192.0.2.")
-"""Addresses that say nothing about a network."""
+"""Addresses that do not identify a network."""
 
 
 def _replaced(stand_in: str, match: re.Match[str]) -> str:
@@ -252,7 +252,7 @@ def record(
 
 
 def _about(files: Mapping[str, str], release: str | None) -> dict[str, Any]:
-    """What the library says of each file: the answers that a test would hold it to."""
+    """Return the library's answers for each file, the ones that a test would hold it to."""
     from importlib.metadata import version
 
     from sparkbook import logs

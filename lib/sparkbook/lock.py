@@ -76,8 +76,8 @@ def make(  # noqa: PLR0913 - each is one part of the lock
     Args:
         launch: what is started.
         recipe: the recipe it comes from.
-        served: what server and engine say of themselves.
-        folders: where the files of a model lie, by its name, in place of what the launch tells.
+        served: what server and engine report.
+        folders: where the files of a model are, by its name, in place of the launch's own.
         deep: hash every file, also those whose name in the cache is their hash already.
         runner: asks the machine; replaced in tests.
         plan, bench: summaries of the memory plan and of a measurement, where there are.
@@ -204,7 +204,7 @@ def _commit(folder: Path) -> str | None:
 def _files(folder: Path | None, revision: str | None, deep: bool) -> dict[str, Any]:
     """Revision, and size and SHA-256 of each file.
 
-    In Hugging Face's cache a large file lies under its SHA-256 as name: that is taken at its word,
+    In Hugging Face's cache a large file has its SHA-256 as name: that is taken at its word,
     unless `deep`.
     """
     if folder is None:

@@ -22,7 +22,8 @@ from hypothesis import strategies as st
 from launches import EXAMPLE, launches
 from sparkbook.checkpoint.store import Mount, checkpoints, download_lines
 from sparkbook.cli import main
-from sparkbook.cluster import fabric_checks
+from sparkbook.cluster import sighting
+from sparkbook.cluster.rules import FAB
 from sparkbook.errors import SparkbookError
 from sparkbook.findings import Finding
 from sparkbook.formats import FORMATS, docker_run
@@ -409,11 +410,11 @@ def test_fixes_of_the_host_check(box: Box) -> None:
 
 @pytest.mark.parametrize("payload", ["$(pwn)", "'; pwn #", "`pwn`"])
 def test_fixes_about_a_cluster(box: Box, payload: str) -> None:
-    seen = fabric_checks.example(
+    seen = sighting.example(
         b={"interface": f"eth{payload}", "pause": False},
         left=(("spark-2", f"name{payload}", "no answer"),),
     )
-    assert harmless(box, iter(fabric_checks.FAB.judge(seen)))
+    assert harmless(box, iter(FAB.judge(seen)))
 
 
 @pytest.mark.parametrize("payload", ["$(pwn)", "'; pwn #", "`pwn`"])

@@ -192,7 +192,7 @@ class Model:
     def step_s(self, requests: int, context: int, share: int = 1) -> float:
         """Seconds of a step on one of `share` nodes that split every layer, without the network.
 
-        Splitting shares out what is read and multiplied. The time that a layer takes beside stays
+        Splitting shares out what is read and multiplied. The rest of a layer's time stays
         (kernel starts, norms, routing). The cache of MLA, which every node reads whole, is counted
         as shared out too: that is too fast by it.
         """
@@ -387,14 +387,14 @@ class Advice:
                 " is not divided into heads, so with tensor parallel each node keeps all of it."
             )
         if self.model is None:
-            yield "How many bytes a step reads is not known, so nothing is said about speed."
+            yield "How many bytes a step reads is not known, so there is no speed estimate."
             return
         cost = self.model.cost(1, self.link, self.nodes)
         reading = self.model.step_s(1, self.context, self.nodes)
         yield (
             f"Tensor parallel sends {cost.count} all-reduces of {cost.size:,} bytes for one token"
             f" of one request, {cost.count * cost.size / 1024:,.0f} KiB: {cost.seconds * 1e3:.2g}"
-            f" ms beside {reading * 1e3:.3g} ms of reading weights and starting kernels. Latency"
+            f" ms next to {reading * 1e3:.3g} ms of reading weights and starting kernels. Latency"
             " decides, not bandwidth."
         )
         limit = self.break_even_latency_s()
@@ -427,7 +427,7 @@ class Advice:
         yield (
             f"How sure: {self.confidence}. The link is"
             f" {'' if self.link.measured else 'from reports, not measured: '}{self.link.source}."
-            f" Beside published figures the gain of two Sparks is off by {few:.0%} (median) with"
+            f" Against published figures, the gain of two Sparks is off by {few:.0%} (median) with"
             f" one request under tensor parallel and by {many:.0%} with more, mostly too high. Ways"
             f" that differ by less than {CLOSE - 1:.0%} are called equal."
         )
@@ -635,7 +635,7 @@ def _pipelined(single: MemoryPlan, split: MemoryPlan, nodes: int) -> Memory:
     return Memory("pipeline parallel", fits, weights, split.kv, sequences)
 
 
-# ---- beside what others measured
+# ---- compared with what others measured
 
 
 class Published(Strict):
@@ -656,7 +656,7 @@ class Published(Strict):
 
 @dataclass(frozen=True)
 class Compared:
-    """A published speed beside the estimate. What is compared is the gain over one Spark, in which
+    """A published speed and the estimate. The comparison is of the gain over one Spark, in which
     the estimate of one step cancels out.
 
     Attributes:
@@ -688,7 +688,7 @@ def published() -> tuple[Published, ...]:
 
 
 def compared(link: Link = NOMINAL) -> list[Compared]:
-    """Every published gain beside the estimate, over a link as others measured it: nothing was
+    """Return every published gain with the estimate, over a link as others measured it: nothing was
     fitted to them.
     """
     from sparkbook.plan.evidence import measured

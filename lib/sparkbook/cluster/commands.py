@@ -137,7 +137,7 @@ class Wish:
 
 
 def plan(wish: Wish) -> tuple[server.ClusterPlan, list[Site], Findings]:
-    """What `cluster serve` would start; the nodes are looked at, nothing is changed.
+    """Return what `cluster serve` would start; reads the nodes, changes nothing.
 
     Raises:
         SparkbookError: it can't be spread so.
@@ -161,7 +161,7 @@ def serve(
     kept, and watched, until they end.
 
     Raises:
-        ClusterFault: a node, the link or a rank stands in the way, or fell; nothing is left but
+        ClusterFault: a node, the link or a rank prevents it, or failed; nothing is left but
             what `findings` say.
         SparkbookError: it can't be used.
     """

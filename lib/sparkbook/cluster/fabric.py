@@ -336,7 +336,7 @@ def read_reduce(told: Sequence[str]) -> dict:
             if any(word in line for word in ("NCCL WARN", "Error", "error", "not found"))
         ]
         return {
-            "reduce_problem": (fatal or [line for line in lines if line] or ["it said nothing"])[
+            "reduce_problem": (fatal or [line for line in lines if line] or ["no output"])[
                 -1 if not fatal else 0
             ][:300]
         }
@@ -385,6 +385,4 @@ def _in_process(env: dict[str, str]) -> list[str] | None:
 
 
 def _last(text: str) -> str:
-    return next(
-        reversed([line for line in text.strip().splitlines() if line.strip()]), "it said nothing"
-    )
+    return next(reversed([line for line in text.strip().splitlines() if line.strip()]), "no output")

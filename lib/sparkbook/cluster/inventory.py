@@ -3,7 +3,7 @@ them.
 
 Two Sparks that look alike differ in the name of the port that is up, in its adapter's name and in
 the index of its address. So nothing of that kind is one value for all nodes: what a node does not
-say of itself is looked up on that node (`sparkbook.cluster.nodes`).
+say of itself is read on that node (`sparkbook.cluster.nodes`).
 """
 
 from __future__ import annotations
@@ -218,7 +218,7 @@ def parse(text: str, where: str = "the inventory") -> Inventory:
         raise SparkbookError(f"{where} is no inventory: {error}") from None
     except RecursionError:
         raise SparkbookError(
-            f"{where} is no inventory: it is nested too deeply, or an alias stands inside its own"
+            f"{where} is no inventory: it is nested too deeply, or an alias is inside its own"
             " anchor"
         ) from None
 

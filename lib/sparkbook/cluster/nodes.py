@@ -72,7 +72,7 @@ class Site(Strict):
     """What a node turned out to be; every field is this node's own. None is unknown.
 
     Attributes:
-        problem: why the node could not be looked at; then nothing else is known.
+        problem: why the node could not be read; then nothing else is known.
         network: its ports and adapters.
         interface, address: the port of the fast network, and its IP.
         hcas, gid_index: the RDMA devices that are active on it, and the index of the address among
@@ -232,7 +232,7 @@ basename "$(pwd -P)" | grep -E '^[0-9a-f]{{40}}$' || true
 """One digest over the names and contents (or sizes) of a folder's files; then the commit, where the
 folder is the hub's snapshot of one.
 
-A repository in a Hugging Face cache is looked at where its branch `main` stands.
+Of a repository in a Hugging Face cache, the commit of its branch `main` counts.
 """
 
 

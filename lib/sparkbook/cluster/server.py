@@ -425,7 +425,7 @@ except OSError as error:
 
 
 def _tails(states: Sequence[RankState]) -> dict[str, list[str]]:
-    """The last lines of every rank; of a rank beside which Ray's daemon runs, the rank's own."""
+    """The last lines of every rank; of a rank with Ray's daemon, the rank's own."""
     tails: dict[str, list[str]] = {}
     for state in states:
         tails.setdefault(f"{state.host} (rank {state.number})", state.tail())

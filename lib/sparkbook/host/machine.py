@@ -37,7 +37,7 @@ class Wanted(Section):
     Attributes:
         utilization: `--gpu-memory-utilization`.
         repos: the repositories that it loads, with a revision or null for `main`.
-        folders: those that lie in a folder of their own instead of in the cache.
+        folders: those in a folder of their own instead of in the cache.
         weights_gb: their size on disk in GB (10^9 bytes), as far as a source states it.
         nodes: Sparks that it is spread over.
     """
@@ -62,7 +62,7 @@ class System(Section):
     """Architecture, operating system, user.
 
     Attributes:
-        kernel_messages: lines of the kernel's log that speak of the GPU's driver; None where it may
+        kernel_messages: lines of the kernel's log about the GPU's driver; None where it may
             not be read.
     """
 
@@ -106,7 +106,7 @@ class Load(Section):
 
 
 class MemorySeen(Section):
-    """`/proc/meminfo` as text, and two settings beside it.
+    """`/proc/meminfo` as text, and two settings with it.
 
     Attributes:
         min_free_kbytes: `vm.min_free_kbytes`.

@@ -725,7 +725,7 @@ def _free(path: Path) -> int | None:
 
 
 def _staged(store: Path, want: Wanted, home: Path) -> dict[str, Any]:
-    """The recipe's repositories as they lie on the disk: commits, size, files that cannot be whole,
+    """The recipe's repositories as they are on the disk: commits, size, files that cannot be whole,
     and a hash to compare nodes by.
     """
     revisions, broken, size, parts = {}, [], 0, []

@@ -48,7 +48,7 @@ class MeminfoExample:
         text: as the file would read.
         what: the situation.
         reported: which numbers the report gives. All others are made up, consistent with those.
-        source: address of the report; None for a text that no report stands behind.
+        source: address of the report; None for a text without a report.
     """
 
     text: str

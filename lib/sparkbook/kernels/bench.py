@@ -1,4 +1,4 @@
-"""How fast the kernels are on this GPU, beside what else is there: `sparkbook kernels bench`.
+"""How fast the kernels are on this GPU, and the alternatives with them: `sparkbook kernels bench`.
 
 What is timed is a CUDA graph of launches that go round through copies of the weights, together at
 least four times the L2 cache: every launch reads its weights from memory, and every copy is read in
@@ -101,9 +101,7 @@ class _Bench:
                 "the benchmark needs torch with CUDA, which is not installed here"
             ) from None
         if not torch.cuda.is_available():
-            raise SparkbookError(
-                "torch finds no GPU here, and CPU times would say nothing about the kernels"
-            )
+            raise SparkbookError("torch finds no GPU here. Run the benchmark on a machine with one")
         self.torch, self.say = torch, say
         self.lib = Library.for_device()
         self.properties = torch.cuda.get_device_properties(0)

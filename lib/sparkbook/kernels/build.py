@@ -24,7 +24,7 @@ from sparkbook.util.shell_text import command_line
 
 TARGETS = ("sm_90", "sm_120f", "sm_121f")
 VERSION = 7
-"""Of the kernels, as `kernels/VERSIONS.md` counts. A benchmark's report carries it, beside the hash
+"""Of the kernels, as `kernels/VERSIONS.md` counts. A benchmark's report carries it, with the hash
 of the sources.
 """
 _FLAGS = (
@@ -60,7 +60,7 @@ class Toolchain:
         return found[1] if found else "unknown"
 
     def flags(self) -> list[str]:
-        """What nvcc has to be told because it lies in a wheel: the wheels have no lib64 and no
+        """Options that nvcc needs because it is in a wheel: the wheels have no lib64 and no
         unversioned libraries.
         """
         return (
@@ -72,7 +72,7 @@ class Toolchain:
 
 @dataclass(frozen=True)
 class Built:
-    """A library that was built, and what the assembler said of its kernels."""
+    """A library that was built, and what the assembler reported about its kernels."""
 
     target: str
     path: Path
@@ -112,7 +112,7 @@ def build_folder() -> Path:
 
 
 def find_toolchain() -> Toolchain:
-    """nvcc from CUDA_HOME (or CUDA_PATH), from PATH, or from the PyPI wheels beside this Python, in
+    """nvcc from CUDA_HOME (or CUDA_PATH), from PATH, or from this Python's PyPI wheels, in
     this order.
 
     Raises SparkbookError that says how to get one.
@@ -233,7 +233,7 @@ def find_disassembler() -> Path:
 
 
 def instructions(library: Path) -> Counter[str]:
-    """How often each machine instruction stands in a library, by its full name such as
+    """Count each machine instruction in a library, by its full name such as
     'F2FP.SATFINITE.E2M1.F32.PACK_AB_MERGE_C'.
     """
     tool = find_disassembler()

@@ -69,7 +69,7 @@ class Linear:
         codes: uint8 [N, K / 2], the even k in the low nibble.
         scales: E4M3 bytes, uint8 [N, K / 16], row by row.
         alpha: the tensor's scale; multiplies.
-        input_scale: what the checkpoint says of the activations; multiplies; None: it says nothing.
+        input_scale: the checkpoint's scale of the activations; multiplies; None: it has none.
             The kernels here don't need it.
         producer: `modelopt` or `compressed-tensors`.
         swizzled: whether the scales were stored in tiles.
@@ -155,7 +155,7 @@ class NVFP4Checkpoint:
 
         Args:
             name: the module's, such as `model.layers.0.mlp.down_proj`.
-            swizzled: whether the block scales lie in tiles. None: told by their shape, which says
+            swizzled: whether the block scales are in tiles. None: by their shape, which says
                 it only where a dimension was filled up to whole tiles; where it was not, they are
                 taken row by row, as both producers write them by default.
 

@@ -73,7 +73,7 @@ _TELLING = ("F2FP", "OMMA", "QMMA", "HMMA", "UTCATOMSWS")
 
 @dataclass(frozen=True)
 class Answer:
-    """What the assembler said of one instruction on one target.
+    """The assembler's answer for one instruction on one target.
 
     Attributes:
         accepted: whether it assembles.
@@ -104,7 +104,7 @@ def ask(name: str, target: str, *, disassemble: bool = False) -> Answer:
     ptxas = next((place for place in places if place.is_file()), None)
     if ptxas is None:
         raise SparkbookError(
-            f"no ptxas beside {toolchain.nvcc}: it comes with the CUDA toolkit and with the wheel"
+            f"no ptxas next to {toolchain.nvcc}: it comes with the CUDA toolkit and with the wheel"
             " nvidia-cuda-nvcc"
         )
     with tempfile.TemporaryDirectory() as folder:
@@ -179,7 +179,7 @@ def has_fp4_header() -> bool:
 
 
 def facts() -> dict[str, Any]:
-    """What was recorded beside the table: the compiler, __CUDA_ARCH__ of three targets, and whether
+    """What was recorded with the table: the compiler, __CUDA_ARCH__ of three targets, and whether
     there is a header with FP4 types.
     """
     said: dict[str, Any] = json.loads((build.sources() / FILE).read_text("utf-8"))

@@ -23,7 +23,7 @@ CARDS = ("H100", "H200")
 
 OURS = "fp4_gemv"
 LIBRARIES = ("humming NVFP4", "torch _weight_int4pack_mm", "bitsandbytes fp4", "Triton GEMV")
-"""Other people's 4-bit products, and a plain one in Triton, that ran beside ours."""
+"""Other people's 4-bit products, and a plain one in Triton, that ran with ours."""
 
 
 @dataclass(frozen=True)
@@ -218,7 +218,7 @@ GOALS = (
         0.10,
         None,
         "%",
-        "each block takes in the activations anew; a version that did not was slower with one token"
+        "each block reads the activations again; a version that did not was slower with one token"
         " and with four",
         most=True,
     ),

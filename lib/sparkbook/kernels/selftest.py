@@ -592,7 +592,7 @@ class _Checks:
         }
 
     def check_20_repeatable(self) -> str:
-        """A hundred runs of each product are equal bit by bit, beside other work on the GPU."""
+        """A hundred runs of each product are equal bit by bit, with other work on the GPU."""
         runs = 3 if self.quick else 100
         torch = self.torch
         noise = torch.randn(2048, 2048, device="cuda")

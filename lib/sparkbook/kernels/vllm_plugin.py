@@ -5,7 +5,7 @@ vLLM calls `register` in every one of its processes. It does nothing unless SPAR
 1; then it says in vLLM's log either that the kernels were registered, or why not, and vLLM goes on
 without them. Nothing is imported, built or changed with the switch off.
 
-With it on, NVFP4 products of linear layers take K3, and a mixture-of-experts layer that was told to
+With it on, NVFP4 products of linear layers take K3, and a mixture-of-experts layer that was set to
 use the backend 'emulation' (`--moe-backend emulation`: the one that keeps the checkpoint's own
 layout) takes K5 for up to eight tokens. More tokens, and whatever else the kernels don't do, go the
 way that they went before.

@@ -1,5 +1,5 @@
-"""How far weights are 2:4 sparse by nature, and what pruning them to 2:4 costs beside what NVFP4
-itself costs.
+"""How far weights are 2:4 sparse by nature, and the cost of pruning them to 2:4 compared with
+that of NVFP4 itself.
 """
 
 from __future__ import annotations

@@ -51,7 +51,7 @@ def convert(folder: Path) -> None:
     tokenizer.save_pretrained(folder)
     config = json.loads((folder / "config.json").read_text("utf-8"))
     if "quantization_config" in config:
-        raise SystemExit("the converted configuration still speaks of quantization")
+        raise SystemExit("The converted config.json still has a quantization_config.")
 
     prompt = tokenizer.apply_chat_template(
         [{"role": "user", "content": QUESTION}], add_generation_prompt=True, return_tensors="pt"

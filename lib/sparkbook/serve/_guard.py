@@ -1,4 +1,4 @@
-"""The parent of an engine's processes: it ends them all when told to, and when whoever started them
+"""The parent of an engine's processes: it ends them all on request, and when whoever started them
 is gone.
 
 Run as a program, with the standard library only, so that it costs a few MB:

@@ -160,7 +160,7 @@ def pull(
         every_s: seconds between two lines.
 
     Returns:
-        The digest, as the registry told it.
+        The digest that the registry reported.
 
     Raises:
         ServeFault: it can't be fetched.
@@ -257,7 +257,7 @@ class DockerEngine(Engine):
 
         Args:
             host: the Docker engine.
-            container: what it says of the container (`GET /containers/ID/json`).
+            container: the engine's record of the container (`GET /containers/ID/json`).
             endpoint: where the server answers, seen from here.
             key_file: file of the API key.
             asked: what the container was created from.
@@ -281,7 +281,7 @@ class DockerEngine(Engine):
         self._log.start()
 
     def inspect(self) -> dict[str, Any] | None:
-        """What the engine says of the container; None once it is gone.
+        """Return the engine's record of the container; None once it is removed.
 
         Raises:
             ServeFault: the engine does not answer.
@@ -398,7 +398,7 @@ class DockerEngine(Engine):
 
 
 def mark_of(name: str) -> Path:
-    """The file that says that a container of ours exists, beside the copy of its log: while it is
+    """The file that marks a container of ours, next to the copy of its log: while it is
     there, the log is not tidied away.
     """
     return folders.path_of(f"docker-{name}") / CONTAINER
@@ -588,7 +588,7 @@ def _uninterrupted() -> Iterator[None]:
 
 
 def inspected(host: Host, found: Found) -> dict[str, Any]:
-    """Return what the engine says of a container of ours.
+    """Return the engine's record of a container of ours.
 
     Raises:
         ServeFault: the engine does not answer, or the container is gone.
@@ -616,7 +616,7 @@ def listens(host: Host, container: dict[str, Any]) -> bool:
 
     Args:
         host: the Docker engine.
-        container: what it says of the container.
+        container: its record of the container.
 
     Raises:
         Stranger: another program answers.
@@ -667,8 +667,8 @@ def _sockets_in(host: Host, container: str) -> tuple[str, set[int]]:
         status = host.client.api.exec_inspect(asked["Id"])["ExitCode"]
     if status in (126, 127):
         raise SparkbookError(
-            "whether the server on the host's network is this container's can't be told: its image"
-            " has no sh, cat or readlink"
+            "Cannot check whether this container owns the server on the host's network: its image"
+            " has no sh, cat or readlink."
         )
     tables = output.decode("utf-8", "replace")
     return tables, {int(inode) for inode in re.findall(r"^socket:\[(\d+)\]$", tables, re.M)}
@@ -704,7 +704,7 @@ def prepare(
         key: the API key; None takes this user's own, which is made if there is none yet.
 
     Raises:
-        SparkbookError: Docker can't be told what the launch asks for.
+        SparkbookError: Docker has no setting for what the launch asks for.
     """
     environment = {**os.environ, KEY: key or own_key()[0]}
     return request(stack, environment, home=host_home or str(Path.home()), choices=choices)
@@ -800,7 +800,7 @@ def _already(
     replace: bool,
     say: Callable[[str], None],
 ) -> DockerEngine | None:
-    """The engine, if the same stack is up. What stands in its way is named, or, with `replace`,
+    """Return the engine if the same stack is up. What blocks it is named, or, with `replace`,
     removed if it is ours.
     """
     for other in find(host):

@@ -199,7 +199,7 @@ def _no_list(url: str, what: str) -> NoReturn:
 
 
 def own_key() -> tuple[str, Path]:
-    """The API key of the servers that this user starts with Docker, and the 0600 file it lies in.
+    """Return the API key of this user's Docker servers, and the 0600 file that holds it.
 
     `VLLM_API_KEY` where it is set, and then that is what the file holds; else it is made once and
     kept.
@@ -264,8 +264,8 @@ def key_in(name: Path, shown: str) -> str:
 
 
 def usable_key(key: str, where: str) -> str:
-    """The key without the blanks around it. A key that can't stand in a header is refused by the
-    place it came from, never by its value.
+    """Return the key without the blanks around it. The error for a key that can't be in
+    a header names where the key came from, never its value.
     """
     key = key.strip()
     if not all(33 <= ord(letter) <= 126 for letter in key):

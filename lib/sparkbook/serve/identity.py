@@ -30,7 +30,7 @@ class Stranger(SparkbookError):
 
 @dataclass(frozen=True)
 class ProcessId:
-    """One process, told apart from a later one with the same id.
+    """One process, distinct from a later one with the same id.
 
     Attributes:
         pid: process id.

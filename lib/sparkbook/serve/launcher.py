@@ -312,7 +312,7 @@ def lock_of(
     plan: dict | None = None,
     bench: dict | None = None,
 ) -> dict[str, Any]:
-    """The lock of a stack, with what its running server tells.
+    """Return the lock of a stack, with what its running server reports.
 
     Args:
         source: a recipe's id, or a launch line.

@@ -60,8 +60,8 @@ def cache_dir() -> Path:
 def engine_python() -> Path:
     """The interpreter of the environment that holds vLLM's CPU build.
 
-    `SPARKBOOK_ENGINE_PYTHON` names it; else it is `.venv-engine` beside the checkout this package
-    is installed from; else this very interpreter, if vLLM is installed beside the package.
+    `SPARKBOOK_ENGINE_PYTHON` names it; else it is `.venv-engine` next to the checkout this package
+    is installed from; else this very interpreter, if vLLM is installed with the package.
 
     Raises:
         SparkbookError: there is none, with the command that makes it.

@@ -119,7 +119,7 @@ class ProcessEngine(Engine):
         program = python.with_name(instead[0] if instead else "vllm")
         if not program.is_file():
             raise EngineError(
-                f"there is no {program.name} beside {python}: 'make engine' makes an environment"
+                f"there is no {program.name} next to {python}: 'make engine' makes an environment"
                 " that has vllm"
             )
         key = usable_key(os.environ.get("VLLM_API_KEY", ""), "VLLM_API_KEY") or secrets.token_hex(

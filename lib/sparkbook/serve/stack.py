@@ -1,4 +1,4 @@
-"""What is to be served, and exactly what the Docker engine is told: pure, so that a dry run shows
+"""What to serve, and the exact request to the Docker engine: pure, so that a dry run shows
 what a start would send.
 """
 
@@ -106,7 +106,7 @@ def _slug(text: str) -> str:
 
 @dataclass(frozen=True)
 class Choices:
-    """What the one who starts a server chooses, beside the recipe.
+    """What the user chooses in addition to the recipe.
 
     Attributes:
         port: port of the host; None takes the launch line's.
@@ -130,7 +130,7 @@ AS_WRITTEN = Choices()
 
 @dataclass(frozen=True)
 class Request:
-    """What is sent to the Docker engine.
+    """The request to the Docker engine.
 
     Attributes:
         name: the container's name.
@@ -189,7 +189,7 @@ class Request:
 def request(
     stack: Stack, secrets: Mapping[str, str], *, home: str, choices: Choices = AS_WRITTEN
 ) -> Request:
-    """What the Docker engine is told to start a stack.
+    """Return the request with which the Docker engine starts a stack.
 
     Args:
         stack: what to serve.
@@ -199,7 +199,7 @@ def request(
         choices: what differs from the recipe.
 
     Raises:
-        SparkbookError: no image, or something that Docker can't be told.
+        SparkbookError: no image, or an option that Docker does not have.
     """
     notes: list[Finding] = []
     launch = _offline(stack.launch) if choices.offline else stack.launch

@@ -282,7 +282,7 @@ def guard(act: Callable[[], None], endpoint: Endpoint | None, floor: int | None 
 
     Raises:
         SparkbookError: less than the floor is left already, so nothing should be started; or this
-            host tells nothing of its memory.
+            host does not report its memory.
     """
     try:
         memory = parse_meminfo(Path("/proc/meminfo").read_text("utf-8"))

@@ -4,7 +4,7 @@
     weights.verify(recipes.load("qwen3.6-35b-a3b-nvfp4"))
 
 The store is laid out as huggingface_hub lays out its cache, so vLLM and `hf` read it. The files are
-downloaded here, because the library's own downloads start anew when the process ends (2.4.0:
+downloaded here, because the library's own downloads start over when the process ends (2.4.0:
 `_download_to_tmp_and_move` removes what is unfinished), and with shards of 5 GB that is what an
 interruption costs. They come over plain HTTP, in parallel, and are resumed at the byte; each is
 hashed before it gets its name. `hf_xet` is neither needed nor used.
@@ -175,7 +175,7 @@ class Hub:
     def files(
         self, repo: str, revision: str | None, mistral: bool = False
     ) -> tuple[str, list[File]]:
-        """Return the commit that a revision stands at, and those of its files that vLLM reads.
+        """Return the commit that a revision points to, and those of its files that vLLM reads.
 
         Raises:
             WeightsError: the hub refuses, does not know it, does not answer, or its reply is not
@@ -216,8 +216,8 @@ class Hub:
     def download(
         self, url: str, target: BinaryIO, size: int, repo: str, moved: Callable[[int], None]
     ) -> None:
-        """Append to a file until it has its size. Sizes are bytes; `moved` is told of each piece,
-        and of what has to be taken back.
+        """Append to a file until it has its size. Sizes are bytes; `moved` is called with
+        the bytes of each piece, and with those to take back.
 
         Raises:
             WeightsError: the hub refuses, or the connection breaks again and again without a byte
@@ -344,8 +344,8 @@ def _seconds(retry_after: str | None) -> float | None:
 def _status_problem(
     status: int, repo: str, token: str | None, headers: Mapping[str, str], revision: str | None
 ) -> WeightsError:
-    """What a status of 400 or more means. `X-Error-Code` tells a missing repository from a missing
-    commit and a closed one.
+    """Return what a status of 400 or more means. `X-Error-Code` separates a missing repository
+    from a missing commit and a closed one.
     """
     code, evidence = headers.get("x-error-code", ""), f"HTTP {status}"
     if code:
@@ -384,7 +384,7 @@ class Staged:
     """One repository in the store.
 
     Attributes:
-        commit: that it stands at.
+        commit: the commit it points to.
         folder: what vLLM reads.
         files: how many files it needs, and their bytes.
         downloaded: bytes of large files that came over the network this time.
@@ -427,7 +427,7 @@ def fetch(
     prepare steps.
 
     What is there already, with the right size, is not downloaded again (`verify` looks at its
-    bytes). What was begun is gone on with. A file that came now is hashed before it gets its name.
+    bytes). Interrupted downloads resume. A new file is hashed before it gets its name.
     Ctrl-C leaves the beginnings for the next time.
 
     Args:
@@ -711,7 +711,7 @@ def _hash(file: BinaryIO, stated: str, stop: threading.Event | None = None) -> s
 
 def _lay_out(listed: _Listed, came: int) -> Staged:
     """Give the files their names, as huggingface_hub does: in the cache links to their contents,
-    and the commit that the branch stands at; in a folder of its own notes of commit and hash.
+    and the commit of the branch; in a folder of its own notes of commit and hash.
     """
     at, commit = listed.place, listed.commit
     one, root = at.one, at.root
@@ -819,7 +819,7 @@ def verify(
 ) -> Verified:
     """Hash every staged file of a recipe, and look for missing ones. Needs no network.
 
-    In the cache a file's contents lie under its hash, and a folder of its own has notes of the
+    In the cache a file's contents are under its hash, and a folder of its own has notes of the
     library with the hash of each file. Missing shards are known from the index of the weights.
     """
     from tqdm.auto import tqdm
@@ -920,7 +920,7 @@ def _blob(at: _Place, name: str, target: str) -> str | None:
 
 
 def _indexed(stored: Sequence[_Stored]) -> list[str]:
-    """The shards that the indexes of a repository speak of."""
+    """Return the shards that the indexes of a repository list."""
     shards: set[str] = set()
     for file in stored:
         if not fnmatch.fnmatch(file.name, "*.safetensors.index.json") or "/" in file.name:
@@ -932,7 +932,7 @@ def _indexed(stored: Sequence[_Stored]) -> list[str]:
 
 
 def _damage(file: _Stored) -> str | None:
-    """What speaks against a file's contents: a cut header, or another hash than is stated."""
+    """Return what is wrong with a file's contents: a cut header, or an unexpected hash."""
     with file.root.open(file.place) as contents:
         if file.name.endswith(".safetensors") and (reason := torn_stream(contents)):
             return reason
@@ -971,7 +971,7 @@ class Prunable:
 
 
 def prune(recipes: Sequence[Recipe], store: Path | None = None) -> Prunable:
-    """What the store does not need: beginnings of downloads, and commits that no branch stands at
+    """What the store does not need: partial downloads, and commits to which no branch points
     and no recipe pins.
 
     Contents that a kept commit shares stay. Nothing is removed before `remove` is called.
@@ -1012,7 +1012,7 @@ def _left_behind(root: Inside, repo: str, pinned: Set[str]) -> list[tuple[str, s
         for name in root.files(f"{repo}/snapshots/{commit}"):
             target = root.target(f"{repo}/snapshots/{commit}/{name}")
             used.add(_blob(at, name, target) if target else None)
-    reason = "a commit that no branch stands at any more"
+    reason = "a commit to which no branch points any more"
     left = [(f"{repo}/snapshots/{commit}", reason) for commit in old]
     for blob in root.entries(f"{repo}/blobs"):
         if blob.endswith((".incomplete", _PART)):

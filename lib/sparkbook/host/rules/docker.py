@@ -90,7 +90,7 @@ def _silent(machine: Machine) -> bool:
 )
 def docker_permission(machine: Machine) -> Iterator[Hit]:
     """The engine's socket belongs to the group `docker`, and a new group counts from the next login
-    on. `newgrp` changes one shell only; a notebook's kernel has to be started anew from a new
+    on. `newgrp` changes one shell only; a notebook's kernel has to be started again from a new
     login. Members of the group can become root.
     """
     if _silent(machine) and _DENIED in (machine.docker.error or "").lower():

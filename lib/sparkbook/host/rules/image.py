@@ -263,7 +263,7 @@ def registry(machine: Machine) -> str:
 )
 def no_registry_login(machine: Machine) -> Iterator[Hit]:
     """Some of NVIDIA's images are refused without a login: `unauthorized: authentication required`.
-    The user's name is the word `$oauthtoken` itself, so it stands in single quotes.
+    The user's name is the word `$oauthtoken` itself, so it is in single quotes.
     """
     if registry.look(machine) == "no login to nvcr.io":
         yield Hit("There is no login to nvcr.io, and the image has yet to be pulled.")

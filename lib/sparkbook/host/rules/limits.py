@@ -78,7 +78,7 @@ def shared_memory(machine: Machine) -> str:
 )
 def shm_small(machine: Machine) -> Iterator[Hit]:
     """vLLM's processes pass messages through `/dev/shm`; Docker gives a container 64 MB unless
-    `--ipc=host` or `--shm-size` is set. It is memory: what lies there is missing elsewhere.
+    `--ipc=host` or `--shm-size` is set. It is memory: what it holds is missing elsewhere.
     """
     if _free_shm(machine) < _MIN_SHM:
         yield Hit(
