@@ -30,7 +30,7 @@ endif
 # With TARGET=plan no engine is needed. Chapters that are about a start always start their own, also where a server is named.
 NEEDED := $(BOOK) $(if $(filter plan,$(TARGET)),,$(ENGINE))
 
-.PHONY: help book test quick install engine lab serve-site refresh check-drift clean
+.PHONY: help book test gates quick install engine lab serve-site refresh check-drift clean
 
 help:  ## this list
 	@echo "make TARGET, where TARGET is one of"
@@ -53,7 +53,12 @@ book: $(NEEDED)  ## run the chapters that changed and build the site
 test: $(BOOK) $(ENGINE)  ## run the tests and compare every notebook's outputs with a fresh run
 	@$(PY) -m pytest --nbval -n 2 $(if $(AS_BUILT),--as-built) tests notebooks
 
-quick: $(BOOK)  ## run the fast tests only: no engine, no kernel, no browser, no docker, no cluster, no nvcc
+gates: $(BOOK)  ## check format, lint and types
+	@.venv/bin/ruff format --check --quiet . || { echo "Not formatted: run .venv/bin/ruff format"; exit 1; }
+	@.venv/bin/ruff check --quiet .
+	@.venv/bin/mypy
+
+quick: $(BOOK) gates  ## run the gates and the fast tests only: no engine, no kernel, no browser, no docker, no cluster, no nvcc
 	@$(PY) -m pytest -q -n 2 -m "not engine and not kernel and not site and not browser and not docker and not cluster and not nvcc" tests
 
 install:  ## put the command `sparkbook` on your PATH, without vLLM and Jupyter (uv or pipx)

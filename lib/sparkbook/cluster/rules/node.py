@@ -11,6 +11,9 @@ from sparkbook.util.shell_text import command_line
 
 _RDMA_MTU = 4096
 
+_ADD_ADDRESS = ("sudo", "ip", "addr", "add")
+_PAUSE, _PAUSE_ON = ("sudo", "ethtool", "-A"), ("rx", "on", "tx", "on")
+
 
 @FAB.rule(
     "FAB101",
@@ -88,7 +91,7 @@ def interface(seen: Seen) -> Iterator[Hit]:
                 f"{node.host} does not have the address {node.address}.",
                 f"there are {here}",
                 "Correct the inventory, or run"
-                f" `{command_line('sudo', 'ip', 'addr', 'add', f'{node.address}/24', 'dev', 'PORT')}`.",
+                f" `{command_line(*_ADD_ADDRESS, f'{node.address}/24', 'dev', 'PORT')}`.",
             )
         elif link and site.address not in link.addresses:
             yield Hit(
@@ -306,8 +309,7 @@ def flow_control(seen: Seen) -> Iterator[Hit]:
             yield Hit(
                 f"Pause frames are off on {site.interface} of {node.host}.",
                 "ethtool -a",
-                f"Run `{command_line('sudo', 'ethtool', '-A', site.interface, *['rx', 'on', 'tx', 'on'])}`; on the"
-                " switch too.",
+                f"Run `{command_line(*_PAUSE, site.interface, *_PAUSE_ON)}`; on the switch too.",
             )
 
 

@@ -89,14 +89,13 @@ def rank_vanished(seen: Seen) -> Iterator[Hit]:
     if first and not first.own and not first.state.unreachable and not seen.cut:
         state = first.state
         if first.weight[0] >= 3:
-            told = (
-                first.diagnosis.primary.message if first.diagnosis.primary else "it says nothing."
-            )
+            primary = first.diagnosis.primary
             yield Hit(
-                f"Rank {state.number} on {state.host} lost the others: {told}",
-                first.diagnosis.primary and first.diagnosis.primary.evidence,
+                f"Rank {state.number} on {state.host} lost the others:"
+                f" {primary.message if primary else 'it gives no reason.'}",
+                primary.evidence if primary else None,
                 "Look at the memory (MemAvailable, swap) and NCCL's version of each node.",
-                kind=first.diagnosis.primary.kind if first.diagnosis.primary else None,
+                kind=primary.kind if primary else None,
             )
             return
         status = "" if state.exit_status is None else f", status {state.exit_status}"

@@ -12,6 +12,8 @@ from sparkbook.util.shell_text import command_line
 
 _MANY_RESTARTS = 3
 
+_UPDATE = ("docker", "update", "--restart", "unless-stopped")
+
 
 @check("servers in Docker", probe="docker")
 def servers(machine: Machine) -> str:
@@ -142,6 +144,6 @@ def no_restart_policy(machine: Machine) -> Iterator[Hit]:
                 " machine restarts.",
                 fix=(
                     "Set one when the server has proven itself:"
-                    f" `{command_line('docker', 'update', '--restart', 'unless-stopped', one.name)}`."
+                    f" `{command_line(*_UPDATE, one.name)}`."
                 ),
             )

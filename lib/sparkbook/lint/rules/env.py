@@ -160,7 +160,7 @@ def secret(case: Case) -> Iterator[Hit]:
             yield Hit(
                 f"{name} is written out on the line.",
                 f"{name}=…",
-                f"Export {quote(name)} first, and write {command_line('-e', name)} without a value.",
+                f"Export {quote(name)} first, and write {command_line('-e', name)} with no value.",
             )
     if (
         "api-key" in case.options

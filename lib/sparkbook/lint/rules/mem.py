@@ -266,8 +266,8 @@ def greedy(case: Case) -> Iterator[Hit]:
     passes="vllm serve openai/gpt-oss-20b --load-format safetensors",
 )
 def large_weights(case: Case) -> Iterator[Hit]:
-    """fastsafetensors keeps buffers in addition to the final tensors. Where the weights take more
-    than 0.8 of the memory, loading runs out of it.
+    """fastsafetensors keeps buffers with the final tensors. Where the weights take more than 0.8
+    of the memory, loading runs out of it.
     """
     weights = case.weights_gib
     if case.value("load-format") == "fastsafetensors" and weights and weights > 0.8 * TOTAL_GIB:

@@ -116,7 +116,8 @@ def _no_parser(case: Case, option: str, category: str, name: str) -> tuple[str, 
         fix = (
             f"Write {close[0]}."
             if close
-            else f"Choose one that `{command_line('sparkbook', 'releases', 'show', case.version)}` lists."
+            else "Choose one that"
+            f" `{command_line('sparkbook', 'releases', 'show', case.version)}` lists."
         )
     return (
         f"vLLM {case.version} has no {option.replace('-', ' ')} '{name}'.",

@@ -56,7 +56,8 @@ def method(case: Case) -> Iterator[Hit]:
             if spans
             else f"Write {close[0]}."
             if close
-            else f"Choose one that `{command_line('sparkbook', 'releases', 'show', case.version)}` lists."
+            else "Choose one that"
+            f" `{command_line('sparkbook', 'releases', 'show', case.version)}` lists."
         )
         yield Hit(
             f"vLLM {case.version} has no speculative method '{case.method}'.", _shown(case), fix
