@@ -80,5 +80,5 @@ def test_context_costs_room_and_speed():
 def test_predictions_say_how_many_hold():
     chart = plots.predicted(["a-x-1", "a-x-2"], [20.0, 900.0], [speed(DENSE), speed(DENSE)])
     assert [label.get_text() for label in chart.figure.axes[0].get_yticklabels()] == ["a-x-1", "-2"]
-    assert "2 published speeds beside their estimates; 1 lie inside the interval" in chart.alt
+    assert "2 published speeds next to their estimates; 1 lie inside the interval" in chart.alt
     assert chart.svg.startswith("<svg ")

@@ -7,7 +7,7 @@ its consequence. "Healthy" is an answer, and so is "unknown, here is the evidenc
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, BinaryIO, Literal
@@ -530,9 +530,9 @@ def _short(text: str, most: int) -> str:
     return text if len(text) <= most else f"{text[: most - 1]}…"
 
 
-def _fill(template: str, values: dict[str, str]) -> str:
+def _fill(template: str, values: Mapping[str, str | None]) -> str:
     """Put figures into a text; a name that has no figure is left out with a word in its place."""
-    return re.sub(r"\{([a-z_0-9]+)\}", lambda m: values.get(m[1], "?"), template)
+    return re.sub(r"\{([a-z_0-9]+)\}", lambda m: values.get(m[1]) or "?", template)
 
 
 def _last_lines(last: dict[bytes, bytes]) -> dict[str, str]:

@@ -135,7 +135,7 @@ def engine_failed(found: Found, context: Context) -> Changes:
     return {
         "role": "noise",
         "kind": "benign-noise",
-        "title": "A process reported a failed engine after the engine had been told to stop",
+        "title": "A process reported a failed engine after the engine had been asked to stop",
         "text": "that is how an ordered stop looks in this release.",
         "fix": "Ignore it.",
         "collect": (),

@@ -476,6 +476,6 @@ def predicted(names: Sequence[str], measured: Sequence[float], estimates: Sequen
     inside = sum(estimate.holds(value) for estimate, value in zip(estimates, measured, strict=True))
     return Chart(
         figure,
-        f"{len(names)} published speeds beside their estimates; {inside} lie inside the interval."
+        f"{len(names)} published speeds next to their estimates; {inside} lie inside the interval."
         " The table has the same figures.",
     )

@@ -191,7 +191,7 @@ def rails(seen: Seen) -> Iterator[Hit]:
             yield Hit(
                 f"{node.host} has one of two rails: {', '.join(down)} is down.",
                 f"up: {', '.join(port.name for port in site.rails)}",
-                "Bring up the port beside it, with an address of another subnet (ibdev2netdev shows"
+                "Bring up the port next to it, with an address of another subnet (ibdev2netdev shows"
                 " the pairs).",
             )
 
