@@ -70,7 +70,9 @@ def texts() -> Iterator[tuple[str, str]]:
     pages = [*LIBRARY.rglob("*.yaml"), *(ROOT / "book").rglob("*.yaml")]
     pages += [*(ROOT / "book").rglob("*.md"), ROOT / "README.md", ROOT / "CONTRIBUTING.md"]
     for path in sorted(pages):
-        if "recorded" not in path.parts and path.name != "prompts.yaml":  # prompts speak as people do
+        if (
+            "recorded" not in path.parts and path.name != "prompts.yaml"
+        ):  # prompts speak as people do
             yield path.relative_to(ROOT).as_posix(), path.read_text("utf-8")
 
 

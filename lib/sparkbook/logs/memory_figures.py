@@ -29,8 +29,7 @@ def startup_memory(found: Found, context: Context) -> Changes:
     if not free or not total:
         return changes
     changes["title"] = (
-        f"The start-up check found {free:.2f} of {total:.2f} GiB free, less than the engine was"
-        " told to take"
+        f"The start-up check found {free:.2f} of {total:.2f} GiB free, less than the engine wants"
     )
     held = total - free
     largest = math.floor(free / total * 100 + 1e-9) / 100
