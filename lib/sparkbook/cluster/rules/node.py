@@ -191,8 +191,8 @@ def rails(seen: Seen) -> Iterator[Hit]:
             yield Hit(
                 f"{node.host} has one of two rails: {', '.join(down)} is down.",
                 f"up: {', '.join(port.name for port in site.rails)}",
-                "Bring up the port next to it, with an address of another subnet (ibdev2netdev shows"
-                " the pairs).",
+                "Bring up the port next to it, with an address of another subnet (ibdev2netdev"
+                " shows the pairs).",
             )
 
 
