@@ -55,7 +55,7 @@ def context() -> io.BytesIO:
         ):
             for path in sorted(ROOT.glob(pattern)):
                 tar.add(path, arcname=str(path.relative_to(ROOT)))
-        for name in ("__init__.py", "errors.py"):
+        for name in ("__init__.py", "errors.py", "util/__init__.py", "util/shell_text.py"):
             tar.add(ROOT / "lib" / "sparkbook" / name, arcname=f"lib/sparkbook/{name}")
         for suffix in (".so", ".log"):
             entry = tarfile.TarInfo(
