@@ -416,7 +416,7 @@ def test_ctrl_c_while_pulling(engine, host, registry):
     code, output = interrupted(
         f"docker run -p 8000:8000 {name}@{digest} vllm serve tiny", "pulling"
     )
-    assert code == 130 and "interrupted" in output and "Traceback" not in output, output
+    assert code == 130 and "Interrupted" in output and "Traceback" not in output, output
     time.sleep(0.5)
     assert engine.client.containers.list(all=True) == []
     assert docker_engine.image_present(host.client, f"{name}@{digest}") is None
@@ -436,7 +436,7 @@ def test_ctrl_c_while_starting(engine, host, answering, sign, tmp_path):
         assert code == 0, output
         assert running.stop(host, "victim") == "victim"
     else:
-        assert code == 130 and "interrupted" in output, output
+        assert code == 130 and "Interrupted" in output, output
     assert engine.client.containers.list(all=True) == []
     assert time.monotonic() - begin < 45
 
