@@ -419,7 +419,7 @@ def test_a_killed_driver_leaves_no_process_and_loses_nothing(
     below = psutil.Process(driver.pid).children(recursive=True)
     driver.send_signal(signal.SIGINT)
     _, said = driver.communicate(timeout=60)
-    assert (driver.returncode, "interrupted: nothing is left running" in said) == (130, True)
+    assert (driver.returncode, "Interrupted: nothing is left running" in said) == (130, True)
     assert not any(process.is_running() for process in below)
 
 
