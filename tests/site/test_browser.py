@@ -128,7 +128,7 @@ def test_a_tab_chosen_on_one_page_is_chosen_on_the_next(tab: Tab, address: str) 
         " i.nextElementSibling.textContent.trim())"
     )
     tab.open(f"{address}/models/gpt-oss-120b.html", 1000, "light")
-    assert tab.evaluate(chosen)[:2] == ["with sparkbook", "docker"]
+    assert tab.evaluate(chosen)[:2] == ["docker", "with sparkbook"]
     tab.evaluate(
         "[...document.querySelectorAll('.sd-tab-label')].find((l) =>"
         " l.textContent.includes('sparkrun')).click()"

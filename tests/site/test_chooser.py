@@ -136,7 +136,7 @@ def test_the_page_shows_the_answer_for_every_recipe(tmp_path: Path) -> None:
         plan = recipe["plans"][answer["use"]][answer["memory"]]
         assert answer["line"] == "\n".join(data["lines"][n] for n in recipe["lines"][answer["use"]])
         assert answer["facts"][0].startswith(
-            f"{plan['fit']}, with {plan['context']:,} tokens for each of {plan['sequences']} "
+            f"{plan['fit']} ({plan['context']:,} tokens for each of {plan['sequences']} "
         )
         wanted = {data["findings"][n][3] for n in plan["said"] + recipe["lint"][answer["use"]]}
         assert set(answer["rules"]) == wanted
