@@ -240,7 +240,7 @@ def test_it_is_the_same_answer_for_every_recipe(mini_site: Path, tmp_path: Path)
     *told, without_network = said["answers"]
     assert told == [answers[line] for line in EVERY]
     assert (
-        "this takes more than the page holds (No module named 'huggingface_hub')"
+        "this line needs more than the page has (No module named 'huggingface_hub')"
         in without_network["text"]
     )
 
