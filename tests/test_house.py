@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import graphlib
 import re
 from collections import defaultdict
@@ -41,6 +42,12 @@ def name_of(path: Path) -> str:
 MODULES = {name_of(path): path for path in sorted(LIBRARY.rglob("*.py"))}
 
 
+@functools.cache
+def tree_of(name: str) -> ast.Module:
+    """Return a module's syntax tree."""
+    return ast.parse(MODULES[name].read_text("utf-8"))
+
+
 def imports(tree: ast.AST) -> Iterator[str]:
     """Yield what a module imports, also inside functions, but not for a type alone."""
     if isinstance(tree, ast.If) and ast.unparse(tree.test) == "TYPE_CHECKING":
@@ -56,15 +63,16 @@ def imports(tree: ast.AST) -> Iterator[str]:
         yield from imports(child)
 
 
+@functools.cache
 def graph() -> dict[str, set[str]]:
     """Return for each module of the library those that it imports."""
     return {
         name: {
             target
-            for target in imports(ast.parse(path.read_text("utf-8")))
+            for target in imports(tree_of(name))
             if target in MODULES and target not in (name, "sparkbook")
         }
-        for name, path in MODULES.items()
+        for name in MODULES
     }
 
 
@@ -100,3 +108,14 @@ def test_no_two_modules_have_one_stem() -> None:
     same = {stem: files for stem, files in by_stem.items() if len(files) > 1}
     assert {stem: files for stem, files in same.items() if stem not in SAME_STEM} == {}
     assert set(SAME_STEM) <= set(same), "an exception that nothing needs"
+
+
+@pytest.mark.parametrize("word", ["Checkpoint", "Finding", "Host", "Plan", "Rule"])
+def test_a_word_of_the_house_names_one_class(word: str) -> None:
+    named = [
+        name
+        for name in MODULES
+        for node in tree_of(name).body
+        if isinstance(node, ast.ClassDef) and node.name == word
+    ]
+    assert len(named) <= 1

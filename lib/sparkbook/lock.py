@@ -179,7 +179,7 @@ def _models(
     cache = store.local_folder(
         launch.container.on_host(launch.env.get("HF_HOME") or "~/.cache/huggingface")
     )
-    for one in store.checkpoints(recipe) if recipe else ():
+    for one in store.repositories(recipe) if recipe else ():
         folder = (
             store.local_folder(one.folder)
             if one.folder

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from sparkbook.bench import Plan, exchange, gate, load, roof, telemetry
+from sparkbook.bench import BenchPlan, exchange, gate, load, roof, telemetry
 from sparkbook.bench.examples import engine, everyone, request, seen, speculating, trace
 from sparkbook.bench.results import Report, figures
 from sparkbook.bench.roof import Roof
@@ -231,7 +231,7 @@ def test_a_recipe_is_not_used_on_a_file(tmp_path):
 
 
 def test_the_client_tells_by_how_much_the_clocks_went_apart(liar, steady):
-    plan = Plan(classes=["code"], concurrency=[1], requests=2, max_tokens=16, waves=0)
+    plan = BenchPlan(classes=["code"], concurrency=[1], requests=2, max_tokens=16, waves=0)
     (cell,) = load.measure(Endpoint(f"{liar}/honest", "m"), plan).cells
     assert cell.client.clock_apart_s is not None
     assert all(r.text_bytes == len(r.text.encode()) for r in cell.requests)

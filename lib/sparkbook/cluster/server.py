@@ -25,7 +25,7 @@ from sparkbook.cluster.sighting import Seen
 from sparkbook.errors import SparkbookError
 from sparkbook.findings import Finding, Findings
 from sparkbook.serve import docker_engine, embedded, folders, paths
-from sparkbook.serve.docker_engine import Host
+from sparkbook.serve.docker_engine import DockerHost
 from sparkbook.serve.endpoint import Endpoint
 from sparkbook.serve.engine import Engine, EngineError
 from sparkbook.serve.faults import ServeFault, told
@@ -82,7 +82,7 @@ class ClusterServer:
         self.engines: dict[str, Engine] = {}
         self.readiness: Readiness | None = None
         self.fall: ClusterFault | None = None
-        self._hosts: dict[str, Host] = {}
+        self._hosts: dict[str, DockerHost] = {}
         self._lost: dict[str, str] = {}
         self._ended: dict[str, int] = {}
         self._misses: dict[str, int] = {}
@@ -156,7 +156,7 @@ class ClusterServer:
         asked = replace(asked, body=with_rdma(asked.body) if site.infiniband else asked.body)
         return docker_engine.launch(host, asked, named, False, None, lambda _line: None)
 
-    def _host(self, node: Node) -> Host:
+    def _host(self, node: Node) -> DockerHost:
         if node.host not in self._hosts:
             self._hosts[node.host] = docker_engine.reach(node.docker)
         return self._hosts[node.host]

@@ -8,7 +8,7 @@ import re
 import subprocess
 from collections.abc import Callable
 
-from sparkbook.checkpoint.store import KEPT, cache_name, checkpoints
+from sparkbook.checkpoint.store import KEPT, cache_name, repositories
 from sparkbook.cluster.inventory import Inventory, Node
 from sparkbook.cluster.nodes import SSH_OPTIONS, Runner, Site, look, run_on, words_on
 from sparkbook.cluster.rules import FAB
@@ -24,7 +24,7 @@ def model_place(stack: Stack) -> str | None:
     """Where every node has the files of a stack's model, with `{store}` for its store; None where
     it ships with this package.
     """
-    if stack.recipe is None or not (found := checkpoints(stack.recipe)):
+    if stack.recipe is None or not (found := repositories(stack.recipe)):
         return None
     first = found[0]
     return first.folder or "{store}/" + cache_name(first.repo)

@@ -27,10 +27,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from sparkbook.checkpoint.store import (
-    checkpoints,
     local_commit,
     local_folder,
     model_store,
+    repositories,
     snapshot,
     torn,
 )
@@ -149,8 +149,8 @@ def wanted(recipe: Recipe | None) -> Wanted:
         digest=recipe.image.digest if recipe.image else None,
         port=published[0] if published else launch.port,
         utilization=float(fraction) if isinstance(fraction, int | float) else None,
-        repos={one.repo: one.revision for one in checkpoints(recipe)},
-        folders={one.repo: one.folder for one in checkpoints(recipe) if one.folder},
+        repos={one.repo: one.revision for one in repositories(recipe)},
+        folders={one.repo: one.folder for one in repositories(recipe) if one.folder},
         gated=recipe.model.gated,
         weights_gb=sum(known) if known else None,
         shm_size=container.shm_size,

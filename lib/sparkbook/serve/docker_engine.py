@@ -71,7 +71,7 @@ def mapped(**figures: object) -> Iterator[None]:
 
 
 @dataclass
-class Host:
+class DockerHost:
     """A Docker engine and where it is.
 
     Attributes:
@@ -98,7 +98,7 @@ class Host:
             self.tunnel.close()
 
 
-def reach(address: str | None = None) -> Host:
+def reach(address: str | None = None) -> DockerHost:
     """Connect to a Docker engine.
 
     Args:
@@ -127,11 +127,11 @@ def reach(address: str | None = None) -> Host:
             tunnel.close()
         raise
     if tunnel:
-        return Host(client, tunnel, tunnel.home)
+        return DockerHost(client, tunnel, tunnel.home)
     user = 0
     with contextlib.suppress(OSError):
         user = Path((address or _SOCKET).removeprefix("unix://")).stat().st_uid
-    return Host(client, None, str(Path.home()), user)
+    return DockerHost(client, None, str(Path.home()), user)
 
 
 def image_present(client: docker.DockerClient, image: str) -> dict[str, Any] | None:
@@ -245,7 +245,7 @@ class DockerEngine(Engine):
 
     def __init__(
         self,
-        host: Host,
+        host: DockerHost,
         container: dict[str, Any],
         endpoint: Endpoint,
         key_file: Path,
@@ -526,7 +526,7 @@ class Found:
         return int(self.url.rsplit(":", 1)[1])
 
 
-def find(host: Host, name: str | None = None) -> list[Found]:
+def find(host: DockerHost, name: str | None = None) -> list[Found]:
     """Our containers on a host, by name; `name` is a container's name or a recipe's id.
 
     Raises:
@@ -552,7 +552,7 @@ def find(host: Host, name: str | None = None) -> list[Found]:
     return sorted(found, key=lambda one: one.name)
 
 
-def remove(host: Host, container: str, grace_s: int = _STOP_S) -> None:
+def remove(host: DockerHost, container: str, grace_s: int = _STOP_S) -> None:
     """Stop a container and remove it; one that is gone already is no error. Ctrl-C waits until it
     is done.
 
@@ -587,7 +587,7 @@ def _uninterrupted() -> Iterator[None]:
         signal.signal(signal.SIGINT, before)
 
 
-def inspected(host: Host, found: Found) -> dict[str, Any]:
+def inspected(host: DockerHost, found: Found) -> dict[str, Any]:
     """Return the engine's record of a container of ours.
 
     Raises:
@@ -597,7 +597,7 @@ def inspected(host: Host, found: Found) -> dict[str, Any]:
         return host.client.api.inspect_container(found.id)
 
 
-def attach(host: Host, found: Found, asked: Request | None = None) -> DockerEngine:
+def attach(host: DockerHost, found: Found, asked: Request | None = None) -> DockerEngine:
     """The engine object of a container that runs already.
 
     Raises:
@@ -608,7 +608,7 @@ def attach(host: Host, found: Found, asked: Request | None = None) -> DockerEngi
     return DockerEngine(host, inspected(host, found), endpoint, file, asked=asked, already=True)
 
 
-def listens(host: Host, container: dict[str, Any]) -> bool:
+def listens(host: DockerHost, container: dict[str, Any]) -> bool:
     """Return whether it is a container that answers at its address.
 
     A published port is Docker's: it is bound as long as the container runs, and of another host
@@ -637,7 +637,7 @@ def listens(host: Host, container: dict[str, Any]) -> bool:
     return True
 
 
-def _of_docker(host: Host, url: str) -> set[int]:
+def _of_docker(host: DockerHost, url: str) -> set[int]:
     """Return the inodes of the sockets at an address that Docker holds. Who is not root sees the
     user of a socket, not the program.
     """
@@ -649,7 +649,7 @@ def _of_docker(host: Host, url: str) -> set[int]:
     return inodes
 
 
-def _sockets_in(host: Host, container: str) -> tuple[str, set[int]]:
+def _sockets_in(host: DockerHost, container: str) -> tuple[str, set[int]]:
     """Return the socket tables of a container's network, and the inodes of the container's own
     sockets: who is not root may not read them from outside.
 
@@ -674,12 +674,12 @@ def _sockets_in(host: Host, container: str) -> tuple[str, set[int]]:
     return tables, {int(inode) for inode in re.findall(r"^socket:\[(\d+)\]$", tables, re.M)}
 
 
-def endpoint_of(host: Host, found: Found) -> Endpoint:
+def endpoint_of(host: DockerHost, found: Found) -> Endpoint:
     """Where a container of ours answers, seen from here, with its key."""
     return _endpoint(host, found.url, found.served, _key_of(found.name, found.id)[0])
 
 
-def _endpoint(host: Host, url: str, served: str, key: str) -> Endpoint:
+def _endpoint(host: DockerHost, url: str, served: str, key: str) -> Endpoint:
     """The endpoint as it is reached from here: over SSH through a tunnel of its own."""
     return Endpoint(
         host.tunnel.forward(int(url.rsplit(":", 1)[1])) if host.tunnel else url, served, key
@@ -713,7 +713,7 @@ def prepare(
 def start(  # noqa: PLR0913 - each is a flag of `sparkbook serve`
     stack: Stack,
     *,
-    host: Host | None = None,
+    host: DockerHost | None = None,
     choices: Choices = AS_WRITTEN,
     replace: bool = False,
     watch: bool | None = None,
@@ -795,7 +795,7 @@ def _proven_folder() -> Path:
 
 
 def _already(
-    host: Host,
+    host: DockerHost,
     asked: Request,
     replace: bool,
     say: Callable[[str], None],
@@ -834,7 +834,7 @@ def _already(
     return None
 
 
-def _check_strangers(host: Host, asked: Request) -> None:
+def _check_strangers(host: DockerHost, asked: Request) -> None:
     """Refuse a port or a name that somebody else holds, before anything is pulled or made."""
     with mapped():
         listed = host.client.api.containers(all=True)
@@ -866,7 +866,7 @@ def _check_strangers(host: Host, asked: Request) -> None:
 
 
 def launch(
-    host: Host,
+    host: DockerHost,
     asked: Request,
     stack: Stack,
     watch: bool | None,
@@ -933,7 +933,7 @@ def launch(
     return engine
 
 
-def _remove_marked(host: Host, mark: str) -> None:
+def _remove_marked(host: DockerHost, mark: str) -> None:
     """Remove the container of a start that failed, known by its mark: the answer with its id may
     never have arrived.
     """
@@ -950,7 +950,7 @@ def _remove_marked(host: Host, mark: str) -> None:
             time.sleep(0.2)  # an interrupted request may still be under way inside the engine
 
 
-def logs(host: Host, found: Found, *, follow: bool = False) -> Iterator[bytes]:
+def logs(host: DockerHost, found: Found, *, follow: bool = False) -> Iterator[bytes]:
     """What a container of ours printed; with `follow`, until it ends.
 
     Raises:
@@ -963,7 +963,7 @@ def logs(host: Host, found: Found, *, follow: bool = False) -> Iterator[bytes]:
             yield host.client.api.logs(found.id)
 
 
-def version_of(host: Host) -> str:
+def version_of(host: DockerHost) -> str:
     """Version of the Docker engine.
 
     Raises:
@@ -973,7 +973,7 @@ def version_of(host: Host) -> str:
         return str(host.client.version().get("Version", "unknown"))
 
 
-def digest_of(host: Host, found: Found) -> tuple[str | None, str]:
+def digest_of(host: DockerHost, found: Found) -> tuple[str | None, str]:
     """Digest of the image that a container runs, in its registry's terms (None for one built here),
     and the image's own id.
 

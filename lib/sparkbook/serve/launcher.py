@@ -58,7 +58,7 @@ class Wish:
 
 
 @dataclass(frozen=True)
-class Plan:
+class DryRun:
     """What would be done.
 
     Attributes:
@@ -132,7 +132,7 @@ def wanted(wish: Wish) -> tuple[Stack, str]:
     return asked, target
 
 
-def plan(wish: Wish) -> Plan:
+def plan(wish: Wish) -> DryRun:
     """What `serve` would do; nothing is started, and no Docker engine is needed.
 
     Raises:
@@ -140,10 +140,10 @@ def plan(wish: Wish) -> Plan:
     """
     asked, target = wanted(wish)
     if target == "process":
-        return Plan(target, [(shell.write(asked.launch).rstrip("\n"), None)], Findings())
+        return DryRun(target, [(shell.write(asked.launch).rstrip("\n"), None)], Findings())
     # The key is not made for a dry run: what stands here is hidden anyway.
     request = docker_engine.prepare(asked, None, wish.choices, key="hidden")
-    return Plan(target, list(request.calls()), request.notes)
+    return DryRun(target, list(request.calls()), request.notes)
 
 
 def serve(
@@ -359,7 +359,7 @@ def _now(
     )
 
 
-def _version(host: docker_engine.Host | None, name: str | None, asked: Stack) -> str | None:
+def _version(host: docker_engine.DockerHost | None, name: str | None, asked: Stack) -> str | None:
     """The vLLM version that the running server reports; None where none answers."""
     for known in [name] if name else [asked.name, asked.recipe.id if asked.recipe else None]:
         if known is None:

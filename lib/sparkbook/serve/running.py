@@ -16,7 +16,7 @@ from typing import Any, Literal
 from sparkbook.errors import SparkbookError
 from sparkbook.findings import Finding, Findings
 from sparkbook.serve import docker_engine, folders, identity
-from sparkbook.serve.docker_engine import Found, Host
+from sparkbook.serve.docker_engine import DockerHost, Found
 from sparkbook.serve.endpoint import Endpoint
 from sparkbook.serve.faults import ServeFault
 from sparkbook.serve.folders import KEY_FILE, LOG_FILE, Record
@@ -93,7 +93,7 @@ def _processes() -> list[_Process]:
 
 
 @contextlib.contextmanager
-def engines(address: str | None = None) -> Iterator[tuple[Host | None, Findings]]:
+def engines(address: str | None = None) -> Iterator[tuple[DockerHost | None, Findings]]:
     """The Docker engine, if one answers, and why not if none does. On a host without Docker, of
     which none was asked, that is no fault.
 
@@ -124,7 +124,7 @@ def engines(address: str | None = None) -> Iterator[tuple[Host | None, Findings]
             host.close()
 
 
-def status(host: Host | None) -> list[Server]:
+def status(host: DockerHost | None) -> list[Server]:
     """All servers of this user: those in containers first, each kind by name.
 
     Args:
@@ -143,7 +143,7 @@ def status(host: Host | None) -> list[Server]:
     return servers
 
 
-def _container(host: Host, found: Found) -> Server:
+def _container(host: DockerHost, found: Found) -> Server:
     end = None
     seen = docker_engine.inspected(host, found)
     end = docker_engine.how_it_ended(seen["State"], found.name, seen["RestartCount"])
@@ -182,7 +182,7 @@ def _read(file: Path) -> str:
         return ""
 
 
-def _pick(host: Host | None, name: str) -> Found | _Process:
+def _pick(host: DockerHost | None, name: str) -> Found | _Process:
     """The one server of this name.
 
     Raises:
@@ -204,7 +204,7 @@ def _pick(host: Host | None, name: str) -> Found | _Process:
     )
 
 
-def stop(host: Host | None, name: str, within_s: float = 40) -> str:
+def stop(host: DockerHost | None, name: str, within_s: float = 40) -> str:
     """Take a server down: its container is removed, its processes end. Its name is returned.
 
     Raises:
@@ -230,7 +230,7 @@ def stop(host: Host | None, name: str, within_s: float = 40) -> str:
     return picked.name
 
 
-def logs(host: Host | None, name: str, *, follow: bool = False) -> Iterator[bytes]:
+def logs(host: DockerHost | None, name: str, *, follow: bool = False) -> Iterator[bytes]:
     """What a server printed, in pieces; with `follow`, until it ends. The log of a server that has
     ended is still there, under its whole name.
 
@@ -261,7 +261,7 @@ def logs(host: Host | None, name: str, *, follow: bool = False) -> Iterator[byte
                 time.sleep(0.2)
 
 
-def endpoint(host: Host | None, name: str) -> Endpoint:
+def endpoint(host: DockerHost | None, name: str) -> Endpoint:
     """Where a server of this name answers, with its key.
 
     Raises:

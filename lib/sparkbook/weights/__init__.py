@@ -33,13 +33,13 @@ from typing import Any, BinaryIO
 
 from sparkbook.checkpoint import reply
 from sparkbook.checkpoint.store import (
-    Checkpoint,
     OutsideStore,
+    Repository,
     cache_name,
-    checkpoints,
     local_folder,
     model_store,
     recipe_place,
+    repositories,
     snapshot,
     torn_stream,
 )
@@ -444,7 +444,7 @@ def fetch(
     """
     begin = time.monotonic()
     store = store or model_store(_environ())
-    wanted = checkpoints(recipe)
+    wanted = repositories(recipe)
     steps = [step for step in recipe.prepare if step.do == "fetch"]
     if not wanted and not steps:
         raise SparkbookError(f"{recipe.id} ships with this package: there is nothing to fetch")
@@ -495,7 +495,7 @@ class _Place:
     or in a folder of their own.
     """
 
-    one: Checkpoint
+    one: Repository
     root: Inside
     base: str
 
@@ -518,7 +518,7 @@ class _Place:
             return ""
 
 
-def _place(one: Checkpoint, store: Path, allowed: Sequence[Path] | None) -> _Place:
+def _place(one: Repository, store: Path, allowed: Sequence[Path] | None) -> _Place:
     """Where a checkpoint goes. `allowed` None: where it lies, wherever that is, to be read only.
 
     Raises:
@@ -828,7 +828,7 @@ def verify(
     store = store or model_store(_environ())
     findings: list[Finding] = []
     files: list[_Stored] = []
-    for one in checkpoints(recipe):
+    for one in repositories(recipe):
         try:
             stored, problems = _stored(one, store, recipe.id)
         except UnsafePath as error:
@@ -870,7 +870,7 @@ class _Stored:
     stated: str
 
 
-def _stored(one: Checkpoint, store: Path, recipe: str) -> tuple[list[_Stored], list[Finding]]:
+def _stored(one: Repository, store: Path, recipe: str) -> tuple[list[_Stored], list[Finding]]:
     """What the store holds of a repository, and what is missing or lies elsewhere.
 
     Raises:
@@ -980,14 +980,14 @@ def prune(recipes: Sequence[Recipe], store: Path | None = None) -> Prunable:
     """
     store = store or model_store(_environ())
     root = Inside(store)
-    pinned = {one.revision for recipe in recipes for one in checkpoints(recipe) if one.revision}
+    pinned = {one.revision for recipe in recipes for one in repositories(recipe) if one.revision}
     places: list[tuple[Inside, str, str]] = []
     for name in root.entries("hub", folders=True):
         if name.startswith("models--"):
             with contextlib.suppress(UnsafePath):  # what lies behind a link is not the store's
                 places += [(root, *one) for one in _left_behind(root, f"hub/{name}", pinned)]
     folders = {
-        one.folder for recipe in recipes for one in checkpoints(recipe) if one.folder is not None
+        one.folder for recipe in recipes for one in repositories(recipe) if one.folder is not None
     }
     for folder in sorted(folders):
         with contextlib.suppress(UnsafePath):
@@ -1007,7 +1007,7 @@ def _left_behind(root: Inside, repo: str, pinned: Set[str]) -> list[tuple[str, s
     old = [commit for commit in snapshots if commit not in kept]
     if len(old) == len(snapshots):
         old = []  # nothing says which of them is in use
-    at, used = _Place(Checkpoint(repo), root, repo), set()
+    at, used = _Place(Repository(repo), root, repo), set()
     for commit in set(snapshots).difference(old):
         for name in root.files(f"{repo}/snapshots/{commit}"):
             target = root.target(f"{repo}/snapshots/{commit}/{name}")

@@ -121,7 +121,7 @@ def test_missing_folder_is_not_made(host, shell, tmp_path, monkeypatch):
     launch = shell("sleep 9", volumes=[f"{tmp_path}/nowhere:/models"])
     assert "mkdir -p" in refused(host, launch, "DOCK111").fix
     monkeypatch.setattr(
-        docker_engine.Host, "remote", True
+        docker_engine.DockerHost, "remote", True
     )  # as on another host, where only the engine can tell
     assert f"{tmp_path}/nowhere" in refused(host, launch, "DOCK111").message
     assert not (tmp_path / "nowhere").exists()
