@@ -30,7 +30,7 @@ from pathlib import Path
 from typing import Any
 
 from sparkbook.errors import SparkbookError
-from sparkbook.recipes.launch import is_secret
+from sparkbook.recipes.names import is_secret
 
 MOST_BYTES = 64 * 2**20
 """Of one log or scrape; what is longer is refused, since nobody could read it before giving it

@@ -23,7 +23,8 @@ from sparkbook.errors import SparkbookError
 from sparkbook.findings import Findings
 from sparkbook.host.probes import Ran, run
 from sparkbook.recipes import Recipe
-from sparkbook.recipes.launch import Launch, is_secret
+from sparkbook.recipes.launch import Launch
+from sparkbook.recipes.names import is_secret
 from sparkbook.rules import Family
 from sparkbook.units import format_bytes
 

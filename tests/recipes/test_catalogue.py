@@ -14,7 +14,7 @@ import yaml
 from packaging.specifiers import SpecifierSet
 from sparkbook import recipes
 from sparkbook.recipes.catalogue import CATALOGUE, SCHEMA_FILE
-from sparkbook.recipes.launch import is_secret
+from sparkbook.recipes.names import is_secret
 from sparkbook.recipes.schema import Recipe
 
 IDS = [

@@ -16,12 +16,13 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from sparkbook.errors import SparkbookError
-from sparkbook.recipes import Recipe
-from sparkbook.recipes.schema import Speed
 from sparkbook.units import GB
+
+if TYPE_CHECKING:
+    from sparkbook.recipes.schema import Recipe, Speed
 
 GB10_BANDWIDTH_GB_S = 273.0
 """Memory bandwidth of GB10 in GB/s (10^9 bytes), by its specification: DGX Spark User Guide,

@@ -16,7 +16,8 @@ from sparkbook.formats.conversion import Notes
 from sparkbook.formats.reading import Reading
 from sparkbook.formats.words import before_commands, serve_groups
 from sparkbook.launch.server import run_in
-from sparkbook.recipes.launch import Launch, is_secret
+from sparkbook.recipes.launch import Launch
+from sparkbook.recipes.names import is_secret
 from sparkbook.util.documents import mapping, scalar
 from sparkbook.util.shell_text import mark_home, quote
 

@@ -17,7 +17,8 @@ from sparkbook.formats.reading import Reading
 from sparkbook.formats.words import container_words
 from sparkbook.launch.line import Line, Word
 from sparkbook.launch.server import container as take_words
-from sparkbook.recipes.launch import Launch, is_secret
+from sparkbook.recipes.launch import Launch
+from sparkbook.recipes.names import is_secret
 from sparkbook.util.documents import dump, mapping, optional, parse_all, scalar, sequence
 from sparkbook.util.shell_text import HOME, mark_home
 

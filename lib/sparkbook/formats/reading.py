@@ -22,16 +22,8 @@ from sparkbook.launch.lexer import literal, passed_on, show
 from sparkbook.launch.line import DockerOption, Line, Word
 from sparkbook.launch.release import release_of
 from sparkbook.launch.server import PROGRAM, SHELLS, program_of
-from sparkbook.recipes.launch import (
-    DOCKER_OPTION,
-    SHORT_FLAGS,
-    Container,
-    EntryPoint,
-    Launch,
-    Value,
-    is_secret,
-    option_name,
-)
+from sparkbook.recipes.launch import DOCKER_OPTION, Container, Launch, Value
+from sparkbook.recipes.names import SHORT_FLAGS, EntryPoint, is_secret, option_name
 from sparkbook.util.shell_text import HOME, quote
 
 _FIELDS = {

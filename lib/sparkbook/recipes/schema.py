@@ -16,7 +16,6 @@ from pydantic import AfterValidator, BeforeValidator, Field, field_validator, mo
 
 from sparkbook.recipes.launch import (
     Container,
-    EntryPoint,
     Env,
     Launch,
     Serve,
@@ -24,8 +23,8 @@ from sparkbook.recipes.launch import (
     check_docker_options,
     check_plain,
     check_repository,
-    entrypoint_of,
 )
+from sparkbook.recipes.names import EntryPoint, entrypoint_of
 from sparkbook.units import gb_to_gib
 
 Status = Literal["published", "lint-clean", "run"]

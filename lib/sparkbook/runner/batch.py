@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import Any, Protocol, TextIO
 
 from sparkbook.errors import SparkbookError
-from sparkbook.recipes.launch import is_secret
+from sparkbook.recipes.names import is_secret
 from sparkbook.runner import fingerprint, notebooks
 from sparkbook.runner.pages import Target, pages
 from sparkbook.runner.project import Project, here

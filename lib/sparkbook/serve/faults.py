@@ -12,7 +12,7 @@ from typing import Any
 
 from sparkbook.errors import SparkbookError
 from sparkbook.findings import Finding
-from sparkbook.recipes.launch import is_secret
+from sparkbook.recipes.names import is_secret
 from sparkbook.rules import Family
 
 FILE = Path(__file__).with_name("faults.yaml")

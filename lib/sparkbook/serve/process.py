@@ -17,7 +17,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from sparkbook.formats.words import serve_groups
-from sparkbook.recipes.launch import Launch, is_secret
+from sparkbook.recipes.launch import Launch
+from sparkbook.recipes.names import is_secret
 from sparkbook.serve import folders, identity, paths
 from sparkbook.serve.endpoint import Endpoint, usable_key, write_private
 from sparkbook.serve.engine import Engine, EngineError

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from sparkbook import releases
 from sparkbook.lint.case import Case
 from sparkbook.lint.family import family
-from sparkbook.recipes.launch import is_secret
+from sparkbook.recipes.names import is_secret
 from sparkbook.rules import Hit
 from sparkbook.util.shell_text import command_line, quote
 
