@@ -1,0 +1,75 @@
+"""Configurations of public checkpoints (`configs.json`): `config.json` and `hf_quant_config.json`
+as they are on the hub, without keys of training and generation.
+
+    >>> find("openai/gpt-oss-120b").config["num_hidden_layers"]
+    36
+
+`tools/build_checkpoints.py` makes the table. It is read when the first checkpoint is asked for.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from sparkbook.checkpoint import folding
+
+FILE = Path(__file__).with_name("configs.json")
+
+
+@dataclass(frozen=True)
+class ConfigFacts:
+    """What a checkpoint's configuration files contain.
+
+    Attributes:
+        name: handle, `ORG/MODEL`.
+        config: `config.json`.
+        quantization: `hf_quant_config.json`; None where the checkpoint has none.
+        source: address of the copy that was read.
+        date: day of that copy, ISO.
+    """
+
+    name: str
+    config: dict[str, Any]
+    quantization: dict[str, Any] | None
+    source: str
+    date: str
+
+
+@functools.cache
+def _table() -> dict[str, Any]:
+    return json.loads(FILE.read_text("utf-8"))
+
+
+@functools.cache
+def _handles() -> dict[str, str]:
+    """Handles by their spelling in lower case; the hub ignores case too."""
+    return {name.lower(): name for name in _table()["checkpoints"]}
+
+
+def names() -> list[str]:
+    """Handles of the table, sorted."""
+    return sorted(_handles().values(), key=str.lower)
+
+
+def find(model_id: str) -> ConfigFacts | None:
+    """Return a checkpoint's configuration; None where the table lacks it.
+
+    Args:
+        model_id: handle, `ORG/MODEL`.
+    """
+    name = _handles().get(model_id.lower())
+    if name is None:
+        return None
+    entry, source = _table()["checkpoints"][name], _table()["source"]
+    quantization = entry.get("quantization")
+    return ConfigFacts(
+        name,
+        folding.unfold(entry["config"]),
+        None if quantization is None else folding.unfold(quantization),
+        source["address"],
+        source["date"],
+    )
