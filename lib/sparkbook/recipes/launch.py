@@ -16,6 +16,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validat
 
 from sparkbook.errors import SparkbookError
 from sparkbook.units import parse_size
+from sparkbook.util.secret import is_secret
 
 
 class Strict(BaseModel):
@@ -310,10 +311,13 @@ class Serve(Strict):
                 raise ValueError(
                     f"port: {str(value)[:40]} is not a port: write a number from 1 to 65535"
                 )
-            if name == "api-key":
+            if not isinstance(value, bool) and is_secret(name, str(value)):
+                variable = "HF_TOKEN" if name == "hf-token" else "VLLM_API_KEY"
                 raise ValueError(
-                    "api-key is a secret and must not be in a recipe: leave it out, and write"
-                    " VLLM_API_KEY: null under env"
+                    f"{name} is a secret and must not be in a recipe: leave it out, and write"
+                    f" {variable}: null under env"
+                    if name in ("api-key", "hf-token")
+                    else f"{name} holds a secret, which must not be in a recipe: leave it out"
                 )
         return result
 
@@ -333,10 +337,10 @@ def check_env(env: dict[str, str | None]) -> dict[str, str | None]:
     for name, value in env.items():
         if not re.fullmatch(r"[A-Za-z_]\w*", name, re.ASCII):
             raise ValueError(f"'{name}' is not the name of an environment variable")
-        if value is not None and is_secret(name):
+        if value is not None and is_secret(name, value):
             raise ValueError(
-                f"{name} is a secret and must not be in a recipe: write null, and it is taken from"
-                " the caller's environment"
+                f"{name} holds a secret, which must not be in a recipe: write null, and it is taken"
+                " from the caller's environment"
             )
     return env
 
@@ -415,8 +419,3 @@ def _paths(value: Value, container: Container) -> Value:
     if isinstance(value, list):
         return [_paths(item, container) for item in value]
     return container.on_host(value) if isinstance(value, str) else value
-
-
-def is_secret(name: str) -> bool:
-    """Whether an environment variable of this name holds a secret: a token, a key or a password."""
-    return bool(re.search(r"(TOKEN|KEY|PASSWORD|PASSWD|SECRET|CREDENTIALS?|_PAT)$", name.upper()))
