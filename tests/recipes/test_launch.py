@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 from sparkbook.recipes import Container, Launch, Serve, entrypoint_of
 from sparkbook.recipes.launch import canonical
-from sparkbook.recipes.names import SHORT_FLAGS, is_secret, option_name
+from sparkbook.recipes.names import SHORT_FLAGS, option_name
+from sparkbook.util.secret import is_secret
 
 
 @pytest.mark.parametrize(

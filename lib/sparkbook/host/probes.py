@@ -18,13 +18,12 @@ import re
 import resource
 import shutil
 import socket
-import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from email.utils import parsedate_to_datetime
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from sparkbook.checkpoint.store import (
     local_commit,
@@ -39,7 +38,8 @@ from sparkbook.host import machine as seen
 from sparkbook.host.machine import Machine, Wanted
 from sparkbook.recipes import Recipe
 from sparkbook.units import GB
-from sparkbook.util import origins
+from sparkbook.util import limits, origins
+from sparkbook.util.limits import Ran
 
 _TIMEOUT_S, _HUB_TIMEOUT_S = 20, 6
 _MOST_FILES = 200_000
@@ -54,33 +54,10 @@ _NETWORK_ENV = (
 _SERVER = re.compile(r"vllm|sglang|\bnim\b|tensorrt-?llm|llama\.?cpp", re.IGNORECASE)
 
 
-class Ran(NamedTuple):
-    """How a command ended; code 127 where there is no such command, 124 where it did not end in
-    time.
-    """
-
-    code: int
-    out: str
-    err: str
-
-
 def run(command: Sequence[str]) -> Ran:
     """Run a command that only asks, and wait for it."""
-    try:
-        done = subprocess.run(
-            command,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=_TIMEOUT_S,
-            check=False,
-            stdin=subprocess.DEVNULL,
-        )
-    except (FileNotFoundError, PermissionError):
-        return Ran(127, "", f"{command[0]}: not found")
-    except subprocess.TimeoutExpired:
-        return Ran(124, "", f"{command[0]} gave no answer in {_TIMEOUT_S} s")
-    return Ran(done.returncode, done.stdout.strip(), done.stderr.strip())
+    ran = limits.run(command, timeout_s=_TIMEOUT_S)
+    return ran._replace(out=ran.out.strip())
 
 
 def connect() -> Any:

@@ -15,8 +15,9 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from sparkbook.errors import SparkbookError
-from sparkbook.recipes.names import EntryPoint, is_secret, option_name
+from sparkbook.recipes.names import EntryPoint, option_name
 from sparkbook.units import parse_size
+from sparkbook.util.secret import is_secret
 
 
 class Strict(BaseModel):
@@ -265,10 +266,13 @@ class Serve(Strict):
                 raise ValueError(
                     f"port: {str(value)[:40]} is not a port: write a number from 1 to 65535"
                 )
-            if name == "api-key":
+            if not isinstance(value, bool) and is_secret(name, str(value)):
+                variable = "HF_TOKEN" if name == "hf-token" else "VLLM_API_KEY"
                 raise ValueError(
-                    "api-key is a secret and must not be in a recipe: leave it out, and write"
-                    " VLLM_API_KEY: null under env"
+                    f"{name} is a secret and must not be in a recipe: leave it out, and write"
+                    f" {variable}: null under env"
+                    if name in ("api-key", "hf-token")
+                    else f"{name} holds a secret, which must not be in a recipe: leave it out"
                 )
         return result
 
@@ -280,10 +284,10 @@ def check_env(env: dict[str, str | None]) -> dict[str, str | None]:
     for name, value in env.items():
         if not re.fullmatch(r"[A-Za-z_]\w*", name, re.ASCII):
             raise ValueError(f"'{name}' is not the name of an environment variable")
-        if value is not None and is_secret(name):
+        if value is not None and is_secret(name, value):
             raise ValueError(
-                f"{name} is a secret and must not be in a recipe: write null, and it is taken from"
-                " the caller's environment"
+                f"{name} holds a secret, which must not be in a recipe: write null, and it is taken"
+                " from the caller's environment"
             )
     return env
 

@@ -60,8 +60,3 @@ def option_name(name: str) -> str:
     """
     head, dot, rest = name.partition(".")
     return SHORT_FLAGS.get(head, head.replace("_", "-")) + dot + rest
-
-
-def is_secret(name: str) -> bool:
-    """Whether an environment variable of this name holds a secret: a token, a key or a password."""
-    return bool(re.search(r"(TOKEN|KEY|PASSWORD|PASSWD|SECRET|CREDENTIALS?|_PAT)$", name.upper()))
