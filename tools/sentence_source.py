@@ -343,7 +343,7 @@ def config_fields(files: dict[str, str]) -> tuple[set[str], set[tuple[str, str]]
     """
     fields: set[str] = set()
     aliases: set[tuple[str, str]] = set()
-    for name, text in files.items():
+    for _, text in files.items():
         for node in ast.walk(ast.parse(text)):
             if isinstance(node, ast.ClassDef):
                 owner = _snake(node.name)

@@ -6,7 +6,7 @@ hashes of its shingles (runs of four words; two words on each side of a value), 
 is enough. `tools/build_sentences.py` writes the file.
 
 >>> from sparkbook.logs import sentences
->>> line = "ValueError: To serve at least one request with the models's max seq len (8192), 1 GiB KV"
+>>> line = "ValueError: To serve at least one request with the models's max seq len (8192), 1 GiB"
 >>> sentences.lookup(line)[0].package
 'vllm'
 """
