@@ -54,7 +54,6 @@ def test_most_kinds_have_a_signature():
     assert kinds() - {s.kind for s in ALL} - given_by_figures == {
         "client-error",
         "config-drift",
-        "disk-full",
         "download-stalled",
         "metrics-interpretation",
         "not-a-bug",
