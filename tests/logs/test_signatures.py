@@ -52,7 +52,9 @@ def test_most_kinds_have_a_signature():
     """
     given_by_figures = {"multi-tenant", "oom-runtime", "spec-decode-oom", "hang-health-ok"}
     assert kinds() - {s.kind for s in ALL} - given_by_figures == {
+        "client-error",
         "config-drift",
+        "download-stalled",
         "metrics-interpretation",
         "not-a-bug",
         "restart-policy",
