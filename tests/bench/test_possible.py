@@ -16,6 +16,7 @@ from sparkbook.bench.roof import Roof
 from sparkbook.cli import app
 from sparkbook.errors import SparkbookError
 from sparkbook.findings import Findings
+from sparkbook.host import spark
 from sparkbook.plan import request as planned
 from sparkbook.serve.endpoint import Endpoint
 from typer.testing import CliRunner
@@ -212,7 +213,7 @@ def test_a_speed_above_the_roof_is_invalid_where_recipe_and_machine_are_known(
 ):
     """On a Spark with a memory of 1 GB/s, which no model of gigabytes makes many tokens from."""
     monkeypatch.setattr(load, "machine_name", lambda endpoint: "NVIDIA GB10, driver 580.95")
-    monkeypatch.setattr(roof, "GB10_BANDWIDTH_GB_S", 1.0)
+    monkeypatch.setattr(spark, "BANDWIDTH_GB_S", 1.0)
     told = json.loads(measured(f"{liar}/honest", "--recipe", "gpt-oss-120b").output)
     assert "BENCH404" in {f["rule"] for f in told["findings"]}
     assert told["summary"]["verdict"] == "invalid" and not told["report"].get("notes")
