@@ -8,7 +8,7 @@ import pytest
 from sparkbook import lock, recipes
 from sparkbook.checkpoint import store
 from sparkbook.errors import SparkbookError
-from sparkbook.host.probes import Ran
+from sparkbook.host.access import Ran
 from sparkbook.recipes import Launch
 
 SPARK = {

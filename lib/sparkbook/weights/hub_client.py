@@ -119,7 +119,7 @@ class Hub:
     stop: threading.Event = field(default_factory=threading.Event)
 
     def __post_init__(self) -> None:
-        from sparkbook.host.probes import find_token
+        from sparkbook.host.store_probes import find_token
 
         environ = os.environ
         self.endpoint = (self.endpoint or environ.get("HF_ENDPOINT") or USUAL_HUB).rstrip("/")
