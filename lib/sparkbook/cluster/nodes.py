@@ -16,7 +16,6 @@ from pydantic import Field
 
 from sparkbook.cluster.inventory import Inventory, Node
 from sparkbook.errors import SparkbookError
-from sparkbook.host.access import Ran
 from sparkbook.host.machine import Link, Network, Rdma
 from sparkbook.recipes.launch import Strict
 from sparkbook.util import limits
