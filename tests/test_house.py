@@ -5,7 +5,9 @@ from __future__ import annotations
 import ast
 import functools
 import graphlib
+import io
 import re
+import tokenize
 from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
@@ -119,3 +121,44 @@ def test_a_word_of_the_house_names_one_class(word: str) -> None:
         if isinstance(node, ast.ClassDef) and node.name == word
     ]
     assert len(named) <= 1
+
+
+MOST_LINES = 500
+"""Lines of code in one module, without blanks, comments and docstrings."""
+
+LONGER: dict[str, str] = {}
+"""Modules that may be longer, each with the reason."""
+
+NO_CODE = {
+    *(tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.ENDMARKER),
+    *(tokenize.INDENT, tokenize.DEDENT),
+}
+
+
+def lines_of_code(text: str) -> int:
+    """Count the lines of a module without blanks, comments and docstrings."""
+    lines = {
+        line
+        for token in tokenize.generate_tokens(io.StringIO(text).readline)
+        if token.type not in NO_CODE
+        for line in range(token.start[0], token.end[0] + 1)
+    }
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
+            lines -= set(range(node.lineno, (node.end_lineno or node.lineno) + 1))
+    return len(lines)
+
+
+def test_lines_of_code_are_counted() -> None:
+    text = '"""A module."""\n\n# a comment\nA = [\n    1,\n]\n"""Its meaning."""\n'
+    assert lines_of_code(text) == 3
+
+
+def test_no_module_is_longer_than_the_limit() -> None:
+    counts = {
+        path.relative_to(LIBRARY).as_posix(): lines_of_code(path.read_text("utf-8"))
+        for path in MODULES.values()
+    }
+    longer = {name: count for name, count in counts.items() if count > MOST_LINES}
+    assert {name: count for name, count in longer.items() if name not in LONGER} == {}
+    assert set(LONGER) <= set(longer), "an exception that nothing needs"

@@ -21,7 +21,7 @@ from sparkbook import recipes
 from sparkbook.checkpoint import store
 from sparkbook.errors import SparkbookError
 from sparkbook.findings import Findings
-from sparkbook.host.probes import Ran, run
+from sparkbook.host.access import Ran, run
 from sparkbook.recipes import Recipe
 from sparkbook.recipes.launch import Launch
 from sparkbook.rules import Family

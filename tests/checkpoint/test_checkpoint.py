@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 from sparkbook import checkpoint, recipes
-from sparkbook.checkpoint.config import geometry, parameters
+from sparkbook.checkpoint.config import geometry
+from sparkbook.checkpoint.modules import parameters
 from sparkbook.checkpoint.tensors import classify, is_scale, parse_header, quantization, weights
 from sparkbook.checkpoint.values import UNKNOWN, Range
 from sparkbook.errors import SparkbookError

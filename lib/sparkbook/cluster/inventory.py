@@ -82,7 +82,7 @@ class Node(Strict):
 
     @property
     def docker(self) -> str | None:
-        """Address of its Docker engine, as `sparkbook.serve.docker_engine.reach` takes it; None:
+        """Address of its Docker engine, as `sparkbook.serve.docker_host.reach` takes it; None:
         the one here.
         """
         return f"ssh://{self.ssh}" if self.ssh else None

@@ -216,6 +216,10 @@ FORMATS: dict[str, Format] = {
 """Every format by its name."""
 
 
+_RECIPE_KEY = re.compile(r"^(recipe_version|schema_version|services|apiVersion):", re.MULTILINE)
+"""A key that only a document has, whatever its strings look like."""
+
+
 def detect(text: str) -> str:
     """Return the name of a text's format, detected from its content.
 
@@ -229,6 +233,8 @@ def detect(text: str) -> str:
         document = documents[0] if len(documents) == 1 else documents
     except SparkbookError as error:
         problem = error
+    if problem is not None and _RECIPE_KEY.search(text):
+        raise problem
     for format_ in FORMATS.values():
         if format_.detect(text, document):
             return format_.name

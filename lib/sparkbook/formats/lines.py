@@ -98,6 +98,7 @@ def of_text(text: str) -> Line:
         return reader.read_script(text)
     conversion = read(text, format_)
     line = of_launch(conversion.launch)
+    line.stated, line.nodes = conversion.recipe.model, conversion.recipe.topology.nodes
     line.findings = [entry for entry in conversion.findings if entry.severity != "info"]
     return line
 

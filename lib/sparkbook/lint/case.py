@@ -264,7 +264,7 @@ class Case:
     def nodes(self) -> int:
         """Machines it is spread over, as far as the line says."""
         stated = int(self.number("nnodes") or 1)
-        return max(stated, self.recipe.topology.nodes if self.recipe else 1)
+        return max(stated, self.line.nodes, self.recipe.topology.nodes if self.recipe else 1)
 
     @property
     def ray(self) -> bool:

@@ -120,8 +120,10 @@ class Setup:
         prefix_caching: whether states are kept for it.
         load_format: `fp8` where the weights are quantized while loading.
         shards: machines that the weights are spread over by tensor parallelism.
+        stages: machines that the layers are spread over by pipeline parallelism.
         block: tokens of a block to begin with; None: 16, as on CUDA.
         assumed: what the line does not say, in words.
+        table_on_disk: whether a lookup table of the checkpoint stays on the disk.
         most: context beyond which vLLM refuses to start; None where that is not known, or the line
             lifts it.
     """
@@ -142,8 +144,10 @@ class Setup:
     prefix_caching: bool = True
     load_format: str | None = None
     shards: int = 1
+    stages: int = 1
     block: int | None = None
     assumed: tuple[str, ...] = ()
+    table_on_disk: bool = False
     most: int | None = None
 
     @property
@@ -158,36 +162,40 @@ class Setup:
         """
         c = self.checkpoint
         size = c.bytes
-        if not self.own_head and c.weights:
-            spare = c.of("draft")
-            size = Range(max(size.low - spare.high, 0), size.high - spare.low)
         if self.load_format == "fp8" and c.weights:
-            kept = [w for w in c.weights if w.kind != "draft" or self.own_head]
             size = sum(
                 (
                     w.bytes * (0.5 if w.format == "bf16" and w.kind in _QUANTIZED else 1)
-                    for w in kept
+                    for w in c.weights
                 ),
                 ZERO,
             )
-        return size * (1 / self.shards)
+        spare = ZERO if self.own_head else c.of("draft")
+        if self.table_on_disk:
+            spare += c.of("table")
+        left = Range(max(size.low - spare.high, 0), max(size.high - spare.low, 0))
+        return (left + c.loaded_bytes) * (1 / (self.shards * self.stages))
 
     @property
     def kv_width(self) -> float:
         """Return the bytes of one element of the KV cache."""
-        if self.kv_dtype == "auto":
-            return self.checkpoint.dtype_bytes
-        return KV_WIDTH.get(self.kv_dtype, 2)
+        kind = self.kv_dtype
+        if kind == "auto" and self.checkpoint.kv_dtype:
+            kind = self.checkpoint.kv_dtype
+        return self.checkpoint.dtype_bytes if kind == "auto" else KV_WIDTH.get(kind, 2)
 
     @property
-    def caches(self) -> tuple[Cache, ...]:
-        """Return the layers that keep a cache, those of a prediction head only while it drafts.
+    def caches(self) -> tuple[tuple[Cache, ...], ...]:
+        """Return the layers that keep a cache, those of a prediction head only while it drafts, in
+        each way that is possible.
 
         Empty if the model's shape is not known. A separate draft's layers are in `draft_caches`.
         """
         geometry = self.checkpoint.geometry
-        layers = geometry.caches if geometry else ()
-        return tuple(cache for cache in layers if not cache.draft or self.own_head)
+        return tuple(
+            tuple(cache for cache in layers if not cache.draft or self.own_head)
+            for layers in (geometry.possible if geometry else ())
+        )
 
     @property
     def pages(self) -> tuple[Pages, ...]:
@@ -213,8 +221,11 @@ class Setup:
             drafted=self.drafted,
             states="none" if not self.prefix_caching else "all" if mamba_all else "align",
         )
-        caches = [_shard(cache, self.shards) for cache in self.caches]
-        return tuple(cut([*caches, *draft], paging) for draft in self.draft_caches)
+        return tuple(
+            cut([*(_shard(cache, self.shards, self.stages) for cache in layers), *draft], paging)
+            for layers in self.caches
+            for draft in self.draft_caches
+        )
 
 
 _QUANTIZED = ("attention", "linear", "mlp", "experts", "shared expert")
@@ -223,8 +234,12 @@ embedding, head, router and norms.
 """
 
 
-def _shard(cache: Cache, shards: int) -> Cache:
-    """What one of so many machines keeps."""
+def _shard(cache: Cache, shards: int, stages: int) -> Cache:
+    """What one of so many machines keeps: of each layer a share of the heads, or of the layers a
+    share.
+    """
+    if stages > 1:
+        cache = replace(cache, layers=-(-cache.layers // stages))
     if shards == 1 or cache.kind == "mla":
         return cache
     return replace(

@@ -107,13 +107,7 @@ def _shape(test: Test, _release_: str) -> tuple[bool, str]:
 
     wanted = test.shape
     assert wanted
-    entries = known.facts()["checkpoints"]
-    if wanted.model not in entries:
-        raise SparkbookError(f"the library has no facts about the checkpoint '{wanted.model}'")
-    name = entries[wanted.model]["shape"]
-    config: dict[str, Any] = dict(known.shape(name))
-    for kind, count in known.facts()["shapes"][name]["config"].get("layer_counts", {}).items():
-        config[f"layers.{kind}"] = count
+    config = known.of_shape(wanted.model)
     found = {key: config.get(key) for key in wanted.is_}
     return (
         found == wanted.is_,

@@ -30,20 +30,25 @@ _SafeLoader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 class _Loader(_SafeLoader):
-    """YAML without tags and dates, and with an error where a key is given twice."""
+    """YAML without tags and dates, and with an error where a key is given twice with different
+    values.
+    """
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        keys: set[str] = set()
-        for key_node, _ in node.value:
+        keys: dict[str, yaml.Node] = {}
+        for key_node, value_node in node.value:
             if not isinstance(key_node, yaml.ScalarNode):
                 raise yaml.constructor.ConstructorError(
                     None, None, "a key is a list or a mapping", key_node.start_mark
                 )
-            if key_node.value in keys and key_node.tag != "tag:yaml.org,2002:merge":
+            before = keys.get(key_node.value)
+            same = isinstance(before, yaml.ScalarNode) and before.value == value_node.value
+            merged = key_node.tag == "tag:yaml.org,2002:merge"
+            if before is not None and not same and not merged:
                 raise yaml.constructor.ConstructorError(
                     None, None, f"the key '{key_node.value}' is given twice", key_node.start_mark
                 )
-            keys.add(key_node.value)
+            keys[key_node.value] = value_node
         return super().construct_mapping(node, deep)
 
 
