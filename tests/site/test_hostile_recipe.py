@@ -119,7 +119,7 @@ def hostile_site(tmp_path_factory: pytest.TempPathFactory) -> Path:
             sys.executable,
             "-c",
             "import pathlib, sys; from small_books import make_book;"
-            " make_book(pathlib.Path(sys.argv[1]), ('hostile',))",
+            " make_book(pathlib.Path(sys.argv[1]), ('hostile',), problems=True)",
             str(root / "book"),
         ],
         env={**os.environ, "PYTHONPATH": f"{checkout / 'lib'}:{tests}:{tests.parent}"},

@@ -22,6 +22,11 @@ def linked(text: str) -> str:
     )
 
 
+def literal(text: str) -> str:
+    """Return a text for Markdown in which nothing is markup, on one line."""
+    return re.sub(r"([\\`*_{}\[\]<>&|$~#!^])", r"\\\1", " ".join(text.split()))
+
+
 def fence(text: str, character: str = "`", least: int = 3) -> str:
     """Return a fence that no line of a text can close: longer than every run of its character."""
     runs = re.findall(f"{re.escape(character)}+", text)
