@@ -60,8 +60,3 @@ def capital(text: str) -> str:
     """Return a text as the start of a sentence; a name such as vLLM or cuBLAS stays as it is."""
     word = re.match(r"[a-z]+(?![\w-])", text)
     return text[:1].upper() + text[1:] if word else text
-
-
-def lower_start(text: str) -> str:
-    """Return a title as a part of a sentence; a name or an abbreviation stays as it is."""
-    return text[:1].lower() + text[1:] if text[1:2].islower() else text
