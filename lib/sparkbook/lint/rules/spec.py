@@ -115,7 +115,8 @@ def unknown_key(case: Case) -> Iterator[Hit]:
 )
 def incomplete(case: Case) -> Iterator[Hit]:
     """The config needs a method, or a draft model from which vLLM finds the method. DFlash, EAGLE
-    and `draft_model` need the model.
+    and `draft_model` need the model. DSpark does not: a checkpoint such as DeepSeek-V4-Flash-0731
+    holds its own.
     """
     if case.spec is None:
         return
@@ -127,7 +128,6 @@ def incomplete(case: Case) -> Iterator[Hit]:
         )
     elif case.method in (
         "dflash",
-        "dspark",
         "eagle",
         "eagle3",
         "draft_model",
