@@ -16,7 +16,14 @@ from typing import Any
 
 from sparkbook.checkpoint import configs, formats, guess, naming
 from sparkbook.checkpoint.bandwidth import BITS_PER_WEIGHT
-from sparkbook.checkpoint.config import Config, dtype_bytes, geometry, layer_kinds, text_config
+from sparkbook.checkpoint.config import (
+    Config,
+    draft_layers,
+    dtype_bytes,
+    geometry,
+    layer_kinds,
+    text_config,
+)
 from sparkbook.checkpoint.modules import loaded, parameters
 from sparkbook.checkpoint.tensors import quantization
 from sparkbook.checkpoint.values import Checkpoint, Quantization, Range, TensorClass, Weights
@@ -58,6 +65,14 @@ def stated_context(name: str) -> int | None:
     """`max_position_embeddings` of a checkpoint's config, tokens; None where it is not known."""
     found = _certain(name)
     return found.geometry.context if found and found.geometry else None
+
+
+def mtp(name: str) -> bool | None:
+    """Whether a checkpoint has a layer that predicts further tokens; None where it is not known."""
+    if name in facts()["without_mtp"]:
+        return False
+    own = configs.find(name)
+    return bool(draft_layers(text_config(own.config))) if own else None
 
 
 def shape(handle: str) -> dict[str, Any]:

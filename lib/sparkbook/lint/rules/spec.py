@@ -394,3 +394,29 @@ def no_tokens(case: Case) -> Iterator[Hit]:
             _shown(case),
             'Add "num_speculative_tokens".',
         )
+
+
+@SPEC.rule(
+    "SPEC113",
+    "checkpoint-without-mtp",
+    "error",
+    kind="spec-decode-load",
+    source="the checkpoints' config.json, and for others the reports that the library keeps",
+    fails="vllm serve nvidia/GLM-5.3-Flash-NVFP4 --speculative-config"
+    """ '{"method":"mtp","num_speculative_tokens":4}'""",
+    passes="vllm serve nvidia/Qwen3.6-27B-NVFP4 --speculative-config"
+    """ '{"method":"mtp","num_speculative_tokens":3}'""",
+)
+def without_mtp(case: Case) -> Iterator[Hit]:
+    """The method `mtp` drafts with a prediction layer of the checkpoint. Some checkpoints have
+    none: the model was trained without it, or the quantizer left it out. A separate draft model
+    works with these.
+    """
+    from sparkbook.checkpoint.known import mtp
+
+    if case.mtp and not (case.spec or {}).get("model") and mtp(case.model) is False:
+        yield Hit(
+            f"The checkpoint {case.model} has no MTP layer, which the method {case.method} needs.",
+            _shown(case),
+            "Remove the speculative config, or name a draft model such as one for DFlash.",
+        )
