@@ -37,7 +37,7 @@ class Quiet:
 
 
 def measured(endpoint, slots=1, requests=4, max_tokens=32, truth=None, **plan):
-    options = bench.Plan(
+    options = bench.BenchPlan(
         classes=["code"],
         concurrency=[slots],
         requests=requests,
@@ -238,7 +238,7 @@ def test_poisson_arrivals_are_the_same_for_a_seed(truth):
 def test_a_time_limit_begins_nothing_later(truth):
     report = bench.measure(
         truth,
-        bench.Plan(
+        bench.BenchPlan(
             classes=["prose"],
             concurrency=[2],
             seconds=0.3,
@@ -269,7 +269,7 @@ def test_ctrl_c_keeps_what_was_measured(truth):
 
 
 def test_an_engine_that_tells_no_times_cannot_be_compared_with(truth):
-    plan = bench.Plan(
+    plan = bench.BenchPlan(
         classes=["code"], concurrency=[1], requests=1, max_tokens=4, waves=0, extra={"truth": {}}
     )
     assert (

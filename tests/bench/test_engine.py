@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 
 pytestmark = pytest.mark.engine
 
-PLAN = bench.Plan(
+PLAN = bench.BenchPlan(
     classes=("code", "prose", "random"),
     concurrency=(2,),
     requests=10,
@@ -25,11 +25,11 @@ PLAN = bench.Plan(
     waves=2,
 )
 LIKE_VLLM = ("--concurrency", "2", "--requests", "10", "--max-tokens", "96")
-LONG = bench.Plan(classes=("prose",), concurrency=(1,), requests=3, max_tokens=400, waves=1)
+LONG = bench.BenchPlan(classes=("prose",), concurrency=(1,), requests=3, max_tokens=400, waves=1)
 """Long replies: what separates client and engine is when the first and the last event are
 delivered, some milliseconds each, however long the time between them is.
 """
-QUEUE = bench.Plan(classes=("prose",), concurrency=(8,), requests=24, max_tokens=96, waves=2)
+QUEUE = bench.BenchPlan(classes=("prose",), concurrency=(8,), requests=24, max_tokens=96, waves=2)
 """Eight at a time for an engine that runs two: the wait for the first token is long beside what the
 server adds to it.
 """

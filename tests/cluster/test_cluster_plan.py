@@ -7,8 +7,8 @@ from sparkbook import cluster, lint
 from sparkbook.cluster import cluster_plan, nodes, server
 from sparkbook.cluster.inventory import Layout, Node
 from sparkbook.errors import SparkbookError
-from sparkbook.host.probes import Ran
 from sparkbook.serve import stack
+from sparkbook.util.limits import Ran
 
 LOOK = (Path(__file__).parents[1] / "data" / "cluster" / "look-spark.txt").read_text("utf-8")
 SPARK = (

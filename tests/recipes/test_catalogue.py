@@ -14,8 +14,8 @@ import yaml
 from packaging.specifiers import SpecifierSet
 from sparkbook import recipes
 from sparkbook.recipes.catalogue import CATALOGUE, SCHEMA_FILE
-from sparkbook.recipes.launch import is_secret
 from sparkbook.recipes.schema import Recipe
+from sparkbook.util.secret import is_secret
 
 IDS = [
     "qwen3.6-35b-a3b-nvfp4",

@@ -42,8 +42,8 @@ def obtain(
 
     Args:
         source: an address, or a file that `exchange.read` knows: ours, or another tool's.
-        options: fields of `load.Plan`; lists as words with commas. `recipe`: what the server was
-            started with, as `plan.request.read` takes it.
+        options: fields of `load.BenchPlan`; lists as words with commas. `recipe`: what the server
+            was started with, as `plan.request.read` takes it.
         model: the served name; the first that the server lists where it is not given.
         bar: draw a progress bar on standard error.
         out, form: where and how the result will be kept: what is wrong with them is said before the
@@ -68,7 +68,7 @@ def obtain(
         report = exchange.read(source)
         _check_target(out, form, len(report.cells))
         return report
-    plan = load.Plan(
+    plan = load.BenchPlan(
         **{
             **options,
             "classes": _words(options["classes"], str, "classes"),

@@ -10,7 +10,6 @@ that of GuideLLM and aiperf is `tpot_s`, llama-benchy's "tg" is `decode_tok_s`.
 from __future__ import annotations
 
 import datetime
-import json
 import statistics
 from collections.abc import Sequence
 from pathlib import Path
@@ -28,6 +27,7 @@ from sparkbook.bench.results import (
     figures,
 )
 from sparkbook.errors import SparkbookError
+from sparkbook.util import limits
 
 _QUANTITIES = {"ttft": "ttft_s", "tpot": "tpot_s", "itl": "step_gap_s", "e2el": "latency_s"}
 
@@ -540,12 +540,7 @@ def read(file: str | Path) -> Report:
     Raises:
         SparkbookError: it can't be read, or is none of them.
     """
-    try:
-        value = json.loads(Path(file).read_text(encoding="utf-8"))
-    except OSError as error:
-        raise SparkbookError(f"{file} can't be read: {error.strerror}") from None
-    except ValueError:
-        raise SparkbookError(f"{file} is not JSON") from None
+    value = limits.read_json(file)
     if isinstance(value, dict) and "output_throughput" in value:
         return from_vllm(value)
     if isinstance(value, dict) and "aiperf_version" in value:

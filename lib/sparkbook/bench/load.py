@@ -58,7 +58,7 @@ _MOST = 10_000
 
 
 @dataclass(frozen=True)
-class Plan:
+class BenchPlan:
     """What to measure. Every class is measured under every load.
 
     Attributes:
@@ -209,7 +209,7 @@ class Bench:
     def __init__(
         self,
         endpoint: Endpoint,
-        plan: Plan,
+        plan: BenchPlan,
         worker: Worker,
         source: telemetry.Source | None,
         progress: Progress | None,
@@ -436,7 +436,7 @@ class Bench:
 
 def measure(
     endpoint: Endpoint,
-    plan: Plan | None = None,
+    plan: BenchPlan | None = None,
     *,
     source: telemetry.Source | None = None,
     progress: Progress | None = None,
@@ -461,7 +461,7 @@ def measure(
         SparkbookError: the server does not answer a streamed chat, or nothing before the first row
             was done.
     """
-    plan = plan or Plan()
+    plan = plan or BenchPlan()
     report = Report(
         date=datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
         tool="sparkbook",
@@ -504,7 +504,7 @@ def measure(
 
 def agreeing(
     endpoint: Endpoint,
-    plan: Plan,
+    plan: BenchPlan,
     names: Sequence[str],
     *,
     within: float = 0.02,
@@ -561,7 +561,8 @@ def probe(endpoint: Endpoint, timeout_s: float) -> float:
     """
     with Worker() as worker:
         return (
-            Bench(endpoint, Plan(timeout_s=timeout_s), worker, None, None).cold().latency_s or 0.0
+            Bench(endpoint, BenchPlan(timeout_s=timeout_s), worker, None, None).cold().latency_s
+            or 0.0
         )
 
 

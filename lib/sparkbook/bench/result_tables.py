@@ -8,7 +8,6 @@ definition in the header; a row that the gate did not pass says so.
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from sparkbook.bench.results import Cell, Report, Summary, agreement
 from sparkbook.errors import SparkbookError
+from sparkbook.util import limits
 
 if TYPE_CHECKING:
     from sparkbook.bench.sweep import Sweep
@@ -179,7 +179,7 @@ def clients(file: str | Path | None = None) -> tuple[dict[str, Any], Table]:
     """
     file = file or Path(__file__).with_name("recorded") / "clients.json"
     try:
-        kept = json.loads(Path(file).read_text(encoding="utf-8"))
+        kept = limits.read_json(file)
         rows = []
         for row in kept["rows"]:
             true, told = row["truth"], row["told"]

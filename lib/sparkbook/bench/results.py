@@ -19,6 +19,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from sparkbook.bench import stats
 from sparkbook.errors import SparkbookError
 from sparkbook.findings import Finding
+from sparkbook.util import limits
 from sparkbook.util.files import write_text
 
 SCHEMA: Final = "sparkbench/1"
@@ -530,9 +531,7 @@ class Report(_Model):
             SparkbookError: it can't be read, or is not such a file.
         """
         try:
-            return cls.model_validate_json(Path(file).read_bytes())
-        except OSError as error:
-            raise SparkbookError(f"{file} can't be read: {error.strerror}") from None
+            return cls.model_validate_json(limits.read_text(file))
         except ValidationError as error:
             first = error.errors()[0]
             where = ".".join(map(str, first["loc"]))

@@ -155,12 +155,12 @@ def with_args(recipe: Recipe, changed: Mapping[str, Any]) -> Recipe:
 def sweep(  # noqa: PLR0913 - four are options with defaults, by name only
     recipe: Recipe,
     ks: Sequence[int],
-    plan: load.Plan,
+    plan: load.BenchPlan,
     start: Start,
     *,
     compare: int = 12,
     compare_tokens: int = 48,
-    measure: Callable[[Endpoint, load.Plan], Report] = load.measure,
+    measure: Callable[[Endpoint, load.BenchPlan], Report] = load.measure,
     say: Callable[[str], None] = lambda line: None,
 ) -> Sweep:
     """Measure without speculation, with each K, and without once more: the two blocks without it
@@ -211,11 +211,11 @@ def sweep(  # noqa: PLR0913 - four are options with defaults, by name only
 
 def by_turns(
     endpoints: Mapping[int, Endpoint],
-    plan: load.Plan,
+    plan: load.BenchPlan,
     *,
     compare: int = 12,
     compare_tokens: int = 48,
-    measure: Callable[[Endpoint, load.Plan], Report] = load.measure,
+    measure: Callable[[Endpoint, load.BenchPlan], Report] = load.measure,
     say: Callable[[str], None] = lambda line: None,
 ) -> Sweep:
     """The same over servers that run side by side, each idle while another is measured: class by
@@ -271,7 +271,7 @@ def by_turns(
     )
 
 
-def _asked(plan: load.Plan, count: int) -> list[Prompt]:
+def _asked(plan: load.BenchPlan, count: int) -> list[Prompt]:
     """Unsalted prompts of each class in turn, for the comparison of outputs."""
     each = -(-count // max(len(plan.classes), 1))
     return [prompt for name in plan.classes for prompt in plan.prompts(name, each, salt=None)][

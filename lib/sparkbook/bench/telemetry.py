@@ -20,6 +20,7 @@ from urllib.parse import urlsplit
 from sparkbook.bench.results import Machine
 from sparkbook.errors import SparkbookError
 from sparkbook.serve.endpoint import Endpoint
+from sparkbook.util import limits
 
 REASONS = {
     0x1: "idle",
@@ -162,7 +163,7 @@ class Recorded:
         Raises:
             SparkbookError: a line is not a sample.
         """
-        return cls(parse(Path(file).read_text(encoding="utf-8")))
+        return cls(parse(limits.read_text(file, "the telemetry")))
 
 
 class Live:

@@ -11,6 +11,7 @@ from sparkbook.cli.options import Input, Json
 from sparkbook.cli.output import answer, text_of
 from sparkbook.cli.verbs import alone, verb
 from sparkbook.errors import SparkbookError
+from sparkbook.host.spark import TOTAL_GIB
 
 if TYPE_CHECKING:
     from sparkbook.checkpoint.values import Checkpoint
@@ -32,7 +33,8 @@ def plan(
         float | None, typer.Option(help="Instead of the line's --gpu-memory-utilization.")
     ] = None,
     memory_gib: Annotated[
-        float | None, typer.Option(help="Memory that vLLM sees, GiB [default: 121.63, a Spark].")
+        float | None,
+        typer.Option(help=f"Memory that vLLM sees, GiB [default: {TOTAL_GIB}, a Spark]."),
     ] = None,
     available_gib: Annotated[
         float | None, typer.Option(help="MemAvailable before the start, GiB.")

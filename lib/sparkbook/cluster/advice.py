@@ -16,7 +16,6 @@ bandwidth: 2 × layers × latency is what tensor parallelism pays in every step.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import date
@@ -30,7 +29,7 @@ from sparkbook.errors import SparkbookError
 from sparkbook.plan.decode import SPARK, Drafting, Machine, Reads, step
 from sparkbook.recipes.launch import Strict
 from sparkbook.units import GB, GIB
-from sparkbook.util import own_yaml
+from sparkbook.util import limits, own_yaml
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -150,14 +149,7 @@ def read_link(file: Path) -> Link:
     Raises:
         SparkbookError: it can't be read, is no JSON, or holds no all-reduce.
     """
-    try:
-        return link_of(json.loads(file.read_text("utf-8")))
-    except OSError as error:
-        raise SparkbookError(f"{file} can't be read: {error.strerror}") from None
-    except ValueError as error:
-        raise SparkbookError(f"{file} is not JSON: {error}") from None
-    except RecursionError:
-        raise SparkbookError(f"{file} is nested too deeply for a measured network") from None
+    return link_of(limits.read_json(file, "the measured network"))
 
 
 @dataclass(frozen=True)

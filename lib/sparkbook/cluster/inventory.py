@@ -13,11 +13,11 @@ import re
 from pathlib import Path
 from typing import Any
 
-import yaml
 from pydantic import Field, ValidationError, field_validator, model_validator
 
 from sparkbook.errors import SparkbookError
 from sparkbook.recipes.launch import Env, Strict, check_plain
+from sparkbook.util import documents, limits
 
 SPARK_GBIT = 200.0
 """Rate of a Spark's QSFP port in Gbit/s (ConnectX-7; NVIDIA DGX Spark user guide,
@@ -82,7 +82,7 @@ class Node(Strict):
 
     @property
     def docker(self) -> str | None:
-        """Address of its Docker engine, as `sparkbook.serve.docker_engine.reach` takes it; None:
+        """Address of its Docker engine, as `sparkbook.serve.docker_host.reach` takes it; None:
         the one here.
         """
         return f"ssh://{self.ssh}" if self.ssh else None
@@ -197,11 +197,9 @@ def parse(text: str, where: str = "the inventory") -> Inventory:
         SparkbookError: it is none; the message names the place and what belongs there.
     """
     try:
-        value = yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        raise SparkbookError(f"{where} is not YAML: {' '.join(str(error).split())}") from None
-    except (RecursionError, ValueError) as error:
-        raise SparkbookError(f"{where} can't be read: {type(error).__name__}") from None
+        value = documents.parse(text)
+    except SparkbookError as error:
+        raise SparkbookError(f"{where}: {error}") from None
     if not isinstance(value, dict):
         raise SparkbookError(
             f"{where} holds no inventory: write 'nodes:' and under it a list with 'host:' for each"
@@ -262,15 +260,7 @@ def read(file: str | Path) -> Inventory:
     Raises:
         SparkbookError: there is no such file, or it holds no inventory.
     """
-    try:
-        text = Path(file).expanduser().read_text("utf-8")
-    except (OSError, RuntimeError) as error:
-        raise SparkbookError(
-            f"the inventory {file} can't be read: {getattr(error, 'strerror', None) or error}"
-        ) from None
-    except UnicodeDecodeError:
-        raise SparkbookError(f"the inventory {file} is not text") from None
-    return parse(text, str(file))
+    return parse(limits.read_text(file, "the inventory"), str(file))
 
 
 def schema() -> dict[str, Any]:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import ipaddress
 import json
 import re
-import subprocess
 from collections.abc import Callable, Sequence
 
 from pydantic import Field
@@ -18,8 +17,9 @@ from pydantic import Field
 from sparkbook.cluster.inventory import Inventory, Node
 from sparkbook.errors import SparkbookError
 from sparkbook.host.machine import Link, Network, Rdma
-from sparkbook.host.probes import Ran
 from sparkbook.recipes.launch import Strict
+from sparkbook.util import limits
+from sparkbook.util.limits import Ran
 from sparkbook.util.shell_text import mark_home, script_line
 
 Runner = Callable[[Node, Sequence[str]], Ran]
@@ -48,24 +48,10 @@ def words_on(node: Node, words: Sequence[str]) -> list[str]:
 
 
 def run_on(node: Node, words: Sequence[str], timeout_s: float = 60) -> Ran:
-    """Run a command on a node; code 127 where there is none, 124 where it gave no answer, 255 where
-    the node can't be reached.
+    """Run a command on a node; code 127 where there is none, 124 where it gave no answer, 125 where
+    it printed without end, 255 where the node can't be reached.
     """
-    try:
-        done = subprocess.run(
-            words_on(node, words),
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=timeout_s,
-            check=False,
-            stdin=subprocess.DEVNULL,
-        )
-    except (FileNotFoundError, PermissionError):
-        return Ran(127, "", f"{words_on(node, words)[0]}: not found")
-    except subprocess.TimeoutExpired:
-        return Ran(124, "", f"no answer in {timeout_s:.0f} s")
-    return Ran(done.returncode, done.stdout, done.stderr.strip())
+    return limits.run(words_on(node, words), timeout_s=timeout_s)
 
 
 class Site(Strict):

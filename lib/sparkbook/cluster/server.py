@@ -24,8 +24,8 @@ from sparkbook.cluster.rules import FAB
 from sparkbook.cluster.sighting import Seen
 from sparkbook.errors import SparkbookError
 from sparkbook.findings import Finding, Findings
-from sparkbook.serve import docker_engine, embedded, folders, paths
-from sparkbook.serve.docker_engine import Host
+from sparkbook.serve import containers, docker_engine, docker_host, embedded, folders, paths
+from sparkbook.serve.docker_host import DockerHost
 from sparkbook.serve.endpoint import Endpoint
 from sparkbook.serve.engine import Engine, EngineError
 from sparkbook.serve.faults import ServeFault, told
@@ -82,7 +82,7 @@ class ClusterServer:
         self.engines: dict[str, Engine] = {}
         self.readiness: Readiness | None = None
         self.fall: ClusterFault | None = None
-        self._hosts: dict[str, Host] = {}
+        self._hosts: dict[str, DockerHost] = {}
         self._lost: dict[str, str] = {}
         self._ended: dict[str, int] = {}
         self._misses: dict[str, int] = {}
@@ -146,19 +146,19 @@ class ClusterServer:
         named = Stack(rank.name, rank.launch, stack.recipe)
         asked = docker_engine.prepare(named, host.home, Choices())
         site = self.sites[self.plan.inventory.nodes.index(rank.node)]
-        for found in docker_engine.find(host, rank.name):
+        for found in containers.find(host, rank.name):
             if found.state == "running":
                 raise EngineError(
                     f"{rank.name} already runs on {rank.node.host}. To stop it:"
                     f" {command_line('sparkbook', 'cluster', 'stop', 'FILE', stack.name)}"
                 )
-            docker_engine.remove(host, found.id)
+            containers.remove(host, found.id)
         asked = replace(asked, body=with_rdma(asked.body) if site.infiniband else asked.body)
         return docker_engine.launch(host, asked, named, False, None, lambda _line: None)
 
-    def _host(self, node: Node) -> Host:
+    def _host(self, node: Node) -> DockerHost:
         if node.host not in self._hosts:
-            self._hosts[node.host] = docker_engine.reach(node.docker)
+            self._hosts[node.host] = docker_host.reach(node.docker)
         return self._hosts[node.host]
 
     def _joined(self, say: Callable[[str], None], within_s: float = 60) -> None:

@@ -13,10 +13,11 @@ from sparkbook.launch import reader
 from sparkbook.launch.lexer import show
 from sparkbook.launch.line import Line, Word
 from sparkbook.launch.server import container as container_words
-from sparkbook.recipes.launch import Launch, entrypoint_of
+from sparkbook.recipes.names import entrypoint_of
 from sparkbook.util.shell_text import HOME
 
 if TYPE_CHECKING:
+    from sparkbook.recipes.launch import Launch
     from sparkbook.recipes.schema import Recipe
 
 

@@ -23,7 +23,8 @@ from sparkbook.launch.lexer import lex
 from sparkbook.launch.line import Line, Word
 from sparkbook.launch.release import release_of
 from sparkbook.launch.server import run_in
-from sparkbook.recipes.launch import Launch, entrypoint_of
+from sparkbook.recipes.launch import Launch
+from sparkbook.recipes.names import entrypoint_of
 from sparkbook.util.documents import dump, mapping, optional, parse, parse_json, scalar, sequence
 from sparkbook.util.shell_text import HOME, mark_home
 

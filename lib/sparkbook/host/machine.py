@@ -13,13 +13,12 @@ import functools
 from pathlib import Path
 from typing import Any
 
-import yaml
 from pydantic import ConfigDict, Field, ValidationError
 
 from sparkbook.errors import SparkbookError
 from sparkbook.host.meminfo import Memory, parse_meminfo
 from sparkbook.recipes.launch import Strict
-from sparkbook.util import own_yaml
+from sparkbook.util import documents, own_yaml
 
 RECORDED = Path(__file__).with_name("recorded.yaml")
 
@@ -396,11 +395,9 @@ def read_machine(text: str, where: str) -> Machine:
         SparkbookError: the text holds no machine.
     """
     try:
-        value = yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        raise SparkbookError(
-            f"{where} is neither JSON nor YAML: {str(error).splitlines()[0]}"
-        ) from None
+        value = documents.parse(text)
+    except SparkbookError as error:
+        raise SparkbookError(f"{where}: {error}") from None
     if isinstance(value, dict) and "probes" in value:
         value = value["probes"]
     return _validated(value, where)

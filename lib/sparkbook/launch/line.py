@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from sparkbook.errors import SparkbookError
 from sparkbook.launch.lexer import passed_on, show
-from sparkbook.recipes.launch import EntryPoint
+from sparkbook.recipes.names import EntryPoint
 from sparkbook.util.shell_text import HOME
 
 if TYPE_CHECKING:

@@ -25,10 +25,10 @@ from sparkbook.launch.line import Line
 from sparkbook.launch.reader import read
 from sparkbook.lint.case import Case
 from sparkbook.lint.rules import FAMILIES, RULES
-from sparkbook.recipes.launch import Launch
 from sparkbook.rules import Edit
 
 if TYPE_CHECKING:
+    from sparkbook.recipes.launch import Launch
     from sparkbook.recipes.schema import Recipe
 
 _NOQA = re.compile(r"#\s*lint:\s*ignore\s+([A-Z]+\d{3}(?:\s*,\s*[A-Z]+\d{3})*)[ \t]*(.*)")
@@ -130,10 +130,10 @@ def lint(
         silent = {**suppressions(text), **silent}
     elif isinstance(source, Line):
         line = source
-    elif isinstance(source, Launch):
-        line = of_launch(source)
     else:
-        line = of_launch(source.launch, source)
+        recipe: Any = source if hasattr(source, "launch") else None
+        launch: Any = recipe.launch if recipe else source
+        line = of_launch(launch, recipe)
     case_ = Case(line, release)
     kept: list[Finding] = []
     edits: list[Edit] = []

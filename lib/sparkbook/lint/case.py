@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from sparkbook import releases
+from sparkbook.host.spark import TOTAL_GIB
 from sparkbook.launch.arguments import NUMBERS, Arguments, Given, converted, parse
 from sparkbook.launch.line import Line
 from sparkbook.launch.release import release_of, shown
@@ -19,11 +20,6 @@ from sparkbook.lint.models import Family, family_of
 from sparkbook.releases import Release, images
 from sparkbook.releases.images import ImageInfo
 from sparkbook.rules import Edit
-
-USABLE_GIB, TOTAL_GIB = 101.5, 121.6
-"""Memory that a clean headless Spark has available, and that vLLM's fraction is a part of (GiB)."""
-REACHABLE = 0.83
-"""The largest fraction that a clean headless Spark can meet: 101.5 of 121.6 GiB, rounded down."""
 
 _LARGEST = 10**18
 """Numbers beyond this are read as this, so that no arithmetic leaves what a float holds."""

@@ -5,7 +5,7 @@ mechanical repairs.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from sparkbook.findings import Finding
@@ -28,6 +28,7 @@ class Example(NamedTuple):
     release: str | None
 
 
+@dataclass(frozen=True, kw_only=True, eq=False)
 class LintRule(Rule):
     """One rule of the linter; its function takes a `Case`.
 

@@ -33,6 +33,7 @@ from typing import Literal
 
 from sparkbook.checkpoint.values import Cache
 from sparkbook.errors import SparkbookError
+from sparkbook.host.spark import ENGINE_RELEASE
 from sparkbook.releases import at_least
 
 KV_WIDTH: dict[str, float] = {
@@ -76,7 +77,7 @@ class Paging:
     context: int
     width: float = 2
     dtype_bytes: int = 2
-    release: str = "0.32.0"
+    release: str = ENGINE_RELEASE
     batched: int = 8192
     batches: int = 2
     block: int = 16

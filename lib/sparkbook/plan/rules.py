@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from sparkbook.checkpoint.values import Range
@@ -27,6 +28,7 @@ _LLAMA = "vllm serve nvidia/Llama-3.3-70B-Instruct-NVFP4 --gpu-memory-utilizatio
 _FITS = f"{_GEMMA} 0.8 --max-model-len 32768"
 
 
+@dataclass(frozen=True, kw_only=True, eq=False)
 class PlanRule(Rule):
     """One rule of a plan. An example is a launch line, and behind it `--cotenant` with what else
     runs, `--log` with lines of an engine's log, `--meminfo` with lines of /proc/meminfo, or

@@ -7,14 +7,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from sparkbook.checkpoint.values import ZERO, Cache, Checkpoint, Range
+from sparkbook.host.meminfo import VLLM_DEFAULT_UTILIZATION
+from sparkbook.host.spark import ENGINE_RELEASE, TOTAL
 from sparkbook.plan.kv import KV_WIDTH, Pages, Paging, cut
 from sparkbook.releases import at_least
 from sparkbook.units import GIB
-
-TOTAL = round(121.63 * GIB)
-"""What vLLM shows as the total of a DGX Spark of "128 GB" in most public reports
-(`sparkbook.host.REPORTED`).
-"""
 
 SYSTEM = Range(7.9 * GIB, 20.4 * GIB)
 """What an idle host has in use: total less available in the two reports of idle Sparks
@@ -134,10 +131,10 @@ class Setup:
     checkpoint: Checkpoint
     context: int
     sequences: int = 4
-    fraction: float = 0.92
+    fraction: float = VLLM_DEFAULT_UTILIZATION
     kv_bytes: int | None = None
     kv_dtype: str = "auto"
-    release: str = "0.32.0"
+    release: str = ENGINE_RELEASE
     batched: int = 8192
     method: str | None = None
     drafted: int = 0

@@ -17,7 +17,7 @@ from matplotlib.text import Text
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 from matplotlib.transforms import Bbox
 
-from sparkbook.checkpoint.bandwidth import GB10_BANDWIDTH_GB_S
+from sparkbook.host import spark
 from sparkbook.plan import evidence, request
 from sparkbook.plan.decode import SPARK, Speed, speed
 from sparkbook.plots import style
@@ -185,7 +185,7 @@ def roofline(dots: Sequence[Dot], title: str | None = None) -> Chart:
     sizes = [dot.gigabytes for dot in dots]
     ends = [min(sizes) * 0.45, max(sizes) * 1.45]
     for gb_s, look, name in (
-        (GB10_BANDWIDTH_GB_S, "--", "specified"),
+        (spark.BANDWIDTH_GB_S, "--", "specified"),
         (SPARK.read_gb_s, "-", "reached by a probe"),
     ):
         axis.plot(
@@ -222,10 +222,10 @@ def roofline(dots: Sequence[Dot], title: str | None = None) -> Chart:
     axis.legend(loc="upper right")
     _label_dots(axis, dots)
     measured = [dot for dot in dots if dot.kind == "measured"]
-    above = sum(dot.gigabytes * dot.steps_s > GB10_BANDWIDTH_GB_S for dot in measured)
+    above = sum(dot.gigabytes * dot.steps_s > spark.BANDWIDTH_GB_S for dot in measured)
     summary = (
         f"{len(measured)} published speeds, {above} of them above the line of"
-        f" {GB10_BANDWIDTH_GB_S:g} GB/s"
+        f" {spark.BANDWIDTH_GB_S:g} GB/s"
     )
     estimates = "; ".join(
         f"{dot.label}: {dot.gigabytes:.3g} GB, {dot.steps_s:.3g} a second"
@@ -297,7 +297,9 @@ def _label_dots(axis: Axes, dots: Sequence[Dot]) -> None:
         low, high = axis.get_xlim()
         sizes = [low * (high / low) ** (step / 200) for step in range(201)]
         lines = [
-            (size, gb_s / size) for gb_s in (GB10_BANDWIDTH_GB_S, SPARK.read_gb_s) for size in sizes
+            (size, gb_s / size)
+            for gb_s in (spark.BANDWIDTH_GB_S, SPARK.read_gb_s)
+            for size in sizes
         ]
         marks = axis.transData.transform([(dot.gigabytes, dot.steps_s) for dot in dots] + lines)
         taken = [Bbox.from_bounds(x - 4, y - 4, 8, 8) for x, y in marks]

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from matplotlib.axes import Axes
 
-from sparkbook.checkpoint.bandwidth import GB10_BANDWIDTH_GB_S
+from sparkbook.host import spark
 from sparkbook.plots.style import COLOURS, Chart, axes, book_style
 from sparkbook.recipes import Recipe
 from sparkbook.recipes.schema import Accuracy, Speed
@@ -116,7 +116,7 @@ def best_single(recipe: Recipe) -> float | None:
 
 @book_style()
 def weights_and_speed(
-    recipes: Sequence[Recipe], bandwidth_gb_s: float = GB10_BANDWIDTH_GB_S
+    recipes: Sequence[Recipe], bandwidth_gb_s: float = spark.BANDWIDTH_GB_S
 ) -> Chart:
     """Size of the weights against the best published decode rate of one request.
 

@@ -16,7 +16,6 @@ from pydantic import AfterValidator, BeforeValidator, Field, field_validator, mo
 
 from sparkbook.recipes.launch import (
     Container,
-    EntryPoint,
     Env,
     Launch,
     Serve,
@@ -24,8 +23,8 @@ from sparkbook.recipes.launch import (
     check_docker_options,
     check_plain,
     check_repository,
-    entrypoint_of,
 )
+from sparkbook.recipes.names import EntryPoint, entrypoint_of
 from sparkbook.units import gb_to_gib
 
 Status = Literal["published", "lint-clean", "run"]
@@ -45,7 +44,7 @@ Family = Literal[
     "embedded",
     "other",
 ]
-Repository = Annotated[str, AfterValidator(check_repository)]
+RepositoryName = Annotated[str, AfterValidator(check_repository)]
 """Hub id of a model, the name of one that ships with this package, or a path."""
 SourceId = Annotated[
     str, Field(pattern=r"^[a-z0-9][a-z0-9.-]*$", description="id of one of the recipe's sources")
@@ -83,7 +82,7 @@ class Context(Strict):
 class Model(Strict):
     """The checkpoint."""
 
-    repo: Repository = Field(
+    repo: RepositoryName = Field(
         description="Hugging Face handle, or the name of a model that ships with this package"
     )
     revision: str | None = Field(
@@ -125,7 +124,7 @@ class Draft(Strict):
     """How tokens are proposed in speculative decoding."""
 
     method: Literal["mtp", "dflash", "ngram", "draft_model", "eagle3", "suffix"]
-    model: Repository | None = Field(
+    model: RepositoryName | None = Field(
         None,
         description=(
             "handle or path of a separate draft; null: built into the target or none needed"
@@ -175,7 +174,7 @@ class PrepareStep(Strict):
         description="download a repository, fetch one file, or run a command"
     )
     why: str
-    repo: Repository | None = None
+    repo: RepositoryName | None = None
     url: str | None = None
     to: str | None = Field(None, description="local folder or file on the host")
     sha256: str | None = Field(None, description="of a fetched file: 64 hex digits, or `unknown`")

@@ -28,11 +28,12 @@ from pathlib import Path
 from typing import Any, Protocol, TextIO
 
 from sparkbook.errors import SparkbookError
-from sparkbook.recipes.launch import is_secret
 from sparkbook.runner import fingerprint, notebooks
 from sparkbook.runner.pages import Target, pages
 from sparkbook.runner.project import Project, here
 from sparkbook.units import format_seconds
+from sparkbook.util import documents, limits
+from sparkbook.util.secret import is_secret
 
 MANIFEST = "manifest.json"
 ATTEMPTS = 3
@@ -203,16 +204,11 @@ def read_matrix(file: Path) -> tuple[str, dict[str, list[Any]]]:
     Raises:
         SparkbookError: it can't be read or is not of this form.
     """
-    import yaml
 
     try:
-        found = yaml.safe_load(file.read_text("utf-8"))
-    except OSError as error:
-        raise SparkbookError(f"{file} can't be read: {error.strerror}") from None
-    except (yaml.YAMLError, ValueError) as error:
-        raise SparkbookError(f"{file} is not YAML: {str(error).splitlines()[0]}") from None
-    except RecursionError:
-        raise SparkbookError(f"{file} is nested too deeply for a matrix") from None
+        found = documents.parse(limits.read_text(file, "the matrix"))
+    except SparkbookError as error:
+        raise SparkbookError(f"{file}: {error}") from None
     parameters = found.get("parameters") if isinstance(found, dict) else None
     if (
         not isinstance(parameters, dict)

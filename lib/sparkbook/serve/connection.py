@@ -192,7 +192,7 @@ def connect(
 
 def on_spark() -> bool:
     """Whether this host's GPU is a GB10."""
-    from sparkbook.host.probes import run
+    from sparkbook.host.access import run
 
     asked = run(["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"])
     return asked.code == 0 and "GB10" in asked.out

@@ -12,8 +12,8 @@ from typing import Any
 
 from sparkbook.errors import SparkbookError
 from sparkbook.findings import Finding
-from sparkbook.recipes.launch import is_secret
 from sparkbook.rules import Family
+from sparkbook.util.secret import is_secret
 
 FILE = Path(__file__).with_name("faults.yaml")
 
@@ -90,7 +90,7 @@ def how_it_ended(state: dict, name: str, restarts: int = 0) -> Finding | None:
 def redact(environment: list[str]) -> list[str]:
     """`NAME=VALUE` entries whose secrets are hidden."""
     return [
-        f"{name}=***" if is_secret(name) else f"{name}={value}"
+        f"{name}=***" if is_secret(name, value) else f"{name}={value}"
         for name, _, value in (entry.partition("=") for entry in environment)
     ]
 

@@ -16,7 +16,15 @@ from sparkbook import lock
 from sparkbook.errors import SparkbookError
 from sparkbook.findings import Findings
 from sparkbook.formats import shell
-from sparkbook.serve import docker_engine, embedded, running, stack, watchdog
+from sparkbook.serve import (
+    containers,
+    docker_engine,
+    docker_host,
+    embedded,
+    running,
+    stack,
+    watchdog,
+)
 from sparkbook.serve.engine import Engine, EngineError
 from sparkbook.serve.faults import ServeFault, told
 from sparkbook.serve.process import ProcessEngine
@@ -58,7 +66,7 @@ class Wish:
 
 
 @dataclass(frozen=True)
-class Plan:
+class DryRun:
     """What would be done.
 
     Attributes:
@@ -132,7 +140,7 @@ def wanted(wish: Wish) -> tuple[Stack, str]:
     return asked, target
 
 
-def plan(wish: Wish) -> Plan:
+def plan(wish: Wish) -> DryRun:
     """What `serve` would do; nothing is started, and no Docker engine is needed.
 
     Raises:
@@ -140,10 +148,10 @@ def plan(wish: Wish) -> Plan:
     """
     asked, target = wanted(wish)
     if target == "process":
-        return Plan(target, [(shell.write(asked.launch).rstrip("\n"), None)], Findings())
+        return DryRun(target, [(shell.write(asked.launch).rstrip("\n"), None)], Findings())
     # The key is not made for a dry run: what stands here is hidden anyway.
     request = docker_engine.prepare(asked, None, wish.choices, key="hidden")
-    return Plan(target, list(request.calls()), request.notes)
+    return DryRun(target, list(request.calls()), request.notes)
 
 
 def serve(
@@ -166,7 +174,7 @@ def serve(
         _check_files(wish, say)
     floor = parse_size(wish.floor) if wish.floor else None
     if target == "docker":
-        host = docker_engine.reach(wish.host)
+        host = docker_host.reach(wish.host)
         try:
             server = docker_engine.start(
                 asked,
@@ -331,11 +339,9 @@ def _now(
 ) -> dict[str, Any]:
     served = lock.Served()
     with running.engines() as (host, _):
-        found = docker_engine.find(host, name or asked.name) if host and asked.launch.image else []
-        digest, image_id = (
-            docker_engine.digest_of(host, found[0]) if host and found else (None, None)
-        )
-        docker = docker_engine.version_of(host) if host and asked.launch.image else None
+        found = containers.find(host, name or asked.name) if host and asked.launch.image else []
+        digest, image_id = containers.digest_of(host, found[0]) if host and found else (None, None)
+        docker = docker_host.version_of(host) if host and asked.launch.image else None
         served = lock.Served(digest, image_id, _version(host, name, asked), docker)
     folders = None
     if asked.recipe and asked.recipe.image is None:
@@ -359,7 +365,7 @@ def _now(
     )
 
 
-def _version(host: docker_engine.Host | None, name: str | None, asked: Stack) -> str | None:
+def _version(host: docker_host.DockerHost | None, name: str | None, asked: Stack) -> str | None:
     """The vLLM version that the running server reports; None where none answers."""
     for known in [name] if name else [asked.name, asked.recipe.id if asked.recipe else None]:
         if known is None:

@@ -17,11 +17,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from sparkbook.formats.words import serve_groups
-from sparkbook.recipes.launch import Launch, is_secret
+from sparkbook.recipes.launch import Launch
 from sparkbook.serve import folders, identity, paths
 from sparkbook.serve.endpoint import Endpoint, usable_key, write_private
 from sparkbook.serve.engine import Engine, EngineError
 from sparkbook.serve.identity import ProcessId
+from sparkbook.util.secret import is_secret
 from sparkbook.util.shell_text import HOME, command_line
 
 _GUARD = Path(__file__).with_name("_guard.py")

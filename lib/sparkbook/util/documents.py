@@ -68,8 +68,7 @@ def check_text(text: str) -> None:
     """
     if len(text) > MAX_BYTES:
         raise SparkbookError(
-            f"this text has more than {MAX_BYTES // 1000} kB, which no recipe and no launch line"
-            " has: cut out the part that serves"
+            f"this text has more than {MAX_BYTES // 1000} kB; cut it down to the part that matters"
         )
     if "\0" in text:
         at = text.index("\0")
@@ -86,8 +85,7 @@ def check_text(text: str) -> None:
         ) from None
     if size > MAX_BYTES:
         raise SparkbookError(
-            f"this text has more than {MAX_BYTES // 1000} kB, which no recipe and no launch line"
-            " has: cut out the part that serves"
+            f"this text has more than {MAX_BYTES // 1000} kB; cut it down to the part that matters"
         )
 
 
@@ -144,8 +142,8 @@ def _measure(text: str) -> None:
     def close(anchor: str | None, size: int) -> None:
         if size > _MAX_NODES or open_[0][1] > _MAX_NODES:
             raise SparkbookError(
-                f"this document has more than {_MAX_NODES} values, its anchors unfolded: no"
-                " recipe has"
+                f"this document has more than {_MAX_NODES} values"
+                " when its anchors are unfolded; the limit is there to protect memory"
             )
         if anchor is not None:
             sizes[anchor] = size
@@ -182,7 +180,7 @@ def _check_event(event: yaml.Event, anchors: Container[str], depth: int) -> None
             f"{line}: *{event.anchor} is inside the value that it names, or before it"
         )
     if isinstance(event, yaml.CollectionStartEvent) and depth >= _MAX_DEPTH:
-        raise SparkbookError(f"{line} is nested more than {_MAX_DEPTH} levels deep: no recipe is")
+        raise SparkbookError(f"{line} is nested more than {_MAX_DEPTH} levels deep")
 
 
 def parse_json(text: str) -> Any:
@@ -217,13 +215,11 @@ def _whole(value: Any) -> Any:
 
 def _check_value(value: Any, depth: int) -> int:
     if depth > _MAX_DEPTH:
-        raise SparkbookError(
-            f"this document is nested more than {_MAX_DEPTH} levels deep: no recipe is"
-        )
+        raise SparkbookError(f"this document is nested more than {_MAX_DEPTH} levels deep")
     items = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
     size = 1 + sum(_check_value(item, depth + 1) for item in items)
     if size > _MAX_NODES:
-        raise SparkbookError(f"this document has more than {_MAX_NODES} values: no recipe has")
+        raise SparkbookError(f"this document has more than {_MAX_NODES} values")
     return size
 
 

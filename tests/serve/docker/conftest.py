@@ -24,7 +24,7 @@ import psutil
 import pytest
 from sparkbook.recipes import Launch, Serve
 from sparkbook.recipes.launch import Container
-from sparkbook.serve import docker_engine
+from sparkbook.serve import docker_host
 
 NEEDED = ("dockerd", "containerd", "runc", "iptables", "ip", "busybox", "unshare", "setpriv")
 _CLONE_NEWNET = 0x40000000
@@ -228,7 +228,7 @@ def engine(dockerd, tmp_path, monkeypatch):
 @pytest.fixture
 def host(engine):
     """A connection to it, as the launcher makes it."""
-    host = docker_engine.reach()
+    host = docker_host.reach()
     yield host
     host.close()
 

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from sparkbook import releases
 from sparkbook.lint.case import Case
 from sparkbook.lint.family import family
-from sparkbook.recipes.launch import is_secret
 from sparkbook.rules import Hit
+from sparkbook.util.secret import is_secret
 from sparkbook.util.shell_text import command_line, quote
 
 ENV = family("ENV", "environment variables")
@@ -173,22 +173,23 @@ def secret(case: Case) -> Iterator[Hit]:
     `-e NAME` alone passes the caller's own value on. The value is never shown here.
     """
     for name, value in case.line.env.items():
-        if is_secret(name) and value and "$" not in value:
+        if value and "$" not in value and is_secret(name, value):
             yield Hit(
                 f"{name} is written out on the line.",
                 f"{name}=…",
                 f"Export {quote(name)} first, and write {command_line('-e', name)} with no value.",
             )
-    if (
-        "api-key" in case.options
-        and (case.value("api-key") or case.options["api-key"].values)
-        and case.options["api-key"].value
-    ):
-        yield Hit(
-            "The API key is written out on the line.",
-            "--api-key …",
-            "Export VLLM_API_KEY and pass it on.",
-        )
+    for name, given in case.options.items():
+        words = [word.text for word in given.values]
+        if any("$" not in word and is_secret(name, word) for word in words):
+            variable = {"api-key": "VLLM_API_KEY", "hf-token": "HF_TOKEN"}.get(name)
+            yield Hit(
+                f"The value of --{name} is written out on the line, and it is a secret.",
+                f"--{name} …",
+                f"Export {variable} and pass it on."
+                if variable
+                else f"Put the secret into a file that the container mounts, and remove --{name}.",
+            )
 
 
 @ENV.rule(
