@@ -111,7 +111,7 @@ def test_what_is_not_known_is_a_range_and_is_named():
     assert found.draft.low > 0, "unknown is never zero"
     assert not found.needed.exact
     assert any("draft" in f.message for f in found.findings if f.rule == "PLAN108")
-    card = checkpoint.unwritten("ORG/MODEL", card_gb=8.25, form="nvfp4")
+    card = checkpoint.load("ORG/MODEL", stated=checkpoint.Stated(size_gb=8.25, format="nvfp4"))
     shapeless = plan.plan(Setup(card, 16384, fraction=0.5))
     assert (shapeless.verdict, shapeless.tokens, shapeless.fraction_for()) == (
         "not known",
@@ -185,8 +185,8 @@ def test_caches_are_those_that_a_sequence_fills():
     plain, drafting = (
         request.read(name) for name in ("qwen3.6-27b-nvfp4", "qwen3.6-27b-nvfp4-mtp")
     )
-    assert [cache.draft for cache in plain.caches] == [False, False]
-    assert [cache.draft for cache in drafting.caches] == [False, False, True]
+    assert [cache.draft for cache in plain.caches[0]] == [False, False]
+    assert [cache.draft for cache in drafting.caches[0]] == [False, False, True]
 
 
 def test_prediction_layers_count_only_while_they_draft():

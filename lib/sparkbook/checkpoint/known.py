@@ -16,7 +16,14 @@ from typing import Any
 
 from sparkbook.checkpoint import configs, formats, guess, naming
 from sparkbook.checkpoint.bandwidth import BITS_PER_WEIGHT
-from sparkbook.checkpoint.config import Config, dtype_bytes, geometry, layer_kinds, text_config
+from sparkbook.checkpoint.config import (
+    Config,
+    draft_layers,
+    dtype_bytes,
+    geometry,
+    layer_kinds,
+    text_config,
+)
 from sparkbook.checkpoint.modules import loaded, parameters
 from sparkbook.checkpoint.tensors import quantization
 from sparkbook.checkpoint.values import Checkpoint, Quantization, Range, TensorClass, Weights
@@ -56,11 +63,16 @@ def names() -> list[str]:
 
 def stated_context(name: str) -> int | None:
     """`max_position_embeddings` of a checkpoint's config, tokens; None where it is not known."""
-    if name not in names():
-        return None
-    entry = facts()["checkpoints"].get(name)
-    context = text_config(shape(entry["shape"] if entry else name)).get("max_position_embeddings")
-    return context if isinstance(context, int) else None
+    found = _certain(name)
+    return found.geometry.context if found and found.geometry else None
+
+
+def mtp(name: str) -> bool | None:
+    """Whether a checkpoint has a layer that predicts further tokens; None where it is not known."""
+    if name in facts()["without_mtp"]:
+        return False
+    own = configs.find(name)
+    return bool(draft_layers(text_config(own.config))) if own else None
 
 
 def shape(handle: str) -> dict[str, Any]:
@@ -109,7 +121,7 @@ def load(name: str, stated: Stated | None = None) -> Checkpoint:
         hint = (
             f"did you mean {', '.join(close)}?"
             if close
-            else "give a local folder, or read it from the hub with --hub"
+            else "give a local folder, or add --hub to read its headers"
         )
         raise SparkbookError(
             f"nothing is known of the checkpoint '{name}', and its name states no size; {hint}"
@@ -120,11 +132,17 @@ def load(name: str, stated: Stated | None = None) -> Checkpoint:
 # ---- its own configuration
 
 
+@functools.lru_cache(maxsize=64)
 def _certain(name: str) -> Checkpoint | None:
     """The checkpoint, where its own configuration or the formats of its tensors are known."""
     if own := configs.find(name):
         source = f"{own.source} ({own.date})"
-        return of_config(own.name, own.config, own.quantization, source)
+        found = of_config(own.name, own.config, own.quantization, source)
+        card = configs.card(name)
+        # Some of the table's copies state a shorter context than the model's card.
+        if found.geometry and card and (card.context or 0) > (found.geometry.context or 0):
+            return replace(found, geometry=replace(found.geometry, context=card.context))
+        return found
     if name in facts()["shapes"]:
         source = facts()["sources"][facts()["shapes"][name]["source"]]
         return of_config(name, shape(name), None, source)

@@ -161,8 +161,6 @@ class Cache:
         layers: layers that have a cache of their own; layers that read another's are not counted.
         heads, size, size_v: KV heads, size of a key and of a value; of `mla` 1 head of the latent
             and rope width, and no value.
-        fixed: bytes of one token, where no `--kv-cache-dtype` changes them; 0: heads and sizes
-            count.
         window: tokens of the window.
         conv: channels and taps of the short convolution before a state.
         state: elements of the recurrent state.
@@ -170,6 +168,8 @@ class Cache:
         chunk: tokens of a Mamba-2 chunk, to which old releases align blocks.
         draft: whether the layers belong to a multi-token-prediction head, and exist only while it
             drafts.
+        fixed: bytes of one token, where no `--kv-cache-dtype` changes them; 0: heads and sizes
+            count.
     """
 
     kind: Literal["full", "window", "mla", "mamba2", "gdn"]
@@ -177,13 +177,13 @@ class Cache:
     heads: int = 0
     size: int = 0
     size_v: int = 0
-    fixed: float = 0
     window: int = 0
     conv: tuple[int, int] = (0, 0)
     state: int = 0
     state_bytes: int | None = None
     chunk: int = 0
     draft: bool = False
+    fixed: float = 0
 
     @property
     def recurrent(self) -> bool:

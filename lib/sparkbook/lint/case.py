@@ -256,6 +256,30 @@ class Case:
         return not (self.recipe and self.recipe.family == "embedded")
 
     @property
+    def omni(self) -> bool:
+        """Whether vLLM-Omni serves: another program, with options of its own."""
+        name = (self.image or "").rpartition("/")[2]
+        return name.startswith("vllm-omni") or any(g.name == "omni" for g in self.args.options)
+
+    @property
+    def fork(self) -> bool:
+        """Whether the image may hold another vLLM than a release: a fork is known to be in it, it
+        is built at home or every night, or nothing is known of it.
+        """
+        if not self.image:
+            return False
+        if self.info is None or self.info.fork or self.info.local:
+            return True
+        nightly = "nightly" in (self.tag or "") and not self.info.vllm
+        return nightly or not (self.info.vllm or self.info.vllm_range or self.info.pattern())
+
+    @property
+    def asked(self) -> str:
+        """What to type to see which options the image has."""
+        image = self.line.image or "IMAGE"
+        return f"docker run --rm --entrypoint vllm {image} serve --help=all"
+
+    @property
     def contained(self) -> bool:
         """Whether it runs in a container."""
         return self.line.image is not None

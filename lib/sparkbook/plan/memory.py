@@ -5,8 +5,8 @@
     (estimated beforehand since 0.21)
 
 (vLLM 0.32.0: `request_memory` in `v1/worker/utils.py`, `determine_available_memory` in
-`v1/worker/gpu_worker.py`.) Or the size of the cache is given with `--kv-cache-memory-bytes`, and
-neither the fraction nor the profile is examined. Pure: no clock, files or network. Bytes.
+`v1/worker/gpu_worker.py`.) Or the size of the cache is given with `--kv-cache-memory-bytes`: the
+profile is then not examined, and the start check still is. Pure: no clock, files or network. Bytes.
 """
 
 from __future__ import annotations
@@ -107,11 +107,12 @@ class MemoryPlan:
         """What the fraction asks for, as `request_memory` rounds; None where the cache is given in
         bytes.
         """
-        return (
-            None
-            if self.setup.kv_bytes is not None
-            else math.ceil(self.host.total * self.setup.fraction)
-        )
+        return None if self.setup.kv_bytes is not None else self.checked
+
+    @property
+    def checked(self) -> int:
+        """What vLLM wants to find available at the start, with `--kv-cache-memory-bytes` too."""
+        return math.ceil(self.host.total * self.setup.fraction)
 
     @cached_property
     def kv(self) -> Range:
@@ -391,7 +392,10 @@ class MemoryPlan:
                 f" {self.kv * gib:.2f} GiB"
             )
         else:
-            lines.append(f"KV cache = {self.kv * gib:.2f} GiB as given; the fraction plays no part")
+            lines.append(
+                f"KV cache = {self.kv * gib:.2f} GiB as given; the start check asks for"
+                f" {self.checked * gib:.2f} GiB all the same"
+            )
         lines.append(
             f"available to the engine = {self.host.free_for_engine * gib:.1f} GiB: total, less the"
             " system"

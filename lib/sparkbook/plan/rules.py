@@ -110,13 +110,18 @@ def co_tenants_too_large(plan: MemoryPlan) -> Iterator[Hit]:
 
 
 def _asked(plan: MemoryPlan) -> float:
-    return plan.engine.low if plan.requested is None else plan.requested
+    """What has to be available: what the start check asks for, or what a cache of a given size
+    makes the engine grow to.
+    """
+    grown = plan.engine.low if plan.requested is None else 0
+    return max(plan.checked, grown)
 
 
 def _who(plan: MemoryPlan) -> str:
-    if plan.requested is None:
+    if _asked(plan) > plan.checked:
         return "The engine"
-    return f"--gpu-memory-utilization {plan.setup.fraction:g}"
+    held = ", which --kv-cache-memory-bytes does not lift," if plan.requested is None else ""
+    return f"The start check of --gpu-memory-utilization {plan.setup.fraction:g}{held}"
 
 
 @PLAN.rule(
@@ -130,8 +135,9 @@ def _who(plan: MemoryPlan) -> str:
     passes=f"{_GPT} 0.5",
 )
 def start_check_fails(plan: MemoryPlan) -> Iterator[Hit]:
-    """The fraction is one of all memory, and vLLM refuses to start if less than that is available.
-    The host and everything else that runs on a Spark takes from the same pool.
+    """The fraction is one of all memory, and vLLM refuses to start if less than that is available,
+    also with --kv-cache-memory-bytes. The host and everything else that runs on a Spark takes from
+    the same pool.
     """
     host = plan.host
     free = host.free_for_engine

@@ -108,7 +108,7 @@ class Setup:
         context: `--max-model-len`.
         sequences: `--max-num-seqs`.
         fraction: `--gpu-memory-utilization`.
-        kv_bytes: `--kv-cache-memory-bytes`; the fraction then plays no part.
+        kv_bytes: `--kv-cache-memory-bytes`; the fraction then counts for the start check alone.
         kv_dtype: `--kv-cache-dtype`.
         release: vLLM release.
         batched: `--max-num-batched-tokens`.

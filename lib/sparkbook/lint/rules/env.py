@@ -31,6 +31,15 @@ SUCCESSORS = {
 }
 """Variables that guides still teach, and what does their work."""
 
+_B12X = "the build with b12x kernels (https://github.com/eugr/spark-vllm-docker)"
+OF_FORKS = {
+    "VLLM_PLE_TABLE_MEMORY": _B12X,
+    "VLLM_MXFP8_LM_HEAD": _B12X,
+    "VLLM_B12X_MOE_FP4_LAYER_MAX_INPUT_SCALE": _B12X,
+    "VLLM_PLE_FORCE_FP8": "the image of Qwen3.8-Flash-Next",
+}
+"""Variables of builds of vLLM that no release has, and which builds read them."""
+
 _FOREIGN = {
     r"SGLANG_\w+|SGL_\w+": "SGLang",
     r"TRTLLM_\w+|TLLM_\w+": "TensorRT-LLM",
@@ -63,16 +72,24 @@ def strangers(case: Case) -> Iterator[str]:
 )
 def unknown_variable(case: Case) -> Iterator[Hit]:
     """A `VLLM_` variable that no release has. vLLM starts, says "Unknown vLLM environment variable
-    detected", and ignores it.
+    detected", and ignores it. A fork of vLLM may read it.
     """
     for name in strangers(case):
         if name not in SUCCESSORS and not releases.presence("envs", name):
             close = difflib.get_close_matches(name, list(case.release.envs), n=1, cutoff=0.85)
-            fork = f", unless {case.info.fork} reads it" if case.info and case.info.fork else ""
+            if name in OF_FORKS:
+                yield Hit(
+                    f"{name} is not in vLLM {case.version}: {OF_FORKS[name]} reads it.",
+                    name,
+                    "Keep it if that build is what you start; vLLM itself ignores it.",
+                    severity="info",
+                )
+                continue
+            fix = "Ask the image's documentation if it holds a fork of vLLM; vLLM ignores it."
             yield Hit(
-                f"{name} is no variable of vLLM's{fork}: it has no effect.",
+                f"{name} is not a variable of vLLM {case.version}, which ignores it.",
                 name,
-                f"Write {close[0]}." if close else "Take it out.",
+                f"Write {close[0]}." if close and not case.fork else fix,
             )
 
 

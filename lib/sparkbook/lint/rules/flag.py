@@ -9,7 +9,7 @@ from sparkbook import releases
 from sparkbook.launch.arguments import Given, problem
 from sparkbook.lint.case import Case
 from sparkbook.lint.family import family
-from sparkbook.lint.rules.flag_names import FOREIGN, SUCCESSORS
+from sparkbook.lint.rules.flag_names import FOREIGN, OF_FORKS, SUCCESSORS
 from sparkbook.rules import Hit
 
 FLAG = family("FLAG", "options of vllm serve")
@@ -18,7 +18,9 @@ TABLE = "vLLM's own argument parser, read out of each release"
 
 
 def unknown(case: Case) -> Iterator[Given]:
-    """Options that the release does not know."""
+    """Options that the release does not know; those of vLLM-Omni are not vLLM's to refuse."""
+    if case.omni:
+        return iter(())
     return (given for given in case.args.options if given.option is None)
 
 
@@ -41,7 +43,8 @@ def unknown_option(case: Case) -> Iterator[Hit]:
     before it loads anything.
 
     Underscores are not a mistake: vLLM takes them for dashes. A beginning of a name that only one
-        option has is accepted too.
+        option has is accepted too. An image that may hold a fork of vLLM may have the option: ask
+        it.
     """
     for given in unknown(case):
         if (
@@ -56,10 +59,25 @@ def unknown_option(case: Case) -> Iterator[Hit]:
             *case.release.options,
             *(f"no-{o.name}" for o in case.release.options.values() if o.negatable),
         ]
+        if given.name in OF_FORKS:
+            yield Hit(
+                f"--{given.name} is not in vLLM {case.version}: it is an option of"
+                f" {OF_FORKS[given.name]}.",
+                given.shown,
+                f"Start that build, and ask it: {case.asked}.",
+                severity="warning",
+            )
+            continue
         close = difflib.get_close_matches(given.name, spellings, n=1, cutoff=0.75)
-        hint = f"Write --{close[0]}." if close else "Take it out."
+        hint = (
+            f"Write --{close[0]}."
+            if close
+            else f"Take it out; if you start a fork of vLLM, ask it: {case.asked}."
+        )
         edits = case.rename(given, close[0]) if close and not given.key else ()
-        yield Hit(f"--{given.name} is no option of vllm serve.", given.shown, hint, edits=edits)
+        yield Hit(
+            f"--{given.name} is no option of vLLM {case.version}.", given.shown, hint, edits=edits
+        )
 
 
 @FLAG.rule(
@@ -609,3 +627,20 @@ def out_of_range(case: Case) -> Iterator[Hit]:
     for given in case.args.options:
         if given.option and (wrong := problem(given, given.option)) and wrong[0] == "range":
             yield Hit(f"{wrong[1]}.", given.shown, "Write a number in this range.")
+
+
+@FLAG.rule(
+    "FLAG122",
+    "another-program",
+    "info",
+    source="vLLM-Omni, https://github.com/vllm-project/vllm-omni",
+    fails="vllm serve ORG/MODEL --omni --vae-use-tiling",
+    passes="vllm serve ORG/MODEL",
+)
+def another_program(case: Case) -> Iterator[Hit]:
+    """vLLM-Omni serves speech, images and video. It is a program of its own next to vLLM and has
+    options that vLLM lacks, so the options of such a line are not judged.
+    """
+    if case.omni:
+        shown = case.shown_image if case.image else "--omni"
+        yield Hit("vLLM-Omni serves this line; options that vLLM lacks are not judged.", shown)
