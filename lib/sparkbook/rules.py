@@ -53,6 +53,7 @@ FAMILIES: dict[str, str] = {
     "IMG": "sparkbook.lint.rules.img:IMG",
     "RUN": "sparkbook.lint.rules.run:RUN",
     "SPARK": "sparkbook.lint.rules.spark:SPARK",
+    "BAD": "sparkbook.lint.rules.bad:BAD",
     "LOG1": "sparkbook.logs.signatures:LOG1",
     "LOG2": "sparkbook.logs.signatures:LOG2",
     "LOG3": "sparkbook.logs.signatures:LOG3",
