@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 from build_sentences import WHEELS, Slice, installed_files, merge, read_files
 from sentence_source import Message, Reader, is_spoken, read_binary, read_cpp, read_go
-
 from sparkbook.logs import described, sentences
 
 FOREIGN = Path(__file__).parents[1] / "data" / "logs" / "foreign-lines.txt"
@@ -217,10 +216,10 @@ def test_a_value_inside_a_sentence_may_have_three_words() -> None:
 def test_a_sentence_is_explained() -> None:
     best = sentences.lookup(KNOWN[4][0])[0]
     told = described.describe(best, "0.32.0")
-    assert told.who == (
-        "vLLM raises it in vllm.config.model, ModelConfig._verify_quantization."
+    assert told.who == ("vLLM raises it in vllm.config.model, ModelConfig._verify_quantization.")
+    assert re.fullmatch(
+        r"vLLM has this sentence (since|in) \d[^.]*\.\d+\.\d+( only)?\.", told.releases
     )
-    assert re.fullmatch(r"vLLM has this sentence (since|in) \d[^.]*\.\d+\.\d+( only)?\.", told.releases)
     assert told.condition == "It depends on `quantization`."
     assert told.options == ("--quantization",)
 
