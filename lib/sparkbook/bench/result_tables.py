@@ -25,7 +25,7 @@ Table = tuple[list[str], list[list[Any]]]
 
 
 def by_class(report: Report, concurrency: int = 1) -> Table:
-    """Prompt class × decode speed and TPOT of a single request."""
+    """Return a table: prompt class × decode speed and TPOT of a single request."""
     header = [
         "Prompt class",
         "decode tok/s (1/TPOT, median)",
@@ -55,7 +55,7 @@ def by_class(report: Report, concurrency: int = 1) -> Table:
 
 
 def by_concurrency(report: Report, prompt_class: str | None = None) -> Table:
-    """Concurrency × aggregate, median of a request, TTFT and TPOT."""
+    """Return a table: concurrency × aggregate, median of a request, TTFT and TPOT."""
     header = [
         "Class",
         "Load",
@@ -93,7 +93,7 @@ def by_concurrency(report: Report, prompt_class: str | None = None) -> Table:
 
 
 def by_context(report: Report) -> Table:
-    """Context × prefill and decode: the rows of the `long-` classes."""
+    """Return a table: context × prefill and decode, from the rows of the `long-` classes."""
     header = [
         "Context, tokens",
         "prefill tok/s (prompt/TTFT)",
@@ -126,8 +126,8 @@ def by_context(report: Report) -> Table:
 
 
 def clients(file: str | Path | None = None) -> tuple[dict[str, Any], Table]:
-    """Measuring tools against a server whose timing is known, recorded with
-    `tools/compare_clients.py`: what each told, less the truth.
+    """Compare measuring tools on a server with known timing, recorded with
+    `tools/compare_clients.py`: each tool's figure less the truth.
 
     Returns:
         Date, machine and versions; and the table. CPU is that of all of a tool's processes, of the
@@ -185,8 +185,8 @@ def clients(file: str | Path | None = None) -> tuple[dict[str, Any], Table]:
 
 
 def modes(reports: Sequence[Report]) -> Table:
-    """The same rows in several modes, such as TurboQuant off, capture_only and hybrid; the last
-    against the first in percent.
+    """Return the same rows in several modes, such as TurboQuant off, capture_only and hybrid; the
+    last against the first in percent.
 
     The quantity is `out_tok_s` above one request, decode speed for one. A paired comparison is
     worth more than this difference.
@@ -216,8 +216,8 @@ def modes(reports: Sequence[Report]) -> Table:
 
 
 def speculation(found: Sweep, concurrency: int = 1) -> Table:
-    """Prompt class × drafts a step: speed, what was accepted, and the gain over no speculation,
-    paired, with its 95 % interval.
+    """Return a table: prompt class × drafts a step, with the speed, what was accepted, and the
+    paired gain over no speculation with its 95 % interval.
 
     tok/s is 1/TPOT, medians over prompts. Acceptance is accepted / drafted; the length is 1 +
     accepted / drafts, over the steps that had a draft; tokens a step are the client's, over all
@@ -276,8 +276,8 @@ def speculation(found: Sweep, concurrency: int = 1) -> Table:
 
 
 def published(speeds: Sequence[Speed]) -> dict[str, Table]:
-    """The same four forms from figures that others published: `class`, `concurrency`, `context` and
-    `modes`, those for which there are any.
+    """Return the same four forms from figures that others published: `class`, `concurrency`,
+    `context` and `modes`, those for which there are any.
 
     Where several configurations are told, the first three forms are of the first one.
     """
@@ -337,7 +337,7 @@ def published(speeds: Sequence[Speed]) -> dict[str, Table]:
 
 
 def _told(header: list[str], rows: list[list[Any]]) -> Table:
-    """Without the columns of which nothing is known."""
+    """Remove the columns in which nothing is known."""
     kept = [i for i in range(len(header)) if any(row[i] is not None for row in rows)]
     return [header[i] for i in kept], [[row[i] for i in kept] for row in rows]
 

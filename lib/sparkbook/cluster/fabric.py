@@ -227,7 +227,7 @@ def _network(a: Node, one: Site, b: Node, two: Site, seconds: float, run: Runner
 
 
 def _iperf(a: Node, one: Site, b: Node, two: Site, seconds: float, run: Runner) -> dict:
-    """The rate by iperf3 with 8 streams, where both nodes have it."""
+    """Return the rate by iperf3 with 8 streams, where both nodes have it."""
     if any(run(node, ["sh", "-c", "command -v iperf3"]).code for node in (a, b)):
         return {}
     server = subprocess.Popen(
@@ -316,8 +316,8 @@ def _all_reduce(
 
 
 def read_reduce(told: Sequence[str]) -> dict:
-    """The figures out of what the ranks printed; NCCL's transport with them, or the first line that
-    says why there are none.
+    """Return the figures out of what the ranks printed; NCCL's transport with them, or the first
+    line that says why there are none.
     """
     text = "\n".join(told)
     found = next(

@@ -55,7 +55,7 @@ def example(
     both: dict[str, Any] | None = None,
     **seen: Any,
 ) -> Seen:
-    """Two Sparks in good order, with changes.
+    """Return two Sparks in good order, with changes.
 
     Args:
         b: of what the second one turned out to be.
@@ -155,12 +155,12 @@ def gbit(speed: int | None) -> str:
 
 
 def good() -> Seen:
-    """Two Sparks in good order."""
+    """Return two Sparks in good order."""
     return example()
 
 
 def links(change: dict[str, dict[str, Any]]) -> dict[str, Any]:
-    """A change of ports by name, of the second Spark."""
+    """Return a change of ports by name, of the second Spark."""
     network = example().sites[1].network
     links = [link.model_dump() | change.get(link.name, {}) for link in network.links]
     return {"network": network.model_dump() | {"links": links}}

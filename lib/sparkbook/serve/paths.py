@@ -13,8 +13,8 @@ PACKAGE = Path(__file__).resolve().parents[1]
 
 
 def state_dir() -> Path:
-    """The folder for what must outlive a cache (the API key, which stacks have proven themselves):
-    `SPARKBOOK_STATE`, else the user's.
+    """Return the folder for what must outlive a cache (the API key, which stacks have proven
+    themselves): `SPARKBOOK_STATE`, else the user's.
 
     Made when missing, for its owner alone.
     """
@@ -34,8 +34,8 @@ def state_dir() -> Path:
 
 
 def cache_dir() -> Path:
-    """The folder for converted models and engines' logs: `SPARKBOOK_CACHE`, else the user's cache
-    directory. Made when missing.
+    """Return the folder for converted models and engines' logs: `SPARKBOOK_CACHE`, else the user's
+    cache directory. Made when missing.
     """
     chosen = os.environ.get("SPARKBOOK_CACHE")
     try:
@@ -58,7 +58,7 @@ def cache_dir() -> Path:
 
 
 def engine_python() -> Path:
-    """The interpreter of the environment that holds vLLM's CPU build.
+    """Return the interpreter of the environment that holds vLLM's CPU build.
 
     `SPARKBOOK_ENGINE_PYTHON` names it; else it is `.venv-engine` next to the checkout this package
     is installed from; else this very interpreter, if vLLM is installed with the package.

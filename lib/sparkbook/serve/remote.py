@@ -80,7 +80,7 @@ class Tunnel:
             raise
 
     def forward(self, port: int) -> str:
-        """The address here of a port on the other host's loopback."""
+        """Return the address here of a port on the other host's loopback."""
         if port not in self._forwards:
             local = free_port()
             self._run(

@@ -249,8 +249,8 @@ def faster_when_shared(low: Cell, high: Cell) -> Hit | None:
 
 
 def _speed(cell: Cell) -> float:
-    """Median speed of a request at one token a step, in steps per second: comparable between texts
-    under speculation.
+    """Return median speed of a request at one token a step, in steps per second: comparable between
+    texts under speculation.
     """
     summary = cell.figures.decode_tok_s or cell.figures.req_tok_s
     return (summary.median if summary else 0.0) / max(cell.figures.tok_per_step or 1.0, 1.0)
@@ -334,8 +334,8 @@ def looping(seen: Seen) -> Hit | None:
 
 
 def loops(text: str) -> bool:
-    """Whether a text's last part says the same over and over: over half of the 4-word sequences in
-    its last 120 words are repetitions.
+    """Return whether a text's last part says the same over and over: over half of the 4-word
+    sequences in its last 120 words are repetitions.
     """
     words = re.findall(r"\S+", text)[-120:]
     grams = [tuple(words[i : i + 4]) for i in range(len(words) - 3)]

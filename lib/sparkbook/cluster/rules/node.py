@@ -197,8 +197,8 @@ def rails(seen: Seen) -> Iterator[Hit]:
 
 
 def _twin(name: str) -> str:
-    """What the two devices of one QSFP port have in common: rocep1s0f0 and roceP2p1s0f0 are both
-    function 0.
+    """Return what the two devices of one QSFP port have in common: rocep1s0f0 and roceP2p1s0f0 are
+    both function 0.
     """
     return name[-2:]
 
