@@ -225,17 +225,17 @@ def _cells(reports: Sequence[Report], name: str, concurrency: int) -> list[Cell]
 
 def _positions(cells: Sequence[Cell]) -> tuple[float, ...]:
     """Return acceptance of each position over several cells, weighted by their drafts."""
-    told = [
+    shares = [
         (cell.engine.drafts or 0.0, cell.engine.per_position)
         for cell in cells
         if cell.engine and cell.engine.per_position
     ]
-    drafts = math.fsum(weight for weight, _ in told)
+    drafts = math.fsum(weight for weight, _ in shares)
     if not drafts:
         return ()
     return tuple(
-        math.fsum(w * p[i] for w, p in told if i < len(p)) / drafts
-        for i in range(max(len(p) for _, p in told))
+        math.fsum(w * p[i] for w, p in shares if i < len(p)) / drafts
+        for i in range(max(len(p) for _, p in shares))
     )
 
 
@@ -262,14 +262,14 @@ def sort(reports: Sequence[Report]) -> tuple[list[Report], dict[int, list[Report
     off: list[Report] = []
     arms: dict[int, list[Report]] = {}
     for report in reports:
-        told = [cell.engine for cell in report.cells if cell.engine]
-        if not told:
+        engines = [cell.engine for cell in report.cells if cell.engine]
+        if not engines:
             raise SparkbookError(
                 f"the measurement {report.label or report.date} holds no counters of the engine, so"
                 " it does not show whether the engine speculated: measure a server that answers"
                 " /metrics"
             )
-        k = max(len(engine.per_position) for engine in told)
+        k = max(len(engine.per_position) for engine in engines)
         (arms.setdefault(k, []) if k else off).append(report)
     if not off:
         raise SparkbookError(

@@ -62,7 +62,7 @@ class Reply:
         self.reads: list[tuple[float, bytes]] = []
         self.head = b""
         self.status = 0
-        self.mode = ""  # how the end is told: chunked, length or close
+        self.mode = ""  # how the end is marked: chunked, length or close
         self.error: str | None = None
 
 
@@ -304,7 +304,7 @@ def record(reply: Reply, keep_text: bool = True) -> dict[str, Any]:
     if reply.reads:
         result["end"] = round(reply.reads[-1][0] - begin, 6)
     if reply.status != 200:
-        result["error"] = _line(reply.error or f"status {reply.status}: {_told(reply)}")
+        result["error"] = _line(reply.error or f"status {reply.status}: {_reason(reply)}")
         return result
     try:
         _read_steps(reply, result, keep_text)
@@ -377,7 +377,7 @@ def _read_steps(reply: Reply, result: dict[str, Any], keep_text: bool) -> None:
         result["error"] = (
             "the stream ended in the middle"
             if seen
-            else f"the reply holds no events: {_told(reply)[:120]}"
+            else f"the reply holds no events: {_reason(reply)[:120]}"
         )
     if any(tokens):
         # In such a stream an event without ids is no step: the rest of what an earlier one held, or
@@ -411,7 +411,7 @@ def _choice(data: bytes, result: dict[str, Any]) -> Any:
     return choices[0] if choices else None
 
 
-def _told(reply: Reply) -> str:
+def _reason(reply: Reply) -> str:
     """Return what an error's body says."""
     body = b"".join(data for _, data in _bodies(reply))
     try:

@@ -115,9 +115,9 @@ def equal_servers(
     first, second = _server(a), _server(b)
     total = 3 * (len(lossless.texts(each)) + len(lossless.tasks()))
     with _bar(bar) as progress:
-        told = functools.partial(_asking, progress, total) if progress else None
+        report_progress = functools.partial(_asking, progress, total) if progress else None
         return lossless.compare(
-            first, second, option=option, progress=told, each=each, max_tokens=max_tokens
+            first, second, option=option, progress=report_progress, each=each, max_tokens=max_tokens
         )
 
 

@@ -218,14 +218,16 @@ def _of_chat(prompt: str, choice: Any) -> Answer:
 
 
 def _of_text(prompt: str, choice: Any) -> Answer:
-    told = choice.logprobs
-    if not told or not told.tokens:
+    logprobs = choice.logprobs
+    if not logprobs or not logprobs.tokens:
         return Answer(prompt, (), (), choice.text)
     tops = tuple(
         {**(top or {}), token: own}
-        for token, own, top in zip(told.tokens, told.token_logprobs, told.top_logprobs, strict=True)
+        for token, own, top in zip(
+            logprobs.tokens, logprobs.token_logprobs, logprobs.top_logprobs, strict=True
+        )
     )
-    return Answer(prompt, tuple(told.tokens), tops, choice.text)
+    return Answer(prompt, tuple(logprobs.tokens), tops, choice.text)
 
 
 def _state(margin: float | None, at_least: bool, near_tie: float) -> State:

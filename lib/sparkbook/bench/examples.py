@@ -171,7 +171,7 @@ def repeating(text: str, count: int) -> list[Request]:
     return [request(n, text=text) if n < count else request(n) for n in range(16)]
 
 
-def told(**changes: Any) -> Seen:
+def stating(**changes: Any) -> Seen:
     """Return the sound measurement with figures that its requests do not give."""
     sound = seen().cell.figures
     return seen(cell={"figures": sound.model_copy(update=changes)})
@@ -186,7 +186,7 @@ def rows(slow: float, fast: float) -> Report:
     """Return one request at a time and sixteen, with the tok/s of a request."""
     cells = []
     for slots, speed in ((1, slow), (16, fast)):
-        told = figures([])
-        told.decode_tok_s = Summary.of([speed])
-        cells.append(Cell(prompt_class="code", concurrency=slots, figures=told))
+        summary = figures([])
+        summary.decode_tok_s = Summary.of([speed])
+        cells.append(Cell(prompt_class="code", concurrency=slots, figures=summary))
     return Report(date="2026-11-27", tool="example", model="example", cells=cells)

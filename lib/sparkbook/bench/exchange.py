@@ -134,11 +134,11 @@ def from_vllm(value: dict[str, Any]) -> Report:
         )
         cell.requests = _vllm_requests(value)
         if cell.requests:
-            told, cell.figures = cell.figures, figures(cell.requests, None)
-            cell.figures.duration_s, cell.figures.out_tok_s = told.duration_s, told.out_tok_s
+            stated, cell.figures = cell.figures, figures(cell.requests, None)
+            cell.figures.duration_s, cell.figures.out_tok_s = stated.duration_s, stated.out_tok_s
         for theirs, ours in _QUANTITIES.items():
             if getattr(cell.figures, ours) is None and f"mean_{theirs}_ms" in value:
-                setattr(cell.figures, ours, _told(value, theirs, completed))
+                setattr(cell.figures, ours, _stated(value, theirs, completed))
         if value.get("spec_decode_num_drafts"):
             cell.engine = Engine(
                 drafts=value["spec_decode_num_drafts"],
@@ -203,7 +203,7 @@ def _vllm_requests(value: dict[str, Any]) -> list[Request]:
     return requests
 
 
-def _told(value: dict[str, Any], name: str, count: int) -> Summary:
+def _stated(value: dict[str, Any], name: str, count: int) -> Summary:
     """Return a summary of which only mean, median and perhaps p99 are known: the other places hold
     what bounds them.
     """
@@ -341,7 +341,7 @@ def from_guidellm(value: dict[str, Any]) -> Report:
         for run in value["benchmarks"]:
             metrics, strategy = run["metrics"], run["config"]["strategy"]
 
-            def told(
+            def stated(
                 name: str, factor: float = 0.001, metrics: dict[str, Any] = metrics
             ) -> Summary | None:
                 found = metrics[name]["successful"]
@@ -372,9 +372,9 @@ def from_guidellm(value: dict[str, Any]) -> Report:
                 out_tok_s=rate or None,
                 input_tokens=round(metrics["prompt_token_count"]["successful"]["total_sum"]),
                 output_tokens=round(words["total_sum"]),
-                ttft_s=told("time_to_first_token_ms"),
-                tpot_s=told("inter_token_latency_ms"),
-                latency_s=told("request_latency", 1.0),
+                ttft_s=stated("time_to_first_token_ms"),
+                tpot_s=stated("inter_token_latency_ms"),
+                latency_s=stated("request_latency", 1.0),
             )
             figures_.decode_tok_s = _inverse(
                 figures_.tpot_s,
@@ -420,7 +420,7 @@ def from_aiperf(value: dict[str, Any]) -> Report:
     """
     try:
 
-        def told(name: str) -> Summary | None:
+        def stated(name: str) -> Summary | None:
             found = value.get(name)
             if found and found["unit"] != "ms":
                 raise ValueError(f"{name} in {found['unit']}")
@@ -449,11 +449,11 @@ def from_aiperf(value: dict[str, Any]) -> Report:
             input_tokens=_whole(one("total_isl")),
             output_tokens=_whole(one("total_osl")),
             out_tok_s=one("output_token_throughput"),
-            ttft_s=told("time_to_first_token"),
-            ttfo_s=told("time_to_first_output_token"),
-            tpot_s=told("inter_token_latency"),
-            step_gap_s=told("inter_chunk_latency"),
-            latency_s=told("request_latency"),
+            ttft_s=stated("time_to_first_token"),
+            ttfo_s=stated("time_to_first_output_token"),
+            tpot_s=stated("inter_token_latency"),
+            step_gap_s=stated("inter_chunk_latency"),
+            latency_s=stated("request_latency"),
         )
         figures_.decode_tok_s = _inverse(
             figures_.tpot_s, value.get("inter_token_latency") or {}, 0.001
@@ -505,7 +505,7 @@ def _places(
 
 
 def _inverse(times: Summary | None, places: dict[str, Any], factor: float) -> Summary | None:
-    """Return speeds from times, and from the percentiles that the tool told of them.
+    """Return speeds from times, and from the percentiles that the tool reports.
 
     A percentile of 1 / x is 1 / the opposite one of x: the median of the speeds is 1 / median,
     their p90 is 1 / p10. The mean, which is not 1 / mean, stands in by its bound.

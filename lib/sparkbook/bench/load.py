@@ -584,9 +584,9 @@ def _request(record: dict[str, Any], prompt: str, first: float, keep_text: bool)
     usage = record["usage"] or {}
     details = usage.get("prompt_tokens_details")
     details = details if isinstance(details, dict) else {}
-    told = _count(usage.get("completion_tokens"))
+    counted = _count(usage.get("completion_tokens"))
     by_ids = sum(record["tokens"]) if record["tokens"] else None
-    count = told if told is not None else by_ids
+    count = counted if counted is not None else by_ids
     return Request(
         prompt=prompt,
         slot=record["slot"],
@@ -607,7 +607,7 @@ def _request(record: dict[str, Any], prompt: str, first: float, keep_text: bool)
         id_tokens=by_ids,
         cached_tokens=_count(details.get("cached_tokens")),
         count_from=(
-            "usage" if told is not None else "token ids" if by_ids is not None else "unknown"
+            "usage" if counted is not None else "token ids" if by_ids is not None else "unknown"
         ),
         finish=record["finish"],
         text=record["text"] if keep_text else None,
@@ -642,15 +642,15 @@ def machine_name(endpoint: Endpoint) -> str | None:
         return None
     with contextlib.suppress(OSError, subprocess.SubprocessError):
         command = ["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"]
-        told = (
+        gpus = (
             subprocess.run(command, capture_output=True, text=True, timeout=20, check=True)
             .stdout.strip()
             .splitlines()
         )
-        name, driver = told[0].rsplit(", ", 1)
+        name, driver = gpus[0].rsplit(", ", 1)
         return (
-            f"{len(told)} x {name}, driver {driver}"
-            if len(told) > 1
+            f"{len(gpus)} x {name}, driver {driver}"
+            if len(gpus) > 1
             else f"{name}, driver {driver}"
         )
     with contextlib.suppress(OSError):

@@ -141,15 +141,15 @@ def clients(file: str | Path | None = None) -> tuple[dict[str, Any], Table]:
         kept = limits.read_json(file)
         rows = []
         for row in kept["rows"]:
-            true, told = row["truth"], row["told"]
+            true, measured = row["truth"], row["told"]
 
             def share(
-                name: str, true: dict[str, Any] = true, told: dict[str, Any] = told
+                name: str, true: dict[str, Any] = true, measured: dict[str, Any] = measured
             ) -> str | None:
                 return (
                     None
-                    if told.get(name) is None or not true.get(name)
-                    else f"{100 * (told[name] / true[name] - 1):+.1f}"
+                    if measured.get(name) is None or not true.get(name)
+                    else f"{100 * (measured[name] / true[name] - 1):+.1f}"
                 )
 
             rows.append(
@@ -157,7 +157,7 @@ def clients(file: str | Path | None = None) -> tuple[dict[str, Any], Table]:
                     row["tool"],
                     row["shape"],
                     row["slots"],
-                    f"{1000 * (told['ttft_s'] - true['ttft_s']):+.1f}",
+                    f"{1000 * (measured['ttft_s'] - true['ttft_s']):+.1f}",
                     share("tpot_s"),
                     share("step_gap_s"),
                     share("out_tok_s"),
@@ -246,18 +246,18 @@ def speculation(found: Sweep, concurrency: int = 1) -> Table:
                 c for c in report.cells if (c.prompt_class, c.concurrency) == (name, concurrency)
             ):
                 f, engine = cell.figures, cell.engine
-                told: list[Any] = [None, None, None]
+                figures: list[Any] = [None, None, None]
                 if k:
                     case = advice.case(k, name, concurrency)
                     assert case is not None  # every arm of the sweep has its case
                     gain = case.comparison
                     low, high = gain.interval or (math.nan, math.nan)
-                    told = [
+                    figures = [
                         100 * engine.acceptance if engine and engine.acceptance else None,
                         engine and engine.mean_length,
                         f"{gain.ratio:.2f} ({low:.2f} to {high:.2f})",
                     ]
-                length = told[1] and f"{told[1]:.2f}"
+                length = figures[1] and f"{figures[1]:.2f}"
                 steps = f.tok_per_step and f"{f.tok_per_step:.2f}"
                 rows.append(
                     [
@@ -265,10 +265,10 @@ def speculation(found: Sweep, concurrency: int = 1) -> Table:
                         k or "off",
                         _median(f.decode_tok_s),
                         _median(f.tpot_s, 1000),
-                        told[0],
+                        figures[0],
                         length,
                         steps,
-                        told[2],
+                        figures[2],
                         cell.verdict,
                     ]
                 )
@@ -279,7 +279,7 @@ def published(speeds: Sequence[Speed]) -> dict[str, Table]:
     """Return the same four forms from figures that others published: `class`, `concurrency`,
     `context` and `modes`, those for which there are any.
 
-    Where several configurations are told, the first three forms are of the first one.
+    Where several configurations are given, the first three forms are of the first one.
     """
     names = list(dict.fromkeys(s.configuration for s in speeds))
     words = [(name or "as it comes").split("=")[-1] for name in names]
@@ -333,10 +333,10 @@ def published(speeds: Sequence[Speed]) -> dict[str, Table]:
             _mode_rows(speeds, names) if len(names) > 1 else [],
         ),
     }
-    return {name: _told(header, rows) for name, (header, rows) in made.items() if rows}
+    return {name: _known_columns(header, rows) for name, (header, rows) in made.items() if rows}
 
 
-def _told(header: list[str], rows: list[list[Any]]) -> Table:
+def _known_columns(header: list[str], rows: list[list[Any]]) -> Table:
     """Remove the columns in which nothing is known."""
     kept = [i for i in range(len(header)) if any(row[i] is not None for row in rows)]
     return [header[i] for i in kept], [[row[i] for i in kept] for row in rows]

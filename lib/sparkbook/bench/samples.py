@@ -32,14 +32,14 @@ def careless() -> Report:
     cells = []
     for line in (folder / "careless-h100.table").read_text(encoding="utf-8").splitlines():
         slots, total, _, _, each, *_ = line.split()
-        told = figures([])
-        told.completed, told.out_tok_s, told.decode_tok_s = (
+        summary = figures([])
+        summary.completed, summary.out_tok_s, summary.decode_tok_s = (
             int(slots),
             float(total),
             Summary.of([float(each)]),
         )
         cells.append(
-            Cell(prompt_class="unknown", concurrency=int(slots), figures=told, engine=account)
+            Cell(prompt_class="unknown", concurrency=int(slots), figures=summary, engine=account)
         )
     return Report(
         date="2026-11-27",

@@ -46,15 +46,15 @@ class Sweep:
 
     def steps(self, prompt_class: str, concurrency: int = 1) -> dict[int, float]:
         """Return median time of a step, in seconds, by K; what `advise.fit` makes costs of."""
-        told: dict[int, list[float]] = {}
+        medians: dict[int, list[float]] = {}
         for k, reports in {0: self.off, **self.arms}.items():
             for cell in (cell for report in reports for cell in report.cells):
                 if (cell.prompt_class, cell.concurrency) == (
                     prompt_class,
                     concurrency,
                 ) and cell.figures.step_gap_s:
-                    told.setdefault(k, []).append(cell.figures.step_gap_s.median)
-        return {k: statistics.fmean(values) for k, values in told.items()}
+                    medians.setdefault(k, []).append(cell.figures.step_gap_s.median)
+        return {k: statistics.fmean(values) for k, values in medians.items()}
 
     def write(self, file: str | Path) -> None:
         """Write as JSON, one line an arm. Of a request's stamps only the first and the last are

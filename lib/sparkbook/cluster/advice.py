@@ -108,17 +108,17 @@ def link_of(fabric: Any) -> Link:
     """
     found = fabric.get("pairs", fabric) if isinstance(fabric, dict) else fabric
     pairs = found if isinstance(found, list | tuple) else [found]
-    told = [
+    pairs_ = [
         pair if isinstance(pair, dict) else pair.model_dump()
         for pair in pairs
         if hasattr(pair, "model_dump") or isinstance(pair, dict)
     ]
-    timed = [pair for pair in told if pair.get("reduce_us") and pair.get("reduce_gbit")]
-    if not told or len(timed) < len(told):
+    timed = [pair for pair in pairs_ if pair.get("reduce_us") and pair.get("reduce_gbit")]
+    if not pairs_ or len(timed) < len(pairs_):
         why = next(
             (
                 pair.get("problem") or pair.get("reduce_problem")
-                for pair in told
+                for pair in pairs_
                 if not pair.get("reduce_us")
             ),
             None,

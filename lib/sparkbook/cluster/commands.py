@@ -54,13 +54,13 @@ class Report:
     @property
     def lines(self) -> list[str]:
         """A line for each node and each pair."""
-        told = []
+        text = []
         for site in self.sites:
             number = site.link.speed if site.link else None
             speed = f"{number / 1000:g} Gbit/s" if number else "speed unknown"
             rails = ", ".join(port.name for port in site.rails) or "no RDMA"
             link = f"{site.interface or 'no port'} {site.address or ''} {speed}"
-            told.append(
+            text.append(
                 f"{site.host:<12}"
                 f" {site.problem or f'{link}, MTU {site.link.mtu if site.link else None}, {rails}'}"
             )
@@ -83,8 +83,8 @@ class Report:
                     f"all-reduce ({pair.backend}) {pair.reduce_gbit:g} Gbit/s, 8 KiB in"
                     f" {pair.reduce_us:g} µs"
                 )
-            told.append(f"{pair.a} - {pair.b}: {', '.join(part for part in parts if part)}")
-        return told
+            text.append(f"{pair.a} - {pair.b}: {', '.join(part for part in parts if part)}")
+        return text
 
 
 def check(
@@ -273,14 +273,14 @@ def status(file: str) -> list[dict[str, Any]]:
                 # A rank without an API server listens nowhere, whoever else does at its address.
                 headless = number and one.state in ("starting", "port taken")
                 state = "running" if headless else one.state
-                told = one.end.message if one.end else None
+                end = one.end.message if one.end else None
                 rows.append(
                     {
                         "name": one.name,
                         "host": node.host,
                         "state": state,
                         "url": one.url if number == 0 else None,
-                        "end": told,
+                        "end": end,
                     }
                 )
     return rows

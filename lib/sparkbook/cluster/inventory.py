@@ -210,7 +210,7 @@ def parse(text: str, where: str = "the inventory") -> Inventory:
     except ValidationError as error:
         raise SparkbookError(
             f"{where} is no inventory: "
-            + "; ".join(_told(value, one) for one in error.errors()[:5])
+            + "; ".join(_explained(value, one) for one in error.errors()[:5])
         ) from None
     except SparkbookError as error:
         raise SparkbookError(f"{where} is no inventory: {error}") from None
@@ -221,7 +221,7 @@ def parse(text: str, where: str = "the inventory") -> Inventory:
         ) from None
 
 
-def _told(value: Any, error: Any) -> str:
+def _explained(value: Any, error: Any) -> str:
     """Return an error with its place in words: `nodes[1] (spark-2).address: …`."""
     place = ""
     for step in error["loc"]:

@@ -173,10 +173,10 @@ def look(
 def _site(node: Node, image: str | None, model: str | None, run: Runner, quick: bool) -> Site:
     seen = run(node, ["sh", "-c", _SCRIPT])
     if seen.code:
-        told = (
+        reason = (
             next(reversed(seen.err.splitlines()), "") or f"its shell ended with status {seen.code}"
         )
-        return Site(host=node.host, problem=told)
+        return Site(host=node.host, problem=reason)
     site = read_look(node, seen.out)
     if image:
         asked = run(
@@ -222,9 +222,9 @@ Of a repository in a Hugging Face cache, the commit of its branch `main` counts.
 """
 
 
-def _digest(told: str) -> str:
+def _digest(output: str) -> str:
     """Return the image's digest in its registry, or, for one that was built, its own id."""
-    listed, _, own = told.strip().rpartition(" ")
+    listed, _, own = output.strip().rpartition(" ")
     try:
         digests = sorted(entry.rpartition("@")[2] for entry in json.loads(listed) or [])
     except ValueError:
@@ -344,7 +344,7 @@ def placed(node: Node, site: Site, pauses: dict[str, bool] | None = None) -> Sit
 
 
 def _has(port: Rdma, address: str | None) -> bool:
-    return any(told.endswith(f" {address}") for told in port.gids.values())
+    return any(gid.endswith(f" {address}") for gid in port.gids.values())
 
 
 def _speed(links: Sequence[Link], name: str | None) -> int | None:

@@ -28,7 +28,7 @@ from sparkbook.serve import containers, docker_engine, docker_host, embedded, fo
 from sparkbook.serve.docker_host import DockerHost
 from sparkbook.serve.endpoint import Endpoint
 from sparkbook.serve.engine import Engine, EngineError
-from sparkbook.serve.faults import ServeFault, told
+from sparkbook.serve.faults import ServeFault, as_lines
 from sparkbook.serve.process import ProcessEngine
 from sparkbook.serve.ready import NotReady, Readiness, wait_ready
 from sparkbook.serve.stack import Choices, Stack
@@ -53,7 +53,7 @@ class ClusterFault(EngineError):
 
     def __init__(self, findings: Findings, tails: dict[str, list[str]] | None = None):
         self.findings, self.tails = findings, tails or {}
-        lines = [told(finding) for finding in findings]
+        lines = [as_lines(finding) for finding in findings]
         for name, tail in self.tails.items():
             lines.append(f"the last lines of {name}:")
             lines += [f"    {line}" for line in tail or ["(it printed nothing)"]]
@@ -512,4 +512,4 @@ def shown_text(planned: ClusterPlan, notes: Sequence[Finding] = ()) -> str:
                 )
             )
         lines += [step["command"]] if "command" in step else []
-    return "\n".join([*lines, *(told(note) for note in notes)])
+    return "\n".join([*lines, *(as_lines(note) for note in notes)])

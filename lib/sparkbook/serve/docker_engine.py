@@ -37,7 +37,7 @@ from sparkbook.serve.containers import (
 from sparkbook.serve.docker_host import DockerHost, image_present, mapped, platform_of, pull, reach
 from sparkbook.serve.endpoint import Endpoint, own_key, write_private
 from sparkbook.serve.engine import Engine
-from sparkbook.serve.faults import DOCK, ServeFault, how_it_ended, told
+from sparkbook.serve.faults import DOCK, ServeFault, as_lines, how_it_ended
 from sparkbook.serve.folders import KEY_FILE, LOG_FILE
 from sparkbook.serve.process import port_is_free
 from sparkbook.serve.ready import NotReady, Readiness, wait_ready
@@ -186,7 +186,7 @@ class DockerEngine(Engine):
             if end is None or (end.rule in ("DOCK305", "DOCK306") and error.diagnosis):
                 raise
             raise NotReady(
-                f"{error.message}\n{told(end)}", error.log_tail, error.stages, error.diagnosis
+                f"{error.message}\n{as_lines(end)}", error.log_tail, error.stages, error.diagnosis
             ) from None
         return self.readiness
 

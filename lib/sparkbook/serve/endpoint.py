@@ -87,12 +87,12 @@ class Endpoint:
         except httpx.TransportError as error:
             # What a protocol error says can hold a header, and with it the key: only its name is
             # shown.
-            told = (
+            reason = (
                 type(error).__name__
                 if isinstance(error, httpx.ProtocolError)
                 else str(error) or type(error).__name__
             )
-            raise SparkbookError(f"{self.url}{path} does not answer: {told}") from None
+            raise SparkbookError(f"{self.url}{path} does not answer: {reason}") from None
         except (httpx.HTTPError, httpx.InvalidURL, ValueError) as error:
             raise SparkbookError(
                 f"{self.url}{path} can't be asked: {type(error).__name__}"
@@ -254,8 +254,8 @@ def key_in(name: Path, shown: str) -> str:
             )
         key = usable_key(file.read_text("utf-8"), f"the key file {file}")
     except (OSError, RuntimeError) as error:
-        told = getattr(error, "strerror", None) or error
-        raise SparkbookError(f"the key file {shown} can't be read: {told}") from None
+        reason = getattr(error, "strerror", None) or error
+        raise SparkbookError(f"the key file {shown} can't be read: {reason}") from None
     except UnicodeDecodeError:
         raise SparkbookError(f"the key file {shown} is not text") from None
     if not key:

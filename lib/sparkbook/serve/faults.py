@@ -34,10 +34,10 @@ class ServeFault(SparkbookError):
 
     def __init__(self, finding: Finding):
         self.finding = finding
-        super().__init__(told(finding))
+        super().__init__(as_lines(finding))
 
 
-def told(finding: Finding) -> str:
+def as_lines(finding: Finding) -> str:
     """Return a finding as lines for a message."""
     lines = [f"{finding.message} ({finding.rule})"]
     lines += [f"  evidence: {finding.evidence}"] if finding.evidence else []

@@ -26,7 +26,7 @@ from sparkbook.serve import (
     watchdog,
 )
 from sparkbook.serve.engine import Engine, EngineError
-from sparkbook.serve.faults import ServeFault, told
+from sparkbook.serve.faults import ServeFault, as_lines
 from sparkbook.serve.process import ProcessEngine
 from sparkbook.serve.stack import Choices, Stack
 from sparkbook.units import parse_size
@@ -291,7 +291,7 @@ def _check_files(wish: Wish, say: Callable[[str], None]) -> None:
         change for change in changed if change.before is not None and change.after is not None
     ]:
         raise SparkbookError(
-            "not started, the lock is about other files:\n" + told(lock.judge(moved)[0])
+            "not started, the lock is about other files:\n" + as_lines(lock.judge(moved)[0])
         )
     if changed:
         say(

@@ -25,9 +25,9 @@ def state_dir() -> Path:
         ).expanduser()
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     except (OSError, RuntimeError) as error:
-        told = getattr(error, "strerror", None) or error
+        reason = getattr(error, "strerror", None) or error
         raise SparkbookError(
-            f"{chosen or 'the folder for state'} can't be used: {told}; name another with"
+            f"{chosen or 'the folder for state'} can't be used: {reason}; name another with"
             " SPARKBOOK_STATE"
         ) from None
     return folder.absolute()
@@ -49,9 +49,10 @@ def cache_dir() -> Path:
             raise PermissionError(13, "it can't be written")
     except (OSError, RuntimeError) as error:
         where = f"SPARKBOOK_CACHE={chosen}" if chosen else "the user's cache directory"
-        told = getattr(error, "strerror", None) or error
+        reason = getattr(error, "strerror", None) or error
         raise SparkbookError(
-            f"{where} can't be used: {told}; name a folder that can be written with SPARKBOOK_CACHE"
+            f"{where} can't be used: {reason}; name a folder that can be written with"
+            " SPARKBOOK_CACHE"
         ) from None
     # A kernel has another working directory than the builder: both must mean the same folder.
     return folder.absolute()

@@ -167,15 +167,15 @@ def server_count(seen: Seen) -> Hit | None:
     counts](https://docs.vllm.ai/en/latest/usage/metrics/) a token when it is made, and a request
     that was just cut may differ by one.
     """
-    told = seen.cell.engine.generation_tokens if seen.cell.engine else None
+    generated = seen.cell.engine.generation_tokens if seen.cell.engine else None
     mine = seen.cell.figures.output_tokens
-    if told is None or mine is None or seen.cell.figures.failed or seen.cell.interrupted:
+    if generated is None or mine is None or seen.cell.figures.failed or seen.cell.interrupted:
         return None
     # vLLM counts a token when it is made, usage when the text is cut: one a request may differ.
-    if abs(told - mine) <= max(_AGREE * mine, seen.cell.figures.completed):
+    if abs(generated - mine) <= max(_AGREE * mine, seen.cell.figures.completed):
         return None
     return Hit(
-        f"The engine made {told:g} tokens and the replies hold {mine}.",
+        f"The engine made {generated:g} tokens and the replies hold {mine}.",
         "generation_tokens_total against usage",
     )
 
@@ -279,14 +279,14 @@ def acceptance(seen: Seen) -> Hit | None:
     # An n-gram draft is not made in every step, so 1 + accepted / drafts is not the mean of all
     # steps; 1 + accepted / steps is. The last step of a reply may have more accepted than the reply
     # took: up to K.
-    told, cut = (
+    reported, cut = (
         1 + engine.accepted / steps,
         len(requests) * (engine.drafted or 0) / (engine.drafts or 1) / steps,
     )
-    if made / steps * (1 - _AGREE) <= told <= (made / steps + cut) * (1 + _AGREE):
+    if made / steps * (1 - _AGREE) <= reported <= (made / steps + cut) * (1 + _AGREE):
         return None
     return Hit(
-        f"The client sees {made / steps:.2f} tokens a step, the engine reports {told:.2f}.",
+        f"The client sees {made / steps:.2f} tokens a step, the engine reports {reported:.2f}.",
         f"{made:g} tokens after the first in {steps:g} steps, against 1 + accepted / steps",
     )
 

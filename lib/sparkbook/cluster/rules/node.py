@@ -218,8 +218,8 @@ def gid(seen: Seen) -> Iterator[Hit]:
     """
     for node, site in seen.nodes:
         for port in site.rails if node.gid_index is not None else ():
-            told = port.gids.get(node.gid_index or 0, "empty")
-            if port.name in site.hcas and not (told.startswith("RoCE v2") and "." in told):
+            entry = port.gids.get(node.gid_index or 0, "empty")
+            if port.name in site.hcas and not (entry.startswith("RoCE v2") and "." in entry):
                 right = [
                     str(number)
                     for number, text in sorted(port.gids.items())
@@ -228,7 +228,7 @@ def gid(seen: Seen) -> Iterator[Hit]:
                 yield Hit(
                     f"Index {node.gid_index} is not a RoCE v2 address of {port.name} on"
                     f" {node.host}.",
-                    f"index {node.gid_index}: {told}; usable: {', '.join(right) or 'none'}",
+                    f"index {node.gid_index}: {entry}; usable: {', '.join(right) or 'none'}",
                     "Leave gid_index out: it is looked up on each node.",
                 )
 
