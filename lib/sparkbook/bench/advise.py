@@ -453,8 +453,8 @@ def _unequal(real: int) -> Equality:
 )
 def _keep(advice: Advice) -> Iterator[Hit]:
     """For this class of prompts speculation pays: even the lower end of the interval gains more
-    than 5 %. The K that is named is the smallest one that can't be told from the fastest, since
-    each further draft costs a little in every step.
+    than 5 %. The K that is named is the smallest one that is not clearly slower than the
+    fastest, since each further draft costs a little in every step.
     """
     for (name, c), k in advice.best.items():
         if k and (case := advice.case(k, name, c)):

@@ -38,7 +38,7 @@ def page() -> str:
 
 def _row(one: Combination) -> str:
     shown = rules.family("BAD").rules
-    code = f"[{one.code}](bad.md#{one.code.lower()})" if one.code in shown else one.code
+    code = f"[{one.code}](bad.html#{one.code.lower()})" if one.code in shown else one.code
     cells = (
         f"{code} ({one.severity})",
         one.title,

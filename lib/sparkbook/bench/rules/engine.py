@@ -63,7 +63,7 @@ def others(seen: Seen) -> Hit | None:
     passes=lambda: seen(trace_=trace({"waiting": lambda t: 1.0 * (t == 2), "running": 3.0})),
 )
 def queued(seen: Seen) -> Hit | None:
-    """Requests stood in the engine's queue for most of the time, so TTFT is a waiting time and more
+    """Requests waited in the engine's queue most of the time, so TTFT is a waiting time and more
     concurrency changes nothing.
 
     **Threshold:** half of the looks, so that a burst's first moment does not count.
@@ -221,7 +221,7 @@ def id_count(seen: Seen) -> Hit | None:
 )
 def no_count(seen: Seen) -> Hit | None:
     """Without `usage` or token ids the number of tokens is unknown. A chunk holds several tokens
-    under speculation, so chunks do not stand in for them.
+    under speculation, so chunks cannot replace them.
     """
     missing = [r for r in seen.cell.requests if r.error is None and r.output_tokens is None]
     if not missing:

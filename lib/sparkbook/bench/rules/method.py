@@ -116,8 +116,8 @@ def step_spread(seen: Seen) -> Hit | None:
     machine was not in one state.
 
     **Threshold:** 5 % of IQR / median over requests. On an H100 (vLLM 0.24.0, November 2026, this
-    project's own runs) undisturbed rows lay at 1.4 to 2.3 %, rows with drafts or with a busy host's
-    CPU at 8 to 48 %. Requests of very different length differ rightly, which is why this is a
+    project's own runs) undisturbed rows had 1.4 to 2.3 %, rows with drafts or with a busy host's
+    CPU 8 to 48 %. Requests of very different length differ rightly, which is why this is a
     warning.
     """
     # Under speculation the tokens of a step differ from text to text; the time of a step does not.
@@ -130,9 +130,9 @@ def step_spread(seen: Seen) -> Hit | None:
         return None
     middle = stats.quantile(values, 0.5)
     if not middle:
-        told = "something between the engine and the client collects the stream"
+        reason = "something between the engine and the client collects the stream"
         return Hit(
-            "The replies came in one piece, so no step could be timed.", told, severity="error"
+            "The replies came in one piece, so no step could be timed.", reason, severity="error"
         )
     share = (stats.quantile(values, 0.75) - stats.quantile(values, 0.25)) / middle
     if share <= _SPREAD:

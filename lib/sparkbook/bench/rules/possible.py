@@ -85,7 +85,7 @@ def without_text(seen: Seen) -> Hit | None:
 
     **Threshold:** one token a byte, one an event, and 32 more. A token that shows text has at least
     one byte of it ([byte-level BPE](https://github.com/openai/tiktoken)); one that shows nothing is
-    counted where an event tells of it; a chat format with thoughts and calls has a dozen marks.
+    counted if an event reports it; a chat format with thoughts and calls has a dozen marks.
     """
     wrong = []
     for r in good(seen):

@@ -111,7 +111,7 @@ def interface(seen: Seen) -> Iterator[Hit]:
     fails=lambda: example(node={"address": "192.168.1.22"}),
 )
 def slow_network(seen: Seen) -> Iterator[Hit]:
-    """The office network is the default route, so Ray, Gloo and NCCL take it unless they are told
+    """The office network is the default route, so Ray, Gloo and NCCL take it unless they are set
     otherwise; the fast link then stays idle. The guide's figure is a factor of 10 to 20 in
     throughput.
     """
