@@ -59,7 +59,7 @@ compilation_config={{'cudagraph_capture_sizes': [1, 2, 4, 8, 16, 32, 64]}}"""
 def unknown_fault(said: str, evidence: str) -> Iterator[Hit]:
     """The end of a traceback, an exception, a crash or a refusal of the command line that no
     signature knows. The first such message is quoted, and nothing is guessed about its cause. A
-    known fault that came before it, or close behind it, is told instead.
+    known fault that came before it, or close behind it, is reported instead.
     """
     yield Hit(
         f"A fault that no signature knows: {said}.",

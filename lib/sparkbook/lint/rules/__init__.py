@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import cast
 
 from sparkbook.lint.family import LintRule
+from sparkbook.lint.rules import flag_context as flag_context  # its rules register with FLAG
 from sparkbook.lint.rules.bad import BAD
 from sparkbook.lint.rules.env import ENV
 from sparkbook.lint.rules.flag import FLAG

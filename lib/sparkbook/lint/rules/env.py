@@ -109,7 +109,7 @@ def unknown_variable(case: Case) -> Iterator[Hit]:
 )
 def removed_variable(case: Case) -> Iterator[Hit]:
     """A variable that older releases read, or that another build reads, and that this release
-    ignores. The start goes on with a warning that is easily missed, and what was asked for does not
+    ignores. The start continues after a warning that is easily missed, and the setting does not
     happen.
     """
     for name in strangers(case):
