@@ -218,7 +218,7 @@ def test_an_unknown_shape_is_named_and_not_fatal(tmp_path):
 
 
 def test_a_name_that_is_not_known_gets_a_hint():
-    with pytest.raises(SparkbookError, match="did you mean MiniMaxAI/MiniMax-M2.7"):
+    with pytest.raises(SparkbookError, match=r"did you mean MiniMaxAI/MiniMax-M2\.7"):
         checkpoint.load("MiniMaxAI/MiniMax-M7")
 
 

@@ -36,7 +36,7 @@ def text_config(config: Config) -> Config:
                 **{
                     key: value
                     for key, value in config.items()
-                    if key in ("dtype", "torch_dtype", "tie_word_embeddings")
+                    if key in ("dtype", "model_type", "torch_dtype", "tie_word_embeddings")
                 },
                 **inner,
             }
