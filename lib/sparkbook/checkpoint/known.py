@@ -188,7 +188,8 @@ def _quantization(
 ) -> Quantization:
     """How it is quantized; of mixed formats the narrowest."""
     said = quantization(config, hf_quant)
-    narrow = min([how.main, *(how.listed or {}).values()], key=lambda form: form.bits)
+    experts = [how.experts] if how.experts else []
+    narrow = min([how.main, *experts, *(how.listed or {}).values()], key=lambda form: form.bits)
     return replace(said, format="none" if narrow == formats.BF16 else narrow.name)
 
 
