@@ -68,6 +68,11 @@ class Outcome:
             return None
         return self.tokens.low <= logged <= self.tokens.high
 
+    @property
+    def holds(self) -> bool:
+        """Whether nothing that was logged differs."""
+        return self.weights_hold is not False and self.tokens_hold is not False
+
 
 @functools.cache
 def starts() -> tuple[Start, ...]:
