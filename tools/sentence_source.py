@@ -7,10 +7,10 @@ configuration fields decide about it.
 from __future__ import annotations
 
 import ast
+import bisect
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any
 
 from sparkbook.logs.sentences import shingles, words
 
@@ -23,7 +23,8 @@ MAX_TEXT_WORDS = 60
 """A longer string that no statement says is a prompt, a page of help or a program."""
 NOT_SAID = {"help", "description", "epilog", "metavar", "usage", "dest"}
 HOLE = re.compile(
-    r"%(?:\([^)]*\))?[-#0 +]*(?:\d+|\*)?(?:\.(?:\d+|\*))?(?:hh|h|ll|l|z|j|t)?[sdrfgxiuXcpeaEGo]"
+    r"%(?:\([^)]*\))?[-#0 +]*(?:\d+|\*)?(?:\.(?:\d+|\*))?(?:hh|h|ll|l|z|j|t)?"
+    r"[sdrfgxiuXcpeaEGovwqtTU]"
     r"|\{[^{}\n]{0,60}\}"
 )
 
@@ -99,6 +100,7 @@ class Reader:
         self.module = module
         self.fields = fields
         self.used: set[int] = set()
+        self.constants: dict[str, list[ast.AST]] = {}
 
     def read(self, text: str) -> list[Message]:
         """Return the messages of a file's text; none if it does not parse."""
@@ -106,8 +108,10 @@ class Reader:
             tree = ast.parse(text)
         except (SyntaxError, ValueError):
             return []
-        found = list(self._statements(tree, self._scope(tree, "", ""), []))
-        found += self._strings(tree, self._scope(tree, "", ""))
+        scope = self._scope(tree, "", "")
+        self.constants = scope.texts
+        found = list(self._statements(tree, scope, []))
+        found += self._strings(tree, scope)
         return [message for message in found if shingles(message.pieces)]
 
     # -- statements that say something
@@ -194,7 +198,7 @@ class Reader:
             case ast.Name(id=name) if depth < 2:
                 return [
                     template
-                    for text in scope.texts.get(name, [])
+                    for text in scope.texts.get(name) or self.constants.get(name, [])
                     for template in self._templates(text, scope, depth + 1)
                 ]
         return []
@@ -343,7 +347,7 @@ def config_fields(files: dict[str, str]) -> tuple[set[str], set[tuple[str, str]]
     """
     fields: set[str] = set()
     aliases: set[tuple[str, str]] = set()
-    for _, text in files.items():
+    for text in files.values():
         for node in ast.walk(ast.parse(text)):
             if isinstance(node, ast.ClassDef):
                 owner = _snake(node.name)
@@ -368,42 +372,88 @@ def _alias(call: ast.Call) -> Iterator[tuple[str, str]]:
                         yield name, plain
 
 
-# ---- C++ and CUDA
+# ---- C++, CUDA and Go
 
 _LITERAL = re.compile(r'(?<!\\)"((?:[^"\\\n]|\\.)*)"')
 _COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
 _ESCAPE = re.compile(r"\\(.)")
-_CHECK = re.compile(r"\b(\w*(?:CHECK|ASSERT|ERROR|THROW|WARN|LOG|INFO)\w*|throw|printf|assert)\b")
+_STATEMENT = re.compile(r"[^;{}]*\"[^;]*")
+_FUNCTION = re.compile(r"^(?=\w)[^;=#\n]*?\b(\w+(?:::~?\w+)*)\([^;\n]*$", re.MULTILINE)
+_SAYS = re.compile(
+    r"\b(?:\w*(?:CHECK|ASSERT|ERROR|THROW|WARN|LOG|PRINT|INFO|TRACE|ENFORCE)\w*|throw|printf|assert"
+    r"|runtime_error|invalid_argument)\b(?=\s*[(<])|\bthrow\b"
+)
+_MACROS = (
+    ("warning", ("WARN",)),
+    ("raise", ("THROW", "ERROR", "INVALID_ARGUMENT", "ENFORCE")),
+    ("assert", ("CHECK", "ASSERT")),
+    ("info", ("INFO", "LOG", "PRINT", "TRACE")),
+)
+_GO_FUNCTION = re.compile(r"^func (?:\(\w* ?\*?(\w+)[^)]*\) )?(\w+)", re.MULTILINE)
+_GO_CALL = re.compile(r'\b(\w+)\((?:[^()"\n]|\([^()"\n]*\))*"((?:[^"\\\n]|\\.)+)"')
+_GO_KINDS = (
+    ("raise", ("errorf", "new", "wrap", "wrapf", "withmessage", "withmessagef")),
+    ("warning", ("warn", "warnf", "warning", "warningf")),
+    ("error", ("error", "fatal", "fatalf", "panic")),
+    ("info", ("info", "infof", "debug", "debugf", "trace", "tracef", "printf", "println")),
+)
+
+
+class Functions:
+    """Which function of a file a place is in."""
+
+    def __init__(self, text: str, pattern: re.Pattern[str]) -> None:
+        self._found = [
+            (m.start(), ".".join(filter(None, m.groups()))) for m in pattern.finditer(text)
+        ]
+
+    def at(self, place: int) -> str:
+        """Return the last function that begins before a place."""
+        at = bisect.bisect_right(self._found, (place, "~")) - 1
+        return self._found[at][1] if at >= 0 else ""
+
+
+def _split(literal: str) -> list[str]:
+    return HOLE.sub("\0", _ESCAPE.sub(" ", literal)).split("\0")
 
 
 def read_cpp(module: str, text: str) -> Iterator[Message]:
     """Yield the messages of a C++ or CUDA source: the literals of each statement."""
-    for statement in re.split(r";|\{|\}(?=\s)", _COMMENT.sub(" ", text)):
-        if '"' not in statement or statement.lstrip().startswith(("#include", "asm", "extern")):
+    text = _COMMENT.sub(lambda comment: re.sub(r"[^\n]", " ", comment[0]), text)
+    functions = Functions(text, _FUNCTION)
+    for statement in _STATEMENT.finditer(text):
+        if statement[0].lstrip().startswith(("#include", "asm", "extern")):
             continue
         pieces: list[str] = []
-        end = None
-        for literal in _LITERAL.finditer(statement):
-            parts = HOLE.sub("\0", _ESCAPE.sub(" ", literal[1])).split("\0")
-            between = statement[end : literal.start()].strip() if end is not None else ","
-            if pieces and not between:
+        end = 0
+        for literal in _LITERAL.finditer(statement[0]):
+            parts = _split(literal[1])
+            if pieces and not statement[0][end : literal.start()].strip():
                 pieces[-1] += parts.pop(0)
             pieces += parts
             end = literal.end()
-        check = _CHECK.search(statement)
-        if is_sentence(" ".join(pieces)) and shingles(pieces):
-            yield Message(pieces=tuple(pieces), kind=_macro_kind(check), module=module)
+        macro = _SAYS.search(statement[0])
+        kind = _kind(macro[0].upper(), _MACROS) if macro else "text"
+        kind = "error" if "LEVEL_ERROR" in statement[0] else kind
+        said = len(words(" ".join(pieces))) <= MAX_TEXT_WORDS if macro else False
+        if (said or is_sentence(" ".join(pieces))) and shingles(pieces):
+            function = functions.at(statement.start() + len(statement[0].rstrip()) // 2)
+            yield Message(pieces=tuple(pieces), kind=kind, module=module, function=function)
 
 
-def _macro_kind(check: Any) -> str:
-    name = check[0].upper() if check else ""
-    if "WARN" in name:
-        return "warning"
-    if name in ("LOG", "PRINTF") or "INFO" in name:
-        return "info"
-    if "THROW" in name or "ERROR" in name:
-        return "raise"
-    return "assert" if name else "text"
+def _kind(name: str, table: tuple[tuple[str, tuple[str, ...]], ...]) -> str:
+    return next((kind for kind, parts in table if any(part in name for part in parts)), "text")
+
+
+def read_go(module: str, text: str) -> Iterator[Message]:
+    """Yield the messages of a Go source: errors and what is logged."""
+    functions = Functions(text, _GO_FUNCTION)
+    for call in _GO_CALL.finditer(text):
+        kind = next((kind for kind, names in _GO_KINDS if call[1].lower() in names), None)
+        pieces = _split(call[2])
+        if kind and shingles(pieces):
+            function = functions.at(call.start())
+            yield Message(pieces=tuple(pieces), kind=kind, module=module, function=function)
 
 
 # ---- binaries

@@ -38,6 +38,7 @@ from typing import Any, Literal
 from sparkbook.errors import SparkbookError
 from sparkbook.findings import Finding, Findings, Severity
 from sparkbook.util import own_yaml
+from sparkbook.util.markup import fenced
 from sparkbook.util.shell_text import quote
 
 Confidence = Literal["high", "medium", "low"]
@@ -52,6 +53,7 @@ FAMILIES: dict[str, str] = {
     "IMG": "sparkbook.lint.rules.img:IMG",
     "RUN": "sparkbook.lint.rules.run:RUN",
     "SPARK": "sparkbook.lint.rules.spark:SPARK",
+    "BAD": "sparkbook.lint.rules.bad:BAD",
     "LOG1": "sparkbook.logs.signatures:LOG1",
     "LOG2": "sparkbook.logs.signatures:LOG2",
     "LOG3": "sparkbook.logs.signatures:LOG3",
@@ -372,11 +374,6 @@ class Family:
 
     def _sample(self, name: str) -> Callable[[Any], Any] | None:
         return getattr(importlib.import_module(self._samples), name) if self._samples else None
-
-
-def fenced(text: str, language: str = "text") -> str:
-    """Return a text as a code block of Markdown."""
-    return f"```{language}\n{text.strip()}\n```"
 
 
 def filled(template: str, figures: dict[str, Any]) -> str:

@@ -4,13 +4,16 @@ search finds what resembles a text and nothing else.
 
 from __future__ import annotations
 
+import argparse
 import json
+import subprocess
 from pathlib import Path
 
 import pytest
 import yaml
 from sparkbook.errors import SparkbookError
 from sparkbook.logs import reports
+from sparkbook.logs.recordings import recorded
 
 ROOT = Path(__file__).resolve().parents[2]
 ENTRY = {
@@ -108,6 +111,22 @@ def test_a_line_is_found_in_a_long_log() -> None:
     )
     log = f"{noise}\n{KNOWN[2][0]}\n{noise}"
     assert reports.similar(log)[0].id == KNOWN[2][1]
+
+
+def test_a_line_of_a_healthy_start_finds_none() -> None:
+    for name in ("h100-moe", "gb10-fragment"):
+        for line in recorded(name).splitlines():
+            if " INFO " in line:
+                assert {one.kind for one in reports.similar(line)} <= {"benign-noise"}, line
+
+
+def test_lines_of_another_program_find_none() -> None:
+    """The standard library's own sources stand for whatever a log may contain."""
+    sources = [argparse.__file__, subprocess.__file__]
+    lines = [line for file in sources for line in Path(file).read_text("utf-8").splitlines()]
+    assert len(lines) > 4000
+    wrong = [line for line in lines if reports.similar(line)]
+    assert len(wrong) <= len(lines) / 1000, wrong
 
 
 @pytest.mark.parametrize("text", NOTHING)

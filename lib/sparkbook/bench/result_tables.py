@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sparkbook.bench.results import Cell, Report, Summary, agreement
+from sparkbook.bench.results import Cell, Report, Summary
 from sparkbook.errors import SparkbookError
 from sparkbook.util import limits
 
@@ -122,47 +122,6 @@ def by_context(report: Report) -> Table:
                     cell.verdict,
                 ]
             )
-    return header, rows
-
-
-def agreements(reports: Sequence[Report]) -> Table:
-    """What the client measured / what the engine counted of the same requests, and how far apart;
-    `results.agreement` says what each is.
-    """
-    header = [
-        "Run",
-        "Class",
-        "Load",
-        "tokens",
-        "tokens a step",
-        "apart",
-        "TPOT, ms",
-        "apart",
-        "first token, ms",
-        "apart, ms",
-    ]
-    rows = []
-    for report in reports:
-        for cell in report.cells:
-            found = agreement(cell)
-            if {"tokens", "tokens a step", "tpot_s", "ttft_s"} <= found.keys():
-                tokens, steps, tpot, ttft = (
-                    found[name] for name in ("tokens", "tokens a step", "tpot_s", "ttft_s")
-                )
-                rows.append(
-                    [
-                        report.label,
-                        cell.prompt_class,
-                        cell.load,
-                        f"{tokens.client:.0f} / {tokens.engine:.0f}",
-                        f"{steps.client:.3f} / {steps.engine:.3f}",
-                        f"{steps.apart:+.1%}",
-                        f"{1000 * tpot.client:.2f} / {1000 * tpot.engine:.2f}",
-                        f"{tpot.apart:+.1%}",
-                        f"{1000 * ttft.client:.1f} / {1000 * ttft.engine:.1f}",
-                        f"{1000 * (ttft.client - ttft.engine):+.1f}",
-                    ]
-                )
     return header, rows
 
 

@@ -15,7 +15,7 @@ from sparkbook.bench.results import Cell, Report, Request, Summary, figures
 from sparkbook.bench.seen import Seen
 from sparkbook.findings import Finding
 from sparkbook.metrics import Metrics
-from sparkbook.rules import fenced
+from sparkbook.util.markup import fenced
 
 
 def careless() -> Report:

@@ -14,9 +14,10 @@ from __future__ import annotations
 
 import datetime
 import json
+import math
 import re
 from collections.abc import Iterable, Iterator
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -139,23 +140,25 @@ def json_schema() -> str:
 @cache
 def every() -> tuple[Report, ...]:
     """Return all reports, sorted by their ids."""
-    # The file is our own and a test holds it to the YAML, so it is not validated again.
-    return tuple(
-        Report.model_construct(
-            **{key: tuple(item) if isinstance(item, list) else item for key, item in entry.items()}
-        )
-        for entry in json.loads(FILE.read_text("utf-8"))
-    )
+    return tuple(map(Report.model_validate, json.loads(FILE.read_text("utf-8"))))
 
 
 _COLUMNS = {"says": 4.0, "title": 2.0, "symptom": 2.0, "cause": 1.0, "about": 1.0}
 """What is searched, and how much a word there weighs."""
-_MIN_SCORE = 14.0
-"""A report below this resembles the text by accident; `tests/logs/test_reports.py` measures it."""
-_MIN_WORDS = 2
 _MAX_WORDS = 80
+_CANDIDATES = 40
 _COMMON = 0.12
-"""A word in more than this part of the reports (`vllm`, `error`) doesn't count as shared."""
+"""A word in more than this part of the reports (`vllm`, `error`) is not searched for."""
+_PIECE, _PIECE_WEIGHT = 0.65, 7.0
+"""A report is similar if one line has so much of a piece that the report quotes: this part of the
+piece's words, each weighted by its rarity, and this weight at least.
+"""
+_WINDOW = 32
+"""Words of a line that are looked at together."""
+_LINE, _LINE_WORDS = 0.5, 4
+"""Or if a line's words are the report's: this part of them by weight, and so many words at least.
+`tests/logs/test_reports.py` measures both on logs of other programs.
+"""
 
 _NOISE = re.compile(
     r"""
@@ -192,11 +195,11 @@ _STOP = frozenset(
 )
 
 
-def words(text: str) -> Iterator[str]:
+def words(text: str, *, parts: bool = True) -> Iterator[str]:
     """Yield the words of a text that the search compares, in lower case.
 
     Times, addresses and folders are left out; `Errno 98` becomes one word; a name made of several
-    words (`ncclSystemError`, `gpu_memory_utilization`) counts whole and in parts.
+    words (`ncclSystemError`, `gpu_memory_utilization`) counts whole and, with `parts`, in parts.
     """
     text = _PATH.sub(" ", _NOISE.sub(" ", text))
     for name, number in _NUMBERED.findall(text):
@@ -206,9 +209,9 @@ def words(text: str) -> Iterator[str]:
         if whole in _STOP or len(whole) < 2:
             continue
         yield whole
-        parts = [part.lower() for part in _CAMEL.findall(word)]
-        if len(parts) > 1:
-            yield from (part for part in parts if len(part) > 2 and part not in _STOP)
+        if parts and ("_" in word or not (word.islower() or word.istitle() or word.isupper())):
+            pieces = (part.lower() for part in _CAMEL.findall(word))
+            yield from (part for part in pieces if len(part) > 2 and part not in _STOP)
 
 
 def _row(report: Report) -> list[str]:
@@ -243,9 +246,12 @@ def database() -> sqlite3.Connection | None:
 
 _WEIGHTY = re.compile(
     r"error|exception|fail|fatal|cannot|can't|could not|unable|unknown|invalid|unsupported|not "
-    r"|kill|abort|assert|refused|denied|missing|timeout|timed out|warn|xid|nvrm|oom|critical",
+    r"|hang|no available|kill|abort|assert|refused|denied|missing|timeout|timed out"
+    r"|\bwarn(ing)?\b|xid|nvrm|oom|critical",
     re.IGNORECASE,
 )
+_INFO = re.compile(r"\bINFO\b|\d(it|B)/s[\],]|\?it/s\]")
+"""A line that reports progress; without a weighty word it is not searched for."""
 _WHOLE = 40
 """A text of at most so many lines is searched for whole; of a longer one the weighty lines are."""
 
@@ -263,37 +269,82 @@ def similar(text: str, *, kind: str | None = None, limit: int = 3) -> list[Repor
 
 def scored(text: str, *, kind: str | None = None) -> list[tuple[Report, float]]:
     """Return the reports that resemble a text, each with its score: `similar` without a limit."""
-    index = database()
-    lines = text.splitlines()
+    lines = [line for line in text.splitlines() if _WEIGHTY.search(line) or not _INFO.search(line)]
     if len(lines) > _WHOLE:
         lines = [line for line in lines[:-10] if _WEIGHTY.search(line)] + lines[-10:]
-    sought = _sought(index, set(words("\n".join(lines)))) if index else []
-    if index is None or len(sought) < _MIN_WORDS:
-        return []
-    rows = index.execute(
-        f"SELECT rowid, -bm25(report, {', '.join(map(str, _COLUMNS.values()))}) FROM report"
-        " WHERE report MATCH ?",
-        (" OR ".join(f'"{word}"' for word in sought),),
-    )
+    windows = {window for line in lines for window in _windows(line)}
     found = []
-    for rowid, score in rows:
-        report = every()[rowid - 1]
-        shared = _words_of(rowid - 1).intersection(sought)
-        if score >= _MIN_SCORE and len(shared) >= _MIN_WORDS:
-            found.append((report, score * (1.5 if kind and report.kind == kind else 1)))
+    for number, score in _ranked(frozenset(words("\n".join(lines)))):
+        report = every()[number]
+        likeness = max(_likeness(number, window) for window in windows)
+        if likeness:
+            factor = 1.5 if kind and report.kind == kind else 1
+            found.append((report, score * likeness * factor))
     return sorted(found, key=lambda pair: (-pair[1], pair[0].id))
 
 
-def _sought(index: sqlite3.Connection, given: set[str]) -> list[str]:
-    """Return the words to search for, rarest first: those of the reports that are not common."""
-    marks = ", ".join("?" * len(given))
+def _windows(line: str) -> Iterator[frozenset[str]]:
+    """Yield the words of a line; of a long one, such as a printed configuration, those that are
+    close together.
+    """
+    every_word = list(words(line, parts=False))
+    for start in range(0, max(1, len(every_word) - _WINDOW // 2), _WINDOW // 2):
+        yield frozenset(every_word[start : start + _WINDOW])
+
+
+def _ranked(given: frozenset[str]) -> list[tuple[int, float]]:
+    """Return the number and BM25 score of the reports that share words with a text, best first."""
+    index = database()
+    most = max(2, round(_COMMON * len(every())))
+    rarest = sorted((_count(word), word) for word in given if 0 < _count(word) <= most)
+    if index is None or not rarest:
+        return []
     rows = index.execute(
-        f"SELECT term FROM word WHERE term IN ({marks}) AND doc <= ? ORDER BY doc, term LIMIT ?",
-        (*sorted(given), max(2, round(_COMMON * len(every()))), _MAX_WORDS),
+        f"SELECT rowid, -bm25(report, {', '.join(map(str, _COLUMNS.values()))}) AS score"
+        " FROM report WHERE report MATCH ? ORDER BY score DESC, rowid LIMIT ?",
+        (" OR ".join(f'"{word}"' for _, word in rarest[:_MAX_WORDS]), _CANDIDATES),
     )
-    return [term for (term,) in rows]
+    return [(rowid - 1, score) for rowid, score in rows]
+
+
+def _likeness(number: int, line: frozenset[str]) -> float:
+    """Return how much of a quoted piece of a report, or of a line, is in the other, from 0 to 1; 0
+    where it may be chance.
+    """
+    pieces, whole = _words_of(number)
+    shares = [0.0]
+    for piece in pieces:
+        shared = _weight(piece & line)
+        share = shared / _weight(piece) if piece else 0
+        if share >= _PIECE and shared >= _PIECE_WEIGHT:
+            shares.append(share)
+    shared_words = whole & line
+    share = _weight(shared_words) / _weight(line) if line else 0
+    if share >= _LINE and len(shared_words) >= _LINE_WORDS:
+        shares.append(share)
+    return max(shares)
+
+
+@lru_cache(maxsize=8192)
+def _weight(words: frozenset[str]) -> float:
+    """Return the weight of words: the rarer in the reports, the more; most if in none."""
+    return sum(math.log(1 + len(every()) / (_count(word) or 0.5)) for word in words)
 
 
 @cache
-def _words_of(number: int) -> frozenset[str]:
-    return frozenset(" ".join(_row(every()[number])).split())
+def _counts() -> dict[str, int]:
+    index = database()
+    return dict(index.execute("SELECT term, doc FROM word")) if index else {}
+
+
+def _count(word: str) -> int:
+    """Return how many reports have a word."""
+    return _counts().get(word, 0)
+
+
+@cache
+def _words_of(number: int) -> tuple[tuple[frozenset[str], ...], frozenset[str]]:
+    """Return the words of each quoted piece of a report, and of the whole report."""
+    report = every()[number]
+    pieces = tuple(frozenset(words(piece, parts=False)) for piece in report.says)
+    return pieces, frozenset(" ".join(_row(report)).split())

@@ -7,7 +7,7 @@ import re
 from sparkbook import logs
 from sparkbook.findings import Findings
 from sparkbook.plan import memory, reconcile, request
-from sparkbook.rules import fenced
+from sparkbook.util.markup import fenced
 
 _OPTION = re.compile(r" --(cotenant|release|meminfo|log) ")
 

@@ -393,7 +393,10 @@ class Recipe(Strict):
 
     schema_version: Literal[1] = 1
     id: str = Field(pattern=r"^[a-z0-9][a-z0-9.-]*(/[a-z0-9][a-z0-9.-]*)?(@[a-z-]+)?$")
-    title: str
+    title: str = Field(
+        pattern=r"^[^<>`\x00-\x1f]{1,120}$",
+        description="one line of plain text: it heads a page and names it in lists",
+    )
     summary: str
     family: Family
     status: Status = "published"

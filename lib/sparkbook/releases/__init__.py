@@ -87,11 +87,6 @@ class Option:
         """Whether a word may follow the option."""
         return self.type != "bool"
 
-    @property
-    def needs_value(self) -> bool:
-        """Whether a word must follow the option."""
-        return self.type != "bool" and self.nargs != "?"
-
 
 @dataclass(frozen=True)
 class Life:

@@ -17,7 +17,17 @@ from sparkbook.register import claims
 from sparkbook.runner import notebooks
 from sparkbook.runner.pages import Page
 from sparkbook.runner.project import Project
-from sparkbook.site import badges, chooser, flags, links, planner, record, rule_pages, search
+from sparkbook.site import (
+    badges,
+    chooser,
+    combinations,
+    flags,
+    links,
+    planner,
+    record,
+    rule_pages,
+    search,
+)
 from sparkbook.site.flags import Flag
 from sparkbook.site.links import Linker
 from sparkbook.site.notebook_page import as_published
@@ -116,6 +126,7 @@ def _write_look_up(
     made = badges.Made(project.build / "generated.json")
     rules = list(rule_pages.rule_pages(known, models, chapters))
     rules.insert(0, ("index", rule_pages.index(rules)))
+    rules.insert(1, (combinations.PAGE, combinations.page()))
     entries: list[dict[str, Any]] = []
     for folder, written in (("flags", flags.pages(known, chapters)), ("rules", rules)):
         first, *rest = _write_pages(fresh / folder, written, linker, made)

@@ -21,7 +21,7 @@ from sparkbook.plots.published import best_single
 from sparkbook.recipes import Recipe
 from sparkbook.recipes.schema import Accuracy, PrepareStep, RequestDefaults
 from sparkbook.site import chooser
-from sparkbook.util.markup import capital, code
+from sparkbook.util.markup import capital, code, directive, fenced
 from sparkbook.util.shell_text import command_line, mark_home
 
 UNKNOWN = "not stated"
@@ -68,13 +68,12 @@ class Tabs:
     def _repr_markdown_(self) -> str:
         items = []
         for title, language, text in self.tabs:
-            fence = "`" * max(3, 1 + max((len(run) for run in re.findall("`+", text)), default=0))
-            sync = f":sync: {title}\n\n" if self._group else ""
-            items.append(
-                f":::{{tab-item}} {title}\n{sync}{fence}{language}\n{text.rstrip()}\n{fence}\n:::"
-            )
+            label = " ".join(title.split())
+            sync = f":sync: {label}\n\n" if self._group else ""
+            block = fenced(text.rstrip(), language)
+            items.append(directive("tab-item", label, f"{sync}{block}"))
         group = f":sync-group: {self._group}\n\n" if self._group else ""
-        return f"::::{{tab-set}}\n{group}" + "\n\n".join(items) + "\n::::"
+        return directive("tab-set", "", group + "\n\n".join(items))
 
     def _repr_html_(self) -> str:
         blocks = (

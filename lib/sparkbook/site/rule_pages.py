@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING
 
 from sparkbook import recipes, rules
 from sparkbook.findings import Finding
-from sparkbook.rules import Family, Rule, fenced, plain, sentence
+from sparkbook.rules import Family, Rule, plain, sentence
 from sparkbook.site import badges
 from sparkbook.site.markdown import marked
 from sparkbook.site.variants import triggered_rules
+from sparkbook.util.markup import fenced
 
 if TYPE_CHECKING:
     from sparkbook.site.flags import Flag
