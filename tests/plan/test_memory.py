@@ -185,8 +185,8 @@ def test_caches_are_those_that_a_sequence_fills():
     plain, drafting = (
         request.read(name) for name in ("qwen3.6-27b-nvfp4", "qwen3.6-27b-nvfp4-mtp")
     )
-    assert [cache.draft for cache in plain.caches[0]] == [False, False]
-    assert [cache.draft for cache in drafting.caches[0]] == [False, False, True]
+    assert [cache.draft for cache in plain.caches] == [False, False]
+    assert [cache.draft for cache in drafting.caches] == [False, False, True]
 
 
 def test_prediction_layers_count_only_while_they_draft():

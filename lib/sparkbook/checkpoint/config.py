@@ -8,7 +8,6 @@ Hugging Face transformers 5 (`models/*/configuration_*.py`); what a layer caches
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 from sparkbook.checkpoint.values import Cache, Geometry
@@ -36,7 +35,7 @@ def text_config(config: Config) -> Config:
                 **{
                     key: value
                     for key, value in config.items()
-                    if key in ("dtype", "torch_dtype", "tie_word_embeddings")
+                    if key in ("dtype", "model_type", "torch_dtype", "tie_word_embeddings")
                 },
                 **inner,
             }
@@ -154,14 +153,9 @@ def geometry(config: Config) -> Geometry:
         hidden=whole(text, "hidden_size"),
         vocabulary=whole(text, "vocab_size"),
         caches=tuple(caches),
-        or_caches=tuple((replace(c, fixed=c.fixed * 1.25),) for c in caches if c.fixed),
         tied=bool(text.get("tie_word_embeddings", tied_by_default(text))),
         experts=experts_of(text),
-        active_experts=(
-            text.get("num_experts_per_tok") or text.get("top_k_experts") or 0
-            if experts_of(text)
-            else 0
-        ),
+        active_experts=_active(text) if experts_of(text) else 0,
         attention_width=width,
         context=_context(text),
         intermediate=text.get("intermediate_size") or 0,
@@ -179,7 +173,7 @@ def _attention_caches(text: Config, kinds: list[str]) -> tuple[list[Cache], int]
         wide = whole(text, "num_attention_heads") * (text.get("qk_nope_head_dim", 0) + rope)
         return [Cache("mla", count, 1, latent + rope, 0)], count * wide
     if ratios := text.get("compress_ratios"):
-        return [_compressed(text, ratios[: len(kinds)])], text["num_attention_heads"] * text[
+        return _compressed(text, ratios[: len(kinds)]), text["num_attention_heads"] * text[
             "head_dim"
         ]
     width = 0
@@ -204,18 +198,20 @@ def _attention_caches(text: Config, kinds: list[str]) -> tuple[list[Cache], int]
     ], width
 
 
-_V4_TOKEN, _V4_INDEX = 584, 132
-"""Bytes of one compressed token of DeepSeek V4 and of its index (vLLM 0.32.0, `fp8_ds_mla`: 448
-values in FP8, 64 in BF16 and the scales; the index is FP8 with a scale).
-"""
-
-
-def _compressed(text: Config, ratios: list[int]) -> Cache:
-    """DeepSeek V4: layers keep one vector for 4 or 128 tokens, whatever the type of the KV cache,
-    and a window of 128 tokens, which weighs nothing beside it.
+def _compressed(text: Config, ratios: list[int]) -> list[Cache]:
+    """DeepSeek V4 (vLLM 0.32.0, `models/deepseek_v4`): a vector for 4 or 128 tokens, with an index
+    where it is for 4; the last 128 tokens; and what the compressors have not finished. The bytes
+    are those of its own type of cache, whatever `--kv-cache-dtype` says.
     """
-    bytes_ = sum((_V4_TOKEN + _V4_INDEX * (ratio == 4)) / ratio for ratio in ratios if ratio)
-    return Cache("mla", 1, 1, text["head_dim"], 0, fixed=bytes_)
+    four, many = ratios.count(4), ratios.count(128)
+    vector, index = 584, 132
+    kept = four * (vector + index) / 4 + many * vector / 128
+    return [
+        Cache("mla", 1, 1, text["head_dim"], 0, fixed=kept, block=256),
+        Cache("window", len(ratios), window=128, fixed=585, block=64),
+        Cache("window", four, window=8, fixed=10368, block=4),
+        Cache("window", many, window=128, fixed=4104, block=8),
+    ]
 
 
 def _context(text: Config) -> int | None:
@@ -239,6 +235,12 @@ def _context(text: Config) -> int | None:
 def tied_by_default(text: Config) -> bool:
     """Gemma ties its embeddings unless its config says otherwise."""
     return str(text.get("model_type")).startswith("gemma")
+
+
+def _active(text: Config) -> int:
+    """Routed experts of one token; at least one."""
+    names = ("num_experts_per_tok", "num_experts_per_token", "top_k_experts", "moe_k")
+    return next((int(count) for name in names if (count := text.get(name))), 1)
 
 
 def experts_of(text: Config) -> int:

@@ -188,7 +188,8 @@ def _quantization(
 ) -> Quantization:
     """How it is quantized; of mixed formats the narrowest."""
     said = quantization(config, hf_quant)
-    narrow = min([how.main, *(how.listed or {}).values()], key=lambda form: form.bits)
+    experts = [how.experts] if how.experts else []
+    narrow = min([how.main, *experts, *(how.listed or {}).values()], key=lambda form: form.bits)
     return replace(said, format="none" if narrow == formats.BF16 else narrow.name)
 
 
@@ -244,7 +245,8 @@ def _source(handle: str) -> str:
 def _derived(name: str, stated: Stated) -> Checkpoint | None:
     """The checkpoint, where its name says which known model it was made of."""
     same = facts()["same"]
-    base = naming.base_of(name, [*configs.names(), *facts()["shapes"], *same])
+    bases = [*configs.names(), *facts()["shapes"], *same]
+    base = name if name in same else naming.base_of(name, bases)
     if base is None:
         return None
     parts, card = naming.read(name), configs.card(name)
@@ -253,23 +255,28 @@ def _derived(name: str, stated: Stated) -> Checkpoint | None:
     form = stated.format or parts.format or (card.format if card else None)
     how = _formats(handle, config, form)
     kept = {key: value for key, value in config.items() if key != "quantization_config"}
-    found = of_config(name, config, None, f"{_source(handle)}, by its name made of {base}")
-    weights, unknown = formats.weights(config, how), []
+    # A name that is written down is more than a likeness.
+    certain = base == name and how.complete
+    why = same[base]["why"] if base == name else f"by its name made of {base}"
+    found = of_config(name, config, None, f"{_source(handle)}, {why}")
+    unknown = [] if certain else [f"whether its shape is that of {base}, as its name says"]
+    weights = formats.weights(config, how)
     if parts.reduced:
-        weights, unknown = _reduced(weights, parts), ["how many experts were taken out"]
+        weights = _reduced(weights, parts)
+        unknown.append("how many experts were taken out")
     if not how.complete:
         unknown.append(f"which modules are left in wider formats than {how.main.name}")
     context = (card.context if card else None) or stated.context
     assert found.geometry
     return replace(
         found,
-        certain=False,
+        certain=certain,
         weights=weights,
         quantization=Quantization("none" if how.main == formats.BF16 else how.main.name),
         kv_dtype=None,
         loaded_bytes=loaded(config if how.main.name == "mxfp4" else kept),
         geometry=replace(found.geometry, context=context or found.geometry.context),
-        unknown=(f"whether its shape is that of {base}, as its name says", *unknown),
+        unknown=tuple(unknown),
     )
 
 

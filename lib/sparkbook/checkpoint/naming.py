@@ -10,6 +10,7 @@ is marked as taken from it.
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -103,6 +104,7 @@ class Parts:
         )
 
 
+@functools.lru_cache(maxsize=2048)
 def read(name: str) -> Parts:
     """Take a handle or path apart."""
     last = name.rstrip("/").rpartition("/")[2].lower()

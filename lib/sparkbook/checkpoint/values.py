@@ -170,6 +170,7 @@ class Cache:
             drafts.
         fixed: bytes of one token, where no `--kv-cache-dtype` changes them; 0: heads and sizes
             count.
+        block: tokens of a block, where the layers have one of their own; 0: the engine's.
     """
 
     kind: Literal["full", "window", "mla", "mamba2", "gdn"]
@@ -184,6 +185,7 @@ class Cache:
     chunk: int = 0
     draft: bool = False
     fixed: float = 0
+    block: int = 0
 
     @property
     def recurrent(self) -> bool:

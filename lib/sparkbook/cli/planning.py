@@ -120,7 +120,10 @@ def _looker(offline: bool) -> Callable[[str, str | None], Checkpoint | None] | N
     made anywhere else rests on what is written down.
     """
     import os
+    import shutil
 
+    if shutil.which("nvidia-smi") is None:
+        return None
     from sparkbook.serve.connection import on_spark
 
     if not on_spark():

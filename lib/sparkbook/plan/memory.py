@@ -12,7 +12,7 @@ profile is then not examined, and the start check still is. Pure: no clock, file
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -37,6 +37,9 @@ from sparkbook.units import GIB
 if TYPE_CHECKING:
     from sparkbook.plan.decode import Speed
     from sparkbook.plan.prefill import FirstToken
+
+_LEAST_CONTEXT = 2048
+"""Tokens below which a context is not worth a launch line."""
 
 COUNTS = (1, 2, 4, 8, 16)
 """Numbers of sequences for which the longest context is worked out."""
@@ -266,6 +269,39 @@ class MemoryPlan:
         step = 64 * 2**20
         return math.ceil(sequences * self.needed.high / step) * step
 
+    def fitting(self) -> dict[str, float | int] | None:
+        """The options with which it surely fits, where they are others than the line's: first
+        another fraction, then a shorter context.
+
+        Empty where it fits as it is; None where no such line is found.
+        """
+        if self.verdict == "fits":
+            return {}
+        safe = self.largest_fraction
+        if self.pages == () or safe <= 0:
+            return None
+        least = min(_LEAST_CONTEXT, self.setup.context)
+        for fraction in (min(safe, self.setup.fraction), safe):
+            setup = replace(self.setup, fraction=fraction)
+            for context in (self.setup.context, replace(self, setup=setup)._safe_context()):
+                if context < least:
+                    continue
+                plan = replace(self, setup=replace(setup, context=context))
+                if plan.verdict == "fits":
+                    changed: dict[str, float | int] = {"gpu-memory-utilization": fraction}
+                    if context != self.setup.context:
+                        changed["max-model-len"] = context
+                    return changed
+        return None
+
+    def _safe_context(self) -> int:
+        """Tokens of the longest sequence that surely fits, a multiple of 1,024 where it is as
+        long.
+        """
+        longest = self.longest()
+        tokens = int(longest.low) if longest else 0
+        return min(tokens // 1024 * 1024 or tokens, self.setup.context)
+
     # ---- the answer
 
     @cached_property
@@ -327,6 +363,8 @@ class MemoryPlan:
         return self.findings.to_dict(
             verdict=self.verdict,
             model=setup.checkpoint.name,
+            source=setup.checkpoint.source,
+            machines=setup.shards * setup.stages,
             release=setup.release,
             context=setup.context,
             sequences=setup.sequences,
@@ -343,6 +381,7 @@ class MemoryPlan:
             longest={str(count): pair(self.longest(count), digits=0) for count in COUNTS},
             smallest_fraction=self.fraction_for(),
             largest_fraction=self.largest_fraction,
+            fits_with=self.fitting(),
             kv_cache_memory_bytes=self.kv_bytes_for(min(setup.sequences, 16)),
             decode=[
                 {

@@ -368,21 +368,59 @@ def _checkpoint(case: Case, override: Override) -> Checkpoint:
         return found
     if recipe is not None:
         return checkpoints.of_recipe(recipe)
-    if name in checkpoints.names() or Path(name).is_dir():
-        return checkpoints.load(name)
+    names = _names(case)
+    for known in names:
+        if known in checkpoints.names() or Path(known).is_dir():
+            return checkpoints.load(known)
     from sparkbook import recipes
 
-    for known in recipes.all():
-        if known.model.repo == name:
-            return checkpoints.of_recipe(known)
-    stated = case.line.stated
-    if stated is None:
-        return checkpoints.load(name)
-    form = None if stated.quantization.format == "unknown" else stated.quantization.format
-    return checkpoints.load(
-        name,
-        stated=checkpoints.Stated(None, stated.total_params_b, form, stated.context.native),
-    )
+    for listed in recipes.all():
+        if listed.model.repo in names:
+            return checkpoints.of_recipe(listed)
+    return _likely(names, _stated(case))
+
+
+def _stated(case: Case) -> checkpoints.Stated:
+    """Return what another tool's recipe says of the model."""
+    model = case.line.stated
+    if model is None:
+        return checkpoints.Stated()
+    form = None if model.quantization.format == "unknown" else model.quantization.format
+    return checkpoints.Stated(None, model.total_params_b, form, model.context.native)
+
+
+def _names(case: Case) -> list[str]:
+    """Return what may name the line's model: the word itself, of a path in a container the folder
+    that is mounted there, of a path in a cache the handle, and the served name.
+    """
+    name = case.model
+    if not name.startswith(("/", "~", ".")):
+        return [name]
+    found = [name]
+    if cached := re.search(r"models--([^/]+?)--([^/]+)", name):
+        found.append(f"{cached[1]}/{cached[2]}")
+    for volume in case.line.values("volume"):
+        host, _, inside = volume.partition(":")
+        inside = inside.partition(":")[0].rstrip("/")
+        if inside and (name == inside or name.startswith(f"{inside}/")):
+            found.append(host.rstrip("/") + name[len(inside) :])
+    return [*found, *filter(None, [case.value("served-model-name")])]
+
+
+def _likely(names: list[str], stated: checkpoints.Stated) -> Checkpoint:
+    """Return the first of the names of which something is known.
+
+    Raises:
+        SparkbookError: nothing is known of any; the reason is the first name's.
+    """
+    problem: SparkbookError | None = None
+    for name in names:
+        try:
+            return checkpoints.load(name, stated=stated)
+        except SparkbookError as error:
+            problem = problem or error
+    assert problem is not None
+    raise problem
 
 
 def _draft(case: Case) -> tuple[str | None, int, Range, tuple[tuple[Cache, ...], ...], list[str]]:

@@ -185,12 +185,17 @@ class Setup:
         return self.checkpoint.dtype_bytes if kind == "auto" else KV_WIDTH.get(kind, 2)
 
     @property
-    def caches(self) -> tuple[tuple[Cache, ...], ...]:
-        """Return the layers that keep a cache, those of a prediction head only while it drafts, in
-        each way that is possible.
+    def caches(self) -> tuple[Cache, ...]:
+        """Return the layers that keep a cache, those of a prediction head only while it drafts; of
+        an estimated shape the widest.
 
         Empty if the model's shape is not known. A separate draft's layers are in `draft_caches`.
         """
+        return next(iter(self.possible_caches), ())
+
+    @property
+    def possible_caches(self) -> tuple[tuple[Cache, ...], ...]:
+        """Return `caches` in each way that is possible; one where the shape is known."""
         geometry = self.checkpoint.geometry
         return tuple(
             tuple(cache for cache in layers if not cache.draft or self.own_head)
@@ -223,7 +228,7 @@ class Setup:
         )
         return tuple(
             cut([*(_shard(cache, self.shards, self.stages) for cache in layers), *draft], paging)
-            for layers in self.caches
+            for layers in self.possible_caches
             for draft in self.draft_caches
         )
 
@@ -240,7 +245,7 @@ def _shard(cache: Cache, shards: int, stages: int) -> Cache:
     """
     if stages > 1:
         cache = replace(cache, layers=-(-cache.layers // stages))
-    if shards == 1 or cache.kind == "mla":
+    if shards == 1 or cache.kind == "mla" or cache.fixed:
         return cache
     return replace(
         cache,

@@ -72,6 +72,10 @@ def lines(plan: MemoryPlan, explain: bool = False) -> Iterator[Text]:
         (f", vLLM {setup.release}: ", "dim"),
         (plan.verdict, _STYLES.get(plan.verdict, "bold red")),
     )
+    if setup.shards * setup.stages > 1:
+        yield Text(f"Sizes are those of one of {setup.shards * setup.stages} machines.", "dim")
+    if setup.checkpoint.source:
+        yield Text(f"Checkpoint: {setup.checkpoint.source}", "dim")
     yield Text()
     yield bar(plan)
     for name, size in plan.parts:
@@ -101,11 +105,22 @@ def lines(plan: MemoryPlan, explain: bool = False) -> Iterator[Text]:
             yield Text(f"  {count:<20}{shown:>28}")
         yield Text()
         yield from _ask(plan)
+    yield from _fitting(plan)
     yield from _speed(plan)
     if explain:
         yield Text()
         yield Text("The working", "bold")
         yield from (Text(f"  {line}") for line in plan.working_out())
+
+
+def _fitting(plan: MemoryPlan) -> Iterator[Text]:
+    """Which line fits the machine, if it is another than this one."""
+    total, changed = gib(Range.of(plan.host.total), 2), plan.fitting()
+    if changed:
+        shown = " ".join(f"--{name} {value}" for name, value in changed.items())
+        yield Text(f"  fits these {total} GiB with {shown}", "bold")
+    elif changed is None:
+        yield Text(f"  no line surely fits these {total} GiB", "bold")
 
 
 def _speed(plan: MemoryPlan) -> Iterator[Text]:
