@@ -150,7 +150,9 @@ def missing_package(found: Found, context: Context) -> Changes:
 
 
 def shm_broadcast(found: Found, context: Context) -> Changes:
-    if found.count < 3:
+    story = context.story
+    went_on = any(point.generation_tok_s > 0 for point in story.throughput[-3:])
+    if found.count < 3 or (story.ready and (story.ready_line > found.end or went_on)):
         return {}
     return {
         "kind": "multi-node-hang",

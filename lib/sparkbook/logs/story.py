@@ -73,6 +73,8 @@ class Story:
         kv_gib, kv_tokens, concurrency: the KV cache, and how many requests of full length fit.
         graph_gib, graph_estimate_gib: CUDA graphs as measured and as estimated before.
         starts: how many starts the log holds; the rest describes the last one.
+        start_line: the line at which the last one begins.
+        stage: the last step of the start that the log shows; seconds since the start in `age_s`.
         ready: whether the API server said that it is up.
         last_lines: the last line of each process.
     """
@@ -107,6 +109,9 @@ class Story:
     suggested_fraction: float | None = None
     nccl: str | None = None
     starts: int = 0
+    start_line: int = 0
+    stage: str | None = None
+    age_s: float | None = None
     ready: bool = False
     ready_line: int = 0
     served: int = 0
@@ -173,6 +178,15 @@ class Story:
         return {name: value for name, value in found.items() if value not in (None, "unknown", {})}
 
 
+_VERSION = (
+    r"(?:vLLM\b[^\n]{0,40}?|\u2588[^\w\n]{0,8})\bversion:? v?(\d+\.\d+\.\d+\S*)"
+    r"|\bvllm==(\d+\.\d+\.\d+\S*)"
+)
+"""vLLM says its own version, or draws its name before it; numbers of CUDA and of drivers look the
+same.
+"""
+
+
 def _number(text: str) -> float:
     """A figure as printed; of something like 1.2.3, what can be read from its beginning."""
     match = re.match(r"-?\d*\.?\d+", text.replace(",", ""))
@@ -193,6 +207,9 @@ def _first(pattern: str, text: str, convert: Callable[[str], Any] = _number) -> 
 def _int(text: str) -> int:
     return int(_number(text))
 
+
+_OTHERS = frozenset({"kernel", "docker", "systemd", "tensorrt-llm"})
+"""Programs next to vLLM, whose lines are no facts about it."""
 
 WORDS = frozenset(
     {
@@ -254,7 +271,7 @@ class Teller:
 
     def tell(self, event: Event) -> None:
         """Take in one event."""
-        if event.is_traceback:
+        if event.is_traceback or event.line.source in _OTHERS:
             return
         text = event.flat if "\n" in event.text else event.text
         # Lines that were skipped as repetitions come at the end: they don't start anything.
@@ -280,12 +297,12 @@ class Teller:
     def _identity(self, words: Set[bytes], text: str, again: bool) -> None:
         """Read what starts: release, arguments, config and architecture."""
         story = self.story
-        if b"version" in words and (found := _first(r"\bversion (\d+\.\d+\.\d+\S*)", text, str)):
+        if b"version" in words and (found := _first(_VERSION, text, str)):
             story.release = story.release or found
             self._mark("begin")
         if b"non" in words and (args := _first(r"non-default args: (\{.*\})", text, str)):
             if not again:
-                self._begin()
+                self._begin(self._number)
                 story = self.story
             story.args = _literal(args)
             story.model = story.model or _text(
@@ -321,14 +338,16 @@ class Teller:
         if b"throughput" in words:
             self._report(text)
 
-    def _begin(self) -> None:
+    def _begin(self, line: int) -> None:
         """A new start: forget what the one before resolved, keep counts and the curves."""
         story = self.story
         story.starts += 1
+        story.start_line = line
         if story.starts > 1:
             self.story = Story(
                 release=story.release,
                 starts=story.starts,
+                start_line=line,
                 throughput=story.throughput,
                 acceptance=story.acceptance,
             )
@@ -336,6 +355,7 @@ class Teller:
         self._mark("begin")
 
     def _mark(self, name: str) -> None:
+        self.story.stage = name
         if self._now is not None and self._zero is not None:
             self._marks.setdefault(name, self._now - self._zero)
 
@@ -512,6 +532,8 @@ class Teller:
     def finish(self) -> Story:
         """The story, its phases in order and without gaps that nobody explains."""
         story, marks = self.story, self._marks
+        if self._now is not None and self._zero is not None:
+            story.age_s = self._now - self._zero
         phases = dict(self._phases)
 
         def span(name: str, begin: str, end: str, detail: str = "") -> None:
