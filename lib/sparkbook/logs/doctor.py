@@ -206,7 +206,12 @@ class Doctor:
         if line.level in ("INFO", "DEBUG") and not event.is_traceback:
             return False
         weight, known = _weight.weigh(event), known_of(event)
-        if weight is None and known is not None and not known.entry.generic:
+        if (
+            weight is None
+            and known
+            and not known.entry.generic
+            and not _weight.is_minor(event.text)
+        ):
             weight = "fatal"
         if weight is not None:
             self._gathered.add(event, weight, known)

@@ -55,7 +55,7 @@ class Unexplained:
         place = place_of(self.event, self.near)
         if self.known is not None and self.explained:
             finding = self._of_vocabulary(self.known, place)
-            by, collect = self.known.rule.by, self.known.entry.collect
+            by, collect = self.known.rule.by, self.known.entry.wanted
         else:
             about = f" {self.known.means}" if self.known else ""
             about += _of_place(place)
@@ -83,7 +83,7 @@ class Unexplained:
             Hit(
                 f"{short(self.said, 160).rstrip(' .:')}: {known.means}{_of_place(place)}",
                 evidence=evidence(self.event),
-                fix=f"{known.do}{next_steps(entry.collect)}",
+                fix=f"{known.do}{next_steps(entry.wanted)}",
                 kind=entry.kind or (place.part.kind if place else None),
             )
         )

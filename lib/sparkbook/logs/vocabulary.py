@@ -11,24 +11,37 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache, cached_property
 from pathlib import Path
 from typing import Any, Literal
-
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from sparkbook.logs.reader import Event
 from sparkbook.rules import Family, Rule, filled, plain, read, sentence
 from sparkbook.util.markup import cell
 
 FILE = Path(__file__).with_name("vocabulary.yaml")
-_GAP = re.compile(r"…|\{(\w+)\}")
-_WORD = re.compile(r"(?<![A-Za-z…}])[A-Za-z]{2,}(?![A-Za-z…{])")
+Speaker = Literal[
+    "cuda", "nccl", "kernel", "systemd", "docker", "python", "shell", "client", "download", "vllm"
+]
+"""Who says it; a diagnosis names its verdict after some of them."""
+
+_GAP = re.compile(r"…|\{([a-z]\w*)\}")
+_WORD = re.compile(r"(?<![A-Za-z…])[A-Za-z]{2,}(?![A-Za-z…])")
+_EVERYDAY = frozenset(
+    "info post get http ok chat completions health models metrics loggers logger engine avg prompt"
+    " throughput tokens generation running reqs waiting gpu kv cache usage prefix hit rate request"
+    " received params mean acceptance length accepted drafted per position draft apiserver pid api"
+    " server added sampling temperature max none true false".split()
+)
+"""Words of the lines that a serving engine prints again and again: a form that waited for one of
+them would have them all looked at closely.
+"""
 _LONGEST = 4_000
 
 
-class Entry(BaseModel):
+@dataclass(frozen=True, kw_only=True)
+class Entry:
     """One form, or several that mean the same.
 
     Attributes:
@@ -43,38 +56,41 @@ class Entry(BaseModel):
             apart.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    __pydantic_config__ = {"extra": "forbid"}  # noqa: RUF012
 
-    says: tuple[str, ...] = Field(min_length=1)
-    means: str = Field(min_length=8)
-    do: str = Field(min_length=8)
+    says: str | tuple[str, ...]
+    means: str
+    do: str
     spark: str = ""
-    collect: tuple[str, ...] = ()
+    collect: str | tuple[str, ...] = ()
     kind: str | None = None
     generic: bool = False
     likely: tuple[str, ...] = ()
 
-    @field_validator("says", "collect", "likely", mode="before")
-    @classmethod
-    def _one_or_more(cls, value: object) -> object:
-        return (value,) if isinstance(value, str) else value
+    @cached_property
+    def forms(self) -> tuple[str, ...]:
+        """The forms, also where there is one."""
+        return (self.says,) if isinstance(self.says, str) else self.says
+
+    @cached_property
+    def wanted(self) -> tuple[str, ...]:
+        """What to look at next, as a list."""
+        return (self.collect,) if isinstance(self.collect, str) else self.collect
 
     @cached_property
     def patterns(self) -> tuple[re.Pattern[str], ...]:
         """The forms as regular expressions."""
-        return tuple(_pattern(form) for form in self.says)
+        return tuple(_pattern(form) for form in self.forms)
 
     @property
     def words(self) -> tuple[str, ...]:
-        """Of each form the longest word, in lower case: without it the form is not there."""
-        return tuple(
-            max((w.lower() for w in _WORD.findall(form)), key=len, default="") for form in self.says
-        )
+        """Of each form one word, in lower case: without it the form is not there."""
+        return tuple(_rarest(form) for form in self.forms)
 
     @property
     def example(self) -> str:
         """A line that has the first form."""
-        return _GAP.sub(lambda gap: "x" if gap[1] else "y", self.says[0])
+        return _GAP.sub(lambda gap: "x" if gap[1] else "y", self.forms[0])
 
     def search(self, text: str) -> dict[str, str] | None:
         """Return the words that a text has for the names in the form; None without the form."""
@@ -84,41 +100,29 @@ class Entry(BaseModel):
         return None
 
 
+@dataclass(frozen=True, kw_only=True, eq=False)
 class Vocabulary(Rule):
     """What one program says.
 
     Attributes:
-        by: who says it: `cuda`, `nccl`, `kernel`, `docker`, `python`, `client`, `download`, ….
+        by: who says it.
         entries: the forms, the more definite ones first.
     """
 
-    by: Literal[
-        "cuda",
-        "nccl",
-        "kernel",
-        "systemd",
-        "docker",
-        "python",
-        "shell",
-        "client",
-        "download",
-        "vllm",
-    ]
-    entries: tuple[Entry, ...] = Field(min_length=1)
-    passes: Any = "INFO:     Application startup complete."
+    by: Speaker
+    entries: tuple[Entry, ...]
+    fails: Any = field(default="")
+    passes: Any = field(default="INFO:     Application startup complete.")
 
-    @model_validator(mode="before")
-    @classmethod
-    def _example(cls, given: Any) -> Any:
-        if isinstance(given, dict) and given.get("entries"):
-            return {"fails": Entry.model_validate(given["entries"][0]).example, **given}
-        return given
+    def example(self, which: Literal["fails", "passes"]) -> Any:
+        """The value of one of its two examples; what fails is the first entry's form."""
+        return self.entries[0].example if which == "fails" else self.passes
 
     @property
     def table(self) -> str:
         """Its entries, as a table in Markdown."""
         rows = [
-            f"| {'<br>'.join(f'`{cell(form)}`' for form in one.says)}"
+            f"| {'<br>'.join(f'`{cell(form)}`' for form in one.forms)}"
             f" | {cell(sentence(' '.join(filter(None, [_full(one.means), one.spark]))))}"
             f" | {cell(one.do)} |"
             for one in self.entries
@@ -152,6 +156,12 @@ class Known:
     def do(self) -> str:
         """What to do, as sentences."""
         return filled(self.entry.do, dict(self.values))
+
+
+def _rarest(form: str) -> str:
+    """Return the longest word of a form that the reports of a serving engine do not have."""
+    words = [word.lower() for word in _WORD.findall(_GAP.sub("…", form))]
+    return max(words, key=lambda word: (word not in _EVERYDAY, len(word)), default="")
 
 
 def _full(text: str) -> str:

@@ -74,7 +74,7 @@ def weigh(event: Event) -> Weight | None:
     """Return the weight of an event that no signature explains; None for one without any."""
     text = event.text
     first = text.split("\n", 1)[0]
-    if _MINOR.search(text) or (event.line.level in _QUIET and not event.is_traceback):
+    if is_minor(text) or (event.line.level in _QUIET and not event.is_traceback):
         return None
     if event.is_traceback:
         return "fatal"
@@ -89,6 +89,11 @@ def weigh(event: Event) -> Weight | None:
     if event.line.level in ("ERROR", "CRITICAL"):
         return "error"
     return "exit" if _EXIT.search(first) else None
+
+
+def is_minor(text: str) -> bool:
+    """Whether a text uses words of faults and reports none, such as a request that was refused."""
+    return bool(_MINOR.search(text))
 
 
 def _is_fatal(line: str) -> bool:
