@@ -2,10 +2,11 @@
 
     .venv/bin/python tools/build_checkpoints.py --cache FOLDER --recipes CHECKOUT
 
-`checkpoints` are configurations. The files are those of PyPI's `aiconfigurator-core` (Apache-2.0), which carries `config.json` and
-`hf_quant_config.json` of public checkpoints as they are on the hub. pip fetches the wheel into the
-folder, and only its JSON files are read. Keys of training and generation are left out, and long
-lists of module names are folded (`sparkbook.checkpoint.folding`), which loses nothing but order.
+`checkpoints` are configurations. The files are those of PyPI's `aiconfigurator-core` (Apache-2.0),
+which carries `config.json` and `hf_quant_config.json` of public checkpoints as they are on the hub.
+pip fetches the wheel into the folder, and only its JSON files are read. Keys of training and
+generation are left out, and long lists of module names are folded (`sparkbook.checkpoint.folding`),
+which loses nothing but order.
 
 `cards` are the figures of models whose configuration is not there: parameters, active parameters,
 context and format, from a checkout of https://github.com/vllm-project/recipes (Apache-2.0). Without

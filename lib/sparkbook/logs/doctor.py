@@ -17,6 +17,7 @@ from typing import Any, BinaryIO
 
 from sparkbook.findings import Finding, Findings
 from sparkbook.logs import figures as _figures
+from sparkbook.logs import related as _related
 from sparkbook.logs import story as _story
 from sparkbook.logs import verdict as _verdict
 from sparkbook.logs import weight as _weight
@@ -279,8 +280,12 @@ class Doctor:
         ):
             earlier.event, earlier.groups, earlier.row = event, groups, row
 
-    def diagnosis(self) -> Diagnosis:
-        """The answer to what has been read so far."""
+    def diagnosis(self, *, related: bool = False) -> Diagnosis:
+        """The answer to what has been read so far.
+
+        Args:
+            related: whether to look for public reports that resemble it, which takes longer.
+        """
         story = self._teller.finish()
         story.served = self._reader.served
         story.last_lines = _last_lines(self._reader.last)
@@ -304,6 +309,7 @@ class Doctor:
         states = of_story(story)
         verdict = self._verdict(primary, others, states, root)
         findings = [primary.finding, *primary.alternatives] if primary else []
+        findings += self._related(verdict, primary) if related else []
         findings += [_later(one, causes) for one in consequences]
         findings += self._about(verdict, story) if primary is None else []
         findings += [j.finding for j in sorted(others, key=lambda j: (j.role == "noise", j.order))]
@@ -361,6 +367,19 @@ class Doctor:
         speaker = max(self._speakers, key=self._speakers.__getitem__, default="other")
         return _verdict.without_fault(story, frozenset(warned), stopped, speaker)
 
+    def _related(self, verdict: Verdict, primary: Judged | None) -> list[Finding]:
+        """Return known-bad combinations that the log has, and reports that resemble it."""
+        if verdict in ("healthy", "empty"):
+            return []
+        texts = [primary.finding.evidence or ""] if primary else []
+        texts += [one.event.text[:600] for one in self._gathered.weighty(6)]
+        kind = primary.finding.kind if primary else None
+        known = verdict not in ("fault, cause unknown", "cut off") and kind is not None
+        return [
+            *_related.combinations(self._teller.story, self._facts),
+            *(_related.similar(texts, kind, known) if texts else []),
+        ]
+
     def _about(self, verdict: Verdict, story: Story) -> list[Finding]:
         """Return what explains a verdict without a fault, and a warning that may."""
         if verdict == "healthy":
@@ -400,4 +419,4 @@ def diagnose(
     """
     doctor = Doctor(facts)
     doctor.feed(source)
-    return doctor.diagnosis()
+    return doctor.diagnosis(related=True)

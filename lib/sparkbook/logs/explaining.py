@@ -8,9 +8,11 @@ from collections import deque
 from dataclasses import dataclass, field, replace
 
 from sparkbook.findings import Finding
+from sparkbook.logs import sentences
 from sparkbook.logs.judging import Judged, evidence, next_steps, short
-from sparkbook.logs.places import Place, place_of
+from sparkbook.logs.places import PASSES_ON, Place, part_of, place_of
 from sparkbook.logs.reader import NO_EXCEPTION, Event
+from sparkbook.logs.sentences import Sentence
 from sparkbook.logs.states import unknown_fault, unknown_warning
 from sparkbook.logs.vocabulary import Known, vocabularies
 from sparkbook.logs.weight import Weight
@@ -57,15 +59,19 @@ class Unexplained:
             finding = self._of_vocabulary(self.known, place)
             by, collect = self.known.rule.by, self.known.entry.wanted
         else:
+            said = self.sentence()
+            part = place.part if place else None
+            if said and (part is None or part.name in PASSES_ON):
+                part = part_of(f"{said.module.replace('.', '/')}.py") or part
             about = f" {self.known.means}" if self.known else ""
-            about += _of_place(place)
+            about += _of_sentence(said) if said else _of_place(place)
             advice = f"{self.known.do} " if self.known else ""
-            advice += f"{place.part.switch} " if place else ""
+            advice += _options(said) + (f"{part.switch} " if part else "")
             (finding,) = unknown_fault.findings(self.said, evidence(self.event), about, advice)
             by = "client" if self.weight == "answer" and not self.event.line.where else None
             by = by or (self.known.rule.by if self.known else self.event.line.source)
             collect = ("the 50 lines before it", "the launch line", "the release")
-            collect += place.part.collect if place else ()
+            collect += part.collect if part else ()
         return Judged(
             finding=finding,
             role="cause",
@@ -76,6 +82,16 @@ class Unexplained:
             time_s=self.event.time_s,
             by=by,
         )
+
+    def sentence(self) -> Sentence | None:
+        """Return what is known of the sentence, if a program is known to say it."""
+        event = self.event
+        text = event.exceptions[-1] if event.exceptions else event.text.split("\n", 1)[0]
+        if event.exceptions:
+            text = event.text[max(event.text.rfind(text), 0) :]
+        where = f"[{event.line.where}] " if event.line.where else ""
+        found = sentences.lookup(where + " ".join(text.split())[:2_000])
+        return next((one for one in found if one.kind not in ("info", "text")), None)
 
     def _of_vocabulary(self, known: Known, place: Place | None) -> Finding:
         entry = known.entry
@@ -91,6 +107,23 @@ class Unexplained:
 
 def _of_place(place: Place | None) -> str:
     return f" It comes from {place.part.title} ({place.where})." if place else ""
+
+
+def _of_sentence(said: Sentence) -> str:
+    """Return who says a sentence, in which releases, under which condition."""
+    first, last = said.releases[0][0], said.releases[-1][1]
+    spans = f"{first} to {last}" if last else f"since {first}"
+    name = "vLLM" if said.package == "vllm" else said.package
+    function = f" in {said.function}" if said.function else ""
+    fields = ", ".join(said.condition_fields[:4])
+    condition = f"; it depends on {fields}" if fields else ""
+    return f" {name} says it{function} ({said.module}; {name} {spans}){condition}."
+
+
+def _options(said: Sentence | None) -> str:
+    if said is None or not said.options:
+        return ""
+    return f"Check the options that it depends on: {', '.join(said.options[:4])}. "
 
 
 @dataclass
@@ -129,6 +162,10 @@ class Gathered:
             default=None,
         )
 
+    def weighty(self, most: int) -> list[Unexplained]:
+        """Return the first faults and warnings that nothing explains."""
+        return [*self.faults[:most], *list(self.warnings.values())[:most]][:most]
+
     def about_warnings(self) -> tuple[list[Finding], list[Finding]]:
         """Return the findings of warnings that a vocabulary knows, and the first of the others."""
         known = [
@@ -139,7 +176,8 @@ class Gathered:
         others = (one for one in self.warnings.values() if not one.explained)
         if (one := next(others, None)) is None:
             return known[:2], []
-        about = _of_place(place_of(one.event))
+        said = one.sentence()
+        about = _of_sentence(said) if said else _of_place(place_of(one.event))
         return known[:2], list(
             unknown_warning.findings(one.said, evidence(one.event), about, one.event.repeats + 1)
         )

@@ -19,7 +19,7 @@ FILE = Path(__file__).with_name("places.yaml")
 _NATIVE = re.compile(r"([\w./-]+\.(?:hpp|cuh|cu|cpp|cc|h))[:(]\d+")
 _MENTION = re.compile(r"([\w.-]+/[\w./-]+\.py)(?::\d+|\", line \d+)")
 _CLASS = re.compile(r"^\s*((?:[A-Za-z_]\w*\.)+)[A-Z]\w*\s*:", re.MULTILINE)
-_PASSES_ON = frozenset({"executor", "api-server", "worker", "platform", "torch", "transformers"})
+PASSES_ON = frozenset({"executor", "api-server", "worker", "platform", "torch", "transformers"})
 """Parts that often only pass on what a part further in or near them raised."""
 
 
@@ -108,7 +108,7 @@ def _best(candidates: Iterable[tuple[str, str]]) -> Place | None:
         part = part_of(path)
         if part is None:
             continue
-        if part.name not in _PASSES_ON:
+        if part.name not in PASSES_ON:
             return Place(part, where)
         passing = passing or Place(part, where)
     return passing

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING
 
 from sparkbook.findings import Finding
 from sparkbook.logs.story import Story
 from sparkbook.logs.verdict import Verdict
 from sparkbook.rules import Family, Hit
 from sparkbook.units import format_seconds
+
+if TYPE_CHECKING:
+    from sparkbook.logs.reports import Report
+    from sparkbook.releases.known_bad import Combination
 
 STATES = Family(
     "LOG9",
@@ -284,6 +289,68 @@ def recovered(said: str, evidence: str) -> Iterator[Hit]:
         evidence=evidence,
         fix="Ignore it, unless a feature that you use is missing.",
     )
+
+
+_NGRAM = """\
+(APIServer pid=1) INFO 11-28 10:00:00 [api_utils.py:347] non-default args: {{'model': \
+'nvidia/NVIDIA-Nemotron-3-Nano-30B-A3B-NVFP4', 'speculative_config': {{'method': '{method}'}}}}
+(EngineCore pid=9) ERROR 11-28 10:02:00 [mixer.py:7] RuntimeError: the blender is out of fruit"""
+
+
+@STATES.rule(
+    "LOG908",
+    "similar-report",
+    "info",
+    confidence="low",
+    source="https://github.com/vllm-project/vllm/issues",
+    fails=lambda: (
+        "AssertionError: DeepseekV4 fp8_ds_mla layout only supports fp8 kv-cache, got auto"
+    ),
+    passes=lambda: _READY,
+)
+def similar_report(report: Report) -> Iterator[Hit]:
+    """A public report that resembles the lines of weight of the log, as the search in the project's
+    table of reports ranks them; up to three are shown. That another person's log looked alike is no
+    proof of the same cause.
+    """
+    cause = f" Its cause: {_plain_end(report.cause)}." if report.cause else ""
+    fixed = f" Fixed in {report.fixed_in}." if report.fixed_in else ""
+    yield Hit(
+        f"A similar report ({report.date}): {_plain_end(report.title)}.{cause}{fixed}",
+        evidence=report.url,
+        fix=f"Compare it with your log; what helped there: {_plain_end(report.fix)}."
+        if report.fix
+        else "Compare it with your log; it names no remedy.",
+        kind=report.kind,
+        source=report.url,
+    )
+
+
+@STATES.rule(
+    "LOG909",
+    "known-bad-combination",
+    "info",
+    confidence="medium",
+    source="https://github.com/vllm-project/vllm/issues",
+    fails=lambda: _NGRAM.format(method="ngram"),
+    passes=lambda: _NGRAM.format(method="mtp"),
+)
+def known_combination(one: Combination) -> Iterator[Hit]:
+    """The log of a fault, or one that does not show a healthy engine, has a combination of release,
+    model and options that public reports name as bad (see the BAD rules). It may be the cause.
+    """
+    yield Hit(
+        f"The log has a combination that is known to be bad. {one.sentence}",
+        evidence=f"{one.code}: {one.name}",
+        fix=one.instead,
+        kind=one.kind,
+        source=one.sources[0].url,
+        since=one.since,
+    )
+
+
+def _plain_end(text: str | None) -> str:
+    return " ".join((text or "").split()).rstrip(" .")
 
 
 def of_verdict(verdict: Verdict, story: Story, last: str) -> list[Finding]:

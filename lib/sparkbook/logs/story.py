@@ -64,6 +64,7 @@ class Story:
 
     Attributes:
         release: vLLM's version.
+        gpu: the GPU's name, where the log has it.
         args: what was given on the launch line (`non-default args`), resolved to Python values.
         config: the resolved configuration, as text by name.
         architecture, draft_architecture: the classes chosen for model and draft.
@@ -80,6 +81,7 @@ class Story:
     """
 
     release: str | None = None
+    gpu: str | None = None
     model: str | None = None
     args: dict[str, Any] = field(default_factory=dict)
     config: dict[str, str] = field(default_factory=dict)
@@ -147,6 +149,7 @@ class Story:
         """The facts that are known, by name, ready for JSON."""
         names = (
             "release",
+            "gpu",
             "model",
             "architecture",
             "draft_architecture",
@@ -178,6 +181,7 @@ class Story:
         return {name: value for name, value in found.items() if value not in (None, "unknown", {})}
 
 
+_GPU = r"\bNVIDIA (GB10|GB\d00|[HB]\d00|L40S?|A100|RTX PRO \d+|GeForce RTX \d+)\b"
 _VERSION = (
     r"(?:vLLM\b[^\n]{0,40}?|\u2588[^\w\n]{0,8})\bversion:? v?(\d+\.\d+\.\d+\S*)"
     r"|\bvllm==(\d+\.\d+\.\d+\S*)"
@@ -250,6 +254,7 @@ WORDS = frozenset(
             "init",
             "overriding",
             "warmup",
+            "nvidia",
         ),
     }
 )
@@ -300,6 +305,8 @@ class Teller:
         if b"version" in words and (found := _first(_VERSION, text, str)):
             story.release = story.release or found
             self._mark("begin")
+        if b"nvidia" in words and (gpu := _first(_GPU, text, str)):
+            story.gpu = gpu
         if b"non" in words and (args := _first(r"non-default args: (\{.*\})", text, str)):
             if not again:
                 self._begin(self._number)
@@ -346,6 +353,7 @@ class Teller:
         if story.starts > 1:
             self.story = Story(
                 release=story.release,
+                gpu=story.gpu,
                 starts=story.starts,
                 start_line=line,
                 throughput=story.throughput,

@@ -29,58 +29,15 @@ Speaker = Literal[
 _GAP = re.compile(r"…|\{([a-z]\w*)\}")
 _WORD = re.compile(r"(?<![A-Za-z…])[A-Za-z]{2,}(?![A-Za-z…])")
 _EVERYDAY = frozenset(
-    [
-        "info",
-        "post",
-        "get",
-        "http",
-        "ok",
-        "chat",
-        "completions",
-        "health",
-        "models",
-        "metrics",
-        "loggers",
-        "logger",
-        "engine",
-        "avg",
-        "prompt",
-        "throughput",
-        "tokens",
-        "generation",
-        "running",
-        "reqs",
-        "waiting",
-        "gpu",
-        "kv",
-        "cache",
-        "usage",
-        "prefix",
-        "hit",
-        "rate",
-        "request",
-        "received",
-        "params",
-        "mean",
-        "acceptance",
-        "length",
-        "accepted",
-        "drafted",
-        "per",
-        "position",
-        "draft",
-        "apiserver",
-        "pid",
-        "api",
-        "server",
-        "added",
-        "sampling",
-        "temperature",
-        "max",
-        "none",
-        "true",
-        "false",
-    ]
+    re.findall(
+        r"\w+",
+        """
+    info post get http ok chat completions health models metrics loggers logger engine avg prompt
+    throughput tokens generation running reqs waiting gpu kv cache usage prefix hit rate request
+    received params mean acceptance length accepted drafted per position draft apiserver pid api
+    server added sampling temperature max none true false
+    """,
+    )
 )
 """Words of the lines that a serving engine prints again and again: a form that waited for one of
 them would have them all looked at closely.
