@@ -28,7 +28,9 @@ class Case:
 
 
 def said(diagnosis):
-    return "\n".join(f"{f.message} {f.fix or ''}" for f in diagnosis.findings)
+    """What the doctor says; what other people reported (LOG908) is theirs."""
+    own = (f for f in diagnosis.findings if f.rule != "LOG908")
+    return "\n".join(f"{f.message} {f.fix or ''}" for f in own)
 
 
 KV_SHORT = """\

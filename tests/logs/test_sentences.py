@@ -217,10 +217,10 @@ def test_a_value_inside_a_sentence_may_have_three_words() -> None:
 def test_a_sentence_is_explained() -> None:
     best = sentences.lookup(KNOWN[4][0])[0]
     told = described.describe(best, "0.32.0")
-    assert told.who == (
-        "vLLM raises it in vllm.config.model, ModelConfig._verify_quantization."
+    assert told.who == ("vLLM raises it in vllm.config.model, ModelConfig._verify_quantization.")
+    assert re.fullmatch(
+        r"vLLM has this sentence (since|in) \d[^.]*\.\d+\.\d+( only)?\.", told.releases
     )
-    assert re.fullmatch(r"vLLM has this sentence (since|in) \d[^.]*\.\d+\.\d+( only)?\.", told.releases)
     assert told.condition == "It depends on `quantization`."
     assert told.options == ("--quantization",)
 

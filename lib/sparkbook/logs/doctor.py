@@ -369,7 +369,7 @@ class Doctor:
 
     def _related(self, verdict: Verdict, primary: Judged | None) -> list[Finding]:
         """Return known-bad combinations that the log has, and reports that resemble it."""
-        if verdict in ("healthy", "empty"):
+        if verdict in ("healthy", "starting", "stopped", "empty"):
             return []
         texts = [primary.finding.evidence or ""] if primary else []
         texts += [one.event.text[:600] for one in self._gathered.weighty(6)]

@@ -58,6 +58,7 @@ class Unexplained:
         if self.known is not None and self.explained:
             finding = self._of_vocabulary(self.known, place)
             by, collect = self.known.rule.by, self.known.entry.wanted
+            by = "client" if self.weight == "answer" and not self.event.line.where else by
         else:
             said = self.sentence()
             part = place.part if place else None
@@ -94,10 +95,10 @@ class Unexplained:
         return next((one for one in found if one.kind not in ("info", "text")), None)
 
     def _of_vocabulary(self, known: Known, place: Place | None) -> Finding:
-        entry = known.entry
+        entry, said = known.entry, short(self.said, 200).rstrip(" .:")
         return known.rule.finding(
             Hit(
-                f"{short(self.said, 160).rstrip(' .:')}: {known.means}{_of_place(place)}",
+                f"{known.means}{_of_place(place)} The log says: {said}.",
                 evidence=evidence(self.event),
                 fix=f"{known.do}{next_steps(entry.wanted)}",
                 kind=entry.kind or (place.part.kind if place else None),

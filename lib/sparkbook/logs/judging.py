@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -62,11 +62,12 @@ def judge(found: Found, context: Context) -> Judged | None:
     severity = changes.get("severity")
     if severity is None and not (role in ("cause", "state") or role == signature.role == "noise"):
         severity = "info"
-    collect = changes.get("collect", signature.collect)
+    collect = wanted(changes.get("collect", signature.collect), found.event, context)
     repeats = f" ({found.count} times)" if found.count > 1 and role != "cause" else ""
     finding = signature.finding(
         Hit(
-            f"{short(text('title'), 300)}{repeats}: {text('text')}",
+            f"{short(text('title'), 300)}{repeats}: {text('text')}"
+            f"{by_likelihood(changes.get('likely', signature.likely))}",
             evidence=evidence(found.event, found.row),
             fix=_fill(str(changes.get("fix", signature.fix)), as_words(values))
             + next_steps(collect),
@@ -93,6 +94,32 @@ def judge(found: Found, context: Context) -> Judged | None:
         time_s=found.event.time_s,
         echo=signature.echo,
         by=found.event.line.source,
+    )
+
+
+def by_likelihood(causes: Sequence[str]) -> str:
+    """Return several causes of one message, the likeliest first, as the end of a message."""
+    listed = "; ".join(f"({number}) {cause}" for number, cause in enumerate(causes, 1))
+    return f" Causes by likelihood: {listed}." if causes else ""
+
+
+_GIVEN: dict[str, Callable[[Event, Context], object]] = {
+    "Xid lines": lambda event, context: event.line.source == "kernel",
+    "NCCL version": lambda event, context: context.story.nccl,
+    "weights GiB": lambda event, context: context.story.weights_gib is not None,
+    "the release": lambda event, context: context.story.release,
+    "the launch line": lambda event, context: context.story.args,
+    "uname -r": lambda event, context: "kernel" in context.facts.text,
+}
+"""What a log or the facts may hold already, so that nobody has to collect it."""
+
+
+def wanted(collect: tuple[str, ...], event: Event, context: Context) -> tuple[str, ...]:
+    """Return what to collect without what was given."""
+    return tuple(
+        one
+        for one in collect
+        if not any(name in one and given(event, context) for name, given in _GIVEN.items())
     )
 
 

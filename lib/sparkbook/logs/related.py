@@ -14,6 +14,10 @@ from sparkbook.logs.story import Story
 from sparkbook.releases import known_bad
 
 _MOST = 3
+_CLOSE = 24.0
+"""A report with a lower score resembles a log by its subject only."""
+_SINCE = "2025"
+"""Older reports are about another engine."""
 
 
 def similar(texts: list[str], kind: str | None, known: bool) -> list[Finding]:
@@ -25,7 +29,11 @@ def similar(texts: list[str], kind: str | None, known: bool) -> list[Finding]:
         known: whether the cause is known; then only reports of the same kind are shown.
     """
     found = reports.scored("\n".join(texts), kind=kind)
-    chosen = [report for report, _ in found if not known or report.kind == kind][:_MOST]
+    chosen = [
+        report
+        for report, score in found
+        if score >= _CLOSE and (not known or report.kind == kind) and report.date >= _SINCE
+    ][:_MOST]
     return [finding for report in chosen for finding in similar_report.findings(report)]
 
 

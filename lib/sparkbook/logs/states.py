@@ -292,8 +292,8 @@ def recovered(said: str, evidence: str) -> Iterator[Hit]:
 
 
 _NGRAM = """\
-(APIServer pid=1) INFO 11-28 10:00:00 [api_utils.py:347] non-default args: {{'model': \
-'nvidia/NVIDIA-Nemotron-3-Nano-30B-A3B-NVFP4', 'speculative_config': {{'method': '{method}'}}}}
+(APIServer pid=1) INFO 11-28 10:00:00 [api_utils.py:347] non-default args: {'model': \
+'nvidia/NVIDIA-Nemotron-3-Nano-30B-A3B-NVFP4', 'speculative_config': {'method': 'ngram'}}
 (EngineCore pid=9) ERROR 11-28 10:02:00 [mixer.py:7] RuntimeError: the blender is out of fruit"""
 
 
@@ -332,8 +332,8 @@ def similar_report(report: Report) -> Iterator[Hit]:
     "info",
     confidence="medium",
     source="https://github.com/vllm-project/vllm/issues",
-    fails=lambda: _NGRAM.format(method="ngram"),
-    passes=lambda: _NGRAM.format(method="mtp"),
+    fails=lambda: _NGRAM,
+    passes=lambda: _BEGUN,
 )
 def known_combination(one: Combination) -> Iterator[Hit]:
     """The log of a fault, or one that does not show a healthy engine, has a combination of release,

@@ -216,47 +216,14 @@ _OTHERS = frozenset({"kernel", "docker", "systemd", "tensorrt-llm"})
 """Programs next to vLLM, whose lines are no facts about it."""
 
 WORDS = frozenset(
-    {
-        *(
-            "version",
-            "non",
-            "initializing",
-            "resolved",
-            "using",
-            "selected",
-            "loading",
-            "took",
-            "torch",
-            "compile",
-            "autotuning",
-            "graph",
-        ),
-        *(
-            "graphs",
-            "capturing",
-            "profiling",
-            "kv",
-            "startup",
-            "throughput",
-            "specdecoding",
-            "equivalent",
-            "starting",
-            "server",
-        ),
-        *(
-            "warming",
-            "dynamo",
-            "drafter",
-            "explicitly",
-            "initial",
-            "capture",
-            "nccl",
-            "init",
-            "overriding",
-            "warmup",
-            "nvidia",
-        ),
-    }
+    re.findall(
+        r"\w+",
+        """
+    version non initializing resolved using selected loading took torch compile autotuning graph
+    graphs capturing profiling kv startup throughput specdecoding equivalent starting server
+    warming dynamo drafter explicitly initial capture nccl init overriding warmup nvidia
+    """,
+    )
 )
 """The words of lines that the story is made of."""
 

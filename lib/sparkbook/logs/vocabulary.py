@@ -16,6 +16,7 @@ from functools import cache, cached_property
 from pathlib import Path
 from typing import Any, Literal
 
+from sparkbook.logs.judging import by_likelihood
 from sparkbook.logs.reader import Event
 from sparkbook.rules import Family, Rule, filled, plain, read, sentence
 from sparkbook.util.markup import cell
@@ -116,12 +117,7 @@ class Vocabulary(Rule):
 
     by: Speaker
     entries: tuple[Entry, ...]
-    fails: Any = field(default="")
     passes: Any = field(default="INFO:     Application startup complete.")
-
-    def example(self, which: Literal["fails", "passes"]) -> Any:
-        """The value of one of its two examples; what fails is the first entry's form."""
-        return self.entries[0].example if which == "fails" else self.passes
 
     @property
     def table(self) -> str:
@@ -152,10 +148,9 @@ class Known:
     @property
     def means(self) -> str:
         """What it means, as sentences."""
-        likely = [f"({n}) {one}" for n, one in enumerate(self.entry.likely, 1)]
-        causes = f"Causes by likelihood: {'; '.join(likely)}." if likely else ""
-        parts = (sentence(self.entry.means), self.entry.spark, causes)
-        return filled(" ".join(filter(None, parts)), dict(self.values))
+        parts = (sentence(self.entry.means), self.entry.spark)
+        text = " ".join(filter(None, parts)) + by_likelihood(self.entry.likely)
+        return filled(text, dict(self.values))
 
     @property
     def do(self) -> str:
