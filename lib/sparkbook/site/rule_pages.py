@@ -70,6 +70,7 @@ def section(family: Family, rule: Rule) -> str:
         f"## {rule.code}: {rule.heading}",
         f"*{' · '.join([family.title, *rule.about])}*",
         sentence(plain(rule.text)),
+        *([rule.table] if rule.table else []),
     ]
     for title, which in (("Fails", "fails"), ("Passes", "passes")):
         example = rule.example("fails" if which == "fails" else "passes")
