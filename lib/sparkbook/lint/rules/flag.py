@@ -59,6 +59,14 @@ def unknown_option(case: Case) -> Iterator[Hit]:
             *case.release.options,
             *(f"no-{o.name}" for o in case.release.options.values() if o.negatable),
         ]
+        if case.forked:
+            yield Hit(
+                f"--{given.name} is in no release of vLLM: {case.shown_image} is {case.forked}.",
+                given.shown,
+                f"Ask the image: {case.asked}.",
+                severity="info",
+            )
+            continue
         if given.name in OF_FORKS:
             yield Hit(
                 f"--{given.name} is not in vLLM {case.version}: it is an option of"
@@ -279,7 +287,7 @@ def deprecated_option(case: Case) -> Iterator[Hit]:
     """An option that vLLM itself calls deprecated in this release: it still parses, and a later
     image will refuse it.
     """
-    for given in case.args.options:
+    for given in [] if case.forked else case.args.options:
         if given.option and given.option.deprecated:
             yield Hit(
                 f"--{given.option.name} is deprecated: {given.option.deprecated.rstrip('.')}.",
