@@ -170,7 +170,7 @@ def test_smollm2_is_converted_and_whole():
     assert (folder / "model.safetensors").stat().st_size > 250_000_000
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="mounting a small file system needs root")
+@pytest.mark.root  # it mounts a small file system
 def test_disk_full_while_converting(tmp_path, monkeypatch):
     """A 64 MiB file system, the check beforehand switched off: the real conversion runs into the
     end of the disk.
