@@ -99,7 +99,8 @@ def pytest_deselected(items: list[pytest.Item]) -> None:
             "parametrize",
             "filterwarnings",
         }
-        _LEFT_OUT[" and ".join(sorted(markers))] += 1
+        if markers:  # else it was `-k` that left it out
+            _LEFT_OUT[" and ".join(sorted(markers))] += 1
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:

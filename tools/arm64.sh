@@ -51,7 +51,7 @@ project() {
   done
   mkdir -p "$root/root/project"
   find "$root/root/project" -mindepth 1 -maxdepth 1 ! -name '.venv*' -exec rm -r {} +
-  git ls-files -z --cached --others --exclude-standard | tar c --null --ignore-failed-read -T - 2>/dev/null | tar x -C "$root/root/project"
+  git ls-files -z --cached --others --exclude-standard | tar c --null --ignore-failed-read --exclude=".venv*" -T - 2>/dev/null | tar x -C "$root/root/project"
 }
 
 mkdir -p "$(dirname "$root")"
