@@ -126,8 +126,8 @@ class ClusterServer:
             )  # containers: the head's begins with Ray's head, which the others join
         try:
             for rank in ranks:
-                if rank.instead is None and self.plan.backend == "ray" and self.engines:
-                    self._joined(say)
+                if rank.instead is None and ranks[0].instead is not None:
+                    self._joined(say)  # (the head's container waits for the others by itself)
                 say(f"starting {rank.name} on {rank.node.host}")
                 self.engines[rank.name] = self._engine(rank)
             self._thread = threading.Thread(
