@@ -1,5 +1,5 @@
 """How fast the linter is: recipes a second, warm, on one core; and the processor time (user and
-system) of `import sparkbook.cli` and of `sparkbook lint FILE` and of a look into the table of
+system) of `import sparkbook.cli`, of `sparkbook lint FILE` and of a look into the table of
 releases as processes.
 
     .venv/bin/python tools/bench_lint.py [--json]
