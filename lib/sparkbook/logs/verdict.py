@@ -78,18 +78,23 @@ def of_fault(primary: Judged, engine: bool, unknown: bool) -> Verdict:
     return "fault, cause unknown" if unknown else "fault"
 
 
-def without_fault(story: Story, warned: Set[str | None], stopped: bool, speaker: str) -> Verdict:
+def without_fault(
+    story: Story, warned: Set[str | None], *, stopped: bool, refused: bool, speaker: str
+) -> Verdict:
     """Return the verdict on a log without a fault.
 
     Args:
         warned: the kinds of its warnings.
         stopped: whether the engine was ordered to stop.
+        refused: whether requests were refused.
         speaker: who wrote most of the log, as `Line.source` has it.
     """
     if warned & _STUCK:
         return "stuck"
     if is_up(story):
         return "healthy"
+    if refused:
+        return "client error"
     if warned & _SLOW:
         return "slow"
     if stopped:
