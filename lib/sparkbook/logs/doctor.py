@@ -37,6 +37,8 @@ _MAX_PIECE = 8_000
 _CLOSE = 200
 """A known fault at most so many lines behind an unknown one is the same event, better told."""
 
+REFUSED = "LOG620"
+"""The code of the signature of refused requests."""
 UNKNOWN = unknown_fault.code
 """The code of a finding that quotes what no signature knows."""
 
@@ -131,6 +133,7 @@ class Doctor:
         self._speakers: Counter[str] = Counter()
         self._bars: dict[str, int] = {}
         self._by_word = self._known.by_word
+        self._exact_words = vocabularies().exact_words
         self._story_words = frozenset(word.encode() for word in _story.WORDS)
 
     def feed(
@@ -188,12 +191,11 @@ class Doctor:
         """Return the signatures to try on an event, in order: causes that name no mechanism come
         last, since they may only say how it ended.
         """
-        found = sorted(self._known.candidates(event.words), key=lambda signature: signature.late)
-        if any(one.broad for one in found):
+        if not event.words.isdisjoint(self._exact_words):
             known = known_of(event)
-            if known is not None and not known.entry.generic:
-                return [one for one in found if not one.broad]
-        return found
+            if known is not None and known.entry.exact:
+                return []
+        return sorted(self._known.candidates(event.words), key=lambda signature: signature.late)
 
     def _weigh(self, event: Event) -> bool:
         """Keep an event that no signature explains, if it has weight; whether it has."""
@@ -367,7 +369,9 @@ class Doctor:
             story,
             frozenset(warned),
             stopped=stopped,
-            refused="LOG620" in self._found,
+            refused=any(
+                j.finding.rule == REFUSED and j.finding.severity == "warning" for j in others
+            ),
             speaker=speaker,
         )
 

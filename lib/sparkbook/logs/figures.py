@@ -249,8 +249,8 @@ _REFUSALS = {
 def refused_requests(found: Found, context: Context) -> Changes:
     text = _REFUSALS.get(found.groups.get("status", ""))
     changes: Changes = {"text": text} if text else {}
-    # A page that does not exist, or now and then a wrong request, is no fault of a running server.
-    if context.story.served > 10 * found.count:
+    # Now and then a wrong request is no fault of a server that answers others.
+    if context.story.ready or context.story.served >= found.count:
         changes |= {"severity": "info"}
     return changes
 

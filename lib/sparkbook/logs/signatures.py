@@ -67,7 +67,6 @@ class Signature(Rule):
     likely: tuple[str, ...] = ()
     collect: tuple[str, ...] = ()
     late: bool = False
-    broad: bool = False
     any_level: bool = False
     stops: bool = False
     echo: Literal["failed", "vanished"] | None = None

@@ -86,15 +86,15 @@ def without_fault(
     Args:
         warned: the kinds of its warnings.
         stopped: whether the engine was ordered to stop.
-        refused: whether requests were refused.
+        refused: whether more requests were refused than answered.
         speaker: who wrote most of the log, as `Line.source` has it.
     """
     if warned & _STUCK:
         return "stuck"
-    if is_up(story):
-        return "healthy"
     if refused:
         return "client error"
+    if is_up(story):
+        return "healthy"
     if warned & _SLOW:
         return "slow"
     if stopped:
