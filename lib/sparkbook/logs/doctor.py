@@ -55,6 +55,7 @@ class Diagnosis:
         story: what the start did and resolved.
         lines: how many lines were read.
         known: whether any line of it is known; if none is, it may be no log at all.
+        fault_s: the time of the primary fault, seconds since the turn of the year.
     """
 
     verdict: Verdict
@@ -67,6 +68,7 @@ class Diagnosis:
     collect: tuple[str, ...] = ()
     fp4: str = "unknown"
     known: bool = True
+    fault_s: float | None = None
 
     @property
     def healthy(self) -> bool:
@@ -327,6 +329,7 @@ class Doctor:
             primary.collect if primary else (),
             story.nvfp4_path,
             bool(self._reader.known or self._found or primary),
+            primary.time_s if primary else None,
         )
 
     def _root(

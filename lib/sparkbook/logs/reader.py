@@ -64,7 +64,7 @@ _KNOWN = re.compile(
 among them.
 """
 _EXCEPTION = re.compile(
-    rb"^(?P<name>(?:[A-Za-z_]\w*\.)*(?:[A-Z]\w*(?:Error|Exception|Interrupt|Exit|Warning|Timeout|Fault)\d*|StopIteration))(?:\b|:)"
+    rb"^(?P<name>(?:[A-Za-z_]\w*\.)*(?:[A-Z]\w*(?:Error|Exception|Interrupt|Exit|Warning|Timeout|Fault)\d*|StopIteration|Exception(?=:)))(?:\b|:)"
 )
 _WEIGHTY = (b"rror", b"xception", b"Timeout", b"Fault", b'File "', b"vllm/", b"-packages/")
 """What a line may have in it that says what went wrong, or where, without an awaited word."""

@@ -36,7 +36,8 @@ WORDS = frozenset(
 """Words of lines of weight; the reader looks for endings such as `…Error` by itself."""
 
 _EXCEPTION = re.compile(
-    r"^\s*(?:[A-Za-z_]\w*\.)*(?!Error\b|Exception\b|Timeout\b)[A-Z]\w*(?:Error|Exception|Timeout|Exit|Fault)\b"
+    r"^\s*(?:[A-Za-z_]\w*\.)*(?!Error\b|Exception\b(?!: )|Timeout\b)"
+    r"(?:[A-Z]\w*(?:Error|Exception|Timeout|Exit|Fault)|Exception)\b"
     r"\d*\s*(?::|\(|$)"
 )
 _BARE_EXCEPTION = re.compile(r"^\s*(?:[a-z_]\w*\.)+\w*(?:Error|Exception|Empty|Full)\s*:")
