@@ -321,7 +321,8 @@ def _guessed(name: str, stated: Stated) -> Checkpoint | None:
         base = naming.base_of(name, [*facts()["cards"], *configs.cards()])
         if base and parts.same_shape(naming.read(base)) and (found := _card(base)):
             native = found.format if parts.format is None else parts.format
-            card = replace(found, format=native, gib=None)
+            narrow = min(found.table_format, native or "bf16", key=lambda form: guess.BITS[form])
+            card = replace(found, format=native, gib=None, table_format=narrow)
     if card is None and (stated.params_b or stated.size_gb):
         card = guess.Card(stated.params_b, None, stated.context, None, source="the recipe")
     if card is not None and stated.format:
