@@ -68,9 +68,9 @@ def stated_context(name: str) -> int | None:
 
 
 def mtp(name: str) -> bool | None:
-    """Whether a checkpoint has a layer that predicts further tokens; None where it is not known."""
-    if name in facts()["without_mtp"]:
-        return False
+    """Whether a checkpoint's config states a layer that predicts further tokens; None where it is
+    not known.
+    """
     own = configs.find(name)
     return bool(draft_layers(text_config(own.config))) if own else None
 

@@ -8,7 +8,7 @@ from typing import cast
 from sparkbook.lint.family import LintRule
 from sparkbook.lint.rules.bad import BAD
 from sparkbook.lint.rules.env import ENV
-from sparkbook.lint.rules.flag import FLAG
+from sparkbook.lint.rules.flag_programs import FLAG
 from sparkbook.lint.rules.img import IMG
 from sparkbook.lint.rules.mem import MEM
 from sparkbook.lint.rules.model import MODEL

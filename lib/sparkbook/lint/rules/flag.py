@@ -425,28 +425,6 @@ def mamba_block_size(case: Case) -> Iterator[Hit]:
 
 
 @FLAG.rule(
-    "FLAG114",
-    "option-of-another-program",
-    "error",
-    kind="launcher-quoting",
-    source=TABLE,
-    fails="docker run vllm/vllm-openai:v0.28.0 ORG/MODEL --gpus all",
-    passes="docker run --gpus all vllm/vllm-openai:v0.28.0 ORG/MODEL",
-)
-def foreign_option(case: Case) -> Iterator[Hit]:
-    """An option of docker, llama.cpp, SGLang or a launcher's script among the arguments of
-    `vllm serve`, which refuses it.
-    """
-    for given in unknown(case):
-        if given.name in FOREIGN and not releases.presence("options", given.name):
-            yield Hit(
-                f"--{given.name} is an option of {FOREIGN[given.name]}.",
-                given.shown,
-                "Move it, or take it out.",
-            )
-
-
-@FLAG.rule(
     "FLAG115",
     "ambiguous-or-short",
     "error",
@@ -627,20 +605,3 @@ def out_of_range(case: Case) -> Iterator[Hit]:
     for given in case.args.options:
         if given.option and (wrong := problem(given, given.option)) and wrong[0] == "range":
             yield Hit(f"{wrong[1]}.", given.shown, "Write a number in this range.")
-
-
-@FLAG.rule(
-    "FLAG122",
-    "another-program",
-    "info",
-    source="vLLM-Omni, https://github.com/vllm-project/vllm-omni",
-    fails="vllm serve ORG/MODEL --omni --vae-use-tiling",
-    passes="vllm serve ORG/MODEL",
-)
-def another_program(case: Case) -> Iterator[Hit]:
-    """vLLM-Omni serves speech, images and video. It is a program of its own next to vLLM and has
-    options that vLLM lacks, so the options of such a line are not judged.
-    """
-    if case.omni:
-        shown = case.shown_image if case.image else "--omni"
-        yield Hit("vLLM-Omni serves this line; options that vLLM lacks are not judged.", shown)
