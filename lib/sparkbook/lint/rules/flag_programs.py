@@ -48,3 +48,6 @@ def another_program(case: Case) -> Iterator[Hit]:
     if case.omni:
         shown = case.shown_image if case.image else "--omni"
         yield Hit("vLLM-Omni serves this line; options that vLLM lacks are not judged.", shown)
+
+
+__all__ = ["FLAG"]
