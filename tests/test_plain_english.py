@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from plain_english import PATTERN, stiff_words
+from sparkbook import rules
 
 ROOT = Path(__file__).resolve().parents[1]
 LIBRARY = ROOT / "lib" / "sparkbook"
@@ -42,6 +43,7 @@ def texts() -> Iterator[tuple[str, str]]:
     """Yield where a text is, and the text."""
     for path in sorted(LIBRARY.rglob("*.py")):
         yield from ((path.relative_to(ROOT).as_posix(), text) for text in strings(path))
+    yield from ((rule.code, f"{rule.name}\n{rule.text}") for rule in rules.every())
     for path in sorted((ROOT / "notebooks").glob("*.ipynb")):
         yield from ((path.name, text) for text in chapter(path))
     pages = [*LIBRARY.rglob("*.yaml"), *(ROOT / "book").rglob("*.yaml")]

@@ -60,6 +60,7 @@ FAMILIES: dict[str, str] = {
     "LOG4": "sparkbook.logs.signatures:LOG4",
     "LOG5": "sparkbook.logs.signatures:LOG5",
     "LOG6": "sparkbook.logs.signatures:LOG6",
+    "LOG7": "sparkbook.logs.vocabulary:LOG7",
     "HOST": "sparkbook.host.rules:HOST",
     "DOCK": "sparkbook.serve.faults:DOCK",
     "LOG9": "sparkbook.logs.states:STATES",
@@ -204,6 +205,11 @@ class Rule:
         """What pages show under the heading: the severity, and the releases if it is limited."""
         releases = f"vLLM {self.since or 'of any age'} to {self.until or 'now'}"
         return (self.severity, *([releases] if self.since or self.until else []))
+
+    @property
+    def table(self) -> str:
+        """A table of what it knows, in Markdown, for its page; empty for most."""
+        return ""
 
     @property
     def patterns(self) -> tuple[str, ...]:

@@ -263,7 +263,10 @@ def test_counted_parameters_are_the_cards(recipe):
         assert model.weights_gb == pytest.approx(counted.middle / 1e9, abs=0.06)
         assert found.bytes == counted, "a counted size does not narrow the plan's bounds"
     # Two cards count more as active: the towers of Phi-4, the draft head of the tiny model.
+    if not found.certain and found.reads is None:
+        return  # a checkpoint known by its size alone: nobody says what a token reads
     if model.active_params_b and not model.repo.startswith(("nvidia/Phi-4", "tiny-mtp")):
+        assert found.reads
         assert found.reads.active.middle / 1e9 == pytest.approx(model.active_params_b, rel=0.2)
 
 

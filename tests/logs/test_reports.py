@@ -167,3 +167,13 @@ def test_without_sqlite_there_are_no_similar_reports(monkeypatch: pytest.MonkeyP
 )  # fmt: skip
 def test_words_of_a_log(text: str, kept: set[str]) -> None:
     assert set(reports.words(text)) == kept
+
+
+def test_lines_that_no_report_was_written_for() -> None:
+    """Lines kept back from everything: most find reports, and most of those are of their kind."""
+    file = ROOT / "tests" / "data" / "logs" / "unseen.yaml"
+    lines = yaml.safe_load(file.read_text("utf-8"))
+    answers = [(one["kind"], reports.similar(one["line"])) for one in lines]
+    answered = [(kind, found) for kind, found in answers if found]
+    right = [kind for kind, found in answered if kind in {report.kind for report in found}]
+    assert len(answered) >= 0.6 * len(lines) and len(right) >= 0.75 * len(answered)

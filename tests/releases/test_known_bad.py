@@ -9,7 +9,7 @@ import pytest
 import yaml
 from sparkbook import releases, rules
 from sparkbook.errors import SparkbookError
-from sparkbook.releases import known_bad
+from sparkbook.releases import known_bad, known_bad_schema
 
 ENTRY = {
     "code": "BAD999",
@@ -43,7 +43,7 @@ def test_the_published_schema_is_current_and_the_table_fits_it() -> None:
     import jsonschema
 
     text = known_bad.SCHEMA_FILE.read_text("utf-8")
-    assert text == known_bad.json_schema()
+    assert text == known_bad_schema.json_schema()
     jsonschema.validate(
         yaml.load(known_bad.FILE.read_text("utf-8"), yaml.BaseLoader), json.loads(text)
     )
@@ -51,6 +51,7 @@ def test_the_published_schema_is_current_and_the_table_fits_it() -> None:
 
 def test_sixty_combinations_with_dated_sources() -> None:
     found = known_bad.combinations()
+    assert [one.code for one in known_bad.read(known_bad.FILE)] == [one.code for one in found]
     assert len(found) >= 60 and all(one.sources for one in found)
     assert all(source.date >= "2025" for one in found for source in one.sources)
 

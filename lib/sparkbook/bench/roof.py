@@ -37,8 +37,8 @@ class Roof:
     peak_flop_s: float = spark.PEAK_FLOP_S
 
     def decode_tok_s(self, requests: int = 1) -> float:
-        """Tokens a second of so many requests together: each gets one token a step and all of its
-        drafts.
+        """Return tokens a second of so many requests together: each gets one token a step and all
+        of its drafts.
         """
         return requests * ceiling_tok_s(self.step_bytes, self.bandwidth_gb_s, 1 + self.drafted)
 
@@ -56,7 +56,7 @@ class Roof:
 
 
 def of(setup: Setup, machine: str | None) -> Roof | None:
-    """The roof of what is served on a machine; None where it is not known.
+    """Return the roof of what is served on a machine; None where it is not known.
 
     Known are Sparks by their GPU's name, and models as `plan.evidence.of_setup` knows them: not
     below 1 GB, which a GPU's cache may hold, and no diffusion models, which fill in whole blocks.

@@ -88,11 +88,11 @@ class Trace:
         return tuple(s for s in self.samples if s.t_s > self.end_s)
 
     def since(self, quiet_s: float) -> Trace:
-        """Without what was seen before this moment: the warm-up is not other load."""
+        """Return the trace without samples before this moment: the warm-up is not other load."""
         return replace(self, samples=tuple(s for s in self.samples if s.t_s >= quiet_s))
 
     def summary(self) -> Machine:
-        """The trace in a few numbers, as they are stored with the result."""
+        """Return the trace in a few numbers, as they are stored with the result."""
         during = self.during
         clocks, power, heat = (
             known(during, "clock_mhz"),
@@ -125,7 +125,7 @@ class Trace:
 
 
 def known(samples: Sequence[Sample], name: str) -> list[float]:
-    """The values of one field where they are known."""
+    """Return the values of one field where they are known."""
     return [value for sample in samples if (value := getattr(sample, name)) is not None]
 
 
@@ -137,7 +137,7 @@ class Source(Protocol):
     def __exit__(self, *_: object) -> None: ...
 
     def trace(self, begin_s: float, end_s: float) -> Trace:
-        """What was seen around a measurement."""
+        """Return what was seen around a measurement."""
         ...
 
 
@@ -217,7 +217,7 @@ class Live:
 
 
 def parse(text: str) -> list[Sample]:
-    """Samples from JSON lines; a last line that is still being written is left out.
+    """Parse samples from JSON lines; an incomplete last line is left out.
 
     Raises:
         SparkbookError: another line is not a sample.

@@ -91,7 +91,10 @@ def of_recipe(recipe: Recipe) -> Checkpoint:
     on_load = model.quantization.producer == "vllm"
     size = None if on_load or model.weights_counted else model.weights_gb
     form = None if on_load or model.quantization.format == "unknown" else model.quantization.format
-    return load(model.repo, stated=Stated(size, model.total_params_b, form, model.context.native))
+    stated = Stated(
+        size, model.total_params_b, form, model.context.native, active_b=model.active_params_b
+    )
+    return load(model.repo, stated=stated)
 
 
 __all__ = [

@@ -7,7 +7,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from sparkbook.checkpoint.naming import Parts
-from sparkbook.checkpoint.values import Cache, Checkpoint, Geometry, Quantization, Range, Weights
+from sparkbook.checkpoint.values import (
+    Cache,
+    Checkpoint,
+    Geometry,
+    Quantization,
+    Range,
+    TensorClass,
+    Weights,
+)
 from sparkbook.units import GIB
 
 BITS = {
@@ -105,9 +113,12 @@ def guess(
 
 
 def _weights(params: float | None, form: str, card: Card | None) -> tuple[Weights, ...]:
-    """The weights in one class, and apart from it a table that can stay on the disk."""
+    """The weights in one class, and apart from it a table that can stay on the disk. Where a token
+    needs a part of them only, they are experts, of which nobody says how many there are.
+    """
     if params is None:
         return ()
+    kind: TensorClass = "experts" if card and 0 < (card.active_b or 0) < 0.9 * params else "mlp"
     table = card.table_b if card else 0
     ends = {BITS[card.table_format], BITS["bf16"] if not card.gib else 0} - {0} if card else {0}
     held = Range.hull(ends) * (table * 1e9 / 8)
@@ -118,11 +129,11 @@ def _weights(params: float | None, form: str, card: Card | None) -> tuple[Weight
     count = Range((params - table) * (1 - spread) * 1e9, (params - table) * (1 + spread) * 1e9)
     if card and card.gib:
         whole = Range(card.gib * 0.99, card.gib * 1.01) * GIB
-        return (Weights("mlp", form, count, whole - held), *tables)
+        return (Weights(kind, form, count, whole - held), *tables)
     sparse = bool(card and card.active_b and card.active_b < params * _SPARSE)
     left = 0.5 if params < _SMALL_B else _LEFT_OUT_SPARSE if sparse else _LEFT_OUT
     bits = Range(BITS[form], BITS[form] + (BITS["bf16"] - BITS[form]) * left)
-    return (Weights("mlp", form, count, count * bits * (1 / 8)), *tables)
+    return (Weights(kind, form, count, count * bits * (1 / 8)), *tables)
 
 
 def shape(params_b: float, context: int | None) -> Geometry:

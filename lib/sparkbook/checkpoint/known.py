@@ -42,12 +42,14 @@ class Stated:
         params_b: 10^9 parameters.
         format: format of the weights.
         context: tokens.
+        active_b: 10^9 parameters that take part in one token.
     """
 
     size_gb: float | None = None
     params_b: float | None = None
     format: str | None = None
     context: int | None = None
+    active_b: float | None = None
 
 
 @functools.cache
@@ -325,6 +327,8 @@ def _guessed(name: str, stated: Stated) -> Checkpoint | None:
             card = replace(found, format=native, gib=None, table_format=narrow)
     if card is None and (stated.params_b or stated.size_gb):
         card = guess.Card(stated.params_b, None, stated.context, None, source="the recipe")
+    if card is not None and card.active_b is None and stated.active_b:
+        card = replace(card, active_b=stated.active_b)
     if card is not None and stated.format:
         card = replace(card, format=stated.format)
     return guess.guess(name, naming.read(name), card, stated.size_gb)

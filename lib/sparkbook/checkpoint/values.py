@@ -382,10 +382,14 @@ class Checkpoint:
 
     @property
     def reads(self) -> TokenReads | None:
-        """What decoding reads; None where tensors or shape are not known."""
-        if not self.weights or self.geometry is None:
-            return None
+        """What decoding reads; None where tensors or shape are not known, or how many experts there
+        are.
+        """
         g = self.geometry
+        if not self.weights or g is None:
+            return None
+        if not g.experts and any(part.kind == "experts" for part in self.weights):
+            return None
         scales = self.of("scales")
         head = self.of("embedding") if g.tied else self.of("head")
         dense = self.of("attention", "linear", "mlp", "router", "latent", "norms") + scales

@@ -153,7 +153,7 @@ class Inventory(Strict):
         return sum(node.gpus for node in self.nodes)
 
     def node(self, host: str) -> Node:
-        """The node of this name.
+        """Return the node of this name.
 
         Raises:
             SparkbookError: there is none.
@@ -191,7 +191,7 @@ class Layout(Strict):
 
 
 def parse(text: str, where: str = "the inventory") -> Inventory:
-    """An inventory out of YAML or JSON.
+    """Return an inventory out of YAML or JSON.
 
     Raises:
         SparkbookError: it is none; the message names the place and what belongs there.
@@ -210,7 +210,7 @@ def parse(text: str, where: str = "the inventory") -> Inventory:
     except ValidationError as error:
         raise SparkbookError(
             f"{where} is no inventory: "
-            + "; ".join(_told(value, one) for one in error.errors()[:5])
+            + "; ".join(_explained(value, one) for one in error.errors()[:5])
         ) from None
     except SparkbookError as error:
         raise SparkbookError(f"{where} is no inventory: {error}") from None
@@ -221,8 +221,8 @@ def parse(text: str, where: str = "the inventory") -> Inventory:
         ) from None
 
 
-def _told(value: Any, error: Any) -> str:
-    """An error with its place in words: `nodes[1] (spark-2).address: …`."""
+def _explained(value: Any, error: Any) -> str:
+    """Return an error with its place in words: `nodes[1] (spark-2).address: …`."""
     place = ""
     for step in error["loc"]:
         try:
@@ -255,7 +255,7 @@ _FORMS = {
 
 
 def read(file: str | Path) -> Inventory:
-    """An inventory from a file.
+    """Return an inventory from a file.
 
     Raises:
         SparkbookError: there is no such file, or it holds no inventory.
@@ -264,7 +264,7 @@ def read(file: str | Path) -> Inventory:
 
 
 def schema() -> dict[str, Any]:
-    """The JSON Schema of an inventory."""
+    """Return the JSON Schema of an inventory."""
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         **Inventory.model_json_schema(),

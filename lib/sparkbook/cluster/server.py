@@ -28,7 +28,7 @@ from sparkbook.serve import containers, docker_engine, docker_host, embedded, fo
 from sparkbook.serve.docker_host import DockerHost
 from sparkbook.serve.endpoint import Endpoint
 from sparkbook.serve.engine import Engine, EngineError
-from sparkbook.serve.faults import ServeFault, told
+from sparkbook.serve.faults import ServeFault, as_lines
 from sparkbook.serve.process import ProcessEngine
 from sparkbook.serve.ready import NotReady, Readiness, wait_ready
 from sparkbook.serve.stack import Choices, Stack
@@ -53,7 +53,7 @@ class ClusterFault(EngineError):
 
     def __init__(self, findings: Findings, tails: dict[str, list[str]] | None = None):
         self.findings, self.tails = findings, tails or {}
-        lines = [told(finding) for finding in findings]
+        lines = [as_lines(finding) for finding in findings]
         for name, tail in self.tails.items():
             lines.append(f"the last lines of {name}:")
             lines += [f"    {line}" for line in tail or ["(it printed nothing)"]]
@@ -251,28 +251,28 @@ class ClusterServer:
         return None
 
     def listens(self) -> bool:
-        """Whether it is the head that listens at its address; raises `Stranger` where another
-        program does.
+        """Return whether it is the head that listens at its address; raises `Stranger` where
+        another program does.
         """
         return self.head.listens()
 
     def tail(self, lines: int = 15) -> list[str]:
-        """The head's last lines."""
+        """Return the head's last lines."""
         return self.head.tail(lines)
 
     def printed(self) -> bytes:
-        """Nothing: the watch judges the logs of all ranks together."""
+        """Return nothing: the watch judges the logs of all ranks together."""
         return b""
 
     def settled(self, within_s: float = 12.0) -> ClusterFault | None:
-        """The fall, if one comes within this time."""
+        """Return the fall, if one comes within this time."""
         deadline = self._clock() + within_s
         while self.fall is None and self._clock() < deadline and not self._over.wait(0.1):
             pass
         return self.fall
 
     def states(self) -> list[RankState]:
-        """Every rank as it is now."""
+        """Return every rank as it is now."""
         states = []
         for rank in self.plan.ranks:
             engine = self.engines.get(rank.name)
@@ -304,7 +304,7 @@ class ClusterServer:
         return states
 
     def look(self) -> ClusterFault | None:
-        """One look at every rank; the fall, if this look found one."""
+        """Return one look at every rank; the fall, if this look found one."""
         with self._lock:
             if (
                 self.fall is None
@@ -425,7 +425,7 @@ except OSError as error:
 
 
 def _tails(states: Sequence[RankState]) -> dict[str, list[str]]:
-    """The last lines of every rank; of a rank with Ray's daemon, the rank's own."""
+    """Return the last lines of every rank; of a rank with Ray's daemon, the rank's own."""
     tails: dict[str, list[str]] = {}
     for state in states:
         tails.setdefault(f"{state.host} (rank {state.number})", state.tail())
@@ -433,13 +433,13 @@ def _tails(states: Sequence[RankState]) -> dict[str, list[str]]:
 
 
 def _fall_findings(seen: Seen) -> Findings:
-    """What is said of a fall: of the ranks, not of what was known of the nodes before."""
+    """Return what is said of a fall: of the ranks, not of what was known of the nodes before."""
     return Findings(finding for finding in FAB.judge(seen) if finding.rule.startswith("FAB4"))
 
 
 def with_rdma(body: dict) -> dict:
-    """A container's body with access to the RDMA devices, which NCCL needs: the device, IPC_LOCK,
-    memory that may be pinned.
+    """Return a container's body with access to the RDMA devices, which NCCL needs: the device,
+    IPC_LOCK, memory that may be pinned.
     """
     host = dict(body["HostConfig"])
     device = {
@@ -475,7 +475,7 @@ def prepare(
 
 
 def shown(planned: ClusterPlan) -> list[dict]:
-    """Each rank's start, as a dry run shows it: the container's request, or the command."""
+    """Return each rank's start, as a dry run shows it: the container's request, or the command."""
     from sparkbook.formats import shell
 
     steps = []
@@ -512,4 +512,4 @@ def shown_text(planned: ClusterPlan, notes: Sequence[Finding] = ()) -> str:
                 )
             )
         lines += [step["command"]] if "command" in step else []
-    return "\n".join([*lines, *(told(note) for note in notes)])
+    return "\n".join([*lines, *(as_lines(note) for note in notes)])

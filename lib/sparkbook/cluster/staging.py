@@ -21,8 +21,8 @@ from sparkbook.util.shell_text import mark_home, script_line
 
 
 def model_place(stack: Stack) -> str | None:
-    """Where every node has the files of a stack's model, with `{store}` for its store; None where
-    it ships with this package.
+    """Return where every node has the files of a stack's model, with `{store}` for its store; None
+    where it ships with this package.
     """
     if stack.recipe is None or not (found := repositories(stack.recipe)):
         return None

@@ -25,8 +25,8 @@ def run(command: Sequence[str]) -> Ran:
 
 
 def connect() -> Any:
-    """A client of the Docker engine that DOCKER_HOST names, or of the local one; the API's version
-    is negotiated.
+    """Return a client of the Docker engine that DOCKER_HOST names, or of the local one; the API's
+    version is negotiated.
     """
     import docker
 
@@ -34,7 +34,7 @@ def connect() -> Any:
 
 
 def get(url: str, token: str | None) -> tuple[int, Mapping[str, str]]:
-    """Status and headers of a web address; the token goes to its origin only."""
+    """Return status and headers of a web address; the token goes to its origin only."""
     import httpx
 
     with (
@@ -68,7 +68,7 @@ class Access:
     sleep: Callable[[float], None] = time.sleep
 
     def text(self, path: str) -> str | None:
-        """A file's contents, without the blanks around them; None where it can't be read."""
+        """Return a file's contents, without the blanks around them; None where it can't be read."""
         try:
             return (self.root / path).read_text("utf-8", errors="replace").strip()
         except OSError:

@@ -78,8 +78,8 @@ def _container(access: Access, container: Any) -> seen.Container:
 
 
 def _moment(text: str) -> float:
-    """Seconds since 1970 of Docker's time stamps, which have nanoseconds; far away where it can't
-    be read.
+    """Return seconds since 1970 of Docker's time stamps, which have nanoseconds; far away where it
+    can't be read.
     """
     import datetime
 

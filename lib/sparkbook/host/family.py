@@ -52,7 +52,7 @@ class HostRule(Rule):
         return (f"{self.severity} ({_VERDICTS[self.severity]})",)
 
     def example(self, which: Literal["fails", "passes"]) -> Any:
-        """The change, and whether it is one of the second of two nodes."""
+        """Return the change, and whether it is one of the second of two nodes."""
         return Example(super().example(which), self.nodes)
 
 

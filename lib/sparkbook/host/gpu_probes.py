@@ -42,7 +42,7 @@ def gpu_probe(access: Access, want: Wanted, found: dict[str, Any]) -> dict[str, 
 
 
 def _sample(access: Access) -> seen.Load | None:
-    """The GPU at this moment."""
+    """Return the GPU at this moment."""
     asked = access.runner(
         [
             "nvidia-smi",

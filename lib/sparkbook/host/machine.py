@@ -364,8 +364,8 @@ class Machine(Section):
         return any("GB10" in name for name in self.gpu.names)
 
     def changed(self, change: dict[str, Any]) -> Machine:
-        """This machine with some of its values replaced; null puts a value back to its default,
-        which is mostly "not known".
+        """Return this machine with some values replaced; null sets a value back to its default,
+        mostly "not known".
 
         Raises:
             SparkbookError: the change names something that no probe reads.
@@ -374,8 +374,8 @@ class Machine(Section):
 
 
 def merged(base: Any, change: Any) -> Any:
-    """A mapping with another laid over it, level by level; null takes an entry away, everything
-    else is replaced.
+    """Return a mapping with another laid over it, level by level; null takes an entry away,
+    everything else is replaced.
     """
     if not isinstance(change, dict):
         return copy.deepcopy(change)
@@ -389,7 +389,8 @@ def merged(base: Any, change: Any) -> Any:
 
 
 def read_machine(text: str, where: str) -> Machine:
-    """A machine out of YAML or JSON: the probes alone, or the answer of `sparkbook check --json`.
+    """Return a machine out of YAML or JSON: the probes alone, or the answer of `sparkbook check
+    --json`.
 
     Raises:
         SparkbookError: the text holds no machine.
@@ -420,7 +421,7 @@ def _recorded() -> dict[str, Any]:
 
 
 def recorded(name: str = "healthy") -> Machine:
-    """A machine from public reports, to judge before one has a Spark: see `recorded.yaml`.
+    """Return a machine from public reports, to judge before one has a Spark: see `recorded.yaml`.
 
     Raises:
         SparkbookError: there is none of this name.

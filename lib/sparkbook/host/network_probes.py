@@ -84,7 +84,7 @@ def _rdma(access: Access) -> Iterator[seen.Rdma]:
 
 
 def _address(gid: str) -> str:
-    """A GID as an address: an IPv4 address is mapped into the last 32 bits."""
+    """Return a GID as an address: an IPv4 address is mapped into the last 32 bits."""
     import ipaddress
 
     address = ipaddress.IPv6Address(gid)

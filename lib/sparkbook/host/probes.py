@@ -30,7 +30,7 @@ from sparkbook.recipes import Recipe
 
 
 def wanted(recipe: Recipe | None) -> Wanted:
-    """What a recipe asks of a machine."""
+    """Return what a recipe asks of a machine."""
     if recipe is None:
         return Wanted()
     launch, container = recipe.launch, recipe.container

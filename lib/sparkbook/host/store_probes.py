@@ -120,7 +120,7 @@ def _files(folder: Path) -> Iterator[Path]:
 
 
 def _free(path: Path) -> int | None:
-    """Bytes free for this user where the folder is, or will be."""
+    """Return bytes free for this user where the folder is, or will be."""
     while not path.exists() and path != path.parent:
         path = path.parent
     try:
@@ -130,8 +130,8 @@ def _free(path: Path) -> int | None:
 
 
 def _staged(store: Path, want: Wanted, home: Path) -> dict[str, Any]:
-    """The recipe's repositories as they are on the disk: commits, size, files that cannot be whole,
-    and a hash to compare nodes by.
+    """Return the recipe's repositories as they are on the disk: commits, size, files that cannot be
+    whole, and a hash to compare nodes by.
     """
     revisions, broken, size, parts = {}, [], 0, []
     for repo, revision in want.repos.items():

@@ -56,8 +56,8 @@ def memory_probe(access: Access, want: Wanted, found: dict[str, Any]) -> dict[st
 
 
 def _blocks(buddyinfo: str | None, page: int | None = None) -> int | None:
-    """Free blocks of 2 MiB, larger ones counted as several: column n of /proc/buddyinfo counts free
-    blocks of 2^n pages.
+    """Return free blocks of 2 MiB, larger ones counted as several: column n of /proc/buddyinfo
+    counts free blocks of 2^n pages.
     """
     rows = [
         [int(word) for word in line.split() if word.isdigit()]
@@ -103,8 +103,8 @@ def processes_probe(access: Access, want: Wanted, found: dict[str, Any]) -> dict
 
 
 def _name(access: Access, pid: int) -> str:
-    """A process's name: the first word of its command line, which vLLM sets, and never more: the
-    rest may hold a secret.
+    """Return a process's name: the first word of its command line, which vLLM sets, and never more:
+    the rest may hold a secret.
     """
     words = (access.text(f"proc/{pid}/cmdline") or "").split("\0")
     first = words[0].split()[0] if words[0].split() else access.text(f"proc/{pid}/comm") or "?"
@@ -134,8 +134,8 @@ def port_probe(access: Access, want: Wanted, found: dict[str, Any]) -> dict[str,
 
 
 def _owner(access: Access, port: int, inodes: set[str]) -> str:
-    """Who listens: the container that publishes the port, else the process that holds the socket,
-    as far as this user may see it.
+    """Return who listens: the container that publishes the port, else the process that holds the
+    socket, as far as this user may see it.
     """
     from docker.errors import DockerException
 
@@ -158,7 +158,7 @@ def _owner(access: Access, port: int, inodes: set[str]) -> str:
 
 
 def _links(folder: Path) -> Iterator[str]:
-    """Where a process's open files lead; those that this user may not see, or that are closed
+    """Yield where a process's open files lead; those that this user may not see, or that are closed
     meanwhile, are left out.
     """
     try:

@@ -49,7 +49,7 @@ class CallerChecks(OnGpu):
     """The same results for each way to call a kernel."""
 
     def _calls(self) -> dict[str, tuple[Callable[..., None], Any]]:
-        """One call of each product, and its result."""
+        """Return one call of each product, and its result."""
         n, k, m = 1024, 2048, 4
         codes, scales, alpha = self.weights(n, k)
         x, _ = self.x(m, k, "bfloat16")

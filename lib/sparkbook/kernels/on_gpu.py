@@ -43,7 +43,7 @@ class OnGpu:
         return tensor.to(getattr(self.torch, dtype)) if dtype else tensor
 
     def poisoned(self, *shape: int, dtype: str = "float32") -> Any:
-        """A result full of NaN (or 0xa5), with guards before and behind."""
+        """Return a result full of NaN (or 0xa5), with guards before and behind."""
         t = getattr(self.torch, dtype)
         size = int(np.prod(shape))
         whole = self.torch.full(
@@ -54,7 +54,7 @@ class OnGpu:
         return part
 
     def intact(self, part: Any) -> bool:
-        """Whether nothing was written outside."""
+        """Return whether nothing was written outside."""
         if part.dtype == self.torch.uint8:
             return all(bool((guard == 0xA5).all()) for guard in part.guards)
         return all(bool(guard.isnan().all()) for guard in part.guards)

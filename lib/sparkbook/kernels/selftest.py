@@ -35,8 +35,8 @@ class Check:
 
 
 def run(*, quick: bool = False, say: Callable[[Check], None] = lambda check: None) -> list[Check]:
-    """All checks. quick: without the sweep over all float32s, the hundred runs and torch.compile
-    (for use under compute-sanitizer).
+    """Return all checks. quick: without the sweep over all float32s, the hundred runs and
+    torch.compile (for use under compute-sanitizer).
     """
     bench = _Checks(quick)
     done = []
@@ -71,7 +71,7 @@ def main() -> int:
 
 
 def line(check: Check) -> str:
-    """A check in one line."""
+    """Return a check in one line."""
     return f"{'ok  ' if check.ok else 'FAIL'} {check.name} ({check.detail}; {check.seconds:.1f} s)"
 
 

@@ -58,6 +58,11 @@ class Case:
         self.serves = line.serve is not None
 
     @property
+    def forked(self) -> str | None:
+        """What the image is known to hold instead of a vLLM release; None where it is no fork."""
+        return self.info.fork if self.info else None
+
+    @property
     def shown_image(self) -> str:
         """Image and tag, without a digest."""
         return shown(self.line.image)

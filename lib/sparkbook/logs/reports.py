@@ -153,6 +153,8 @@ _PIECE, _PIECE_WEIGHT = 0.65, 7.0
 """A report is similar if one line has so much of a piece that the report quotes: this part of the
 piece's words, each weighted by its rarity, and this weight at least.
 """
+_NAME, _FEW = 14, 6
+"""A name of so many letters with an underscore, in at most so many reports, is enough by itself."""
 _WINDOW = 32
 """Words of a line that are looked at together."""
 _LINE, _LINE_WORDS = 0.5, 4
@@ -246,7 +248,7 @@ def database() -> sqlite3.Connection | None:
 
 _WEIGHTY = re.compile(
     r"error|exception|fail|fatal|cannot|can't|could not|unable|unknown|invalid|unsupported|not "
-    r"|hang|no available|kill|abort|assert|refused|denied|missing|timeout|timed out"
+    r"|hang|no available|kill|abort|\bassert|refused|denied|missing|timeout|timed out"
     r"|\bwarn(ing)?\b|xid|nvrm|oom|critical",
     re.IGNORECASE,
 )
@@ -314,15 +316,20 @@ def _likeness(number: int, line: frozenset[str]) -> float:
     pieces, whole = _words_of(number)
     shares = [0.0]
     for piece in pieces:
-        shared = _weight(piece & line)
-        share = shared / _weight(piece) if piece else 0
-        if share >= _PIECE and shared >= _PIECE_WEIGHT:
+        both = piece & line
+        share = _weight(both) / _weight(piece) if piece else 0
+        if share >= _PIECE and (_weight(both) >= _PIECE_WEIGHT or any(map(_unmistakable, both))):
             shares.append(share)
     shared_words = whole & line
     share = _weight(shared_words) / _weight(line) if line else 0
     if share >= _LINE and len(shared_words) >= _LINE_WORDS:
         shares.append(share)
     return max(shares)
+
+
+def _unmistakable(word: str) -> bool:
+    """Return whether a word is a long name of code that few reports have."""
+    return len(word) >= _NAME and "_" in word and _count(word) <= _FEW
 
 
 @lru_cache(maxsize=8192)

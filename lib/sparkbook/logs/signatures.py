@@ -42,6 +42,8 @@ class Signature(Rule):
         figures: name of the function in `figures.py` that works out numbers, and may change or
             withdraw the judgement.
         keep: `worst`: of several lines, judge the one that is worst by `figures`.
+        likely: causes by likelihood, where one message has several, each with the check that tells
+            it apart.
         collect: what to look at next, where the log alone can't settle it.
         late: it names no mechanism, so anything more definite in the same log comes before it.
         any_level: it is a fault even in a line that is logged as INFO or DEBUG.
@@ -61,6 +63,7 @@ class Signature(Rule):
     unless: tuple[str, ...] = ()
     figures: str | None = None
     keep: Literal["first", "worst"] = "first"
+    likely: tuple[str, ...] = ()
     collect: tuple[str, ...] = ()
     late: bool = False
     any_level: bool = False

@@ -233,9 +233,19 @@ def of_case(case: Case, override: Override) -> Setup:
         stages=_stages(case),
         block=_block(case, embedded),
         assumed=(*assumed, *missing),
-        table_on_disk=case.line.env.get("VLLM_PLE_TABLE_MEMORY") == "disk",
+        table_on_disk=_table_on_disk(case),
         most=most,
     )
+
+
+def _table_on_disk(case: Case) -> bool:
+    """Return whether a lookup table stays on the disk, by the variable of one fork or the option of
+    another.
+    """
+    given = next((one for one in case.args.options if one.name == "engram-config"), None)
+    engram = "".join(word.text for word in given.values) if given else ""
+    on_disk = re.search(r'"table_memory":\s*"disk"', engram) is not None
+    return on_disk or case.line.env.get("VLLM_PLE_TABLE_MEMORY") == "disk"
 
 
 def _check(case: Case, override: Override) -> None:

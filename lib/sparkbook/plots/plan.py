@@ -49,7 +49,7 @@ class Part:
 def memory_bar(
     bars: Mapping[str, Sequence[Part]], total_gib: float, marks: Mapping[str, float] | None = None
 ) -> Chart:
-    """Where memory goes: one stacked bar a row, against the machine's total.
+    """Draw where memory goes: one stacked bar a row, against the machine's total.
 
     Args:
         bars: for each row its parts, from the left; the row's name. Several rows: engines side by
@@ -150,8 +150,8 @@ def memory_bar(
 
 
 def plan_bar(plans: Mapping[str, MemoryPlan]) -> Chart:
-    """The memory of plans, one a row: what is only known in bounds at its middle, for the engine's
-    share as a whole is exact.
+    """Return the memory of plans, one a row: what is only known in bounds at its middle, for the
+    engine's share as a whole is exact.
     """
     bars = {
         name: [Part(part, size.middle / GIB) for part, size in found.parts]
@@ -174,8 +174,8 @@ class Dot:
 
 @book_style()
 def roofline(dots: Sequence[Dot], title: str | None = None) -> Chart:
-    """Steps a second over the bytes that a step reads, under the lines of memory bandwidth; both
-    logarithmic.
+    """Draw steps a second over the bytes that a step reads, under the lines of memory bandwidth;
+    both logarithmic.
 
     Published figures are dots. Estimates are diamonds with their interval. One step is one token
     for each request, or a few with a draft.
@@ -241,8 +241,8 @@ def roofline(dots: Sequence[Dot], title: str | None = None) -> Chart:
 
 
 def recipe_bar(recipe: Recipe) -> Chart | None:
-    """The memory of a recipe's launch line on a Spark; None where its weights are not known, or it
-    is made for the book's own engine.
+    """Return the memory of a recipe's launch line on a Spark; None where its weights are not known,
+    or it is made for the book's own engine.
     """
     from sparkbook import plan
 
@@ -253,8 +253,8 @@ def recipe_bar(recipe: Recipe) -> Chart | None:
 
 
 def recipe_roofline(recipe: Recipe) -> Chart | None:
-    """A recipe's estimate without a draft on the roofline, among the published figures without one;
-    None where its shape is not known.
+    """Return a recipe's estimate without a draft on the roofline, among the published figures
+    without one; None where its shape is not known.
     """
     known = request.served(recipe)
     if known is None:
@@ -369,7 +369,8 @@ def _plain_ticks(axis: Axes) -> None:
 def context_tradeoff(
     contexts: Sequence[int], sequences: Sequence[float], speeds: Sequence[Speed]
 ) -> Chart:
-    """What context costs: how many sequences of that length fit, and how fast one of them decodes.
+    """Draw what context costs: how many sequences of that length fit, and how fast one of them
+    decodes.
 
     Args:
         contexts: tokens, rising.
@@ -429,8 +430,8 @@ def _tokens(count: int) -> str:
 
 
 def _once(names: Sequence[str]) -> list[str]:
-    """Names one below the other; of those that differ only behind their last hyphen the first is
-    written out, the others from there on.
+    """Return names one below the other; of those that differ only behind their last hyphen the
+    first is written out, the others from there on.
     """
     stems = [name.rpartition("-")[0] for name in names]
     return [

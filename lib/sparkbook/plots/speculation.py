@@ -14,7 +14,7 @@ from sparkbook.recipes.schema import Speed
 
 @book_style()
 def acceptance(per_position: Mapping[str, Sequence[float]], title: str) -> Chart:
-    """Acceptance of each draft position, one line a prompt class.
+    """Draw acceptance of each draft position, one line a prompt class.
 
     Raises:
         SparkbookError: nothing was drafted.

@@ -41,6 +41,9 @@ Family = Literal[
     "meta",
     "microsoft",
     "poolside",
+    "deepseek",
+    "minimax",
+    "zai",
     "embedded",
     "other",
 ]
@@ -123,7 +126,7 @@ class Model(Strict):
 class Draft(Strict):
     """How tokens are proposed in speculative decoding."""
 
-    method: Literal["mtp", "dflash", "ngram", "draft_model", "eagle3", "suffix"]
+    method: Literal["mtp", "dflash", "dspark", "ngram", "draft_model", "eagle3", "suffix"]
     model: RepositoryName | None = Field(
         None,
         description=(
@@ -225,12 +228,26 @@ class Capabilities(Strict):
     here.
     """
 
+    chat: bool = True
     tools: bool = False
     reasoning: bool = False
     structured_output: bool = True
     vision: bool = False
     video: bool = False
     audio: bool = False
+    embedding: bool = False
+    reranking: bool = False
+    transcription: bool = False
+
+    @model_validator(mode="after")
+    def _does_something(self) -> Capabilities:
+        if not (self.chat or self.embedding or self.reranking or self.transcription):
+            raise ValueError(
+                "nothing is left that the server does: chat, embedding, reranking or transcription"
+            )
+        if not self.chat and (self.tools or self.reasoning or self.structured_output):
+            raise ValueError("tools, reasoning and structured_output are parts of a chat")
+        return self
 
 
 class Remark(Strict):
@@ -250,6 +267,15 @@ class Correction(Strict):
     now: str
     date: datetime.date = Field(description="when it was checked")
     source: SourceId = Field(description="the evidence")
+
+
+class Successor(Strict):
+    """What to take instead of an obsolete recipe."""
+
+    recipe: str = Field(description="id of the recipe to take instead")
+    why: str = Field(description="what is obsolete about this one")
+    date: datetime.date = Field(description="when that was found out")
+    source: SourceId
 
 
 class AccuracyRow(Strict):
@@ -379,11 +405,14 @@ class Topology(Strict):
     nodes: int = Field(1, gt=0)
     tensor_parallel: int = Field(1, gt=0)
     pipeline_parallel: int = Field(1, gt=0)
+    memory_gb: Literal[64, 128] = Field(
+        128, description="memory of each Spark by its name, GB: the smallest that the line fits"
+    )
 
 
 VARIANTS = {
     "as-published": "as its source published it",
-    "lint-clean": "without an error or a warning of the linter",
+    "lint-clean": "with the linter's fixes, on the same image",
 }
 """Variants that a recipe may have besides itself, loaded as `ID@NAME`, and what each is."""
 
@@ -417,6 +446,7 @@ class Recipe(Strict):
     )
     benchmarks: Benchmarks = Field(default_factory=Benchmarks)
     topology: Topology = Field(default_factory=Topology)
+    successor: Successor | None = Field(None, description="set: this recipe is obsolete")
     variants: dict[Literal["as-published", "lint-clean"], dict[str, Any] | None] = Field(
         default_factory=dict,
         description="what differs in each variant, merged like `extends`; null: no such variant",
@@ -479,7 +509,7 @@ class Recipe(Strict):
             for group, items in groups.items()
             for i, item in enumerate(items)
             if item.source
-        ]
+        ] + ([("successor", self.successor.source)] if self.successor else [])
 
     @model_validator(mode="after")
     def _launch_is_valid(self) -> Recipe:

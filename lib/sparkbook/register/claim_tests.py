@@ -230,7 +230,7 @@ _RUNNERS: dict[str, Callable[[Test, str], tuple[bool, str]]] = {
 
 
 def _calculate(text: str) -> float:
-    """A calculation with + - * / and parentheses, nothing else.
+    """Return a calculation with + - * / and parentheses, nothing else.
 
     Raises:
         SparkbookError: something else is in it.
@@ -257,7 +257,7 @@ def _calculate(text: str) -> float:
 
 
 def run(test: Test, release: str) -> tuple[bool, str]:
-    """Execute one test: whether it came out as the claim has it, and what was found."""
+    """Execute one test. Return whether the claim holds, and what was found."""
     (subject,) = test.subjects
     held, evidence = _RUNNERS[subject](test, release)
     return held != test.absent, evidence

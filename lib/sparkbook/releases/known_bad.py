@@ -13,121 +13,68 @@ The linter says so before the start, the log doctor after it.
 
 from __future__ import annotations
 
-import datetime
 import json
 import operator
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import Any, Literal, TypedDict, Unpack
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
-
-from sparkbook import releases, rules
+from sparkbook import releases
 from sparkbook.errors import SparkbookError
 from sparkbook.util import own_yaml
 
 FILE = Path(__file__).with_name("known_bad.yaml")
 SCHEMA_FILE = Path(__file__).with_name("known_bad.schema.json")
 
-_RELEASE = r"^\d+\.\d+\.\d+$"
-_DATE = r"^20\d\d-\d\d(-\d\d)?$"
 _COMPARE = {"<=": operator.le, ">=": operator.ge, "<": operator.lt, ">": operator.gt}
-_NUMBER = re.compile(r"(<=|>=|<|>)\s*(\d+(?:\.\d+)*)")
+VERSION_CONDITION = r"(<=|>=|<|>)\s*(\d+(?:\.\d+)*)"
+"""The form of a condition on a version."""
+
+_NUMBER = re.compile(VERSION_CONDITION)
 
 
-class Source(BaseModel):
-    """A public report.
+@dataclass(frozen=True)
+class Source:
+    """A public report: its address, and its day or month."""
 
-    Attributes:
-        url: its address.
-        date: day of the report, or the month.
-    """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    url: str = Field(pattern=r"^https://\S+$")
-    date: str = Field(pattern=_DATE)
-
-    @field_validator("date", mode="before")
-    @classmethod
-    def _day(cls, value: object) -> object:
-        return value.isoformat() if isinstance(value, datetime.date) else value
+    url: str
+    date: str
 
     def __str__(self) -> str:
         return f"{self.url} ({self.date})"
 
 
-class Combination(BaseModel):
-    """One known-bad combination. Every condition that it states has to hold; a condition on
-    something that is not known doesn't hold.
-
-    Attributes:
-        code: the linter's rule, such as `BAD101`.
-        name: its name in words with dashes.
-        title: the combination, as the start of a sentence.
-        symptom: what happens, as the rest of that sentence.
-        kind: the problem's name in the taxonomy (`kinds.yaml`).
-        severity: `error` (does not start or serve), `warning` (fails or answers wrongly under some
-            load), `info` (slower, or rare).
-        since, until: first and last vLLM release in which it was seen.
-        fixed_in: the first release with the repair.
-        models: regular expressions; one must be found in the model's name, in lower case.
-        options: by the name of an option of `vllm serve`, or a key of a JSON option
-            (`speculative-config.method`), what its value must be: `given`, `absent`, a comparison
-            (`>1`), a regular expression of the whole value, or `not ` before one of these.
-        environment: the same for environment variables.
-        image: a regular expression of the image's name and tag.
-        gpus: GPUs or families of them (`GB10`, `sm_120`, `sm_12x`, `H100`).
-        driver: a comparison with the driver's version, such as `<590.48`.
-        kernel: a regular expression of the start of the Linux kernel's version.
-        instead: what to use, as a sentence that starts with a verb.
-        disputed: what speaks against it; None where nothing does.
-        sources: the reports, the most telling first.
-        fails, passes: a launch line with the combination, and one as close as can be without it;
-            None where a launch line can't show it.
-        release: the release that the two lines are judged against; left out, the newest.
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Combination:
+    """One known-bad combination, with the fields of `known_bad_schema.Entry`. Every condition that
+    it states has to hold; a condition on something that is not known does not hold.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    code: str = Field(pattern=r"^BAD\d{3}$")
-    name: str = Field(pattern=r"^[a-z0-9-]+$")
-    title: str = Field(min_length=8)
-    symptom: str = Field(min_length=8)
+    code: str
+    name: str
+    title: str
+    symptom: str
     kind: str
     severity: Literal["error", "warning", "info"]
-    since: str | None = Field(None, pattern=_RELEASE)
-    until: str | None = Field(None, pattern=_RELEASE)
-    fixed_in: str | None = Field(None, pattern=_RELEASE)
+    since: str | None = None
+    until: str | None = None
+    fixed_in: str | None = None
     models: tuple[str, ...] = ()
-    options: dict[str, str] = {}
-    environment: dict[str, str] = {}
+    options: Mapping[str, str] = field(default_factory=dict)
+    environment: Mapping[str, str] = field(default_factory=dict)
     image: str | None = None
     gpus: tuple[str, ...] = ()
-    driver: str | None = Field(None, pattern=rf"^{_NUMBER.pattern}$")
+    driver: str | None = None
     kernel: str | None = None
-    instead: str = Field(pattern=r"^[A-Z].*\.$")
+    instead: str
     disputed: str | None = None
-    sources: tuple[Source, ...] = Field(min_length=1)
+    sources: tuple[Source, ...]
     fails: str | None = None
     passes: str | None = None
-    release: str | None = Field(None, pattern=_RELEASE)
-
-    def __hash__(self) -> int:
-        return hash(self.code)
-
-    @model_validator(mode="after")
-    def _complete(self) -> Combination:
-        if self.kind not in rules.kinds():
-            raise ValueError(f"'{self.kind}' is no kind of kinds.yaml")
-        if not (self.models or self.options or self.environment or self.image or self.kernel):
-            raise ValueError("it names no model, option, variable, image or kernel")
-        if bool(self.fails) != bool(self.passes):
-            raise ValueError("it has one example of two")
-        return self
+    release: str | None = None
 
     @property
     def last(self) -> str | None:
@@ -238,25 +185,23 @@ def facts(**known: Unpack[Known]) -> Facts:
 
 @cache
 def combinations() -> tuple[Combination, ...]:
-    """Return the whole table, in the order of its codes."""
-    return read(FILE)
+    """Return the whole table, in the order of its codes; a test checks its entries."""
+    entries = own_yaml.read(FILE)["combinations"]
+    return tuple(sorted(map(_combination, entries), key=lambda one: one.code))
 
 
 def read(file: Path) -> tuple[Combination, ...]:
-    """Read a table.
+    """Read a table, and check it.
 
     Raises:
         SparkbookError: an entry is not valid, or a code or name occurs twice.
     """
+    from sparkbook.releases.known_bad_schema import check
+
     found: dict[str, Combination] = {}
     for number, entry in enumerate(own_yaml.read(file)["combinations"], 1):
-        try:
-            one = Combination.model_validate(entry)
-        except ValidationError as error:
-            problem = error.errors()[0]
-            key = ".".join(str(part) for part in problem["loc"])
-            where = entry.get("code", f"entry {number}") if isinstance(entry, dict) else number
-            raise SparkbookError(f"{file.name}: {where}: {key}: {problem['msg']}") from None
+        check(entry, file.name, number)
+        one = _combination(entry)
         for unique in (one.code, one.name):
             if unique in found:
                 raise SparkbookError(f"{file.name}: {unique} occurs twice.")
@@ -264,22 +209,10 @@ def read(file: Path) -> tuple[Combination, ...]:
     return tuple(sorted(dict.fromkeys(found.values()), key=lambda one: one.code))
 
 
-def json_schema() -> str:
-    """Return the JSON Schema of the table."""
-    whole = {
-        "$schema": "https://json-schema.org/draft/2020-12/schema",
-        "title": "Known-bad combinations",
-        "type": "object",
-        "required": ["combinations"],
-        "properties": {
-            "models": {"type": "object"},
-            "combinations": {"type": "array", "items": {"$ref": "#/$defs/Combination"}},
-        },
-        "additionalProperties": False,
-    }
-    one = Combination.model_json_schema()
-    whole["$defs"] = {**one.pop("$defs"), "Combination": one}
-    return json.dumps(whole, indent=2, ensure_ascii=False) + "\n"
+def _combination(entry: Mapping[str, Any]) -> Combination:
+    sources = tuple(Source(one["url"], str(one["date"])) for one in entry["sources"])
+    several = {key: tuple(entry.get(key, ())) for key in ("models", "gpus")}
+    return Combination(**{**entry, **several, "sources": sources})
 
 
 def _flat(name: str, value: Any) -> Iterator[tuple[str, str]]:

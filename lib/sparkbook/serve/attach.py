@@ -43,7 +43,7 @@ def server(url: str, model: str = "") -> Endpoint:
 
 
 def _own_key(address: str) -> str:
-    """The key of the server that was started here at an address; empty if there is none."""
+    """Return the key of the server that was started here at an address; empty if there is none."""
     if urlsplit(address).hostname not in ("127.0.0.1", "localhost", "::1"):
         return ""
     from sparkbook.serve import running

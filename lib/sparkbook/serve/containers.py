@@ -39,7 +39,7 @@ _MOST_LISTENERS = 1 << 22  # bytes of its answer
 
 
 def mark_of(name: str) -> Path:
-    """The file that marks a container of ours, next to the copy of its log: while it is
+    """Return the file that marks a container of ours, next to the copy of its log: while it is
     there, the log is not tidied away.
     """
     return folders.path_of(f"docker-{name}") / CONTAINER
@@ -98,7 +98,7 @@ class Found:
 
 
 def find(host: DockerHost, name: str | None = None) -> list[Found]:
-    """Our containers on a host, by name; `name` is a container's name or a recipe's id.
+    """Return our containers on a host, by name; `name` is a container's name or a recipe's id.
 
     Raises:
         ServeFault: the engine does not answer.
@@ -235,19 +235,19 @@ def _sockets_in(host: DockerHost, container: str) -> tuple[str, set[int]]:
 
 
 def endpoint_of(host: DockerHost, found: Found) -> Endpoint:
-    """Where a container of ours answers, seen from here, with its key."""
+    """Return where a container of ours answers, seen from here, with its key."""
     return endpoint_at(host, found.url, found.served, key_of(found.name, found.id)[0])
 
 
 def endpoint_at(host: DockerHost, url: str, served: str, key: str) -> Endpoint:
-    """The endpoint as it is reached from here: over SSH through a tunnel of its own."""
+    """Return the endpoint as it is reached from here: over SSH through a tunnel of its own."""
     return Endpoint(
         host.tunnel.forward(int(url.rsplit(":", 1)[1])) if host.tunnel else url, served, key
     )
 
 
 def logs(host: DockerHost, found: Found, *, follow: bool = False) -> Iterator[bytes]:
-    """What a container of ours printed; with `follow`, until it ends.
+    """Yield what a container of ours printed; with `follow`, until it ends.
 
     Raises:
         ServeFault: the engine does not answer.
@@ -260,7 +260,7 @@ def logs(host: DockerHost, found: Found, *, follow: bool = False) -> Iterator[by
 
 
 def digest_of(host: DockerHost, found: Found) -> tuple[str | None, str]:
-    """Digest of the image that a container runs, in its registry's terms (None for one built here),
+    """Return the digest of a container's image in its registry's terms (None for one built here),
     and the image's own id.
 
     Raises:

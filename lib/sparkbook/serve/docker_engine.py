@@ -37,7 +37,7 @@ from sparkbook.serve.containers import (
 from sparkbook.serve.docker_host import DockerHost, image_present, mapped, platform_of, pull, reach
 from sparkbook.serve.endpoint import Endpoint, own_key, write_private
 from sparkbook.serve.engine import Engine
-from sparkbook.serve.faults import DOCK, ServeFault, how_it_ended, told
+from sparkbook.serve.faults import DOCK, ServeFault, as_lines, how_it_ended
 from sparkbook.serve.folders import KEY_FILE, LOG_FILE
 from sparkbook.serve.process import port_is_free
 from sparkbook.serve.ready import NotReady, Readiness, wait_ready
@@ -73,7 +73,7 @@ class DockerEngine(Engine):
         asked: Request | None,
         already: bool,
     ):
-        """Of a container that exists; `start` and `attach` make these.
+        """Wrap a container that exists; `start` and `attach` make engines.
 
         Args:
             host: the Docker engine.
@@ -131,7 +131,7 @@ class DockerEngine(Engine):
         return alive
 
     def listens(self) -> bool:
-        """Whether it is this container that answers at its address.
+        """Return whether it is this container that answers at its address.
 
         Raises:
             Stranger: another program does.
@@ -147,7 +147,9 @@ class DockerEngine(Engine):
         return None if seen is None or seen["State"]["Running"] else int(seen["State"]["ExitCode"])
 
     def ended(self) -> Finding | None:
-        """How the container ended, or that it was restarted; None while it runs as it should."""
+        """Return how the container ended, or that it was restarted; None while it runs as it
+        should.
+        """
         seen = self.inspect()
         return how_it_ended(seen["State"], self.name, seen["RestartCount"]) if seen else None
 
@@ -184,12 +186,12 @@ class DockerEngine(Engine):
             if end is None or (end.rule in ("DOCK305", "DOCK306") and error.diagnosis):
                 raise
             raise NotReady(
-                f"{error.message}\n{told(end)}", error.log_tail, error.stages, error.diagnosis
+                f"{error.message}\n{as_lines(end)}", error.log_tail, error.stages, error.diagnosis
             ) from None
         return self.readiness
 
     def prove(self) -> None:
-        """It has answered: remember that, and give it the restart policy for what comes now."""
+        """Remember that the server has answered, and set its restart policy."""
         if self.request:
             (_proven_folder() / self.request.stack).touch()
             with mapped(name=self.name):
@@ -285,7 +287,7 @@ def _seconds(stamp: str) -> float:
 
 
 def attach(host: DockerHost, found: Found, asked: Request | None = None) -> DockerEngine:
-    """The engine object of a container that runs already.
+    """Return the engine object of a container that runs already.
 
     Raises:
         ServeFault: the engine does not answer.
@@ -301,7 +303,7 @@ def prepare(
     choices: Choices = AS_WRITTEN,
     key: str | None = None,
 ) -> Request:
-    """What would be sent to start a stack; nothing is sent, and no engine is needed.
+    """Return what would be sent to start a stack; nothing is sent, and no engine is needed.
 
     Args:
         stack: what to serve.

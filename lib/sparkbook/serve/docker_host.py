@@ -26,8 +26,8 @@ _SOCKET = "/var/run/docker.sock"
 
 @contextlib.contextmanager
 def mapped(**figures: object) -> Iterator[None]:
-    """Turns what Docker's client raises into a `ServeFault`; `figures` name what the engine's
-    words may not.
+    """Turn what Docker's client raises into a `ServeFault`; `figures` fill in what Docker's text
+    may leave out.
     """
     import docker
     import requests
@@ -107,7 +107,7 @@ def reach(address: str | None = None) -> DockerHost:
 
 
 def image_present(client: docker.DockerClient, image: str) -> dict[str, Any] | None:
-    """What the engine knows of an image it has; None where it has none of this name."""
+    """Return what the engine knows of an image it has; None where it has none of this name."""
     import docker
 
     with mapped():
@@ -181,7 +181,7 @@ def split_tag(name: str) -> tuple[str, str]:
 def _layer(
     known: tuple[int, int, bool], status: str, detail: dict[str, int]
 ) -> tuple[int, int, bool]:
-    """Bytes fetched, bytes in all, and whether it is done, after one event of a layer."""
+    """Return bytes fetched, bytes in all, and whether it is done, after one event of a layer."""
     current, total, done = known
     if status == "Downloading":
         return detail.get("current", current), detail.get("total", total), done
@@ -204,7 +204,7 @@ def platform_of(client: docker.DockerClient) -> str:
 
 
 def version_of(host: DockerHost) -> str:
-    """Version of the Docker engine.
+    """Return version of the Docker engine.
 
     Raises:
         ServeFault: it does not answer.

@@ -34,11 +34,11 @@ class ServeFault(SparkbookError):
 
     def __init__(self, finding: Finding):
         self.finding = finding
-        super().__init__(told(finding))
+        super().__init__(as_lines(finding))
 
 
-def told(finding: Finding) -> str:
-    """A finding as lines for a message."""
+def as_lines(finding: Finding) -> str:
+    """Return a finding as lines for a message."""
     lines = [f"{finding.message} ({finding.rule})"]
     lines += [f"  evidence: {finding.evidence}"] if finding.evidence else []
     lines += [f"  what to do: {finding.fix}"] if finding.fix else []
@@ -46,7 +46,7 @@ def told(finding: Finding) -> str:
 
 
 def explain(text: str, **figures: object) -> Finding:
-    """The finding for what the Docker engine said.
+    """Return the finding for what the Docker engine said.
 
     Args:
         text: the engine's or the client's words.
@@ -60,7 +60,7 @@ def explain(text: str, **figures: object) -> Finding:
 
 
 def how_it_ended(state: dict, name: str, restarts: int = 0) -> Finding | None:
-    """What the engine's record of a container says about its end; None while it runs.
+    """Return what the engine's record of a container says about its end; None while it runs.
 
     Args:
         state: the `State` of `GET /containers/ID/json`.

@@ -26,7 +26,7 @@ from sparkbook.serve import (
     watchdog,
 )
 from sparkbook.serve.engine import Engine, EngineError
-from sparkbook.serve.faults import ServeFault, told
+from sparkbook.serve.faults import ServeFault, as_lines
 from sparkbook.serve.process import ProcessEngine
 from sparkbook.serve.stack import Choices, Stack
 from sparkbook.units import parse_size
@@ -88,7 +88,7 @@ class DryRun:
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """For JSON."""
+        """Return plain values for JSON."""
         return {
             "target": self.target,
             "calls": [{"call": call, "body": body} for call, body in self.calls],
@@ -97,7 +97,7 @@ class DryRun:
 
 
 def wanted(wish: Wish) -> tuple[Stack, str]:
-    """What is to be served, and with which engine.
+    """Return what is to be served, and with which engine.
 
     Raises:
         SparkbookError: it can't be read, or the engine can't serve it.
@@ -141,7 +141,7 @@ def wanted(wish: Wish) -> tuple[Stack, str]:
 
 
 def plan(wish: Wish) -> DryRun:
-    """What `serve` would do; nothing is started, and no Docker engine is needed.
+    """Return what `serve` would do; nothing is started, and no Docker engine is needed.
 
     Raises:
         SparkbookError: it can't be done.
@@ -262,7 +262,7 @@ def _process(
 def _watch(
     engine: Engine, floor: int | None, say: Callable[[str], None], *, guard: bool = True
 ) -> None:
-    """Stay with a server until it ends, with or without a watchdog. Ctrl-C is the caller's.
+    """Wait until a server ends, with or without a watchdog. Ctrl-C is left to the caller.
 
     Raises:
         ServeFault: the watchdog stopped it.
@@ -291,7 +291,7 @@ def _check_files(wish: Wish, say: Callable[[str], None]) -> None:
         change for change in changed if change.before is not None and change.after is not None
     ]:
         raise SparkbookError(
-            "not started, the lock is about other files:\n" + told(lock.judge(moved)[0])
+            "not started, the lock is about other files:\n" + as_lines(lock.judge(moved)[0])
         )
     if changed:
         say(
@@ -301,7 +301,7 @@ def _check_files(wish: Wish, say: Callable[[str], None]) -> None:
 
 
 def _folders(locked: dict[str, Any]) -> dict[str, Path] | None:
-    """Where the files of a lock's models lie, if they ship with this project."""
+    """Return where the files of a lock's models lie, if they ship with this project."""
     recipe = lock.recipe_of(locked)
     if recipe is None or recipe.image is not None:
         return None
@@ -366,7 +366,7 @@ def _now(
 
 
 def _version(host: docker_host.DockerHost | None, name: str | None, asked: Stack) -> str | None:
-    """The vLLM version that the running server reports; None where none answers."""
+    """Return the vLLM version that the running server reports; None where none answers."""
     for known in [name] if name else [asked.name, asked.recipe.id if asked.recipe else None]:
         if known is None:
             continue
@@ -380,7 +380,7 @@ def _version(host: docker_host.DockerHost | None, name: str | None, asked: Stack
 def verify(
     file: str, *, name: str | None = None, deep: bool = False
 ) -> tuple[list[lock.Change], Findings]:
-    """What has moved since a lock was made: the changes, and what they mean.
+    """Return what has moved since a lock was made: the changes, and what they mean.
 
     Raises:
         SparkbookError: the lock can't be used.

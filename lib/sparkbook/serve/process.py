@@ -44,7 +44,7 @@ _NOT_INHERITED = {
 
 
 def port_is_free(port: int, host: str = _HOST) -> bool:
-    """Whether nothing listens on the port."""
+    """Return whether nothing listens on the port."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -55,7 +55,7 @@ def port_is_free(port: int, host: str = _HOST) -> bool:
 
 
 def free_port(host: str = _HOST) -> int:
-    """A port on which nothing listens now, chosen by the kernel."""
+    """Return a port on which nothing listens now, chosen by the kernel."""
     with socket.socket() as probe:
         probe.bind((host, 0))
         return int(probe.getsockname()[1])
@@ -196,7 +196,7 @@ class ProcessEngine(Engine):
         return self._guard.poll() is None
 
     def listens(self) -> bool:
-        """Whether it is one of its processes that listens at its address, and nobody else.
+        """Return whether it is one of its processes that listens at its address, and nobody else.
 
         Raises:
             Stranger: another program does.

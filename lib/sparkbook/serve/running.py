@@ -57,7 +57,7 @@ class Server:
     end: Finding | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        """For JSON."""
+        """Return plain values for JSON."""
         return {
             **{name: getattr(self, name) for name in self.__dataclass_fields__ if name != "end"},
             "end": self.end.to_dict() if self.end else None,
@@ -95,8 +95,8 @@ def _processes() -> list[_Process]:
 
 @contextlib.contextmanager
 def engines(address: str | None = None) -> Iterator[tuple[DockerHost | None, Findings]]:
-    """The Docker engine, if one answers, and why not if none does. On a host without Docker, of
-    which none was asked, that is no fault.
+    """Connect to the Docker engine, or return why none answers. On a host without Docker, if none
+    was asked for, that is no fault.
 
     Args:
         address: as `docker_host.reach` takes it.
@@ -126,7 +126,7 @@ def engines(address: str | None = None) -> Iterator[tuple[DockerHost | None, Fin
 
 
 def status(host: DockerHost | None) -> list[Server]:
-    """All servers of this user: those in containers first, each kind by name.
+    """Return all servers of this user: those in containers first, each kind by name.
 
     Args:
         host: the Docker engine; None leaves containers out.
@@ -184,7 +184,7 @@ def _read(file: Path) -> str:
 
 
 def _pick(host: DockerHost | None, name: str) -> Found | _Process:
-    """The one server of this name.
+    """Return the one server of this name.
 
     Raises:
         SparkbookError: there is none, or more than one.
@@ -232,8 +232,8 @@ def stop(host: DockerHost | None, name: str, within_s: float = 40) -> str:
 
 
 def logs(host: DockerHost | None, name: str, *, follow: bool = False) -> Iterator[bytes]:
-    """What a server printed, in pieces; with `follow`, until it ends. The log of a server that has
-    ended is still there, under its whole name.
+    """Yield what a server printed, in pieces; with `follow`, until it ends. The log of a server
+    that has ended is still there, under its whole name.
 
     Raises:
         SparkbookError: there is no such server.
@@ -263,7 +263,7 @@ def logs(host: DockerHost | None, name: str, *, follow: bool = False) -> Iterato
 
 
 def endpoint(host: DockerHost | None, name: str) -> Endpoint:
-    """Where a server of this name answers, with its key.
+    """Return where a server of this name answers, with its key.
 
     Raises:
         SparkbookError: there is no such server, or it does not listen.

@@ -12,7 +12,7 @@ from sparkbook.util.markup import literal
 
 
 def as_published(page: Page, register: bool = True) -> dict[str, Any]:
-    """The executed notebook as Sphinx gets it; `register` is whether the book has the claims
+    """Return the executed notebook as Sphinx gets it; `register` is whether the book has the claims
     register.
 
     A generated page gets its own heading in place of the template's, and shows the parameters that

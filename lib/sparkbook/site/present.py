@@ -238,7 +238,7 @@ def prepare(recipe: Recipe) -> Html | Tabs:
 
 
 def _commands(recipe: Recipe) -> str:
-    """The library's own way to a running server."""
+    """Return the library's own way to a running server."""
     lines = [
         command_line("sparkbook", "check", recipe.id),
         command_line("sparkbook", "weights", "fetch", recipe.id),
@@ -262,7 +262,7 @@ def _commands(recipe: Recipe) -> str:
 
 
 def _download_code(recipe: Recipe) -> str:
-    """Every repository that the recipe reads, into the one model store."""
+    """Return every repository that the recipe reads, into the one model store."""
     steps = [step for step in recipe.prepare if step.do == "download"]
     notes = [f"# {line}" for step in steps for line in step.why.splitlines()]
     notes += [f"# size: {step.size_gb:g} GB" for step in steps if step.size_gb]
@@ -491,7 +491,9 @@ def _request_json(recipe: Recipe, defaults: RequestDefaults) -> str:
 
 
 def _request_python(recipe: Recipe, defaults: RequestDefaults) -> str:
-    """vLLM's own fields travel in `extra_body`: the client's methods do not know them."""
+    """Return a request in Python. vLLM's own fields go into `extra_body`, since the client's
+    methods do not know them.
+    """
     body = defaults.body()
     extra = {name: body.pop(name) for name in ("top_k", "chat_template_kwargs") if name in body}
     lines = [
@@ -589,7 +591,7 @@ def _join(*parts: str | None) -> str:
 
 
 def _number(value: object) -> str:
-    """A number for people; nothing where there is none."""
+    """Return a number for people; nothing where there is none."""
     if value is None:
         return ""
     if isinstance(value, int) and not isinstance(value, bool):

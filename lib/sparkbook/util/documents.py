@@ -201,8 +201,8 @@ def parse_json(text: str) -> Any:
 
 
 def _whole(value: Any) -> Any:
-    """The value, if all its texts are text: an escape such as `\\ud800` can spell half a character
-    in YAML and JSON alike.
+    """Return the value if all its texts are text: an escape such as `\\ud800` can spell half a
+    character in YAML and JSON.
     """
     try:
         json.dumps(value, ensure_ascii=False, default=str, skipkeys=True).encode()

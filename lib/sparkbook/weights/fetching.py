@@ -140,7 +140,7 @@ def fetch(
 
 
 def denied(error: PermissionError, store: Path | str) -> WeightsError:
-    """What a refused write means."""
+    """Return what a refused write means."""
     return fail(
         "HUB014",
         f"{error.filename} can't be written.",
@@ -236,7 +236,7 @@ def _check_room(store: Path, missing: int) -> None:
 
 
 def room_problem(missing: int, free: int, folder: str) -> WeightsError | None:
-    """Whether so many bytes, and some to spare, do not fit on a disk."""
+    """Return whether so many bytes, and some to spare, do not fit on a disk."""
     if not missing or missing + min(_SPARE, missing) <= free:
         return None
     message = f"{missing / GB:.1f} GB are missing, and {folder} has {free / GB:.1f} GB free."
@@ -244,7 +244,7 @@ def room_problem(missing: int, free: int, folder: str) -> WeightsError | None:
 
 
 def hash_problem(name: str, repo: str, found: str, stated: str) -> WeightsError | None:
-    """Whether a file that came is not the repository's."""
+    """Return whether a file that came is not the repository's."""
     return (
         None
         if found == stated
@@ -253,8 +253,8 @@ def hash_problem(name: str, repo: str, found: str, stated: str) -> WeightsError 
 
 
 def _download(hub: Hub, jobs: list[_Job], workers: int, progress: bool) -> None:
-    """All files at once, as far as there are workers. The first failure stops the others; what came
-    is kept.
+    """Download all files, `workers` at a time. The first failure stops the others; what arrived is
+    kept.
     """
     from tqdm.auto import tqdm
 
@@ -294,7 +294,7 @@ def _download(hub: Hub, jobs: list[_Job], workers: int, progress: bool) -> None:
 
 
 def _one(hub: Hub, job: _Job, missing: int, moved: Callable[[int], Any]) -> None:
-    """One file: download, hash, name. Another fetch that has it in hand is waited for."""
+    """Download one file, hash it, name it. If another fetch downloads it, wait for that one."""
     root, file = job.at.root, job.file
     with root.locked(job.lock, hub.stop):
         if job.done:

@@ -60,7 +60,7 @@ _OLD_WEIGHTS = ("*.bin", "*.pt", "*.pth")
 
 
 def needed(names: Sequence[str], mistral: bool = False) -> list[str]:
-    """The files of a repository that vLLM reads, in their order.
+    """Return the files of a repository that vLLM reads, in their order.
 
     Weights as safetensors with their index, configuration, tokenizer, chat templates, and code of
     the model. Not the same weights in
@@ -199,8 +199,8 @@ class Hub:
     def _stream(
         self, url: str, repo: str, revision: str | None, begin: int, size: int | None
     ) -> Iterator[Any]:
-        """The pieces of an answer from `begin` on, over as many connections as it takes; None where
-        it starts again at 0.
+        """Yield the pieces of an answer from `begin` on, over as many connections as it takes; None
+        where it starts again at 0.
         """
         import httpx2
 
@@ -249,7 +249,7 @@ class Hub:
             self.sleep(pause if pause is not None else 0.5 * 2**failures)
 
     def _answer(self, url: str, at: int) -> contextlib.AbstractContextManager[Any]:
-        """The hub's answer from a byte on."""
+        """Return the hub's answer from a byte on."""
         from huggingface_hub.utils import get_session
 
         headers = {"user-agent": "sparkbook", "accept-encoding": "identity"}
@@ -261,7 +261,7 @@ class Hub:
         )
 
     def _pieces(self, answer: Any, repo: str, size: int | None, at: int) -> Iterator[bytes]:
-        """The pieces of one answer that begins at a byte, and not more than the stated size."""
+        """Yield the pieces of one answer that begins at a byte, up to the stated size."""
         for piece in answer.iter_raw(CHUNK):
             if self.stop.is_set():
                 raise KeyboardInterrupt
@@ -276,7 +276,7 @@ class Hub:
 
 
 def offline_problem(environ: Mapping[str, str]) -> WeightsError | None:
-    """Whether downloads are switched off."""
+    """Return whether downloads are switched off."""
     off = environ.get("HF_HUB_OFFLINE", "").lower() in ("1", "true", "yes", "on")
     return fail("HUB006", "HF_HUB_OFFLINE is set, so nothing is downloaded.") if off else None
 
@@ -290,7 +290,7 @@ def _broken(repo: str, evidence: str) -> WeightsError:
 
 
 def _seconds(retry_after: str | None) -> float | None:
-    """What a Retry-After header asks for, at most two minutes."""
+    """Return what a Retry-After header asks for, at most two minutes."""
     return (
         min(float(retry_after), 120.0)
         if retry_after and retry_after.replace(".", "", 1).isdigit()

@@ -45,11 +45,13 @@ class Place:
         return self.one.folder is not None
 
     def note(self, name: str) -> str:
-        """Where Hugging Face's library notes the commit and the hash of a file in such a folder."""
+        """Return where Hugging Face's library notes the commit and the hash of a file in such a
+        folder.
+        """
         return self.inside(f".cache/huggingface/download/{name}.metadata")
 
     def noted_digest(self, name: str) -> str:
-        """The hash that was noted of a file in a folder of its own; empty where none was."""
+        """Return the hash that was noted of a file in a folder of its own; empty where none was."""
         try:
             return self.root.read(self.note(name)).decode().split()[1]
         except (OSError, IndexError, ValueError, UnsafePath):
@@ -57,7 +59,8 @@ class Place:
 
 
 def place_of(one: Repository, store: Path, allowed: Sequence[Path] | None) -> Place:
-    """Where a checkpoint goes. `allowed` None: where it lies, wherever that is, to be read only.
+    """Return where a checkpoint goes. `allowed` None: where it lies, wherever that is, to be read
+    only.
 
     Raises:
         UnsafePath: a place that nobody allowed.
@@ -70,8 +73,8 @@ def place_of(one: Repository, store: Path, allowed: Sequence[Path] | None) -> Pl
 
 
 def digest_of(file: BinaryIO, stated: str, stop: threading.Event | None = None) -> str:
-    """The hash of a file, of the kind that is stated: sha256, or for 40 digits git's own, which is
-    sha1 over a header and the contents.
+    """Return the hash of a file, of the kind that is stated: sha256, or for 40 digits git's own,
+    which is sha1 over a header and the contents.
     """
     size = file.seek(0, os.SEEK_END)
     file.seek(0)
@@ -87,7 +90,7 @@ def digest_of(file: BinaryIO, stated: str, stop: threading.Event | None = None) 
 
 
 def blob_of(at: Place, name: str, target: str) -> str | None:
-    """The contents' name of a link in a snapshot; None where it leads to anything else."""
+    """Return the contents' name of a link in a snapshot; None where it leads to anything else."""
     snapshot_file = at.root.root / at.inside(f"snapshots/commit/{name}")
     path = Path(os.path.normpath(snapshot_file.parent / target))
     return path.name if path.parent == at.root.root / at.inside("blobs") else None

@@ -50,7 +50,7 @@ def prepared_file(
 
 
 def _mirrored(hub: Hub, url: str) -> str:
-    """A file's address on the hub that is in use, where the recipe names the usual one."""
+    """Return a file's address on the hub that is in use, where the recipe names the usual one."""
     if not origins.same_origin(url, USUAL_HUB):
         return url
     path = url.partition("://")[2].partition("/")[2]
@@ -58,7 +58,7 @@ def _mirrored(hub: Hub, url: str) -> str:
 
 
 def unpinned_problem(name: str, url: str, known: str | None, allowed: bool) -> WeightsError | None:
-    """Whether code is to be fetched that nothing is known of."""
+    """Return whether code is to be fetched that nothing is known of."""
     if known is not None or allowed:
         return None
     branch = ", and its address names a branch" if re.search(r"/(main|master)/", url) else ""
@@ -66,7 +66,7 @@ def unpinned_problem(name: str, url: str, known: str | None, allowed: bool) -> W
 
 
 def changed_problem(name: str, known: str | None, found: str) -> WeightsError | None:
-    """Whether code is not what was pinned."""
+    """Return whether code is not what was pinned."""
     if known in (None, found):
         return None
     return fail(

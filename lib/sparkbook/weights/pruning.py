@@ -47,7 +47,7 @@ class Prunable:
 
 
 def prune(recipes: Sequence[Recipe], store: Path | None = None) -> Prunable:
-    """What the store does not need: partial downloads, and commits to which no branch points
+    """Return what the store does not need: partial downloads, and commits to which no branch points
     and no recipe pins.
 
     Contents that a kept commit shares stay. Nothing is removed before `remove` is called.
@@ -76,7 +76,7 @@ def prune(recipes: Sequence[Recipe], store: Path | None = None) -> Prunable:
 
 
 def _left_behind(root: Inside, repo: str, pinned: Set[str]) -> list[tuple[str, str]]:
-    """What a repository in the cache does not need, with the reason."""
+    """Return what a repository in the cache does not need, with the reason."""
     refs = root.files(f"{repo}/refs")
     kept = pinned | {root.read(f"{repo}/refs/{ref}", 200).decode().strip() for ref in refs}
     snapshots = root.entries(f"{repo}/snapshots", folders=True)

@@ -100,7 +100,7 @@ class _Stored:
 
 
 def _stored(one: Repository, store: Path, recipe: str) -> tuple[list[_Stored], list[Finding]]:
-    """What the store holds of a repository, and what is missing or lies elsewhere.
+    """Return what the store holds of a repository, and what is missing or lies elsewhere.
 
     Raises:
         UnsafePath: the repository's own folder is a link.

@@ -136,8 +136,8 @@ def clock_drift(seen: Seen) -> Hit | None:
 def hot(seen: Seen) -> Hit | None:
     """So near to the limit the next run may be throttled and differ.
 
-    **Threshold:** 85 °C is a choice on the careful side: whether the GPU did slow down is told by
-    BENCH102, which is an error; this is a warning about the next run.
+    **Threshold:** 85 °C is a choice on the careful side: BENCH102, an error, reports
+    that the GPU did slow down; this is a warning about the next run.
     """
     heat = known(seen.trace.during, "temperature_c") if seen.trace else []
     if not heat or max(heat) < 85:
@@ -190,8 +190,8 @@ def busy(seen: Seen) -> Hit | None:
 def memory(seen: Seen) -> Hit | None:
     """On unified memory, engine and system share what is left; below 2 GiB pages begin to move.
 
-    **Threshold:** 2 GiB is a choice on the careful side; that pages really moved is told by
-    BENCH113, which is an error.
+    **Threshold:** 2 GiB is a choice on the careful side; BENCH113, an
+    error, reports that pages really moved.
     """
     left = known(seen.trace.samples, "available_gib") if seen.trace else []
     if not left or min(left) >= _LOW_GIB:

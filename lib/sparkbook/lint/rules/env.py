@@ -77,9 +77,9 @@ def unknown_variable(case: Case) -> Iterator[Hit]:
     for name in strangers(case):
         if name not in SUCCESSORS and not releases.presence("envs", name):
             close = difflib.get_close_matches(name, list(case.release.envs), n=1, cutoff=0.85)
-            if name in OF_FORKS:
+            if reader := case.forked or OF_FORKS.get(name):
                 yield Hit(
-                    f"{name} is not in vLLM {case.version}: {OF_FORKS[name]} reads it.",
+                    f"{name} is not in vLLM {case.version}: {reader} reads it.",
                     name,
                     "Keep it if that build is what you start; vLLM itself ignores it.",
                     severity="info",
@@ -109,7 +109,7 @@ def unknown_variable(case: Case) -> Iterator[Hit]:
 )
 def removed_variable(case: Case) -> Iterator[Hit]:
     """A variable that older releases read, or that another build reads, and that this release
-    ignores. The start goes on with a warning that is easily missed, and what was asked for does not
+    ignores. The start continues after a warning that is easily missed, and the setting does not
     happen.
     """
     for name in strangers(case):

@@ -59,6 +59,14 @@ def unknown_option(case: Case) -> Iterator[Hit]:
             *case.release.options,
             *(f"no-{o.name}" for o in case.release.options.values() if o.negatable),
         ]
+        if case.forked:
+            yield Hit(
+                f"--{given.name} is in no release of vLLM: {case.shown_image} is {case.forked}.",
+                given.shown,
+                f"Ask the image: {case.asked}.",
+                severity="info",
+            )
+            continue
         if given.name in OF_FORKS:
             yield Hit(
                 f"--{given.name} is not in vLLM {case.version}: it is an option of"
@@ -279,7 +287,7 @@ def deprecated_option(case: Case) -> Iterator[Hit]:
     """An option that vLLM itself calls deprecated in this release: it still parses, and a later
     image will refuse it.
     """
-    for given in case.args.options:
+    for given in [] if case.forked else case.args.options:
         if given.option and given.option.deprecated:
             yield Hit(
                 f"--{given.option.name} is deprecated: {given.option.deprecated.rstrip('.')}.",
@@ -425,6 +433,28 @@ def mamba_block_size(case: Case) -> Iterator[Hit]:
 
 
 @FLAG.rule(
+    "FLAG114",
+    "option-of-another-program",
+    "error",
+    kind="launcher-quoting",
+    source=TABLE,
+    fails="docker run vllm/vllm-openai:v0.28.0 ORG/MODEL --gpus all",
+    passes="docker run --gpus all vllm/vllm-openai:v0.28.0 ORG/MODEL",
+)
+def foreign_option(case: Case) -> Iterator[Hit]:
+    """An option of docker, llama.cpp, SGLang or a launcher's script among the arguments of
+    `vllm serve`, which refuses it.
+    """
+    for given in unknown(case):
+        if given.name in FOREIGN and not releases.presence("options", given.name):
+            yield Hit(
+                f"--{given.name} is an option of {FOREIGN[given.name]}.",
+                given.shown,
+                "Move it, or take it out.",
+            )
+
+
+@FLAG.rule(
     "FLAG115",
     "ambiguous-or-short",
     "error",
@@ -505,103 +535,3 @@ def abbreviated(case: Case) -> Iterator[Hit]:
                 f"Write --{name}.",
                 edits=edits,
             )
-
-
-@FLAG.rule(
-    "FLAG118",
-    "eager-with-graphs",
-    "warning",
-    kind="flag-conflict",
-    source="vLLM's compilation config",
-    fails="vllm serve ORG/MODEL --enforce-eager --max-cudagraph-capture-size 512",
-    passes="vllm serve ORG/MODEL --enforce-eager",
-)
-def eager_with_graphs(case: Case) -> Iterator[Hit]:
-    """`--enforce-eager` switches CUDA graphs off, so the line's graph options have no effect."""
-    for name in ("max-cudagraph-capture-size", "cudagraph-capture-sizes"):
-        if case.on("enforce-eager") and name in case.options:
-            yield Hit(
-                f"--enforce-eager switches CUDA graphs off, so --{name} has no effect.",
-                case.shown(name),
-                "Drop one of the two.",
-                edits=case.drop(case.options[name]),
-            )
-
-
-@FLAG.rule(
-    "FLAG119",
-    "refused-together",
-    "error",
-    kind="flag-conflict",
-    source="vLLM's checks of the serve arguments",
-    release="0.32.0",
-    fails="vllm serve ORG/MODEL --enable-log-outputs",
-    passes="vllm serve ORG/MODEL --enable-log-outputs --enable-log-requests",
-)
-def refused_together(case: Case) -> Iterator[Hit]:
-    """Options that the server checks against each other before it loads anything: outputs are only
-    logged where requests are, metrics of each request need the engine's statistics, and the
-    keep-alive interval cannot be negative.
-    """
-    if case.on("enable-log-outputs") and not case.on("enable-log-requests"):
-        shown = case.shown("enable-log-outputs")
-        yield Hit(
-            "--enable-log-outputs needs --enable-log-requests.",
-            shown,
-            "Add it.",
-            edits=case.append("--enable-log-requests"),
-        )
-    if case.on("enable-per-request-metrics") and case.on("disable-log-stats"):
-        shown = case.shown("enable-per-request-metrics")
-        yield Hit(
-            "--enable-per-request-metrics needs the statistics that --disable-log-stats"
-            " switches off.",
-            shown,
-            "Drop one of the two.",
-        )
-    if (case.value("sse-keep-alive-interval") or "").startswith("-"):
-        yield Hit(
-            "--sse-keep-alive-interval cannot be negative.",
-            case.shown("sse-keep-alive-interval"),
-            "Set it to 0 to switch it off.",
-        )
-
-
-@FLAG.rule(
-    "FLAG120",
-    "served-name-without-model",
-    "error",
-    source="vLLM's argument parser",
-    fails="vllm serve --served-model-name chat ORG/MODEL",
-    passes="vllm serve ORG/MODEL --served-model-name chat",
-)
-def served_name_first(case: Case) -> Iterator[Hit]:
-    """Where `--served-model-name` is given, the model has to be the first word: the option takes
-    several names, and vLLM refuses to guess where they end.
-    """
-    words = case.line.serve or []
-    first = words[0].text if words else ""
-    named = any(given.name in ("model", "config") for given in case.args.options)
-    if first.startswith("-") and "served-model-name" in case.options and not named:
-        yield Hit(
-            "With --served-model-name the model has to come first.",
-            first,
-            "Write vllm serve MODEL --served-model-name NAME.",
-        )
-
-
-@FLAG.rule(
-    "FLAG121",
-    "out-of-range",
-    "error",
-    source="vLLM's configuration classes, which check the parsed values",
-    fails="vllm serve ORG/MODEL --gpu-memory-utilization 1.5",
-    passes="vllm serve ORG/MODEL --gpu-memory-utilization 0.8",
-)
-def out_of_range(case: Case) -> Iterator[Hit]:
-    """A number that vLLM's parser reads and its configuration refuses: no sequences, a negative
-    context, a memory fraction above 1. The start ends with a validation error.
-    """
-    for given in case.args.options:
-        if given.option and (wrong := problem(given, given.option)) and wrong[0] == "range":
-            yield Hit(f"{wrong[1]}.", given.shown, "Write a number in this range.")

@@ -112,7 +112,7 @@ def wrong_processor(case: Case) -> Iterator[Hit]:
 def doubled(case: Case) -> Iterator[Hit]:
     """The official image starts `vllm serve` by itself, so the container runs
     `vllm serve vllm serve MODEL`: "unrecognized arguments: serve MODEL". NVIDIA's NGC image runs
-        what it is told, and there the two words are needed.
+    the command that it is given, and there the two words are needed.
     """
     if case.line.doubled:
         first, second = case.line.doubled

@@ -257,7 +257,7 @@ def greedy(case: Case) -> Iterator[Hit]:
 
 @MEM.rule(
     "MEM110",
-    "loader-beside-large-weights",
+    "loader-too-large",
     "warning",
     kind="loader-hang",
     source=(
