@@ -177,9 +177,8 @@ class Scrubber:
             text,
         )
         for name in self.names:
-            pattern = rf"(?<![A-Za-z0-9]){re.escape(name)}(?![A-Za-z0-9])"
             text = re.sub(
-                pattern,
+                rf"(?<![A-Za-z0-9]){re.escape(name)}(?![A-Za-z0-9])",
                 lambda m: f"name{self._number('name', m[0].lower())}",
                 text,
                 flags=re.IGNORECASE,

@@ -24,7 +24,7 @@ from sparkbook.formats.rules import CONV
 from sparkbook.launch.line import Line
 from sparkbook.launch.reader import read
 from sparkbook.lint.case import Case
-from sparkbook.lint.rules import FAMILIES, RULES
+from sparkbook.lint.rules import FAMILIES, RULES, every
 from sparkbook.rules import Edit
 
 if TYPE_CHECKING:
@@ -138,7 +138,7 @@ def lint(
     kept: list[Finding] = []
     edits: list[Edit] = []
     suppressed: list[tuple[str, str]] = []
-    for rule in RULES.values():
+    for rule in every():
         for finding, repair in rule.repairs(case_):
             if rule.code in silent:
                 suppressed.append((rule.code, silent[rule.code]))

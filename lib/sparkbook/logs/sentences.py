@@ -25,6 +25,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate, pairwise
 from pathlib import Path
+from typing import Any
 
 from sparkbook import releases
 
@@ -94,7 +95,7 @@ class Sentence:
 class Index:
     """The file, open."""
 
-    names: dict[str, list]
+    names: dict[str, Any]
     columns: dict[str, Sequence[int]]
     offsets: list[int] = field(repr=False)
     first_place: list[int] = field(repr=False)
@@ -152,7 +153,7 @@ def _line_shingles(line: list[str]) -> Iterator[tuple[int, tuple[int, ...]]]:
 # ---- the file
 
 
-def pack(names: dict[str, list], columns: dict[str, Sequence[int]]) -> bytes:
+def pack(names: dict[str, Any], columns: dict[str, Sequence[int]]) -> bytes:
     """Return the file's bytes: a header, the names, then each column. Little-endian."""
     parts = []
     for name, code in COLUMNS.items():

@@ -312,6 +312,7 @@ def normal(version: str) -> str:
     return ".".join(str(number) for number in numbers)
 
 
+@functools.lru_cache(maxsize=1024)
 def _numbers(version: str) -> tuple[int, int, int]:
     parts: list[int] = []
     for part in version.removeprefix("v").split("+")[0].split(".")[:3]:

@@ -23,7 +23,6 @@ from pathlib import Path
 from typing import Any, Literal, TypedDict, Unpack
 
 from sparkbook import releases
-from sparkbook.errors import SparkbookError
 from sparkbook.util import own_yaml
 
 FILE = Path(__file__).with_name("known_bad.yaml")
@@ -187,29 +186,11 @@ def facts(**known: Unpack[Known]) -> Facts:
 def combinations() -> tuple[Combination, ...]:
     """Return the whole table, in the order of its codes; a test checks its entries."""
     entries = own_yaml.read(FILE)["combinations"]
-    return tuple(sorted(map(_combination, entries), key=lambda one: one.code))
+    return tuple(sorted(map(combination, entries), key=lambda one: one.code))
 
 
-def read(file: Path) -> tuple[Combination, ...]:
-    """Read a table, and check it.
-
-    Raises:
-        SparkbookError: an entry is not valid, or a code or name occurs twice.
-    """
-    from sparkbook.releases.known_bad_schema import check
-
-    found: dict[str, Combination] = {}
-    for number, entry in enumerate(own_yaml.read(file)["combinations"], 1):
-        check(entry, file.name, number)
-        one = _combination(entry)
-        for unique in (one.code, one.name):
-            if unique in found:
-                raise SparkbookError(f"{file.name}: {unique} occurs twice.")
-            found[unique] = one
-    return tuple(sorted(dict.fromkeys(found.values()), key=lambda one: one.code))
-
-
-def _combination(entry: Mapping[str, Any]) -> Combination:
+def combination(entry: Mapping[str, Any]) -> Combination:
+    """Return an entry of the table as a value."""
     sources = tuple(Source(one["url"], str(one["date"])) for one in entry["sources"])
     several = {key: tuple(entry.get(key, ())) for key in ("models", "gpus")}
     return Combination(**{**entry, **several, "sources": sources})

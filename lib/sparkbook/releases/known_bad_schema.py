@@ -6,13 +6,15 @@ from __future__ import annotations
 
 import datetime
 import json
+from pathlib import Path
 from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from sparkbook import rules
 from sparkbook.errors import SparkbookError
-from sparkbook.releases.known_bad import VERSION_CONDITION
+from sparkbook.releases.known_bad import VERSION_CONDITION, Combination, combination
+from sparkbook.util import own_yaml
 
 _RELEASE = r"^\d+\.\d+\.\d+$"
 _DATE = r"^20\d\d-\d\d(-\d\d)?$"
@@ -104,7 +106,24 @@ class Entry(BaseModel):
         return self
 
 
-def check(entry: object, file: str, number: int) -> None:
+def read(file: Path) -> tuple[Combination, ...]:
+    """Read a table, and check it.
+
+    Raises:
+        SparkbookError: an entry is not valid, or a code or name occurs twice.
+    """
+    found: dict[str, Combination] = {}
+    for number, entry in enumerate(own_yaml.read(file)["combinations"], 1):
+        _check(entry, file.name, number)
+        one = combination(entry)
+        for unique in (one.code, one.name):
+            if unique in found:
+                raise SparkbookError(f"{file.name}: {unique} occurs twice.")
+            found[unique] = one
+    return tuple(sorted(dict.fromkeys(found.values()), key=lambda one: one.code))
+
+
+def _check(entry: object, file: str, number: int) -> None:
     """Check one entry of the table.
 
     Raises:
