@@ -209,6 +209,24 @@ def test_claim_that_is_not_kept(stand_in, launch, monkeypatch):
         engine.wait_ready(Capabilities(tools=True))
 
 
+def test_a_server_that_does_not_chat_is_asked_for_what_it_does(stand_in, launch, monkeypatch):
+    services = {"embedding": True, "reranking": True, "transcription": True}
+    claims = Capabilities(chat=False, structured_output=False, **services)
+    with ProcessEngine(launch, stand_in, name="small") as engine:
+        readiness = engine.wait_ready(claims)
+    assert [(stage.name, stage.detail) for stage in readiness.stages[3:]] == [
+        ("embedding", "a vector of 3 numbers"),
+        ("reranking", "scores 1.00, 0.50"),
+        ("transcript", "hears 'a hum'"),
+    ]
+    monkeypatch.setenv("STAND_IN_MODE", "no-vector")
+    with (
+        ProcessEngine(launch, stand_in, name="small") as engine,
+        pytest.raises(NotReady, match="embedding failed: the reply is no embedding"),
+    ):
+        engine.wait_ready(claims)
+
+
 @pytest.mark.parametrize("mode", ["ignores-term", "forks"])
 def test_stubborn_and_escaped_processes_are_killed(stand_in, launch, monkeypatch, mode):
     monkeypatch.setenv("STAND_IN_MODE", mode)
