@@ -324,8 +324,8 @@ def _published(launch: Launch, choices: Choices, notes: list[Finding]) -> tuple[
 def _mounts(
     volumes: list[str], home: str, env: Mapping[str, str | None]
 ) -> tuple[list[dict[str, Any]], list[str]]:
-    """Return volumes as mounts, which unlike `-v` fail where the host's folder is missing; only that of a
-    cache is made. SELinux labels only exist as binds.
+    """Return volumes as mounts, which unlike `-v` fail where the host's folder is missing; only
+    that of a cache is made. SELinux labels only exist as binds.
     """
     mounts, binds = [], []
     cached = [f"{env.get(name)}/" for name in _CACHES]
