@@ -1,5 +1,6 @@
 """How fast the linter is: recipes a second, warm, on one core; and the processor time (user and
-system) of `import sparkbook.cli` and of `sparkbook lint FILE` as processes.
+system) of `import sparkbook.cli`, of `sparkbook lint FILE` and of a look into the table of
+releases as processes.
 
     .venv/bin/python tools/bench_lint.py [--json]
 
@@ -22,6 +23,7 @@ import time
 from typing import Any
 
 GOAL_PER_SECOND, GOAL_S = 500, 0.30
+RELEASES = "from sparkbook import releases; releases.get('0.32.0').accepts('max-model-len')"
 LINE = """\
 docker run -d --name chat --gpus all --ipc=host --restart unless-stopped \\
   -p 8000:8000 -v ~/vllm:/models -e VLLM_ATTENTION_BACKEND=FLASHINFER \\
@@ -80,6 +82,7 @@ def main() -> None:
         "import_cpu_s": round(statistics.median(processor("import sparkbook.cli")), 3),
         "lint_cpu_s": round(statistics.median(lint_file()), 3),
         "goal_cpu_s": GOAL_S,
+        "releases_cpu_s": round(statistics.median(processor(RELEASES)), 3),
         "machine": (
             f"{platform.machine()}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}, Python"
             f" {platform.python_version()}"
@@ -91,6 +94,9 @@ def main() -> None:
     print(f"{result['recipes_per_second']} recipes a second, warm (goal {GOAL_PER_SECOND})")
     print(f"{result['import_cpu_s']} s of processor time: import sparkbook.cli (goal {GOAL_S})")
     print(f"{result['lint_cpu_s']} s of processor time: sparkbook lint FILE (goal {GOAL_S})")
+    print(
+        f"{result['releases_cpu_s']} s of processor time: what a release accepts, Python included"
+    )
     print(result["machine"])
 
 

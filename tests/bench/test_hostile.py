@@ -25,9 +25,9 @@ _module = importlib.util.module_from_spec(_spec)
 _spec.loader.exec_module(_module)
 MODES, Hostile = _module.MODES, _module.Hostile
 
-SHORT_S, PATIENT_S, LATEST_S = 0.25, 1.5, 20
+SHORT_S, PATIENT_S, LATEST_S = 0.25, 1.5, 240
 """How long the verbs wait here for what never comes; for what must come first, also on a busy
-machine; and when each must have ended.
+machine; and after which one of them hangs.
 """
 
 SMALL = {

@@ -9,6 +9,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+import jsonschema
 import pytest
 import yaml
 from packaging.specifiers import SpecifierSet
@@ -524,7 +525,6 @@ def test_a_wrong_named_entry_is_explained(tmp_path: Path, text: str, complaint: 
 
 
 def test_the_published_schema_is_current_and_accepts_every_recipe() -> None:
-    jsonschema = pytest.importorskip("jsonschema")
     assert SCHEMA_FILE.read_text("utf-8") == recipes.json_schema()
     validator = jsonschema.Draft202012Validator(json.loads(recipes.json_schema()))
     for recipe in recipes.all():
@@ -532,7 +532,6 @@ def test_the_published_schema_is_current_and_accepts_every_recipe() -> None:
 
 
 def test_the_published_schema_accepts_named_entries() -> None:
-    jsonschema = pytest.importorskip("jsonschema")
     validator = jsonschema.Draft202012Validator(json.loads(recipes.json_schema()))
     data = json.loads(recipes.load("gpt-oss-120b").model_dump_json())
     data["remarks"] = {"a": data["remarks"][0]}

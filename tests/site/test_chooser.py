@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from chromium import browser, find
+from chromium import browser
 from click.testing import CliRunner
 from sparkbook import recipes
 from sparkbook.cli import app
@@ -135,7 +135,6 @@ def test_the_line_for_a_use_asks_for_what_was_planned() -> None:
 
 
 @pytest.mark.browser
-@pytest.mark.skipif(find() is None, reason="no Chromium on this machine")
 def test_the_page_shows_the_answer_for_every_recipe(tmp_path: Path) -> None:
     block = chooser.page(known()).removeprefix("```{raw} html\n").removesuffix("```\n")
     page = tmp_path / "page.html"

@@ -277,8 +277,9 @@ def _ray(
     head: str,
 ) -> list[Rank]:
     # Ray takes weights and KV cache in the unified memory for the host's and would kill the workers
-    # at 95 %.
-    env = {"RAY_memory_monitor_refresh_ms": "0"}
+    # at 95 %. A node that joins asks every two seconds whether the head is there, and would give up
+    # after twenty times: fewer than a busy head takes.
+    env = {"RAY_memory_monitor_refresh_ms": "0", "RAY_NUM_REDIS_GET_RETRIES": "300"}
     own = base.env.get("VLLM_HOST_IP") or node.address or head
     daemon = [
         "start",

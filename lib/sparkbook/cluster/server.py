@@ -39,6 +39,22 @@ _LINK_S = 1.0
 """Seconds between two looks at the link."""
 _LINK_MISSES = 3
 """Looks that must fail one after another before a link is called cut."""
+_JOIN_S = 600.0
+"""For nodes that hang: one that can't join gives up by itself, and is named at once."""
+_JOIN_LOOK_S = 10.0
+"""Seconds that a program counts the nodes before it is looked whether all daemons still run."""
+_COUNT = """
+import ray, time
+ray.init(address={address!r}, logging_level="error")
+end = time.monotonic() + {look_s}
+while True:
+    alive = sum(node["Alive"] for node in ray.nodes())
+    if alive >= {nodes} or time.monotonic() > end:
+        break
+    time.sleep(0.2)
+print(alive)
+"""
+"""One driver that waits: each one loads Ray anew and makes every node start workers for it."""
 _SETTLE_S = 2.0
 """Seconds that the other ranks get to say what they saw, before all of them are ended."""
 
@@ -110,8 +126,8 @@ class ClusterServer:
             )  # containers: the head's begins with Ray's head, which the others join
         try:
             for rank in ranks:
-                if rank.instead is None and self.plan.backend == "ray" and self.engines:
-                    self._joined(say)
+                if rank.instead is None and ranks[0].instead is not None:
+                    self._joined(say)  # (the head's container waits for the others by itself)
                 say(f"starting {rank.name} on {rank.node.host}")
                 self.engines[rank.name] = self._engine(rank)
             self._thread = threading.Thread(
@@ -161,16 +177,13 @@ class ClusterServer:
             self._hosts[node.host] = docker_host.reach(node.docker)
         return self._hosts[node.host]
 
-    def _joined(self, say: Callable[[str], None], within_s: float = 60) -> None:
+    def _joined(self, say: Callable[[str], None]) -> None:
         """Wait until Ray's head counts all nodes."""
         nodes = self.plan.inventory.nodes
         inventory = self.plan.inventory
         address = f"{self.sites[0].address or inventory.head.address}:{inventory.ray_port}"
-        code = (
-            f"import ray; ray.init(address={address!r}, logging_level='error'); print(len([n for n"
-            " in ray.nodes() if n['Alive']]))"
-        )
-        deadline, seen = self._clock() + within_s, "nothing yet"
+        code = _COUNT.format(address=address, nodes=len(nodes), look_s=_JOIN_LOOK_S)
+        deadline, seen = self._clock() + _JOIN_S, "nothing yet"
         while self._clock() < deadline:
             for name, engine in self.engines.items():
                 if not engine.running:
@@ -182,7 +195,7 @@ class ClusterServer:
             if seen == str(len(nodes)):
                 say(f"Ray counts {seen} nodes")
                 return
-        raise EngineError(f"Ray's head counts {seen} of {len(nodes)} nodes after {within_s:.0f} s")
+        raise EngineError(f"Ray's head counts {seen} of {len(nodes)} nodes after {_JOIN_S:.0f} s")
 
     @property
     def head(self) -> Engine:

@@ -40,8 +40,10 @@ class Unexplained:
     def said(self) -> str:
         """What it says, on one line."""
         event = self.event
-        said = event.exceptions[-1] if event.exceptions else event.text.split("\n", 1)[0]
-        if not event.exceptions and event.is_traceback:
+        said = event.text
+        if event.exceptions:
+            said = said[max(said.rfind(event.exceptions[-1]), 0) :]
+        elif event.is_traceback:
             said = f"the log ends inside a traceback, at {said}" if said != NO_EXCEPTION else said
         process = f"{event.line.process}: " if event.line.process else ""
         where = f" (in {event.frames[-1]})" if event.exceptions and event.frames else ""

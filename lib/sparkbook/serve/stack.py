@@ -42,6 +42,10 @@ UNGUARDED = (
 a running server.
 """
 LABEL = "sparkbook"
+_POOLING = ("embed", "embedding", "classify", "score", "reward")
+"""`--task` of releases before `--runner`."""
+_CACHES = ("VLLM_CACHE_ROOT", "FLASHINFER_WORKSPACE_BASE", "TRITON_CACHE_DIR")
+"""Variables with folders of compiled kernels: nothing is lost where one begins empty."""
 
 
 @dataclass(frozen=True)
@@ -60,8 +64,14 @@ class Stack:
 
     @property
     def claims(self) -> Capabilities:
-        """What the server is said to be able to do; of a bare launch line nothing is known."""
-        return self.recipe.capabilities if self.recipe else Capabilities(structured_output=False)
+        """What the server is said to be able to do; of a bare launch line nothing is known but
+        whether it chats.
+        """
+        if self.recipe:
+            return self.recipe.capabilities
+        args = self.launch.serve.args
+        pools = args.get("runner") == "pooling" or args.get("task") in _POOLING
+        return Capabilities(chat=not pools, structured_output=False)
 
     @property
     def served(self) -> str:
@@ -235,7 +245,7 @@ def request(
     else:
         body["ExposedPorts"] = {inside: {}}
         host_config["PortBindings"] = {inside: [{"HostIp": host, "HostPort": str(port)}]}
-    mounts, binds = _mounts(container.volumes, home)
+    mounts, binds = _mounts(container.volumes, home, launch.env)
     host_config |= {"Mounts": mounts} if mounts else {}
     host_config |= {"Binds": binds} if binds else {}
     for key, value in (
@@ -311,11 +321,14 @@ def _published(launch: Launch, choices: Choices, notes: list[Finding]) -> tuple[
     return address, choices.port or int(port), f"{inside}/tcp"
 
 
-def _mounts(volumes: list[str], home: str) -> tuple[list[dict[str, Any]], list[str]]:
-    """Return volumes as mounts, which unlike `-v` fail where the host's folder is missing; SELinux
-    labels only exist as binds.
+def _mounts(
+    volumes: list[str], home: str, env: Mapping[str, str | None]
+) -> tuple[list[dict[str, Any]], list[str]]:
+    """Return volumes as mounts, which unlike `-v` fail where the host's folder is missing; only that of a
+    cache is made. SELinux labels only exist as binds.
     """
     mounts, binds = [], []
+    cached = [f"{env.get(name)}/" for name in _CACHES]
     for volume in volumes:
         source, target, mode = (*volume.split(":"), "rw")[:3]
         source = home + source[1:] if source == "~" or source.startswith("~/") else source
@@ -338,6 +351,8 @@ def _mounts(volumes: list[str], home: str) -> tuple[list[dict[str, Any]], list[s
                 "ReadOnly": mode == "ro",
             }
         )
+        if not named and any(place.startswith(f"{target.rstrip('/')}/") for place in cached):
+            mounts[-1]["BindOptions"] = {"CreateMountpoint": True}
     return mounts, binds
 
 

@@ -4,7 +4,6 @@ engine's own, provoked here.
 
 import socket
 import threading
-import time
 
 import pytest
 from sparkbook.serve import containers, docker_engine, docker_host, faults
@@ -206,7 +205,6 @@ def test_engine_stopped_under_us_and_restarted(engine, host, answering):
     """The daemon goes away while a server runs: said so; when it is back, the launcher finds the
     container and what became of it.
     """
-    begin = time.monotonic()
     server = start(given(answering(), "victim"), host=host, watch=False)
     engine.stop_daemon()
     with pytest.raises(ServeFault) as told:
@@ -222,7 +220,6 @@ def test_engine_stopped_under_us_and_restarted(engine, host, answering):
     again = start(given(answering(), "victim"), host=host, watch=False)
     assert again.running and not again.already
     again.stop()
-    assert time.monotonic() - begin < 60
 
 
 def test_engine_stopped_while_waiting(engine, host, shell):

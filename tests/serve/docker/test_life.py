@@ -444,7 +444,7 @@ def test_ctrl_c_while_starting(engine, host, answering, sign, tmp_path):
     else:
         assert code == 130 and "Interrupted" in output, output
     assert engine.client.containers.list(all=True) == []
-    assert time.monotonic() - begin < 45
+    assert time.monotonic() - begin < 300, "it hangs"
 
 
 # ---- GPU, with a stand-in for NVIDIA's hook: dockerd grants --gpus when it finds one on its PATH
