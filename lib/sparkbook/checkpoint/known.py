@@ -162,7 +162,7 @@ def of_config(
     """
     how = formats.read(config, hf_quant)
     architectures = config.get("architectures")
-    unknown = ()
+    unknown: tuple[str, ...] = ()
     if not how.complete:
         unknown = (f"which modules are left in wider formats than {how.main.name}",)
     return Checkpoint(
