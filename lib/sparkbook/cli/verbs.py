@@ -20,6 +20,8 @@ VERBS = {
     "lint": "lint",
     "convert": "lint",
     "plan": "planning",
+    "ask": "asking",
+    "engines": "engines",
     "check": "checking",
     "weights": "model_store",
     "serve": "serve",

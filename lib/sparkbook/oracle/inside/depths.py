@@ -29,12 +29,12 @@ WORDS = 2000
 OURS = ("--skip-tokenizer-init",)
 """Added to every line: a tokenizer is a file of the checkpoint that is not there."""
 
-LEFT_OUT = """
-    trust_remote_code chat_template tool_parser_plugin reasoning_parser_plugin middleware
-    logits_processors worker_cls worker_extension_cls scheduler_cls io_processor_plugin
-    ssl_keyfile ssl_certfile ssl_ca_certs hf_token api_key lora_modules download_dir
-    allowed_local_media_path uds
-""".split()
+LEFT_OUT = (
+    "trust_remote_code", "chat_template", "tool_parser_plugin", "reasoning_parser_plugin",
+    "middleware", "logits_processors", "worker_cls", "worker_extension_cls", "scheduler_cls",
+    "io_processor_plugin", "ssl_keyfile", "ssl_certfile", "ssl_ca_certs", "hf_token", "api_key",
+    "lora_modules", "download_dir", "allowed_local_media_path", "uds",
+)  # fmt: skip
 """Options that name code or files of the machine of the start; an answer says which it left out."""
 
 
@@ -130,17 +130,17 @@ def _registered(manager):
     )
 
 
-ELSEWHERE = """
-    tokenizer_mode skip_tokenizer_init seed model model_tag served_model_name config load_format
-    hf_config_path tokenizer
-""".split()
+ELSEWHERE = (
+    "tokenizer_mode", "skip_tokenizer_init", "seed", "model", "model_tag", "served_model_name",
+    "config", "load_format", "hf_config_path", "tokenizer",
+)  # fmt: skip
 ALIASES = {"kv_cache_dtype": "cache_dtype"}
-ALWAYS = """
-    architecture quantization dtype max_model_len max_num_seqs max_num_batched_tokens
-    gpu_memory_utilization kv_cache_dtype block_size enable_prefix_caching
-    enable_chunked_prefill async_scheduling enforce_eager tensor_parallel_size runner_type
-    mamba_cache_mode mamba_ssm_cache_dtype
-""".split()
+ALWAYS = (
+    "architecture", "quantization", "dtype", "max_model_len", "max_num_seqs",
+    "max_num_batched_tokens", "gpu_memory_utilization", "kv_cache_dtype", "block_size",
+    "enable_prefix_caching", "enable_chunked_prefill", "async_scheduling", "enforce_eager",
+    "tensor_parallel_size", "runner_type", "mamba_cache_mode", "mamba_ssm_cache_dtype",
+)  # fmt: skip
 """Shown whether or not the line gives them."""
 
 
@@ -245,7 +245,7 @@ def built(config):
 
 
 KINDS = (
-    ("vision", r"(^|\.)(visual|vision\w*|audio\w*|image\w*|embed_(vision|audio)|m(m|ulti_modal)_\w*)\."),
+    ("vision", r"\b(visual|vision\w*|audio\w*|image|embed_(vision|audio)|m(m|ulti_modal)_\w*)\."),
     ("norms", r"norm|ln_\d"),
     ("shared expert", r"shared_expert"),
     ("router", r"\.(gate|router)\.(weight|bias|e_score\w*)$|e_score_correction"),
