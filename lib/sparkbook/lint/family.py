@@ -35,10 +35,13 @@ class LintRule(Rule):
         release: the release that the examples are judged against, where it matters.
         versioned: whether the judgement rests on the release, so that a finding has to name an
             assumed one.
+        claims: `refused` where the rule says that vLLM's parser or configuration refuses the line;
+            `sparkbook.lint.proofs` holds it to that.
     """
 
     release: str | None = None
     versioned: bool = False
+    claims: Literal["refused"] | None = None
 
     def example(self, which: Literal["fails", "passes"]) -> Any:
         """The example with its release."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,9 @@ from sparkbook.plan.request import BATCHED
 from sparkbook.plan.setup import ACTIVATION_PER_1K, CUDA_CONTEXT, GRAPHS, GRAPHS_DRAFTED, TOTAL
 from sparkbook.releases import at_least
 from sparkbook.releases.answers import Answer, Depth, Judge
+
+Finder = Callable[[str, str | None], files.ModelFiles | None]
+"""From the name of a model, and its revision, to its files."""
 
 SPARK = {
     "name": "NVIDIA GB10",
@@ -61,9 +64,10 @@ class Question:
     remote_code: bool = False
 
     def to_dict(self) -> dict[str, Any]:
-        """The question for the program inside; models travel next to it."""
+        """The question for the program inside; the files of its models travel next to it."""
         return {
             "id": self.id,
+            "models": {name: found.key for name, found in self.models.items()},
             "words": list(self.words),
             "depth": self.depth,
             "env": self.env,
@@ -97,8 +101,9 @@ def of_case(
     available_gib: float | None = None,
     kv_gib: Sequence[float] = (),
     remote_code: bool = False,
+    find: Finder = files.find,
 ) -> Question:
-    """Return the question that a launch line is.
+    """Return the question that a launch line is. `find` gives a model's files by its name.
 
     Raises:
         SparkbookError: the line serves nothing, leaves a word to a shell, or names a checkpoint of
@@ -112,7 +117,7 @@ def of_case(
     for word in case.line.serve:
         if not word.known:
             raise SparkbookError(f"{word.shown}: only your shell can fill this in: write the value")
-    models = _models(case, needed=depth != "parse")
+    models = _models(case, find, needed=depth != "parse")
     for at, word in enumerate(words):
         words[at] = word if word not in models else _relative(word)
     spec = case.spec or {}
@@ -132,16 +137,15 @@ def of_case(
     )
 
 
-def _models(case: Case, *, needed: bool) -> dict[str, files.ModelFiles]:
+def _models(case: Case, find: Finder, *, needed: bool) -> dict[str, files.ModelFiles]:
     """The files of the model and of its draft, by the word that names them."""
     found: dict[str, files.ModelFiles] = {}
     draft = str((case.spec or {}).get("model") or "")
     named = case.args.model.text if case.args.model else ""
     for word in filter(None, dict.fromkeys([named, draft])):
         repo = case.recipe.model.repo if case.recipe and word == named else word
-        known = files.find(word, case.value("revision") if word == named else None) or files.find(
-            repo
-        )
+        revision = case.value("revision") if word == named else None
+        known = find(word, revision) or find(repo, revision)
         if known is not None:
             found[word] = known
         elif needed:
@@ -248,7 +252,7 @@ def ask(
         SparkbookError: there is no Docker, or no such image.
     """
     limits = limits or Limits()
-    models = {name: found.contents for q in questions for name, found in q.models.items()}
+    models = {found.key: found.contents for q in questions for found in q.models.values()}
     request = {
         "machine": machine or SPARK,
         "pretend": not where.gpu,

@@ -4,6 +4,7 @@ there is one. No weight is read.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 from dataclasses import dataclass
@@ -30,6 +31,11 @@ class ModelFiles:
 
     contents: dict[str, Any]
     source: str
+
+    @property
+    def key(self) -> str:
+        """A word that files with other contents do not have."""
+        return hashlib.sha256(json.dumps(self.contents, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def find(model: str, revision: str | None = None) -> ModelFiles | None:

@@ -98,6 +98,7 @@ def both(case: Case) -> Iterator[Hit]:
     "MEM104",
     "context-beyond-the-model",
     "error",
+    claims="refused",
     source="vLLM's model config",
     fails="EXAMPLE:context-too-long",
     passes="qwen3.6-27b-nvfp4",

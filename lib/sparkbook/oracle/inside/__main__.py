@@ -71,7 +71,7 @@ def prepare(request):
     deepest = max(
         (depths.DEPTHS.index(q.get("depth", "config")) for q in request["questions"]), default=0
     )
-    _load(deepest)
+    _load(request, deepest)
     return {
         "vllm": vllm.__version__,
         "torch": torch.__version__,
@@ -82,7 +82,7 @@ def prepare(request):
     }
 
 
-def _load(deepest):
+def _load(request, deepest):
     """Import what the questions need, so that each fork finds it ready."""
     depths.arg_parser()
     import vllm.engine.arg_utils  # noqa: F401
@@ -90,35 +90,56 @@ def _load(deepest):
     if deepest >= depths.DEPTHS.index("config"):
         depths.find("vllm.tool_parsers:ToolParserManager")
         depths.find("vllm.reasoning:ReasoningParserManager")
+        _load_classes(request)
+        if reasoning := depths.find("vllm.config.reasoning:ReasoningConfig"):
+            # It asks the tokenizer for the ids of two words.
+            reasoning.initialize_token_ids = lambda *_, **__: None
     if deepest >= depths.DEPTHS.index("model"):
         depths.find("vllm.model_executor.model_loader.utils:initialize_model")
         depths.find("vllm.v1.core.kv_cache_utils:get_kv_cache_configs")
     gc.freeze()
 
 
+def _load_classes(request):
+    """Import the model classes, here and not in a process of their own: that one would not know
+    the pretended machine.
+    """
+    from vllm.model_executor.models import registry
+
+    registry._run_in_subprocess = lambda function: function()
+    for files in request.get("models", {}).values():
+        for architecture in files["config.json"].get("architectures") or ():
+            with contextlib.suppress(Exception):
+                registry.ModelRegistry.models[architecture].load_model_cls()
+
+
 # ---- the frame
 
 
-def write_models(models):
-    """Write the config files of each model into the folder that vLLM then finds as a local one."""
-    root = Path.cwd().resolve()
-    for name, files in models.items():
+def write_models(names, models):
+    """Go into a folder of its own, and write each model's files where vLLM finds its name as a
+    local folder.
+    """
+    root = Path(tempfile.mkdtemp(dir=".")).resolve()
+    os.chdir(root)
+    for name, key in names.items():
         folder = (root / name).resolve()
         if root not in folder.parents:
             raise SystemExit(f"'{name}' is no name of a model")
         folder.mkdir(parents=True, exist_ok=True)
-        for file, content in files.items():
+        for file, content in models[key].items():
             (folder / Path(file).name).write_text(json.dumps(content), "utf-8")
 
 
-def forked(question, limits):
+def forked(question, request):
     """Answer a question in a process of its own, within its limits."""
+    limits = request["limits"]
     reading, writing = os.pipe()
     log = tempfile.TemporaryFile()  # noqa: SIM115 - the child writes into it, closed below
     child = os.fork()
     if child == 0:
         os.close(reading)
-        _child(question, limits, writing, log)
+        _child(question, request, writing, log)
     os.close(writing)
     with contextlib.suppress(OSError):
         os.setpgid(child, child)
@@ -162,7 +183,7 @@ def _read(fd, deadline):
     return b"", False
 
 
-def _child(question, limits, writing, log):
+def _child(question, request, writing, log):
     code = 1
     try:
         os.setpgid(0, 0)
@@ -172,6 +193,7 @@ def _child(question, limits, writing, log):
         resource.setrlimit(resource.RLIMIT_DATA, (memory, memory))
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
         resource.setrlimit(resource.RLIMIT_CPU, (int(limits["cpu_seconds"]),) * 2)
+        write_models(question.get("models", {}), request.get("models", {}))
         with os.fdopen(writing, "w") as out:
             json.dump(depths.answer(question), out)
         code = 0
@@ -187,7 +209,6 @@ def main():
     os.dup2(2, 1)
     with tempfile.TemporaryDirectory(prefix="oracle-") as folder:
         os.chdir(folder)
-        write_models(request.get("models", {}))
         try:
             head = prepare(request)
         except Exception as error:  # noqa: BLE001 - any release may fail in its own way
@@ -199,7 +220,8 @@ def main():
         print(json.dumps(head), file=out, flush=True)
         if "failed" not in head:
             for question in request["questions"]:
-                print(json.dumps(forked(question, request["limits"])), file=out, flush=True)
+                answer = forked(question, request)
+                print(json.dumps(answer), file=out, flush=True)
         os.chdir("/")
 
 
