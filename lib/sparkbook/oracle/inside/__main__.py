@@ -184,7 +184,7 @@ def _read(fd, deadline):
 
 
 def _child(question, request, writing, log):
-    code = 1
+    code, limits = 1, request["limits"]
     try:
         os.setpgid(0, 0)
         os.dup2(log.fileno(), 1)
