@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
@@ -10,6 +10,9 @@ from sparkbook.cli.options import Input, Json, between
 from sparkbook.cli.output import answer as give
 from sparkbook.cli.verbs import alone, verb
 from sparkbook.errors import SparkbookError
+
+if TYPE_CHECKING:
+    from sparkbook.releases.answers import Depth
 
 app = alone()
 GIB = between(0.001, 1e6)
@@ -59,7 +62,7 @@ def ask(
         source,
         release=release,
         image=image,
-        depth=depth,
+        depth=cast("Depth", depth),
         available_gib=available_gib,
         kv_gib=() if kv_gib is None else (kv_gib,),
         remote_code=remote_code,

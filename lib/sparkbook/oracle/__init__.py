@@ -12,24 +12,39 @@ backends and the arithmetic of the KV cache; `inside/` runs them on a pretended 
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, TypedDict, Unpack
+
 from sparkbook.formats.lines import given
 from sparkbook.lint.case import Case
-from sparkbook.oracle.asking import Question, Where, ask, choose, installed, of_case
+from sparkbook.oracle.asking import SPARK, Question, Where, ask, choose, installed, known, of_case
 from sparkbook.oracle.programs import Limits
 from sparkbook.releases.answers import Answer, Depth
 
-__all__ = ["Answer", "Limits", "Question", "Where", "ask", "ask_line", "choose", "of_case"]
+if TYPE_CHECKING:
+    from sparkbook.plan.memory import MemoryPlan
+
+__all__ = ["Answer", "Limits", "Question", "Where", "ask", "ask_config", "ask_line", "ask_plan"]
+
+
+class About(TypedDict, total=False):
+    """What a question has besides its line.
+
+    Attributes:
+        depth: how far to go; left out: the cache.
+        available_gib: memory that is available at the start, GiB; left out, the check is too.
+        kv_gib: sizes of the KV cache, GiB; left out: what the line leaves.
+        remote_code: whether Python files of the checkpoint may be executed.
+    """
+
+    depth: Depth
+    available_gib: float | None
+    kv_gib: tuple[float, ...]
+    remote_code: bool
 
 
 def ask_line(
-    source: str,
-    *,
-    release: str | None = None,
-    image: str | None = None,
-    depth: Depth = "cache",
-    available_gib: float | None = None,
-    kv_gib: tuple[float, ...] = (),
-    remote_code: bool = False,
+    source: str, *, release: str | None = None, image: str | None = None, **about: Unpack[About]
 ) -> Answer:
     """Ask about a recipe or a launch line.
 
@@ -37,10 +52,7 @@ def ask_line(
         source: a recipe's id, a file, `-`, or the text of a line.
         release: the vLLM to ask; None: that of the line's image.
         image: an image on this host to ask instead.
-        depth: how far to go.
-        available_gib: memory that is available at the start, GiB; None leaves the check out.
-        kv_gib: sizes of the KV cache, GiB; empty: what the line leaves.
-        remote_code: whether Python files of the checkpoint may be executed.
+        about: see `About`.
 
     Raises:
         SparkbookError: the input can't be used, or there is nobody to ask.
@@ -48,9 +60,49 @@ def ask_line(
     line, _ = given(source)
     case = Case(line, release)
     where, _ = choose(case, release, image)
-    question = of_case(
-        case, depth=depth, available_gib=available_gib, kv_gib=kv_gib, remote_code=remote_code
+    return _one(case, of_case(case, **about), where)
+
+
+def ask_config(source: str, *, release: str | None = None) -> Answer:
+    """Ask as far as the configuration; where the checkpoint's config is not known, the parser
+    alone.
+
+    Raises:
+        SparkbookError: as `ask_line`.
+    """
+    line, _ = given(source)
+    case = Case(line, release)
+    where, _ = choose(case, release, None)
+    return _one(case, of_case(case, depth="config" if known(case) else "parse"), where)
+
+
+def ask_plan(source: str, plan: MemoryPlan, release: str | None = None) -> Answer:
+    """Ask with the figures of a plan: its machine, its context, its bounds of what else is taken.
+
+    Raises:
+        SparkbookError: as `ask_line`.
+    """
+    line, _ = given(source)
+    case = Case(line, release)
+    where, _ = choose(case, release, None)
+    setup, host = plan.setup, plan.host
+    words = ["--max-model-len", str(setup.context), "--max-num-seqs", str(setup.sequences)]
+    words += ["--gpu-memory-utilization", f"{setup.fraction:g}"]
+    words += [] if setup.kv_dtype == "auto" else ["--kv-cache-dtype", setup.kv_dtype]
+    other = plan.working + (plan.graphs if plan.graphs_counted else 0)
+    question = of_case(case, depth="cache")
+    question = replace(
+        question,
+        words=(*question.words, *words),
+        reserved_bytes=(round(other.low), round(other.high)),
+        available_bytes=None if host.available is None else round(host.free_for_engine.low),
     )
+    return _one(case, question, where, {**SPARK, "total_bytes": host.total})
+
+
+def _one(
+    case: Case, question: Question, where: Where, machine: dict[str, Any] | None = None
+) -> Answer:
     holds = installed(case, where.engine.version) if where.engine else None
-    (answer,) = ask([question], where, holds=holds)
+    (answer,) = ask([question], where, holds=holds, machine=machine)
     return answer

@@ -137,6 +137,14 @@ def of_case(
     )
 
 
+def known(case: Case) -> bool:
+    """Whether the config of a line's model, and of its draft, is known here."""
+    try:
+        return bool(_models(case, files.find, needed=True))
+    except SparkbookError:
+        return False
+
+
 def _models(case: Case, find: Finder, *, needed: bool) -> dict[str, files.ModelFiles]:
     """The files of the model and of its draft, by the word that names them."""
     found: dict[str, files.ModelFiles] = {}
@@ -145,9 +153,9 @@ def _models(case: Case, find: Finder, *, needed: bool) -> dict[str, files.ModelF
     for word in filter(None, dict.fromkeys([named, draft])):
         repo = case.recipe.model.repo if case.recipe and word == named else word
         revision = case.value("revision") if word == named else None
-        known = find(word, revision) or find(repo, revision)
-        if known is not None:
-            found[word] = known
+        here = find(word, revision) or find(repo, revision)
+        if here is not None:
+            found[word] = here
         elif needed:
             raise SparkbookError(
                 f"no config.json of '{word}' is known: give a folder that holds it, or download it:"

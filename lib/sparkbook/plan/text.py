@@ -72,6 +72,7 @@ def lines(plan: MemoryPlan, explain: bool = False) -> Iterator[Text]:
         (f", vLLM {setup.release}: ", "dim"),
         (plan.verdict, _STYLES.get(plan.verdict, "bold red")),
     )
+    yield from _asked(plan)
     yield Text()
     yield bar(plan)
     for name, size in plan.parts:
@@ -106,6 +107,21 @@ def lines(plan: MemoryPlan, explain: bool = False) -> Iterator[Text]:
         yield Text()
         yield Text("The working", "bold")
         yield from (Text(f"  {line}") for line in plan.working_out())
+
+
+def _asked(plan: MemoryPlan) -> Iterator[Text]:
+    """Who said what, where vLLM was asked."""
+    said = plan.said
+    if said is None:
+        return
+    if said.failed is not None:
+        yield Text(f"{said.judge} gave no answer ({said.failed}): our figures count.", "yellow")
+    elif said.weights_bytes is not None:
+        yield Text(
+            f"Weights and KV cache: {said.judge}, asked. Working memory and CUDA graphs stay"
+            " ranges: only a start measures them; speed is an estimate.",
+            "dim",
+        )
 
 
 def _speed(plan: MemoryPlan) -> Iterator[Text]:

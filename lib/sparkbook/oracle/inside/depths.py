@@ -471,19 +471,11 @@ def answer(question):
         args = parsed([*question["words"], *OURS], question.get("remote_code"), result["left_out"])
         if depth:
             _deeper(question, depth, args, result)
-    except (
-        Refused,
-        ValueError,
-        KeyError,
-        TypeError,
-        NotImplementedError,
-        ImportError,
-        AssertionError,
-        AttributeError,
-        RuntimeError,
-        OSError,
-        IndexError,
-    ) as error:
+    except (AttributeError, TypeError, IndexError, ImportError) as error:
+        # Not a decision of vLLM's: such as a Transformers that is newer than the release.
+        result.update(accepted=False, failed=f"{type(error).__name__}: {words(error)}")
+        result.update(by=raised(error))
+    except (Refused, ValueError, KeyError, AssertionError, RuntimeError, OSError) as error:
         result.update(accepted=False, refused=words(error), by=raised(error))
     except MemoryError:
         result.update(accepted=False, failed="out of the memory that a question may take")
