@@ -15,8 +15,10 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
+from sparkbook.errors import SparkbookError
 from sparkbook.formats.lines import given
 from sparkbook.lint.case import Case
+from sparkbook.oracle import engines
 from sparkbook.oracle.asking import SPARK, Question, Where, ask, choose, installed, known, of_case
 from sparkbook.oracle.programs import Limits
 from sparkbook.releases.answers import Answer, Depth
@@ -24,7 +26,18 @@ from sparkbook.releases.answers import Answer, Depth
 if TYPE_CHECKING:
     from sparkbook.plan.memory import MemoryPlan
 
-__all__ = ["Answer", "Limits", "Question", "Where", "ask", "ask_config", "ask_line", "ask_plan"]
+__all__ = [
+    "Answer",
+    "Limits",
+    "Question",
+    "Where",
+    "ask",
+    "ask_config",
+    "ask_embedded",
+    "ask_line",
+    "ask_plan",
+    "question",
+]
 
 
 class About(TypedDict, total=False):
@@ -61,6 +74,31 @@ def ask_line(
     case = Case(line, release)
     where, _ = choose(case, release, image)
     return _one(case, of_case(case, **about), where)
+
+
+def question(name: str, source: str, **about: Unpack[About]) -> Question:
+    """Return a line as a question, to be asked together with others.
+
+    Args:
+        name: the id of its answer.
+        source, about: as for `ask_line`.
+    """
+    line, _ = given(source)
+    return of_case(Case(line), name=name, **about)
+
+
+def ask_embedded(questions: list[Question], target: str = "auto") -> list[Answer]:
+    """Ask the embedded engine's vLLM, once for all questions.
+
+    Args:
+        target: the build's target.
+
+    Raises:
+        SparkbookError: the target is `plan`, or the engine is not installed.
+    """
+    if target == "plan":
+        raise SparkbookError("this page asks the embedded engine's vLLM; the target is 'plan'")
+    return ask(questions, Where(engine=engines.embedded()))
 
 
 def ask_config(source: str, *, release: str | None = None) -> Answer:

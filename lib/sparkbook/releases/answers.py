@@ -4,9 +4,14 @@ linter and the planner take as an input.
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
+
+RECORDED = Path(__file__).with_name("answers.json")
+"""What vLLM said of the catalogue's recipes; `tools/record_answers.py` makes it."""
 
 Depth = Literal["parse", "config", "model", "cache", "admission"]
 DEPTHS: tuple[Depth, ...] = ("parse", "config", "model", "cache", "admission")
@@ -191,3 +196,18 @@ def _normal(value: Any) -> str:
 def _fixed(asked: Any) -> bool:
     """Whether a value is meant, and not left to vLLM."""
     return _normal(asked) not in ("auto", "none", "_1", "1")
+
+
+def recorded_all() -> dict[str, dict[str, Any]]:
+    """The recorded answers as stored: by recipe, the words that were asked about and the answer."""
+    return json.loads(RECORDED.read_text("utf-8")) if RECORDED.is_file() else {}
+
+
+def recorded(recipe: str) -> Answer | None:
+    """Return what vLLM said of a recipe of the catalogue when it was last asked; None: it was not.
+
+    Args:
+        recipe: its id.
+    """
+    entry = recorded_all().get(recipe)
+    return None if entry is None else Answer.model_validate(entry["answer"])
