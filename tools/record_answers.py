@@ -17,7 +17,7 @@ from sparkbook import oracle, recipes, releases
 from sparkbook.errors import SparkbookError
 from sparkbook.formats.lines import of_launch
 from sparkbook.lint.case import Case
-from sparkbook.oracle import asking
+from sparkbook.oracle import asking, engines
 from sparkbook.oracle.asking import Question, Where
 from sparkbook.releases import answers
 
@@ -26,7 +26,7 @@ def main() -> None:
     """Ask, release by release, and write."""
     kept = answers.recorded_all()
     wanted = sys.argv[1:] or [recipe.id for recipe in recipes.all() if recipe.image]
-    groups: dict[str, list[tuple[Question, Case]]] = defaultdict(list)
+    groups: dict[tuple[str, str], list[Question]] = defaultdict(list)
     for name in wanted:
         recipe = recipes.load(name)
         case = Case(of_launch(recipe.launch, recipe))
@@ -37,13 +37,14 @@ def main() -> None:
             print(f"{name}: {error}")
             continue
         assert where.engine is not None
-        groups[where.engine.version].append((question, case))
-    for version, asked in groups.items():
-        where = Where(engine=asking.engines.find(version))
-        for question, case in asked:
-            holds = asking.installed(case, releases.normal(version))
-            (answer,) = oracle.ask([question], where, holds=holds)
-            print(f"{question.id}: vLLM {version}: {answer.refused or answer.failed or 'accepted'}")
+        holds = asking.installed(case, releases.normal(where.engine.version))
+        groups[where.engine.version, json.dumps(holds)].append(question)
+    for (version, holds), questions in groups.items():
+        where = Where(engine=engines.find(version))
+        for question, answer in zip(
+            questions, oracle.ask(questions, where, holds=json.loads(holds)), strict=True
+        ):
+            print(f"{question.id}: {answer.judge}: {answer.refused or answer.failed or 'accepted'}")
             if answer.failed is None:
                 kept[question.id] = {
                     "words": list(question.words),

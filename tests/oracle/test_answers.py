@@ -12,7 +12,12 @@ from sparkbook.oracle.asking import Question, Where
 from sparkbook.oracle.programs import Reply
 from sparkbook.releases.answers import Answer, Judge
 
-HEAD = {"vllm": "0.32.0", "torch": "2.13.0", "machine": "NVIDIA GB10", "installed": {"triton": True}}
+HEAD = {
+    "vllm": "0.32.0",
+    "torch": "2.13.0",
+    "machine": "NVIDIA GB10",
+    "installed": {"triton": True},
+}
 QUESTION = Question(id="a", words=("ORG/MODEL",))
 JUDGE = Judge(vllm="0.32.0", machine="NVIDIA GB10")
 
@@ -40,7 +45,11 @@ def test_an_answer_is_read() -> None:
         ((HEAD, {"id": "a", "accepted": "yes"}), False, "accepted"),
         ((HEAD, {"id": "a", "accepted": True, "depth": "moon"}), False, "depth"),
         ((HEAD, {"id": "a", "resolved": {"dtype": ["only one"]}}), False, "resolved"),
-        ((HEAD, {"id": "a", "weights": [{"kind": "x", "dtype": "y", "bytes": -1}]}), False, "weights"),
+        (
+            (HEAD, {"id": "a", "weights": [{"kind": "x", "dtype": "y", "bytes": -1}]}),
+            False,
+            "weights",
+        ),
         ((HEAD, {"id": "a", "refused": "x" * 10_000}), False, "refused"),
         (({"vllm": 7},), False, "can't be read"),
     ],
@@ -72,7 +81,9 @@ def test_the_log_of_an_image_reaches_no_terminal_as_it_is() -> None:
         (8, 4, True),
     ],
 )
-def test_a_value_is_changed_if_the_line_means_another(asked: object, got: object, changed: bool) -> None:
+def test_a_value_is_changed_if_the_line_means_another(
+    asked: object, got: object, changed: bool
+) -> None:
     answer = Answer(judge=JUDGE, resolved={"x": [asked, got]})
     assert ("x" in answer.changed) is changed
 
@@ -103,9 +114,16 @@ def test_a_refusal_is_an_error_with_vllms_words() -> None:
 
 
 def test_no_secret_and_no_file_of_the_host_is_passed_on() -> None:
-    line = Line(serve=[Word("openai/gpt-oss-20b")], env={
-        "VLLM_API_KEY": "s", "VLLM_USE_X": "1", "HF_TOKEN": "s", "VLLM_PLUGINS": "mine", "VLLM_Y": None,
-    })
+    line = Line(
+        serve=[Word("openai/gpt-oss-20b")],
+        env={
+            "VLLM_API_KEY": "s",
+            "VLLM_USE_X": "1",
+            "HF_TOKEN": "s",
+            "VLLM_PLUGINS": "mine",
+            "VLLM_Y": None,
+        },
+    )
     question = asking.of_case(Case(line, "0.32.0"))
     assert question.env == {"VLLM_USE_X": "1"}
     assert "s" not in json.dumps(question.to_dict()["env"])

@@ -39,9 +39,6 @@ def ask(
         float | None,
         typer.Option(callback=GIB, help="Size of the KV cache, GiB [default: what is left]."),
     ] = None,
-    remote_code: Annotated[
-        bool, typer.Option("--remote-code", help="Allow Python files of the checkpoint to run.")
-    ] = False,
     as_json: Json = False,
 ) -> None:
     """Ask vLLM itself what it makes of a recipe or a launch line.
@@ -65,7 +62,6 @@ def ask(
         depth=cast("Depth", depth),
         available_gib=available_gib,
         kv_gib=() if kv_gib is None else (kv_gib,),
-        remote_code=remote_code,
     )
     give(as_json, said.model_dump(mode="json"), text.lines(said))
     if said.failed is not None:

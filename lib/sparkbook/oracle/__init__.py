@@ -47,13 +47,11 @@ class About(TypedDict, total=False):
         depth: how far to go; left out: the cache.
         available_gib: memory that is available at the start, GiB; left out, the check is too.
         kv_gib: sizes of the KV cache, GiB; left out: what the line leaves.
-        remote_code: whether Python files of the checkpoint may be executed.
     """
 
     depth: Depth
     available_gib: float | None
     kv_gib: tuple[float, ...]
-    remote_code: bool
 
 
 def ask_line(

@@ -50,7 +50,6 @@ class Question:
         available_bytes: MemAvailable at the start; None leaves the start check out.
         kv_bytes: sizes of KV cache to ask about; empty: what the line leaves.
         reserved_bytes: what else the memory is taken by, least and most, where a size is computed.
-        remote_code: whether Python files of the checkpoint may be executed.
     """
 
     id: str
@@ -61,7 +60,6 @@ class Question:
     available_bytes: int | None = None
     kv_bytes: tuple[int, ...] = ()
     reserved_bytes: tuple[int, ...] = (0,)
-    remote_code: bool = False
 
     def to_dict(self) -> dict[str, Any]:
         """The question for the program inside; the files of its models travel next to it."""
@@ -74,7 +72,6 @@ class Question:
             "available_bytes": self.available_bytes,
             "kv_bytes": list(self.kv_bytes),
             "reserved_bytes": list(self.reserved_bytes),
-            "remote_code": self.remote_code,
         }
 
 
@@ -100,7 +97,6 @@ def of_case(
     depth: Depth = "cache",
     available_gib: float | None = None,
     kv_gib: Sequence[float] = (),
-    remote_code: bool = False,
     find: Finder = files.find,
 ) -> Question:
     """Return the question that a launch line is. `find` gives a model's files by its name.
@@ -133,7 +129,6 @@ def of_case(
         available_bytes=None if available_gib is None else round(available_gib * size),
         kv_bytes=tuple(round(gib * size) for gib in kv_gib),
         reserved_bytes=_reserved(case),
-        remote_code=remote_code,
     )
 
 

