@@ -27,7 +27,7 @@ from sparkbook.lint import proofs, samples
 from sparkbook.lint.case import Case
 from sparkbook.lint.family import LintRule
 from sparkbook.lint.rules import RULES
-from sparkbook.oracle import asking, engines, files
+from sparkbook.oracle import asking, engines, model_files
 from sparkbook.oracle.asking import Question, Where
 from sparkbook.releases.answers import Answer
 
@@ -42,7 +42,7 @@ RELATIVES = {
     "google/gemma-4-31B-it": "google/gemma-4-26B-A4B",
 }
 DRAFTS_ONLY = {
-    "ORG/DRAFT", "my-lab/draft", "z-lab/Qwen3.5-27B-DFlash", "google/gemma-4-31B-it-assistant",
+    "my-lab/draft", "z-lab/Qwen3.5-27B-DFlash", "google/gemma-4-31B-it-assistant",
     "RedHatAI/gemma-4-31B-it-speculator.dflash", "poolside/Laguna-XS.2-speculator.dflash",
 }  # fmt: skip
 """Drafts of which no config is known: lines with them are not asked about."""
@@ -69,12 +69,12 @@ class Example:
 def stand_in(case: Case) -> asking.Finder:
     """From a name to the files of that model, or of what stands for it; drafts have none."""
 
-    def find(model: str, revision: str | None) -> files.ModelFiles | None:
-        known = files.find(RELATIVES.get(model, model), revision)
+    def find(model: str, revision: str | None) -> model_files.ModelFiles | None:
+        known = model_files.find(RELATIVES.get(model, model), revision)
         if known is not None or model in DRAFTS_ONLY:
             return known
         if case.recipe is not None:  # a recipe of ours for a Spark
-            return files.find("nvidia/Qwen3.6-27B-NVFP4", None)
+            return model_files.find("nvidia/Qwen3.6-27B-NVFP4", None)
         config = dict(configs.find(DRAFTS if case.mtp else PLAIN).config)
         if model in COMPRESSED:
             config["quantization_config"] = {
@@ -84,7 +84,7 @@ def stand_in(case: Case) -> asking.Finder:
                     "group_size": 128}}},
                 "ignore": ["lm_head"],
             }  # fmt: skip
-        return files.ModelFiles({"config.json": config}, "a stand-in")
+        return model_files.ModelFiles({"config.json": config}, "a stand-in")
 
     return find
 
@@ -141,6 +141,8 @@ def main() -> int:
     for version in [] if given_.compare else asked:
         start = time.monotonic()
         for key, answer in ask(found, version).items():
+            if "does not recognize this architecture" in (answer.refused or ""):
+                continue  # the stand-in is younger than the release
             table.add(key, version, answer)
         table.save()
         print(f"{version}: {len(found)} examples in {time.monotonic() - start:.0f} s", flush=True)

@@ -12,9 +12,9 @@ import psutil
 import pytest
 from sparkbook import oracle
 from sparkbook.errors import SparkbookError
-from sparkbook.oracle import asking, engines, files
+from sparkbook.oracle import engines, model_files
 from sparkbook.oracle.asking import Question, Where
-from sparkbook.oracle.files import ModelFiles
+from sparkbook.oracle.model_files import ModelFiles
 from sparkbook.oracle.programs import Limits
 from sparkbook.releases.answers import Answer
 from sparkbook.units import GIB
@@ -30,7 +30,7 @@ OTHERS = ("0.28.0", "0.24.0", "0.19.1")
 
 
 def question(name: str, *words: str, **more: object) -> Question:
-    found = files.find(words[0])
+    found = model_files.find(words[0])
     assert found is not None, words[0]
     return Question(id=name, words=words, models={words[0]: found}, **more)  # type: ignore[arg-type]
 

@@ -13,15 +13,16 @@ from pydantic import ValidationError
 from sparkbook import releases
 from sparkbook.errors import SparkbookError
 from sparkbook.lint.case import Case
-from sparkbook.oracle import engines, files, programs
+from sparkbook.oracle import engines, model_files, programs
 from sparkbook.oracle.engines import Engine
+from sparkbook.oracle.model_files import ModelFiles
 from sparkbook.oracle.programs import Limits, Reply
 from sparkbook.plan.request import BATCHED
 from sparkbook.plan.setup import ACTIVATION_PER_1K, CUDA_CONTEXT, GRAPHS, GRAPHS_DRAFTED, TOTAL
 from sparkbook.releases import at_least
 from sparkbook.releases.answers import Answer, Depth, Judge
 
-Finder = Callable[[str, str | None], files.ModelFiles | None]
+Finder = Callable[[str, str | None], ModelFiles | None]
 """From the name of a model, and its revision, to its files."""
 
 SPARK = {
@@ -56,7 +57,7 @@ class Question:
     words: tuple[str, ...]
     depth: Depth = "config"
     env: dict[str, str] = field(default_factory=dict)
-    models: dict[str, files.ModelFiles] = field(default_factory=dict)
+    models: dict[str, ModelFiles] = field(default_factory=dict)
     available_bytes: int | None = None
     kv_bytes: tuple[int, ...] = ()
     reserved_bytes: tuple[int, ...] = (0,)
@@ -97,7 +98,7 @@ def of_case(
     depth: Depth = "cache",
     available_gib: float | None = None,
     kv_gib: Sequence[float] = (),
-    find: Finder = files.find,
+    find: Finder = model_files.find,
 ) -> Question:
     """Return the question that a launch line is. `find` gives a model's files by its name.
 
@@ -135,14 +136,14 @@ def of_case(
 def known(case: Case) -> bool:
     """Whether the config of a line's model, and of its draft, is known here."""
     try:
-        return bool(_models(case, files.find, needed=True))
+        return bool(_models(case, model_files.find, needed=True))
     except SparkbookError:
         return False
 
 
-def _models(case: Case, find: Finder, *, needed: bool) -> dict[str, files.ModelFiles]:
+def _models(case: Case, find: Finder, *, needed: bool) -> dict[str, ModelFiles]:
     """The files of the model and of its draft, by the word that names them."""
-    found: dict[str, files.ModelFiles] = {}
+    found: dict[str, ModelFiles] = {}
     draft = str((case.spec or {}).get("model") or "")
     named = case.args.model.text if case.args.model else ""
     for word in filter(None, dict.fromkeys([named, draft])):

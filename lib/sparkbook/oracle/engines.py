@@ -27,7 +27,7 @@ _BASES = {
     "transformers-4": ("transformers==4.57.6", "huggingface-hub==0.36.2", "tokenizers==0.22.2"),
     "transformers-5.8": ("transformers==5.8.1",),
 }
-"""Folders of packages for releases that cannot work with the embedded engine's Transformers 5.19."""
+"""Folders of packages for releases that need an older Transformers than the embedded engine's."""
 
 
 @dataclass(frozen=True)

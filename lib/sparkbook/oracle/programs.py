@@ -27,6 +27,7 @@ from sparkbook.errors import SparkbookError
 from sparkbook.serve.paths import PACKAGE
 
 INSIDE = Path(__file__).with_name("inside")
+START = INSIDE / "answering.py"
 GUARD = PACKAGE / "serve" / "_guard.py"
 MOST_BYTES = 32 * 2**20
 """Of a reply, and of a log. The longest reply, the catalogue's recipes in one call, has 2 MiB."""
@@ -99,7 +100,7 @@ def in_python(
             "PYTHONPATH": os.pathsep.join(map(str, folders)),
             "PYTHONDONTWRITEBYTECODE": "1",
         }
-        return _call([str(python), str(INSIDE)], request, limits, env)
+        return _call([str(python), str(START)], request, limits, env)
 
 
 def in_image(image: str, request: dict[str, Any], limits: Limits, *, gpu: bool) -> Reply:
@@ -144,7 +145,7 @@ def packed() -> str:
     data = io.BytesIO()
     with zipfile.ZipFile(data, "w", zipfile.ZIP_DEFLATED) as archive:
         for file in sorted(INSIDE.glob("*.py")):
-            archive.write(file, file.name)
+            archive.write(file, "__main__.py" if file == START else file.name)
     return base64.b64encode(data.getvalue()).decode()
 
 

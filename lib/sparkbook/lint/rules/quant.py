@@ -69,6 +69,7 @@ def mismatch(case: Case) -> Iterator[Hit]:
     "QUANT103",
     "name-is-no-format",
     "warning",
+    claims="perhaps",
     kind="quant-flag",
     source=(
         "A GLM-4.7-Flash 'AWQ' build on a Spark,"

@@ -3,7 +3,7 @@
 Run as a program, with the standard library and vLLM only, by `sparkbook.oracle` on this machine, or
 in an image that holds any vLLM:
 
-    python _inside.py < request.json > answers.jsonl
+    python answering.py < request.json > answers.jsonl
 
 The request names the machine to pretend, the packages to count as installed, and the questions. The
 first line of the answer says which vLLM answers; each further line answers one question. vLLM is
