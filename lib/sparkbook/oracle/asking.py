@@ -300,7 +300,11 @@ def _answer(
     about: dict[str, Any] = {"id": question.id, "judge": judge, "files": sources}
     if failed is None and line is not None:
         try:
-            return Answer.model_validate({**line, **about})
+            answer = Answer.model_validate({**line, **about})
+            needs_code = "does not recognize this architecture" in (answer.refused or "")
+            if not (needs_code and "--trust-remote-code" in answer.left_out):
+                return answer
+            failed = "the release needs Python files of the checkpoint, and none is run here"
         except ValidationError as error:
             first = error.errors()[0]
             failed = f"its reply can't be read: {'.'.join(map(str, first['loc']))}: {first['msg']}"

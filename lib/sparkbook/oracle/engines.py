@@ -60,7 +60,7 @@ class Engine:
 
 def home() -> Path:
     """The folder of the added releases."""
-    return cache_dir() / "engines"
+    return cache_dir() / "releases"
 
 
 @functools.cache

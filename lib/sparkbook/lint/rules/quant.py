@@ -7,11 +7,18 @@ from collections.abc import Iterator
 
 from sparkbook.lint.case import Case
 from sparkbook.lint.family import family
+from sparkbook.releases import at_least
 from sparkbook.rules import Hit
 
 QUANT = family("QUANT", "quantization")
 
 MEASURED = "vLLM 0.32.0's model config, asked with configs of each kind"
+
+
+_OVERRIDES = "0.21.0"
+"""The first release that overrides a wrong `--quantization` of a ModelOpt checkpoint; those before
+refuse it (asked of each, see `proofs.json`).
+"""
 
 
 @QUANT.rule(
@@ -53,9 +60,26 @@ def unknown_method(case: Case) -> Iterator[Hit]:
 def mismatch(case: Case) -> Iterator[Hit]:
     """A compressed-tensors checkpoint names its method itself, and vLLM refuses a different one on
     the line: "Quantization method specified in the model config (compressed-tensors) does not match
-        the quantization method specified in the `quantization` argument".
+    the quantization method specified in the `quantization` argument". Releases before 0.21 do
+    the same with ModelOpt's NVFP4 checkpoints, also where the line says `modelopt`; later ones load
+    those as what they are, whatever the line says.
     """
     method = case.value("quantization")
+    strict = not at_least(case.version, _OVERRIDES)
+    if (
+        method
+        and strict
+        and case.producer == "modelopt"
+        and case.nvfp4
+        and method != "modelopt_fp4"
+    ):
+        yield Hit(
+            f"vLLM {case.version} finds modelopt_fp4 in the checkpoint and refuses --quantization"
+            f" {method}.",
+            case.shown("quantization"),
+            "Leave --quantization out.",
+            edits=case.drop(case.options["quantization"]),
+        )
     if method and case.producer == "compressed-tensors" and method != "compressed-tensors":
         yield Hit(
             f"The checkpoint is compressed-tensors, so --quantization {method} is refused.",
