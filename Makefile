@@ -30,7 +30,7 @@ endif
 # With TARGET=plan no engine is needed. Chapters that are about a start always start their own, also where a server is named.
 NEEDED := $(BOOK) $(if $(filter plan,$(TARGET)),,$(ENGINE))
 
-.PHONY: help book test gates quick install engine lab serve-site refresh check-drift clean
+.PHONY: help book test gates fast quick test-arm install engine lab serve-site refresh check-drift clean
 
 help:  ## this list
 	@echo "make TARGET, where TARGET is one of"
@@ -58,8 +58,13 @@ gates: $(BOOK)  ## check format, lint and types
 	@.venv/bin/ruff check --quiet .
 	@.venv/bin/mypy
 
-quick: $(BOOK) gates  ## run the gates and the fast tests only: no engine, no kernel, no browser, no docker, no cluster, no nvcc
+fast: $(BOOK)
 	@$(PY) -m pytest -q -n 2 -m "not engine and not kernel and not site and not browser and not docker and not cluster and not nvcc" tests
+
+quick: gates fast  ## run the gates and the fast tests only: no engine, no kernel, no browser, no docker, no cluster, no nvcc
+
+test-arm:  ## run the fast tests on Arm, as a Spark is (elsewhere in an emulated Debian, as root)
+	@tools/arm64.sh make fast
 
 install:  ## put the command `sparkbook` on your PATH, without vLLM and Jupyter (uv or pipx)
 	@tools/setup.sh install

@@ -12,6 +12,7 @@ import contextlib
 import functools
 import os
 import signal
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +23,9 @@ from xdist.scheduler import LoadScopeScheduling
 
 if TYPE_CHECKING:
     from sparkbook.runner.pages import Page
+
+sys.path.insert(0, str(Path(__file__).parent / "tests"))  # for modules that only tests use
+pytest_plugins = ["needs"]
 
 # Where the run was started in the background of a script, SIGINT is ignored, and so it would be by
 # every process that a test interrupts.

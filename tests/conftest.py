@@ -14,8 +14,6 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parent))  # for notebook_files.py, which only tests use
-
 if TYPE_CHECKING:
     from notebook_files import Cell
     from sparkbook.runner.project import Project

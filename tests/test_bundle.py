@@ -54,12 +54,28 @@ CANARIES = {
     "hardware address": ("link 4c:bb:47:12:34:56", "4c:bb:47"),
     "gpu": ("GPU-6f2a1b3c-1111-2222-3333-444455556666", "6f2a1b3c"),
     "word": ("model acmecorp-private", "acmecorp"),
+    "key of digits": ("env {'VLLM_API_KEY': '12345678901234'}", "12345678901234"),
+    "docker's config": ('"auths": {"x": {"auth": "Y2FuYXJ5OmNhbmFyeQ=="}}', "Y2FuYXJ5"),
+    "curl": ("curl -u canaryname:canarypass http://x", "canarypass"),
+    "cookie": ("Set-Cookie: sid=canarycookie; Path=/", "canarycookie"),
+    "header": ("'Authorization': 'Token canaryheader'", "canaryheader"),
+    "passphrase": ("PASSPHRASE=canarywords", "canarywords"),
+    "short password": ("DB_PASS=cnry", "cnry"),
+    "second line": ('API_KEY="canary-first\ncanary-second"', "canary-second"),
+    "password with @": ("http://bob:pa@canaryrest@proxy:1/", "canaryrest"),
+    "known, as in an address": ("x=with%2Fslash%20canary", "slash%20canary"),
+    "known, as in JSON": ('{"x": "with/slash canary\\"quote"}', "slash canary"),
+    "inside another field": ("args: env=HF_TOKEN=canaryinner1", "canaryinner1"),
 }
 
 
 @pytest.fixture
 def scrubber() -> Scrubber:
-    return Scrubber([SECRET], ["canary-host", "canaryuser", "acmecorp"], "/srv/homes/canary4")
+    return Scrubber(
+        [SECRET, "with/slash canary", 'with/slash canary"quote'],
+        ["canary-host", "canaryuser", "acmecorp"],
+        "/srv/homes/canary4",
+    )
 
 
 @pytest.mark.parametrize("name", CANARIES)
@@ -182,3 +198,9 @@ def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         assert member.read() == b"ValueError: no REMOVED for name1\n"
     empty = CliRunner().invoke(get_command(app), ["record", str(tmp_path / "none"), "--no-host"])
     assert "nothing to record" in str(empty.exception)
+
+
+@pytest.mark.parametrize("part", ["-", "a.", "--x", "token", "a@", "eyJ", "://", "key=", "'", "::"])
+def test_no_text_makes_the_search_slow(scrubber: Scrubber, part: str) -> None:
+    """300 kB of one piece: what took a minute and more for each when searched quadratically."""
+    scrubber.scrub(part * (300_000 // len(part)))

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import ast
+import functools
 import graphlib
+import io
 import re
+import tokenize
 from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
@@ -41,6 +44,12 @@ def name_of(path: Path) -> str:
 MODULES = {name_of(path): path for path in sorted(LIBRARY.rglob("*.py"))}
 
 
+@functools.cache
+def tree_of(name: str) -> ast.Module:
+    """Return a module's syntax tree."""
+    return ast.parse(MODULES[name].read_text("utf-8"))
+
+
 def imports(tree: ast.AST) -> Iterator[str]:
     """Yield what a module imports, also inside functions, but not for a type alone."""
     if isinstance(tree, ast.If) and ast.unparse(tree.test) == "TYPE_CHECKING":
@@ -56,15 +65,16 @@ def imports(tree: ast.AST) -> Iterator[str]:
         yield from imports(child)
 
 
+@functools.cache
 def graph() -> dict[str, set[str]]:
     """Return for each module of the library those that it imports."""
     return {
         name: {
             target
-            for target in imports(ast.parse(path.read_text("utf-8")))
+            for target in imports(tree_of(name))
             if target in MODULES and target not in (name, "sparkbook")
         }
-        for name, path in MODULES.items()
+        for name in MODULES
     }
 
 
@@ -100,3 +110,55 @@ def test_no_two_modules_have_one_stem() -> None:
     same = {stem: files for stem, files in by_stem.items() if len(files) > 1}
     assert {stem: files for stem, files in same.items() if stem not in SAME_STEM} == {}
     assert set(SAME_STEM) <= set(same), "an exception that nothing needs"
+
+
+@pytest.mark.parametrize("word", ["Checkpoint", "Finding", "Host", "Plan", "Rule"])
+def test_a_word_of_the_house_names_one_class(word: str) -> None:
+    named = [
+        name
+        for name in MODULES
+        for node in tree_of(name).body
+        if isinstance(node, ast.ClassDef) and node.name == word
+    ]
+    assert len(named) <= 1
+
+
+MOST_LINES = 500
+"""Lines of code in one module, without blanks, comments and docstrings."""
+
+LONGER: dict[str, str] = {}
+"""Modules that may be longer, each with the reason."""
+
+NO_CODE = {
+    *(tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.ENDMARKER),
+    *(tokenize.INDENT, tokenize.DEDENT),
+}
+
+
+def lines_of_code(text: str) -> int:
+    """Count the lines of a module without blanks, comments and docstrings."""
+    lines = {
+        line
+        for token in tokenize.generate_tokens(io.StringIO(text).readline)
+        if token.type not in NO_CODE
+        for line in range(token.start[0], token.end[0] + 1)
+    }
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
+            lines -= set(range(node.lineno, (node.end_lineno or node.lineno) + 1))
+    return len(lines)
+
+
+def test_lines_of_code_are_counted() -> None:
+    text = '"""A module."""\n\n# a comment\nA = [\n    1,\n]\n"""Its meaning."""\n'
+    assert lines_of_code(text) == 3
+
+
+def test_no_module_is_longer_than_the_limit() -> None:
+    counts = {
+        path.relative_to(LIBRARY).as_posix(): lines_of_code(path.read_text("utf-8"))
+        for path in MODULES.values()
+    }
+    longer = {name: count for name, count in counts.items() if count > MOST_LINES}
+    assert {name: count for name, count in longer.items() if name not in LONGER} == {}
+    assert set(LONGER) <= set(longer), "an exception that nothing needs"

@@ -8,8 +8,8 @@ import pytest
 from sparkbook import lock, recipes
 from sparkbook.checkpoint import store
 from sparkbook.errors import SparkbookError
-from sparkbook.host.probes import Ran
 from sparkbook.recipes import Launch
+from sparkbook.util.limits import Ran
 
 SPARK = {
     "uname -r": "6.11.0-1016-nvidia",

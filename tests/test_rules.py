@@ -4,6 +4,7 @@ the form that all findings share, at its address on the site.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import re
 from collections import Counter
@@ -11,6 +12,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from pydantic import TypeAdapter
 from sparkbook import lint, rules
 from sparkbook.errors import SparkbookError
 from sparkbook.findings import Finding
@@ -118,6 +120,8 @@ def test_a_rule_is_complete(family: Family, rule: Rule) -> None:
     assert rules.find(rule.code) is rule and rule.prefix == family.prefix
     for pattern in rule.pattern:
         re.compile(pattern)
+    values = {one.name: getattr(rule, one.name) for one in dataclasses.fields(rule)}
+    TypeAdapter(type(rule)).validate_python(values)
 
 
 def test_codes_and_names_are_given_once() -> None:
@@ -190,7 +194,7 @@ def test_a_file_of_rules(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("entries", "problem"),
     [
-        ([{**ENTRY, "colour": "red"}], "rules.yaml: TST101: colour: Extra"),
+        ([{**ENTRY, "colour": "red"}], "rules.yaml: TST101: colour: Unexpected"),
         ([{key: ENTRY[key] for key in ENTRY if key != "source"}], "TST101: source: Field required"),
         ([{"name": "x"}], "rules.yaml: entry 1: code: Field required"),
         ([ENTRY, ENTRY], "rules.yaml: TST101 is given twice"),
@@ -206,7 +210,7 @@ def test_a_wrong_file_is_refused(tmp_path: Path, entries: object, problem: str) 
 
 
 def test_a_hit_replaces_what_the_rule_says() -> None:
-    rule = Rule.model_validate({**ENTRY, "kind": "driver"})
+    rule = Rule(**{**ENTRY, "kind": "driver"})
     hit = Hit("It is so.", "line 1", "Do it.", "info", "port-in-use", "low", "another source")
     finding = rule.finding(hit)
     assert finding.to_dict() == {

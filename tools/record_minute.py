@@ -26,7 +26,7 @@ def main() -> None:
             with load.Worker() as worker:
                 for at, slots, seconds in LOADS:
                     time.sleep(max(0.0, begin + at - time.monotonic()))
-                    plan = load.Plan(
+                    plan = load.BenchPlan(
                         classes=("chat",),
                         texts=prompts.familiar(),
                         concurrency=(slots,),

@@ -50,7 +50,7 @@ def main(names: list[str], say=say) -> None:
     for name in names:
         if name in SIDE_BY_SIDE:
             recipe, ks = SIDE_BY_SIDE[name]
-            plan = load.Plan(
+            plan = load.BenchPlan(
                 classes=("edit", "code", "prose", "random"),
                 texts={"edit": prompts.edits()},
                 concurrency=(1,),
@@ -74,7 +74,7 @@ def main(names: list[str], say=say) -> None:
                 )
         else:
             recipe, ks, loads = SERIES[name]
-            plan = load.Plan(
+            plan = load.BenchPlan(
                 classes=("chat", "code", "random"),
                 texts=prompts.familiar(),
                 concurrency=loads,

@@ -7,6 +7,8 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 PYTHON=${PYTHON:-python3}
+export UV_COMPILE_BYTECODE=${UV_COMPILE_BYTECODE:-1}
+TORCH=(torch==2.13.0 torchvision==0.28.0)
 say() { printf '[setup] %s\n' "$*" >&2; }
 die() { printf '[setup] error: %s\n' "$*" >&2; exit 1; }
 
@@ -24,14 +26,14 @@ uv_in_book() {
     }
     rm -f .setup-error
   }
-  local want; want=$(grep -m1 '^uv==' requirements.txt)
+  local want; want=$(grep -m1 -o '^uv==[^ ]*' requirements.txt)
   [ "uv==$(.venv/bin/uv --version 2>/dev/null | cut -d' ' -f2)" = "$want" ] || .venv/bin/pip install --quiet --disable-pip-version-check "$want"
 }
 
 book() {
   say "book environment: .venv"
   uv_in_book
-  .venv/bin/uv pip install --quiet --compile-bytecode --python .venv/bin/python -r requirements.txt
+  .venv/bin/uv pip install --quiet --python .venv/bin/python --require-hashes -r requirements.txt
   .venv/bin/uv pip install --quiet --no-deps --no-build-isolation --python .venv/bin/python -e .
 }
 
@@ -47,7 +49,9 @@ engine() {
   while read -r place; do
     compgen -G "$place/torch-2.13.0+cpu-*.whl" >/dev/null && links=(--find-links "$place") backend=()
   done < <(.venv/bin/pip config list 2>/dev/null | sed -n "s/.*find-links='\(.*\)'/\1/p" | tr ' ' '\n')
-  .venv/bin/uv pip install --quiet --compile-bytecode --no-deps --python .venv-engine/bin/python "${links[@]}" "${backend[@]}" -r requirements-engine.txt
+  local into=(--quiet --no-deps --python .venv-engine/bin/python)
+  .venv/bin/uv pip install "${into[@]}" "${links[@]}" "${backend[@]}" "${TORCH[@]}"
+  .venv/bin/uv pip install "${into[@]}" --require-hashes -r requirements-engine.txt
   .venv-engine/bin/python tools/repair_engine.py
 }
 

@@ -31,9 +31,10 @@
   function answer(data, recipe, use, memory) {
     const plan = recipe.plans[use][memory];
     const speeds = data.speeds[plan.speed];
-    const line = recipe.lines[use].map((number) => data.lines[number]).join("\n");
+    const [words, judged] = recipe.fitted[use][memory] ?? [recipe.lines[use], recipe.lint[use]];
+    const line = words.map((number) => data.lines[number]).join("\n");
     const order = ["error", "warning", "info"];
-    const numbers = [...new Set([...plan.said, ...recipe.lint[use]])].sort(
+    const numbers = [...new Set([...plan.said, ...judged])].sort(
       (a, b) => order.indexOf(data.findings[a][0]) - order.indexOf(data.findings[b][0]));
     const grave = numbers.filter((number) => data.findings[number][0] !== "info");
     const facts = [

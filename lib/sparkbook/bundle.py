@@ -28,9 +28,10 @@ from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 from sparkbook.errors import SparkbookError
-from sparkbook.recipes.launch import is_secret
+from sparkbook.util.secret import KNOWN_FORMS, is_secret
 
 MOST_BYTES = 64 * 2**20
 """Of one log or scrape; what is longer is refused, since nobody could read it before giving it
@@ -41,29 +42,50 @@ REMOVED = "REMOVED"
 _ORDINARY = {"root", "user", "vllm", "docker", "spark", "nvidia", "admin", "ubuntu", "localhost"}
 """Names of users and hosts that identify nobody, and are words of logs as well."""
 
-_KEY = r"(?:[A-Za-z0-9_-]*(?:token|key|password|passwd|secret|credentials?|_pat))"
-_PATTERNS: tuple[tuple[str, str], ...] = (
-    (r"-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(?:-----END [A-Z ]*PRIVATE KEY-----|\Z)", REMOVED),
-    (r"\b(?:hf|api_org)_[A-Za-z0-9]{8,}", REMOVED),
-    (r"\b(?:sk|pk|nvapi|ghp|gho|ghs|github_pat|glpat|xox[a-z])[-_][A-Za-z0-9_-]{8,}", REMOVED),
-    (r"\b(?:AKIA|ASIA)[A-Z0-9]{12,}", REMOVED),
-    (r"\beyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,}(?:\.[A-Za-z0-9_-]+)?", REMOVED),
-    (r"(?P<keep>\b(?:Bearer|Basic)\s+)[A-Za-z0-9+/=._~-]{4,}", REMOVED),
-    (r"(?P<keep>\b[a-z][a-z0-9+.-]*://)[^\s/@'\"]+@", ""),
-    (rf"(?P<keep>--{_KEY}[\s=]+[\"']?)[^\s\"']+", REMOVED),
-    (
-        rf"(?P<keep>\b{_KEY}[\"']?\s*[=:]\s*[\[(]?\s*[\"']?)(?!{REMOVED}|\d+\b|\w+_token\b)[^\s\"',;&\])}}<]{{6,}}",
-        REMOVED,
-    ),
+_PATTERNS = tuple(
+    (re.compile(pattern, re.IGNORECASE | re.DOTALL), stand_in)
+    for pattern, stand_in in (
+        *((form, REMOVED) for form in KNOWN_FORMS),
+        (r"(?P<keep>\b(?:Proxy-)?Authorization[\"']?\s{0,4}[:=]\s{0,4}[\"']?)[^\r\n\"']+", REMOVED),
+        (r"(?P<keep>\b(?:Set-)?Cookie[\"']?\s{0,4}:\s{0,4}[\"']?)[^\r\n\"']+", REMOVED),
+        (r"(?P<keep>\b(?:Bearer|Basic)\s{1,4})[A-Za-z0-9+/=._~-]{4,}", REMOVED),
+        (r"(?P<keep>(?<!\S)(?:-u|--user)[\s=]{1,4}[\"']?)[^\s:\"']+:[^\s\"']+", REMOVED),
+        (r"(?P<keep>(?<![a-z0-9+.-])[a-z][a-z0-9+.-]{0,20}://)[^\s/'\"]+@", ""),
+    )
 )
 """What is written like a secret, and what takes its place; `keep` stays before it."""
+_FIELD = re.compile(
+    r"(?P<keep>(?<![\w-])(?P<option>--)?"
+    r"(?=[\w.-]{0,60}?(?:token|key|pass|pat\b|pw|secret|credential|auth|cookie|bearer|jwt))"
+    r"(?P<name>[a-z][\w.-]{1,79})"
+    r"(?:[\"']?\s{0,4}[=:]\s{0,4}[\[(]?\s{0,4}|(?(option)\s{1,4}|(?!))))"
+    r"(?P<value>\"[^\"\n]{0,4000}(?:\n[^\"\n]{0,4000})?\"|'[^'\n]{0,4000}(?:\n[^'\n]{0,4000})?'"
+    r"|[^\s\"',;&\])}<]+)",
+    re.IGNORECASE,
+)
+"""A name that may be a secret's, and its value: in quotes over two lines at most, or one word.
+Every repetition is bounded, so that no text makes the search quadratic.
+"""
+
+
+def _hidden(match: re.Match[str]) -> str:
+    """Return a field with its value replaced if the field is a secret."""
+    name, value = match["name"], match["value"].strip("\"'")
+    if value == REMOVED or not is_secret(name, value) or re.fullmatch(r"\w+_token", value):
+        return match[0]
+    counted = re.search(r"tokens?(?:_?ids?)?$|(?<!api)[_-]?key$", name, re.IGNORECASE)
+    if counted and len(value) < (8 if value.isdigit() else 6) and not match["option"]:
+        return match[0]  # a number of tokens, a key of a cache
+    quote = match["value"][0] if match["value"][0] in "\"'" else ""
+    return f"{match['keep']}{quote}{REMOVED}{quote}"
+
 
 _IPV4 = re.compile(
     r"(?<![\d.])(?:(?:25[0-5]|2[0-4]\d|1?\d?\d)\.){3}(?:25[0-5]|2[0-4]\d|1?\d?\d)(?![\d.]*\d)"
 )
 _IPV6 = re.compile(r"(?<![\w:.])[0-9a-fA-F]{0,4}(?::[0-9a-fA-F]{0,4}){2,7}(?![\w:])")
 _MAC = re.compile(r"\b(?:[0-9a-f]{2}:){5}[0-9a-f]{2}\b", re.IGNORECASE)
-_MAIL = re.compile(r"\b[\w.+-]+@[\w-]+(?:\.[\w-]+)+\b")
+_MAIL = re.compile(r"(?<![\w.+-])[\w.+-]{1,64}@[\w-]{1,64}(?:\.[\w-]{1,64}){1,8}\b")
 _UUID = re.compile(
     r"\b[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}\b", re.IGNORECASE
 )
@@ -90,7 +112,14 @@ class Scrubber:
         self, secrets: Iterable[str] = (), names: Iterable[str] = (), home: str | None = None
     ) -> None:
         self.secrets = sorted(
-            {value for value in secrets if len(value) >= 4}, key=len, reverse=True
+            {
+                form
+                for value in secrets
+                if len(value) >= 4
+                for form in (value, quote(value, safe=""), json.dumps(value)[1:-1])
+            },
+            key=len,
+            reverse=True,
         )
         self.names = sorted(
             {name for name in names if len(name) >= 2 and name.lower() not in _ORDINARY},
@@ -127,9 +156,8 @@ class Scrubber:
         for secret in self.secrets:
             text = text.replace(secret, REMOVED)
         for pattern, stand_in in _PATTERNS:
-            text = re.sub(
-                pattern, partial(_replaced, stand_in), text, flags=re.IGNORECASE | re.DOTALL
-            )
+            text = pattern.sub(partial(_replaced, stand_in), text)
+        text = _FIELD.sub(_hidden, text)
         if self.home:
             text = re.sub(rf"{re.escape(self.home)}(?![\w-])", "/home/user", text)
         text = _HOME.sub(lambda m: f"{m['keep']}user", text)
@@ -149,9 +177,8 @@ class Scrubber:
             text,
         )
         for name in self.names:
-            pattern = rf"(?<![A-Za-z0-9]){re.escape(name)}(?![A-Za-z0-9])"
             text = re.sub(
-                pattern,
+                rf"(?<![A-Za-z0-9]){re.escape(name)}(?![A-Za-z0-9])",
                 lambda m: f"name{self._number('name', m[0].lower())}",
                 text,
                 flags=re.IGNORECASE,

@@ -19,6 +19,7 @@ from sparkbook.errors import SparkbookError
 from sparkbook.metrics import MINUTE, Histogram, Metrics
 from sparkbook.metrics.deltas import deltas
 from sparkbook.serve.endpoint import Endpoint
+from sparkbook.util import limits
 
 if TYPE_CHECKING:
     from sparkbook.plots.style import Chart
@@ -232,7 +233,7 @@ def read(file: str | Path = RECORDED) -> tuple[dict[str, str], list[Look]]:
         SparkbookError: it can't be read.
     """
     try:
-        kept = json.loads(Path(file).read_text(encoding="utf-8"))
+        kept = limits.read_json(file)
         looks = [
             Look(**{**row, "per_position": tuple(row["per_position"])}) for row in kept.pop("looks")
         ]

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import dataclasses
 import html
-import json
 import os
 import re
 from collections.abc import Iterable, Iterator
@@ -146,10 +145,6 @@ class Findings(tuple[Finding, ...]):
     def to_dict(self, **summary: Any) -> dict[str, Any]:
         """The shape every `--json` answer has; keyword arguments join the summary."""
         return {"findings": [f.to_dict() for f in self], "summary": {**self.summary, **summary}}
-
-    def to_json(self, **summary: Any) -> str:
-        """`to_dict` as indented JSON."""
-        return json.dumps(self.to_dict(**summary), indent=2, ensure_ascii=False)
 
     def __str__(self) -> str:
         return "\n".join(map(str, self)) or "Nothing found."

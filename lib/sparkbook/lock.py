@@ -21,11 +21,13 @@ from sparkbook import recipes
 from sparkbook.checkpoint import store
 from sparkbook.errors import SparkbookError
 from sparkbook.findings import Findings
-from sparkbook.host.probes import Ran, run
+from sparkbook.host.access import Ran, run
 from sparkbook.recipes import Recipe
-from sparkbook.recipes.launch import Launch, is_secret
+from sparkbook.recipes.launch import Launch
 from sparkbook.rules import Family
 from sparkbook.units import format_bytes
+from sparkbook.util import limits
+from sparkbook.util.secret import is_secret
 
 FORMAT = "sparkbook-lock/1"
 _ORDER = ("format", "recipe", "image", "models", "launch", "engine", "host", "plan", "bench")
@@ -145,7 +147,9 @@ def _launch(launch: Launch) -> dict[str, Any]:
     it.
     """
     data = launch.model_dump(mode="json", exclude={"image"})
-    data["env"] = {name: None if is_secret(name) else value for name, value in data["env"].items()}
+    data["env"] = {
+        name: None if is_secret(name, value) else value for name, value in data["env"].items()
+    }
     return data
 
 
@@ -179,7 +183,7 @@ def _models(
     cache = store.local_folder(
         launch.container.on_host(launch.env.get("HF_HOME") or "~/.cache/huggingface")
     )
-    for one in store.checkpoints(recipe) if recipe else ():
+    for one in store.repositories(recipe) if recipe else ():
         folder = (
             store.local_folder(one.folder)
             if one.folder
@@ -256,12 +260,7 @@ def read(file: str | Path) -> dict[str, Any]:
         SparkbookError: it can't be read, or is none.
     """
     path = Path(file).expanduser()
-    try:
-        lock = json.loads(path.read_text("utf-8"))
-    except OSError as error:
-        raise SparkbookError(f"the lock {path} can't be read: {error.strerror}") from None
-    except ValueError as error:
-        raise SparkbookError(f"the lock {path} is not JSON: {error}") from None
+    lock = limits.read_json(path, "the lock")
     if not isinstance(lock, dict) or lock.get("format") != FORMAT:
         raise SparkbookError(
             f'{path} is not a stack lock of this version: it should say "format": "{FORMAT}"'

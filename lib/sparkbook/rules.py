@@ -31,15 +31,14 @@ import importlib
 import inspect
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal
-
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from sparkbook.errors import SparkbookError
 from sparkbook.findings import Finding, Findings, Severity
 from sparkbook.util import own_yaml
+from sparkbook.util.markup import fenced
 from sparkbook.util.shell_text import quote
 
 Confidence = Literal["high", "medium", "low"]
@@ -54,12 +53,14 @@ FAMILIES: dict[str, str] = {
     "IMG": "sparkbook.lint.rules.img:IMG",
     "RUN": "sparkbook.lint.rules.run:RUN",
     "SPARK": "sparkbook.lint.rules.spark:SPARK",
+    "BAD": "sparkbook.lint.rules.bad:BAD",
     "LOG1": "sparkbook.logs.signatures:LOG1",
     "LOG2": "sparkbook.logs.signatures:LOG2",
     "LOG3": "sparkbook.logs.signatures:LOG3",
     "LOG4": "sparkbook.logs.signatures:LOG4",
     "LOG5": "sparkbook.logs.signatures:LOG5",
     "LOG6": "sparkbook.logs.signatures:LOG6",
+    "LOG7": "sparkbook.logs.vocabulary:LOG7",
     "HOST": "sparkbook.host.rules:HOST",
     "DOCK": "sparkbook.serve.faults:DOCK",
     "LOG9": "sparkbook.logs.states:STATES",
@@ -80,6 +81,8 @@ order of the site.
 _KINDS = Path(__file__).with_name("kinds.yaml")
 _WORD = re.compile(r"[a-z]+(?=[\s,;:.]|$)")
 _PREFIX = re.compile(r"LOG\d|[A-Z]+")
+_FORMS = {"code": r"[A-Z]+\d{3}", "name": "[a-z0-9-]+", "text": ".+", "source": ".+"}
+"""The form of a rule's fields."""
 
 
 @dataclass(frozen=True)
@@ -117,7 +120,8 @@ Judge = Callable[..., Iterable[Hit] | Hit | None]
 """From what a family judges to what a rule finds in it."""
 
 
-class Alternative(BaseModel):
+@dataclass(frozen=True)
+class Alternative:
     """Another likely cause of the same finding.
 
     Attributes:
@@ -126,15 +130,17 @@ class Alternative(BaseModel):
         fix: the check that distinguishes it.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    __pydantic_config__ = {"extra": "forbid"}  # noqa: RUF012
 
     kind: str
     message: str
     fix: str
 
 
-class Rule(BaseModel):
-    """One rule.
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Rule:
+    """One rule. An entry of a YAML file is checked by pydantic, which a command that judges one
+    launch line does not wait for.
 
     Attributes:
         code: stable code, such as `HOST002`.
@@ -155,14 +161,14 @@ class Rule(BaseModel):
             None.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    __pydantic_config__ = {"extra": "forbid"}  # noqa: RUF012
 
-    code: str = Field(pattern=r"^[A-Z]+\d{3}$")
-    name: str = Field(pattern=r"^[a-z0-9-]+$")
+    code: str
+    name: str
     severity: Severity = "error"
     kind: str | None = None
-    text: str = Field(min_length=1)
-    source: str = Field(min_length=1)
+    text: str
+    source: str
     fails: Any
     passes: Any
     since: str | None = None
@@ -172,15 +178,12 @@ class Rule(BaseModel):
     fix: str | None = None
     alternatives: tuple[Alternative, ...] = ()
     pattern: tuple[str, ...] = ()
-    judge: Judge | None = Field(None, repr=False, exclude=True)
+    judge: Judge | None = field(default=None, repr=False)
 
-    def __hash__(self) -> int:
-        return hash(self.code)
-
-    @field_validator("pattern", mode="before")
-    @classmethod
-    def _one_or_many(cls, value: object) -> object:
-        return (value,) if isinstance(value, str) else value
+    def __post_init__(self) -> None:
+        for key, form in _FORMS.items():
+            if not re.fullmatch(form, getattr(self, key), re.DOTALL):
+                raise ValueError(f"{self.code}: {key} does not have the form {form}")
 
     @property
     def prefix(self) -> str:
@@ -203,6 +206,11 @@ class Rule(BaseModel):
         """What pages show under the heading: the severity, and the releases if it is limited."""
         releases = f"vLLM {self.since or 'of any age'} to {self.until or 'now'}"
         return (self.severity, *([releases] if self.since or self.until else []))
+
+    @property
+    def table(self) -> str:
+        """A table of what it knows, in Markdown, for its page; empty for most."""
+        return ""
 
     @property
     def patterns(self) -> tuple[str, ...]:
@@ -375,11 +383,6 @@ class Family:
         return getattr(importlib.import_module(self._samples), name) if self._samples else None
 
 
-def fenced(text: str, language: str = "text") -> str:
-    """Return a text as a code block of Markdown."""
-    return f"```{language}\n{text.strip()}\n```"
-
-
 def filled(template: str, figures: dict[str, Any]) -> str:
     """Return a template with its names filled in; one that is not known reads `NAME`."""
 
@@ -419,6 +422,7 @@ def read(file: Path, type: type[Rule] = Rule) -> tuple[Any, ...]:
             code or name is given twice.
     """
     import yaml
+    from pydantic import TypeAdapter, ValidationError
 
     try:
         entries = own_yaml.read(file)
@@ -427,9 +431,13 @@ def read(file: Path, type: type[Rule] = Rule) -> tuple[Any, ...]:
     if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
         raise SparkbookError(f"{file.name}: the file is not a list of rules.")
     table: dict[str, Rule] = {}
+    adapter = TypeAdapter(type)
+    several = {one.name for one in fields(type) if str(one.type).startswith("tuple[str")}
     for number, entry in enumerate(entries, 1):
+        # Where several texts may be listed, one may be written without a list.
+        one_or_more = {key: (entry[key],) for key in several if isinstance(entry.get(key), str)}
         try:
-            rule = type.model_validate(entry)
+            rule = adapter.validate_python({**entry, **one_or_more})
         except ValidationError as error:
             problem = error.errors()[0]
             key = ".".join(str(part) for part in problem["loc"])

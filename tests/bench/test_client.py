@@ -1,10 +1,13 @@
-"""The measuring client against the truth server, and against bytes that come in every awkward way."""
+"""The measuring client against the truth server, and against bytes that come in every awkward way.
+
+Client and server read the same clock. What comes before what is asserted here, on any machine; how
+near the client's times are to the truth is measured by benchmark_client.py.
+"""
 
 import asyncio
 import itertools
 import json
 import random
-import statistics
 import subprocess
 import sys
 from pathlib import Path
@@ -17,6 +20,8 @@ from sparkbook.errors import SparkbookError
 from sparkbook.serve.endpoint import Endpoint
 
 SPECULATIVE = [4, 2, 6, 1, 3]
+ROUNDED_S = 1e-5
+"""Times are kept to the microsecond."""
 
 
 class Quiet:
@@ -37,7 +42,7 @@ class Quiet:
 
 
 def measured(endpoint, slots=1, requests=4, max_tokens=32, truth=None, **plan):
-    options = bench.Plan(
+    options = bench.BenchPlan(
         classes=["code"],
         concurrency=[slots],
         requests=requests,
@@ -85,10 +90,8 @@ def asked(endpoint, bodies, **more):
     )
 
 
-def beside_the_truth(truth, slots):
-    """Median bias of TTFT (s), and shares by which the median TPOT and the throughput of one row
-    are off.
-    """
+@pytest.mark.parametrize("slots", [1, 16])
+def test_times_and_rates_follow_from_the_truth(truth, slots):
     report, cell, told = measured(
         truth, slots, 2 * slots + 2, 48, {"ttft": 0.06, "step": 0.006, "pattern": SPECULATIVE}
     )
@@ -98,33 +101,24 @@ def beside_the_truth(truth, slots):
         p.id: p.text
         for p in prompts.make("code", len(told), salt=f"{report.salt}/run/code c={slots}")
     }
-    biases, tpots = [], []
+    before_the_next = 0
     for request in cell.requests:
-        entry = by_prompt[texts[request.prompt]]
-        biases.append(request.ttft_s - (entry["stamps"][0] - entry["begin"]))
+        entry, read = by_prompt[texts[request.prompt]], request.stamps_s
         assert request.chunk_tokens == entry["tokens"]
-        true = (entry["stamps"][-1] - entry["stamps"][0]) / (48 - 1)
-        tpots.append(request.tpot_s / true - 1)
+        written = [stamp - entry["begin"] for stamp in entry["stamps"]]
+        # The client's clock starts first, and each event is read after it was written; not one
+        # before the next was written would be a client that is late by itself.
+        assert all(got >= put - ROUNDED_S for got, put in zip(read, written, strict=True))
+        before_the_next += sum(got < put for got, put in zip(read, written[1:], strict=False))
+        assert request.ttft_s == read[0]
+        assert request.tpot_s == pytest.approx((read[-1] - read[0]) / (48 - 1))
+    assert before_the_next
     assert cell.figures.tok_per_step == pytest.approx(47 / (len(told[0]["tokens"]) - 1))
-    begin, end = min(e["begin"] for e in told), max(e["stamps"][-1] for e in told)
-    return (
-        statistics.median(biases),
-        abs(statistics.median(tpots)),
-        abs(cell.figures.out_tok_s * (end - begin) / (48 * len(told)) - 1),
-    )
-
-
-@pytest.mark.parametrize("slots", [1, 16])
-def test_times_and_rates_agree_with_the_truth(truth, slots):
-    """Loose, and tried again: this machine is shared. The goals themselves are measured by
-    benchmark_client.py.
-    """
-    for _ in range(4):
-        bias, tpot, rate = beside_the_truth(truth, slots)
-        assert bias > -0.001
-        if bias < 0.02 and tpot < 0.02 and rate < 0.05:
-            return
-    pytest.fail(f"TTFT {bias:+.4f} s, TPOT {tpot:.1%}, tok/s {rate:.1%}")
+    begin = min(r.start_s for r in cell.requests)
+    end = max(r.start_s + r.stamps_s[-1] for r in cell.requests)
+    assert cell.figures.out_tok_s == pytest.approx(48 * len(told) / (end - begin))
+    true = max(e["stamps"][-1] for e in told) - min(e["begin"] for e in told)
+    assert end - begin >= true - ROUNDED_S
 
 
 AWKWARD = {
@@ -153,11 +147,19 @@ def test_awkward_streams_are_read_right(truth, truth_options):
             "length",
         )
         assert request.text.count("wörd") == 12 or options.get("tools")
-        assert options["ttft"] <= request.ttft_s < options["ttft"] + 0.1
-        assert (request.ttfr_s < 0.02) == (options.get("role") == "early" or not options["ttft"])
+        assert request.ttft_s >= options["ttft"]
+        assert request.ttfr_s <= request.ttft_s
+        assert options.get("role") == "early" or request.ttfr_s >= options["ttft"]
         assert (request.ttfo_s > request.ttft_s) == bool(options.get("reasoning"))
         if options.get("ids", True):
             assert request.id_tokens == 12
+
+
+def test_a_role_that_comes_early_is_a_reply_and_no_token(truth):
+    """Of several: on a busy machine both are read at once."""
+    found = asked(truth, [body(2, role="early", ttft=0.1)] * 5)
+    assert all(r.ttfr_s <= r.ttft_s and r.ttft_s >= 0.1 for r in found)
+    assert any(r.ttfr_s < r.ttft_s for r in found)
 
 
 def test_a_step_that_shows_nothing_is_a_step_where_ids_tell_of_it(truth):
@@ -166,8 +168,9 @@ def test_a_step_that_shows_nothing_is_a_step_where_ids_tell_of_it(truth):
     """
     (request,) = asked(truth, [body(13, hidden=1, ttft=0.03, step=0.02, pattern=SPECULATIVE)])
     assert request.chunk_tokens == [1, 4, 2, 6] and len(request.stamps_s) == 4
-    assert request.stamps_s[0] < 0.05 <= request.ttft_s == request.stamps_s[1]
-    assert request.tok_per_step == 4 and request.tpot_s == pytest.approx(0.06 / 12, rel=0.2)
+    first, second, *_, last = request.stamps_s
+    assert 0.03 <= first <= second == request.ttft_s and second >= 0.05
+    assert request.tok_per_step == 4 and request.tpot_s == pytest.approx((last - first) / 12)
 
 
 def test_without_usage_the_ids_count_and_without_both_nobody_does(truth):
@@ -213,16 +216,21 @@ def test_the_key_travels_as_a_header_and_stays_out_of_the_result(truth):
 
 
 def test_requests_of_a_wave_leave_together(truth):
-    assert max(r.start_s for r in asked(truth, [body()] * 16, slots=16)) < 0.05
+    """The server answers none of them before the last one is there."""
+    found = asked(truth, [body(together=16)] * 16, slots=16, timeout_s=60)
+    assert [r.error for r in found] == [None] * 16
 
 
-def test_open_loop_requests_leave_when_they_are_due(truth):
+def test_open_loop_requests_leave_when_they_are_due_whoever_is_answered(truth):
     arrivals = [0.02 * n for n in range(12)]
     found = asked(
-        truth, [body(4, ttft=0.1)] * 12, arrivals_s=arrivals, slots=2
+        truth, [body(4, together=12)] * 12, arrivals_s=arrivals, slots=2, timeout_s=60
     )  # more at a time than connections were opened
     assert [r.error for r in found] == [None] * 12
-    assert all(-0.001 <= r.late_s < 0.05 for r in found)
+    assert all(r.late_s >= 0 for r in found)
+    assert [r.start_s - r.late_s - found[0].start_s + found[0].late_s for r in found] == (
+        pytest.approx(arrivals, abs=ROUNDED_S)
+    )
 
 
 def test_poisson_arrivals_are_the_same_for_a_seed(truth):
@@ -230,15 +238,17 @@ def test_poisson_arrivals_are_the_same_for_a_seed(truth):
     assert cell.load == "200 req/s" and cell.figures.steady_tok_s is None
     rng = random.Random("arrivals/0/200.0")
     due = list(itertools.accumulate(rng.expovariate(200.0) for _ in range(20)))
-    assert [r.start_s for r in cell.requests] == pytest.approx(
-        [at - due[0] for at in due], abs=0.05
+    first = cell.requests[0]
+    assert all(r.late_s >= 0 for r in cell.requests)
+    assert [r.start_s - r.late_s + first.late_s for r in cell.requests] == pytest.approx(
+        [at - due[0] for at in due], abs=ROUNDED_S
     )
 
 
 def test_a_time_limit_begins_nothing_later(truth):
     report = bench.measure(
         truth,
-        bench.Plan(
+        bench.BenchPlan(
             classes=["prose"],
             concurrency=[2],
             seconds=0.3,
@@ -248,8 +258,10 @@ def test_a_time_limit_begins_nothing_later(truth):
         source=Quiet(),
     )
     (cell,) = report.cells
-    assert 8 <= cell.figures.completed < 60
-    assert max(r.start_s for r in cell.requests) < 0.32
+    assert cell.figures.completed >= 1
+    # Two at a time, and each takes the server 20 ms: all of these would be half a minute's work.
+    found = asked(truth, [body(4)] * 3000, slots=2, seconds=0.3)
+    assert 1 <= len(found) < 3000
 
 
 def test_ctrl_c_keeps_what_was_measured(truth):
@@ -269,7 +281,7 @@ def test_ctrl_c_keeps_what_was_measured(truth):
 
 
 def test_an_engine_that_tells_no_times_cannot_be_compared_with(truth):
-    plan = bench.Plan(
+    plan = bench.BenchPlan(
         classes=["code"], concurrency=[1], requests=1, max_tokens=4, waves=0, extra={"truth": {}}
     )
     assert (

@@ -9,13 +9,14 @@ import sys
 from pathlib import Path
 
 import pytest
-from sparkbook.bench import Plan, exchange, gate, load, roof, telemetry
+from sparkbook.bench import BenchPlan, exchange, gate, load, roof, telemetry
 from sparkbook.bench.examples import engine, everyone, request, seen, speculating, trace
 from sparkbook.bench.results import Report, figures
 from sparkbook.bench.roof import Roof
 from sparkbook.cli import app
 from sparkbook.errors import SparkbookError
 from sparkbook.findings import Findings
+from sparkbook.host import spark
 from sparkbook.plan import request as planned
 from sparkbook.serve.endpoint import Endpoint
 from typer.testing import CliRunner
@@ -212,7 +213,7 @@ def test_a_speed_above_the_roof_is_invalid_where_recipe_and_machine_are_known(
 ):
     """On a Spark with a memory of 1 GB/s, which no model of gigabytes makes many tokens from."""
     monkeypatch.setattr(load, "machine_name", lambda endpoint: "NVIDIA GB10, driver 580.95")
-    monkeypatch.setattr(roof, "GB10_BANDWIDTH_GB_S", 1.0)
+    monkeypatch.setattr(spark, "BANDWIDTH_GB_S", 1.0)
     told = json.loads(measured(f"{liar}/honest", "--recipe", "gpt-oss-120b").output)
     assert "BENCH404" in {f["rule"] for f in told["findings"]}
     assert told["summary"]["verdict"] == "invalid" and not told["report"].get("notes")
@@ -231,7 +232,7 @@ def test_a_recipe_is_not_used_on_a_file(tmp_path):
 
 
 def test_the_client_tells_by_how_much_the_clocks_went_apart(liar, steady):
-    plan = Plan(classes=["code"], concurrency=[1], requests=2, max_tokens=16, waves=0)
+    plan = BenchPlan(classes=["code"], concurrency=[1], requests=2, max_tokens=16, waves=0)
     (cell,) = load.measure(Endpoint(f"{liar}/honest", "m"), plan).cells
     assert cell.client.clock_apart_s is not None
     assert all(r.text_bytes == len(r.text.encode()) for r in cell.requests)

@@ -11,7 +11,7 @@ from sparkbook import recipes
 from sparkbook.bench import advise, commands, prompts, sweep
 from sparkbook.bench.advise import _report
 from sparkbook.bench.equality import Answer
-from sparkbook.bench.load import Plan
+from sparkbook.bench.load import BenchPlan
 from sparkbook.cli import app
 from sparkbook.errors import SparkbookError
 from sparkbook.serve.endpoint import Endpoint
@@ -49,7 +49,7 @@ def run(world, ks=(1, 3), **more):
     return sweep.sweep(
         recipes.load("embedded/tiny-mtp-k3"),
         ks,
-        Plan(classes=["code"], concurrency=[1]),
+        BenchPlan(classes=["code"], concurrency=[1]),
         start,
         measure=measure,
         **more,
@@ -106,7 +106,7 @@ def test_what_cannot_be_swept_is_said(world, recipe, ks):
         sweep.sweep(
             recipes.load(recipe),
             ks,
-            Plan(classes=["code"], concurrency=[1]),
+            BenchPlan(classes=["code"], concurrency=[1]),
             world[1],
             measure=world[2],
         )
@@ -136,7 +136,7 @@ def test_running_servers_are_measured_class_by_class(world):
 
     servers = {k: Endpoint(f"http://127.0.0.1:{k + 1}", "m") for k in (0, 1, 3)}
     found = sweep.by_turns(
-        servers, Plan(classes=["code", "prose"], concurrency=[1]), measure=counting
+        servers, BenchPlan(classes=["code", "prose"], concurrency=[1]), measure=counting
     )
     assert seen == [((name,), k) for name in ("code", "prose") for k in (0, 1, 3, 0)]
     assert found.advice().best == {("code", 1): 3, ("prose", 1): 3}
@@ -148,7 +148,7 @@ def test_running_servers_are_measured_class_by_class(world):
     for k in (0, 1):
         with pytest.raises(SparkbookError, match="without speculation"):
             sweep.by_turns(
-                {k: servers[k]}, Plan(classes=["code"], concurrency=[1]), measure=counting
+                {k: servers[k]}, BenchPlan(classes=["code"], concurrency=[1]), measure=counting
             )
 
 
@@ -218,7 +218,7 @@ def test_a_file_that_is_no_sweep_is_refused(text, tmp_path):
 
 def test_prompts_of_ones_own():
     texts = prompts.familiar()
-    plan = Plan(classes=["chat", "code"], texts=texts, concurrency=[1])
+    plan = BenchPlan(classes=["chat", "code"], texts=texts, concurrency=[1])
     assert [p.text for p in plan.prompts("chat", 2, salt=None)] == texts["chat"][:2]
     again = plan.prompts("chat", len(texts["chat"]) + 1, salt="x")
     assert (
@@ -227,4 +227,4 @@ def test_prompts_of_ones_own():
         and again[0].text.endswith(texts["chat"][0])
     )
     with pytest.raises(SparkbookError, match="no text"):
-        Plan(classes=["mine"], texts={"mine": []}, concurrency=[1])
+        BenchPlan(classes=["mine"], texts={"mine": []}, concurrency=[1])

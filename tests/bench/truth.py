@@ -5,7 +5,8 @@ Its own process (`python truth.py PORT`), standard library only. The request's b
 in `truth`: `ttft` and `step` (seconds), `pattern` (tokens of each chunk after the first, over and
 over), `role` (early, first, none), `hidden` (so many tokens show no text), `reasoning` (so many
 tokens are thoughts), `tools`, `ping`, `crlf`, `split` (write in pieces of so many bytes), `usage`,
-`ids`, `die` (close after so many chunks), `status`, `length` (Content-Length instead of chunks).
+`ids`, `die` (close after so many chunks), `status`, `length` (Content-Length instead of chunks),
+`together` (say nothing before so many requests are there).
 GET /truth returns what was written and when.
 """
 
@@ -31,6 +32,7 @@ STATE = {
     "hits": 0,
     "unknown_fields": True,
 }
+BARRIERS = {}
 WORDS = [f"wörd{i % 97}" for i in range(1000)]
 now = time.monotonic
 
@@ -177,6 +179,8 @@ async def stream(body, options, writer, begin):
     # Made before the clock runs: what is written at a moment is ready then.
     plan, out = planned(body, options, count), Body(options, writer)
     role = event(crlf, {"role": "assistant", "content": ""})
+    if together := options.get("together"):
+        await BARRIERS.setdefault(together, asyncio.Barrier(together)).wait()
     out.begin()
     if options.get("role", "first") == "early":
         await out.put(role)

@@ -14,13 +14,14 @@ from sparkbook.checkpoint.bandwidth import (
     published_points,
 )
 from sparkbook.errors import SparkbookError
+from sparkbook.host.spark import BANDWIDTH_GB_S
 from sparkbook.recipes.schema import Recipe
 
 
 def test_a_dense_model_in_bf16():
     # 30.7e9 parameters of two bytes: 61.4 GB a token, 273 / 61.4.
     assert bytes_per_token(30.7, "bf16") == 61.4e9
-    assert round(ceiling_tok_s(61.4e9), 2) == 4.45
+    assert round(ceiling_tok_s(61.4e9, BANDWIDTH_GB_S), 2) == 4.45
 
 
 def test_the_scales_count():
@@ -30,7 +31,7 @@ def test_the_scales_count():
 
 
 def test_several_tokens_a_step_raise_the_ceiling_in_proportion():
-    assert ceiling_tok_s(1e9, tokens_per_step=2.5) == 2.5 * ceiling_tok_s(1e9)
+    assert ceiling_tok_s(1e9, 100, tokens_per_step=2.5) == 2.5 * ceiling_tok_s(1e9, 100)
 
 
 def test_an_unknown_format_is_refused_with_the_known_ones():
@@ -41,7 +42,7 @@ def test_an_unknown_format_is_refused_with_the_known_ones():
 @pytest.mark.parametrize("bytes_read", [0, -1])
 def test_a_step_that_reads_nothing_is_refused(bytes_read):
     with pytest.raises(SparkbookError, match="above 0"):
-        ceiling_tok_s(bytes_read)
+        ceiling_tok_s(bytes_read, BANDWIDTH_GB_S)
 
 
 @given(experts=st.integers(2, 512), tokens=st.integers(1, 64), data=st.data())
@@ -108,7 +109,7 @@ MTP = {"method": "mtp", "tokens": 3}
     ],
 )
 def test_what_a_step_makes_and_which_weights_were_served(recipe, kind, fmt):
-    (point,) = published_points([recipe])
+    (point,) = published_points([recipe], BANDWIDTH_GB_S)
     assert (point.kind, point.weight_format) == (kind, fmt)
 
 
@@ -122,21 +123,23 @@ def test_what_a_step_makes_and_which_weights_were_served(recipe, kind, fmt):
     ],
 )
 def test_what_cannot_be_compared_is_left_out(recipe):
-    assert published_points([recipe]) == []
+    assert published_points([recipe], BANDWIDTH_GB_S) == []
 
 
 def test_of_a_range_the_upper_end_counts_and_of_a_peak_the_average():
-    (ranged,) = published_points([_recipe(decode_tok_s_max=12.0)])
-    (peak,) = published_points([_recipe(decode_tok_s_max=12.0, note="Average and peak.")])
+    (ranged,) = published_points([_recipe(decode_tok_s_max=12.0)], BANDWIDTH_GB_S)
+    (peak,) = published_points(
+        [_recipe(decode_tok_s_max=12.0, note="Average and peak.")], BANDWIDTH_GB_S
+    )
     assert (ranged.published, peak.published) == (12.0, 10.0)
 
 
 def test_a_figure_that_two_recipes_quote_stands_once():
-    assert len(published_points([_recipe(), _recipe()])) == 1
+    assert len(published_points([_recipe(), _recipe()], BANDWIDTH_GB_S)) == 1
 
 
 def test_no_published_figure_of_the_catalogue_beats_memory_one_token_at_a_time():
-    points = published_points(recipes.all())
+    points = published_points(recipes.all(), BANDWIDTH_GB_S)
     above = [point for point in points if point.share > 1]
     assert len(points) > 10
     assert above

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 from sparkbook import checkpoint, recipes
-from sparkbook.checkpoint.config import geometry, parameters
+from sparkbook.checkpoint.config import geometry
+from sparkbook.checkpoint.modules import parameters
 from sparkbook.checkpoint.tensors import classify, is_scale, parse_header, quantization, weights
 from sparkbook.checkpoint.values import UNKNOWN, Range
 from sparkbook.errors import SparkbookError
@@ -217,8 +218,8 @@ def test_an_unknown_shape_is_named_and_not_fatal(tmp_path):
 
 
 def test_a_name_that_is_not_known_gets_a_hint():
-    with pytest.raises(SparkbookError, match="did you mean openai/gpt-oss-120b"):
-        checkpoint.load("openai/gpt-oss-121b")
+    with pytest.raises(SparkbookError, match=r"did you mean MiniMaxAI/MiniMax-M2\.7"):
+        checkpoint.load("MiniMaxAI/MiniMax-M7")
 
 
 # ---- configs
@@ -262,7 +263,10 @@ def test_counted_parameters_are_the_cards(recipe):
         assert model.weights_gb == pytest.approx(counted.middle / 1e9, abs=0.06)
         assert found.bytes == counted, "a counted size does not narrow the plan's bounds"
     # Two cards count more as active: the towers of Phi-4, the draft head of the tiny model.
+    if not found.certain and found.reads is None:
+        return  # a checkpoint known by its size alone: nobody says what a token reads
     if model.active_params_b and not model.repo.startswith(("nvidia/Phi-4", "tiny-mtp")):
+        assert found.reads
         assert found.reads.active.middle / 1e9 == pytest.approx(model.active_params_b, rel=0.2)
 
 
@@ -273,7 +277,7 @@ def test_nvfp4_is_not_all_four_bit():
     )
     assert 29.5 < found.bytes.middle / 2**30 < 31.5, "31 GiB, as who loaded it counts"
     share = checkpoint.load("nvidia/Gemma-4-26B-A4B-NVFP4").four_bit_share
-    assert share.low < 0.9 < share.high, (
-        "attention and dense MLPs are in 4 bits or not: it is not known"
+    assert share.exact and share.low == pytest.approx(0.886, abs=0.001), (
+        "attention, routers and dense MLPs are left in BF16, as its list says"
     )
     assert checkpoint.load("google/gemma-4-31B-it").four_bit_share == Range(0, 0)

@@ -3,8 +3,15 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
 
+import pytest
 from sparkbook.checkpoint import configs, folding
+
+TOOLS = Path(__file__).parents[2] / "tools"
 
 
 def test_finds_a_config_and_its_quantization():
@@ -38,6 +45,50 @@ def test_every_entry_unfolds_to_a_config():
         facts = configs.find(name)
         assert facts.config["architectures"], name
         assert _sorted(folding.unfold(folding.fold(facts.config))) == _sorted(facts.config), name
+
+
+@pytest.fixture
+def tool():
+    """The script that makes the table."""
+    sys.path.insert(0, str(TOOLS))
+    import build_checkpoints
+
+    yield build_checkpoints
+    sys.path.remove(str(TOOLS))
+
+
+def test_the_table_is_what_the_script_makes(tool, tmp_path):
+    """A wheel with two of the table's files gives their entries again."""
+    name = "nvidia/Qwen3.6-35B-A3B-NVFP4"
+    own = configs.find(name)
+    wheel, stem = tmp_path / "x.whl", f"model_configs/{name.replace('/', '--')}"
+    with zipfile.ZipFile(wheel, "w") as archive:
+        archive.writestr(f"{stem}_config.json", json.dumps({**own.config, "use_cache": True}))
+        archive.writestr(f"{stem}_hf_quant_config.json", json.dumps(own.quantization))
+    made = tool.build(wheel)
+    line = tool.text({"checkpoints": made}).splitlines()[2]
+    committed = configs.FILE.read_text("utf-8")
+    assert line.rstrip(",") in committed
+    assert made["source"] == json.loads(committed)["checkpoints"]["source"]
+
+
+def test_cards_are_read_from_recipes(tool, tmp_path):
+    recipe = tmp_path / "models" / "org" / "thing.yaml"
+    recipe.parent.mkdir(parents=True)
+    recipe.write_text(
+        "model: {model_id: org/Thing-7B, parameter_count: 7B, active_parameters: 0.9B,"
+        " context_length: 4096}\nvariants:\n  default: {precision: bf16}\n"
+        "  small: {model_id: org/Thing-3B, precision: bf16}\n"
+        "  fp8: {model_id: org/Thing-7B-FP8, precision: fp8}\n"
+    )
+    for words in (["init", "-q"], ["add", "."], ["commit", "-q", "-m", "x"]):
+        who = ["-c", "user.name=x", "-c", "user.email=x@example.com"]
+        subprocess.run(["git", "-C", str(tmp_path), *who, *words], check=True)
+    found = tool.cards(tmp_path)["entries"]
+    assert found == {
+        "org/Thing-7B": [7.0, 0.9, 4096, "bf16"],
+        "org/Thing-7B-FP8": [7.0, 0.9, 4096, "fp8"],
+    }
 
 
 def test_folding_keeps_each_name_once():

@@ -7,8 +7,8 @@ from sparkbook import cluster, lint
 from sparkbook.cluster import cluster_plan, nodes, server
 from sparkbook.cluster.inventory import Layout, Node
 from sparkbook.errors import SparkbookError
-from sparkbook.host.probes import Ran
 from sparkbook.serve import stack
+from sparkbook.util.limits import Ran
 
 LOOK = (Path(__file__).parents[1] / "data" / "cluster" / "look-spark.txt").read_text("utf-8")
 SPARK = (
@@ -169,6 +169,29 @@ def test_ray_in_containers():
         in worker.launch.serve.command[1]
     )
     assert {rank.launch.env["RAY_memory_monitor_refresh_ms"] for rank in (head, worker)} == {"0"}
+    assert int(worker.launch.env["RAY_NUM_REDIS_GET_RETRIES"]) * 2 >= 300, "it waits for the head"
+
+
+@pytest.mark.parametrize(
+    ("recipe", "order"),
+    [
+        # Nothing waits for all nodes before all are started: the head's container does, by itself.
+        (SPARK, ["big-spark-1", "big-spark-2"]),
+        (
+            "embedded/tiny-dense",
+            ["big-spark-1-ray", "big-spark-2-ray", "all joined", "big-spark-1"],
+        ),
+    ],
+)
+def test_ray_is_whole_before_the_server_starts(monkeypatch, recipe, order):
+    found = []
+    monkeypatch.setattr(server.ClusterServer, "_engine", lambda self, rank: found.append(rank.name))
+    monkeypatch.setattr(
+        server.ClusterServer, "_joined", lambda self, say: found.append("all joined")
+    )
+    monkeypatch.setattr(server.ClusterServer, "_watch", lambda self: None)
+    server.ClusterServer(planned(recipe, backend="ray"), []).start()
+    assert found == order
 
 
 def test_ray_as_processes():

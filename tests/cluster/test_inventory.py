@@ -39,10 +39,10 @@ def test_a_pair():
         ),
         ("nodes: [{host: a, ssh: b, via: [ip]}]", "give one of them"),
         ("nodes: [{host: a, gpus: 2}, {host: b, ssh: b}]", "same number on each"),
-        ("nodes: [{host: a, env: {HF_TOKEN: abc}}]", "HF_TOKEN is a secret"),
+        ("nodes: [{host: a, env: {HF_TOKEN: abc}}]", "HF_TOKEN holds a secret"),
         ('nodes: [{host: a, interface: "x\\x1b"}]', "control character U+001B"),
-        ("nodes: &a [*a]", "inside its own anchor"),
-        ("a: &a [*a]", "inside its own anchor"),
+        ("nodes: &a [*a]", "inside the value that it names"),
+        ("a: &a [*a]", "inside the value that it names"),
     ],
 )
 def test_what_is_no_inventory(text, said):
@@ -62,7 +62,7 @@ def test_files(tmp_path):
     with pytest.raises(SparkbookError, match="can't be read: No such file"):
         cluster.read(tmp_path / "none.yaml")
     file.write_bytes(b"\xff")
-    with pytest.raises(SparkbookError, match="is not text"):
+    with pytest.raises(SparkbookError, match="is not UTF-8 text"):
         cluster.read(file)
 
 

@@ -61,7 +61,7 @@ def test_ray_over_two_nodes(two_nodes, ray_environment):
             "Ray counts 2 nodes",
             "starting two-spark-a on spark-a",
         ]
-        served.wait_ready(deadline_s=30)
+        served.wait_ready(deadline_s=240)
         assert b"--distributed-executor-backend ray" in served.head.log_file.read_bytes()
         worker = served.engines["two-spark-b-ray"]
         raylet = next(
@@ -73,7 +73,7 @@ def test_ray_over_two_nodes(two_nodes, ray_environment):
             "it is known by its address on the fast network"
         )
         os.kill(raylet.pid, signal.SIGKILL)
-        fault = served.settled(30)
+        fault = served.settled(240)
         assert fault is not None and "spark-b" in fault.findings[0].message, str(fault)
     finally:
         left = served.stop()

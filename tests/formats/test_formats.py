@@ -339,7 +339,7 @@ def test_resolve_takes_what_a_user_names(tmp_path: Path, monkeypatch: pytest.Mon
             formats.resolve(bad)
     big = tmp_path / "big.yaml"
     big.write_bytes(b"a" * 10_000_000)
-    with pytest.raises(SparkbookError, match="more than 1000 kB"):
+    with pytest.raises(SparkbookError, match="more than 1 MB"):
         formats.resolve(str(big))
     big.write_bytes(b"\xff\xfe")
     with pytest.raises(SparkbookError, match="UTF-8"):

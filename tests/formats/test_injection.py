@@ -20,7 +20,7 @@ import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from launches import EXAMPLE, launches
-from sparkbook.checkpoint.store import Mount, checkpoints, download_lines
+from sparkbook.checkpoint.store import Mount, download_lines, repositories
 from sparkbook.cli import main
 from sparkbook.cluster import sighting
 from sparkbook.cluster.rules import FAB
@@ -307,7 +307,7 @@ def test_download_lines_run_hf_and_nothing_else(
     asked.model.repo = asked.prepare[0].repo = repo
     asked.prepare[0].to = folder
     asked.model.revision = revision
-    assert [one.repo for one in checkpoints(asked)] == [repo]
+    assert [one.repo for one in repositories(asked)] == [repo]
     (line,) = download_lines(asked)
     (call,) = ran(box, line)
     assert call[:2] == ["hf", "download"] and call[2] == repo

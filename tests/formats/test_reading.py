@@ -253,7 +253,7 @@ def test_a_secret_is_left_out_and_not_repeated(text: str) -> None:
     read = formats.read(text)
     assert "CONV206" in [finding.rule for finding in read.findings]
     assert None in read.launch.env.values()
-    assert "hf_abc" not in read.recipe.model_dump_json() + read.findings.to_json()
+    assert "hf_abc" not in read.recipe.model_dump_json() + str(read.findings.to_dict())
 
 
 @pytest.mark.parametrize(

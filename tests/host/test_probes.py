@@ -15,8 +15,11 @@ import httpx
 import pytest
 from sparkbook import host, recipes
 from sparkbook.checkpoint.store import write_cache
+from sparkbook.host.access import Access, Ran, run
 from sparkbook.host.machine import Docker
-from sparkbook.host.probes import Access, Ran, _blocks, find_token, look, run
+from sparkbook.host.probes import look
+from sparkbook.host.store_probes import find_token
+from sparkbook.host.system_probes import _blocks
 from sparkbook.recipes.schema import Recipe
 from typer.testing import CliRunner
 
@@ -648,7 +651,7 @@ def test_the_command_blocks_with_1(tmp_path):
 
 
 def test_a_hub_that_redirects_gets_the_token_and_nobody_else(servers):
-    from sparkbook.host.probes import get
+    from sparkbook.host.access import get
 
     home, stranger = servers.urls
     servers.redirects["/api"] = f"{stranger}/there"
@@ -657,7 +660,7 @@ def test_a_hub_that_redirects_gets_the_token_and_nobody_else(servers):
 
 
 def test_a_password_in_the_hubs_address_is_not_sent_and_not_shown(tmp_path):
-    from sparkbook.host.probes import get
+    from sparkbook.host.access import get
 
     address = "https://me:hunter2@hub.example"
     found = look(recipe(), access(tmp_path, get=get, HF_TOKEN="hf_x", HF_ENDPOINT=address)).hub

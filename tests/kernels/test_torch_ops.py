@@ -14,7 +14,7 @@ ROOT = Path(__file__).parents[2]
 CODE = """
 import numpy as np, torch
 from sparkbook.kernels import reference, torch_ops
-from sparkbook.kernels.selftest import torch_ops_calls
+from sparkbook.kernels.caller_checks import torch_ops_calls
 torch.manual_seed(0)
 calls = torch_ops_calls(torch, np.random.default_rng(0))
 assert set(calls) == {name for name in dir(torch_ops) if hasattr(getattr(torch_ops, name), "register_fake")}, "an operator without a test"

@@ -42,7 +42,7 @@ from vllm.model_executor.layers.fused_moe.activation import MoEActivation
 from vllm.model_executor.layers.fused_moe.oracle import nvfp4 as oracle
 from vllm.platforms.interface import PlatformEnum
 from sparkbook.kernels import reference, vllm_layers
-from sparkbook.kernels.selftest import torch_ops_calls
+from sparkbook.kernels.caller_checks import torch_ops_calls
 calls = torch_ops_calls(torch, np.random.default_rng(0))
 close = lambda y, want: float((y.float() - want).norm() / want.norm()) < 1e-2
 

@@ -7,7 +7,7 @@ from sparkbook.formats.lines import given, of_launch
 from sparkbook.launch.docker import ON_SWITCHES, SWITCHES
 from sparkbook.lint.case import Case
 from sparkbook.plan import request
-from sparkbook.recipes.launch import is_secret
+from sparkbook.util.secret import is_secret
 
 IMAGE = "vllm/vllm-openai:v0.28.0"
 NGC = "nvcr.io/nvidia/vllm:26.04-py3"

@@ -1,14 +1,13 @@
 """Docker's options, held to what the client on this machine says of itself."""
 
 import re
-import shutil
 import subprocess
 
 import pytest
 from sparkbook.launch.docker import OPTIONS, SWITCHES
 
 
-@pytest.mark.skipif(shutil.which("docker") is None, reason="no docker client")
+@pytest.mark.client
 @pytest.mark.parametrize("verb", ["run", "create"])
 def test_every_option_of_the_client_is_known(verb):
     text = subprocess.run(

@@ -1,8 +1,11 @@
 """Recorded logs, and a long healthy one made of them."""
 
+import sys
 from pathlib import Path
 
 import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "tools"))  # the builder of sentences.bin
 
 DATA = Path(__file__).parents[1] / "data" / "logs"
 HEALTHY = (

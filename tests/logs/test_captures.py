@@ -12,7 +12,6 @@ DATA = Path(__file__).parents[1] / "data" / "logs"
 HEALTHY = sorted(
     f"{name}.log"
     for name in (
-        "gb10-nightly-2026-04-01",
         "h100-0.24.0-tiny-healthy",
         "h100-0.24.0-ngram",
         "h200-0.24.0-nvfp4-plugin",
@@ -160,7 +159,8 @@ def test_the_story_of_a_fragment_of_a_spark():
     assert (
         story.graph_gib == -0.1 and story.graph_estimate_gib == 0.33
     )  # the measurement may be negative, the estimate may not
-    assert {"LOG604", "LOG606"} == {f.rule for f in diagnosis.findings}
+    assert {"LOG604", "LOG606"} < {f.rule for f in diagnosis.findings}
+    assert diagnosis.verdict == "cut off", "it ends before a ready line"
 
 
 def test_is_nvfp4_on_the_fast_path():
@@ -196,5 +196,6 @@ def test_waterfall():
 def test_nothing_but_the_launch_so_far():
     text = (DATA / "cpu-0.32.0-plain.log").read_text()
     begun = logs.diagnose("\n".join(text.splitlines()[:20]))
-    assert begun.verdict == "starting" and begun.healthy
+    assert begun.verdict == "starting" and not begun.healthy and begun.primary is None
+    assert "starts its processes" in begun.headline and "loading of the weights" in begun.headline
     assert logs.diagnose("").verdict == "empty"

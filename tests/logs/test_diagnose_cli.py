@@ -113,5 +113,6 @@ def test_what_is_no_log_is_not_called_healthy(junk):
         b"Loading weights:   0%\n",
     ],
 )
-def test_a_log_that_only_begins_is_one(begun):
-    assert run("-", given=begun).exit_code == 0
+def test_a_log_that_only_begins_is_one_and_is_not_healthy(begun):
+    result = run("-", given=begun)
+    assert (result.exit_code == 1 and "not ready" in result.output) or "before" in result.output

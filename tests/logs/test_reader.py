@@ -133,7 +133,7 @@ def test_a_traceback_is_one_event():
 
 def test_an_unknown_fault_is_quoted():
     diagnosis = logs.diagnose(TRACE)
-    assert diagnosis.verdict == "unknown fault" and diagnosis.primary.rule == "LOG900"
+    assert diagnosis.verdict == "fault, cause unknown" and diagnosis.primary.rule == "LOG900"
     assert (
         "RuntimeError: the second" in diagnosis.primary.message
         and "core.py, run" in diagnosis.primary.message

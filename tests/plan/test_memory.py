@@ -111,7 +111,7 @@ def test_what_is_not_known_is_a_range_and_is_named():
     assert found.draft.low > 0, "unknown is never zero"
     assert not found.needed.exact
     assert any("draft" in f.message for f in found.findings if f.rule == "PLAN108")
-    card = checkpoint.unwritten("ORG/MODEL", card_gb=8.25, form="nvfp4")
+    card = checkpoint.load("ORG/MODEL", stated=checkpoint.Stated(size_gb=8.25, format="nvfp4"))
     shapeless = plan.plan(Setup(card, 16384, fraction=0.5))
     assert (shapeless.verdict, shapeless.tokens, shapeless.fraction_for()) == (
         "not known",

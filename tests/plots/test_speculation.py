@@ -4,10 +4,9 @@ refused.
 
 import pytest
 from sparkbook import recipes
-from sparkbook.bench import advise, sweep
+from sparkbook.bench import advise
 from sparkbook.errors import SparkbookError
 from sparkbook.plots import speculation
-from sparkbook.plots.style import PAPER
 
 
 def test_acceptance_is_told_by_class():
@@ -15,21 +14,6 @@ def test_acceptance_is_told_by_class():
     assert "code 50%, 25%" in chart.alt and "prose" not in chart.alt
     with pytest.raises(SparkbookError, match="speculating"):
         speculation.acceptance({"code": ()}, "MTP")
-
-
-def test_only_a_sure_gain_is_filled():
-    advice = sweep.recorded("mtp").advice()
-    chart = speculation.speed_ups(advice, "MTP")
-    points = [line for line in chart.figure.axes[0].lines if line.get_marker() == "o"]
-    filled = sum(line.get_markerfacecolor() != PAPER for line in points)
-    cases = [case for case in advice.cases if case.concurrency == 1]
-    assert (
-        len(points) == len(cases)
-        and filled == sum(case.worth for case in cases)
-        and 0 < filled < len(cases)
-    )
-    with pytest.raises(SparkbookError):
-        speculation.speed_ups(advice, "MTP", 64)
 
 
 def test_the_best_k_of_each_curve_is_named():

@@ -7,7 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 from sparkbook.recipes import Container, Launch, Serve, entrypoint_of
-from sparkbook.recipes.launch import SHORT_FLAGS, canonical, is_secret, option_name
+from sparkbook.recipes.launch import canonical
+from sparkbook.recipes.names import SHORT_FLAGS, option_name
+from sparkbook.util.secret import is_secret
 
 
 @pytest.mark.parametrize(

@@ -1,9 +1,12 @@
 """What is known about images, and how a reference is matched to it."""
 
 import pytest
+from packaging.specifiers import SpecifierSet
+from pydantic import TypeAdapter
 from sparkbook import recipes, releases
-from sparkbook.recipes.launch import entrypoint_of
+from sparkbook.recipes.names import entrypoint_of
 from sparkbook.releases import images
+from sparkbook.util import own_yaml
 
 
 @pytest.mark.parametrize(
@@ -66,3 +69,18 @@ def test_every_release_named_is_one_that_was_read_or_lies_between_two():
     for entry in images.all():
         if entry.vllm and "rc" not in entry.vllm:
             assert entry.vllm in releases.known(), entry
+
+
+def test_the_file_holds_what_the_classes_say() -> None:
+    data = own_yaml.read(images.FILE)
+    assert set(data) == {"images", "sources"}
+    TypeAdapter(dict[str, images.Source]).validate_python(data["sources"])
+    TypeAdapter(list[images.ImageInfo]).validate_python(data["images"])
+
+
+def test_every_image_cites_a_source_and_a_moving_tag_has_a_date() -> None:
+    for entry in images.all():
+        assert SpecifierSet(entry.vllm_range or "") is not None
+        assert not entry.moving or entry.local or entry.as_of, entry.image
+        for name in (entry.source, *(bug.source for bug in entry.bugs)):
+            assert images.source(name).url

@@ -3,11 +3,9 @@ in vLLM's own history.
 """
 
 import json
-import os
 import re
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -34,24 +32,23 @@ def test_every_minor_release_is_there():
     }
 
 
-def test_loading_takes_less_than_20_ms():
-    """In a process of its own, with byte code on disk as in any installation; processor time, the
-    best of five: the machine is shared.
-    """
+def test_loading_takes_nothing_but_the_standard_library():
+    """In a process of its own. `tools/bench_lint.py` prints how long it takes."""
     script = (
-        "import time, sparkbook.errors, dataclasses, functools, pathlib\n"
-        "start = time.process_time()\n"
-        "from sparkbook import releases\n"
-        "releases.get('0.32.0').accepts('max-model-len')\n"
-        "print(time.process_time() - start)"
+        "import sys\nfrom sparkbook import releases\n"
+        "releases.get('0.32.0').accepts('max-model-len')\nprint(*sys.modules)"
     )
-    run = [sys.executable, "-c", script]
-    env = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
-    seconds = [
-        float(subprocess.run(run, check=True, capture_output=True, text=True, env=env).stdout)
-        for _ in range(6)
-    ]
-    assert min(seconds) < 0.020
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    loaded = {name.partition(".")[0] for name in done.stdout.split()}
+    before = {name.partition(".")[0] for name in _at_start()}
+    assert "sparkbook" in loaded, done.stderr
+    assert loaded - before - set(sys.stdlib_module_names) == {"sparkbook"}
+
+
+def _at_start():
+    """The modules of a Python that was told nothing: an environment's own hooks are among them."""
+    run = [sys.executable, "-c", "import sys; print(*sys.modules)"]
+    return subprocess.run(run, capture_output=True, text=True, check=True).stdout.split()
 
 
 @pytest.mark.parametrize(
@@ -202,10 +199,7 @@ def test_the_table_is_written_one_symbol_a_line():
     assert json.loads("\n".join(lines)) == releases.table()
 
 
-def test_asking_again_is_fast():
+def test_the_table_is_read_once_and_so_is_a_release():
     release = releases.get("0.32.0")
-    release.resolve("max-model-len")
-    start = time.perf_counter()
-    for _ in range(1000):
-        release.resolve("max-model-len")
-    assert time.perf_counter() - start < 0.2
+    assert release is releases.get("v0.32.0+cpu") and releases.table() is releases.table()
+    assert release.resolve("max-model-len") is release.resolve("max_model_len")

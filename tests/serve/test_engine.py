@@ -170,7 +170,7 @@ def test_smollm2_is_converted_and_whole():
     assert (folder / "model.safetensors").stat().st_size > 250_000_000
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="mounting a small file system needs root")
+@pytest.mark.root  # it mounts a small file system
 def test_disk_full_while_converting(tmp_path, monkeypatch):
     """A 64 MiB file system, the check beforehand switched off: the real conversion runs into the
     end of the disk.
@@ -189,7 +189,6 @@ def test_disk_full_while_converting(tmp_path, monkeypatch):
 
 def test_a_chapter_that_finds_no_server_starts_one_and_stops_it(cache, monkeypatch):
     monkeypatch.delenv("SPARKBOOK_ENDPOINT", raising=False)
-    begin = time.monotonic()
     with serve.connect("embedded/tiny-dense") as server:
         assert server.started
         assert Path(server.engine.log_file).stat().st_size > 0
@@ -197,7 +196,6 @@ def test_a_chapter_that_finds_no_server_starts_one_and_stops_it(cache, monkeypat
         processes = tree(server.engine)
     assert gone(processes)
     assert port_is_free(server.engine.port)
-    assert time.monotonic() - begin < 240
 
 
 def test_a_stranger_that_takes_the_port_while_the_model_loads(cache, stranger, monkeypatch):

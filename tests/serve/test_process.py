@@ -186,8 +186,8 @@ def test_failed_start_ends_the_wait_at_once_with_the_log(
     engine = ProcessEngine(launch, stand_in, name="small", grace_s=1)
     begin = time.monotonic()
     with pytest.raises(NotReady, match=message):
-        engine.wait_ready(deadline_s=60)
-    assert time.monotonic() - begin < 20
+        engine.wait_ready(deadline_s=3600)
+    assert time.monotonic() - begin < 600, "it waited for what can't come any more"
     assert not engine.running
 
 

@@ -112,13 +112,12 @@ def test_logs_of_running_engines_are_kept(stand_in, launch, monkeypatch):
 
 def test_kill_ends_the_whole_group_at_once(stand_in, launch, monkeypatch):
     monkeypatch.setenv("STAND_IN_MODE", "forks")
-    engine = ProcessEngine(launch, stand_in, name="small", grace_s=30)
+    engine = ProcessEngine(launch, stand_in, name="small", grace_s=3600)
     engine.wait_ready(Capabilities(structured_output=False))
     processes = psutil.Process(engine._guard.pid).children(recursive=True)
-    begin = time.monotonic()
-    engine.kill()
-    _, alive = psutil.wait_procs(processes, timeout=5)
-    assert not alive and time.monotonic() - begin < 5
+    engine.kill()  # and not after the hour that they could have
+    _, alive = psutil.wait_procs(processes, timeout=120)
+    assert not alive
     engine.stop()
 
 

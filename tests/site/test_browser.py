@@ -10,14 +10,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from chromium import Tab, find, served
+from chromium import Tab, served
 from matplotlib.image import imread
 from sparkbook.runner.project import Project
 
-pytestmark = [
-    pytest.mark.browser,
-    pytest.mark.skipif(find() is None, reason="no Chromium on this machine"),
-]
+pytestmark = pytest.mark.browser
 
 PAGES = [
     "book/intro",

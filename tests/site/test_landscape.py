@@ -7,7 +7,7 @@ from packaging.version import Version
 from sparkbook import recipes
 from sparkbook.checkpoint.bandwidth import published_points
 from sparkbook.checkpoint.store import Disk
-from sparkbook.host import REPORTED
+from sparkbook.host import REPORTED, spark
 from sparkbook.plots import hardware as plots
 from sparkbook.site.landscape import RELEASES, RESOURCES, TRACKS
 from sparkbook.util.tables import table
@@ -44,7 +44,7 @@ def test_every_row_has_evidence():
     [
         lambda: plots.timeline(RELEASES),
         lambda: plots.memory_of(REPORTED, [0.5, 0.92]),
-        lambda: plots.ceilings(published_points(recipes.all())),
+        lambda: plots.ceilings(published_points(recipes.all(), spark.BANDWIDTH_GB_S)),
         lambda: plots.experts_touched({"a": (8, 2)}, 16),
         lambda: plots.disk_needed([Disk("a/b", 10.0, False, None), Disk("c/d", 20.0, True, 1.0)]),
     ],

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from chromium import Quiet, Tab, find, served
+from chromium import Quiet, Tab, served
 from sparkbook import recipes
 from sparkbook.runner.project import here
 from sparkbook.site import chooser, planner, vendor
@@ -317,7 +317,6 @@ CHOICES: dict[str, dict[str, str]] = {
 
 
 @pytest.mark.browser
-@pytest.mark.skipif(find() is None, reason="no Chromium on this machine")
 class TestPage:
     """In Chromium."""
 

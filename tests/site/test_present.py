@@ -11,6 +11,7 @@ from sparkbook import plan, recipes
 from sparkbook.checkpoint.bandwidth import published_points
 from sparkbook.checkpoint.store import download_lines
 from sparkbook.formats import FORMATS
+from sparkbook.host import spark
 from sparkbook.plots import published as plots
 from sparkbook.recipes import Recipe
 from sparkbook.site import present
@@ -202,7 +203,7 @@ def test_the_best_rate_is_the_one_that_stands_beside_the_ceiling() -> None:
     """Chapters 2 and 7 show the same figure of a recipe: a peak (111.9 of Qwen3-Next with MTP) in
     neither.
     """
-    points = published_points(recipes.all())
+    points = published_points(recipes.all(), spark.BANDWIDTH_GB_S)
     assert {"qwen3-next-80b-a3b-nvfp4-mtp", "qwen3.5-35b-a3b", "nemotron-3-nano-30b-a3b-nvfp4"} <= {
         point.recipe for point in points
     }

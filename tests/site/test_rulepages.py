@@ -5,6 +5,8 @@ from __future__ import annotations
 import functools
 import re
 
+from sparkbook.releases import known_bad
+from sparkbook.site import combinations
 from sparkbook.site.rule_pages import index, rule_pages
 
 
@@ -61,3 +63,17 @@ def test_every_section_has_a_severity_two_examples_and_a_source() -> None:
 def test_a_name_at_the_start_of_a_text_keeps_its_case() -> None:
     text = dict(pages())["log1"]
     assert "\nvLLM is several processes" in text and "VLLM is" not in text
+
+
+def test_the_page_of_known_bad_combinations_has_the_whole_table() -> None:
+    text = combinations.page()
+    rows = [line for line in text.splitlines() if re.match(r"\| (<a |BAD)", line)]
+    table = known_bad.combinations()
+    assert len(rows) == len(table)
+    for row, one in zip(rows, table, strict=True):
+        assert one.code in row and all(source.url in row for source in one.sources)
+        assert ("*(disputed: " in row) == bool(one.disputed)
+        assert len(re.findall(r"(?<!\\)\|", row)) == 8
+    sections = dict(pages())["bad"]
+    for label in re.findall(r'href="bad\.html#(\w+)"', text):
+        assert f"({label})=" in sections

@@ -9,7 +9,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 import pytest
-from chromium import browser, find, served
+from chromium import browser, served
 from sparkbook import logs
 from sparkbook.logs.signatures import signatures
 from sparkbook.site import search
@@ -52,7 +52,6 @@ def test_every_pattern_is_one_in_the_script_as_well() -> None:
 
 
 @pytest.mark.browser
-@pytest.mark.skipif(find() is None, reason="no Chromium on this machine")
 def test_pasted_lines_find_their_signature(tmp_path: Path) -> None:
     lines = pasted()
     assert len(lines) >= 10

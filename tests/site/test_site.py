@@ -5,13 +5,16 @@ scripts: so a leftover in `_build` cannot pass for a site that builds, and the t
 
 from __future__ import annotations
 
+import html
 import io
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from plain_english import stiff_words
 from sparkbook.errors import SparkbookError
 from sparkbook.runner import notebooks
 from sparkbook.runner.pages import pages
@@ -246,3 +249,28 @@ class TestSite:
         page = (small_copy.html / "notebooks/01_small.html").read_text("utf-8")
         assert "failed when the book was built" in page
         assert "ZeroDivisionError" in page
+
+
+def shown(page: str) -> str:
+    """Return what a page shows in prose: its body without scripts, code and figures."""
+    body = page.partition("<body")[2].partition(">")[2]
+    hidden = r"<(script|style|pre|code|svg|template|textarea)\b.*?</\1>"
+    prose = re.sub(hidden, " ", body, flags=re.DOTALL)
+    return html.unescape(re.sub(r"<[^>]+>", " ", prose))
+
+
+def test_what_a_page_shows() -> None:
+    page = "<body><p>It is <b>new</b>.</p><script>anew</script><pre>beside</pre></body>"
+    assert shown(page).split() == ["It", "is", "new", "."]
+
+
+def test_no_built_page_has_a_banned_word(small_site: Path) -> None:
+    """Sentences that are put together for a page are in no source."""
+    pages_ = sorted(small_site.rglob("*.html"))
+    lines = [
+        f"{page.relative_to(small_site)}: {word}"
+        for page in pages_
+        for word in stiff_words(shown(page.read_text("utf-8")))
+    ]
+    assert len(pages_) > 30
+    assert "\n".join(lines) == ""

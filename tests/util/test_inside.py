@@ -133,7 +133,7 @@ def test_a_file_is_gone_on_with_only_if_nobody_else_has_it(tmp_path):
     assert other.read_bytes() == b"begun"
 
 
-@pytest.mark.skipif(os.getuid() != 0, reason="only root can give a file away")
+@pytest.mark.root  # only root can give a file away
 def test_a_file_of_somebody_else_is_made_new(tmp_path):
     (tmp_path / "x.part").write_bytes(b"theirs")
     os.chown(tmp_path / "x.part", 12345, 12345)

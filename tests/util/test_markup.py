@@ -20,11 +20,6 @@ def test_a_sentence_begins_with_a_capital_unless_it_begins_with_a_name(text, sen
     assert markup.capital(text) == sentence
 
 
-def test_a_title_inside_a_sentence_keeps_its_abbreviations():
-    assert markup.lower_start("Memory of the host") == "memory of the host"
-    assert markup.lower_start("GB10 alone") == "GB10 alone"
-
-
 def test_code_is_marked_and_everything_else_escaped():
     assert markup.code("`a<b` & c") == "<code>a&lt;b</code> &amp; c"
     link = '<a href="https://a.org/b">a.org/b</a>'

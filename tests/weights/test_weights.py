@@ -16,10 +16,11 @@ from pathlib import Path
 
 import pytest
 from sparkbook import weights
+from sparkbook.checkpoint import reply
 from sparkbook.checkpoint.store import snapshot, torn
 from sparkbook.errors import SparkbookError
 from sparkbook.recipes.schema import Recipe
-from sparkbook.weights import WeightsError, fetch, needed, prune, verify
+from sparkbook.weights import WeightsError, fetch, fetching, needed, prune, verify
 
 _spec = importlib.util.spec_from_file_location("hub", Path(__file__).parents[1] / "hub.py")
 assert _spec and _spec.loader
@@ -415,7 +416,7 @@ def test_a_damaged_file_never_gets_its_name(hub, tmp_path):
 
 def test_no_room_is_told_before_anything_is_downloaded(hub, monkeypatch):
     monkeypatch.setattr(
-        weights.shutil,
+        fetching.shutil,
         "disk_usage",
         lambda folder: os.terminal_size((0, 0)) and type("U", (), {"free": 1_000_000})(),
     )
@@ -433,7 +434,7 @@ def test_a_store_that_refuses_to_be_written(hub, monkeypatch):
     def denied(*_, **__):
         raise PermissionError(13, "Permission denied", "/store/hub")
 
-    monkeypatch.setattr(weights, "_download", denied)
+    monkeypatch.setattr(fetching, "_download", denied)
     assert refused(hub) == "HUB014"
 
 
@@ -633,7 +634,7 @@ def test_a_reply_that_is_no_list_of_files_is_one_clear_error(hub, tmp_path, answ
 
 
 def test_a_reply_without_end_is_ended(hub, monkeypatch):
-    monkeypatch.setattr(weights.reply, "MOST_BYTES", 1000)
+    monkeypatch.setattr(reply, "MOST_BYTES", 1000)
     hub.files["/api/models/org/name/revision/main"] = b" " * 5000
     assert refused(hub) == "HUB017"
 

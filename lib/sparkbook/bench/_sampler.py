@@ -54,7 +54,7 @@ def watch_gpu(interval_s: float, latest: dict[int, list[str]]) -> None:
 
 
 def number(text: str) -> float | None:
-    """A number, or None for what nvidia-smi does not tell (`[N/A]`, `[Not Supported]`)."""
+    """Return a number, or None for what nvidia-smi does not tell (`[N/A]`, `[Not Supported]`)."""
     try:
         return float(text)
     except ValueError:
@@ -62,8 +62,8 @@ def number(text: str) -> float | None:
 
 
 def gpu(latest: dict[int, list[str]]) -> dict[str, object]:
-    """All GPUs as one: the slowest clock, the hottest temperature, the power of all, the reasons of
-    any.
+    """Return all GPUs as one: the slowest clock, the hottest temperature, the power of all, the
+    reasons of any.
     """
     if not latest:
         return {}
@@ -86,7 +86,9 @@ def gpu(latest: dict[int, list[str]]) -> dict[str, object]:
 
 
 def host(state: dict[str, float]) -> dict[str, object]:
-    """Memory, swapping since the start, and the share of CPU time in use since the last sample."""
+    """Return memory, swapping since the start, and the share of CPU time in use since the last
+    sample.
+    """
     try:
         memory = dict(re.findall(r"^(\w+):\s+(\d+) kB", Path("/proc/meminfo").read_text(), re.M))
         pages = dict(re.findall(r"^(pswpin|pswpout) (\d+)", Path("/proc/vmstat").read_text(), re.M))
@@ -106,8 +108,8 @@ def host(state: dict[str, float]) -> dict[str, object]:
 
 
 def engine(url: str, key: str) -> dict[str, object]:
-    """Requests that run and wait; nothing where no such page comes: one bad look is not the end of
-    looking.
+    """Return requests that run and wait; nothing where no such page comes: one bad look is not the
+    end of looking.
     """
     found: dict[str, float] = {}
     try:

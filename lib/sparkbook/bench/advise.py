@@ -83,12 +83,12 @@ class Advice:
         return list(dict.fromkeys(name for name, _ in self.best))
 
     def case(self, k: int, prompt_class: str, concurrency: int) -> Case | None:
-        """One of the cases."""
+        """Return one of the cases."""
         key = (k, prompt_class, concurrency)
         return next((c for c in self.cases if (c.k, c.prompt_class, c.concurrency) == key), None)
 
     def findings(self) -> Findings:
-        """The advice in sentences, most serious first."""
+        """Return the advice in sentences, most serious first."""
         return ADV.judge(self)
 
 
@@ -169,8 +169,8 @@ def advise(
 
 
 def _best(cases: Sequence[Case]) -> int:
-    """The smallest K among those that are worth it and not clearly slower than the fastest: its
-    interval reaches that one's ratio.
+    """Return the smallest K among those that are worth it and not clearly slower than the fastest:
+    its interval reaches that one's ratio.
     """
     worth = [case for case in cases if case.worth]
     if not worth:
@@ -184,8 +184,8 @@ def _best(cases: Sequence[Case]) -> int:
 def _schedule(
     cases: Sequence[Case], fails: set[int], most: int
 ) -> tuple[tuple[int, int, int], ...] | None:
-    """One K for each range of batch sizes, by the geometric mean over all classes. None where a
-    single K, or none, is best throughout.
+    """Return one K for each range of batch sizes, by the geometric mean over all classes. None
+    where a single K, or none, is best throughout.
 
     A measured concurrency speaks for the batch sizes from it up to just below the next one.
     """
@@ -224,18 +224,18 @@ def _cells(reports: Sequence[Report], name: str, concurrency: int) -> list[Cell]
 
 
 def _positions(cells: Sequence[Cell]) -> tuple[float, ...]:
-    """Acceptance of each position over several cells, weighted by their drafts."""
-    told = [
+    """Return acceptance of each position over several cells, weighted by their drafts."""
+    shares = [
         (cell.engine.drafts or 0.0, cell.engine.per_position)
         for cell in cells
         if cell.engine and cell.engine.per_position
     ]
-    drafts = math.fsum(weight for weight, _ in told)
+    drafts = math.fsum(weight for weight, _ in shares)
     if not drafts:
         return ()
     return tuple(
-        math.fsum(w * p[i] for w, p in told if i < len(p)) / drafts
-        for i in range(max(len(p) for _, p in told))
+        math.fsum(w * p[i] for w, p in shares if i < len(p)) / drafts
+        for i in range(max(len(p) for _, p in shares))
     )
 
 
@@ -262,14 +262,14 @@ def sort(reports: Sequence[Report]) -> tuple[list[Report], dict[int, list[Report
     off: list[Report] = []
     arms: dict[int, list[Report]] = {}
     for report in reports:
-        told = [cell.engine for cell in report.cells if cell.engine]
-        if not told:
+        engines = [cell.engine for cell in report.cells if cell.engine]
+        if not engines:
             raise SparkbookError(
                 f"the measurement {report.label or report.date} holds no counters of the engine, so"
                 " it does not show whether the engine speculated: measure a server that answers"
                 " /metrics"
             )
-        k = max(len(engine.per_position) for engine in told)
+        k = max(len(engine.per_position) for engine in engines)
         (arms.setdefault(k, []) if k else off).append(report)
     if not off:
         raise SparkbookError(
@@ -300,12 +300,12 @@ class Costs:
     once: float = 0.0
 
     def step(self, k: int) -> float:
-        """A step with K drafts; 1 is a step without any."""
+        """Return a step with K drafts; 1 is a step without any."""
         return 1.0 if k == 0 else 1.0 + self.once + k * (self.draft + self.verify)
 
 
 def tokens_per_step(per_position: Sequence[float], k: int) -> float:
-    """Mean tokens of a step with K drafts: 1 + the sum of the first K positions' acceptance.
+    """Return mean tokens of a step with K drafts: 1 + the sum of the first K positions' acceptance.
 
     Beyond the last known position the acceptance is continued as a geometric series with its mean
     decay.
@@ -330,7 +330,7 @@ def tokens_per_step(per_position: Sequence[float], k: int) -> float:
 def expected(
     per_position: Sequence[float], costs: Costs, most: int = 15
 ) -> list[tuple[int, float, float]]:
-    """For K = 0 to `most`: K, tokens per step, and speed-up over no speculation."""
+    """Return for K = 0 to `most`: K, tokens per step, and speed-up over no speculation."""
     return [
         (k, tokens := tokens_per_step(per_position, k), tokens / costs.step(k))
         for k in range(most + 1)
@@ -338,8 +338,8 @@ def expected(
 
 
 def fit(steps: Mapping[int, float]) -> Costs:
-    """Costs from measured step times by K (any unit; K = 0 is without speculation): a line through
-    those with K >= 1.
+    """Fit costs to measured step times by K (any unit; K = 0 is without speculation): a line
+    through those with K >= 1.
 
     With a single K above 0 all its cost counts per draft. A slope that comes out below 0 is taken
     as 0.
@@ -393,7 +393,7 @@ def _report(
     name: str = "code",
     positions: Sequence[float] = (),
 ) -> Report:
-    """An invented measurement: each prompt decodes at its own speed, about `tok_s`."""
+    """Return an invented measurement: each prompt decodes at its own speed, about `tok_s`."""
     from sparkbook.bench.results import Engine
 
     requests = []
@@ -453,8 +453,8 @@ def _unequal(real: int) -> Equality:
 )
 def _keep(advice: Advice) -> Iterator[Hit]:
     """For this class of prompts speculation pays: even the lower end of the interval gains more
-    than 5 %. The K that is named is the smallest one that can't be told from the fastest, since
-    each further draft costs a little in every step.
+    than 5 %. The K that is named is the smallest one that is not clearly slower than the
+    fastest, since each further draft costs a little in every step.
     """
     for (name, c), k in advice.best.items():
         if k and (case := advice.case(k, name, c)):

@@ -62,7 +62,7 @@ class Reply:
         self.reads: list[tuple[float, bytes]] = []
         self.head = b""
         self.status = 0
-        self.mode = ""  # how the end is told: chunked, length or close
+        self.mode = ""  # how the end is marked: chunked, length or close
         self.error: str | None = None
 
 
@@ -152,7 +152,7 @@ class Connection(asyncio.Protocol):
             reply.mode, self.reusable = "close", False
 
     def complete(self) -> bool:
-        """Whether the chunked body has ended, by its framing."""
+        """Return whether the chunked body has ended, by its framing."""
         reply = self.reply
         if reply is None or reply.mode != "chunked" or self.framing is None:
             return False
@@ -233,7 +233,7 @@ class Dechunker:
 
 
 def _bodies(reply: Reply) -> Iterator[tuple[float, bytes]]:
-    """The reads without the response's head."""
+    """Yield the reads without the response's head."""
     skip = len(reply.head)
     for stamp, data in reply.reads:
         if skip >= len(data):
@@ -244,8 +244,8 @@ def _bodies(reply: Reply) -> Iterator[tuple[float, bytes]]:
 
 
 def events(bodies: Iterable[tuple[float, bytes]], chunked: bool) -> Iterator[tuple[float, bytes]]:
-    """Server-sent events: the stamp of the read that completed it, and its data. Comments
-    (`: ping`) are not events.
+    """Parse server-sent events: the stamp of the read that completed each, and its data. Comments
+    (`: ping`) are no events.
 
     Line ends may be CRLF, LF or CR, and bytes may be split anywhere
     (https://html.spec.whatwg.org/multipage/server-sent-events.html).
@@ -279,7 +279,7 @@ def events(bodies: Iterable[tuple[float, bytes]], chunked: bool) -> Iterator[tup
 
 
 def record(reply: Reply, keep_text: bool = True) -> dict[str, Any]:
-    """One request as plain values. Times are seconds since the request was written; None is
+    """Return one request as plain values. Times are seconds since the request was written; None is
     unknown.
 
     Keys: index, slot, begin (clock), scheduled (clock), status, error, ttfr, ttft, ttfo, end,
@@ -304,7 +304,7 @@ def record(reply: Reply, keep_text: bool = True) -> dict[str, Any]:
     if reply.reads:
         result["end"] = round(reply.reads[-1][0] - begin, 6)
     if reply.status != 200:
-        result["error"] = _line(reply.error or f"status {reply.status}: {_told(reply)}")
+        result["error"] = _line(reply.error or f"status {reply.status}: {_reason(reply)}")
         return result
     try:
         _read_steps(reply, result, keep_text)
@@ -319,14 +319,14 @@ def record(reply: Reply, keep_text: bool = True) -> dict[str, Any]:
 
 
 def sound(text: str) -> str:
-    """A text that can be written as UTF-8. JSON may hold half a character (`\\ud83d`): two halves
-    make one, one alone becomes U+FFFD.
+    """Return a text that can be written as UTF-8. JSON may hold half a character (`\\ud83d`): two
+    halves make one, one alone becomes U+FFFD.
     """
     return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
 def _line(error: str) -> str:
-    """What went wrong as one line, whatever bytes a server sent in place of words."""
+    """Return what went wrong as one line, whatever bytes a server sent in place of words."""
     return " ".join(
         "".join(letter if letter.isprintable() else " " for letter in sound(error)).split()
     )
@@ -377,7 +377,7 @@ def _read_steps(reply: Reply, result: dict[str, Any], keep_text: bool) -> None:
         result["error"] = (
             "the stream ended in the middle"
             if seen
-            else f"the reply holds no events: {_told(reply)[:120]}"
+            else f"the reply holds no events: {_reason(reply)[:120]}"
         )
     if any(tokens):
         # In such a stream an event without ids is no step: the rest of what an earlier one held, or
@@ -394,8 +394,8 @@ def _read_steps(reply: Reply, result: dict[str, Any], keep_text: bool) -> None:
 
 
 def _choice(data: bytes, result: dict[str, Any]) -> Any:
-    """The first choice of an event; None where it has none. Its usage, or what is wrong with it,
-    is put into the result.
+    """Return the first choice of an event; None where it has none. Its usage, or what is wrong with
+    it, is put into the result.
     """
     try:
         value = json.loads(data)
@@ -411,8 +411,8 @@ def _choice(data: bytes, result: dict[str, Any]) -> Any:
     return choices[0] if choices else None
 
 
-def _told(reply: Reply) -> str:
-    """What an error's body says."""
+def _reason(reply: Reply) -> str:
+    """Return what an error's body says."""
     body = b"".join(data for _, data in _bodies(reply))
     try:
         if reply.mode == "chunked":

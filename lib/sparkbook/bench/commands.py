@@ -42,8 +42,8 @@ def obtain(
 
     Args:
         source: an address, or a file that `exchange.read` knows: ours, or another tool's.
-        options: fields of `load.Plan`; lists as words with commas. `recipe`: what the server was
-            started with, as `plan.request.read` takes it.
+        options: fields of `load.BenchPlan`; lists as words with commas. `recipe`: what the server
+            was started with, as `plan.request.read` takes it.
         model: the served name; the first that the server lists where it is not given.
         bar: draw a progress bar on standard error.
         out, form: where and how the result will be kept: what is wrong with them is said before the
@@ -68,7 +68,7 @@ def obtain(
         report = exchange.read(source)
         _check_target(out, form, len(report.cells))
         return report
-    plan = load.Plan(
+    plan = load.BenchPlan(
         **{
             **options,
             "classes": _words(options["classes"], str, "classes"),
@@ -115,9 +115,9 @@ def equal_servers(
     first, second = _server(a), _server(b)
     total = 3 * (len(lossless.texts(each)) + len(lossless.tasks()))
     with _bar(bar) as progress:
-        told = functools.partial(_asking, progress, total) if progress else None
+        report_progress = functools.partial(_asking, progress, total) if progress else None
         return lossless.compare(
-            first, second, option=option, progress=told, each=each, max_tokens=max_tokens
+            first, second, option=option, progress=report_progress, each=each, max_tokens=max_tokens
         )
 
 
@@ -233,7 +233,7 @@ def _words(text: str, kind: type, name: str) -> list[Any]:
 
 @contextlib.contextmanager
 def _bar(wanted: bool) -> Iterator[load.Progress | None]:
-    """A progress bar, one task a row. It draws in this process; the measuring client is another
+    """Return a progress bar, one task for each row. It draws in this process; the client is another
     one.
     """
     if not wanted:
@@ -263,8 +263,8 @@ FORMS = ("sparkbook", "vllm", "llama-benchy", "performance")
 
 
 def _check_target(out: str | None, form: str, rows: int) -> None:
-    """Whether a result of so many rows can be kept in this form at this place, as far as it can be
-    told before there is one.
+    """Check that a result with so many rows can be written in this form at this place, before it is
+    measured.
 
     Raises:
         SparkbookError: it can't.
@@ -365,8 +365,8 @@ def keep(report: Report, file: str, form: str) -> None:
 
 
 def to_dict(report: Report) -> dict[str, Any]:
-    """The answer of `--json`: findings as every verb gives them, and the report without its single
-    requests.
+    """Return the answer of `--json`: findings as every verb gives them, and the report without its
+    single requests.
     """
     findings = Findings(f for cell in report.cells for f in cell.findings)
     rest = report.model_dump(
@@ -431,7 +431,7 @@ def show(report: Report, console: Console) -> None:
 
 
 def advice_of_files(files: Sequence[str]) -> Advice:
-    """Advice from result files: some without speculation, some with.
+    """Advise from result files, some without and some with speculation.
 
     Raises:
         SparkbookError: a file can't be read, or nothing can be compared.
@@ -444,8 +444,8 @@ def advice_of_files(files: Sequence[str]) -> Advice:
 def advice_of_server(
     url: str, seconds: float, draft_cost: float, verify_cost: float
 ) -> tuple[list[tuple[int, float, float]], str]:
-    """What acceptance alone lets expect: rows of K, tokens per step and speed-up, and what they
-    rest on.
+    """Return what acceptance alone lets expect: rows of K, tokens per step and speed-up, and what
+    they rest on.
 
     Args:
         url: a running server that speculates. If it makes no draft within the time, its counters

@@ -149,8 +149,8 @@ def _compare(
 
 
 def _permutation(logs: Sequence[float], seed: int, draws: int) -> float:
-    """How often a random choice of signs gives a mean at least as far from 0. The observed choice
-    counts as one of them.
+    """Return how often a random choice of signs gives a mean at least as far from 0. The observed
+    choice counts as one of them.
     """
     import numpy as np
 
@@ -167,7 +167,7 @@ def _permutation(logs: Sequence[float], seed: int, draws: int) -> float:
 
 
 def values(cells: Sequence[Cell], figure: str = "decode_tok_s") -> dict[str, list[float]]:
-    """One figure of every good request, by prompt.
+    """Return one figure of every good request, by prompt.
 
     Raises:
         SparkbookError: there is no such figure.

@@ -85,7 +85,7 @@ class Equality:
     control: Equality | None = None
 
     def count(self, state: State) -> int:
-        """Prompts in this state."""
+        """Return prompts in this state."""
         return sum(d.state == state for d in self.differences)
 
     @property
@@ -96,7 +96,7 @@ class Equality:
         return wilson(self.count("identical"), len(self.differences))
 
     def under(self, near_tie: float) -> Equality:
-        """The same replies, judged with another limit of a near-tie (nats)."""
+        """Return the same replies, judged with another limit of a near-tie (nats)."""
         judged = tuple(
             (
                 d
@@ -128,7 +128,7 @@ class Equality:
 
 
 def wilson(hits: int, n: int) -> tuple[float, float, float]:
-    """A share and its 95 % interval. 0 of 0 is anything: (nan, 0, 1)."""
+    """Return a share and its 95 % interval. 0 of 0 is anything: (nan, 0, 1)."""
     if not n:
         return math.nan, 0.0, 1.0
     z = 1.959964
@@ -218,25 +218,27 @@ def _of_chat(prompt: str, choice: Any) -> Answer:
 
 
 def _of_text(prompt: str, choice: Any) -> Answer:
-    told = choice.logprobs
-    if not told or not told.tokens:
+    logprobs = choice.logprobs
+    if not logprobs or not logprobs.tokens:
         return Answer(prompt, (), (), choice.text)
     tops = tuple(
         {**(top or {}), token: own}
-        for token, own, top in zip(told.tokens, told.token_logprobs, told.top_logprobs, strict=True)
+        for token, own, top in zip(
+            logprobs.tokens, logprobs.token_logprobs, logprobs.top_logprobs, strict=True
+        )
     )
-    return Answer(prompt, tuple(told.tokens), tops, choice.text)
+    return Answer(prompt, tuple(logprobs.tokens), tops, choice.text)
 
 
 def _state(margin: float | None, at_least: bool, near_tie: float) -> State:
-    """Of two replies that parted. A token that is not even listed may be far less likely than the
-    last one that is.
+    """Classify two replies that differ. A token that is not even listed may be far less likely than
+    the last one listed.
     """
     return "near-tie" if margin is not None and abs(margin) < near_tie and not at_least else "real"
 
 
 def difference(a: Answer, b: Answer) -> Difference:
-    """The first place where two replies part."""
+    """Return the first place where two replies part."""
     for at, (mine, other) in enumerate(zip(a.tokens, b.tokens, strict=False)):
         if mine == other:
             continue

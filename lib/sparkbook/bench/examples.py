@@ -26,7 +26,7 @@ def request(
     tokens: int = 64,
     **more: Any,
 ) -> Request:
-    """The n-th request; times in seconds."""
+    """Return the n-th request; times in seconds."""
     values = {
         "prompt": f"code-{n:03}",
         "slot": n % 4,
@@ -53,8 +53,8 @@ Changes = dict[str, Any] | None
 def trace(
     during: Changes = None, before: Changes = None, after: Changes = None, all_: Changes = None
 ) -> telemetry.Trace:
-    """Two looks before, eight during, two after; what is given replaces fields, a function gets the
-    number of the look.
+    """Return two looks before, eight during, two after; what is given replaces fields, a function
+    gets the number of the look.
     """
     base = {
         "clock_mhz": 2400.0,
@@ -93,7 +93,7 @@ def seen(
     cell: Changes = None,
     **more: Any,
 ) -> Seen:
-    """The sound measurement with changes."""
+    """Return the sound measurement with changes."""
     requests = requests if requests is not None else [request(n) for n in range(16)]
     values = {
         "prompt_class": "code",
@@ -112,7 +112,7 @@ def seen(
 
 
 def engine(**changes: Any) -> dict[str, Engine]:
-    """The engine's account with changes, as a field of the cell."""
+    """Return the engine's account with changes, as a field of the cell."""
     values = {
         "generation_tokens": 1024,
         "prompt_tokens": 960,
@@ -123,12 +123,12 @@ def engine(**changes: Any) -> dict[str, Engine]:
 
 
 def spread(factor: float) -> list[Request]:
-    """Every second request's steps take so many times as long."""
+    """Return requests of which every second one has steps `factor` times as long."""
     return [request(n, step=0.02 * (factor if n % 2 else 1)) for n in range(16)]
 
 
 def speculating(tokens_a_chunk: int) -> list[Request]:
-    """Replies in events of several tokens."""
+    """Return replies in events of several tokens."""
     requests = []
     for n in range(16):
         chunks = [1] + [tokens_a_chunk] * 21
@@ -145,7 +145,7 @@ def speculating(tokens_a_chunk: int) -> list[Request]:
 
 
 def drafts(length: float, **more: Any) -> dict[str, Engine]:
-    """The account of an engine whose steps yield so many tokens."""
+    """Return the account of an engine whose steps yield so many tokens."""
     return engine(
         drafts=336,
         drafted=1344,
@@ -162,31 +162,31 @@ SMALL = Roof(step_bytes=1.5e9, token_flops=24e9)
 
 
 def everyone(cell: Changes = None, **changes: Any) -> Seen:
-    """The sound measurement with the same change of each request."""
+    """Return the sound measurement with the same change of each request."""
     return seen([request(n, **changes) for n in range(16)], cell=cell)
 
 
 def repeating(text: str, count: int) -> list[Request]:
-    """Sixteen requests, so many of them answered with the same text."""
+    """Return sixteen requests, so many of them answered with the same text."""
     return [request(n, text=text) if n < count else request(n) for n in range(16)]
 
 
-def told(**changes: Any) -> Seen:
-    """The sound measurement with figures that its requests do not give."""
+def stating(**changes: Any) -> Seen:
+    """Return the sound measurement with figures that its requests do not give."""
     sound = seen().cell.figures
     return seen(cell={"figures": sound.model_copy(update=changes)})
 
 
 def prompts(words: int) -> tuple[str, ...]:
-    """Sixteen prompts of so many words."""
+    """Return sixteen prompts of so many words."""
     return tuple(" ".join(["word"] * (words - 1) + [f"n{n}"]) for n in range(16))
 
 
 def rows(slow: float, fast: float) -> Report:
-    """One request at a time and sixteen, with the tok/s of a request."""
+    """Return one request at a time and sixteen, with the tok/s of a request."""
     cells = []
     for slots, speed in ((1, slow), (16, fast)):
-        told = figures([])
-        told.decode_tok_s = Summary.of([speed])
-        cells.append(Cell(prompt_class="code", concurrency=slots, figures=told))
+        summary = figures([])
+        summary.decode_tok_s = Summary.of([speed])
+        cells.append(Cell(prompt_class="code", concurrency=slots, figures=summary))
     return Report(date="2026-11-27", tool="example", model="example", cells=cells)

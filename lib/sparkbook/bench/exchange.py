@@ -10,7 +10,6 @@ that of GuideLLM and aiperf is `tpot_s`, llama-benchy's "tg" is `decode_tok_s`.
 from __future__ import annotations
 
 import datetime
-import json
 import statistics
 from collections.abc import Sequence
 from pathlib import Path
@@ -28,13 +27,14 @@ from sparkbook.bench.results import (
     figures,
 )
 from sparkbook.errors import SparkbookError
+from sparkbook.util import limits
 
 _QUANTITIES = {"ttft": "ttft_s", "tpot": "tpot_s", "itl": "step_gap_s", "e2el": "latency_s"}
 
 
 def to_vllm(report: Report, cell: Cell) -> dict[str, Any]:
-    """One row as `vllm bench serve --save-result --save-detailed` writes it; milliseconds where its
-    names end in `_ms`.
+    """Return one row as `vllm bench serve --save-result --save-detailed` writes it; milliseconds
+    where its names end in `_ms`.
 
     Raises:
         SparkbookError: the row has no figures.
@@ -106,7 +106,8 @@ def _values(cell: Cell, name: str) -> list[float]:
 
 
 def from_vllm(value: dict[str, Any]) -> Report:
-    """A file of `vllm bench serve --save-result`. With `--save-detailed` its requests come along.
+    """Return a file of `vllm bench serve --save-result`. With `--save-detailed` its requests come
+    along.
 
     Its warm-up, the machine's state and the cached share are unknown, and the gate says so.
 
@@ -133,11 +134,11 @@ def from_vllm(value: dict[str, Any]) -> Report:
         )
         cell.requests = _vllm_requests(value)
         if cell.requests:
-            told, cell.figures = cell.figures, figures(cell.requests, None)
-            cell.figures.duration_s, cell.figures.out_tok_s = told.duration_s, told.out_tok_s
+            stated, cell.figures = cell.figures, figures(cell.requests, None)
+            cell.figures.duration_s, cell.figures.out_tok_s = stated.duration_s, stated.out_tok_s
         for theirs, ours in _QUANTITIES.items():
             if getattr(cell.figures, ours) is None and f"mean_{theirs}_ms" in value:
-                setattr(cell.figures, ours, _told(value, theirs, completed))
+                setattr(cell.figures, ours, _stated(value, theirs, completed))
         if value.get("spec_decode_num_drafts"):
             cell.engine = Engine(
                 drafts=value["spec_decode_num_drafts"],
@@ -163,8 +164,8 @@ def from_vllm(value: dict[str, Any]) -> Report:
 
 
 def _vllm_requests(value: dict[str, Any]) -> list[Request]:
-    """Requests of a detailed file. Its `itls` are gaps between events; the tokens of an event are
-    not in it.
+    """Return requests of a detailed file. Its `itls` are gaps between events; the tokens of an
+    event are not in it.
     """
     ttfts, gaps, lengths = (
         value.get("ttfts") or [],
@@ -202,9 +203,9 @@ def _vllm_requests(value: dict[str, Any]) -> list[Request]:
     return requests
 
 
-def _told(value: dict[str, Any], name: str, count: int) -> Summary:
-    """A summary of which only mean, median and perhaps p99 are known: the other places hold what
-    bounds them.
+def _stated(value: dict[str, Any], name: str, count: int) -> Summary:
+    """Return a summary of which only mean, median and perhaps p99 are known: the other places hold
+    what bounds them.
     """
     mean, median = value[f"mean_{name}_ms"] / 1000, value[f"median_{name}_ms"] / 1000
     p99 = value.get(f"p99_{name}_ms")
@@ -221,8 +222,8 @@ def _told(value: dict[str, Any], name: str, count: int) -> Summary:
 
 
 def to_llama_benchy(report: Report) -> dict[str, Any]:
-    """A report as llama-benchy's JSON: throughputs in tok/s, times in ms, each with mean, standard
-    deviation and values.
+    """Return a report as llama-benchy's JSON: throughputs in tok/s, times in ms, each with mean,
+    standard deviation and values.
     """
     runs = []
     for cell in report.cells:
@@ -270,7 +271,7 @@ def _metric(values: Sequence[float | None]) -> dict[str, Any] | None:
 
 
 def from_llama_benchy(value: dict[str, Any]) -> Report:
-    """A file of `llama-benchy --format json`.
+    """Return a file of `llama-benchy --format json`.
 
     Its `tg_throughput` counts from the first token on, so it is `steady_tok_s` here, never
     `out_tok_s`.
@@ -326,7 +327,7 @@ def _benchy(metric: dict[str, Any] | None, factor: float = 1.0) -> Summary | Non
 
 
 def from_guidellm(value: dict[str, Any]) -> Report:
-    """A file of `guidellm run --output kind=json`; one row for each of its benchmarks.
+    """Return a file of `guidellm run --output kind=json`; one row for each of its benchmarks.
 
     Its "inter token latency" is `tpot_s` here: (last token - first token) / (tokens - 1). Its "time
     per output token" holds the first token too, latency / tokens, which is 1 / `req_tok_s` here.
@@ -340,7 +341,7 @@ def from_guidellm(value: dict[str, Any]) -> Report:
         for run in value["benchmarks"]:
             metrics, strategy = run["metrics"], run["config"]["strategy"]
 
-            def told(
+            def stated(
                 name: str, factor: float = 0.001, metrics: dict[str, Any] = metrics
             ) -> Summary | None:
                 found = metrics[name]["successful"]
@@ -371,9 +372,9 @@ def from_guidellm(value: dict[str, Any]) -> Report:
                 out_tok_s=rate or None,
                 input_tokens=round(metrics["prompt_token_count"]["successful"]["total_sum"]),
                 output_tokens=round(words["total_sum"]),
-                ttft_s=told("time_to_first_token_ms"),
-                tpot_s=told("inter_token_latency_ms"),
-                latency_s=told("request_latency", 1.0),
+                ttft_s=stated("time_to_first_token_ms"),
+                tpot_s=stated("inter_token_latency_ms"),
+                latency_s=stated("request_latency", 1.0),
             )
             figures_.decode_tok_s = _inverse(
                 figures_.tpot_s,
@@ -407,7 +408,7 @@ def from_guidellm(value: dict[str, Any]) -> Report:
 
 
 def from_aiperf(value: dict[str, Any]) -> Report:
-    """A file `profile_export_aiperf.json` of `aiperf profile --streaming`, whose times are
+    """Return a file `profile_export_aiperf.json` of `aiperf profile --streaming`, whose times are
     milliseconds.
 
     Its "inter token latency" is `tpot_s` here, its "inter chunk latency" `step_gap_s`. It counts
@@ -419,7 +420,7 @@ def from_aiperf(value: dict[str, Any]) -> Report:
     """
     try:
 
-        def told(name: str) -> Summary | None:
+        def stated(name: str) -> Summary | None:
             found = value.get(name)
             if found and found["unit"] != "ms":
                 raise ValueError(f"{name} in {found['unit']}")
@@ -448,11 +449,11 @@ def from_aiperf(value: dict[str, Any]) -> Report:
             input_tokens=_whole(one("total_isl")),
             output_tokens=_whole(one("total_osl")),
             out_tok_s=one("output_token_throughput"),
-            ttft_s=told("time_to_first_token"),
-            ttfo_s=told("time_to_first_output_token"),
-            tpot_s=told("inter_token_latency"),
-            step_gap_s=told("inter_chunk_latency"),
-            latency_s=told("request_latency"),
+            ttft_s=stated("time_to_first_token"),
+            ttfo_s=stated("time_to_first_output_token"),
+            tpot_s=stated("inter_token_latency"),
+            step_gap_s=stated("inter_chunk_latency"),
+            latency_s=stated("request_latency"),
         )
         figures_.decode_tok_s = _inverse(
             figures_.tpot_s, value.get("inter_token_latency") or {}, 0.001
@@ -485,7 +486,7 @@ def from_aiperf(value: dict[str, Any]) -> Report:
 def _places(
     n: int, mean: float, places: dict[str, Any], low: float, high: float, factor: float
 ) -> Summary | None:
-    """A summary from percentiles that another tool has worked out."""
+    """Return a summary from percentiles that another tool has worked out."""
     if not n:
         return None
     p25, p50, p75, p90, p99 = (
@@ -504,7 +505,7 @@ def _places(
 
 
 def _inverse(times: Summary | None, places: dict[str, Any], factor: float) -> Summary | None:
-    """Speeds from times, and from the percentiles that the tool told of them.
+    """Return speeds from times, and from the percentiles that the tool reports.
 
     A percentile of 1 / x is 1 / the opposite one of x: the median of the speeds is 1 / median,
     their p90 is 1 / p10. The mean, which is not 1 / mean, stands in by its bound.
@@ -527,7 +528,7 @@ def _whole(number: float | None) -> int | None:
 
 
 def _judged(report: Report) -> Report:
-    """What the gate says of another tool's rows: what they do not tell is unknown."""
+    """Return what the gate says of another tool's rows: what they do not tell is unknown."""
     for cell in report.cells:
         gate.stamp(cell, gate.judge(gate.Seen(cell)))
     gate.compare_rows(report)
@@ -535,17 +536,12 @@ def _judged(report: Report) -> Report:
 
 
 def read(file: str | Path) -> Report:
-    """A result file of ours, `vllm bench serve`, llama-benchy, GuideLLM or aiperf.
+    """Return a result file of ours, `vllm bench serve`, llama-benchy, GuideLLM or aiperf.
 
     Raises:
         SparkbookError: it can't be read, or is none of them.
     """
-    try:
-        value = json.loads(Path(file).read_text(encoding="utf-8"))
-    except OSError as error:
-        raise SparkbookError(f"{file} can't be read: {error.strerror}") from None
-    except ValueError:
-        raise SparkbookError(f"{file} is not JSON") from None
+    value = limits.read_json(file)
     if isinstance(value, dict) and "output_throughput" in value:
         return from_vllm(value)
     if isinstance(value, dict) and "aiperf_version" in value:
@@ -556,7 +552,7 @@ def read(file: str | Path) -> Report:
 
 
 def to_performance(report: Report, cell: Cell, identity: dict[str, Any]) -> dict[str, Any]:
-    """One row as NVIDIA's `performance.yaml` (schema_version 1,
+    """Return one row as NVIDIA's `performance.yaml` (schema_version 1,
     https://github.com/NVIDIA/local-ai-inference-recipes).
 
     Args:

@@ -18,7 +18,7 @@ from sparkbook.findings import Finding, Findings
 
 
 def judge(seen: Seen) -> Findings:
-    """Everything that is to be said against a cell, most serious first."""
+    """Return every finding about a cell, most serious first."""
     rules = [rule for rule in BENCH.rules.values() if rule is not faster_when_shared]
     return Findings(finding for rule in rules for finding in rule.findings(seen))
 
@@ -30,8 +30,8 @@ def verdict(findings: Iterable[Finding]) -> Verdict:
 
 
 def stamp(cell: Cell, findings: Iterable[Finding]) -> Cell:
-    """The cell with these findings added, and its verdict renewed. A code that it has already is
-    not said twice.
+    """Return the cell with these findings added, and its verdict renewed. A code that it has
+    already is not said twice.
     """
     had = {(f.rule, f.message) for f in cell.findings}
     cell.findings = list(

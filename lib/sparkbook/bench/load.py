@@ -58,7 +58,7 @@ _MOST = 10_000
 
 
 @dataclass(frozen=True)
-class Plan:
+class BenchPlan:
     """What to measure. Every class is measured under every load.
 
     Attributes:
@@ -123,7 +123,7 @@ class Plan:
     def prompts(
         self, name: str, count: int, *, salt: str | None, chars_per_token: float = 4.0
     ) -> list[prompts.Prompt]:
-        """Prompts of one of its classes.
+        """Return prompts of one of its classes.
 
         Raises:
             SparkbookError: there is no such class.
@@ -133,7 +133,7 @@ class Plan:
         return prompts.make(name, count, seed=self.seed, salt=salt, chars_per_token=chars_per_token)
 
     def rows(self) -> Iterator[tuple[str, int | None, float | None]]:
-        """Class, concurrency and rate of each row."""
+        """Return class, concurrency and rate of each row."""
         for name in self.classes:
             if self.rates:
                 yield from ((name, None, rate) for rate in self.rates)
@@ -209,7 +209,7 @@ class Bench:
     def __init__(
         self,
         endpoint: Endpoint,
-        plan: Plan,
+        plan: BenchPlan,
         worker: Worker,
         source: telemetry.Source | None,
         progress: Progress | None,
@@ -242,7 +242,7 @@ class Bench:
         }
 
     def body(self, text: str, max_tokens: int, ids: bool = True) -> str:
-        """One request's body."""
+        """Return one request's body."""
         value: dict[str, Any] = {
             "model": self.endpoint.model,
             "messages": [{"role": "user", "content": text}],
@@ -278,8 +278,8 @@ class Bench:
         return self.worker.run(job, lambda done: self.progress(name, done, total))
 
     def cold(self) -> Request:
-        """The very first request. It also tells whether the server takes vLLM's own fields, and how
-        long its tokens are.
+        """Send the very first request. Its reply also shows whether the server takes vLLM's own
+        fields and how long its tokens are.
 
         Raises:
             SparkbookError: it fails.
@@ -316,8 +316,8 @@ class Bench:
         return self.plan.prompts(name, count, salt=salt, chars_per_token=self.chars_per_token)
 
     def warm_up(self, name: str, slots: int, row: str) -> tuple[WarmUp, float]:
-        """Waves of the row's own shape, until two of them agree; and the shortest latency seen
-        (seconds).
+        """Send waves of the row's own shape until two of them agree. Return also the shortest
+        latency (seconds).
 
         Raises:
             SparkbookError: a whole wave brought nothing: neither would the row, and each of its
@@ -422,12 +422,12 @@ class Bench:
         return result
 
     def pause(self) -> None:
-        """Leave the telemetry time for a look at the quiet machine."""
+        """Wait until the telemetry has sampled the quiet machine."""
         if self.source:
             time.sleep(2.5 * getattr(self.source, "interval_s", 0.0))
 
     def scrape(self) -> Metrics | None:
-        """The engine's counters; None where it has none."""
+        """Return the engine's counters; None where it has none."""
         try:
             return Metrics.parse(self.endpoint.metrics_text())
         except SparkbookError:
@@ -436,7 +436,7 @@ class Bench:
 
 def measure(
     endpoint: Endpoint,
-    plan: Plan | None = None,
+    plan: BenchPlan | None = None,
     *,
     source: telemetry.Source | None = None,
     progress: Progress | None = None,
@@ -461,7 +461,7 @@ def measure(
         SparkbookError: the server does not answer a streamed chat, or nothing before the first row
             was done.
     """
-    plan = plan or Plan()
+    plan = plan or BenchPlan()
     report = Report(
         date=datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
         tool="sparkbook",
@@ -504,7 +504,7 @@ def measure(
 
 def agreeing(
     endpoint: Endpoint,
-    plan: Plan,
+    plan: BenchPlan,
     names: Sequence[str],
     *,
     within: float = 0.02,
@@ -554,28 +554,29 @@ def agreeing(
 
 
 def probe(endpoint: Endpoint, timeout_s: float) -> float:
-    """Seconds of one streamed chat of `PROBE_TOKENS` tokens.
+    """Return seconds of one streamed chat of `PROBE_TOKENS` tokens.
 
     Raises:
         SparkbookError: the server does not answer one.
     """
     with Worker() as worker:
         return (
-            Bench(endpoint, Plan(timeout_s=timeout_s), worker, None, None).cold().latency_s or 0.0
+            Bench(endpoint, BenchPlan(timeout_s=timeout_s), worker, None, None).cold().latency_s
+            or 0.0
         )
 
 
 def requests_of(
     outcome: dict[str, Any], chosen: Sequence[prompts.Prompt], keep_text: bool
 ) -> list[Request]:
-    """The client's records as requests, in the order in which they were sent."""
+    """Return the client's records as requests, in the order in which they were sent."""
     records = _in_order(outcome)
     first = records[0]["begin"] if records else 0.0
     return [_request(record, chosen[record["index"]].id, first, keep_text) for record in records]
 
 
 def _in_order(outcome: dict[str, Any]) -> list[dict[str, Any]]:
-    """The client's records in the order in which they were sent."""
+    """Return the client's records in the order in which they were sent."""
     return sorted(outcome["records"], key=lambda r: (r["begin"], r["index"]))
 
 
@@ -583,9 +584,9 @@ def _request(record: dict[str, Any], prompt: str, first: float, keep_text: bool)
     usage = record["usage"] or {}
     details = usage.get("prompt_tokens_details")
     details = details if isinstance(details, dict) else {}
-    told = _count(usage.get("completion_tokens"))
+    counted = _count(usage.get("completion_tokens"))
     by_ids = sum(record["tokens"]) if record["tokens"] else None
-    count = told if told is not None else by_ids
+    count = counted if counted is not None else by_ids
     return Request(
         prompt=prompt,
         slot=record["slot"],
@@ -606,7 +607,7 @@ def _request(record: dict[str, Any], prompt: str, first: float, keep_text: bool)
         id_tokens=by_ids,
         cached_tokens=_count(details.get("cached_tokens")),
         count_from=(
-            "usage" if told is not None else "token ids" if by_ids is not None else "unknown"
+            "usage" if counted is not None else "token ids" if by_ids is not None else "unknown"
         ),
         finish=record["finish"],
         text=record["text"] if keep_text else None,
@@ -616,7 +617,9 @@ def _request(record: dict[str, Any], prompt: str, first: float, keep_text: bool)
 
 
 def _count(value: Any) -> int | None:
-    """A number of tokens; None for what is none, such as NaN, or more than a float tells apart."""
+    """Return a number of tokens; None for what is none, such as NaN, or more than a float tells
+    apart.
+    """
     return (
         value
         if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**53
@@ -634,20 +637,20 @@ def engine_name(endpoint: Endpoint) -> str | None:
 
 
 def machine_name(endpoint: Endpoint) -> str | None:
-    """GPU or CPU of this machine; None where the engine is on another one."""
+    """Return the GPU or CPU of this machine; None if the engine is on another one."""
     if urlsplit(endpoint.url).hostname not in ("127.0.0.1", "localhost", "::1"):
         return None
     with contextlib.suppress(OSError, subprocess.SubprocessError):
         command = ["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"]
-        told = (
+        gpus = (
             subprocess.run(command, capture_output=True, text=True, timeout=20, check=True)
             .stdout.strip()
             .splitlines()
         )
-        name, driver = told[0].rsplit(", ", 1)
+        name, driver = gpus[0].rsplit(", ", 1)
         return (
-            f"{len(told)} x {name}, driver {driver}"
-            if len(told) > 1
+            f"{len(gpus)} x {name}, driver {driver}"
+            if len(gpus) > 1
             else f"{name}, driver {driver}"
         )
     with contextlib.suppress(OSError):

@@ -36,8 +36,8 @@ class Task:
     answer: str
 
     def right(self, reply: str) -> bool:
-        """Whether the first line of a reply is the answer: exactly, but for blanks around it; JSON
-        by its value.
+        """Return whether the first line of a reply is the answer: exactly, but for blanks around
+        it; JSON by its value.
         """
         first = reply.strip().split("\n")[0].strip()
         if self.kind != "json":
@@ -146,7 +146,7 @@ def tasks() -> list[Task]:
 
 
 def texts(each: int = 4) -> list[Prompt]:
-    """Prompts for free replies: code, prose and noise, and questions behind one long common
+    """Return prompts for free replies: code, prose and noise, and questions behind one long common
     beginning, for a prefix cache to find.
     """
     common = prompts.make("long-200", 1, salt=None)[0].text
@@ -264,7 +264,7 @@ class Trial:
         )
 
     def under(self, near_tie: float) -> Trial:
-        """The same replies, judged with another limit of a near-tie (nats)."""
+        """Return the same replies, judged with another limit of a near-tie (nats)."""
         return dataclasses.replace(self, equality=self.equality.under(near_tie))
 
     @property
@@ -276,7 +276,7 @@ class Trial:
         return f"log-probabilities by {mine}; of A asked twice by {its}"
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values, and the verdict."""
+        """Return plain values, and the verdict."""
         control = self.equality.control
         rows = {"differences": _rows(self.equality), "control": _rows(control) if control else None}
         return {
@@ -287,7 +287,7 @@ class Trial:
 
     @classmethod
     def from_dict(cls, value: Mapping[str, Any]) -> Trial:
-        """What `to_dict` gave."""
+        """Return what `to_dict` gave."""
         rows = value["equality"]
         control = (
             Equality(tuple(Difference(**row) for row in rows["control"]))
@@ -311,8 +311,8 @@ def _rows(found: Equality) -> list[dict[str, Any]]:
 
 
 def shift(a: Sequence[Answer], b: Sequence[Answer]) -> float | None:
-    """How far the log-probability of the same token after the same text moved, on average (nats);
-    None where no reply begins alike.
+    """Return how far the log-probability of the same token after the same text moved, on average
+    (nats); None where no reply begins alike.
     """
     others, moved = {answer.prompt: answer for answer in b}, []
     for one in a:
@@ -327,7 +327,7 @@ def shift(a: Sequence[Answer], b: Sequence[Answer]) -> float | None:
 
 
 def scores(a: Sequence[Answer], b: Sequence[Answer]) -> Scores:
-    """The tasks among the replies of two servers."""
+    """Return the tasks among the replies of two servers."""
     known = {task.prompt.id: task for task in tasks()}
     first, second = (
         {x.prompt: known[x.prompt].right(x.text) for x in answers if x.prompt in known}
@@ -431,7 +431,7 @@ def _counting(progress: Callable[[int], None], before: int) -> Callable[[int], N
 
 
 def table(trials: Sequence[Trial]) -> tuple[list[str], list[list[Any]]]:
-    """Header and rows: replies that stayed the same, parted at a near-tie or really;
+    """Return header and rows: replies that stayed the same, parted at a near-tie or really;
     log-probabilities; tasks won or lost; the verdict.
     """
     header = [
@@ -492,9 +492,9 @@ class Record:
 
 
 def recorded(name: str = "lossless") -> Record:
-    """What was recorded: `lossless`, options of the embedded engine (`tools/record_lossless.py`);
-    `lossless-h200`, of vLLM 0.24.0 on an H200; `nvfp4-h200`, the kernels' plug-in there
-    (`tools/record_gpu.py`).
+    """Return what was recorded: `lossless`, options of the embedded engine
+    (`tools/record_lossless.py`); `lossless-h200`, of vLLM 0.24.0 on an H200; `nvfp4-h200`, the
+    kernels' plug-in there (`tools/record_gpu.py`).
 
     Raises:
         SparkbookError: there is no such record.

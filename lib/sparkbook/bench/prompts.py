@@ -109,8 +109,8 @@ def make(
 def own(
     name: str, texts: Sequence[str], count: int, seed: int = 0, salt: str | None = ""
 ) -> list[Prompt]:
-    """Prompts from texts of your own, in their order; where there are fewer than `count`, they come
-    again, each with another salt.
+    """Return prompts from texts of your own, in their order; where there are fewer than `count`,
+    they come again, each with another salt.
 
     Raises:
         SparkbookError: there is no text.
@@ -131,8 +131,8 @@ def own(
 
 
 def familiar() -> dict[str, list[str]]:
-    """Texts for the project's tiny models, which know little: a dozen chats by heart, and lines of
-    Python's library to be continued.
+    """Return texts for the project's tiny models, which know little: a dozen chats by heart, and
+    lines of Python's library to be continued.
     """
     import bisect
     import heapq
@@ -150,8 +150,8 @@ def familiar() -> dict[str, list[str]]:
 
 
 def edits(count: int = 16) -> list[str]:
-    """Functions to be copied with one name changed: replies that repeat their prompt, which is
-    where drafts by n-grams pay.
+    """Return functions to be copied with one name changed: replies that repeat their prompt, which
+    is where drafts by n-grams pay.
     """
     words = ("total", "count", "price", "score", "width", "depth", "speed", "power")
     bodies = (
@@ -174,7 +174,7 @@ def edits(count: int = 16) -> list[str]:
 
 
 def context_tokens(name: str) -> int | None:
-    """Tokens that a long class aims at; None for the others.
+    """Return tokens that a long class aims at; None for the others.
 
     Raises:
         SparkbookError: the number is not one.
@@ -206,7 +206,7 @@ def _writer(name: str, chars_per_token: float) -> Callable[[random.Random], Iter
 
 
 def _filled(rng: random.Random, template: str, parts: dict[str, list[str]]) -> Iterator[str]:
-    """Every combination once, in an order that the seed chooses."""
+    """Yield every combination once, in an order that the seed chooses."""
     combinations = list(itertools.product(*parts.values()))
     rng.shuffle(combinations)
     for chosen in combinations:
@@ -214,7 +214,7 @@ def _filled(rng: random.Random, template: str, parts: dict[str, list[str]]) -> I
 
 
 def _noise(rng: random.Random) -> Iterator[str]:
-    """Letters without meaning: the control, since nothing can be guessed of them."""
+    """Yield letters without meaning: the control, since nothing can be guessed of them."""
     while True:
         yield " ".join(
             "".join(rng.choices("abcdefghijklmnopqrstuvwxyz", k=rng.randint(2, 9)))

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from sparkbook.errors import SparkbookError
+from sparkbook.util import limits
 from sparkbook.util.files import write_text
 
 T = TypeVar("T")
@@ -43,12 +44,8 @@ def read(file: str | Path, what: str, make: Callable[[Any, list[Any]], T]) -> T:
     try:
         # Not splitlines(), which also cuts at U+2028 and its like: JSON may hold them as they are.
         head, *rest = [
-            json.loads(line)
-            for line in Path(file).read_text(encoding="utf-8").split("\n")
-            if line.strip()
+            json.loads(line) for line in limits.read_text(file).split("\n") if line.strip()
         ]
         return make(head, rest)
-    except OSError as error:
-        raise SparkbookError(f"{file} can't be read: {error.strerror}") from None
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise SparkbookError(f"{file} is not {what}: {type(error).__name__}") from None

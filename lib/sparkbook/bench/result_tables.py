@@ -8,14 +8,14 @@ definition in the header; a row that the gate did not pass says so.
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sparkbook.bench.results import Cell, Report, Summary, agreement
+from sparkbook.bench.results import Cell, Report, Summary
 from sparkbook.errors import SparkbookError
+from sparkbook.util import limits
 
 if TYPE_CHECKING:
     from sparkbook.bench.sweep import Sweep
@@ -25,7 +25,7 @@ Table = tuple[list[str], list[list[Any]]]
 
 
 def by_class(report: Report, concurrency: int = 1) -> Table:
-    """Prompt class × decode speed and TPOT of a single request."""
+    """Return a table: prompt class × decode speed and TPOT of a single request."""
     header = [
         "Prompt class",
         "decode tok/s (1/TPOT, median)",
@@ -55,7 +55,7 @@ def by_class(report: Report, concurrency: int = 1) -> Table:
 
 
 def by_concurrency(report: Report, prompt_class: str | None = None) -> Table:
-    """Concurrency × aggregate, median of a request, TTFT and TPOT."""
+    """Return a table: concurrency × aggregate, median of a request, TTFT and TPOT."""
     header = [
         "Class",
         "Load",
@@ -93,7 +93,7 @@ def by_concurrency(report: Report, prompt_class: str | None = None) -> Table:
 
 
 def by_context(report: Report) -> Table:
-    """Context × prefill and decode: the rows of the `long-` classes."""
+    """Return a table: context × prefill and decode, from the rows of the `long-` classes."""
     header = [
         "Context, tokens",
         "prefill tok/s (prompt/TTFT)",
@@ -125,50 +125,9 @@ def by_context(report: Report) -> Table:
     return header, rows
 
 
-def agreements(reports: Sequence[Report]) -> Table:
-    """What the client measured / what the engine counted of the same requests, and how far apart;
-    `results.agreement` says what each is.
-    """
-    header = [
-        "Run",
-        "Class",
-        "Load",
-        "tokens",
-        "tokens a step",
-        "apart",
-        "TPOT, ms",
-        "apart",
-        "first token, ms",
-        "apart, ms",
-    ]
-    rows = []
-    for report in reports:
-        for cell in report.cells:
-            found = agreement(cell)
-            if {"tokens", "tokens a step", "tpot_s", "ttft_s"} <= found.keys():
-                tokens, steps, tpot, ttft = (
-                    found[name] for name in ("tokens", "tokens a step", "tpot_s", "ttft_s")
-                )
-                rows.append(
-                    [
-                        report.label,
-                        cell.prompt_class,
-                        cell.load,
-                        f"{tokens.client:.0f} / {tokens.engine:.0f}",
-                        f"{steps.client:.3f} / {steps.engine:.3f}",
-                        f"{steps.apart:+.1%}",
-                        f"{1000 * tpot.client:.2f} / {1000 * tpot.engine:.2f}",
-                        f"{tpot.apart:+.1%}",
-                        f"{1000 * ttft.client:.1f} / {1000 * ttft.engine:.1f}",
-                        f"{1000 * (ttft.client - ttft.engine):+.1f}",
-                    ]
-                )
-    return header, rows
-
-
 def clients(file: str | Path | None = None) -> tuple[dict[str, Any], Table]:
-    """Measuring tools against a server whose timing is known, recorded with
-    `tools/compare_clients.py`: what each told, less the truth.
+    """Compare measuring tools on a server with known timing, recorded with
+    `tools/compare_clients.py`: each tool's figure less the truth.
 
     Returns:
         Date, machine and versions; and the table. CPU is that of all of a tool's processes, of the
@@ -179,18 +138,18 @@ def clients(file: str | Path | None = None) -> tuple[dict[str, Any], Table]:
     """
     file = file or Path(__file__).with_name("recorded") / "clients.json"
     try:
-        kept = json.loads(Path(file).read_text(encoding="utf-8"))
+        kept = limits.read_json(file)
         rows = []
         for row in kept["rows"]:
-            true, told = row["truth"], row["told"]
+            true, measured = row["truth"], row["told"]
 
             def share(
-                name: str, true: dict[str, Any] = true, told: dict[str, Any] = told
+                name: str, true: dict[str, Any] = true, measured: dict[str, Any] = measured
             ) -> str | None:
                 return (
                     None
-                    if told.get(name) is None or not true.get(name)
-                    else f"{100 * (told[name] / true[name] - 1):+.1f}"
+                    if measured.get(name) is None or not true.get(name)
+                    else f"{100 * (measured[name] / true[name] - 1):+.1f}"
                 )
 
             rows.append(
@@ -198,7 +157,7 @@ def clients(file: str | Path | None = None) -> tuple[dict[str, Any], Table]:
                     row["tool"],
                     row["shape"],
                     row["slots"],
-                    f"{1000 * (told['ttft_s'] - true['ttft_s']):+.1f}",
+                    f"{1000 * (measured['ttft_s'] - true['ttft_s']):+.1f}",
                     share("tpot_s"),
                     share("step_gap_s"),
                     share("out_tok_s"),
@@ -226,8 +185,8 @@ def clients(file: str | Path | None = None) -> tuple[dict[str, Any], Table]:
 
 
 def modes(reports: Sequence[Report]) -> Table:
-    """The same rows in several modes, such as TurboQuant off, capture_only and hybrid; the last
-    against the first in percent.
+    """Return the same rows in several modes, such as TurboQuant off, capture_only and hybrid; the
+    last against the first in percent.
 
     The quantity is `out_tok_s` above one request, decode speed for one. A paired comparison is
     worth more than this difference.
@@ -257,8 +216,8 @@ def modes(reports: Sequence[Report]) -> Table:
 
 
 def speculation(found: Sweep, concurrency: int = 1) -> Table:
-    """Prompt class × drafts a step: speed, what was accepted, and the gain over no speculation,
-    paired, with its 95 % interval.
+    """Return a table: prompt class × drafts a step, with the speed, what was accepted, and the
+    paired gain over no speculation with its 95 % interval.
 
     tok/s is 1/TPOT, medians over prompts. Acceptance is accepted / drafted; the length is 1 +
     accepted / drafts, over the steps that had a draft; tokens a step are the client's, over all
@@ -287,18 +246,18 @@ def speculation(found: Sweep, concurrency: int = 1) -> Table:
                 c for c in report.cells if (c.prompt_class, c.concurrency) == (name, concurrency)
             ):
                 f, engine = cell.figures, cell.engine
-                told: list[Any] = [None, None, None]
+                figures: list[Any] = [None, None, None]
                 if k:
                     case = advice.case(k, name, concurrency)
                     assert case is not None  # every arm of the sweep has its case
                     gain = case.comparison
                     low, high = gain.interval or (math.nan, math.nan)
-                    told = [
+                    figures = [
                         100 * engine.acceptance if engine and engine.acceptance else None,
                         engine and engine.mean_length,
                         f"{gain.ratio:.2f} ({low:.2f} to {high:.2f})",
                     ]
-                length = told[1] and f"{told[1]:.2f}"
+                length = figures[1] and f"{figures[1]:.2f}"
                 steps = f.tok_per_step and f"{f.tok_per_step:.2f}"
                 rows.append(
                     [
@@ -306,10 +265,10 @@ def speculation(found: Sweep, concurrency: int = 1) -> Table:
                         k or "off",
                         _median(f.decode_tok_s),
                         _median(f.tpot_s, 1000),
-                        told[0],
+                        figures[0],
                         length,
                         steps,
-                        told[2],
+                        figures[2],
                         cell.verdict,
                     ]
                 )
@@ -317,10 +276,10 @@ def speculation(found: Sweep, concurrency: int = 1) -> Table:
 
 
 def published(speeds: Sequence[Speed]) -> dict[str, Table]:
-    """The same four forms from figures that others published: `class`, `concurrency`, `context` and
-    `modes`, those for which there are any.
+    """Return the same four forms from figures that others published: `class`, `concurrency`,
+    `context` and `modes`, those for which there are any.
 
-    Where several configurations are told, the first three forms are of the first one.
+    Where several configurations are given, the first three forms are of the first one.
     """
     names = list(dict.fromkeys(s.configuration for s in speeds))
     words = [(name or "as it comes").split("=")[-1] for name in names]
@@ -374,11 +333,11 @@ def published(speeds: Sequence[Speed]) -> dict[str, Table]:
             _mode_rows(speeds, names) if len(names) > 1 else [],
         ),
     }
-    return {name: _told(header, rows) for name, (header, rows) in made.items() if rows}
+    return {name: _known_columns(header, rows) for name, (header, rows) in made.items() if rows}
 
 
-def _told(header: list[str], rows: list[list[Any]]) -> Table:
-    """Without the columns of which nothing is known."""
+def _known_columns(header: list[str], rows: list[list[Any]]) -> Table:
+    """Remove the columns in which nothing is known."""
     kept = [i for i in range(len(header)) if any(row[i] is not None for row in rows)]
     return [header[i] for i in kept], [[row[i] for i in kept] for row in rows]
 

@@ -19,6 +19,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from sparkbook.bench import stats
 from sparkbook.errors import SparkbookError
 from sparkbook.findings import Finding
+from sparkbook.util import limits
 from sparkbook.util.files import write_text
 
 SCHEMA: Final = "sparkbench/1"
@@ -254,8 +255,8 @@ def figures(requests: Sequence[Request], slots: int | None = None) -> Figures:
 
 
 def _steady(requests: Sequence[Request], slots: int | None) -> tuple[float | None, float | None]:
-    """Tokens per second between the instant when all slots are decoding and the first instant when
-    one has run dry.
+    """Return tokens per second between the instant when all slots are decoding and the first
+    instant when one has run dry.
     """
     lanes: dict[int, list[Request]] = {}
     for request in requests:
@@ -404,8 +405,8 @@ class Agreement:
 
 
 def agreement(cell: Cell) -> dict[str, Agreement]:
-    """The client's figures next to the engine's own, by name; only what both know, and nothing of a
-    cell in which a request failed.
+    """Return the client's figures next to the engine's own, by name; only what both know, and
+    nothing of a cell in which a request failed.
 
     - `tokens`: by `usage`, against `generation_tokens`: the same number, the end-of-text token
       included in both.
@@ -498,8 +499,8 @@ class Report(_Model):
         return max((cell.verdict for cell in self.cells), key=order.index, default="invalid")
 
     def summary(self) -> dict[str, Any]:
-        """The few figures that tell one measurement from another: medians in seconds, rates in
-        tokens per second.
+        """Return the few figures that tell one measurement from another: medians in seconds, rates
+        in tokens per second.
         """
         rows = []
         for cell in self.cells:
@@ -530,9 +531,7 @@ class Report(_Model):
             SparkbookError: it can't be read, or is not such a file.
         """
         try:
-            return cls.model_validate_json(Path(file).read_bytes())
-        except OSError as error:
-            raise SparkbookError(f"{file} can't be read: {error.strerror}") from None
+            return cls.model_validate_json(limits.read_text(file))
         except ValidationError as error:
             first = error.errors()[0]
             where = ".".join(map(str, first["loc"]))
@@ -549,15 +548,15 @@ class Report(_Model):
         write_text(file, json.dumps(self.to_dict(), ensure_ascii=False, indent=1) + "\n")
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values; what is not known is left out."""
+        """Return plain values; what is not known is left out."""
         return self.model_dump(mode="json", by_alias=True, exclude_none=True)
 
 
 def _short(value: float | None) -> float | None:
-    """Four significant digits: what comes after them differs from run to run."""
+    """Return four significant digits: what comes after them differs from run to run."""
     return None if value is None else float(f"{value:.4g}")
 
 
 def json_schema() -> str:
-    """The JSON Schema of a result file."""
+    """Return the JSON Schema of a result file."""
     return json.dumps(Report.model_json_schema(by_alias=True), indent=2, ensure_ascii=False) + "\n"

@@ -10,15 +10,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from sparkbook.checkpoint.bandwidth import GB10_BANDWIDTH_GB_S, ceiling_tok_s
+from sparkbook.checkpoint.bandwidth import ceiling_tok_s
+from sparkbook.host import spark
 
 if TYPE_CHECKING:
     from sparkbook.plan.memory import Setup
-
-GB10_PEAK_FLOP_S = 500e12
-"""FLOP/s of GB10 in dense FP4, the most that any kernel can reach: the specification's 1 PFLOP/s is
-FP4 with sparsity (NVIDIA DGX Spark data sheet).
-"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,12 +33,12 @@ class Roof:
     step_bytes: float
     token_flops: float
     drafted: int = 0
-    bandwidth_gb_s: float = GB10_BANDWIDTH_GB_S
-    peak_flop_s: float = GB10_PEAK_FLOP_S
+    bandwidth_gb_s: float = spark.BANDWIDTH_GB_S
+    peak_flop_s: float = spark.PEAK_FLOP_S
 
     def decode_tok_s(self, requests: int = 1) -> float:
-        """Tokens a second of so many requests together: each gets one token a step and all of its
-        drafts.
+        """Return tokens a second of so many requests together: each gets one token a step and all
+        of its drafts.
         """
         return requests * ceiling_tok_s(self.step_bytes, self.bandwidth_gb_s, 1 + self.drafted)
 
@@ -60,7 +56,7 @@ class Roof:
 
 
 def of(setup: Setup, machine: str | None) -> Roof | None:
-    """The roof of what is served on a machine; None where it is not known.
+    """Return the roof of what is served on a machine; None where it is not known.
 
     Known are Sparks by their GPU's name, and models as `plan.evidence.of_setup` knows them: not
     below 1 GB, which a GPU's cache may hold, and no diffusion models, which fill in whole blocks.
@@ -81,6 +77,6 @@ def of(setup: Setup, machine: str | None) -> Roof | None:
         step_bytes=(least.every_step + least.routed) * narrower,
         token_flops=2 * least.active_params,
         drafted=setup.drafted,
-        bandwidth_gb_s=GB10_BANDWIDTH_GB_S * setup.shards,
-        peak_flop_s=GB10_PEAK_FLOP_S * setup.shards,
+        bandwidth_gb_s=spark.BANDWIDTH_GB_S * setup.shards,
+        peak_flop_s=spark.PEAK_FLOP_S * setup.shards,
     )

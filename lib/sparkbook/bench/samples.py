@@ -15,12 +15,12 @@ from sparkbook.bench.results import Cell, Report, Request, Summary, figures
 from sparkbook.bench.seen import Seen
 from sparkbook.findings import Finding
 from sparkbook.metrics import Metrics
-from sparkbook.rules import fenced
+from sparkbook.util.markup import fenced
 
 
 def careless() -> Report:
-    """A table that a script printed with a server on an H100 (vLLM 0.24.0, 2026-11-27), and what
-    the server's counters said afterwards: no warm-up, as many requests as ran at a time, most
+    """Return a table that a script printed with a server on an H100 (vLLM 0.24.0, 2026-11-27), and
+    what the server's counters said afterwards: no warm-up, as many requests as ran at a time, most
     prompts cached, and sixteen at a time faster than one alone. What must not pass.
     """
     folder = Path(__file__).with_name("recorded")
@@ -32,14 +32,14 @@ def careless() -> Report:
     cells = []
     for line in (folder / "careless-h100.table").read_text(encoding="utf-8").splitlines():
         slots, total, _, _, each, *_ = line.split()
-        told = figures([])
-        told.completed, told.out_tok_s, told.decode_tok_s = (
+        summary = figures([])
+        summary.completed, summary.out_tok_s, summary.decode_tok_s = (
             int(slots),
             float(total),
             Summary.of([float(each)]),
         )
         cells.append(
-            Cell(prompt_class="unknown", concurrency=int(slots), figures=told, engine=account)
+            Cell(prompt_class="unknown", concurrency=int(slots), figures=summary, engine=account)
         )
     return Report(
         date="2026-11-27",
@@ -66,8 +66,8 @@ def show(example: Seen | Report) -> str:
 
 
 def _lines(example: Seen | Report) -> list[str]:
-    """What is changed: looks of the trace from left to right, values of the requests in their
-    order.
+    """Return what is changed: looks of the trace from left to right, values of the requests in
+    their order.
     """
     if isinstance(example, Report):
         rows = [(cell.concurrency, cell.figures.decode_tok_s) for cell in example.cells]

@@ -12,7 +12,8 @@ from sparkbook.errors import SparkbookError
 
 
 def quantile(values: Sequence[float], q: float) -> float:
-    """The q-quantile, linear between order statistics (type 7 of Hyndman and Fan, NumPy's default).
+    """Return the q-quantile, linear between order statistics (type 7 of Hyndman and Fan, NumPy's
+    default).
 
     Raises:
         SparkbookError: there are no values.
@@ -30,8 +31,8 @@ def quantile(values: Sequence[float], q: float) -> float:
     maxsize=1024
 )  # one measurement asks for the same few over and over, 20 ms each
 def t_quantile(p: float, df: float) -> float:
-    """The p-quantile of Student's t with df degrees of freedom, by bisection of its distribution
-    function.
+    """Return the p-quantile of Student's t with df degrees of freedom, by bisection of its
+    distribution function.
 
     The distribution function is 1 - I(df/(df+t²); df/2, 1/2)/2 for t >= 0 (Abramowitz and Stegun
     26.7.1).
@@ -52,8 +53,8 @@ def _t_cdf(t: float, df: float) -> float:
 
 
 def _beta(x: float, a: float, b: float) -> float:
-    """The regularized incomplete beta function, by its continued fraction (Abramowitz and Stegun
-    26.5.8).
+    """Return the regularized incomplete beta function, by its continued fraction (Abramowitz and
+    Stegun 26.5.8).
     """
     if x <= 0 or x >= 1:
         return min(max(x, 0.0), 1.0)
@@ -79,8 +80,8 @@ def _beta(x: float, a: float, b: float) -> float:
 
 
 def mean_interval(values: Sequence[float], level: float = 0.95) -> tuple[float, float] | None:
-    """The t-interval of the mean; None for fewer than two values. The values are one a prompt:
-    tokens of one text are not independent.
+    """Return the t-interval of the mean; None for fewer than two values. The values are one a
+    prompt: tokens of one text are not independent.
     """
     n = len(values)
     if n < 2:
@@ -92,7 +93,7 @@ def mean_interval(values: Sequence[float], level: float = 0.95) -> tuple[float, 
 
 
 def median_interval(values: Sequence[float], level: float = 0.95) -> tuple[float, float] | None:
-    """The interval between two order statistics that holds the median with at least this
+    """Return the interval between two order statistics that holds the median with at least this
     probability; None for too few values (< 6).
     """
     ordered, n = sorted(values), len(values)
@@ -112,7 +113,7 @@ def _log_choose(n: int, k: int) -> float:
 
 
 def by_prompt(pairs: Iterable[tuple[str, float]]) -> list[float]:
-    """One value a prompt, the mean of its own, in the order in which prompts first appear."""
+    """Return one mean value for each prompt, in the order in which prompts first appear."""
     groups: dict[str, list[float]] = {}
     for prompt, value in pairs:
         groups.setdefault(prompt, []).append(value)

@@ -41,20 +41,20 @@ class Sweep:
     equality: Mapping[int, Equality]
 
     def advice(self) -> Advice:
-        """What to do."""
+        """Return what to do."""
         return advise.advise(self.off, self.arms, equality=self.equality)
 
     def steps(self, prompt_class: str, concurrency: int = 1) -> dict[int, float]:
-        """Median time of a step, in seconds, by K; what `advise.fit` makes costs of."""
-        told: dict[int, list[float]] = {}
+        """Return median time of a step, in seconds, by K; what `advise.fit` makes costs of."""
+        medians: dict[int, list[float]] = {}
         for k, reports in {0: self.off, **self.arms}.items():
             for cell in (cell for report in reports for cell in report.cells):
                 if (cell.prompt_class, cell.concurrency) == (
                     prompt_class,
                     concurrency,
                 ) and cell.figures.step_gap_s:
-                    told.setdefault(k, []).append(cell.figures.step_gap_s.median)
-        return {k: statistics.fmean(values) for k, values in told.items()}
+                    medians.setdefault(k, []).append(cell.figures.step_gap_s.median)
+        return {k: statistics.fmean(values) for k, values in medians.items()}
 
     def write(self, file: str | Path) -> None:
         """Write as JSON, one line an arm. Of a request's stamps only the first and the last are
@@ -119,8 +119,8 @@ def _thin(report: Report) -> Report:
 
 
 def recorded(name: str) -> Sweep:
-    """A sweep that was taken with `tools/record_speculation.py` and comes with the project: `mtp`,
-    `draft`, `ngram` or `smollm2-ngram`.
+    """Return a sweep that was taken with `tools/record_speculation.py` and comes with the project:
+    `mtp`, `draft`, `ngram` or `smollm2-ngram`.
 
     Raises:
         SparkbookError: there is no such recording.
@@ -129,7 +129,7 @@ def recorded(name: str) -> Sweep:
 
 
 def with_k(recipe: Recipe, k: int) -> Recipe:
-    """The same recipe with K drafts a step; 0 is without speculation.
+    """Return the same recipe with K drafts a step; 0 is without speculation.
 
     Raises:
         SparkbookError: the recipe has no speculation whose K could be changed.
@@ -146,7 +146,7 @@ def with_k(recipe: Recipe, k: int) -> Recipe:
 
 
 def with_args(recipe: Recipe, changed: Mapping[str, Any]) -> Recipe:
-    """The same recipe with other arguments of `vllm serve`; None takes one away."""
+    """Return the same recipe with other arguments of `vllm serve`; None takes one away."""
     args = {name: value for name, value in recipe.serve.args.items() if name not in changed}
     args |= {name: value for name, value in changed.items() if value is not None}
     return recipe.model_copy(update={"serve": recipe.serve.model_copy(update={"args": args})})
@@ -155,12 +155,12 @@ def with_args(recipe: Recipe, changed: Mapping[str, Any]) -> Recipe:
 def sweep(  # noqa: PLR0913 - four are options with defaults, by name only
     recipe: Recipe,
     ks: Sequence[int],
-    plan: load.Plan,
+    plan: load.BenchPlan,
     start: Start,
     *,
     compare: int = 12,
     compare_tokens: int = 48,
-    measure: Callable[[Endpoint, load.Plan], Report] = load.measure,
+    measure: Callable[[Endpoint, load.BenchPlan], Report] = load.measure,
     say: Callable[[str], None] = lambda line: None,
 ) -> Sweep:
     """Measure without speculation, with each K, and without once more: the two blocks without it
@@ -211,16 +211,16 @@ def sweep(  # noqa: PLR0913 - four are options with defaults, by name only
 
 def by_turns(
     endpoints: Mapping[int, Endpoint],
-    plan: load.Plan,
+    plan: load.BenchPlan,
     *,
     compare: int = 12,
     compare_tokens: int = 48,
-    measure: Callable[[Endpoint, load.Plan], Report] = load.measure,
+    measure: Callable[[Endpoint, load.BenchPlan], Report] = load.measure,
     say: Callable[[str], None] = lambda line: None,
 ) -> Sweep:
-    """The same over servers that run side by side, each idle while another is measured: class by
-    class, without drafts, each K, and without once more. A machine that changes over minutes
-    changes all arms of a class alike.
+    """Return the same over servers that run side by side, each idle while another is measured:
+    class by class, without drafts, each K, and without once more. A machine that changes over
+    minutes changes all arms of a class alike.
 
     Args:
         endpoints: a running server for each K; 0 is the one without speculation.
@@ -271,8 +271,8 @@ def by_turns(
     )
 
 
-def _asked(plan: load.Plan, count: int) -> list[Prompt]:
-    """Unsalted prompts of each class in turn, for the comparison of outputs."""
+def _asked(plan: load.BenchPlan, count: int) -> list[Prompt]:
+    """Return unsalted prompts of each class in turn, to compare outputs."""
     each = -(-count // max(len(plan.classes), 1))
     return [prompt for name in plan.classes for prompt in plan.prompts(name, each, salt=None)][
         :count

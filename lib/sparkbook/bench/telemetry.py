@@ -20,6 +20,7 @@ from urllib.parse import urlsplit
 from sparkbook.bench.results import Machine
 from sparkbook.errors import SparkbookError
 from sparkbook.serve.endpoint import Endpoint
+from sparkbook.util import limits
 
 REASONS = {
     0x1: "idle",
@@ -87,11 +88,11 @@ class Trace:
         return tuple(s for s in self.samples if s.t_s > self.end_s)
 
     def since(self, quiet_s: float) -> Trace:
-        """Without what was seen before this moment: the warm-up is not other load."""
+        """Return the trace without samples before this moment: the warm-up is not other load."""
         return replace(self, samples=tuple(s for s in self.samples if s.t_s >= quiet_s))
 
     def summary(self) -> Machine:
-        """The trace in a few numbers, as they are stored with the result."""
+        """Return the trace in a few numbers, as they are stored with the result."""
         during = self.during
         clocks, power, heat = (
             known(during, "clock_mhz"),
@@ -124,7 +125,7 @@ class Trace:
 
 
 def known(samples: Sequence[Sample], name: str) -> list[float]:
-    """The values of one field where they are known."""
+    """Return the values of one field where they are known."""
     return [value for sample in samples if (value := getattr(sample, name)) is not None]
 
 
@@ -136,7 +137,7 @@ class Source(Protocol):
     def __exit__(self, *_: object) -> None: ...
 
     def trace(self, begin_s: float, end_s: float) -> Trace:
-        """What was seen around a measurement."""
+        """Return what was seen around a measurement."""
         ...
 
 
@@ -162,7 +163,7 @@ class Recorded:
         Raises:
             SparkbookError: a line is not a sample.
         """
-        return cls(parse(Path(file).read_text(encoding="utf-8")))
+        return cls(parse(limits.read_text(file, "the telemetry")))
 
 
 class Live:
@@ -216,7 +217,7 @@ class Live:
 
 
 def parse(text: str) -> list[Sample]:
-    """Samples from JSON lines; a last line that is still being written is left out.
+    """Parse samples from JSON lines; an incomplete last line is left out.
 
     Raises:
         SparkbookError: another line is not a sample.

@@ -33,7 +33,7 @@ class Expected:
         return max(self.rows, key=lambda row: row[2])[0]
 
     def to_dict(self) -> dict[str, Any]:
-        """For JSON."""
+        """Return plain values for JSON."""
         names = ("k", "tokens_per_step", "speed_up")
         rows = [dict(zip(names, row, strict=True)) for row in self.rows]
         summary = {"basis": self.basis, "expected": rows, "best": self.best}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import tempfile
@@ -13,6 +12,7 @@ from sparkbook.bench.exchange import from_vllm
 from sparkbook.bench.results import Report
 from sparkbook.errors import SparkbookError
 from sparkbook.serve.endpoint import Endpoint
+from sparkbook.util import limits
 
 
 def run_vllm_bench(  # noqa: PLR0913 - each is an option of `vllm bench serve`
@@ -109,7 +109,7 @@ def run_vllm_bench(  # noqa: PLR0913 - each is an option of `vllm bench serve`
         if done.returncode or not file.is_file():
             last = "\n".join((done.stderr or done.stdout).strip().splitlines()[-4:])
             raise SparkbookError(f"`vllm bench serve` ended with status {done.returncode}:\n{last}")
-        report = from_vllm(json.loads(file.read_text(encoding="utf-8")))
+        report = from_vllm(limits.read_json(file))
         for cell in report.cells:
             cell.prompt_class, cell.max_tokens = "random", output_len
         return report

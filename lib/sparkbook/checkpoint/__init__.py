@@ -5,7 +5,7 @@ formats, and what a sequence keeps.
     >>> checkpoint.load("openai/gpt-oss-120b").geometry.active_experts
     4
 
-`load` takes what is written down (`known.yaml`), a folder, or with `hub=True` the hub's config
+`load` takes what is written down (`known`), a folder, or with `hub=True` the hub's config
 files and safetensors headers.
 """
 
@@ -15,7 +15,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sparkbook.checkpoint.known import names, unwritten
+from sparkbook.checkpoint.known import Stated, names
 from sparkbook.checkpoint.values import (
     UNKNOWN,
     Cache,
@@ -43,18 +43,18 @@ def shipped(name: str) -> Path | None:
 
 
 def load(
-    name: str, *, hub: bool = False, revision: str | None = None, card_gb: float | None = None
+    name: str, *, hub: bool = False, revision: str | None = None, stated: Stated | None = None
 ) -> Checkpoint:
     """The facts about a checkpoint.
 
     Args:
-        name: handle of a written-down checkpoint, or a folder.
+        name: handle of a checkpoint, or a folder.
         hub: read the handle's headers from the Hugging Face hub.
         revision: branch, tag or commit, for the hub.
-        card_gb: size that the card states, in GB (10^9 bytes), for a written-down one.
+        stated: what a recipe says of it, for one that is not read.
 
     Raises:
-        SparkbookError: it cannot be read; the message says what to do.
+        SparkbookError: it cannot be read, or nothing is known of it; the message says what to do.
     """
     path = Path(os.path.expanduser(name))  # noqa: PTH111 (leaves alone what it can't expand)
     if hub:
@@ -65,16 +65,19 @@ def load(
         from sparkbook.checkpoint import local
 
         return local.read(path)
-    if name.startswith(("/", "./", "../", "~")):
+    if name.startswith(("./", "../", "~")):
         raise SparkbookError(f"there is no folder {name}")
     from sparkbook.checkpoint import known
 
-    return known.load(name, card_gb)
+    return known.load(name, stated)
 
 
 def of_recipe(recipe: Recipe) -> Checkpoint:
-    """The checkpoint that a recipe serves: a folder that ships with the package, what is written
-    down, or the card's figures alone.
+    """The checkpoint that a recipe serves: a folder that ships with the package, or what is known
+    of it, completed by what the recipe says.
+
+    Raises:
+        SparkbookError: nothing is known of it.
     """
     model = recipe.model
     if model.publisher is None or recipe.family == "embedded":
@@ -85,12 +88,13 @@ def of_recipe(recipe: Recipe) -> Checkpoint:
             return local.read(own)
     # A size stated for a checkpoint that is quantized while loading is that of other files; a
     # counted one is no second source.
-    card = (
-        None if model.quantization.producer == "vllm" or model.weights_counted else model.weights_gb
+    on_load = model.quantization.producer == "vllm"
+    size = None if on_load or model.weights_counted else model.weights_gb
+    form = None if on_load or model.quantization.format == "unknown" else model.quantization.format
+    stated = Stated(
+        size, model.total_params_b, form, model.context.native, active_b=model.active_params_b
     )
-    if model.repo in names():
-        return load(model.repo, card_gb=card)
-    return unwritten(model.repo, card, model.total_params_b, model.quantization.format)
+    return load(model.repo, stated=stated)
 
 
 __all__ = [
@@ -101,11 +105,11 @@ __all__ = [
     "Geometry",
     "Quantization",
     "Range",
+    "Stated",
     "TokenReads",
     "Weights",
     "load",
     "names",
     "of_recipe",
     "shipped",
-    "unwritten",
 ]

@@ -16,20 +16,13 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from sparkbook.errors import SparkbookError
-from sparkbook.recipes import Recipe
-from sparkbook.recipes.schema import Speed
 from sparkbook.units import GB
 
-GB10_BANDWIDTH_GB_S = 273.0
-"""Memory bandwidth of GB10 in GB/s (10^9 bytes), by its specification: DGX Spark User Guide,
-https://docs.nvidia.com/dgx/dgx-spark/.
-"""
-
-GB10_READ_GB_S = (231.0, 234.0)
-"""What a program that only reads has reached on GB10: https://github.com/antirez/ds4/issues/773."""
+if TYPE_CHECKING:
+    from sparkbook.recipes.schema import Recipe, Speed
 
 BITS_PER_WEIGHT: dict[str, float] = {
     "fp32": 32,
@@ -71,9 +64,7 @@ def bytes_per_token(active_params_b: float, weight_format: str) -> float:
     return active_params_b * 1e9 * BITS_PER_WEIGHT[weight_format] / 8
 
 
-def ceiling_tok_s(
-    bytes_read: float, bandwidth_gb_s: float = GB10_BANDWIDTH_GB_S, tokens_per_step: float = 1.0
-) -> float:
+def ceiling_tok_s(bytes_read: float, bandwidth_gb_s: float, tokens_per_step: float = 1.0) -> float:
     """Tokens a second that memory allows to one request.
 
     Args:
@@ -140,9 +131,7 @@ class Point:
         return self.published / self.ceiling
 
 
-def published_points(
-    recipes: Iterable[Recipe], bandwidth_gb_s: float = GB10_BANDWIDTH_GB_S
-) -> list[Point]:
+def published_points(recipes: Iterable[Recipe], bandwidth_gb_s: float) -> list[Point]:
     """The published speeds of single requests on one Spark, each next to the ceiling of its model,
     sorted by ceiling.
 

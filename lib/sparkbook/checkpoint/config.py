@@ -1,5 +1,4 @@
-"""Reads a `config.json`: the geometry of the caches, and how many parameters each class of tensors
-has.
+"""Reads a `config.json`: the kinds of layers, and the geometry of their caches.
 
 Written for the architectures of the catalogue and their relatives. Names of keys are those of
 Hugging Face transformers 5 (`models/*/configuration_*.py`); what a layer caches is vLLM 0.32.0's
@@ -8,17 +7,22 @@ Hugging Face transformers 5 (`models/*/configuration_*.py`); what a layer caches
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
-from sparkbook.checkpoint.values import Cache, Geometry, TensorClass
+from sparkbook.checkpoint.values import Cache, Geometry
 from sparkbook.errors import SparkbookError
 
 Config = Mapping[str, Any]
 
 DTYPE_BYTES = {"bfloat16": 2, "float16": 2, "float32": 4, "float": 4}
 
-_GATED = ("qwen3_5", "qwen3_next")  # the query projection makes a gate of the same size
+_KINDS = {
+    "deepseek_sparse_attention": "full_attention",
+    "chunked_attention": "sliding_attention",
+    "conv": "short_conv",
+}
+"""Names of `layer_types` for layers that keep what another kind does."""
 _PATTERN = {"M": "mamba", "*": "attention", "E": "moe", "-": "mlp"}
 
 
@@ -31,7 +35,7 @@ def text_config(config: Config) -> Config:
                 **{
                     key: value
                     for key, value in config.items()
-                    if key in ("dtype", "torch_dtype", "tie_word_embeddings")
+                    if key in ("dtype", "model_type", "torch_dtype", "tie_word_embeddings")
                 },
                 **inner,
             }
@@ -58,9 +62,16 @@ def layer_kinds(text: Config) -> list[str]:
         blocks = [_PATTERN.get(letter, letter) for letter in pattern]
     if blocks:
         return [str(block) for block in blocks]
-    count = _whole(text, "num_hidden_layers")
+    count = whole(text, "num_hidden_layers")
+    if isinstance(nas := text.get("block_configs"), list):
+        return ["none" if block["attention"]["no_op"] else "full_attention" for block in nas]
+    if isinstance(linear := text.get("linear_attn_config"), Mapping) and "kda_layers" in linear:
+        kda = set(linear["kda_layers"])  # counted from 1
+        return ["kda" if i + 1 in kda else "full_attention" for i in range(count)]
+    if isinstance(pattern := text.get("hybrid_layer_pattern"), list):
+        return ["sliding_attention" if local else "full_attention" for local in pattern]
     if types := text.get("layer_types"):
-        return [str(kind) for kind in types]
+        return [_KINDS.get(str(kind), str(kind)) for kind in types]
     if every := text.get("full_attention_interval"):
         return [
             "full_attention" if (i + 1) % every == 0 else "linear_attention" for i in range(count)
@@ -74,6 +85,8 @@ def layer_kinds(text: Config) -> list[str]:
         return [
             "full_attention" if (i + 1) % every == 0 else "sliding_attention" for i in range(count)
         ]
+    if text.get("attention_chunk_size") and str(text.get("model_type")).startswith("llama4"):
+        return ["full_attention" if (i + 1) % 4 == 0 else "sliding_attention" for i in range(count)]
     if text.get("sliding_window") and str(text.get("model_type")) == "gpt_oss":
         return ["sliding_attention" if i % 2 == 0 else "full_attention" for i in range(count)]
     # Mistral's and Phi-3's window holds for every layer; Qwen's is off unless use_sliding_window
@@ -86,7 +99,7 @@ def layer_kinds(text: Config) -> list[str]:
     return ["sliding_attention" if everywhere else "full_attention"] * count
 
 
-def _whole(text: Config, *names: str) -> int:
+def whole(text: Config, *names: str) -> int:
     for name in names:
         if isinstance(value := text.get(name), int) and not isinstance(value, bool):
             return value
@@ -96,15 +109,27 @@ def _whole(text: Config, *names: str) -> int:
     )
 
 
-def _heads(text: Config, kind: str) -> tuple[int, int, int]:
-    """Query heads, KV heads, and size of a head of an attention layer of this kind."""
-    queries = _whole(text, "num_attention_heads")
+def head_shape(text: Config, kind: str, layer: int = 0) -> tuple[int, int, int, int]:
+    """Query heads, KV heads, and sizes of a key and of a value, of an attention layer."""
+    model = str(text.get("model_type"))
+    queries = whole(text, "num_attention_heads")
     keys = text.get("num_key_value_heads") or queries
-    size = text.get("head_dim") or _whole(text, "hidden_size") // queries
-    if kind == "full_attention" and str(text.get("model_type")).startswith("gemma4"):
-        size = text.get("global_head_dim") or size
+    size = text.get("head_dim") or whole(text, "hidden_size") // queries
+    size_v = size
+    if model.startswith("mimo_v2"):
+        size_v = text.get("v_head_dim") or size
+        if kind == "sliding_attention":
+            queries = text.get("swa_num_attention_heads") or queries
+            keys = text.get("swa_num_key_value_heads") or keys
+            size, size_v = text.get("swa_head_dim") or size, text.get("swa_v_head_dim") or size_v
+    if kind == "full_attention" and model.startswith("gemma4"):
+        size = size_v = text.get("global_head_dim") or size
         keys = text.get("num_global_key_value_heads") or keys
-    return queries, keys, size
+    if per_layer := text.get("num_attention_heads_per_layer"):
+        queries = per_layer[layer]
+    if isinstance(nas := text.get("block_configs"), list):
+        keys = queries // (nas[layer]["attention"].get("n_heads_in_group") or 1)
+    return queries, keys, size, size_v
 
 
 def geometry(config: Config) -> Geometry:
@@ -115,58 +140,78 @@ def geometry(config: Config) -> Geometry:
     """
     text = text_config(config)
     kinds = layer_kinds(text)
-    caches: list[Cache] = []
-    width = 0
-    if latent := text.get("kv_lora_rank"):
-        rope = _whole(text, "qk_rope_head_dim")
-        caches.append(Cache("mla", len(kinds), 1, latent + rope, 0))
-        # Multiplied out in prefill, every head works at full size.
-        width = (
-            len(kinds)
-            * _whole(text, "num_attention_heads")
-            * (text.get("qk_nope_head_dim", 0) + rope)
-        )
-    else:
-        shared = text.get("num_kv_shared_layers") or 0
-        own = kinds[: len(kinds) - shared]  # the last ones read the cache of an earlier layer
-        for kind in ("full_attention", "attention", "sliding_attention"):
-            count = own.count(kind)
-            queries, keys, size = _heads(text, kind) if kind in kinds else (0, 0, 0)
-            if kind != "sliding_attention":
-                width += kinds.count(kind) * queries * size
-            if count:
-                window = text.get("sliding_window") or 0
-                caches.append(
-                    Cache(
-                        "window" if kind == "sliding_attention" else "full",
-                        count,
-                        keys,
-                        size,
-                        size,
-                        window if "sliding" in kind else 0,
-                    )
-                )
+    caches, width = _attention_caches(text, kinds)
     if count := kinds.count("linear_attention"):
         caches.append(_gdn(text, count))
     if count := kinds.count("mamba"):
         caches.append(_mamba(text, count))
+    if count := kinds.count("kda"):
+        caches.append(_kda(text, count))
     caches += _draft(text, kinds)
     return Geometry(
         layers=len(kinds),
-        hidden=_whole(text, "hidden_size"),
-        vocabulary=_whole(text, "vocab_size"),
+        hidden=whole(text, "hidden_size"),
+        vocabulary=whole(text, "vocab_size"),
         caches=tuple(caches),
-        tied=bool(text.get("tie_word_embeddings", _tied_by_default(text))),
-        experts=_experts(text),
-        active_experts=(
-            text.get("num_experts_per_tok") or text.get("top_k_experts") or 0
-            if _experts(text)
-            else 0
-        ),
+        tied=bool(text.get("tie_word_embeddings", tied_by_default(text))),
+        experts=experts_of(text),
+        active_experts=_active(text) if experts_of(text) else 0,
         attention_width=width,
         context=_context(text),
         intermediate=text.get("intermediate_size") or 0,
     )
+
+
+def _attention_caches(text: Config, kinds: list[str]) -> tuple[list[Cache], int]:
+    """What the attention layers keep, and their width in prefill: query heads times the size of a
+    head, all layers together.
+    """
+    if latent := text.get("kv_lora_rank"):
+        rope = whole(text, "qk_rope_head_dim")
+        count = sum("attention" in kind for kind in kinds)
+        # Multiplied out in prefill, every head works at full size.
+        wide = whole(text, "num_attention_heads") * (text.get("qk_nope_head_dim", 0) + rope)
+        return [Cache("mla", count, 1, latent + rope, 0)], count * wide
+    if ratios := text.get("compress_ratios"):
+        return _compressed(text, ratios[: len(kinds)]), text["num_attention_heads"] * text[
+            "head_dim"
+        ]
+    width = 0
+    shared = text.get("num_kv_shared_layers") or 0
+    found: dict[tuple[int, int, int, int], int] = {}
+    for layer, kind in enumerate(kinds):
+        if kind not in ("full_attention", "attention", "sliding_attention"):
+            continue
+        queries, keys, size, size_v = head_shape(text, kind, layer)
+        local = kind == "sliding_attention"
+        width += 0 if local else queries * size
+        if layer < len(kinds) - shared:  # the last ones read the cache of an earlier layer
+            window = (text.get("sliding_window") or text.get("attention_chunk_size") or 0) * local
+            key = (keys, size, size_v, window)
+            found[key] = found.get(key, 0) + 1
+    # Full attention first.
+    return [
+        Cache("window" if window else "full", count, keys, size, size_v, window)
+        for (keys, size, size_v, window), count in sorted(
+            found.items(), key=lambda item: bool(item[0][3])
+        )
+    ], width
+
+
+def _compressed(text: Config, ratios: list[int]) -> list[Cache]:
+    """DeepSeek V4 (vLLM 0.32.0, `models/deepseek_v4`): a vector for 4 or 128 tokens, with an index
+    where it is for 4; the last 128 tokens; and what the compressors have not finished. The bytes
+    are those of its own type of cache, whatever `--kv-cache-dtype` says.
+    """
+    four, many = ratios.count(4), ratios.count(128)
+    vector, index = 584, 132
+    kept = four * (vector + index) / 4 + many * vector / 128
+    return [
+        Cache("mla", 1, 1, text["head_dim"], 0, fixed=kept, block=256),
+        Cache("window", len(ratios), window=128, fixed=585, block=64),
+        Cache("window", four, window=8, fixed=10368, block=4),
+        Cache("window", many, window=128, fixed=4104, block=8),
+    ]
 
 
 def _context(text: Config) -> int | None:
@@ -187,12 +232,18 @@ def _context(text: Config) -> int | None:
     return int(stated * factor) if isinstance(factor, int | float) else stated
 
 
-def _tied_by_default(text: Config) -> bool:
+def tied_by_default(text: Config) -> bool:
     """Gemma ties its embeddings unless its config says otherwise."""
     return str(text.get("model_type")).startswith("gemma")
 
 
-def _experts(text: Config) -> int:
+def _active(text: Config) -> int:
+    """Routed experts of one token; at least one."""
+    names = ("num_experts_per_tok", "num_experts_per_token", "top_k_experts", "moe_k")
+    return next((int(count) for name in names if (count := text.get(name))), 1)
+
+
+def experts_of(text: Config) -> int:
     return (
         text.get("n_routed_experts")
         or text.get("num_local_experts")
@@ -202,8 +253,8 @@ def _experts(text: Config) -> int:
 
 
 def _gdn(text: Config, count: int) -> Cache:
-    keys, values = _whole(text, "linear_num_key_heads"), _whole(text, "linear_num_value_heads")
-    key, value = _whole(text, "linear_key_head_dim"), _whole(text, "linear_value_head_dim")
+    keys, values = whole(text, "linear_num_key_heads"), whole(text, "linear_num_value_heads")
+    key, value = whole(text, "linear_key_head_dim"), whole(text, "linear_value_head_dim")
     # The state is float32 by the config of Qwen3.5 (mamba_ssm_dtype), which vLLM follows;
     # Qwen3-Next's says nothing.
     dtype = text.get("mamba_ssm_dtype") or text.get("mamba_ssm_cache_dtype")
@@ -217,8 +268,8 @@ def _gdn(text: Config, count: int) -> Cache:
 
 
 def _mamba(text: Config, count: int) -> Cache:
-    heads, size = _whole(text, "mamba_num_heads"), _whole(text, "mamba_head_dim")
-    states, groups = _whole(text, "ssm_state_size"), text.get("n_groups", 8)
+    heads, size = whole(text, "mamba_num_heads"), whole(text, "mamba_head_dim")
+    states, groups = whole(text, "ssm_state_size"), text.get("n_groups", 8)
     return Cache(
         "mamba2",
         count,
@@ -229,6 +280,21 @@ def _mamba(text: Config, count: int) -> Cache:
     )
 
 
+def _kda(text: Config, count: int) -> Cache:
+    """Kimi Delta Attention (vLLM 0.32.0, `kda_state_shape`): a state of one matrix a head, and the
+    convolutions of queries, keys and values.
+    """
+    about = text["linear_attn_config"]
+    heads, size = about["num_heads"], about["head_dim"]
+    return Cache(
+        "gdn",
+        count,
+        conv=(3 * heads * size, about.get("short_conv_kernel_size", 4)),
+        state=heads * size * size,
+        state_bytes=4,
+    )
+
+
 def draft_layers(text: Config) -> int:
     """Layers of the multi-token-prediction head; 0 without one."""
     return text.get("mtp_num_hidden_layers") or text.get("num_nextn_predict_layers") or 0
@@ -236,163 +302,14 @@ def draft_layers(text: Config) -> int:
 
 def _draft(text: Config, kinds: list[str]) -> list[Cache]:
     """A prediction head has attention layers of the main model's full-attention shape."""
-    if not (count := draft_layers(text)):
+    if not (count := draft_layers(text)) or "compress_ratios" in text:
         return []
     if text.get("kv_lora_rank"):
         return [
             Cache("mla", count, 1, text["kv_lora_rank"] + text["qk_rope_head_dim"], 0, draft=True)
         ]
-    _, keys, size = _heads(text, "attention" if "attention" in kinds else "full_attention")
-    return [Cache("full", count, keys, size, size, draft=True)]
-
-
-def parameters(config: Config) -> dict[TensorClass, int]:
-    """Parameters by class, counted from the shapes. Biases and norms of a layer are counted where
-    they are large enough to be seen.
-
-    Vision and sound towers are counted only as far as their config's usual keys allow; a tower
-    whose size is not known is left out, so compare the sum with the card.
-
-    Raises:
-        SparkbookError: the config lacks what a decoder's config says.
-    """
-    text = text_config(config)
-    kinds = layer_kinds(text)
-    hidden = _whole(text, "hidden_size")
-    counts: dict[TensorClass, int] = {}
-
-    def add(kind: TensorClass, count: int) -> None:
-        if count:
-            counts[kind] = counts.get(kind, 0) + count
-
-    tied = text.get("tie_word_embeddings", _tied_by_default(text))
-    add("embedding", _whole(text, "vocab_size") * hidden)
-    add("head", 0 if tied else _whole(text, "vocab_size") * hidden)
-    add("norms", hidden * (1 + 2 * len(kinds)))
-    for i, kind in enumerate(kinds):
-        for name, count in _layer_params(text, kind, i):
-            add(name, count)
-    if draft := draft_layers(text):
-        per_layer = _attention_params(text, "full_attention", 0)
-        if _experts(text):
-            per_layer += sum(_moe_params(text).values())
-        else:
-            per_layer += 3 * hidden * (text.get("intermediate_size") or 0)
-        add("draft", draft * (per_layer + 2 * hidden * hidden))
-    add("vision", _tower(config.get("vision_config")))
-    return counts
-
-
-def _layer_params(text: Config, kind: str, layer: int) -> Iterator[tuple[TensorClass, int]]:
-    """Yield the parameters of one layer by class: the mixer's, then the feed-forward part's."""
-    if kind == "linear_attention":
-        yield "linear", _gdn_params(text)
-    elif kind == "mamba":
-        yield "linear", _mamba_params(text)
-    elif "attention" in kind:
-        yield "attention", _attention_params(text, kind, layer)
-    if kind in ("mamba", "attention"):
-        return
-    model = str(text.get("model_type"))
-    matrix = _whole(text, "hidden_size") * (text.get("intermediate_size") or 0)
-    if kind == "mlp" or not _has_experts(text, layer, kind):
-        yield "mlp", (2 if model == "nemotron_h" else 3) * matrix
-        return
-    yield from _moe_params(text).items()
-    # Gemma 4's experts work in parallel with a dense MLP.
-    if model.startswith("gemma4") and text.get("enable_moe_block", True):
-        yield "mlp", 3 * matrix
-
-
-def _has_experts(text: Config, layer: int, kind: str) -> bool:
-    if kind == "moe":
-        return True
-    if types := text.get("mlp_layer_types"):
-        return types[layer] == "sparse"
-    dense = layer < (text.get("first_k_dense_replace") or 0) or layer in (
-        text.get("mlp_only_layers") or ()
-    )
-    return (
-        bool(_experts(text))
-        and not dense
-        and (layer + 1) % (text.get("decoder_sparse_step") or 1) == 0
-    )
-
-
-def _attention_params(text: Config, kind: str, layer: int) -> int:
-    hidden = _whole(text, "hidden_size")
-    if latent := text.get("kv_lora_rank"):
-        heads, rope, nope = (
-            _whole(text, "num_attention_heads"),
-            text["qk_rope_head_dim"],
-            text["qk_nope_head_dim"],
-        )
-        value, query = text["v_head_dim"], text.get("q_lora_rank")
-        down = (
-            hidden * query + query * heads * (nope + rope)
-            if query
-            else hidden * heads * (nope + rope)
-        )
-        return (
-            down
-            + hidden * (latent + rope)
-            + latent * heads * (nope + value)
-            + heads * value * hidden
-        )
-    queries, keys, size = _heads(text, kind)
-    if per_layer := text.get("num_attention_heads_per_layer"):
-        queries = per_layer[layer]
-    model = str(text.get("model_type"))
-    one_for_both = kind == "full_attention" and text.get("attention_k_eq_v")
-    gate = queries * size if model.startswith(_GATED) and text.get("attn_output_gate", True) else 0
-    return hidden * (2 * queries * size + gate + keys * size * (1 if one_for_both else 2))
-
-
-def _gdn_params(text: Config) -> int:
-    key = text["linear_num_key_heads"] * text["linear_key_head_dim"]
-    value = text["linear_num_value_heads"] * text["linear_value_head_dim"]
-    hidden = _whole(text, "hidden_size")
-    return hidden * (2 * key + 3 * value + 2 * text["linear_num_value_heads"]) + (
-        2 * key + value
-    ) * text.get("linear_conv_kernel_dim", 4)
-
-
-def _mamba_params(text: Config) -> int:
-    inner, hidden = text["mamba_num_heads"] * text["mamba_head_dim"], _whole(text, "hidden_size")
-    conv = inner + 2 * text.get("n_groups", 8) * text["ssm_state_size"]
-    return (
-        hidden * (inner + conv + text["mamba_num_heads"])
-        + inner * hidden
-        + conv * text.get("conv_kernel", 4)
-    )
-
-
-def _moe_params(text: Config) -> dict[TensorClass, int]:
-    hidden, count, model = _whole(text, "hidden_size"), _experts(text), str(text.get("model_type"))
-    inner = text.get("moe_intermediate_size") or _whole(text, "intermediate_size")
-    matrices, latent = (2 if model == "nemotron_h" else 3), text.get("moe_latent_size")
-    shared = (
-        text.get("moe_shared_expert_intermediate_size")
-        or text.get("shared_expert_intermediate_size")
-        or 0
-    )
-    if not shared and text.get("n_shared_experts"):
-        shared = inner * text["n_shared_experts"]
-    return {
-        "experts": count * matrices * (latent or hidden) * inner,
-        "shared expert": matrices * hidden * shared,
-        "latent": 2 * hidden * latent if latent else 0,
-        "router": hidden * count,
-    }
-
-
-def _tower(vision: Any) -> int:
-    """Parameters of a vision transformer by the usual keys; 0 without one, or its config
-    says too little.
-    """
-    if not isinstance(vision, Mapping):
-        return 0
-    layers = vision.get("depth") or vision.get("num_hidden_layers") or 0
-    hidden, inner = vision.get("hidden_size") or 0, vision.get("intermediate_size") or 0
-    gated = 3 if vision.get("num_key_value_heads") else 2
-    return layers * (4 * hidden * hidden + gated * hidden * inner)
+    first = "attention" if "attention" in kinds else "full_attention"
+    if first not in kinds:
+        return []
+    _, keys, size, size_v = head_shape(text, first, kinds.index(first))
+    return [Cache("full", count, keys, size, size_v, draft=True)]

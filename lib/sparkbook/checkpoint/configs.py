@@ -47,7 +47,7 @@ def _table() -> dict[str, Any]:
 @functools.cache
 def _handles() -> dict[str, str]:
     """Handles by their spelling in lower case; the hub ignores case too."""
-    return {name.lower(): name for name in _table()["checkpoints"]}
+    return {name.lower(): name for name in _table()["checkpoints"]["entries"]}
 
 
 def names() -> list[str]:
@@ -64,7 +64,8 @@ def find(model_id: str) -> ConfigFacts | None:
     name = _handles().get(model_id.lower())
     if name is None:
         return None
-    entry, source = _table()["checkpoints"][name], _table()["source"]
+    table = _table()["checkpoints"]
+    entry, source = table["entries"][name], table["source"]
     quantization = entry.get("quantization")
     return ConfigFacts(
         name,
@@ -73,3 +74,38 @@ def find(model_id: str) -> ConfigFacts | None:
         source["address"],
         source["date"],
     )
+
+
+@dataclass(frozen=True)
+class Card:
+    """A model's figures as its recipe states them; None: not stated.
+
+    Attributes:
+        params_b, active_b: 10^9 parameters, all and those of one token.
+        context: tokens; 0 for a model that is no decoder of text.
+        format: of the weights.
+        source: address.
+    """
+
+    params_b: float | None
+    active_b: float | None
+    context: int | None
+    format: str | None
+    source: str
+
+
+def card(model_id: str) -> Card | None:
+    """Return the figures of a model; None where the table lacks them."""
+    table = _table()["cards"]
+    name = _cards().get(model_id.lower())
+    return Card(*table["entries"][name], table["source"]["address"]) if name else None
+
+
+@functools.cache
+def _cards() -> dict[str, str]:
+    return {name.lower(): name for name in _table()["cards"]["entries"]}
+
+
+def cards() -> list[str]:
+    """Handles of models with figures, sorted."""
+    return sorted(_cards().values(), key=str.lower)

@@ -89,7 +89,7 @@ def _weights_gb(model: Model) -> float | None:
 
 
 @dataclass(frozen=True)
-class Checkpoint:
+class Repository:
     """A repository that a recipe reads, and where its files lie.
 
     Attributes:
@@ -104,7 +104,7 @@ class Checkpoint:
     folder: str | None = None
 
 
-def checkpoints(recipe: Recipe) -> list[Checkpoint]:
+def repositories(recipe: Recipe) -> list[Repository]:
     """What a recipe loads from Hugging Face; nothing for a model that ships with this package.
 
     A recipe that reads its weights from a folder of its own names it; all others are found in the
@@ -114,16 +114,16 @@ def checkpoints(recipe: Recipe) -> list[Checkpoint]:
     steps = [step for step in recipe.prepare if step.do == "download" and step.repo]
     if steps:
         return [
-            Checkpoint(
+            Repository(
                 step.repo or "", model.revision if step.repo == model.repo else None, step.to
             )
             for step in steps
         ]
     if "/" not in model.repo:
         return []
-    found = [Checkpoint(model.repo, model.revision)]
+    found = [Repository(model.repo, model.revision)]
     if recipe.draft and recipe.draft.model and not recipe.draft.model.startswith("/"):
-        found.append(Checkpoint(recipe.draft.model))
+        found.append(Repository(recipe.draft.model))
     return found
 
 
@@ -132,7 +132,7 @@ def download_lines(recipe: Recipe) -> list[str]:
     ships with this package.
     """
     lines = []
-    for one in checkpoints(recipe):
+    for one in repositories(recipe):
         options = ["--revision", one.revision] if one.revision else []
         options += ["--local-dir", mark_home(one.folder)] if one.folder else []
         lines.append(command_line("hf", "download", one.repo, *options))

@@ -116,16 +116,18 @@ TensorClass = Literal[
     "embedding",
     "head",
     "vision",
+    "table",
     "draft",
     "norms",
     "scales",
 ]
 """Classes of tensors: `linear` are recurrent mixers (Mamba-2, Gated DeltaNet), `experts` the routed
-ones, `latent` the projections around them, `vision` towers for images and sound, `draft` a
-multi-token-prediction head, `scales` what quantized tensors carry.
+ones, `latent` the projections around them, `vision` towers for images and sound, `table` a lookup
+table that can stay on the disk, `draft` a multi-token-prediction head, `scales` what quantized
+tensors carry.
 """
 
-NOT_READ: frozenset[str] = frozenset({"embedding", "vision", "draft"})
+NOT_READ: frozenset[str] = frozenset({"embedding", "vision", "table", "draft"})
 """Classes that decoding one token does not read as a whole: of the embedding one row, of the towers
 nothing; the draft in its own steps.
 """
@@ -166,6 +168,9 @@ class Cache:
         chunk: tokens of a Mamba-2 chunk, to which old releases align blocks.
         draft: whether the layers belong to a multi-token-prediction head, and exist only while it
             drafts.
+        fixed: bytes of one token, where no `--kv-cache-dtype` changes them; 0: heads and sizes
+            count.
+        block: tokens of a block, where the layers have one of their own; 0: the engine's.
     """
 
     kind: Literal["full", "window", "mla", "mamba2", "gdn"]
@@ -179,6 +184,8 @@ class Cache:
     state_bytes: int | None = None
     chunk: int = 0
     draft: bool = False
+    fixed: float = 0
+    block: int = 0
 
     @property
     def recurrent(self) -> bool:
@@ -189,7 +196,9 @@ class Cache:
         """Bytes of one token in one layer; 0 for a state. `width`: bytes of an element of the KV
         cache.
         """
-        return 0 if self.recurrent else self.heads * (self.size + self.size_v) * width
+        if self.recurrent:
+            return 0
+        return self.fixed or self.heads * (self.size + self.size_v) * width
 
     def sequence_bytes(self, width: int = 2, drafted: int = 0) -> int:
         """Bytes of one state in one layer.
@@ -208,7 +217,11 @@ class Cache:
 
 @dataclass(frozen=True)
 class Geometry:
-    """Shape of the model as far as memory and speed need it. None is unknown."""
+    """Shape of the model as far as memory and speed need it. None is unknown.
+
+    Attributes:
+        or_caches: what the layers may keep instead of `caches`, where the shape is only estimated.
+    """
 
     layers: int
     hidden: int
@@ -220,6 +233,12 @@ class Geometry:
     attention_width: int = 0
     context: int | None = None
     intermediate: int = 0
+    or_caches: tuple[tuple[Cache, ...], ...] = ()
+
+    @property
+    def possible(self) -> tuple[tuple[Cache, ...], ...]:
+        """The caches, in each way that is possible; one where the shape is known."""
+        return (self.caches, *self.or_caches)
 
 
 @dataclass(frozen=True)
@@ -283,7 +302,10 @@ class Checkpoint:
         files: safetensors files with their bytes; empty where only the config is known.
         card_bytes: size that the model's card states, where it does.
         dtype_bytes: bytes of the model's own dtype (2 for BF16).
+        loaded_bytes: bytes that it takes in memory beyond its tensors on disk.
+        kv_dtype: type of the KV cache that `auto` means; None: the model's own dtype.
         source: where the facts are from.
+        certain: whether the facts are this checkpoint's own, and not those of another or a guess.
         unknown: what is not known, in words; each makes one of the numbers a range.
     """
 
@@ -297,7 +319,10 @@ class Checkpoint:
     files: tuple[tuple[str, int], ...] = ()
     card_bytes: float | None = None
     dtype_bytes: int = 2
+    loaded_bytes: int = 0
+    kv_dtype: str | None = None
     source: str = ""
+    certain: bool = True
     unknown: tuple[str, ...] = ()
 
     @property
@@ -339,7 +364,7 @@ class Checkpoint:
         """
         if not self.weights:
             return Range(0, 1)
-        four = ("nvfp4", "mxfp4", "awq", "gptq")
+        four = ("nvfp4", "mxfp4", "int4", "awq", "gptq")
         yes = no = maybe = 0.0
         for part in self.weights:
             if part.kind == "scales":
@@ -357,10 +382,14 @@ class Checkpoint:
 
     @property
     def reads(self) -> TokenReads | None:
-        """What decoding reads; None where tensors or shape are not known."""
-        if not self.weights or self.geometry is None:
-            return None
+        """What decoding reads; None where tensors or shape are not known, or how many experts there
+        are.
+        """
         g = self.geometry
+        if not self.weights or g is None:
+            return None
+        if not g.experts and any(part.kind == "experts" for part in self.weights):
+            return None
         scales = self.of("scales")
         head = self.of("embedding") if g.tied else self.of("head")
         dense = self.of("attention", "linear", "mlp", "router", "latent", "norms") + scales

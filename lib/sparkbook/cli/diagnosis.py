@@ -14,7 +14,12 @@ from sparkbook.errors import SparkbookError
 app = alone()
 
 
-@verb(app, "diagnose", done="Healthy; there may be notes.", bad="There is a fault.")
+@verb(
+    app,
+    "diagnose",
+    done="Healthy: the log shows that the engine is up; there may be notes.",
+    bad="Anything else: a fault, a start under way, a log that is cut off.",
+)
 def diagnose(
     log: Annotated[
         str, typer.Argument(metavar="LOG|-", help="A log file, or - for standard input.")

@@ -12,8 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from sparkbook.errors import SparkbookError
-
 if TYPE_CHECKING:
     from pathlib import Path
 
@@ -91,14 +89,12 @@ def text_of(file: str) -> str:
     Raises:
         SparkbookError: it cannot be read.
     """
-    from pathlib import Path
-
     from sparkbook.formats import standard_input
+    from sparkbook.util import limits
 
-    try:
-        data = standard_input().read() if file == "-" else Path(file).read_bytes()
-    except OSError as error:
-        raise SparkbookError(f"{file} can't be read: {error.strerror}") from None
+    if file != "-":
+        return limits.read_text(file, errors="replace")
+    data = limits.read_stream(standard_input(), "standard input")
     return data.decode("utf-8", errors="replace")
 
 

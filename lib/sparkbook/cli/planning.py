@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -10,6 +11,10 @@ from sparkbook.cli.options import Input, Json
 from sparkbook.cli.output import answer, text_of
 from sparkbook.cli.verbs import alone, verb
 from sparkbook.errors import SparkbookError
+from sparkbook.host.spark import TOTAL_GIB
+
+if TYPE_CHECKING:
+    from sparkbook.checkpoint.values import Checkpoint
 
 app = alone()
 
@@ -28,7 +33,8 @@ def plan(
         float | None, typer.Option(help="Instead of the line's --gpu-memory-utilization.")
     ] = None,
     memory_gib: Annotated[
-        float | None, typer.Option(help="Memory that vLLM sees, GiB [default: 121.63, a Spark].")
+        float | None,
+        typer.Option(help=f"Memory that vLLM sees, GiB [default: {TOTAL_GIB}, a Spark]."),
     ] = None,
     available_gib: Annotated[
         float | None, typer.Option(help="MemAvailable before the start, GiB.")
@@ -46,6 +52,12 @@ def plan(
     ] = None,
     hub: Annotated[
         bool, typer.Option("--hub", help="Read the checkpoint's headers on Hugging Face.")
+    ] = False,
+    offline: Annotated[
+        bool,
+        typer.Option(
+            "--offline", help="On a Spark: don't ask Hugging Face for the model's config files."
+        ),
     ] = False,
     log: Annotated[
         str | None, typer.Option(metavar="FILE", help="An engine's log to compare with the plan.")
@@ -75,6 +87,8 @@ def plan(
 
     from sparkbook.plan import memory, reconcile, request, text
 
+    if hub and offline:
+        raise SparkbookError("--hub asks Hugging Face, and --offline forbids it: give one of them")
     if fabric and not nodes:
         raise SparkbookError("--fabric needs --nodes, such as --nodes 2")
     if nodes and (log or calibration or explain):
@@ -83,7 +97,9 @@ def plan(
         raise SparkbookError("--ask reads the input twice: give a file instead of standard input")
     kept = Path(calibration) if calibration else None
     known = reconcile.load_calibration(kept, must_exist=log is None) if kept else None
-    setup = request.read(source, request.Override(context, seqs, kv_dtype, fraction, release, hub))
+    look = _looker(offline)
+    override = request.Override(context, seqs, kv_dtype, fraction, release, hub, look)
+    setup = request.read(source, override)
     host = request.host(
         memory_gib, available_gib, tuple(cotenant or ()), text_of(meminfo) if meminfo else None
     )
@@ -108,3 +124,21 @@ def plan(
         fits = planned.fits
     if not fits:
         raise typer.Exit(1)
+
+
+def _looker(offline: bool) -> Callable[[str, str | None], Checkpoint | None] | None:
+    """Return what looks for a checkpoint's own files on a Spark; None elsewhere, so that a plan
+    made anywhere else rests on what is written down.
+    """
+    import os
+    import shutil
+
+    if shutil.which("nvidia-smi") is None:
+        return None
+    from sparkbook.serve.connection import on_spark
+
+    if not on_spark():
+        return None
+    from sparkbook.checkpoint.look import look
+
+    return lambda name, revision: look(name, revision, environ=os.environ, hub=not offline)

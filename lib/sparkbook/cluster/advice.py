@@ -16,7 +16,6 @@ bandwidth: 2 × layers × latency is what tensor parallelism pays in every step.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import date
@@ -30,7 +29,7 @@ from sparkbook.errors import SparkbookError
 from sparkbook.plan.decode import SPARK, Drafting, Machine, Reads, step
 from sparkbook.recipes.launch import Strict
 from sparkbook.units import GB, GIB
-from sparkbook.util import own_yaml
+from sparkbook.util import limits, own_yaml
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -70,8 +69,8 @@ class Link:
     measured: bool = False
 
     def all_reduce(self, size: float, nodes: int = 2) -> Range:
-        """Seconds of an all-reduce: latency, which grows with the steps of the ring, and bytes ×
-        2(n−1)/n.
+        """Return seconds of an all-reduce: latency, which grows with the steps of the ring, and
+        bytes × 2(n−1)/n.
         """
         rounds = max(nodes - 1, 1)
         beyond = max(size - SMALL, 0) * 2 * (nodes - 1) / nodes
@@ -80,7 +79,7 @@ class Link:
         )
 
     def with_latency(self, latency_s: float) -> Link:
-        """The same with another latency."""
+        """Return the same with another latency."""
         return replace(self, latency_s=Range.of(latency_s))
 
 
@@ -101,25 +100,25 @@ _SMALL_SHARE = 1.6 / 22.0
 
 
 def link_of(fabric: Any) -> Link:
-    """The slowest pair of a fabric check, as `Pair`s or as their JSON: one pair, a list, or an
-    object with `pairs`.
+    """Return the slowest pair of a fabric check, as `Pair`s or as their JSON: one pair, a list, or
+    an object with `pairs`.
 
     Raises:
         SparkbookError: it holds no all-reduce.
     """
     found = fabric.get("pairs", fabric) if isinstance(fabric, dict) else fabric
     pairs = found if isinstance(found, list | tuple) else [found]
-    told = [
+    pairs_ = [
         pair if isinstance(pair, dict) else pair.model_dump()
         for pair in pairs
         if hasattr(pair, "model_dump") or isinstance(pair, dict)
     ]
-    timed = [pair for pair in told if pair.get("reduce_us") and pair.get("reduce_gbit")]
-    if not told or len(timed) < len(told):
+    timed = [pair for pair in pairs_ if pair.get("reduce_us") and pair.get("reduce_gbit")]
+    if not pairs_ or len(timed) < len(pairs_):
         why = next(
             (
                 pair.get("problem") or pair.get("reduce_problem")
-                for pair in told
+                for pair in pairs_
                 if not pair.get("reduce_us")
             ),
             None,
@@ -150,14 +149,7 @@ def read_link(file: Path) -> Link:
     Raises:
         SparkbookError: it can't be read, is no JSON, or holds no all-reduce.
     """
-    try:
-        return link_of(json.loads(file.read_text("utf-8")))
-    except OSError as error:
-        raise SparkbookError(f"{file} can't be read: {error.strerror}") from None
-    except ValueError as error:
-        raise SparkbookError(f"{file} is not JSON: {error}") from None
-    except RecursionError:
-        raise SparkbookError(f"{file} is nested too deeply for a measured network") from None
+    return link_of(limits.read_json(file, "the measured network"))
 
 
 @dataclass(frozen=True)
@@ -186,11 +178,12 @@ class Model:
     machine: Machine = SPARK
 
     def rows(self, requests: float) -> float:
-        """Tokens that a step carries."""
+        """Return tokens that a step carries."""
         return requests * (1 + (self.draft.tokens if self.draft else 0))
 
     def step_s(self, requests: int, context: int, share: int = 1) -> float:
-        """Seconds of a step on one of `share` nodes that split every layer, without the network.
+        """Return seconds of a step on one of `share` nodes that split every layer, without the
+        network.
 
         Splitting shares out what is read and multiplied. The rest of a layer's time stays
         (kernel starts, norms, routing). The cache of MLA, which every node reads whole, is counted
@@ -206,8 +199,8 @@ class Model:
         return step(self.reads, requests, context, self.draft, split).total_s
 
     def cost(self, requests: int, link: Link, nodes: int) -> Cost:
-        """Two all-reduces a layer (behind attention, behind the MLP) and one behind the embedding,
-        of hidden size × tokens.
+        """Return the cost of two all-reduces a layer (after attention and after the MLP) and one
+        after the embedding, each of hidden size × tokens.
 
         (vLLM 0.32.0: `RowParallelLinear` reduces its result, `VocabParallelEmbedding` too. A
         draft's layers come on top, one pass each.)
@@ -221,7 +214,7 @@ class Model:
         return Cost(count, size, link.all_reduce(size, nodes) * count)
 
     def speed(self, way: Way, requests: int, context: int, link: Link, nodes: int) -> Range:
-        """Tokens a second of all requests together; the bounds are those of the link."""
+        """Return tokens a second of all requests together; the bounds are those of the link."""
         length = self.draft.length[1] if self.draft else 1.0
         if way == "one node":
             return Range.of(requests * length / self.step_s(requests, context))
@@ -287,16 +280,16 @@ class Advice:
     host_total: int
 
     def speed(self, way: Way, requests: int) -> Range | None:
-        """Tokens a second together; None where the model's bytes are not known or this way does not
-        fit.
+        """Return tokens a second together; None where the model's bytes are not known or this way
+        does not fit.
         """
         if self.model is None or not self.memory[way].possible:
             return None
         return self.model.speed(way, requests, self.context, self.link, self.nodes)
 
     def best(self, requests: int) -> tuple[Way, ...]:
-        """The fastest way, and those that are as fast within `CLOSE`; fewer moving parts first.
-        Empty where no speed is known.
+        """Return the fastest way, and those that are as fast within `CLOSE`; fewer moving parts
+        first. Empty where no speed is known.
 
         "One node" is among them only where a second one gives nothing: it is not one of the ways of
         using it.
@@ -325,8 +318,8 @@ class Advice:
         return None
 
     def break_even_latency_s(self, requests: int = 1) -> float | None:
-        """The latency of an 8 KiB all-reduce from which tensor parallel is slower than replicas
-        (with one request: than one node).
+        """Return the latency of an 8 KiB all-reduce from which tensor parallel is slower than
+        replicas (with one request: than one node).
 
         None where the model's bytes are not known; 0 where it is slower at any latency.
         """
@@ -356,7 +349,7 @@ class Advice:
         return "medium" if self.link.measured else "low"
 
     def reasons(self) -> Iterator[str]:
-        """What to do and why, a sentence each."""
+        """Yield what to do and why, a sentence each."""
         one = self.memory["one node"]
         if self.needed:
             yield f"It does not fit in one Spark ({one.weights * (1 / GIB):.1f} GiB of weights)."
@@ -433,7 +426,7 @@ class Advice:
         )
 
     def lines(self) -> Iterator[Text]:
-        """The answer for a terminal of 80 columns; the sentences are left to be wrapped."""
+        """Yield the answer for a terminal of 80 columns; the sentences are left to be wrapped."""
         from rich.text import Text
 
         yield Text.assemble(
@@ -483,8 +476,8 @@ class Advice:
         yield from (Text(f"- {reason}") for reason in self.reasons())
 
     def to_dict(self) -> dict[str, Any]:
-        """For `--json`: sizes in GiB, speeds in tokens a second; ranges are `[low, high]`, what is
-        not known is null.
+        """Return plain values for `--json`: sizes in GiB, speeds in tokens a second; ranges are
+        `[low, high]`, what is not known is null.
         """
 
         def shown(value: Range | None, scale: float = 1.0, digits: int = 2) -> list[float] | None:
@@ -552,7 +545,7 @@ def advise(
     host: Host | None = None,
     machine: Machine = SPARK,
 ) -> Advice:
-    """What several nodes would do for what is to be started.
+    """Return what several nodes would do for what is to be started.
 
     Args:
         setup: as `sparkbook.plan.request.read` gives it; how the line itself spreads the model
@@ -594,8 +587,8 @@ def advise(
 
 
 def divides(setup: Setup, nodes: int) -> bool:
-    """Whether the KV heads can be shared out, or each kept by several nodes alike; vLLM refuses
-    other numbers. Unknown: true.
+    """Return whether the KV heads can be shared out, or each kept by several nodes alike; vLLM
+    refuses other numbers. Unknown: true.
     """
     geometry = setup.checkpoint.geometry
     heads = [c.heads for c in geometry.caches if c.kind in ("full", "window")] if geometry else []
@@ -614,11 +607,11 @@ def _memory(way: Way, plan: MemoryPlan, copies: int, can: bool = True) -> Memory
 
 
 def _pipelined(single: MemoryPlan, split: MemoryPlan, nodes: int) -> Memory:
-    """Each node has 1/n of the layers with all their heads: weights as with tensor parallel, a
-    sequence's cache an exact n-th.
+    """Return a node's memory with pipeline parallelism: 1/n of the layers with all their heads, so
+    the weights are those of tensor parallelism, and a sequence's cache is an exact n-th.
 
-    Layers are counted as equally large; the first node's embedding and the last one's head are not
-    told apart.
+    All layers count as equally large; the first node's embedding and the last node's head are not
+    counted apart.
     """
     weights = split.weights + split.draft
     if single.needed is None:
@@ -680,7 +673,7 @@ class Compared:
 
 @cache
 def published() -> tuple[Published, ...]:
-    """The published figures, validated."""
+    """Return the published figures, validated."""
     return tuple(
         Published.model_validate(one)
         for one in own_yaml.read(Path(__file__).with_name("published.yaml"))
@@ -719,7 +712,9 @@ def compared(link: Link = NOMINAL) -> list[Compared]:
 
 
 def turned() -> str:
-    """From how many requests on replicas gave more than tensor parallel in each publication."""
+    """Return from how many requests on replicas gave more than tensor parallelism, in each
+    publication.
+    """
     found = []
     for one in published():
         ahead = [
@@ -736,5 +731,5 @@ def turned() -> str:
 
 
 def typical_error(of: Sequence[Compared]) -> float:
-    """Median of the absolute errors."""
+    """Return median of the absolute errors."""
     return median(abs(one.error) for one in of)

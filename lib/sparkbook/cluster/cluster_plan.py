@@ -41,7 +41,7 @@ class Rank:
     rdma: bool = False
 
     def docker_line(self) -> str:
-        """The start of its container as a docker line, to be typed on its node.
+        """Return the start of its container as a docker line, to be typed on its node.
 
         Raises:
             SparkbookError: it is no container.
@@ -76,7 +76,7 @@ class ClusterPlan:
 
 
 def layout_of(launch: Launch, inventory: Inventory, wanted: Layout | None = None) -> Layout:
-    """How a model is spread over a cluster: as wanted, else as the launch says, else tensor
+    """Return how a model is spread over a cluster: as wanted, else as the launch says, else tensor
     parallel over all GPUs.
 
     Raises:
@@ -105,7 +105,7 @@ def layout_of(launch: Launch, inventory: Inventory, wanted: Layout | None = None
 
 
 def parse_layout(text: str) -> Layout:
-    """A layout from `tp=2,pp=1,dp=1`.
+    """Return a layout from `tp=2,pp=1,dp=1`.
 
     Raises:
         SparkbookError: it is none.
@@ -127,7 +127,7 @@ def plan(
     backend: str = "native",
     port: int | None = None,
 ) -> ClusterPlan:
-    """What is started on each node.
+    """Return what is started on each node.
 
     Args:
         inventory, sites: the nodes, and what they turned out to be. A node that was not looked at
@@ -170,8 +170,8 @@ def plan(
 
 
 def _base(stack: Stack, node: Node, site: Site, port: int | None) -> Launch:
-    """The stack's launch as one node of a cluster runs it: the host's network, access to RDMA, and
-    the node's own names.
+    """Return the stack's launch as one node of a cluster runs it: the host's network, access to
+    RDMA, and the node's own names.
     """
     launch = stack.launch
     args = {name: value for name, value in launch.serve.args.items() if name not in _SPREAD}
@@ -211,8 +211,8 @@ def _sizes(spread: Layout) -> dict[str, int]:
 
 
 def _apart(base: Launch) -> dict[str, str]:
-    """An engine inside the API server is for one process: a launch that asks for it gets an engine
-    of its own.
+    """Return the variable that puts the engine into a process of its own, if the launch keeps it in
+    the API server, which works with one process only.
     """
     return (
         {"VLLM_ENABLE_V1_MULTIPROCESSING": "1"}
@@ -277,8 +277,9 @@ def _ray(
     head: str,
 ) -> list[Rank]:
     # Ray takes weights and KV cache in the unified memory for the host's and would kill the workers
-    # at 95 %.
-    env = {"RAY_memory_monitor_refresh_ms": "0"}
+    # at 95 %. A node that joins asks every two seconds whether the head is there, and would give up
+    # after twenty times: fewer than a busy head takes.
+    env = {"RAY_memory_monitor_refresh_ms": "0", "RAY_NUM_REDIS_GET_RETRIES": "300"}
     own = base.env.get("VLLM_HOST_IP") or node.address or head
     daemon = [
         "start",

@@ -44,7 +44,7 @@ class Report:
         return int(self.verdict == "blocked")
 
     def to_dict(self) -> dict[str, Any]:
-        """For JSON."""
+        """Return plain values for JSON."""
         return {
             **self.findings.to_dict(verdict=self.verdict),
             "nodes": [site.model_dump(mode="json") for site in self.sites],
@@ -54,13 +54,13 @@ class Report:
     @property
     def lines(self) -> list[str]:
         """A line for each node and each pair."""
-        told = []
+        text = []
         for site in self.sites:
             number = site.link.speed if site.link else None
             speed = f"{number / 1000:g} Gbit/s" if number else "speed unknown"
             rails = ", ".join(port.name for port in site.rails) or "no RDMA"
             link = f"{site.interface or 'no port'} {site.address or ''} {speed}"
-            told.append(
+            text.append(
                 f"{site.host:<12}"
                 f" {site.problem or f'{link}, MTU {site.link.mtu if site.link else None}, {rails}'}"
             )
@@ -83,8 +83,8 @@ class Report:
                     f"all-reduce ({pair.backend}) {pair.reduce_gbit:g} Gbit/s, 8 KiB in"
                     f" {pair.reduce_us:g} µs"
                 )
-            told.append(f"{pair.a} - {pair.b}: {', '.join(part for part in parts if part)}")
-        return told
+            text.append(f"{pair.a} - {pair.b}: {', '.join(part for part in parts if part)}")
+        return text
 
 
 def check(
@@ -226,8 +226,8 @@ def _fetch(asked: Stack) -> Callable[[], object] | None:
 
 @contextlib.contextmanager
 def _engines(node: Node) -> Iterator[tuple[Any, str | None]]:
-    """The Docker engine of a node, or why it can't be asked. On this machine a node without Docker
-    has processes alone.
+    """Connect to a node's Docker engine, or return why it does not answer. On this machine a node
+    without Docker has processes only.
     """
     try:
         with running.engines(node.docker) as (host, notes):
@@ -240,7 +240,7 @@ def _engines(node: Node) -> Iterator[tuple[Any, str | None]]:
 
 
 def _names(node: Node, host: Any) -> list[Any]:
-    """The servers on a node that are ranks of a cluster: their names end in its host's."""
+    """Return the servers on a node that are ranks of a cluster: their names end in its host's."""
     return [
         one
         for one in running.status(host)
@@ -249,8 +249,8 @@ def _names(node: Node, host: Any) -> list[Any]:
 
 
 def status(file: str) -> list[dict[str, Any]]:
-    """Every rank on every node: name, host and state. A headless rank that runs says `running`; a
-    node that is not reached, `unreachable`.
+    """Return every rank on every node: name, host and state. A headless rank that runs says
+    `running`; a node that is not reached, `unreachable`.
 
     Raises:
         SparkbookError: the inventory can't be used.
@@ -273,14 +273,14 @@ def status(file: str) -> list[dict[str, Any]]:
                 # A rank without an API server listens nowhere, whoever else does at its address.
                 headless = number and one.state in ("starting", "port taken")
                 state = "running" if headless else one.state
-                told = one.end.message if one.end else None
+                end = one.end.message if one.end else None
                 rows.append(
                     {
                         "name": one.name,
                         "host": node.host,
                         "state": state,
                         "url": one.url if number == 0 else None,
-                        "end": told,
+                        "end": end,
                     }
                 )
     return rows
@@ -316,7 +316,7 @@ def stop(file: str, name: str) -> tuple[list[str], Findings]:
 
 
 def logs(file: str, name: str) -> Iterator[tuple[str, bytes]]:
-    """What each rank printed, with its name.
+    """Yield what each rank printed, with its name.
 
     Raises:
         SparkbookError: the inventory can't be used, or no node has such a server.
@@ -336,7 +336,7 @@ def logs(file: str, name: str) -> Iterator[tuple[str, bytes]]:
 
 
 def diagnose(file: str, name: str) -> tuple[Findings, dict[str, list[str]]]:
-    """Which rank fell first, from the logs of all of them, and the last lines of each."""
+    """Return which rank fell first, from the logs of all of them, and the last lines of each."""
     from sparkbook.cluster.ranks import RankState
 
     inventory, states = read(file), []

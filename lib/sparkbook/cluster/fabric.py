@@ -227,7 +227,7 @@ def _network(a: Node, one: Site, b: Node, two: Site, seconds: float, run: Runner
 
 
 def _iperf(a: Node, one: Site, b: Node, two: Site, seconds: float, run: Runner) -> dict:
-    """The rate by iperf3 with 8 streams, where both nodes have it."""
+    """Return the rate by iperf3 with 8 streams, where both nodes have it."""
     if any(run(node, ["sh", "-c", "command -v iperf3"]).code for node in (a, b)):
         return {}
     server = subprocess.Popen(
@@ -302,26 +302,26 @@ def _all_reduce(
                     start_new_session=True,
                 )
             )
-        told = []
+        outputs = []
         for process in started:
             try:
-                told.append(process.communicate(timeout=180)[0])
+                outputs.append(process.communicate(timeout=180)[0])
             except subprocess.TimeoutExpired:
                 return {"reduce_problem": "the ranks did not meet within 180 s"}
-        return read_reduce(told)
+        return read_reduce(outputs)
     finally:
         for process in started:
             process.kill()
             process.communicate()
 
 
-def read_reduce(told: Sequence[str]) -> dict:
-    """The figures out of what the ranks printed; NCCL's transport with them, or the first line that
-    says why there are none.
+def read_reduce(outputs: Sequence[str]) -> dict:
+    """Return the figures out of what the ranks printed; NCCL's transport with them, or the first
+    line that says why there are none.
     """
-    text = "\n".join(told)
+    text = "\n".join(outputs)
     found = next(
-        (json.loads(line) for line in told[0].splitlines() if line.startswith('{"reduce_gbit"')),
+        (json.loads(line) for line in outputs[0].splitlines() if line.startswith('{"reduce_gbit"')),
         None,
     )
     if "NET/IB" in text or "via NET/Socket" in text or "NET/Socket : Using" in text:

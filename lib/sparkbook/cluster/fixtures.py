@@ -18,7 +18,7 @@ held to 200 Mbit/s (`tools/record_namespaces.sh`).
 
 
 def recorded(name: str) -> Seen:
-    """A recording, as the checks take it.
+    """Return a recording, as the checks take it.
 
     Raises:
         SparkbookError: there is none of this name.

@@ -13,11 +13,11 @@ import re
 from pathlib import Path
 from typing import Any
 
-import yaml
 from pydantic import Field, ValidationError, field_validator, model_validator
 
 from sparkbook.errors import SparkbookError
 from sparkbook.recipes.launch import Env, Strict, check_plain
+from sparkbook.util import documents, limits
 
 SPARK_GBIT = 200.0
 """Rate of a Spark's QSFP port in Gbit/s (ConnectX-7; NVIDIA DGX Spark user guide,
@@ -82,7 +82,7 @@ class Node(Strict):
 
     @property
     def docker(self) -> str | None:
-        """Address of its Docker engine, as `sparkbook.serve.docker_engine.reach` takes it; None:
+        """Address of its Docker engine, as `sparkbook.serve.docker_host.reach` takes it; None:
         the one here.
         """
         return f"ssh://{self.ssh}" if self.ssh else None
@@ -153,7 +153,7 @@ class Inventory(Strict):
         return sum(node.gpus for node in self.nodes)
 
     def node(self, host: str) -> Node:
-        """The node of this name.
+        """Return the node of this name.
 
         Raises:
             SparkbookError: there is none.
@@ -191,17 +191,15 @@ class Layout(Strict):
 
 
 def parse(text: str, where: str = "the inventory") -> Inventory:
-    """An inventory out of YAML or JSON.
+    """Return an inventory out of YAML or JSON.
 
     Raises:
         SparkbookError: it is none; the message names the place and what belongs there.
     """
     try:
-        value = yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        raise SparkbookError(f"{where} is not YAML: {' '.join(str(error).split())}") from None
-    except (RecursionError, ValueError) as error:
-        raise SparkbookError(f"{where} can't be read: {type(error).__name__}") from None
+        value = documents.parse(text)
+    except SparkbookError as error:
+        raise SparkbookError(f"{where}: {error}") from None
     if not isinstance(value, dict):
         raise SparkbookError(
             f"{where} holds no inventory: write 'nodes:' and under it a list with 'host:' for each"
@@ -212,7 +210,7 @@ def parse(text: str, where: str = "the inventory") -> Inventory:
     except ValidationError as error:
         raise SparkbookError(
             f"{where} is no inventory: "
-            + "; ".join(_told(value, one) for one in error.errors()[:5])
+            + "; ".join(_explained(value, one) for one in error.errors()[:5])
         ) from None
     except SparkbookError as error:
         raise SparkbookError(f"{where} is no inventory: {error}") from None
@@ -223,8 +221,8 @@ def parse(text: str, where: str = "the inventory") -> Inventory:
         ) from None
 
 
-def _told(value: Any, error: Any) -> str:
-    """An error with its place in words: `nodes[1] (spark-2).address: …`."""
+def _explained(value: Any, error: Any) -> str:
+    """Return an error with its place in words: `nodes[1] (spark-2).address: …`."""
     place = ""
     for step in error["loc"]:
         try:
@@ -257,24 +255,16 @@ _FORMS = {
 
 
 def read(file: str | Path) -> Inventory:
-    """An inventory from a file.
+    """Return an inventory from a file.
 
     Raises:
         SparkbookError: there is no such file, or it holds no inventory.
     """
-    try:
-        text = Path(file).expanduser().read_text("utf-8")
-    except (OSError, RuntimeError) as error:
-        raise SparkbookError(
-            f"the inventory {file} can't be read: {getattr(error, 'strerror', None) or error}"
-        ) from None
-    except UnicodeDecodeError:
-        raise SparkbookError(f"the inventory {file} is not text") from None
-    return parse(text, str(file))
+    return parse(limits.read_text(file, "the inventory"), str(file))
 
 
 def schema() -> dict[str, Any]:
-    """The JSON Schema of an inventory."""
+    """Return the JSON Schema of an inventory."""
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         **Inventory.model_json_schema(),

@@ -10,7 +10,6 @@ from __future__ import annotations
 import ipaddress
 import json
 import re
-import subprocess
 from collections.abc import Callable, Sequence
 
 from pydantic import Field
@@ -18,8 +17,9 @@ from pydantic import Field
 from sparkbook.cluster.inventory import Inventory, Node
 from sparkbook.errors import SparkbookError
 from sparkbook.host.machine import Link, Network, Rdma
-from sparkbook.host.probes import Ran
 from sparkbook.recipes.launch import Strict
+from sparkbook.util import limits
+from sparkbook.util.limits import Ran
 from sparkbook.util.shell_text import mark_home, script_line
 
 Runner = Callable[[Node, Sequence[str]], Ran]
@@ -40,7 +40,7 @@ UNREACHABLE = 255
 
 
 def words_on(node: Node, words: Sequence[str]) -> list[str]:
-    """The words that run a command on a node, from here."""
+    """Return the words that run a command on a node, from here."""
     if node.ssh is None:
         return [*node.via, *words]
     target, _, port = node.ssh.partition(":")
@@ -48,24 +48,10 @@ def words_on(node: Node, words: Sequence[str]) -> list[str]:
 
 
 def run_on(node: Node, words: Sequence[str], timeout_s: float = 60) -> Ran:
-    """Run a command on a node; code 127 where there is none, 124 where it gave no answer, 255 where
-    the node can't be reached.
+    """Run a command on a node; code 127 where there is none, 124 where it gave no answer, 125 where
+    it printed without end, 255 where the node can't be reached.
     """
-    try:
-        done = subprocess.run(
-            words_on(node, words),
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=timeout_s,
-            check=False,
-            stdin=subprocess.DEVNULL,
-        )
-    except (FileNotFoundError, PermissionError):
-        return Ran(127, "", f"{words_on(node, words)[0]}: not found")
-    except subprocess.TimeoutExpired:
-        return Ran(124, "", f"no answer in {timeout_s:.0f} s")
-    return Ran(done.returncode, done.stdout, done.stderr.strip())
+    return limits.run(words_on(node, words), timeout_s=timeout_s)
 
 
 class Site(Strict):
@@ -187,10 +173,10 @@ def look(
 def _site(node: Node, image: str | None, model: str | None, run: Runner, quick: bool) -> Site:
     seen = run(node, ["sh", "-c", _SCRIPT])
     if seen.code:
-        told = (
+        reason = (
             next(reversed(seen.err.splitlines()), "") or f"its shell ended with status {seen.code}"
         )
-        return Site(host=node.host, problem=told)
+        return Site(host=node.host, problem=reason)
     site = read_look(node, seen.out)
     if image:
         asked = run(
@@ -236,9 +222,9 @@ Of a repository in a Hugging Face cache, the commit of its branch `main` counts.
 """
 
 
-def _digest(told: str) -> str:
-    """The image's digest in its registry, or, for one that was built, its own id."""
-    listed, _, own = told.strip().rpartition(" ")
+def _digest(output: str) -> str:
+    """Return the image's digest in its registry, or, for one that was built, its own id."""
+    listed, _, own = output.strip().rpartition(" ")
     try:
         digests = sorted(entry.rpartition("@")[2] for entry in json.loads(listed) or [])
     except ValueError:
@@ -247,7 +233,7 @@ def _digest(told: str) -> str:
 
 
 def read_look(node: Node, text: str) -> Site:
-    """A site out of what the script printed on a node."""
+    """Return a site out of what the script printed on a node."""
     links: dict[str, dict] = {}
     hcas: dict[str, dict] = {}
     found: dict = {}
@@ -310,8 +296,8 @@ def read_look(node: Node, text: str) -> Site:
 
 
 def placed(node: Node, site: Site, pauses: dict[str, bool] | None = None) -> Site:
-    """The site with the port, address and adapters of the fast network: the inventory's where it
-    names them, else what is there.
+    """Return the site with the port, address and adapters of the fast network: the inventory's
+    where it names them, else what is there.
     """
     links = site.network.links
     link = next((one for one in links if node.interface == one.name), None)
@@ -358,7 +344,7 @@ def placed(node: Node, site: Site, pauses: dict[str, bool] | None = None) -> Sit
 
 
 def _has(port: Rdma, address: str | None) -> bool:
-    return any(told.endswith(f" {address}") for told in port.gids.values())
+    return any(gid.endswith(f" {address}") for gid in port.gids.values())
 
 
 def _speed(links: Sequence[Link], name: str | None) -> int | None:

@@ -41,7 +41,7 @@ class RankState:
     ended: int | None = None
 
     def tail(self, lines: int = 8) -> list[str]:
-        """The last lines that say something."""
+        """Return the last lines that say something."""
         text = self.log[-64_000:].decode("utf-8", "replace").replace("\r", "\n")
         return [line.rstrip() for line in text.splitlines() if line.strip()][-lines:]
 
@@ -104,14 +104,14 @@ class Judged:
 
 
 def first_fallen(states: Sequence[RankState]) -> Judged | None:
-    """The rank that fell first; None where no rank has fallen."""
+    """Return the rank that fell first; None where no rank has fallen."""
     judged = [judge(state) for state in states]
     fallen = [one for one in judged if one.weight[0] < 5]
     return min(fallen, key=lambda one: one.weight, default=None)
 
 
 def judge(state: RankState) -> Judged:
-    """One rank by itself."""
+    """Return one rank by itself."""
     diagnosis = diagnose(state.log)
     primary, time = diagnosis.primary, None
     said = (

@@ -24,11 +24,11 @@ from sparkbook.cluster.rules import FAB
 from sparkbook.cluster.sighting import Seen
 from sparkbook.errors import SparkbookError
 from sparkbook.findings import Finding, Findings
-from sparkbook.serve import docker_engine, embedded, folders, paths
-from sparkbook.serve.docker_engine import Host
+from sparkbook.serve import containers, docker_engine, docker_host, embedded, folders, paths
+from sparkbook.serve.docker_host import DockerHost
 from sparkbook.serve.endpoint import Endpoint
 from sparkbook.serve.engine import Engine, EngineError
-from sparkbook.serve.faults import ServeFault, told
+from sparkbook.serve.faults import ServeFault, as_lines
 from sparkbook.serve.process import ProcessEngine
 from sparkbook.serve.ready import NotReady, Readiness, wait_ready
 from sparkbook.serve.stack import Choices, Stack
@@ -39,6 +39,22 @@ _LINK_S = 1.0
 """Seconds between two looks at the link."""
 _LINK_MISSES = 3
 """Looks that must fail one after another before a link is called cut."""
+_JOIN_S = 600.0
+"""For nodes that hang: one that can't join gives up by itself, and is named at once."""
+_JOIN_LOOK_S = 10.0
+"""Seconds that a program counts the nodes before it is looked whether all daemons still run."""
+_COUNT = """
+import ray, time
+ray.init(address={address!r}, logging_level="error")
+end = time.monotonic() + {look_s}
+while True:
+    alive = sum(node["Alive"] for node in ray.nodes())
+    if alive >= {nodes} or time.monotonic() > end:
+        break
+    time.sleep(0.2)
+print(alive)
+"""
+"""One driver that waits: each one loads Ray anew and makes every node start workers for it."""
 _SETTLE_S = 2.0
 """Seconds that the other ranks get to say what they saw, before all of them are ended."""
 
@@ -53,7 +69,7 @@ class ClusterFault(EngineError):
 
     def __init__(self, findings: Findings, tails: dict[str, list[str]] | None = None):
         self.findings, self.tails = findings, tails or {}
-        lines = [told(finding) for finding in findings]
+        lines = [as_lines(finding) for finding in findings]
         for name, tail in self.tails.items():
             lines.append(f"the last lines of {name}:")
             lines += [f"    {line}" for line in tail or ["(it printed nothing)"]]
@@ -82,7 +98,7 @@ class ClusterServer:
         self.engines: dict[str, Engine] = {}
         self.readiness: Readiness | None = None
         self.fall: ClusterFault | None = None
-        self._hosts: dict[str, Host] = {}
+        self._hosts: dict[str, DockerHost] = {}
         self._lost: dict[str, str] = {}
         self._ended: dict[str, int] = {}
         self._misses: dict[str, int] = {}
@@ -110,8 +126,8 @@ class ClusterServer:
             )  # containers: the head's begins with Ray's head, which the others join
         try:
             for rank in ranks:
-                if rank.instead is None and self.plan.backend == "ray" and self.engines:
-                    self._joined(say)
+                if rank.instead is None and ranks[0].instead is not None:
+                    self._joined(say)  # (the head's container waits for the others by itself)
                 say(f"starting {rank.name} on {rank.node.host}")
                 self.engines[rank.name] = self._engine(rank)
             self._thread = threading.Thread(
@@ -146,31 +162,28 @@ class ClusterServer:
         named = Stack(rank.name, rank.launch, stack.recipe)
         asked = docker_engine.prepare(named, host.home, Choices())
         site = self.sites[self.plan.inventory.nodes.index(rank.node)]
-        for found in docker_engine.find(host, rank.name):
+        for found in containers.find(host, rank.name):
             if found.state == "running":
                 raise EngineError(
                     f"{rank.name} already runs on {rank.node.host}. To stop it:"
                     f" {command_line('sparkbook', 'cluster', 'stop', 'FILE', stack.name)}"
                 )
-            docker_engine.remove(host, found.id)
+            containers.remove(host, found.id)
         asked = replace(asked, body=with_rdma(asked.body) if site.infiniband else asked.body)
         return docker_engine.launch(host, asked, named, False, None, lambda _line: None)
 
-    def _host(self, node: Node) -> Host:
+    def _host(self, node: Node) -> DockerHost:
         if node.host not in self._hosts:
-            self._hosts[node.host] = docker_engine.reach(node.docker)
+            self._hosts[node.host] = docker_host.reach(node.docker)
         return self._hosts[node.host]
 
-    def _joined(self, say: Callable[[str], None], within_s: float = 60) -> None:
+    def _joined(self, say: Callable[[str], None]) -> None:
         """Wait until Ray's head counts all nodes."""
         nodes = self.plan.inventory.nodes
         inventory = self.plan.inventory
         address = f"{self.sites[0].address or inventory.head.address}:{inventory.ray_port}"
-        code = (
-            f"import ray; ray.init(address={address!r}, logging_level='error'); print(len([n for n"
-            " in ray.nodes() if n['Alive']]))"
-        )
-        deadline, seen = self._clock() + within_s, "nothing yet"
+        code = _COUNT.format(address=address, nodes=len(nodes), look_s=_JOIN_LOOK_S)
+        deadline, seen = self._clock() + _JOIN_S, "nothing yet"
         while self._clock() < deadline:
             for name, engine in self.engines.items():
                 if not engine.running:
@@ -182,7 +195,7 @@ class ClusterServer:
             if seen == str(len(nodes)):
                 say(f"Ray counts {seen} nodes")
                 return
-        raise EngineError(f"Ray's head counts {seen} of {len(nodes)} nodes after {within_s:.0f} s")
+        raise EngineError(f"Ray's head counts {seen} of {len(nodes)} nodes after {_JOIN_S:.0f} s")
 
     @property
     def head(self) -> Engine:
@@ -251,28 +264,28 @@ class ClusterServer:
         return None
 
     def listens(self) -> bool:
-        """Whether it is the head that listens at its address; raises `Stranger` where another
-        program does.
+        """Return whether it is the head that listens at its address; raises `Stranger` where
+        another program does.
         """
         return self.head.listens()
 
     def tail(self, lines: int = 15) -> list[str]:
-        """The head's last lines."""
+        """Return the head's last lines."""
         return self.head.tail(lines)
 
     def printed(self) -> bytes:
-        """Nothing: the watch judges the logs of all ranks together."""
+        """Return nothing: the watch judges the logs of all ranks together."""
         return b""
 
     def settled(self, within_s: float = 12.0) -> ClusterFault | None:
-        """The fall, if one comes within this time."""
+        """Return the fall, if one comes within this time."""
         deadline = self._clock() + within_s
         while self.fall is None and self._clock() < deadline and not self._over.wait(0.1):
             pass
         return self.fall
 
     def states(self) -> list[RankState]:
-        """Every rank as it is now."""
+        """Return every rank as it is now."""
         states = []
         for rank in self.plan.ranks:
             engine = self.engines.get(rank.name)
@@ -304,7 +317,7 @@ class ClusterServer:
         return states
 
     def look(self) -> ClusterFault | None:
-        """One look at every rank; the fall, if this look found one."""
+        """Return one look at every rank; the fall, if this look found one."""
         with self._lock:
             if (
                 self.fall is None
@@ -425,7 +438,7 @@ except OSError as error:
 
 
 def _tails(states: Sequence[RankState]) -> dict[str, list[str]]:
-    """The last lines of every rank; of a rank with Ray's daemon, the rank's own."""
+    """Return the last lines of every rank; of a rank with Ray's daemon, the rank's own."""
     tails: dict[str, list[str]] = {}
     for state in states:
         tails.setdefault(f"{state.host} (rank {state.number})", state.tail())
@@ -433,13 +446,13 @@ def _tails(states: Sequence[RankState]) -> dict[str, list[str]]:
 
 
 def _fall_findings(seen: Seen) -> Findings:
-    """What is said of a fall: of the ranks, not of what was known of the nodes before."""
+    """Return what is said of a fall: of the ranks, not of what was known of the nodes before."""
     return Findings(finding for finding in FAB.judge(seen) if finding.rule.startswith("FAB4"))
 
 
 def with_rdma(body: dict) -> dict:
-    """A container's body with access to the RDMA devices, which NCCL needs: the device, IPC_LOCK,
-    memory that may be pinned.
+    """Return a container's body with access to the RDMA devices, which NCCL needs: the device,
+    IPC_LOCK, memory that may be pinned.
     """
     host = dict(body["HostConfig"])
     device = {
@@ -475,7 +488,7 @@ def prepare(
 
 
 def shown(planned: ClusterPlan) -> list[dict]:
-    """Each rank's start, as a dry run shows it: the container's request, or the command."""
+    """Return each rank's start, as a dry run shows it: the container's request, or the command."""
     from sparkbook.formats import shell
 
     steps = []
@@ -512,4 +525,4 @@ def shown_text(planned: ClusterPlan, notes: Sequence[Finding] = ()) -> str:
                 )
             )
         lines += [step["command"]] if "command" in step else []
-    return "\n".join([*lines, *(told(note) for note in notes)])
+    return "\n".join([*lines, *(as_lines(note) for note in notes)])

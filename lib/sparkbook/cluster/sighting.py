@@ -55,7 +55,7 @@ def example(
     both: dict[str, Any] | None = None,
     **seen: Any,
 ) -> Seen:
-    """Two Sparks in good order, with changes.
+    """Return two Sparks in good order, with changes.
 
     Args:
         b: of what the second one turned out to be.
@@ -106,10 +106,10 @@ def example(
 def described(seen: Seen) -> str:
     lines = []
     for node, site in zip(seen.inventory.nodes, seen.sites, strict=True):
-        told = node.model_dump(exclude_defaults=True, exclude={"host", "ssh"})
+        values = node.model_dump(exclude_defaults=True, exclude={"host", "ssh"})
         lines.append(
             f"{node.host}: "
-            + (", ".join(f"{name} {value}" for name, value in told.items()) or "nothing said of it")
+            + (", ".join(f"{key} {value}" for key, value in values.items()) or "nothing said of it")
         )
         if site.problem:
             lines.append(f"  {site.problem}")
@@ -136,9 +136,9 @@ def described(seen: Seen) -> str:
         )
         lines.append(f"  image {site.image}, model files {site.model} (revision {site.revision})")
     for pair in seen.pairs:
-        told = pair.model_dump(exclude_none=True, exclude={"a", "b"})
+        values = pair.model_dump(exclude_none=True, exclude={"a", "b"})
         lines.append(
-            f"{pair.a} to {pair.b}: " + ", ".join(f"{name} {value}" for name, value in told.items())
+            f"{pair.a} to {pair.b}: " + ", ".join(f"{key} {value}" for key, value in values.items())
         )
     for state in seen.ranks:
         how = "runs" if state.running else f"ended with status {state.exit_status}"
@@ -155,12 +155,12 @@ def gbit(speed: int | None) -> str:
 
 
 def good() -> Seen:
-    """Two Sparks in good order."""
+    """Return two Sparks in good order."""
     return example()
 
 
 def links(change: dict[str, dict[str, Any]]) -> dict[str, Any]:
-    """A change of ports by name, of the second Spark."""
+    """Return a change of ports by name, of the second Spark."""
     network = example().sites[1].network
     links = [link.model_dump() | change.get(link.name, {}) for link in network.links]
     return {"network": network.model_dump() | {"links": links}}

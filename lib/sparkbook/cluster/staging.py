@@ -5,10 +5,9 @@ compared by hash.
 from __future__ import annotations
 
 import re
-import subprocess
 from collections.abc import Callable
 
-from sparkbook.checkpoint.store import KEPT, cache_name, checkpoints
+from sparkbook.checkpoint.store import KEPT, cache_name, repositories
 from sparkbook.cluster.inventory import Inventory, Node
 from sparkbook.cluster.nodes import SSH_OPTIONS, Runner, Site, look, run_on, words_on
 from sparkbook.cluster.rules import FAB
@@ -16,15 +15,16 @@ from sparkbook.cluster.sighting import Seen
 from sparkbook.errors import SparkbookError
 from sparkbook.findings import Findings
 from sparkbook.serve.stack import Stack, pinned_reference
+from sparkbook.util import limits
 from sparkbook.util.inside import UnsafePath, checked
 from sparkbook.util.shell_text import mark_home, script_line
 
 
 def model_place(stack: Stack) -> str | None:
-    """Where every node has the files of a stack's model, with `{store}` for its store; None where
-    it ships with this package.
+    """Return where every node has the files of a stack's model, with `{store}` for its store; None
+    where it ships with this package.
     """
-    if stack.recipe is None or not (found := checkpoints(stack.recipe)):
+    if stack.recipe is None or not (found := repositories(stack.recipe)):
         return None
     first = found[0]
     return first.folder or "{store}/" + cache_name(first.repo)
@@ -134,21 +134,10 @@ def copy(head: Node, node: Node, site: Site, model: str) -> None:
         asks = (["command", "-v", "rsync"], [*ssh, to, "command -v rsync"])
         both = " && ".join(f"{script_line(*words)} >/dev/null" for words in asks)
         words = ["bash", "-o", "pipefail", "-c", f"if {both}; then {rsync}; else {tar}; fi"]
-    try:
-        done = subprocess.run(
-            words_on(head, words),
-            capture_output=True,
-            text=True,
-            errors="replace",
-            check=False,
-            stdin=subprocess.DEVNULL,
-        )
-    except OSError as error:
-        raise SparkbookError(f"nothing can be copied from here: {error}") from None
-    if done.returncode:
+    copy = limits.run(words_on(head, words), timeout_s=None)
+    if copy.code:
         raise SparkbookError(
-            f"the copy from {head.host} to {node.host} failed:"
-            f" {done.stderr.strip()[-400:] or done.returncode}"
+            f"the copy from {head.host} to {node.host} failed: {copy.err[-400:] or copy.code}"
         )
 
 

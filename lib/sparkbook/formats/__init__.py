@@ -32,13 +32,13 @@ from sparkbook.formats.conversion import Conversion, Notes, Written, finding, re
 from sparkbook.formats.rules import CONV
 from sparkbook.formats.source import file_of, file_text, naming, standard_input, text_of
 from sparkbook.launch.reader import read_script, starts_container
-from sparkbook.recipes.launch import Launch
 from sparkbook.util.documents import check_text, parse_all
 
 if TYPE_CHECKING:
+    from sparkbook.recipes.launch import Launch
     from sparkbook.recipes.schema import Recipe
 
-Reader = Callable[[str, Notes], tuple[Launch, dict[str, Any]]]
+Reader = Callable[[str, Notes], "tuple[Launch, dict[str, Any]]"]
 """Reads a text into a launch and the fields of a recipe that the text states."""
 
 
@@ -117,8 +117,8 @@ def _line(
     """Return a format that holds a launch and nothing else."""
 
     def writer(recipe: Recipe | Launch) -> str:
-        launch = recipe if isinstance(recipe, Launch) else recipe.launch
-        foreign = {} if isinstance(recipe, Launch) else dict(recipe.foreign.get(name) or {})
+        launch = getattr(recipe, "launch", recipe)
+        foreign = dict(getattr(recipe, "foreign", {}).get(name) or {})
         return _of(module, "write")(launch, foreign) if keeps else _of(module, "write")(launch)
 
     return Format(
@@ -216,6 +216,10 @@ FORMATS: dict[str, Format] = {
 """Every format by its name."""
 
 
+_RECIPE_KEY = re.compile(r"^(recipe_version|schema_version|services|apiVersion):", re.MULTILINE)
+"""A key that only a document has, whatever its strings look like."""
+
+
 def detect(text: str) -> str:
     """Return the name of a text's format, detected from its content.
 
@@ -229,6 +233,8 @@ def detect(text: str) -> str:
         document = documents[0] if len(documents) == 1 else documents
     except SparkbookError as error:
         problem = error
+    if problem is not None and _RECIPE_KEY.search(text):
+        raise problem
     for format_ in FORMATS.values():
         if format_.detect(text, document):
             return format_.name

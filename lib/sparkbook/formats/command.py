@@ -16,8 +16,9 @@ from sparkbook.formats.conversion import Notes
 from sparkbook.formats.reading import Reading
 from sparkbook.formats.words import before_commands, serve_groups
 from sparkbook.launch.server import run_in
-from sparkbook.recipes.launch import Launch, is_secret
+from sparkbook.recipes.launch import Launch
 from sparkbook.util.documents import mapping, scalar
+from sparkbook.util.secret import is_secret
 from sparkbook.util.shell_text import mark_home, quote
 
 PARAMETERS = {
@@ -154,7 +155,7 @@ def read_env(reading: Reading, value: Any, place: str) -> None:
             continue
         text = scalar(item, f"{place}.{name}")
         passed = re.fullmatch(r"\$\{?([A-Za-z_]\w*)\}?", text, re.ASCII)
-        if is_secret(name) or (passed and passed[1] == name):
+        if is_secret(name, text) or (passed and passed[1] == name):
             reading.env[name] = None
             if not passed:
                 reading.notes.add(

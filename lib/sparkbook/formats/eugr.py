@@ -6,6 +6,8 @@ Fields: https://github.com/eugr/spark-vllm-docker/blob/main/recipes/README.md (s
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from sparkbook.errors import SparkbookError
@@ -76,7 +78,28 @@ def read(text: str, notes: Notes) -> tuple[Launch, dict[str, Any]]:
             ", ".join(unused),
         )
         notes.foreign["defaults"] = unused
-    return reading.launch(), facts(data)
+    launch = reading.launch()
+    return launch, facts(data) | topology(data, launch.serve.args)
+
+
+def topology(data: dict[str, Any], args: Mapping[str, Any]) -> dict[str, Any]:
+    """Return how many machines a recipe is spread over: each has one GPU, so the launchers start as
+    many as the parallel sizes ask for.
+    """
+    sizes = {
+        name: value
+        for name, option in (
+            ("tensor_parallel", "tensor-parallel-size"),
+            ("pipeline_parallel", "pipeline-parallel-size"),
+        )
+        if isinstance(value := args.get(option), int) and value > 1
+    }
+    least = data.get("min_nodes")
+    least = least if isinstance(least, int) and not isinstance(least, bool) else 1
+    if data.get("cluster_only") is True:
+        least = max(least, 2)
+    nodes = max(math.prod(sizes.values()), least)
+    return {"topology": {"nodes": nodes, **sizes}} if nodes > 1 else {}
 
 
 def facts(data: dict[str, Any]) -> dict[str, Any]:

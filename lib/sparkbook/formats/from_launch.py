@@ -11,7 +11,8 @@ from pydantic import ValidationError
 from sparkbook.errors import SparkbookError
 from sparkbook.findings import Findings
 from sparkbook.formats.conversion import Conversion, Notes
-from sparkbook.recipes.launch import Launch, Value, entrypoint_of
+from sparkbook.recipes.launch import Launch, Value
+from sparkbook.recipes.names import entrypoint_of
 from sparkbook.recipes.schema import Recipe
 
 _FAMILIES = (

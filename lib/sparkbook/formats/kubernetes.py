@@ -17,8 +17,9 @@ from sparkbook.formats.reading import Reading
 from sparkbook.formats.words import container_words
 from sparkbook.launch.line import Line, Word
 from sparkbook.launch.server import container as take_words
-from sparkbook.recipes.launch import Launch, is_secret
+from sparkbook.recipes.launch import Launch
 from sparkbook.util.documents import dump, mapping, optional, parse_all, scalar, sequence
+from sparkbook.util.secret import is_secret
 from sparkbook.util.shell_text import HOME, mark_home
 
 if TYPE_CHECKING:
@@ -266,7 +267,7 @@ def _read_variables(reading: Reading, container: dict[str, Any]) -> dict[str, st
                 "CONV203",
                 f"The source of {name} is kept under foreign; the recipe passes the variable on.",
             )
-        elif is_secret(name):
+        elif is_secret(name, text := scalar(entry.get("value") or "", f"env.{name}")):
             reading.env[name] = None
             notes.add(
                 "CONV206",
@@ -274,10 +275,7 @@ def _read_variables(reading: Reading, container: dict[str, Any]) -> dict[str, st
                 fix="Put it into a Secret.",
             )
         else:
-            value = scalar(
-                entry.get("value") if entry.get("value") is not None else "", f"env.{name}"
-            )
-            plain[name] = reading.env[name] = _filled(value, plain)
+            plain[name] = reading.env[name] = _filled(text, plain)
     return plain
 
 

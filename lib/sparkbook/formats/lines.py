@@ -13,10 +13,11 @@ from sparkbook.launch import reader
 from sparkbook.launch.lexer import show
 from sparkbook.launch.line import Line, Word
 from sparkbook.launch.server import container as container_words
-from sparkbook.recipes.launch import Launch, entrypoint_of
+from sparkbook.recipes.names import entrypoint_of
 from sparkbook.util.shell_text import HOME
 
 if TYPE_CHECKING:
+    from sparkbook.recipes.launch import Launch
     from sparkbook.recipes.schema import Recipe
 
 
@@ -97,6 +98,7 @@ def of_text(text: str) -> Line:
         return reader.read_script(text)
     conversion = read(text, format_)
     line = of_launch(conversion.launch)
+    line.stated, line.nodes = conversion.recipe.model, conversion.recipe.topology.nodes
     line.findings = [entry for entry in conversion.findings if entry.severity != "info"]
     return line
 

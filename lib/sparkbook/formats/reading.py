@@ -22,16 +22,9 @@ from sparkbook.launch.lexer import literal, passed_on, show
 from sparkbook.launch.line import DockerOption, Line, Word
 from sparkbook.launch.release import release_of
 from sparkbook.launch.server import PROGRAM, SHELLS, program_of
-from sparkbook.recipes.launch import (
-    DOCKER_OPTION,
-    SHORT_FLAGS,
-    Container,
-    EntryPoint,
-    Launch,
-    Value,
-    is_secret,
-    option_name,
-)
+from sparkbook.recipes.launch import DOCKER_OPTION, Container, Launch, Value
+from sparkbook.recipes.names import SHORT_FLAGS, EntryPoint, option_name
+from sparkbook.util.secret import is_secret
 from sparkbook.util.shell_text import HOME, quote
 
 _FIELDS = {
@@ -180,7 +173,7 @@ class Reading:
         marked, equals, value = word.text.partition("=")
         name = _literal(Word(marked, place=word.place))
         self.env[name] = None
-        if equals and is_secret(name):
+        if equals and is_secret(name, value):
             self.notes.add(
                 "CONV206",
                 f"The value of {name} is a secret and was left out.",
@@ -286,6 +279,9 @@ class Reading:
                     "The value of --api-key is a secret and was left out.",
                     fix="Export VLLM_API_KEY instead.",
                 )
+            return
+        if any(is_secret(name, word.text) for word in words):
+            self.notes.add("CONV206", f"The value of --{name} is a secret and was left out.")
             return
         value: Value = [_value(word) for word in words] if words else True
         if value == [""]:

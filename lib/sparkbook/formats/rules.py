@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -15,6 +16,7 @@ class Example(NamedTuple):
     to: str | None
 
 
+@dataclass(frozen=True, kw_only=True, eq=False)
 class ConversionRule(Rule):
     """One kind of entry in a loss report.
 

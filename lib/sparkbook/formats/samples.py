@@ -7,7 +7,7 @@ import re
 from sparkbook import formats
 from sparkbook.findings import Finding
 from sparkbook.formats.rules import Example
-from sparkbook.rules import fenced
+from sparkbook.util.markup import fenced
 
 
 def show(example: Example) -> str:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import IO
 
 from sparkbook.errors import SparkbookError
+from sparkbook.util import limits
 from sparkbook.util.documents import MAX_BYTES
 
 
@@ -25,7 +26,8 @@ def text_of(source: str) -> tuple[str | None, str | None]:
         SparkbookError: a file that can't be read, or is too long.
     """
     if source == "-":
-        return None, _bounded(standard_input().read(MAX_BYTES * 4 + 1), "standard input")
+        data = limits.read_stream(standard_input(), "standard input", most=MAX_BYTES)
+        return None, _text(data, "standard input")
     path = file_of(source)
     if path is None:
         name = source.strip()
@@ -79,13 +81,8 @@ def file_text(path: str) -> str:
     Raises:
         SparkbookError: it can't be read, or is too long.
     """
-    try:
-        with Path(os.path.expanduser(path)).open("rb") as file:  # noqa: PTH111 (leaves alone what it can't expand)
-            return _bounded(file.read(MAX_BYTES + 1), path)
-    except (OSError, ValueError) as error:
-        raise SparkbookError(
-            f"{path} can't be read: {getattr(error, 'strerror', None) or error}"
-        ) from None
+    name = os.path.expanduser(path)  # noqa: PTH111 (leaves alone what it can't expand)
+    return _text(limits.read_bytes(name, most=MAX_BYTES), path)
 
 
 def own_file(text: str) -> bool:
@@ -96,11 +93,7 @@ def own_file(text: str) -> bool:
     )
 
 
-def _bounded(data: bytes, name: str) -> str:
-    if len(data) > MAX_BYTES:
-        raise SparkbookError(
-            f"{name} has more than {MAX_BYTES // 1000} kB, which no recipe and no launch line has"
-        )
+def _text(data: bytes, name: str) -> str:
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError:

@@ -22,7 +22,7 @@ from sparkbook.formats.command import (
     stated_env,
 )
 from sparkbook.formats.conversion import Notes
-from sparkbook.formats.eugr import facts
+from sparkbook.formats.eugr import facts, topology
 from sparkbook.formats.reading import Reading
 from sparkbook.recipes.launch import Launch
 from sparkbook.util.documents import dump, mapping, optional, parse, scalar
@@ -165,7 +165,8 @@ def read(text: str, notes: Notes) -> tuple[Launch, dict[str, Any]]:
             ", ".join(unused),
         )
         notes.foreign["defaults"] = unused
-    return reading.launch(), _facts(data, notes)
+    launch = reading.launch()
+    return launch, _facts(data, notes) | topology(data, launch.serve.args)
 
 
 def _template(data: dict[str, Any], defaults: dict[str, Any]) -> str:
@@ -186,12 +187,6 @@ def _facts(data: dict[str, Any], notes: Notes) -> dict[str, Any]:
     fields = facts(data)
     if (revision := optional(data.get("model_revision"), "model_revision")) is not None:
         fields.setdefault("model", {})["revision"] = revision
-    if (
-        isinstance(nodes := data.get("min_nodes"), int)
-        and not isinstance(nodes, bool)
-        and nodes > 1
-    ):
-        fields["topology"] = {"nodes": nodes}
     metadata = mapping(data.get("metadata"), "metadata")
     aside = {}
     for key, value in metadata.items():

@@ -16,13 +16,15 @@ from sparkbook.errors import SparkbookError
 from sparkbook.formats import docker_run
 from sparkbook.formats.command import host_container, image_of, read_env, serve_command, stated_env
 from sparkbook.formats.conversion import Notes
+from sparkbook.formats.eugr import topology
 from sparkbook.formats.reading import Reading
 from sparkbook.formats.words import serve_groups
 from sparkbook.launch.lexer import lex
 from sparkbook.launch.line import Line, Word
 from sparkbook.launch.release import release_of
 from sparkbook.launch.server import run_in
-from sparkbook.recipes.launch import Launch, entrypoint_of
+from sparkbook.recipes.launch import Launch
+from sparkbook.recipes.names import entrypoint_of
 from sparkbook.util.documents import dump, mapping, optional, parse, parse_json, scalar, sequence
 from sparkbook.util.shell_text import HOME, mark_home
 
@@ -102,12 +104,10 @@ def read(text: str, notes: Notes) -> tuple[Launch, dict[str, Any]]:
         (
             value
             for part in (*reversed(overrides), variant, model)
-            if (value := part.get("docker_image"))
+            if (value := _image(part.get("docker_image")))
         ),
         None,
     )
-    if isinstance(image, dict):
-        image = image.get("nvidia")
     if image is None:
         image = "vllm/vllm-openai:latest"
         notes.guess("image.ref", f"{image}, the site's default")
@@ -135,7 +135,19 @@ def read(text: str, notes: Notes) -> tuple[Launch, dict[str, Any]]:
         )
     host_container(reading, _BY_THE_SITE, gpus="all", ipc="host")
     _keep(data, meta, model, variant, name, notes)
-    return reading.launch(), _facts(meta, model, variant, repo)
+    launch = reading.launch()
+    return launch, _facts(meta, model, variant, repo) | topology({}, launch.serve.args)
+
+
+def _image(value: Any) -> Any:
+    """Return an image, of a mapping the one for this hardware, and of its builds that for CUDA 13
+    or the first; None for other hardware alone.
+    """
+    if isinstance(value, dict):
+        value = next((value[key] for key in _NEAREST if key in value), None)
+    if isinstance(value, dict):
+        value = value.get("cu130") or next(iter(value.values()), None)
+    return value
 
 
 def _nearest(settings: dict[str, Any]) -> Any:

@@ -6,15 +6,17 @@ import json
 import re
 from collections.abc import Callable
 from pathlib import PurePosixPath
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sparkbook.errors import SparkbookError
 from sparkbook.launch.arguments import is_option
 from sparkbook.launch.lexer import lex
 from sparkbook.launch.line import Word
 from sparkbook.launch.server import SHELLS
-from sparkbook.recipes.launch import Launch, Serve, Value
 from sparkbook.util.shell_text import HOME, check_writable, mark_home, quote, quote_inside
+
+if TYPE_CHECKING:
+    from sparkbook.recipes.launch import Launch, Serve, Value
 
 # Words that belong together and should stay on one line: an option and its value.
 Group = list[str]

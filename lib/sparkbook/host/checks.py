@@ -113,7 +113,7 @@ class Report:
         return 1 if self.verdict == "blocked" else 0
 
     def to_dict(self) -> dict[str, Any]:
-        """The JSON answer. `facts` is what `diagnose --facts` reads; `probes` is what
+        """Return the JSON answer. `facts` is what `diagnose --facts` reads; `probes` is what
         `sparkbook check --probes` judges again.
         """
         checks = [
@@ -145,13 +145,15 @@ class Report:
 
 
 def verdict(findings: Iterable[Finding]) -> Verdict:
-    """An error blocks, a warning slows; notes leave it ready."""
+    """Return the verdict: an error blocks, a warning slows, notes leave the machine ready."""
     worst = {finding.severity for finding in findings}
     return "blocked" if "error" in worst else "slow" if "warning" in worst else "ready"
 
 
 def facts(machine: Machine) -> dict[str, Any]:
-    """What a log does not say about its host, for `sparkbook diagnose --facts`. Sizes are GiB."""
+    """Return what a log does not say about its host, for `sparkbook diagnose --facts`. Sizes are
+    GiB.
+    """
     found: dict[str, Any] = {}
     if machine.memory:
         memory = machine.memory.memory
@@ -175,19 +177,19 @@ def facts(machine: Machine) -> dict[str, Any]:
 
 
 def check(machine: Machine) -> Report:
-    """Every check on one machine."""
+    """Return every check on one machine."""
     return Report((machine,), tuple(_results(machine, None)))
 
 
 def check_nodes(machines: Sequence[Machine]) -> Report:
-    """Every check on every node, and those that compare the nodes."""
+    """Make every check on every node, then compare the nodes."""
     own = [result for machine in machines for result in _results(machine, machine.name)]
     between = [_compared(comparison, machines) for comparison in COMPARISONS]
     return Report(tuple(machines), (*own, *between))
 
 
 def judge(machine: Machine) -> Findings:
-    """The findings alone."""
+    """Return the findings alone."""
     return check(machine).findings
 
 

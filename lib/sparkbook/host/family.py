@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
 from sparkbook.findings import Severity
@@ -39,6 +40,7 @@ class Example(NamedTuple):
     nodes: bool
 
 
+@dataclass(frozen=True, kw_only=True, eq=False)
 class HostRule(Rule):
     """One rule of the host check; its function takes a `Machine`, or with `nodes` several."""
 
@@ -50,7 +52,7 @@ class HostRule(Rule):
         return (f"{self.severity} ({_VERDICTS[self.severity]})",)
 
     def example(self, which: Literal["fails", "passes"]) -> Any:
-        """The change, and whether it is one of the second of two nodes."""
+        """Return the change, and whether it is one of the second of two nodes."""
         return Example(super().example(which), self.nodes)
 
 

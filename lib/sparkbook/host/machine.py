@@ -13,13 +13,12 @@ import functools
 from pathlib import Path
 from typing import Any
 
-import yaml
 from pydantic import ConfigDict, Field, ValidationError
 
 from sparkbook.errors import SparkbookError
 from sparkbook.host.meminfo import Memory, parse_meminfo
 from sparkbook.recipes.launch import Strict
-from sparkbook.util import own_yaml
+from sparkbook.util import documents, own_yaml
 
 RECORDED = Path(__file__).with_name("recorded.yaml")
 
@@ -365,8 +364,8 @@ class Machine(Section):
         return any("GB10" in name for name in self.gpu.names)
 
     def changed(self, change: dict[str, Any]) -> Machine:
-        """This machine with some of its values replaced; null puts a value back to its default,
-        which is mostly "not known".
+        """Return this machine with some values replaced; null sets a value back to its default,
+        mostly "not known".
 
         Raises:
             SparkbookError: the change names something that no probe reads.
@@ -375,8 +374,8 @@ class Machine(Section):
 
 
 def merged(base: Any, change: Any) -> Any:
-    """A mapping with another laid over it, level by level; null takes an entry away, everything
-    else is replaced.
+    """Return a mapping with another laid over it, level by level; null takes an entry away,
+    everything else is replaced.
     """
     if not isinstance(change, dict):
         return copy.deepcopy(change)
@@ -390,17 +389,16 @@ def merged(base: Any, change: Any) -> Any:
 
 
 def read_machine(text: str, where: str) -> Machine:
-    """A machine out of YAML or JSON: the probes alone, or the answer of `sparkbook check --json`.
+    """Return a machine out of YAML or JSON: the probes alone, or the answer of `sparkbook check
+    --json`.
 
     Raises:
         SparkbookError: the text holds no machine.
     """
     try:
-        value = yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        raise SparkbookError(
-            f"{where} is neither JSON nor YAML: {str(error).splitlines()[0]}"
-        ) from None
+        value = documents.parse(text)
+    except SparkbookError as error:
+        raise SparkbookError(f"{where}: {error}") from None
     if isinstance(value, dict) and "probes" in value:
         value = value["probes"]
     return _validated(value, where)
@@ -423,7 +421,7 @@ def _recorded() -> dict[str, Any]:
 
 
 def recorded(name: str = "healthy") -> Machine:
-    """A machine from public reports, to judge before one has a Spark: see `recorded.yaml`.
+    """Return a machine from public reports, to judge before one has a Spark: see `recorded.yaml`.
 
     Raises:
         SparkbookError: there is none of this name.

@@ -139,7 +139,7 @@ class StartCheck:
 
 
 def start_check(memory: Memory, utilization: float = VLLM_DEFAULT_UTILIZATION) -> StartCheck:
-    """What vLLM's start-up check will say on a host with unified memory.
+    """Return what vLLM's start-up check will say on a host with unified memory.
 
     The fraction is taken of the total, rounded up to a byte, and compared with `MemAvailable` (vLLM
     0.32.0: `request_memory` in `vllm/v1/worker/utils.py`, `MemorySnapshot.measure` in

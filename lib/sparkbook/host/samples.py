@@ -8,7 +8,7 @@ from sparkbook.findings import Findings
 from sparkbook.host.checks import check, check_nodes
 from sparkbook.host.family import Example
 from sparkbook.host.machine import recorded
-from sparkbook.rules import fenced
+from sparkbook.util.markup import fenced
 
 
 def show(example: Example) -> str:

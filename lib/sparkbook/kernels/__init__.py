@@ -9,8 +9,9 @@
   `__cuda_array_interface__`)
 - `torch_ops`: the same as operators of torch, for `torch.compile` and CUDA graphs; on the CPU they
   are the reference
-- `instructions`, `weights24`, `triton_gemv`, `results`: the laboratory of chapter 14
+- `instructions`, `weights24`, `triton_gemv`, `records`: the laboratory of chapter 14
 - `vllm_plugin`: the entry point through which vLLM finds the kernels, off unless asked for;
   `vllm_support`: whether they can be used there; `vllm_layers`: vLLM's classes over them
-- `selftest`, `bench`: what `sparkbook kernels test` and `sparkbook kernels bench` run
+- `selftest`, `bench`: what `sparkbook kernels test` and `sparkbook kernels bench` run; the checks
+  are in `format_checks`, `product_checks` and `caller_checks`, over `on_gpu`
 """

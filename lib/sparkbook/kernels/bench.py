@@ -136,12 +136,12 @@ class _Bench:
     # ---- timing
 
     def copies(self, nbytes: int) -> int:
-        """How many sets of buffers make four times the L2 cache, and at least two."""
+        """Return how many sets of buffers make four times the L2 cache, and at least two."""
         return max(2, -(-4 * self.l2 // nbytes))
 
     def time(self, calls: Sequence[Callable[[], Any]], per_call: int = 1) -> tuple[float, float]:
-        """Median microseconds of one of the calls, and the spread. All go into one graph, several
-        times over if they are few.
+        """Return median microseconds of one of the calls, and the spread. All go into one graph,
+        several times over if they are few.
         """
         torch = self.torch
         rounds = max(1, 24 // len(calls))
@@ -530,7 +530,9 @@ class _Bench:
 
 
 def run(*, quick: bool = False, say: Callable[[str], None] = lambda text: None) -> Report:
-    """All measurements on GPU 0. quick: only the ceilings and the NVFP4 product at 8192 x 8192."""
+    """Return all measurements on GPU 0. quick: only the ceilings and the NVFP4 product at 8192 x
+    8192.
+    """
     bench = _Bench(say)
     bench.ceilings()
     if quick:

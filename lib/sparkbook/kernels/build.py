@@ -60,7 +60,7 @@ class Toolchain:
         return found[1] if found else "unknown"
 
     def flags(self) -> list[str]:
-        """Options that nvcc needs because it is in a wheel: the wheels have no lib64 and no
+        """Return options that nvcc needs because it is in a wheel: the wheels have no lib64 and no
         unversioned libraries.
         """
         return (
@@ -92,8 +92,8 @@ class Built:
 
 
 def sources() -> Path:
-    """The folder of the CUDA sources. Raises SparkbookError where the package is installed without
-    them.
+    """Return the folder of the CUDA sources. Raises SparkbookError where the package is installed
+    without them.
     """
     folder = Path(
         os.environ.get("SPARKBOOK_KERNELS") or Path(__file__).resolve().parents[3] / "kernels"
@@ -107,7 +107,7 @@ def sources() -> Path:
 
 
 def build_folder() -> Path:
-    """Where libraries go: `_build/kernels` of the checkout."""
+    """Return where libraries go: `_build/kernels` of the checkout."""
     return sources().parent / "_build" / "kernels"
 
 
@@ -151,7 +151,7 @@ def find_toolchain() -> Toolchain:
 
 
 def source_hash() -> str:
-    """Twelve hex digits over the names and bytes of the sources and the flags."""
+    """Return twelve hex digits over the names and bytes of the sources and the flags."""
     digest = hashlib.sha256(" ".join(_FLAGS).encode())
     for path in sorted(sources().glob("*.cu*")) + sorted(sources().glob("*.h")):
         digest.update(path.name.encode() + b"\0" + path.read_bytes())
@@ -159,8 +159,8 @@ def source_hash() -> str:
 
 
 def library_path(target: str) -> Path:
-    """Where `target`'s library lies, or would. The name carries the hash of the sources: an old one
-    is never taken for the new.
+    """Return where `target`'s library lies, or would. The name carries the hash of the sources: an
+    old one is never taken for the new.
     """
     return build_folder() / f"sparkbook-{target}-{source_hash()}.so"
 

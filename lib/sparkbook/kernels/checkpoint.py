@@ -89,8 +89,8 @@ class Linear:
         return self.codes.shape[0], 2 * self.codes.shape[1]
 
     def dequantize(self) -> F32:
-        """The weights as float32 [N, K]: (code x scale) x alpha; a library that takes scale x alpha
-        first differs in the last bit.
+        """Return the weights as float32 [N, K]: (code x scale) x alpha; a library that takes scale
+        x alpha first differs in the last bit.
         """
         return dequantize(self.codes, self.scales, float(self.alpha))
 
@@ -203,8 +203,8 @@ class NVFP4Checkpoint:
         )
 
     def joined(self, names: Sequence[str]) -> Linear:
-        """Several layers with the same input as one, rows one below the other: q, k and v, or gate
-        and up.
+        """Return several layers with the same input as one, rows one below the other: q, k and v,
+        or gate and up.
 
         Raises:
             SparkbookError: their widths differ, or their tensors' scales: the product takes one.
@@ -237,7 +237,7 @@ class NVFP4Checkpoint:
         )
 
     def experts(self, name: str) -> Experts:
-        """The routed experts below a module, such as `model.layers.0.mlp.experts`.
+        """Return the routed experts below a module, such as `model.layers.0.mlp.experts`.
 
         Raises:
             SparkbookError: there are none, one of them is missing or in another format, or their
@@ -339,7 +339,7 @@ class NVFP4Checkpoint:
         return scales, tiled
 
     def _factor(self, name: str, key: str, *, divides: bool, needed: bool) -> float | None:
-        """A float32 for the whole tensor, as a factor."""
+        """Return a float32 for the whole tensor, as a factor."""
         entry = self._entries.get(f"{name}.{key}")
         if entry is None:
             if not needed:
@@ -382,7 +382,7 @@ def unswizzle(scales: U8) -> U8:
 
 
 def open_folder(folder: str | Path) -> NVFP4Checkpoint:
-    """A checkpoint in a folder.
+    """Return a checkpoint in a folder.
 
     Raises:
         SparkbookError: it is no checkpoint, a file is cut off, or its header is wrong.
@@ -407,8 +407,8 @@ def open_folder(folder: str | Path) -> NVFP4Checkpoint:
 
 
 def open_hub(name: str, revision: str | None = None, api: HfApi | None = None) -> NVFP4Checkpoint:
-    """A checkpoint on the hub, at one commit: its headers now, then the bytes of the layers that
-    are asked for.
+    """Return a checkpoint on the hub, at one commit: its headers now, then the bytes of the layers
+    that are asked for.
 
     Raises:
         SparkbookError: as `sparkbook.checkpoint.hub.read`.
@@ -434,7 +434,9 @@ def open_hub(name: str, revision: str | None = None, api: HfApi | None = None) -
 
 
 def _entries(file: str, header: Mapping[str, Any], start: int) -> dict[str, _Entry]:
-    """Where a file's tensors lie. Raises SparkbookError for one whose bytes don't fit its shape."""
+    """Return where a file's tensors lie. Raises SparkbookError for one whose bytes don't fit its
+    shape.
+    """
     found = {}
     for name, entry in header.items():
         try:
@@ -455,8 +457,8 @@ def _entries(file: str, header: Mapping[str, Any], start: int) -> dict[str, _Ent
 
 
 def _matches(pattern: str, name: str) -> bool:
-    """Whether a config's pattern names a module: as it stands, with `*`, as a regular expression
-    behind `re:`, or as a parent's name.
+    """Return whether a config's pattern names a module: as it stands, with `*`, as a regular
+    expression behind `re:`, or as a parent's name.
     """
     if pattern.startswith("re:"):
         with contextlib.suppress(re.error):

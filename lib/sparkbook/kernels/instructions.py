@@ -126,8 +126,8 @@ def ask(name: str, target: str, *, disassemble: bool = False) -> Answer:
 
 
 def table(*, disassemble: bool = False) -> dict[str, dict[str, Answer]]:
-    """Every instruction on every target, asked now: a second, or 20 with the disassembler. Raises
-    SparkbookError as `ask`.
+    """Return every instruction on every target, asked now: a second, or 20 with the disassembler.
+    Raises SparkbookError as `ask`.
     """
     return {
         name: {target: ask(name, target, disassemble=disassemble) for target in TARGETS}
@@ -136,8 +136,8 @@ def table(*, disassemble: bool = False) -> dict[str, dict[str, Answer]]:
 
 
 def architecture(target: str) -> int:
-    """The value of __CUDA_ARCH__ for a target, from the preprocessor. Raises SparkbookError as
-    `ask`, or where nvcc fails.
+    """Return the value of __CUDA_ARCH__ for a target, from the preprocessor. Raises SparkbookError
+    as `ask`, or where nvcc fails.
     """
     toolchain = build.find_toolchain()
     with tempfile.TemporaryDirectory() as folder:
@@ -155,8 +155,8 @@ def architecture(target: str) -> int:
 
 
 def has_fp4_header() -> bool:
-    """Whether the compiler's own headers have cuda_fp4.h. Raises SparkbookError where there is no
-    compiler.
+    """Return whether the compiler's own headers have cuda_fp4.h. Raises SparkbookError where there
+    is no compiler.
     """
     toolchain = build.find_toolchain()
     with tempfile.TemporaryDirectory() as folder:
@@ -179,16 +179,16 @@ def has_fp4_header() -> bool:
 
 
 def facts() -> dict[str, Any]:
-    """What was recorded with the table: the compiler, __CUDA_ARCH__ of three targets, and whether
-    there is a header with FP4 types.
+    """Return what was recorded with the table: the compiler, __CUDA_ARCH__ of three targets, and
+    whether there is a header with FP4 types.
     """
     said: dict[str, Any] = json.loads((build.sources() / FILE).read_text("utf-8"))
     return {key: value for key, value in said.items() if key != "answers"}
 
 
 def recorded() -> dict[str, dict[str, Answer]]:
-    """The same, as it was recorded. Raises SparkbookError where the checkout's `kernels` folder is
-    not there.
+    """Return the same, as it was recorded. Raises SparkbookError where the checkout's `kernels`
+    folder is not there.
     """
     said = json.loads((build.sources() / FILE).read_text("utf-8"))["answers"]
     return {
@@ -201,7 +201,7 @@ def recorded() -> dict[str, dict[str, Answer]]:
 
 
 def compiler() -> str | None:
-    """What `table` would ask: such as 'nvcc 13.0'; None where something is missing."""
+    """Return what `table` would ask: such as 'nvcc 13.0'; None where something is missing."""
     try:
         toolchain = build.find_toolchain()
         build.find_disassembler()

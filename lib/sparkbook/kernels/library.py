@@ -140,7 +140,7 @@ def _array(
 
 
 def _scalar(name: str, value: Any) -> _Array:
-    """One float32 on the GPU, of whatever shape."""
+    """Return an array of one float32 on the GPU; its shape does not matter."""
     shape = tuple(value.shape) if hasattr(value, "shape") else ()
     if prod(shape) != 1:
         raise SparkbookError(f"{name} has {prod(shape)} values; expected one")
@@ -173,7 +173,9 @@ def capability(device: int = 0) -> tuple[int, int]:
 
 
 def target_of(capability: tuple[int, int]) -> str:
-    """The target for a compute capability. Raises SparkbookError for one that no target fits."""
+    """Return the target for a compute capability. Raises SparkbookError for one that no target
+    fits.
+    """
     targets = {(9, 0): "sm_90", (12, 0): "sm_120f", (12, 1): "sm_121f"}
     if capability not in targets:
         raise SparkbookError(
@@ -184,7 +186,7 @@ def target_of(capability: tuple[int, int]) -> str:
 
 
 def target_for(device: int = 0) -> str:
-    """The target to build for a GPU. Raises SparkbookError for one that no target fits."""
+    """Return the target to build for a GPU. Raises SparkbookError for one that no target fits."""
     return target_of(capability(device))
 
 
@@ -223,7 +225,7 @@ class Library:
 
     @classmethod
     def for_device(cls, device: int = 0) -> Library:
-        """The library for a GPU, built first if it is not there."""
+        """Return the library for a GPU, built first if it is not there."""
         return cls(build.build(target_for(device)).path)
 
     def _call(self, name: str, *arguments: Any) -> None:

@@ -60,11 +60,11 @@ class Report:
         return self.machine.get("kernels", {}).get("version", "unknown")
 
     def us(self, what: str, shape: str, tokens: int = 1) -> float:
-        """Microseconds of a launch. Raises SparkbookError if it was not measured."""
+        """Return microseconds of a launch. Raises SparkbookError if it was not measured."""
         return self._row(what, shape, tokens)["us"]
 
     def share(self, what: str, shape: str, tokens: int = 1) -> float:
-        """Share of the card's own copy. Raises SparkbookError if it was not measured."""
+        """Return share of the card's own copy. Raises SparkbookError if it was not measured."""
         return self._row(what, shape, tokens)["of_copy"]
 
     def _row(self, what: str, shape: str, tokens: int) -> Mapping[str, Any]:
@@ -77,7 +77,7 @@ class Report:
 
 
 def load() -> dict[str, Report]:
-    """The reports of all cards, by the card. Raises SparkbookError if one is not there."""
+    """Return the reports of all cards, by the card. Raises SparkbookError if one is not there."""
     found = {}
     for card in CARDS:
         file = build.sources() / "results" / f"{card.lower()}.json"
@@ -130,7 +130,7 @@ class Goal:
         return "in part" if any(plain) else "no"
 
     def figures(self, report: Report) -> str:
-        """The figures, least to most, without and with a programmatic launch."""
+        """Return the figures, least to most, without and with a programmatic launch."""
         words = self._span(self.measure(report, ""))
         return (
             words
@@ -153,7 +153,7 @@ def _shares(*shapes: str, what: str = OURS) -> Measure:
 
 
 def _more_for_four(report: Report, _pdl: str) -> list[float]:
-    """How much longer four tokens take than one."""
+    """Return how much longer four tokens take than one."""
     return [report.us(OURS, shape, 4) / report.us(OURS, shape) - 1 for shape in _SIZES]
 
 
@@ -162,7 +162,7 @@ def _sparse_gain(report: Report, _pdl: str) -> list[float]:
 
 
 def _lead(report: Report, pdl: str) -> list[float]:
-    """How many times as fast as the fastest of the others."""
+    """Return how many times as fast as the fastest of the others."""
     shape = "8192x8192"
     return [min(report.us(other, shape) for other in LIBRARIES) / report.us(OURS + pdl, shape)]
 
@@ -243,7 +243,9 @@ GOALS = (
 
 
 def goals(reports: Mapping[str, Report]) -> list[list[str]]:
-    """A row a goal: the goal; for each card whether it was reached and what was measured; why."""
+    """Return a row a goal: the goal; for each card whether it was reached and what was measured;
+    why.
+    """
     return [
         [
             goal.words,

@@ -88,8 +88,8 @@ def unpack(packed: U8) -> U8:
 
 
 def global_scale(x: ArrayLike) -> np.float32:
-    """The tensor's float32 scale as Model Optimizer chooses it: the largest magnitude over 6 x 448,
-    or 1 for a tensor of zeros.
+    """Return the tensor's float32 scale as Model Optimizer chooses it: the largest magnitude over 6
+    x 448, or 1 for a tensor of zeros.
     """
     amax = np.max(np.abs(np.asarray(x, np.float32)), initial=0.0)
     return np.float32(amax / np.float32(E2M1_MAX * E4M3_MAX)) if amax > 0 else np.float32(1)
@@ -182,7 +182,7 @@ def fp8_gemv(x: ArrayLike, weights: U8, scale: ArrayLike) -> F64:
 
 
 def lm_head(x: ArrayLike, weights: U8, scale: ArrayLike) -> NDArray[np.int64]:
-    """The index of each token's largest logit, the lowest where several are."""
+    """Return the index of each token's largest logit, the lowest where several are."""
     return np.argmax(fp8_gemv(x, weights, scale), -1)
 
 
@@ -193,7 +193,7 @@ def moe_decode(
     ids: ArrayLike,
     weights: ArrayLike,
 ) -> F64:
-    """The experts of a mixture-of-experts layer for x [M, hidden]: float64 [M, hidden].
+    """Return the experts of a mixture-of-experts layer for x [M, hidden]: float64 [M, hidden].
 
     w13 = (codes [E, 2 I, hidden / 2], scales, alpha [E, 2]): gate's rows, then up's, and their two
     global scales. w2 = (codes [E, hidden, I / 2], scales, alpha [E]). ids and weights [M, topk]; an
@@ -238,7 +238,7 @@ class Sparse24:
     energy_lost: float
 
     def report(self) -> str:
-        """One line for people."""
+        """Return one line for people."""
         if not self.lossy_groups:
             return (
                 f"{self.n} x {self.k}: every group of four has at most two values; nothing was lost"
@@ -309,8 +309,8 @@ def to_sparse24(codes: U8, scales: U8, *, allow_lossy: bool = False) -> Sparse24
 
 
 def _tiles(values: U8, positions: U8, scales: U8) -> U8:
-    """The byte order that sparse24.cu describes. Axes: row tile, half (row g or g + 8), g, k tile,
-    lane t, group (16 of four).
+    """Return the byte order that sparse24.cu describes. Axes: row tile, half (row g or g + 8), g, k
+    tile, lane t, group (16 of four).
     """
     tiles, steps = values.shape[0] // TILE_ROWS, values.shape[1] // 64
     v = values.reshape(

@@ -30,12 +30,12 @@ def _library(device: int) -> Library:
 
 
 def _on(tensor: Tensor) -> tuple[Library, int]:
-    """The library and the stream for a tensor's GPU."""
+    """Return the library and the stream for a tensor's GPU."""
     return _library(tensor.device.index), torch.cuda.current_stream(tensor.device).cuda_stream
 
 
 def _numpy(tensor: Tensor) -> np.ndarray:
-    """A CPU tensor's values; one-byte types as their bits."""
+    """Return a CPU tensor's values; one-byte types as their bits."""
     tensor = tensor.detach()
     if tensor.element_size() == 1:
         return tensor.view(torch.uint8).numpy()
@@ -145,8 +145,8 @@ def moe_decode(  # noqa: PLR0913 - an operator's schema takes tensors, no groups
     ids: Tensor,
     weights: Tensor,
 ) -> Tensor:
-    """The experts of a mixture-of-experts layer for a few tokens; shapes as `Library.moe_decode`
-    has them.
+    """Return the experts of a mixture-of-experts layer for a few tokens; shapes as
+    `Library.moe_decode` has them.
     """
     h = x.new_empty(x.shape[0], ids.shape[1], codes2.shape[2] * 2)
     y = torch.empty_like(x)

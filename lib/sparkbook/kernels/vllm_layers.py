@@ -51,7 +51,7 @@ class SparkbookNvFp4LinearKernel(NvFp4LinearKernel):
 
     @classmethod
     def can_implement(cls, config: Any) -> tuple[bool, str | None]:
-        """Every NVFP4 layer: the kernel looks at sizes itself."""
+        """Return that every NVFP4 layer can be served: the kernel checks sizes itself."""
         return True, None
 
     def process_weights_after_loading(self, layer: torch.nn.Module) -> None:
@@ -145,8 +145,8 @@ class SparkbookNvFp4Experts(Nvfp4QuantizationEmulationTritonExperts):
     def _unfit(
         self, x: torch.Tensor, w1: torch.Tensor, w2: torch.Tensor, activation: MoEActivation
     ) -> bool:
-        """Whether K5 does not do this call: too many tokens, another activation than plain SiLU, or
-        sizes off its grid.
+        """Return whether K5 does not do this call: too many tokens, another activation than plain
+        SiLU, or sizes off its grid.
         """
         changed = any(
             getattr(self.quant_config, name, None) is not None

@@ -60,8 +60,8 @@ def of(weights: F32) -> Pruning:
 
 
 def distributions(rows: int = 512, columns: int = 1024, seed: int = 0) -> dict[str, F32]:
-    """Weights as models have them, more or less, [rows, columns]: what is known of a layer is that
-    it lies between these.
+    """Return weights as models have them, more or less, [rows, columns]: what is known of a layer
+    is that it lies between these.
     """
     rng = np.random.default_rng(seed)
     shape = (rows, columns)
@@ -86,8 +86,8 @@ def pruned_before(weights: F32) -> F32:
 
 
 def trained(path: Path) -> list[F32]:
-    """The matrices of a safetensors file in BF16 whose rows NVFP4 can take, embedding and head left
-    out.
+    """Return the matrices of a safetensors file in BF16 whose rows NVFP4 can take, embedding and
+    head left out.
     """
     data = path.read_bytes()
     (length,) = struct.unpack("<Q", data[:8])
@@ -107,7 +107,7 @@ def trained(path: Path) -> list[F32]:
 
 
 def together(matrices: list[F32]) -> Pruning:
-    """The same over several matrices, each by its number of weights."""
+    """Return the same over several matrices, each by its number of weights."""
     parts, sizes = [of(weights) for weights in matrices], [weights.size for weights in matrices]
 
     def mean(name: str) -> float:

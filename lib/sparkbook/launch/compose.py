@@ -10,8 +10,8 @@ from sparkbook.errors import SparkbookError
 from sparkbook.launch.lexer import lex, show
 from sparkbook.launch.line import Line, Remark, Word, by_preference, kept_aside
 from sparkbook.launch.server import container
-from sparkbook.recipes.launch import is_secret
 from sparkbook.util.documents import check_text, mapping, parse, scalar, sequence, text_of
+from sparkbook.util.secret import is_secret
 from sparkbook.util.shell_text import HOME, check_writable
 
 SAME = {

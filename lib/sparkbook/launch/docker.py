@@ -12,7 +12,7 @@ from sparkbook.errors import SparkbookError
 from sparkbook.launch.lexer import show
 from sparkbook.launch.line import Line, Remark, Word
 from sparkbook.launch.server import MENTIONS, PROGRAM, container
-from sparkbook.recipes.launch import entrypoint_of
+from sparkbook.recipes.names import entrypoint_of
 from sparkbook.releases import images
 from sparkbook.util.shell_text import quote
 

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from sparkbook.errors import SparkbookError
 from sparkbook.launch.lexer import passed_on, show
-from sparkbook.recipes.launch import EntryPoint
+from sparkbook.recipes.names import EntryPoint
 from sparkbook.util.shell_text import HOME
 
 if TYPE_CHECKING:
-    from sparkbook.recipes.schema import Recipe
+    from sparkbook.recipes.schema import Model, Recipe
 
 
 @dataclass(frozen=True)
@@ -112,6 +112,8 @@ class Line:
         remarks: what the reader chose, filled in or left out.
         foreign: keys of a compose file that no option of docker says.
         recipe: the recipe, where the input is one.
+        stated: what another tool's recipe says of the model.
+        nodes: machines that another tool's recipe is spread over.
         text: the text that the words' positions refer to.
         others: further launch lines of the same text.
         findings: what the reader of another format reports.
@@ -136,6 +138,8 @@ class Line:
     remarks: list[Remark] = field(default_factory=list)
     foreign: dict[str, Any] = field(default_factory=dict)
     recipe: Recipe | None = None
+    stated: Model | None = None
+    nodes: int = 1
     text: str = ""
     others: list[Line] = field(default_factory=list)
     findings: list[Any] = field(default_factory=list)

@@ -5,11 +5,9 @@ from __future__ import annotations
 from packaging.specifiers import SpecifierSet
 
 from sparkbook import releases
+from sparkbook.host.spark import ENGINE_RELEASE
 from sparkbook.launch.line import Line
 from sparkbook.releases import images
-
-ENGINE_RELEASE = "0.32.0"
-"""The release of the embedded engine, which recipes without an image run on."""
 
 
 def release_of(line: Line) -> tuple[str, str | None]:

@@ -11,7 +11,7 @@ from sparkbook.launch.commands import after, before, split
 from sparkbook.launch.lexer import lex
 from sparkbook.launch.line import Line, Word
 from sparkbook.launch.variables import ASSIGNMENT, Variables
-from sparkbook.recipes.launch import entrypoint_of
+from sparkbook.recipes.names import entrypoint_of
 from sparkbook.releases import images
 
 SHELLS = {"bash", "sh", "dash", "zsh", "ash"}

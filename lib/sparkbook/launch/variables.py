@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from sparkbook.errors import SparkbookError
 from sparkbook.launch.lexer import Token, lex, line_of, passed_on
-from sparkbook.recipes.launch import is_secret
+from sparkbook.util.secret import is_secret
 from sparkbook.util.shell_text import HOME
 
 ASSIGNMENT = re.compile(r"[A-Za-z_]\w*=", re.ASCII)

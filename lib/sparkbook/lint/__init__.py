@@ -25,12 +25,12 @@ from sparkbook.launch.line import Line
 from sparkbook.launch.reader import read
 from sparkbook.lint.asked import Contradicted, combine
 from sparkbook.lint.case import Case
-from sparkbook.lint.rules import FAMILIES, RULES
-from sparkbook.recipes.launch import Launch
+from sparkbook.lint.rules import FAMILIES, RULES, every
 from sparkbook.releases import known, normal
 from sparkbook.rules import Edit
 
 if TYPE_CHECKING:
+    from sparkbook.recipes.launch import Launch
     from sparkbook.recipes.schema import Recipe
     from sparkbook.releases.answers import Answer
 
@@ -143,10 +143,10 @@ def lint(
         silent = {**suppressions(text), **silent}
     elif isinstance(source, Line):
         line = source
-    elif isinstance(source, Launch):
-        line = of_launch(source)
     else:
-        line = of_launch(source.launch, source)
+        recipe: Any = source if hasattr(source, "launch") else None
+        launch: Any = recipe.launch if recipe else source
+        line = of_launch(launch, recipe)
     case_ = Case(line, release)
     if said is not None and case_.assumed and normal(said.judge.vllm) in known():
         case_ = Case(
@@ -155,7 +155,7 @@ def lint(
     kept: list[Finding] = []
     edits: list[Edit] = []
     suppressed: list[tuple[str, str]] = []
-    for rule in RULES.values():
+    for rule in every():
         for finding, repair in rule.repairs(case_):
             if rule.code in silent:
                 suppressed.append((rule.code, silent[rule.code]))

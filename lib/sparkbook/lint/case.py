@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from sparkbook import releases
+from sparkbook.host.spark import TOTAL_GIB
 from sparkbook.launch.arguments import NUMBERS, Arguments, Given, converted, parse
 from sparkbook.launch.line import Line
 from sparkbook.launch.release import release_of, shown
@@ -19,11 +20,6 @@ from sparkbook.lint.models import Family, family_of
 from sparkbook.releases import Release, images
 from sparkbook.releases.images import ImageInfo
 from sparkbook.rules import Edit
-
-USABLE_GIB, TOTAL_GIB = 101.5, 121.6
-"""Memory that a clean headless Spark has available, and that vLLM's fraction is a part of (GiB)."""
-REACHABLE = 0.83
-"""The largest fraction that a clean headless Spark can meet: 101.5 of 121.6 GiB, rounded down."""
 
 _LARGEST = 10**18
 """Numbers beyond this are read as this, so that no arithmetic leaves what a float holds."""
@@ -59,6 +55,11 @@ class Case:
             parse(line.serve, self.release) if line.serve is not None else Arguments()
         )
         self.serves = line.serve is not None
+
+    @property
+    def forked(self) -> str | None:
+        """What the image is known to hold instead of a vLLM release; None where it is no fork."""
+        return self.info.fork if self.info else None
 
     @property
     def shown_image(self) -> str:
@@ -260,6 +261,30 @@ class Case:
         return not (self.recipe and self.recipe.family == "embedded")
 
     @property
+    def omni(self) -> bool:
+        """Whether vLLM-Omni serves: another program, with options of its own."""
+        name = (self.image or "").rpartition("/")[2]
+        return name.startswith("vllm-omni") or any(g.name == "omni" for g in self.args.options)
+
+    @property
+    def fork(self) -> bool:
+        """Whether the image may hold another vLLM than a release: a fork is known to be in it, it
+        is built at home or every night, or nothing is known of it.
+        """
+        if not self.image:
+            return False
+        if self.info is None or self.info.fork or self.info.local:
+            return True
+        nightly = "nightly" in (self.tag or "") and not self.info.vllm
+        return nightly or not (self.info.vllm or self.info.vllm_range or self.info.pattern())
+
+    @property
+    def asked(self) -> str:
+        """What to type to see which options the image has."""
+        image = self.line.image or "IMAGE"
+        return f"docker run --rm --entrypoint vllm {image} serve --help=all"
+
+    @property
     def contained(self) -> bool:
         """Whether it runs in a container."""
         return self.line.image is not None
@@ -268,7 +293,7 @@ class Case:
     def nodes(self) -> int:
         """Machines it is spread over, as far as the line says."""
         stated = int(self.number("nnodes") or 1)
-        return max(stated, self.recipe.topology.nodes if self.recipe else 1)
+        return max(stated, self.line.nodes, self.recipe.topology.nodes if self.recipe else 1)
 
     @property
     def ray(self) -> bool:

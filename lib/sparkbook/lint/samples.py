@@ -8,7 +8,7 @@ from pathlib import Path
 from sparkbook import lint
 from sparkbook.findings import Findings
 from sparkbook.lint.family import Example
-from sparkbook.rules import fenced
+from sparkbook.util.markup import fenced
 
 FOLDER = Path(__file__).parent / "examples"
 """Recipes that fail a rule which judges a recipe's facts."""

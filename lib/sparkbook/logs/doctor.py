@@ -1,93 +1,41 @@
 """What went wrong, what to do, what is merely noise, or that all is well.
 
 The first fatal event of any process wins; what other processes say about it afterwards is listed as
-its consequence. "Healthy" is an answer, and so is "unknown, here is the evidence".
+its consequence. What is known of a fault comes in this order: an exact signature, another program's
+vocabulary, the place that a message comes from. "Healthy" is an answer that needs evidence
+(`verdict.py`), and so is "unknown, here is what the log shows".
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO, Literal
+from typing import Any, BinaryIO
 
 from sparkbook.findings import Finding, Findings
 from sparkbook.logs import figures as _figures
+from sparkbook.logs import related as _related
 from sparkbook.logs import story as _story
+from sparkbook.logs import verdict as _verdict
+from sparkbook.logs import weight as _weight
+from sparkbook.logs.explaining import Gathered, Unexplained, known_of
 from sparkbook.logs.facts import Facts
 from sparkbook.logs.found import Context, Found
-from sparkbook.logs.reader import Event, Line, Reader, parse_line
+from sparkbook.logs.judging import Judged, as_consequence, evidence, judge, promote, short
+from sparkbook.logs.log_line import Line, parse_line
+from sparkbook.logs.reader import Event, Reader, tokens
 from sparkbook.logs.signatures import Signature, Signatures, signatures
-from sparkbook.logs.states import of_story, unknown_fault
+from sparkbook.logs.states import of_story, of_verdict, recovered, unknown_fault
 from sparkbook.logs.story import Story, Teller
-from sparkbook.rules import Hit, as_words
+from sparkbook.logs.verdict import MEANINGS, Verdict
+from sparkbook.logs.vocabulary import vocabularies
 
-Verdict = Literal["healthy", "fault", "unknown fault", "starting", "empty"]
-
-_ERROR_WORDS = frozenset(
-    {
-        *(
-            "error",
-            "critical",
-            "fatal",
-            "exception",
-            "killed",
-            "aborted",
-            "panic",
-            "segfault",
-            "segmentation",
-            "unrecognized",
-        ),
-        *(
-            "runtimeerror",
-            "valueerror",
-            "keyerror",
-            "typeerror",
-            "importerror",
-            "modulenotfounderror",
-            "assertionerror",
-            "oserror",
-            "attributeerror",
-        ),
-        *(
-            "notimplementederror",
-            "indexerror",
-            "filenotfounderror",
-            "permissionerror",
-            "timeouterror",
-            "connectionerror",
-            "validationerror",
-        ),
-        *(
-            "acceleratorerror",
-            "outofmemoryerror",
-            "disterror",
-            "distbackenderror",
-            "systemexit",
-            "memoryerror",
-            "unicodedecodeerror",
-            "nameerror",
-        ),
-    }
-)
-_EXCEPTION_LINE = re.compile(r"^\s*(?:[a-z_]\w*\.)*[A-Z]\w*(?:Error|Exception|Timeout)\b\s*:?")
-_REAL_ERROR = re.compile(
-    r"^(?:vllm\S*|main\.py|docker|\S+\.py)?\s*(?:serve)?:?\s*(?:error|fatal)\b:?", re.IGNORECASE
-)
-_CRASH = re.compile(
-    r"segmentation fault|segfault at|core dumped|fatal python error|terminate"
-    r" called|\baborted\b\s*(?:\(|$)|stack smashing",
-    re.IGNORECASE,
-)
-_MINOR = re.compile(
-    r"error=ErrorInfo\(|exception ignored|cancellederror|keyboardinterrupt|deprecat|error_inject|no"
-    r" errors?\b|errors?=0",
-    re.IGNORECASE,
-)
-_EVIDENCE = 320
-_MAX_UNKNOWN = 50
 _MAX_PIECE = 8_000
+_CLOSE = 200
+"""A known fault at most so many lines behind an unknown one is the same event, better told."""
 
 UNKNOWN = unknown_fault.code
 """The code of a finding that quotes what no signature knows."""
@@ -98,15 +46,13 @@ class Diagnosis:
     """The answer to a log.
 
     Attributes:
-        verdict: `healthy`, `fault` (known), `unknown fault`, `starting` (nothing wrong so far, not
-            up yet), `empty`.
+        verdict: one of `sparkbook.logs.verdict.MEANINGS`.
         findings: everything found, the primary fault first; noise is among them, explained.
         primary: the fault to deal with; None without one.
         consequences: lines that other processes said because of it.
         story: what the start did and resolved.
         lines: how many lines were read.
-        known: whether any line of it is known; where none is, healthy only means that it may be no
-            log at all.
+        known: whether any line of it is known; if none is, it may be no log at all.
     """
 
     verdict: Verdict
@@ -117,13 +63,13 @@ class Diagnosis:
     lines: int
     bytes: int = 0
     collect: tuple[str, ...] = ()
-    fp4: str = field(default="unknown")
+    fp4: str = "unknown"
     known: bool = True
 
     @property
     def healthy(self) -> bool:
-        """Whether no fault was found."""
-        return self.primary is None
+        """Whether the log shows an engine that is up and without a fault since."""
+        return self.verdict == "healthy"
 
     @property
     def headline(self) -> str:
@@ -132,16 +78,11 @@ class Diagnosis:
             return self.primary.message
         if self.verdict == "healthy":
             served = f" and has answered {self.story.served} requests" if self.story.served else ""
-            return (
-                f"Healthy: the engine is up{served}; nothing in this log is a fault."
-                if self.story.ready
-                else "Healthy: nothing here is a fault."
-            )
-        return (
-            "Nothing wrong so far; the start is not finished."
-            if self.verdict == "starting"
-            else "The log is empty."
-        )
+            return f"Healthy: the engine is up{served}; nothing in this log is a fault."
+        first = next(iter(self.findings), None)
+        if first is not None and self.verdict not in ("empty", "docker", "kernel log", "download"):
+            return first.message
+        return f"No fault is known in it. {MEANINGS[self.verdict]}"
 
     def to_dict(self) -> dict[str, Any]:
         """The `--json` answer: findings, and in the summary the verdict, the story's facts and its
@@ -181,13 +122,15 @@ class Doctor:
     def __init__(self, facts: Facts | None = None, known: Signatures | None = None):
         self._known = signatures() if known is None else known
         self._facts = facts or Facts()
-        self._reader = Reader(self._known.words | _ERROR_WORDS | _story.WORDS)
+        self._reader = Reader(
+            self._known.words | _weight.WORDS | _story.WORDS | vocabularies().words
+        )
         self._teller = Teller()
         self._found: dict[str, Found] = {}
-        self._unknown: list[Event] = []
+        self._gathered = Gathered()
+        self._speakers: Counter[str] = Counter()
         self._bars: dict[str, int] = {}
         self._by_word = self._known.by_word
-        self._error_words = frozenset(word.encode() for word in _ERROR_WORDS)
         self._story_words = frozenset(word.encode() for word in _story.WORDS)
 
     def feed(
@@ -224,6 +167,8 @@ class Doctor:
             if event.is_traceback
             else [*text.split("\n"), event.flat]
         )
+        if event.code:
+            pieces = [f"{' '.join(event.code)} {event.flat}"]
         if len(pieces) > 1:
             pieces.append("".join(pieces[:-1]))  # a terminal breaks lines inside words
         whole = len(pieces) - 2 if len(pieces) > 1 else 1
@@ -245,13 +190,34 @@ class Doctor:
                 )
         if hit and len(pieces) > 1:
             self._complete(event, pieces[whole:])
+        if not hit and not self._weigh(event) and event.rows:
+            # A terminal wraps lines; what looks like the rest of one may be another program's.
+            for number, row in zip(event.rows, text.split("\n")[1:], strict=False):
+                if row[:1] not in (" ", "\t"):
+                    raw = row.encode("utf-8", "replace")
+                    self._weigh(Event(number, parse_line(raw), row, words=tokens(raw)))
+
+    def _weigh(self, event: Event) -> bool:
+        """Keep an event that no signature explains, if it has weight; whether it has."""
+        line = event.line
+        if line.where:
+            self._speakers["vllm"] += 1
+        elif len(self._speakers) < 100:
+            self._speakers[line.source] += 1
+        if line.level in ("INFO", "DEBUG") and not event.is_traceback:
+            return False
+        weight, known = _weight.weigh(event), known_of(event)
         if (
-            not hit
-            and not self._error_words.isdisjoint(words)
-            and len(self._unknown) < _MAX_UNKNOWN
-            and _is_fatal(event)
+            weight is None
+            and known
+            and not known.entry.generic
+            and not _weight.is_minor(event.text)
         ):
-            self._unknown.append(event)
+            weight = "fatal"
+        if weight is not None:
+            self._gathered.add(event, weight, known)
+        self._gathered.notice(event)
+        return weight is not None
 
     def _complete(self, event: Event, texts: list[str]) -> None:
         """Figures that stand beyond a line's break belong to what was found in the line."""
@@ -296,8 +262,7 @@ class Doctor:
                 if f"{doubled}2" in groups:
                     groups.setdefault(doubled, groups[f"{doubled}2"])
             if earlier := self._found.get(signature.code):
-                earlier.count = max(earlier.count, event.repeats) + 1
-                earlier.last = event
+                earlier.again(event)
                 if signature.keep == "worst":
                     self._better(earlier, event, groups, row or 0)
             else:
@@ -315,60 +280,45 @@ class Doctor:
         ):
             earlier.event, earlier.groups, earlier.row = event, groups, row
 
-    def diagnosis(self) -> Diagnosis:
-        """The answer to what has been read so far."""
+    def diagnosis(self, *, related: bool = False) -> Diagnosis:
+        """The answer to what has been read so far.
+
+        Args:
+            related: whether to look for public reports that resemble it, which takes longer.
+        """
         story = self._teller.finish()
         story.served = self._reader.served
         story.last_lines = _last_lines(self._reader.last)
         context = Context(story, self._facts, self._found, self._bars)
-        judged = [j for found in self._found.values() if (j := _judge(found, context)) is not None]
+        judged = [j for found in self._found.values() if (j := judge(found, context)) is not None]
         causes = [j for j in judged if j.role == "cause" and j.finding.severity == "error"]
         echoes = [j for j in judged if j.role == "consequence"]
-        others = [
-            j
-            for j in judged
-            if j.role in ("state", "noise") or (j.role == "cause" and j.finding.severity != "error")
-        ]
-        unknown = self._root_unknown(causes, echoes)
-        if unknown is not None:
-            causes.append(unknown)
+        others = [j for j in judged if j not in causes and j not in echoes]
+        root, survived = self._root(causes, context)
+        if root is not None:
+            causes.append(root.judged())
         # What killed a process is often told by the kernel, whose clock is another one: order by
         # the log's own lines. The engine's own clock tells better than the place of a line when
         # logs of several nodes follow one another.
         timed = all(j.time_s is not None for j in causes)
         causes.sort(key=lambda j: (j.rank, j.time_s if timed else 0.0, j.order))
         if not causes and echoes:
-            causes, echoes = _promote(echoes)
-        states = of_story(story)
+            causes, echoes = promote(echoes)
         primary = causes[0] if causes else None
         consequences = [*causes[1:], *sorted(echoes, key=lambda j: j.order)]
-        findings: list[Finding] = []
-        if primary:
-            findings.append(primary.finding)
-            findings += primary.alternatives
-        for judgement in consequences:
-            later = judgement in causes
-            finding = judgement.finding
-            findings.append(
-                finding if later and finding.rule != UNKNOWN else _as_consequence(finding)
-            )
+        states = of_story(story)
+        verdict = self._verdict(primary, others, states, root)
+        findings = [primary.finding, *primary.alternatives] if primary else []
+        findings += self._related(verdict, primary) if related else []
+        findings += [_later(one, causes) for one in consequences]
+        findings += self._about(verdict, story) if primary is None else []
         findings += [j.finding for j in sorted(others, key=lambda j: (j.role == "noise", j.order))]
         findings += states
-        ordered = Findings(findings)
-        verdict: Verdict
-        if primary:
-            verdict = "unknown fault" if primary.finding.rule == UNKNOWN else "fault"
-        elif not self._reader.lines or not self._reader.bytes:
-            verdict = "empty"
-        else:
-            verdict = (
-                "starting"
-                if story.starts and not story.ready and not story.served and story.init_s is None
-                else "healthy"
-            )
+        if survived is not None:
+            findings += recovered.findings(survived.said, evidence(survived.event))
         return Diagnosis(
             verdict,
-            ordered,
+            Findings(findings),
             primary.finding if primary else None,
             [j.finding for j in consequences],
             story,
@@ -379,167 +329,79 @@ class Doctor:
             bool(self._reader.known or self._found or primary),
         )
 
-    def _root_unknown(self, causes: list[_Judged], echoes: list[_Judged]) -> _Judged | None:
-        """The first fault that no signature knows, unless a known one came before it or close
-        behind it.
+    def _root(
+        self, causes: list[Judged], context: Context
+    ) -> tuple[Unexplained | None, Unexplained | None]:
+        """Return the first fault that no signature knows, unless a known one came before it or
+        close behind it; and one that the start survived.
         """
-        if not self._unknown:
-            return None
-        stop = next((one for one in self._found.values() if one.signature.stops), None)
-        event = self._unknown[0]
-        if stop is not None and stop.event.number < event.number:
-            return None  # what parts of an engine print while it is being stopped
+        story, stop = context.story, context.stop.event.number if context.stop else None
+        root = self._gathered.root(stop)
+        if root is None:
+            return None, None
+        number = root.event.number
+        if story.ready and story.start_line <= number < story.ready_line:
+            return self._gathered.root(stop, story.ready_line), root
         first = min((j.order for j in causes), default=None)
-        if first is not None and (first <= event.number + 200 or not event.is_traceback):
-            return None
-        said = (event.exceptions[-1] if event.exceptions else event.text.split("\n", 1)[0]).strip()
-        where = f" (in {event.frames[-1]})" if event.frames else ""
-        process = f"{event.line.process}: " if event.line.process else ""
-        (finding,) = unknown_fault.findings(
-            f"{process}{_short(said, 240)}{where}", _evidence(event)
-        )
-        return _Judged(
-            finding,
-            "cause",
-            event.number,
-            1,
-            [],
-            ("the 50 lines before it", "the launch line", "the release"),
-            event.time_s,
-        )
+        if first is not None and (first <= number + _CLOSE or not root.event.is_traceback):
+            return None, None
+        return root, None
+
+    def _verdict(
+        self,
+        primary: Judged | None,
+        others: list[Judged],
+        states: list[Finding],
+        root: Unexplained | None,
+    ) -> Verdict:
+        if not self._reader.lines or not self._reader.bytes:
+            return "empty"
+        story = self._teller.story
+        if primary is not None:
+            unknown = root is not None and not root.explained and primary.order == root.event.number
+            engine = bool(self._speakers["vllm"] or story.starts or story.stage)
+            return _verdict.of_fault(primary, engine, unknown)
+        warned = [j.finding.kind for j in others if j.finding.severity == "warning"]
+        warned += [finding.kind for finding in states if finding.severity == "warning"]
+        stopped = any(one.signature.stops for one in self._found.values())
+        speaker = max(self._speakers, key=self._speakers.__getitem__, default="other")
+        return _verdict.without_fault(story, frozenset(warned), stopped, speaker)
+
+    def _related(self, verdict: Verdict, primary: Judged | None) -> list[Finding]:
+        """Return known-bad combinations that the log has, and reports that resemble it."""
+        if verdict in ("healthy", "starting", "stopped", "empty"):
+            return []
+        texts = [primary.finding.evidence or ""] if primary else []
+        texts += [one.event.text[:600] for one in self._gathered.weighty(6)]
+        kind = primary.finding.kind if primary else None
+        known = verdict not in ("fault, cause unknown", "cut off") and kind is not None
+        return [
+            *_related.combinations(self._teller.story, self._facts),
+            *(_related.similar(texts, kind, known) if texts else []),
+        ]
+
+    def _about(self, verdict: Verdict, story: Story) -> list[Finding]:
+        """Return what explains a verdict without a fault, and a warning that may."""
+        if verdict == "healthy":
+            return []
+        line = self._reader.tail
+        last = f"line {self._reader.lines}: {short(parse_line(line).message.strip(), 200)}"
+        told, untold = self._gathered.about_warnings()
+        return [*told, *of_verdict(verdict, story, last), *(untold if verdict == "cut off" else [])]
 
 
-@dataclass
-class _Judged:
-    finding: Finding
-    role: str
-    order: int
-    rank: int
-    alternatives: list[Finding]
-    collect: tuple[str, ...] = ()
-    time_s: float | None = None
-    echo: str | None = None
-
-
-def _judge(found: Found, context: Context) -> _Judged | None:
-    signature = found.signature
-    changes: dict[str, Any] = {}
-    if signature.figures:
-        computed = _figures.FIGURES[signature.figures](found, context)
-        if computed is None:
-            return None
-        changes = computed
-    values = {
-        name: _short(value, 200)
-        for name, value in (found.groups | changes).items()
-        if isinstance(value, str)
-    }
-
-    def text(name: str) -> str:
-        return _fill(str(changes.get(name, getattr(signature, name))), values)
-
-    role = changes.get("role", signature.role)
-    severity = changes.get("severity")
-    if severity is None and not (role in ("cause", "state") or role == signature.role == "noise"):
-        severity = "info"
-    collect = changes.get("collect", signature.collect)
-    next_steps = f" Collect next: {'; '.join(collect)}." if collect else ""
-    repeats = f" ({found.count} times)" if found.count > 1 and role != "cause" else ""
-    finding = signature.finding(
-        Hit(
-            f"{_short(text('title'), 300)}{repeats}: {text('text')}",
-            evidence=_evidence(found.event, found.row),
-            fix=_fill(str(changes.get("fix", signature.fix)), as_words(values)) + next_steps,
-            severity=severity,
-            kind=changes.get("kind"),
-            confidence=changes.get("confidence"),
-        )
-    )
-    also = changes.get("alternatives", ())
-    alternatives = [
-        signature.finding(
-            Hit(other.message, fix=other.fix, severity="info", kind=other.kind, confidence="low")
-        )
-        for other in signature.alternatives
-        if other.kind in also
-    ]
-    return _Judged(
-        finding,
-        role,
-        found.event.number,
-        2 if signature.late else 1,
-        alternatives,
-        collect,
-        found.event.time_s,
-        signature.echo,
-    )
-
-
-def _promote(echoes: list[_Judged]) -> tuple[list[_Judged], list[_Judged]]:
-    """Only echoes were found: the one that says most becomes the finding, as a fault whose cause is
-    not in the log.
-    """
-    echoes = sorted(echoes, key=lambda j: (j.echo != "vanished", j.order))
-    head = echoes[0]
-    fixed = replace(
-        head.finding,
-        severity="error",
-        confidence="low" if head.finding.kind is None else "medium",
-    )
-    return [_Judged(fixed, "cause", head.order, 1, [], head.collect)], echoes[1:]
-
-
-def _as_consequence(finding: Finding) -> Finding:
-    return replace(finding, severity="info", message=f"Consequence: {finding.message}")
-
-
-def _is_fatal(event: Event) -> bool:
-    """Whether an event that no signature knows is a fault: a traceback's end, an exception, a crash
-    or a command's refusal.
-    """
-    text = event.text
-    if _MINOR.search(text) or (
-        event.line.level in ("INFO", "DEBUG", "WARNING") and event.line.where
-    ):
-        return False
-    if event.is_traceback:
-        return True
-    first = text.split("\n", 1)[0]
-    if re.search(r'" (?:[1-5]\d\d) ', first) or first.startswith(("  File ", "    ")):
-        return False
-    return bool(
-        _EXCEPTION_LINE.match(first)
-        or _CRASH.search(first)
-        or _REAL_ERROR.match(first)
-        or event.line.level == "CRITICAL"
-    )
-
-
-def _evidence(event: Event, row: int = 0) -> str:
-    process = f"({event.line.process}) " if event.line.process else ""
-    if event.is_traceback or _EXCEPTION_LINE.match(event.text):
-        row = 0  # what follows is the rest of the exception's message
-    said = event.exceptions[-1] if event.exceptions else event.text.split("\n")[row]
-    if event.exceptions and "\n" in event.text:
-        said = event.text[max(event.text.rfind(said), 0) :]
-    number = event.rows[row - 1] if row else event.number
-    return f"line {number}: {process}{_short(' '.join(said.split()), _EVIDENCE)}"
-
-
-def _short(text: str, most: int) -> str:
-    return text if len(text) <= most else f"{text[: most - 1]}…"
-
-
-def _fill(template: str, values: Mapping[str, str | None]) -> str:
-    """Put figures into a text; a name that has no figure is left out with a word in its place."""
-    return re.sub(r"\{([a-z_0-9]+)\}", lambda m: values.get(m[1]) or "?", template)
+def _later(judged: Judged, causes: list[Judged]) -> Finding:
+    """Return the finding of a fault that came after the primary one."""
+    finding = judged.finding
+    known = judged in causes and finding.rule != UNKNOWN
+    return finding if known else as_consequence(finding)
 
 
 def _last_lines(last: dict[bytes, bytes]) -> dict[str, str]:
     found: dict[str, str] = {}
     for prefix, raw in list(last.items())[:200]:
         line: Line = parse_line(raw)
-        found[prefix.decode("utf-8", "replace").strip("()")] = _short(line.message.strip(), 200)
+        found[prefix.decode("utf-8", "replace").strip("()")] = short(line.message.strip(), 200)
     return found
 
 
@@ -553,9 +415,8 @@ def diagnose(
         facts: what is known about the host besides; see `sparkbook.logs.facts.parse_facts`.
 
     Returns:
-        The diagnosis; a log without a fault gives `verdict` healthy. Nothing that a log can hold
-        makes this raise.
+        The diagnosis. Nothing that a log can hold makes this raise.
     """
     doctor = Doctor(facts)
     doctor.feed(source)
-    return doctor.diagnosis()
+    return doctor.diagnosis(related=True)

@@ -9,9 +9,8 @@ import re
 from dataclasses import dataclass, field
 from typing import Any
 
-import yaml
-
 from sparkbook.errors import SparkbookError
+from sparkbook.util import documents
 
 _NAMES = {
     "total_gib": ("memtotal", "total", "memory_total", "mem_total", "total_memory"),
@@ -80,8 +79,8 @@ def parse_facts(text: str) -> Facts:
         _flatten("", json.loads(text), pairs)
     except (ValueError, RecursionError):
         try:
-            value = yaml.safe_load(text)
-        except (yaml.YAMLError, ValueError, RecursionError):
+            value = documents.parse(text)
+        except SparkbookError:
             value = None
         if isinstance(value, dict | list):
             _flatten("", value, pairs)

@@ -12,6 +12,7 @@ import re
 from collections.abc import Callable
 from typing import Any
 
+from sparkbook.host.rules.system import BAD_RDMA_KERNELS
 from sparkbook.logs.found import Changes, Context, Found, group, number
 from sparkbook.logs.memory_figures import (
     cuda_oom,
@@ -150,7 +151,9 @@ def missing_package(found: Found, context: Context) -> Changes:
 
 
 def shm_broadcast(found: Found, context: Context) -> Changes:
-    if found.count < 3:
+    story = context.story
+    went_on = any(point.generation_tok_s > 0 for point in story.throughput[-3:])
+    if found.count < 3 or (story.ready and (story.ready_line > found.end or went_on)):
         return {}
     return {
         "kind": "multi-node-hang",
@@ -164,6 +167,73 @@ def shm_broadcast(found: Found, context: Context) -> Changes:
         "fix": (
             "Look at the last line of every rank; the one that went silent first is the one to look"
             " into."
+        ),
+    }
+
+
+def memory_registration(found: Found, context: Context) -> Changes:
+    for kernel, source in BAD_RDMA_KERNELS.items():
+        if match := re.search(rf"\b{re.escape(kernel)}(?!\d)\S*", context.facts.text):
+            return {
+                "title": (f"Kernel {match[0].strip(chr(34))} refuses to register memory for RDMA"),
+                "text": f"the same driver and image work on 6.17.0-1032 ({source}).",
+                "likely": (),
+                "collect": (),
+                "confidence": "high",
+                "fix": "Start the kernel 6.17.0-1032-nvidia from the boot menu, and hold it back.",
+            }
+    return {}
+
+
+def partner_lost(found: Found, context: Context) -> Changes:
+    """The partner's end, rather than a setting, where the connection worked before or where there
+    is no RDMA to be set wrongly.
+    """
+    story = context.story
+    worked = story.ready or story.kv_tokens is not None or bool(story.throughput)
+    tcp = context.has("LOG504") or re.search(r"NCCL_IB_DISABLE\W{0,3}1", found.event.text)
+    if not worked and not tcp and not context.has("LOG511"):
+        return {}
+    return {
+        "kind": "multi-node-hang",
+        "title": "NCCL lost the connection to another rank",
+        "text": "the connection worked before, so the other rank or its node is gone.",
+        "likely": (
+            "the other rank was ended: its log has an error, or stops without one",
+            "the kernel or a guard killed it for lack of memory: journalctl -k of that node",
+            "the node or its cable failed: ping and ip link show it",
+        ),
+        "fix": "Read the logs of the other ranks; the one that fell silent first is the cause.",
+    }
+
+
+_LEAST_TRANSFORMERS = {"gemma4": "5.5"}
+"""The first transformers with a model's type, where a report names it."""
+
+
+def unknown_architecture(found: Found, context: Context) -> Changes:
+    name = (found.groups.get("type") or "").strip("`'\"")
+    least = _LEAST_TRANSFORMERS.get(name)
+    if not name:
+        return {}
+    needs = f" ({name} needs transformers {least} or newer)" if least else ""
+    return {
+        "title": f"This image does not know the model type {name}",
+        "fix": (
+            f"Use an image with a newer vLLM and transformers{needs}; check with vllm --version"
+            " inside it."
+        ),
+    }
+
+
+def network_needed(found: Found, context: Context) -> Changes:
+    if not re.search(r"harmony|vocab|tiktoken|openaipublic", found.event.flat, re.IGNORECASE):
+        return {}
+    return {
+        "text": "gpt-oss fetches its vocabulary when it runs, and cannot reach it.",
+        "fix": (
+            "Fetch the vocabulary beforehand and set TIKTOKEN_ENCODINGS_BASE to its folder inside"
+            " the container."
         ),
     }
 
@@ -247,6 +317,10 @@ FIGURES: dict[str, Callable[[Found, Context], Changes | None]] = {
         engine_failed,
         missing_package,
         shm_broadcast,
+        memory_registration,
+        partner_lost,
+        unknown_architecture,
+        network_needed,
         loader_at_zero,
         slow_load,
         at_the_limit,

@@ -21,7 +21,7 @@ class Found:
 
     Attributes:
         groups: the named groups that took part.
-        count: in how many events it was found; `event` is the first.
+        count: in how many lines or tracebacks it was found; `event` is the first.
         last: the last event it was found in.
         row: of the event's lines, the one that holds it, from 0.
     """
@@ -29,9 +29,36 @@ class Found:
     signature: Signature
     event: Event
     groups: dict[str, str]
-    count: int = 1
     last: Event | None = None
     row: int = 0
+    _alike: dict[int, int] = field(default_factory=dict)
+    _single: int = 0
+
+    def __post_init__(self) -> None:
+        self._count(self.event)
+
+    def again(self, event: Event) -> None:
+        """Take note of another event that holds the signature."""
+        self._count(event)
+        if self.last is None or event.number > self.last.number:
+            self.last = event
+
+    def _count(self, event: Event) -> None:
+        # Of lines that are alike the reader passes some over, and says how many came before.
+        if event.shape is None:
+            self._single += 1
+        elif len(self._alike) < 10_000 or event.shape in self._alike:
+            self._alike[event.shape] = max(self._alike.get(event.shape, 0), event.repeats + 1)
+
+    @property
+    def count(self) -> int:
+        """In how many lines or tracebacks it was found."""
+        return sum(self._alike.values()) + self._single
+
+    @property
+    def end(self) -> int:
+        """Number of the last line that holds it."""
+        return max(self.event.number, self.last.number if self.last else 0)
 
 
 @dataclass

@@ -7,6 +7,7 @@ import re
 
 from sparkbook.host.meminfo import VLLM_DEFAULT_UTILIZATION
 from sparkbook.logs.found import Changes, Context, Found, group, number
+from sparkbook.logs.story import Story
 
 
 def startup_memory(found: Found, context: Context) -> Changes:
@@ -288,18 +289,17 @@ def shared_memory(found: Found, context: Context) -> Changes:
 
 def driver_no_memory(found: Found, context: Context) -> Changes:
     if context.has("LOG104"):
-        return {"role": "consequence", "kind": "uma-accounting"}
+        return {"role": "consequence", "kind": "uma-accounting", "likely": ()}
     if context.has("LOG110") or "_memdescAllocInternal" in found.event.text:
         return {
             "kind": "page-cache",
-            "text": (
-                "the page cache of the files just read leaves no contiguous memory, though GiBs are"
-                " free."
-            ),
+            "text": "the driver found no memory of the size it needs.",
+            "likely": found.signature.likely[::-1],
             "fix": (
                 "Drop caches and compact (echo 3 > /proc/sys/vm/drop_caches; echo 1 >"
-                " /proc/sys/vm/compact_memory) when MemFree falls below 8 GiB during loading; use a"
-                " streaming loader."
+                " /proc/sys/vm/compact_memory) when MemFree falls below 8 GiB during loading, and"
+                " use a streaming loader; if MemAvailable is low too, lower the KV cache or the"
+                " fraction."
             ),
         }
     return {}
@@ -338,9 +338,16 @@ def cuda_oom(found: Found, context: Context) -> Changes | None:
                 " --kv-cache-memory-bytes."
             ),
         }
-    stage = (
-        "while weights were loaded"
-        if story.weights_gib is None
-        else "after the weights were loaded"
-    )
-    return {"title": f"CUDA ran out of memory {stage}"}
+    return {"title": f"CUDA ran out of memory{_stage(place, story)}"}
+
+
+def _stage(place: str, story: Story) -> str:
+    """Return when memory ran out, as far as the log shows it."""
+    if re.search(r"mem_get_info|memorysnapshot|init_device", place):
+        return " before any weight was loaded"
+    if story.weights_gib is not None:
+        return " after the weights were loaded"
+    loading = re.search(r"load_weights|load_model|model_loader|weight_loader|create_weights", place)
+    if loading or story.stage in ("load begins", "draft begins"):
+        return " while weights were loaded"
+    return ""

@@ -22,6 +22,8 @@ def diagnose(name: str, facts: Facts | None = None) -> Diagnosis:
         SparkbookError: it can't be read, is empty, or is no log of vLLM.
     """
     shown = "standard input" if name == "-" else name
+    if name != "-" and (Path(name).is_char_device() or Path(name).is_block_device()):
+        raise SparkbookError(f"{name} is a device, not a file")
     try:
         diagnosis = doctor(standard_input() if name == "-" else Path(name), facts)
     except OSError as error:

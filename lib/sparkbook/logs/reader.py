@@ -20,9 +20,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import BinaryIO
 
+from sparkbook.logs.log_line import MAX_LINE, RANK, VLLM, Line, is_wrapped, parse_line, unwrapped
+
 CHUNK = 1 << 20
-MAX_LINE = 1 << 16
-"""A line longer than this many bytes is cut: nothing that matters stands so far to the right."""
 _MAX_SHAPES = 20_000
 _MAX_PROCESSES = 1_000
 _OFTEN = 4
@@ -36,27 +36,6 @@ _DIGITS = b"0123456789"
 _WORDS = bytes(c + 32 if 65 <= c <= 90 else c if 97 <= c <= 122 else 32 for c in range(256))
 _ANSI = re.compile(rb"\x1b(?:\[[0-9;?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\-_])")
 
-_PROCESS = re.compile(
-    rb"^\s*(\((?P<process>[A-Za-z][\w.:-]*?)(?:[ _]pid=(?P<pid>\d+)(?:, ip=[\w.:]+)?)?\)\s?)"
-)
-_RANK = re.compile(rb"^\[rank(\d+)\]:\s?")
-_JOURNAL = re.compile(
-    rb"^(?:[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d|\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d\S*) \S+"
-    rb" (?P<unit>[\w@./-]+?)(?:\[\d+\])?: "
-)
-_DOCKER_TIME = re.compile(rb"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d+Z ")
-_COMPOSE = re.compile(rb"^[\w.-]+\s+\| ")
-_VLLM = re.compile(
-    rb"^(?P<level>DEBUG|INFO|WARNING|ERROR|CRITICAL) (?P<stamp>(?:\d{4}-)?\d\d-\d\d"
-    rb" \d\d:\d\d:\d\d(?:[.,]\d+)?) \[(?P<where>[^\]\s]+)\] ?"
-)
-_UVICORN = re.compile(rb"^(?P<level>DEBUG|INFO|WARNING|ERROR|CRITICAL):?\s+(?=\S)")
-_LOGGING = re.compile(
-    rb"^(?P<stamp>\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d(?:[.,]\d+)?)[ ,]+-?"
-    rb" ?(?P<level>DEBUG|INFO|WARNING|ERROR|CRITICAL)?\b[ :-]*"
-)
-_GLOG = re.compile(rb"^\[?(?P<level>[IWEF])(?P<stamp>\d{4} \d\d:\d\d:\d\d(?:\.\d+)?) ")
-_GLOG_LEVELS = {"I": "INFO", "W": "WARNING", "E": "ERROR", "F": "CRITICAL"}
 _RECORD = re.compile(
     rb"^(?:(?:DEBUG|INFO|WARNING|ERROR|CRITICAL)[ :]|\d{4}-\d\d-\d\d[ T]|\[?[IWEF]\d{4}"
     rb" \d\d:|\[rank\d+\]:|Traceback \(most|\[TensorRT|"
@@ -78,65 +57,11 @@ among them.
 _EXCEPTION = re.compile(
     rb"^(?P<name>(?:[A-Za-z_]\w*\.)*(?:[A-Z]\w*(?:Error|Exception|Interrupt|Exit|Warning|Timeout|Fault)\d*|StopIteration))(?:\b|:)"
 )
+_WEIGHTY = (b"rror", b"xception", b"Timeout", b"Fault", b'File "', b"vllm/", b"-packages/")
+"""What a line may have in it that says what went wrong, or where, without an awaited word."""
+_FRAME = re.compile(rb'^\s*File "[^"\n]{1,300}", line \d+(?:, in \S+)?\s*$')
 _CHAINED = (b"During handling of the above exception", b"The above exception was the direct cause")
-_SOURCES = (
-    ("nccl", re.compile(r"\bNCCL (?:INFO|WARN|ERROR)\b|ProcessGroupNCCL|ncclInternal|\[c10d\]")),
-    ("tensorrt-llm", re.compile(r"\[TensorRT-LLM\]")),
-    ("flashinfer", re.compile(r"flashinfer\.(?:jit|\w+)|\[Autotuner\]")),
-    ("ray", re.compile(r"\braylet\b|\bray::|\bRay(?:Task|Channel|Actor)|\(raylet\)")),
-    (
-        "kernel",
-        re.compile(r"\bNVRM\b|\bXid\b|oom-kill|oom_reaper|invoked oom-killer|Out of memory: Kill"),
-    ),
-    ("docker", re.compile(r"\bdocker:|Error response from daemon|\bOCI runtime\b|containerd")),
-    ("systemd", re.compile(r"\bsystemd\b|Main process exited")),
-    ("cuda", re.compile(r"\bptxas\b|\bnvcc\b|\bninja\b|CUDA error")),
-)
-_UNITS = {
-    "kernel": "kernel",
-    "systemd": "systemd",
-    "dockerd": "docker",
-    "containerd": "docker",
-    "earlyoom": "earlyoom",
-}
-
-
-@dataclass(frozen=True)
-class Line:
-    """One line, its wrapping taken off.
-
-    Attributes:
-        message: what is left when prefixes are gone.
-        process: `EngineCore`, `APIServer`, `Worker_TP1`, `rank0`, ...; empty where the line does
-            not say.
-        pid: process id, where the line says it.
-        level: `INFO`, `WARNING`, ...; empty where the line has none.
-        time_s: seconds since the turn of the year (logs give no year); None where the line has no
-            time.
-        where: file and line in the engine's source, such as `gpu_worker.py:436`.
-        by: who wrote it, where the wrapping says so: `vllm`, `uvicorn`, `kernel`, `systemd`,
-            `docker`.
-    """
-
-    message: str
-    process: str = ""
-    pid: int | None = None
-    level: str = ""
-    time_s: float | None = None
-    where: str = ""
-    by: str = ""
-
-    @property
-    def source(self) -> str:
-        """Who speaks, also where only the words tell: `vllm`, `uvicorn`, `nccl`, `flashinfer`,
-        `kernel`, `docker`, ..., `other`.
-        """
-        if self.by not in ("", "uvicorn", "vllm"):
-            return self.by
-        return (
-            next((name for name, pattern in _SOURCES if pattern.search(self.message)), self.by)
-            or "other"
-        )
+NO_EXCEPTION = "Traceback without an exception: the log ends inside it"
 
 
 @dataclass
@@ -156,6 +81,9 @@ class Event:
         repeats: how many lines like this one (digits aside) came before.
         rows: numbers of the continuation lines in `text`, which other processes' lines may stand
             between; none of a traceback.
+        shape: what lines that are alike but for their digits share; None of a very long line.
+        paths: of a traceback, the file of each frame as printed.
+        code: of half a traceback, one without its head, the lines of code in it.
     """
 
     number: int
@@ -167,6 +95,9 @@ class Event:
     words: frozenset[bytes] = frozenset()
     repeats: int = 0
     rows: list[int] = field(default_factory=list)
+    shape: int | None = None
+    paths: list[str] = field(default_factory=list)
+    code: list[str] = field(default_factory=list)
 
     @property
     def flat(self) -> str:
@@ -244,74 +175,25 @@ def _encoding(piece: bytes) -> tuple[codecs.IncrementalDecoder | None, bytes]:
     return None, piece
 
 
-def parse_line(raw: bytes | str) -> Line:
-    """Take a line's wrapping off: compose, journald, docker time, process, rank, then the logger's
-    own prefix.
-    """
-    rest = (raw.encode("utf-8", "replace") if isinstance(raw, str) else raw)[:MAX_LINE].rstrip()
-    process, pid, level, where, source = "", None, "", "", ""
-    time_s: float | None = None
-    if match := _DOCKER_TIME.match(rest) or _COMPOSE.match(rest):
-        rest = rest[match.end() :]
-    if match := _JOURNAL.match(rest):
-        source = _UNITS.get(match["unit"].decode("utf-8", "replace"), "")
-        rest = rest[match.end() :]
-    if match := _PROCESS.match(rest):
-        process = match["process"].decode("ascii", "replace")
-        pid = int(match["pid"]) if match["pid"] and len(match["pid"]) < 12 else None
-        rest = rest[match.end() :]
-    if match := _RANK.match(rest):
-        process = process or f"rank{match[1].decode()}"
-        rest = rest[match.end() :]
-    if match := _VLLM.match(rest):
-        level, where, source = (
-            match["level"].decode(),
-            match["where"].decode("utf-8", "replace"),
-            source or "vllm",
-        )
-        time_s = _seconds(match["stamp"])
-        rest = rest[match.end() :]
-    elif match := _GLOG.match(rest):
-        level, time_s = _GLOG_LEVELS[match["level"].decode()], _seconds(match["stamp"])
-        rest = rest[match.end() :]
-    elif match := _LOGGING.match(rest):
-        level, time_s = (match["level"] or b"").decode(), _seconds(match["stamp"])
-        rest = rest[match.end() :]
-    elif match := _UVICORN.match(rest):
-        level, source = match["level"].decode(), source or "uvicorn"
-        rest = rest[match.end() :]
-    message = rest.decode("utf-8", "replace")
-    return Line(message, process, pid, level, time_s, where, source)
-
-
-def _seconds(stamp: bytes) -> float | None:
-    """Seconds since the turn of the year; a 29th of February is always counted, so that the order
-    of days never depends on a year.
-    """
-    numbers = [int(n) for n in re.findall(rb"\d+", stamp.split(b".")[0].split(b",")[0])]
-    if len(numbers) == 4:  # MMDD hh:mm:ss
-        numbers = [*divmod(numbers[0], 100), *numbers[1:]]
-    month, day, hour, minute, second = numbers[-5:] if len(numbers) >= 5 else (0, 0, 0, 0, 0)
-    if not (1 <= month <= 12 and 1 <= day <= 31):
-        return None
-    fraction = re.search(rb"[.,](\d{1,6})", stamp)
-    days = (0, 31, 60, 91, 121, 152, 182, 213, 244, 274, 305, 335)[month - 1] + day - 1
-    return (
-        days * 86400
-        + hour * 3600
-        + minute * 60
-        + second
-        + (float(b"0." + fraction[1]) if fraction else 0.0)
-    )
-
-
 class _Open:
     """An event whose lines are still coming."""
 
-    __slots__ = ("chained", "event", "lines", "raised", "tail", "traceback", "wide")
+    __slots__ = (
+        "chained",
+        "event",
+        "half",
+        "indent",
+        "lines",
+        "raised",
+        "tail",
+        "traceback",
+        "wide",
+    )
 
     def __init__(self, event: Event, traceback: bool, wide: bool):
         self.event, self.traceback, self.wide = event, traceback, wide
+        self.half = False
+        self.indent = 0
         self.lines = 1
         self.tail = 0
         self.raised = False
@@ -333,6 +215,7 @@ class Reader:
         bytes: how many bytes, line ends not counted.
         last: the last line of each process, by its prefix, as read.
         known: whether any line has the form that an engine, or what surrounds it, gives its lines.
+        tail: the last line that says something.
     """
 
     def __init__(self, words: Iterable[str] | None = None):
@@ -344,6 +227,8 @@ class Reader:
         self.bytes = 0
         self.last: dict[bytes, bytes] = {}
         self.known = False
+        self.tail = b""
+        self._wrapped: bool | None = None
         self._shapes: dict[bytes, int] = {}
         self._open: dict[bytes, _Open] = {}
         self._clock: float | None = None
@@ -359,6 +244,13 @@ class Reader:
         number, served, recent = self.lines, 0, self._recent
         for block in blocks(source):
             self.bytes += sum(map(len, block))
+            if self._wrapped is None and any(line.strip() for line in block):
+                self._wrapped = is_wrapped(block)
+            if self._wrapped:
+                block = [unwrapped(line) for line in block]
+            whole = b"\n".join(block)
+            weighty = [part for part in _WEIGHTY if part in whole]
+            self.tail = next((one for one in reversed(block) if one.strip()), self.tail)
             for line in block:
                 number += 1
                 prefix = line[: line.find(b")", 0, 80) + 1] if line[:1] == b"(" else b""
@@ -385,17 +277,17 @@ class Reader:
                     last[prefix] = line
                 if seen is None:
                     if not self.known:
-                        compose = _COMPOSE.match(line)
-                        bare = line[compose.end() :] if compose else line
                         self.known = (
-                            bool(_KNOWN.match(bare.lstrip()[:400])) or b'HTTP/1.1" ' in line
+                            bool(_KNOWN.match(line.lstrip()[:400])) or b'HTTP/1.1" ' in line
                         )
                     if len(shapes) > _MAX_SHAPES:
                         shapes.clear()
                         recent.clear()
                     seen = 0
-                    if words is not None and words.isdisjoint(
-                        line[:MAX_LINE].translate(_WORDS).split()
+                    if (
+                        words is not None
+                        and words.isdisjoint(line[:MAX_LINE].translate(_WORDS).split())
+                        and not any(part in line for part in weighty)
                     ):
                         answered = b'HTTP/1.1" 200' in line
                         served += answered
@@ -415,7 +307,7 @@ class Reader:
                             kept = recent[shape] = deque(maxlen=_RECENT)
                         kept.append((number, prefix, line, seen))
                         continue
-                self._begin(number, prefix, line, before, seen)
+                self._begin(number, prefix, line, before, (seen, hash(shape)))
             self.lines, self.served = number, self.served + served
             served = 0
             if len(last) > _MAX_PROCESSES:
@@ -427,10 +319,12 @@ class Reader:
         """The events that were still open, as they are."""
         for key in list(self._open):
             yield from self._close(key)
-        passed_over = sorted(entry for kept in self._recent.values() for entry in kept)
+        passed_over = sorted(
+            (*entry, hash(shape)) for shape, kept in self._recent.items() for entry in kept
+        )
         self._recent.clear()
-        for number, prefix, line, seen in passed_over:
-            self._begin(number, prefix, line, None, seen)
+        for number, prefix, line, seen, shape in passed_over:
+            self._begin(number, prefix, line, None, (seen, shape))
             if prefix in self._open:
                 yield from self._close(prefix)
 
@@ -441,7 +335,12 @@ class Reader:
                 yield from self._close(key)
 
     def _begin(
-        self, number: int, prefix: bytes, raw: bytes, before: bytes | None, seen: int
+        self,
+        number: int,
+        prefix: bytes,
+        raw: bytes,
+        before: bytes | None,
+        alike: tuple[int, int],
     ) -> None:
         line = parse_line(raw)
         if not line.message.strip() and self._words is not None:
@@ -453,16 +352,23 @@ class Reader:
             time_s = self._clock
         self._clock = time_s
         picked = tokens(raw[:MAX_LINE])
-        traceback = line.message.lstrip().startswith("Traceback (most recent call last)")
+        frame = _FRAME.match(line.message.encode("utf-8", "replace"))
+        traceback = bool(frame) or line.message.lstrip().startswith("Traceback (most recent call")
         event = Event(
             number,
             line,
             "" if traceback else line.message,
             time_s=time_s,
-            repeats=seen,
+            repeats=alike[0],
             words=picked,
+            shape=alike[1] if len(raw) < 4096 else None,
         )
-        self._open[prefix] = _Open(event, traceback, len(raw) >= 70)
+        current = self._open[prefix] = _Open(event, traceback, len(raw) >= 70)
+        indent = len(line.message) - len(line.message.lstrip())
+        if frame:  # half a traceback: its head was not pasted
+            current.half, indent = True, max(indent - 2, 0)
+            _add_frame(event, line.message.strip().encode("utf-8", "replace"))
+        current.indent = indent if traceback else 0
 
     def _continue(self, prefix: bytes, raw: bytes, number: int) -> bool:
         """Give a line to the open event of its process; False where it belongs to something new."""
@@ -507,20 +413,7 @@ class Reader:
             current.raised, current.chained, current.tail = False, False, 0
             return True
         if not current.raised:
-            current.lines += 1
-            if _EXCEPTION.match(stripped):
-                if body[:1] not in b" \t":
-                    text = stripped.decode("utf-8", "replace")
-                    event.exceptions.append(text)
-                    event.text += ("\n" if event.text else "") + text
-                    current.raised, current.tail = True, 0
-                    return True
-                return True
-            if stripped.startswith(b"File "):
-                event.frames.append(_frame(stripped))
-            elif body[:1] not in b" \t" and _RECORD.match(body):
-                return False
-            return True
+            return Reader._before_the_exception(current, body, stripped)
         # After the exception: its message may go on for a few lines.
         if _RECORD.match(body) or current.tail >= _MAX_TAIL_LINES:
             return False
@@ -529,17 +422,32 @@ class Reader:
         event.text += "\n" + body.rstrip().decode("utf-8", "replace")
         return True
 
+    @staticmethod
+    def _before_the_exception(current: _Open, body: bytes, stripped: bytes) -> bool:
+        event, indent = current.event, len(body) - len(body.lstrip())
+        current.lines += 1
+        if _EXCEPTION.match(stripped):
+            if indent <= current.indent:
+                text = stripped.decode("utf-8", "replace")
+                event.exceptions.append(text)
+                event.text += ("\n" if event.text else "") + text
+                current.raised, current.tail = True, 0
+        elif stripped.startswith(b"File "):
+            _add_frame(event, stripped)
+        elif not indent and _RECORD.match(body):
+            return False
+        elif current.half:
+            event.code.append(stripped.decode("utf-8", "replace"))
+        return True
+
     def _close(self, key: bytes) -> Iterator[Event]:
         current = self._open.pop(key)
         event = current.event
         if current.traceback and not event.text:
-            event.text = (
-                event.frames[-1]
-                if event.frames
-                else "Traceback without an exception: the log ends inside it"
-            )
+            event.text = event.frames[-1] if event.frames else NO_EXCEPTION
         if current.traceback:
-            event.words = tokens(event.text.encode("utf-8", "replace")) | {b"traceback"}
+            said = "\n".join([event.text, *event.code])
+            event.words = tokens(said.encode("utf-8", "replace")) | {b"traceback"}
         elif "\n" in event.text:
             event.words = tokens(event.text.encode("utf-8", "replace"))
         yield event
@@ -552,20 +460,22 @@ def _bare(raw: bytes, prefix: bytes) -> tuple[bytes, str]:
     body = raw[len(prefix) :] if prefix else raw
     if prefix and body[:1] == b" ":
         body = body[1:]
-    if match := _VLLM.match(body):
+    if match := VLLM.match(body):
         return body[match.end() :], match["where"].decode("utf-8", "replace")
-    if match := _RANK.match(body):
+    if match := RANK.match(body):
         return body[match.end() :], ""
     return body, ""
 
 
-def _frame(line: bytes) -> str:
-    match = re.match(rb'File "(?:.*/)?([^"/]+)", line \d+(?:, in (\S+))?', line)
-    return (
-        f"{match[1].decode('utf-8', 'replace')}, {(match[2] or b'?').decode('utf-8', 'replace')}"
+def _add_frame(event: Event, line: bytes) -> None:
+    match = re.match(rb'File "((?:.*/)?([^"/]+))", line \d+(?:, in (\S+))?', line)
+    path, file, function = (
+        ((part or b"?").decode("utf-8", "replace") for part in match.groups())
         if match
-        else ""
+        else ("", "", "")
     )
+    event.paths.append(path)
+    event.frames.append(f"{file}, {function}" if match else "")
 
 
 def events(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from sparkbook.findings import Findings
 from sparkbook.logs.doctor import diagnose
-from sparkbook.rules import fenced
+from sparkbook.util.markup import fenced
 
 
 def show(log: str) -> str:

@@ -9,11 +9,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from dataclasses import dataclass, field
 from functools import cache, cached_property
 from pathlib import Path
 from typing import Any, Literal
-
-from pydantic import Field, field_validator
 
 from sparkbook.errors import SparkbookError
 from sparkbook.rules import Family, Rule, plain, read
@@ -28,6 +27,7 @@ _ROLES: dict[Role, str] = {
 FILE = Path(__file__).with_name("signatures.yaml")
 
 
+@dataclass(frozen=True, kw_only=True, eq=False)
 class Signature(Rule):
     """One thing that logs contain, and what is known about it. `fails` is a log in which it is
     found; `passes` one, as close as can be, in which it is not. `title`, `text` and `fix` may name
@@ -42,6 +42,8 @@ class Signature(Rule):
         figures: name of the function in `figures.py` that works out numbers, and may change or
             withdraw the judgement.
         keep: `worst`: of several lines, judge the one that is worst by `figures`.
+        likely: causes by likelihood, where one message has several, each with the check that tells
+            it apart.
         collect: what to look at next, where the log alone can't settle it.
         late: it names no mechanism, so anything more definite in the same log comes before it.
         any_level: it is a fault even in a line that is logged as INFO or DEBUG.
@@ -51,16 +53,17 @@ class Signature(Rule):
             are those of a connection.
     """
 
-    title: str
-    fix: str
-    kind: str | None = Field(...)
+    title: str = field()
+    fix: str = field()
+    kind: str | None = field()
     role: Role = "cause"
-    words: tuple[str, ...] = Field(min_length=1)
-    pattern: tuple[str, ...] = Field(min_length=1)
+    words: tuple[str, ...]
+    pattern: tuple[str, ...] = field()
     also: tuple[str, ...] = ()
     unless: tuple[str, ...] = ()
     figures: str | None = None
     keep: Literal["first", "worst"] = "first"
+    likely: tuple[str, ...] = ()
     collect: tuple[str, ...] = ()
     late: bool = False
     any_level: bool = False
@@ -68,19 +71,14 @@ class Signature(Rule):
     echo: Literal["failed", "vanished"] | None = None
     lost: Literal["always", "no-answer"] | None = None
 
-    @field_validator("words", "also", "unless", "collect", mode="before")
-    @classmethod
-    def _one_or_more(cls, value: object) -> object:
-        return (value,) if isinstance(value, str) else value
-
-    @field_validator("words")
-    @classmethod
-    def _plain_words(cls, value: tuple[str, ...]) -> tuple[str, ...]:
-        if wrong := [word for word in value if not re.fullmatch(r"[a-z]+", word)]:
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.pattern or not self.words:
+            raise ValueError(f"{self.code} needs a pattern and the words in front of it")
+        if wrong := [word for word in self.words if not re.fullmatch(r"[a-z]+", word)]:
             raise ValueError(
                 f"words are letters only and lower case, these are not: {', '.join(wrong)}"
             )
-        return value
 
     @cached_property
     def _compiled(

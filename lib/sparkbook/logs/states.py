@@ -3,10 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING
 
 from sparkbook.findings import Finding
 from sparkbook.logs.story import Story
+from sparkbook.logs.verdict import Verdict
 from sparkbook.rules import Family, Hit
+from sparkbook.units import format_seconds
+
+if TYPE_CHECKING:
+    from sparkbook.logs.reports import Report
+    from sparkbook.releases.known_bad import Combination
 
 STATES = Family(
     "LOG9",
@@ -56,18 +63,20 @@ compilation_config={{'cudagraph_capture_sizes': [1, 2, 4, 8, 16, 32, 64]}}"""
     fails=lambda: _TRACEBACK,
     passes=lambda: "INFO:     Application startup complete.",
 )
-def unknown_fault(said: str, evidence: str) -> Iterator[Hit]:
-    """The end of a traceback, an exception, a crash or a refusal of the command line that no
-    signature knows. The first such message is quoted, and nothing is guessed about its cause. A
-    known fault that came before it, or close behind it, is told instead.
+def unknown_fault(said: str, evidence: str, about: str = "", advice: str = "") -> Iterator[Hit]:
+    """The end of a traceback, an exception, a crash, an ERROR line, an exit status or a refusal of
+    the command line that no signature knows. The first such message is quoted. The finding adds
+    what is known of it: which part of vLLM or which library says it, in which function, under which
+    condition, and which options switch that part off. Nothing is guessed about the cause. A known
+    fault that came before it, or close behind it, is reported instead.
     """
     yield Hit(
-        f"A fault that no signature knows: {said}.",
+        f"A fault that no signature knows: {said.rstrip(' .:')}.{about}",
         evidence=evidence,
         fix=(
-            "Read this message first; it is the earliest fault in the log. Collect next: the 50"
-            " lines before it, the launch line, the release, and search the project's issues for"
-            " its words without numbers and paths."
+            f"{advice}Read this message first; it is the earliest fault in the log. Collect next:"
+            " the 50 lines before it, the launch line, the release, and search the project's issues"
+            " for its words without numbers and paths."
         ),
     )
 
@@ -138,6 +147,219 @@ def batch_beyond_the_graphs(story: Story) -> Iterator[Hit]:
                     " --max-cudagraph-capture-size."
                 ),
             )
+
+
+_STEPS = {
+    "begin": ("reads its options and the checkpoint's config", "the resolved configuration"),
+    "config resolved": ("starts its processes", "the loading of the weights"),
+    "load begins": ("loads the weights", "the line `Model loading took`"),
+    "draft begins": ("loads the draft model", "the line `Model loading took`"),
+    "loaded": ("compiles and measures memory", "the size of the KV cache"),
+    "autotune begins": ("tunes kernels", "the size of the KV cache"),
+    "autotune ends": ("measures memory", "the size of the KV cache"),
+    "warm-up begins": ("warms up", "the capture of CUDA graphs"),
+    "KV cache": ("captures CUDA graphs or warms up", "the line `init engine took`"),
+    "initialized": ("starts the API server", "the line `Application startup complete`"),
+}
+"""What an engine does after each step of its start that a log can show, and what comes next."""
+
+_BEGUN = """\
+(APIServer pid=1) INFO 11-28 10:00:00 [api_utils.py:347] non-default args: {'model': 'some/model'}
+(EngineCore pid=9) INFO 11-28 10:00:41 [gpu_model_runner.py:5100] Starting to load model
+some/model"""
+_READY = "INFO:     Application startup complete."
+_ORDER = (
+    "(APIServer pid=1) INFO 11-28 10:01:00 [launcher.py:100] [shutdown] API server: shutdown"
+    " triggered"
+)
+
+
+@STATES.rule(
+    "LOG903",
+    "start-under-way",
+    "info",
+    source="https://docs.vllm.ai/en/latest/usage/troubleshooting/",
+    fails=lambda: _BEGUN,
+    passes=lambda: f"{_BEGUN}\n{_READY}",
+)
+def start_under_way(story: Story, last: str) -> Iterator[Hit]:
+    """A start that has not come to its ready line, without a word of what is wrong. The finding
+    says what the engine does now, for how long the log shows it, and what usually comes next. The
+    log alone cannot show whether the process still lives: the kernel kills without a word in its
+    log.
+    """
+    does, then = _STEPS.get(story.stage or "begin", _STEPS["begin"])
+    age = f" {format_seconds(story.age_s)} into the start" if story.age_s else ""
+    yield Hit(
+        f"The engine is not ready{age}: it {does}; {then} usually comes next.",
+        evidence=last,
+        fix=(
+            "Wait while new lines come. If the process is gone, look at its exit code (docker"
+            " inspect) and at the kernel's log (journalctl -k): 137 means that it was killed from"
+            " outside."
+        ),
+    )
+
+
+@STATES.rule(
+    "LOG904",
+    "stopped-before-ready",
+    "info",
+    source="https://github.com/vllm-project/vllm/blob/main/vllm/entrypoints/launcher.py",
+    fails=lambda: f"{_BEGUN}\n{_ORDER}",
+    passes=lambda: f"{_BEGUN}\n{_READY}\n{_ORDER}",
+)
+def stopped_before_ready(story: Story, last: str) -> Iterator[Hit]:
+    """The engine got a signal to stop before it was ready. Its log has no other fault. A time limit
+    of a supervisor or of a health check does this as well as a person.
+    """
+    does, _ = _STEPS.get(story.stage or "begin", _STEPS["begin"])
+    yield Hit(
+        f"Somebody stopped the engine before it was ready, at the step where it {does}.",
+        evidence=last,
+        fix=(
+            "Check what stopped it: docker stop, Ctrl-C, or a health check or supervisor whose time"
+            " limit is shorter than this start."
+        ),
+    )
+
+
+@STATES.rule(
+    "LOG905",
+    "cut-off",
+    "warning",
+    confidence="medium",
+    source="this log",
+    fails=lambda: (
+        "(EngineCore pid=9) INFO 11-28 10:02:11 [kv_cache_utils.py:2327] GPU KV cache size:"
+        " 897,664 tokens"
+    ),
+    passes=lambda: _READY,
+)
+def cut_off(last: str) -> Iterator[Hit]:
+    """The log begins after the start and ends without a ready line, an answered request or a
+    reason. That is an excerpt, or the process ended without a word. The finding shows the last sign
+    of life.
+    """
+    yield Hit(
+        "The log ends before the engine is ready, and no line says why: its state is unknown.",
+        evidence=last,
+        fix=(
+            "Collect the whole log, from the launch line to the last line of every process (docker"
+            " logs NAME > vllm.log 2>&1), and the exit code of the container."
+        ),
+    )
+
+
+@STATES.rule(
+    "LOG906",
+    "unknown-warning",
+    "warning",
+    confidence="low",
+    source="this log",
+    fails=lambda: (
+        "(EngineCore pid=9) WARNING 11-28 10:02:11 [mixer.py:7] The blender has one cup for two"
+        " guests."
+    ),
+    passes=lambda: _READY,
+)
+def unknown_warning(said: str, evidence: str, about: str, count: int) -> Iterator[Hit]:
+    """In a log that does not show a healthy engine: the first warning that no signature knows."""
+    times = f" ({count} times)" if count > 1 else ""
+    yield Hit(
+        f"A warning that no signature knows{times}: {said.rstrip(' .:')}.{about}",
+        evidence=evidence,
+        fix="Read it before you look further; it may name the option or the limit that matters.",
+    )
+
+
+@STATES.rule(
+    "LOG907",
+    "recovered",
+    "info",
+    confidence="medium",
+    source="this log",
+    fails=lambda: f"{_BEGUN}\nValueError: the blender is out of fruit\n{_READY}",
+    passes=lambda: f"{_BEGUN}\n{_READY}",
+)
+def recovered(said: str, evidence: str) -> Iterator[Hit]:
+    """An error or a traceback that no signature knows, in a start that was ready all the same."""
+    yield Hit(
+        f"The start went on after an error that no signature knows: {said.rstrip(' .:')}.",
+        evidence=evidence,
+        fix="Ignore it, unless a feature that you use is missing.",
+    )
+
+
+_NGRAM = """\
+(APIServer pid=1) INFO 11-28 10:00:00 [api_utils.py:347] non-default args: {'model': \
+'nvidia/NVIDIA-Nemotron-3-Nano-30B-A3B-NVFP4', 'speculative_config': {'method': 'ngram'}}
+(EngineCore pid=9) ERROR 11-28 10:02:00 [mixer.py:7] RuntimeError: the blender is out of fruit"""
+
+
+@STATES.rule(
+    "LOG908",
+    "similar-report",
+    "info",
+    confidence="low",
+    source="https://github.com/vllm-project/vllm/issues",
+    fails=lambda: (
+        "AssertionError: DeepseekV4 fp8_ds_mla layout only supports fp8 kv-cache, got auto"
+    ),
+    passes=lambda: _READY,
+)
+def similar_report(report: Report) -> Iterator[Hit]:
+    """A public report that resembles the lines of weight of the log, as the search in the project's
+    table of reports ranks them; up to three are shown. That another person's log looked alike is no
+    proof of the same cause.
+    """
+    cause = f" Its cause: {_plain_end(report.cause)}." if report.cause else ""
+    fixed = f" Fixed in {report.fixed_in}." if report.fixed_in else ""
+    yield Hit(
+        f"A similar report ({report.date}): {_plain_end(report.title)}.{cause}{fixed}",
+        evidence=report.url,
+        fix=f"Compare it with your log; what helped there: {_plain_end(report.fix)}."
+        if report.fix
+        else "Compare it with your log; it names no remedy.",
+        kind=report.kind,
+        source=report.url,
+    )
+
+
+@STATES.rule(
+    "LOG909",
+    "known-bad-combination",
+    "info",
+    confidence="medium",
+    source="https://github.com/vllm-project/vllm/issues",
+    fails=lambda: _NGRAM,
+    passes=lambda: _BEGUN,
+)
+def known_combination(one: Combination) -> Iterator[Hit]:
+    """The log of a fault, or one that does not show a healthy engine, has a combination of release,
+    model and options that public reports name as bad (see the BAD rules). It may be the cause.
+    """
+    yield Hit(
+        f"The log has a combination that is known to be bad. {one.sentence}",
+        evidence=f"{one.code}: {one.name}",
+        fix=one.instead,
+        kind=one.kind,
+        source=one.sources[0].url,
+        since=one.since,
+    )
+
+
+def _plain_end(text: str | None) -> str:
+    return " ".join((text or "").split()).rstrip(" .")
+
+
+def of_verdict(verdict: Verdict, story: Story, last: str) -> list[Finding]:
+    """Return what explains a verdict that rests on no fault; `last` is the last sign of life."""
+    if verdict == "starting":
+        return list(start_under_way.findings(story, last))
+    if verdict == "stopped":
+        return list(stopped_before_ready.findings(story, last))
+    return list(cut_off.findings(last)) if verdict == "cut off" else []
 
 
 def of_story(story: Story) -> list[Finding]:

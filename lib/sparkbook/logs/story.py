@@ -64,6 +64,7 @@ class Story:
 
     Attributes:
         release: vLLM's version.
+        gpu: the GPU's name, where the log has it.
         args: what was given on the launch line (`non-default args`), resolved to Python values.
         config: the resolved configuration, as text by name.
         architecture, draft_architecture: the classes chosen for model and draft.
@@ -73,11 +74,14 @@ class Story:
         kv_gib, kv_tokens, concurrency: the KV cache, and how many requests of full length fit.
         graph_gib, graph_estimate_gib: CUDA graphs as measured and as estimated before.
         starts: how many starts the log holds; the rest describes the last one.
+        start_line: the line at which the last one begins.
+        stage: the last step of the start that the log shows; seconds since the start in `age_s`.
         ready: whether the API server said that it is up.
         last_lines: the last line of each process.
     """
 
     release: str | None = None
+    gpu: str | None = None
     model: str | None = None
     args: dict[str, Any] = field(default_factory=dict)
     config: dict[str, str] = field(default_factory=dict)
@@ -107,6 +111,9 @@ class Story:
     suggested_fraction: float | None = None
     nccl: str | None = None
     starts: int = 0
+    start_line: int = 0
+    stage: str | None = None
+    age_s: float | None = None
     ready: bool = False
     ready_line: int = 0
     served: int = 0
@@ -142,6 +149,7 @@ class Story:
         """The facts that are known, by name, ready for JSON."""
         names = (
             "release",
+            "gpu",
             "model",
             "architecture",
             "draft_architecture",
@@ -173,6 +181,16 @@ class Story:
         return {name: value for name, value in found.items() if value not in (None, "unknown", {})}
 
 
+_GPU = r"\bNVIDIA (GB10|GB\d00|[HB]\d00|L40S?|A100|RTX PRO \d+|GeForce RTX \d+)\b"
+_VERSION = (
+    r"(?:vLLM\b[^\n]{0,40}?|\u2588[^\w\n]{0,8})\bversion:? v?(\d+\.\d+\.\d+\S*)"
+    r"|\bvllm==(\d+\.\d+\.\d+\S*)"
+)
+"""vLLM says its own version, or draws its name before it; numbers of CUDA and of drivers look the
+same.
+"""
+
+
 def _number(text: str) -> float:
     """A figure as printed; of something like 1.2.3, what can be read from its beginning."""
     match = re.match(r"-?\d*\.?\d+", text.replace(",", ""))
@@ -194,47 +212,18 @@ def _int(text: str) -> int:
     return int(_number(text))
 
 
+_OTHERS = frozenset({"kernel", "docker", "systemd", "tensorrt-llm"})
+"""Programs next to vLLM, whose lines are no facts about it."""
+
 WORDS = frozenset(
-    {
-        *(
-            "version",
-            "non",
-            "initializing",
-            "resolved",
-            "using",
-            "selected",
-            "loading",
-            "took",
-            "torch",
-            "compile",
-            "autotuning",
-            "graph",
-        ),
-        *(
-            "graphs",
-            "capturing",
-            "profiling",
-            "kv",
-            "startup",
-            "throughput",
-            "specdecoding",
-            "equivalent",
-            "starting",
-            "server",
-        ),
-        *(
-            "warming",
-            "dynamo",
-            "drafter",
-            "explicitly",
-            "initial",
-            "capture",
-            "nccl",
-            "init",
-            "overriding",
-            "warmup",
-        ),
-    }
+    re.findall(
+        r"\w+",
+        """
+    version non initializing resolved using selected loading took torch compile autotuning graph
+    graphs capturing profiling kv startup throughput specdecoding equivalent starting server
+    warming dynamo drafter explicitly initial capture nccl init overriding warmup nvidia
+    """,
+    )
 )
 """The words of lines that the story is made of."""
 
@@ -254,7 +243,7 @@ class Teller:
 
     def tell(self, event: Event) -> None:
         """Take in one event."""
-        if event.is_traceback:
+        if event.is_traceback or event.line.source in _OTHERS:
             return
         text = event.flat if "\n" in event.text else event.text
         # Lines that were skipped as repetitions come at the end: they don't start anything.
@@ -280,12 +269,14 @@ class Teller:
     def _identity(self, words: Set[bytes], text: str, again: bool) -> None:
         """Read what starts: release, arguments, config and architecture."""
         story = self.story
-        if b"version" in words and (found := _first(r"\bversion (\d+\.\d+\.\d+\S*)", text, str)):
+        if b"version" in words and (found := _first(_VERSION, text, str)):
             story.release = story.release or found
             self._mark("begin")
+        if b"nvidia" in words and (gpu := _first(_GPU, text, str)):
+            story.gpu = gpu
         if b"non" in words and (args := _first(r"non-default args: (\{.*\})", text, str)):
             if not again:
-                self._begin()
+                self._begin(self._number)
                 story = self.story
             story.args = _literal(args)
             story.model = story.model or _text(
@@ -321,14 +312,17 @@ class Teller:
         if b"throughput" in words:
             self._report(text)
 
-    def _begin(self) -> None:
+    def _begin(self, line: int) -> None:
         """A new start: forget what the one before resolved, keep counts and the curves."""
         story = self.story
         story.starts += 1
+        story.start_line = line
         if story.starts > 1:
             self.story = Story(
                 release=story.release,
+                gpu=story.gpu,
                 starts=story.starts,
+                start_line=line,
                 throughput=story.throughput,
                 acceptance=story.acceptance,
             )
@@ -336,6 +330,7 @@ class Teller:
         self._mark("begin")
 
     def _mark(self, name: str) -> None:
+        self.story.stage = name
         if self._now is not None and self._zero is not None:
             self._marks.setdefault(name, self._now - self._zero)
 
@@ -512,6 +507,8 @@ class Teller:
     def finish(self) -> Story:
         """The story, its phases in order and without gaps that nobody explains."""
         story, marks = self.story, self._marks
+        if self._now is not None and self._zero is not None:
+            story.age_s = self._now - self._zero
         phases = dict(self._phases)
 
         def span(name: str, begin: str, end: str, detail: str = "") -> None:

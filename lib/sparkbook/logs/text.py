@@ -15,12 +15,17 @@ if TYPE_CHECKING:
     from sparkbook.logs.doctor import Diagnosis
 
 
+_STYLES = {"healthy": "bold green", "starting": "bold yellow", "cut off": "bold yellow"}
+
+
 def lines(diagnosis: Diagnosis) -> Iterator[RenderableType]:
     """Yield the verdict, the findings, what the engine resolved, the phases of the start, and after
     a fault the last line of each process.
     """
     story = diagnosis.story
-    yield Text(diagnosis.headline, "bold red" if diagnosis.primary else "bold green")
+    head = diagnosis.verdict.capitalize()
+    shown = diagnosis.headline if diagnosis.healthy else f"{head}: {diagnosis.headline}"
+    yield Text(shown, _STYLES.get(diagnosis.verdict, "bold red"))
     for finding in diagnosis.findings:
         yield Text()
         yield finding

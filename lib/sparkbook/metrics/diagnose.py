@@ -15,6 +15,7 @@ from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from sparkbook.findings import Findings
+from sparkbook.host.spark import STUCK_MHZ
 from sparkbook.metrics import Metrics
 from sparkbook.metrics.deltas import Deltas, deltas
 from sparkbook.rules import Family, Hit
@@ -41,7 +42,7 @@ the table of releases.
 """
 
 _SOURCE = "https://docs.vllm.ai/en/latest/usage/metrics/"
-_STUCK_MHZ, _BUSY_W, _DEADLOCK_S = 1000.0, 35.0, 60.0
+_BUSY_W, _DEADLOCK_S = 35.0, 60.0
 _FEW_DRAFTS = 200
 
 
@@ -238,12 +239,12 @@ def deadlock(situation: Situation) -> Iterator[Hit]:
     passes=_at_work,
 )
 def stuck_at_low_power(situation: Situation) -> Iterator[Hit]:
-    """Tokens advance, slowly: the clock stays below 1000 MHz at little power, busy by its own
+    """Tokens advance, slowly: the clock stays below 900 MHz at little power, busy by its own
     account, and no throttle reason is active. Seen on Sparks whose power supply was negotiated
     wrongly. Figures measured in such a period say nothing about the recipe.
     """
     tokens, gpu = situation.change.generation_tokens, situation.gpu
-    low = gpu.clock_mhz is not None and gpu.clock_mhz < _STUCK_MHZ and gpu.throttled is not True
+    low = gpu.clock_mhz is not None and gpu.clock_mhz < STUCK_MHZ and gpu.throttled is not True
     if (
         tokens
         and low

@@ -22,8 +22,9 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, Literal
 
-from sparkbook.checkpoint.bandwidth import GB10_BANDWIDTH_GB_S, GB10_READ_GB_S, distinct_experts
+from sparkbook.checkpoint.bandwidth import distinct_experts
 from sparkbook.errors import SparkbookError
+from sparkbook.host import spark
 from sparkbook.units import GB
 
 if TYPE_CHECKING:
@@ -52,8 +53,8 @@ class Machine:
             `1 + scatter` to the estimate times it.
     """
 
-    read_gb_s: float = sum(GB10_READ_GB_S) / 2
-    peak_flop_s: float = 125e12
+    read_gb_s: float = sum(spark.READ_GB_S) / 2
+    peak_flop_s: float = spark.PEAK_FLOP_S / 4
     overhead_s: float = 0.15e-3
     verify_kv_gb_s: float = 20.0
     scatter: float = 0.30
@@ -394,7 +395,7 @@ def speed(
     least, likely, most = reads if isinstance(reads, tuple) else (reads, reads, reads)
     low_length, length, high_length = draft.length if draft else (1.0, 1.0, 1.0)
     quickest = replace(machine, verify_kv_gb_s=machine.read_gb_s)
-    nominal = max(GB10_BANDWIDTH_GB_S, machine.read_gb_s)
+    nominal = max(spark.BANDWIDTH_GB_S, machine.read_gb_s)
     ideal = step(
         least,
         concurrency,

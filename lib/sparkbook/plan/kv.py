@@ -20,8 +20,8 @@ here, step by step (vLLM 0.32.0, `v1/core/kv_cache_utils.py`, `v1/kv_cache_inter
 5. Maximum concurrency is blocks over blocks of a sequence at full length; "KV cache size" in tokens
    is that times the length, so of a hybrid model it is no capacity for arbitrary sequences.
 
-Not modelled: layouts that pack pages of different sizes into one block
-(`_get_packed_kv_cache_groups`), decode context parallelism.
+Layouts that pack pages of different sizes into one block (`_get_packed_kv_cache_groups`) are only
+estimated, and decode context parallelism is not modelled.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ from typing import Literal
 
 from sparkbook.checkpoint.values import Cache
 from sparkbook.errors import SparkbookError
+from sparkbook.host.spark import ENGINE_RELEASE
 from sparkbook.releases import at_least
 
 KV_WIDTH: dict[str, float] = {
@@ -76,7 +77,7 @@ class Paging:
     context: int
     width: float = 2
     dtype_bytes: int = 2
-    release: str = "0.32.0"
+    release: str = ENGINE_RELEASE
     batched: int = 8192
     batches: int = 2
     block: int = 16
@@ -194,6 +195,8 @@ def cut(caches: Iterable[Cache], paging: Paging) -> Pages:
         raise SparkbookError(
             "no layer of this model keeps anything for a sequence: there is no KV cache to plan"
         )
+    if any(cache.fixed for cache in active):
+        return _packed(active, paging)
     attention = [cache for cache in active if not cache.recurrent]
     states = [cache for cache in active if cache.recurrent]
     block = paging.block
@@ -231,6 +234,22 @@ def cut(caches: Iterable[Cache], paging: Paging) -> Pages:
         sum(group.groups * size - group.layers for group in groups),
         paging,
     )
+
+
+_UNIT = 576
+"""Bytes to which vLLM rounds the pages that it packs (`alignment` of DeepSeek V4's caches)."""
+
+
+def _packed(active: list[Cache], paging: Paging) -> Pages:
+    """Pages of different sizes in one pool. vLLM packs them into blocks; here each takes its own
+    bytes, so what a block wastes is not counted.
+    """
+    groups = []
+    for cache in active:
+        block = cache.block or paging.block
+        page = cache.layers * block * cache.token_bytes(paging.width)
+        groups.append(Group(cache, cache.layers, -(-round(page) // _UNIT), block))
+    return Pages(tuple(groups), _UNIT, _UNIT, 0, paging)
 
 
 def _page(cache: Cache, block: int, paging: Paging) -> int:

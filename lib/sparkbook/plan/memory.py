@@ -5,15 +5,14 @@
     (estimated beforehand since 0.21)
 
 (vLLM 0.32.0: `request_memory` in `v1/worker/utils.py`, `determine_available_memory` in
-`v1/worker/gpu_worker.py`.) Or the size of the cache is given with `--kv-cache-memory-bytes`, and
-the profile plays no part; the check at the start is made all the same. Pure: no clock, files or
-network. Bytes.
+`v1/worker/gpu_worker.py`.) Or the size of the cache is given with `--kv-cache-memory-bytes`: the
+profile is then not examined, and the start check still is. Pure: no clock, files or network. Bytes.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -39,6 +38,9 @@ if TYPE_CHECKING:
     from sparkbook.plan.decode import Speed
     from sparkbook.plan.prefill import FirstToken
     from sparkbook.releases.answers import Answer, Capacity
+
+_LEAST_CONTEXT = 2048
+"""Tokens below which a context is not worth a launch line."""
 
 COUNTS = (1, 2, 4, 8, 16)
 """Numbers of sequences for which the longest context is worked out."""
@@ -123,9 +125,7 @@ class MemoryPlan:
 
     @property
     def checked(self) -> int:
-        """What the start check compares with the available memory: the fraction of all, also where
-        the cache is given in bytes (vLLM 0.32.0, `init_device` of `gpu_worker.py`).
-        """
+        """What vLLM wants to find available at the start, with `--kv-cache-memory-bytes` too."""
         return math.ceil(self.host.total * self.setup.fraction)
 
     @cached_property
@@ -291,6 +291,39 @@ class MemoryPlan:
         step = 64 * 2**20
         return math.ceil(sequences * self.needed.high / step) * step
 
+    def fitting(self) -> dict[str, float | int] | None:
+        """The options with which it surely fits, where they are others than the line's: first
+        another fraction, then a shorter context.
+
+        Empty where it fits as it is; None where no such line is found.
+        """
+        if self.verdict == "fits":
+            return {}
+        safe = self.largest_fraction
+        if self.pages == () or safe <= 0:
+            return None
+        least = min(_LEAST_CONTEXT, self.setup.context)
+        for fraction in (min(safe, self.setup.fraction), safe):
+            setup = replace(self.setup, fraction=fraction)
+            for context in (self.setup.context, replace(self, setup=setup)._safe_context()):
+                if context < least:
+                    continue
+                plan = replace(self, setup=replace(setup, context=context))
+                if plan.verdict == "fits":
+                    changed: dict[str, float | int] = {"gpu-memory-utilization": fraction}
+                    if context != self.setup.context:
+                        changed["max-model-len"] = context
+                    return changed
+        return None
+
+    def _safe_context(self) -> int:
+        """Tokens of the longest sequence that surely fits, a multiple of 1,024 where it is as
+        long.
+        """
+        longest = self.longest()
+        tokens = int(longest.low) if longest else 0
+        return min(tokens // 1024 * 1024 or tokens, self.setup.context)
+
     # ---- the answer
 
     @cached_property
@@ -352,6 +385,8 @@ class MemoryPlan:
         return self.findings.to_dict(
             verdict=self.verdict,
             model=setup.checkpoint.name,
+            source=setup.checkpoint.source,
+            machines=setup.shards * setup.stages,
             release=setup.release,
             context=setup.context,
             sequences=setup.sequences,
@@ -368,6 +403,7 @@ class MemoryPlan:
             longest={str(count): pair(self.longest(count), digits=0) for count in COUNTS},
             smallest_fraction=self.fraction_for(),
             largest_fraction=self.largest_fraction,
+            fits_with=self.fitting(),
             kv_cache_memory_bytes=self.kv_bytes_for(min(setup.sequences, 16)),
             decode=[
                 {
@@ -419,8 +455,8 @@ class MemoryPlan:
             )
         else:
             lines.append(
-                f"KV cache = {self.kv * gib:.2f} GiB as given; the fraction of"
-                f" {self.setup.fraction:g} only counts for the start check"
+                f"KV cache = {self.kv * gib:.2f} GiB as given; the start check asks for"
+                f" {self.checked * gib:.2f} GiB all the same"
             )
         lines.append(
             f"available to the engine = {self.host.free_for_engine * gib:.1f} GiB: total, less the"

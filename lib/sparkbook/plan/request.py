@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -55,6 +56,9 @@ _PLANNED = (
 )
 """Options whose numbers a plan rests on."""
 
+_CONTEXT = 32_768
+"""Tokens that are planned where nothing states the model's context."""
+
 _DRAFT_GUESS = (Cache("full", 5, 8, 128, 128), Cache("full", 8, 8, 128, 128))
 """What a draft of unknown shape may keep: nothing but what is known, or up to eight layers of 8
 KV heads.
@@ -63,7 +67,12 @@ KV heads.
 
 @dataclass(frozen=True)
 class Override:
-    """What the command line says instead of the input; None: what the input says."""
+    """What the command line says instead of the input; None: what the input says.
+
+    Attributes:
+        look: asked for a checkpoint by name and revision before what is written down; None where it
+            finds nothing.
+    """
 
     context: int | None = None
     sequences: int | None = None
@@ -71,6 +80,7 @@ class Override:
     fraction: float | None = None
     release: str | None = None
     hub: bool = False
+    look: Callable[[str, str | None], Checkpoint | None] | None = None
 
 
 def tenant(text: str) -> CoTenant:
@@ -183,7 +193,7 @@ def of_case(case: Case, override: Override) -> Setup:
     """
     _check(case, override)
     stated = _options(case)
-    checkpoint = _checkpoint(case, override.hub)
+    checkpoint = _checkpoint(case, override)
     context, most, assumed = _context(case, override, checkpoint, stated)
     fraction = (
         stated.get("gpu-memory-utilization") if override.fraction is None else override.fraction
@@ -220,10 +230,22 @@ def of_case(case: Case, override: Override) -> Setup:
         prefix_caching=not case.off("enable-prefix-caching"),
         load_format=_load_format(case, checkpoint),
         shards=_shards(case),
+        stages=_stages(case),
         block=_block(case, embedded),
         assumed=(*assumed, *missing),
+        table_on_disk=_table_on_disk(case),
         most=most,
     )
+
+
+def _table_on_disk(case: Case) -> bool:
+    """Return whether a lookup table stays on the disk, by the variable of one fork or the option of
+    another.
+    """
+    given = next((one for one in case.args.options if one.name == "engram-config"), None)
+    engram = "".join(word.text for word in given.values) if given else ""
+    on_disk = re.search(r'"table_memory":\s*"disk"', engram) is not None
+    return on_disk or case.line.env.get("VLLM_PLE_TABLE_MEMORY") == "disk"
 
 
 def _check(case: Case, override: Override) -> None:
@@ -256,22 +278,19 @@ def _context(
 ) -> tuple[int, int | None, list[str]]:
     """Return the context in tokens, the most that vLLM allows where the line asks for one, and what
     was assumed.
-
-    Raises:
-        SparkbookError: nothing says how long a context may be.
     """
     geometry = checkpoint.geometry
     native = geometry.context if geometry else None
     recipe_native = case.recipe.model.context.native if case.recipe else None
     stated_context = override.context or stated.get("max-model-len")
     context = stated_context or recipe_native or native
-    if context is None:
-        raise SparkbookError(
-            "neither the line nor what is known of the model says how long a context may be: give"
-            " --context"
-        )
     assumed = [mistake.message for mistake in case.line.mistakes]
-    if not stated_context and "max-model-len" in case.options:
+    if context is None:
+        context = _CONTEXT
+        assumed.append(
+            f"the model's own context: {_CONTEXT:,} tokens are planned; give --context for another"
+        )
+    elif not stated_context and "max-model-len" in case.options:
         assumed.append(
             "--max-model-len auto: vLLM takes the longest context that fits; the model's own"
             f" {int(context):,} tokens are planned"
@@ -280,7 +299,8 @@ def _context(
         assumed.append(
             f"no --max-model-len on the line: the model's own {int(context):,} tokens count"
         )
-    most = (native or recipe_native) if stated_context and not case.context_lifted else None
+    checks = stated_context and not case.context_lifted and (checkpoint.certain or case.recipe)
+    most = (native or recipe_native) if checks else None
     return _count("the context (--context, --max-model-len)", context), most, assumed
 
 
@@ -293,6 +313,10 @@ def _load_format(case: Case, checkpoint: Checkpoint) -> str | None:
 def _shards(case: Case) -> int:
     parallel = case.recipe.topology.tensor_parallel if case.recipe else 1
     return _count("--tensor-parallel-size", case.number("tensor-parallel-size") or parallel)
+
+
+def _stages(case: Case) -> int:
+    return _count("--pipeline-parallel-size", case.number("pipeline-parallel-size") or 1)
 
 
 def _block(case: Case, embedded: bool) -> int | None:
@@ -341,29 +365,72 @@ def _options(case: Case) -> dict[str, Any]:
     return values
 
 
-def _checkpoint(case: Case, hub: bool) -> Checkpoint:
-    name = case.model
-    if case.recipe is not None:
-        if hub:
-            return checkpoints.load(
-                case.recipe.model.repo, hub=True, revision=case.recipe.model.revision
-            )
-        return checkpoints.of_recipe(case.recipe)
+def _checkpoint(case: Case, override: Override) -> Checkpoint:
+    recipe = case.recipe
+    name = recipe.model.repo if recipe else case.model
+    revision = recipe.model.revision if recipe else case.value("revision")
     if not name:
         raise SparkbookError("the line names no model, so there is nothing to plan for")
-    if hub:
-        return checkpoints.load(name, hub=True, revision=case.value("revision"))
-    if name in checkpoints.names() or Path(name).is_dir():
-        return checkpoints.load(name)
+    if override.hub:
+        return checkpoints.load(name, hub=True, revision=revision)
+    shipped = recipe is not None and recipe.family == "embedded"
+    if override.look and not shipped and (found := override.look(name, revision)):
+        return found
+    if recipe is not None:
+        return checkpoints.of_recipe(recipe)
+    names = _names(case)
+    for known in names:
+        if known in checkpoints.names() or Path(known).is_dir():
+            return checkpoints.load(known)
     from sparkbook import recipes
 
-    for recipe in recipes.all():
-        if recipe.model.repo == name:
-            return checkpoints.of_recipe(recipe)
-    raise SparkbookError(
-        f"the checkpoint '{name}' is unknown: in a shell, add --hub to read its headers, or give a"
-        " local folder"
-    )
+    for listed in recipes.all():
+        if listed.model.repo in names:
+            return checkpoints.of_recipe(listed)
+    return _likely(names, _stated(case))
+
+
+def _stated(case: Case) -> checkpoints.Stated:
+    """Return what another tool's recipe says of the model."""
+    model = case.line.stated
+    if model is None:
+        return checkpoints.Stated()
+    form = None if model.quantization.format == "unknown" else model.quantization.format
+    return checkpoints.Stated(None, model.total_params_b, form, model.context.native)
+
+
+def _names(case: Case) -> list[str]:
+    """Return what may name the line's model: the word itself, of a path in a container the folder
+    that is mounted there, of a path in a cache the handle, and the served name.
+    """
+    name = case.model
+    if not name.startswith(("/", "~", ".")):
+        return [name]
+    found = [name]
+    if cached := re.search(r"models--([^/]+?)--([^/]+)", name):
+        found.append(f"{cached[1]}/{cached[2]}")
+    for volume in case.line.values("volume"):
+        host, _, inside = volume.partition(":")
+        inside = inside.partition(":")[0].rstrip("/")
+        if inside and (name == inside or name.startswith(f"{inside}/")):
+            found.append(host.rstrip("/") + name[len(inside) :])
+    return [*found, *filter(None, [case.value("served-model-name")])]
+
+
+def _likely(names: list[str], stated: checkpoints.Stated) -> Checkpoint:
+    """Return the first of the names of which something is known.
+
+    Raises:
+        SparkbookError: nothing is known of any; the reason is the first name's.
+    """
+    problem: SparkbookError | None = None
+    for name in names:
+        try:
+            return checkpoints.load(name, stated=stated)
+        except SparkbookError as error:
+            problem = problem or error
+    assert problem is not None
+    raise problem
 
 
 def _draft(case: Case) -> tuple[str | None, int, Range, tuple[tuple[Cache, ...], ...], list[str]]:

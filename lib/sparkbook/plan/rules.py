@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from sparkbook.checkpoint.values import Range
@@ -27,6 +28,7 @@ _LLAMA = "vllm serve nvidia/Llama-3.3-70B-Instruct-NVFP4 --gpu-memory-utilizatio
 _FITS = f"{_GEMMA} 0.8 --max-model-len 32768"
 
 
+@dataclass(frozen=True, kw_only=True, eq=False)
 class PlanRule(Rule):
     """One rule of a plan. An example is a launch line, and behind it `--cotenant` with what else
     runs, `--log` with lines of an engine's log, `--meminfo` with lines of /proc/meminfo, or
@@ -124,12 +126,18 @@ def co_tenants_too_large(plan: MemoryPlan) -> Iterator[Hit]:
 
 
 def _asked(plan: MemoryPlan) -> float:
-    """What vLLM compares with the available memory, however the cache is sized."""
-    return plan.checked
+    """What has to be available: what the start check asks for, or what a cache of a given size
+    makes the engine grow to.
+    """
+    grown = plan.engine.low if plan.requested is None else 0
+    return max(plan.checked, grown)
 
 
 def _who(plan: MemoryPlan) -> str:
-    return f"--gpu-memory-utilization {plan.setup.fraction:g}"
+    if _asked(plan) > plan.checked:
+        return "The engine"
+    held = ", which --kv-cache-memory-bytes does not lift," if plan.requested is None else ""
+    return f"The start check of --gpu-memory-utilization {plan.setup.fraction:g}{held}"
 
 
 @PLAN.rule(
@@ -143,8 +151,9 @@ def _who(plan: MemoryPlan) -> str:
     passes=f"{_GPT} 0.5",
 )
 def start_check_fails(plan: MemoryPlan) -> Iterator[Hit]:
-    """The fraction is one of all memory, and vLLM refuses to start if less than that is available.
-    The host and everything else that runs on a Spark takes from the same pool.
+    """The fraction is one of all memory, and vLLM refuses to start if less than that is available,
+    also with --kv-cache-memory-bytes. The host and everything else that runs on a Spark takes from
+    the same pool.
     """
     host = plan.host
     free = host.free_for_engine

@@ -9,7 +9,7 @@ from sparkbook import logs
 from sparkbook.findings import Findings
 from sparkbook.plan import memory, reconcile, request
 from sparkbook.releases.answers import Answer, Judge
-from sparkbook.rules import fenced
+from sparkbook.util.markup import fenced
 
 _OPTION = re.compile(r" --(cotenant|release|meminfo|log) ")
 

@@ -7,14 +7,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from sparkbook.checkpoint.values import ZERO, Cache, Checkpoint, Range
+from sparkbook.host.meminfo import VLLM_DEFAULT_UTILIZATION
+from sparkbook.host.spark import ENGINE_RELEASE, TOTAL
 from sparkbook.plan.kv import KV_WIDTH, Pages, Paging, cut
 from sparkbook.releases import at_least
 from sparkbook.units import GIB
-
-TOTAL = round(121.63 * GIB)
-"""What vLLM shows as the total of a DGX Spark of "128 GB" in most public reports
-(`sparkbook.host.REPORTED`).
-"""
 
 SYSTEM = Range(7.9 * GIB, 20.4 * GIB)
 """What an idle host has in use: total less available in the two reports of idle Sparks
@@ -111,7 +108,7 @@ class Setup:
         context: `--max-model-len`.
         sequences: `--max-num-seqs`.
         fraction: `--gpu-memory-utilization`.
-        kv_bytes: `--kv-cache-memory-bytes`; the fraction then plays no part.
+        kv_bytes: `--kv-cache-memory-bytes`; the fraction then counts for the start check alone.
         kv_dtype: `--kv-cache-dtype`.
         release: vLLM release.
         batched: `--max-num-batched-tokens`.
@@ -123,8 +120,10 @@ class Setup:
         prefix_caching: whether states are kept for it.
         load_format: `fp8` where the weights are quantized while loading.
         shards: machines that the weights are spread over by tensor parallelism.
+        stages: machines that the layers are spread over by pipeline parallelism.
         block: tokens of a block to begin with; None: 16, as on CUDA.
         assumed: what the line does not say, in words.
+        table_on_disk: whether a lookup table of the checkpoint stays on the disk.
         most: context beyond which vLLM refuses to start; None where that is not known, or the line
             lifts it.
     """
@@ -132,10 +131,10 @@ class Setup:
     checkpoint: Checkpoint
     context: int
     sequences: int = 4
-    fraction: float = 0.92
+    fraction: float = VLLM_DEFAULT_UTILIZATION
     kv_bytes: int | None = None
     kv_dtype: str = "auto"
-    release: str = "0.32.0"
+    release: str = ENGINE_RELEASE
     batched: int = 8192
     method: str | None = None
     drafted: int = 0
@@ -145,8 +144,10 @@ class Setup:
     prefix_caching: bool = True
     load_format: str | None = None
     shards: int = 1
+    stages: int = 1
     block: int | None = None
     assumed: tuple[str, ...] = ()
+    table_on_disk: bool = False
     most: int | None = None
 
     @property
@@ -161,36 +162,45 @@ class Setup:
         """
         c = self.checkpoint
         size = c.bytes
-        if not self.own_head and c.weights:
-            spare = c.of("draft")
-            size = Range(max(size.low - spare.high, 0), size.high - spare.low)
         if self.load_format == "fp8" and c.weights:
-            kept = [w for w in c.weights if w.kind != "draft" or self.own_head]
             size = sum(
                 (
                     w.bytes * (0.5 if w.format == "bf16" and w.kind in _QUANTIZED else 1)
-                    for w in kept
+                    for w in c.weights
                 ),
                 ZERO,
             )
-        return size * (1 / self.shards)
+        spare = ZERO if self.own_head else c.of("draft")
+        if self.table_on_disk:
+            spare += c.of("table")
+        left = Range(max(size.low - spare.high, 0), max(size.high - spare.low, 0))
+        return (left + c.loaded_bytes) * (1 / (self.shards * self.stages))
 
     @property
     def kv_width(self) -> float:
         """Return the bytes of one element of the KV cache."""
-        if self.kv_dtype == "auto":
-            return self.checkpoint.dtype_bytes
-        return KV_WIDTH.get(self.kv_dtype, 2)
+        kind = self.kv_dtype
+        if kind == "auto" and self.checkpoint.kv_dtype:
+            kind = self.checkpoint.kv_dtype
+        return self.checkpoint.dtype_bytes if kind == "auto" else KV_WIDTH.get(kind, 2)
 
     @property
     def caches(self) -> tuple[Cache, ...]:
-        """Return the layers that keep a cache, those of a prediction head only while it drafts.
+        """Return the layers that keep a cache, those of a prediction head only while it drafts; of
+        an estimated shape the widest.
 
         Empty if the model's shape is not known. A separate draft's layers are in `draft_caches`.
         """
+        return next(iter(self.possible_caches), ())
+
+    @property
+    def possible_caches(self) -> tuple[tuple[Cache, ...], ...]:
+        """Return `caches` in each way that is possible; one where the shape is known."""
         geometry = self.checkpoint.geometry
-        layers = geometry.caches if geometry else ()
-        return tuple(cache for cache in layers if not cache.draft or self.own_head)
+        return tuple(
+            tuple(cache for cache in layers if not cache.draft or self.own_head)
+            for layers in (geometry.possible if geometry else ())
+        )
 
     @property
     def pages(self) -> tuple[Pages, ...]:
@@ -216,8 +226,11 @@ class Setup:
             drafted=self.drafted,
             states="none" if not self.prefix_caching else "all" if mamba_all else "align",
         )
-        caches = [_shard(cache, self.shards) for cache in self.caches]
-        return tuple(cut([*caches, *draft], paging) for draft in self.draft_caches)
+        return tuple(
+            cut([*(_shard(cache, self.shards, self.stages) for cache in layers), *draft], paging)
+            for layers in self.possible_caches
+            for draft in self.draft_caches
+        )
 
 
 _QUANTIZED = ("attention", "linear", "mlp", "experts", "shared expert")
@@ -226,9 +239,13 @@ embedding, head, router and norms.
 """
 
 
-def _shard(cache: Cache, shards: int) -> Cache:
-    """What one of so many machines keeps."""
-    if shards == 1 or cache.kind == "mla":
+def _shard(cache: Cache, shards: int, stages: int) -> Cache:
+    """What one of so many machines keeps: of each layer a share of the heads, or of the layers a
+    share.
+    """
+    if stages > 1:
+        cache = replace(cache, layers=-(-cache.layers // stages))
+    if shards == 1 or cache.kind == "mla" or cache.fixed:
         return cache
     return replace(
         cache,

@@ -73,6 +73,10 @@ def lines(plan: MemoryPlan, explain: bool = False) -> Iterator[Text]:
         (plan.verdict, _STYLES.get(plan.verdict, "bold red")),
     )
     yield from _asked(plan)
+    if setup.shards * setup.stages > 1:
+        yield Text(f"Sizes are those of one of {setup.shards * setup.stages} machines.", "dim")
+    if setup.checkpoint.source:
+        yield Text(f"Checkpoint: {setup.checkpoint.source}", "dim")
     yield Text()
     yield bar(plan)
     for name, size in plan.parts:
@@ -102,6 +106,7 @@ def lines(plan: MemoryPlan, explain: bool = False) -> Iterator[Text]:
             yield Text(f"  {count:<20}{shown:>28}")
         yield Text()
         yield from _ask(plan)
+    yield from _fitting(plan)
     yield from _speed(plan)
     if explain:
         yield Text()
@@ -122,6 +127,16 @@ def _asked(plan: MemoryPlan) -> Iterator[Text]:
             " ranges: only a start measures them; speed is an estimate.",
             "dim",
         )
+
+
+def _fitting(plan: MemoryPlan) -> Iterator[Text]:
+    """Which line fits the machine, if it is another than this one."""
+    total, changed = gib(Range.of(plan.host.total), 2), plan.fitting()
+    if changed:
+        shown = " ".join(f"--{name} {value}" for name, value in changed.items())
+        yield Text(f"  fits these {total} GiB with {shown}", "bold")
+    elif changed is None:
+        yield Text(f"  no line surely fits these {total} GiB", "bold")
 
 
 def _speed(plan: MemoryPlan) -> Iterator[Text]:

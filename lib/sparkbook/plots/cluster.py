@@ -23,8 +23,8 @@ BLUE, ORANGE, GREEN, PURPLE, GREY, RED = COLOURS
 
 @book_style()
 def topology(seen: Seen) -> Chart:
-    """Two nodes, the fast link between them and the office network, with the names that
-    each node has for them.
+    """Draw two nodes, the fast link between them and the office network, with the names that each
+    node has for them.
     """
     figure, axis = style.axes(3.0)
     axis.set_axis_off()
@@ -72,7 +72,9 @@ def topology(seen: Seen) -> Chart:
 
 
 def memory(advice: Advice) -> Chart:
-    """What one node holds, for each way: weights, KV cache, and the rest of the engine's share."""
+    """Return what one node holds, for each way: weights, KV cache, and the rest of the engine's
+    share.
+    """
     total = advice.host_total / GIB
     share = total * advice.setup.fraction
     bars: dict[str, list[Part]] = {}

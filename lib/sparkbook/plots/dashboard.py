@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @book_style()
 def panels(looks: Sequence[Look], title: str) -> Chart:
-    """Six panels: KV use, requests, tokens per second over time; TTFT and gaps as histograms;
+    """Draw six panels: KV use, requests, tokens per second over time; TTFT and gaps as histograms;
     acceptance by position, mean of the looks.
     """
     figure, (usage, requests, tokens, positions, ttft, itl) = style.panels(5.9, 3, 2)

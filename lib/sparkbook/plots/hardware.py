@@ -180,8 +180,8 @@ def ceilings(points: Sequence[Point]) -> Chart:
 
 @book_style()
 def experts_touched(models: Mapping[str, tuple[int, int]], most: int) -> Chart:
-    """How many times one token's experts a step reads, over the number of tokens in the step; a
-    dense model stays at one.
+    """Draw how many times one token's experts a step reads, over the number of tokens in the step;
+    a dense model stays at one.
     """
     figure, axes = _axes(3.2)
     tokens = range(1, most + 1)

@@ -56,8 +56,8 @@ def flop_per_byte(row: Mapping[str, Any]) -> float | None:
 
 @book_style()
 def roofline(reports: Mapping[str, Report], spark_gb_s: float) -> Chart:
-    """A panel a card: measured products under the roof that the card's memory sets, and the Spark's
-    roof next to it.
+    """Draw a panel a card: measured products under the roof that the card's memory sets, and the
+    Spark's roof next to it.
     """
     figure, panels = style.panels(4.6, 1, len(reports), sharey=True)
     for axes, report in zip(panels, reports.values(), strict=True):
@@ -127,8 +127,8 @@ def _roof(axes: Axes, gb_s: float, tflops: float, name: str, line: str, *, above
 
 @book_style()
 def bandwidth(reports: Mapping[str, Report]) -> Chart:
-    """A panel a card: what each kernel reads over the bytes of the weights, one token, as a share
-    of the card's own copy.
+    """Draw a panel a card: what each kernel reads over the bytes of the weights, one token, as a
+    share of the card's own copy.
     """
     figure, panels = style.panels(4.6, 1, len(reports), sharey=True)
     looks = {**_LOOKS, "read probe": ("a probe that only reads", INK, ".")}
@@ -227,7 +227,7 @@ def pruning(found: Mapping[str, Pruning]) -> Chart:
 
 @book_style()
 def parts(found: Mapping[str, tuple[float, float]]) -> Chart:
-    """Bytes of one token by class of weights; each a range where the format is not known."""
+    """Draw bytes of one token by class of weights; each a range where the format is not known."""
     figure, axes = style.axes(0.42 * len(found) + 0.9)
     names = list(found)
     for row, (low, high) in enumerate(found.values()):

@@ -10,8 +10,8 @@ from sparkbook.units import format_seconds
 
 @book_style()
 def startup_waterfall(story: Story) -> Chart:
-    """The phases of a start as its log timed them, one bar each, in seconds since the first line
-    with a time.
+    """Draw the phases of a start as its log timed them, one bar each, in seconds since the first
+    line with a time.
 
     Raises:
         SparkbookError: the log holds no phase with a time.

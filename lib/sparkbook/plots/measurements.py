@@ -102,9 +102,9 @@ def by_concurrency(report: Report) -> Chart:
 
 @book_style()
 def lossless(trials: Sequence[Trial], title: str) -> Chart:
-    """What each option did to greedy replies (left: share identical, near-tie, really different)
-    and to small tasks (right, in points, with 95 % intervals); on top the control, the server
-    without the option asked twice.
+    """Draw what each option did to greedy replies (left: share identical, near-tie, really
+    different) and to small tasks (right, in points, with 95 % intervals); on top the control, the
+    server without the option asked twice.
 
     Raises:
         SparkbookError: there is no trial.

@@ -17,7 +17,7 @@ from matplotlib.text import Text
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 from matplotlib.transforms import Bbox
 
-from sparkbook.checkpoint.bandwidth import GB10_BANDWIDTH_GB_S
+from sparkbook.host import spark
 from sparkbook.plan import evidence, request
 from sparkbook.plan.decode import SPARK, Speed, speed
 from sparkbook.plots import style
@@ -49,7 +49,7 @@ class Part:
 def memory_bar(
     bars: Mapping[str, Sequence[Part]], total_gib: float, marks: Mapping[str, float] | None = None
 ) -> Chart:
-    """Where memory goes: one stacked bar a row, against the machine's total.
+    """Draw where memory goes: one stacked bar a row, against the machine's total.
 
     Args:
         bars: for each row its parts, from the left; the row's name. Several rows: engines side by
@@ -150,8 +150,8 @@ def memory_bar(
 
 
 def plan_bar(plans: Mapping[str, MemoryPlan]) -> Chart:
-    """The memory of plans, one a row: what is only known in bounds at its middle, for the engine's
-    share as a whole is exact.
+    """Return the memory of plans, one a row: what is only known in bounds at its middle, for the
+    engine's share as a whole is exact.
     """
     bars = {
         name: [Part(part, size.middle / GIB) for part, size in found.parts]
@@ -174,8 +174,8 @@ class Dot:
 
 @book_style()
 def roofline(dots: Sequence[Dot], title: str | None = None) -> Chart:
-    """Steps a second over the bytes that a step reads, under the lines of memory bandwidth; both
-    logarithmic.
+    """Draw steps a second over the bytes that a step reads, under the lines of memory bandwidth;
+    both logarithmic.
 
     Published figures are dots. Estimates are diamonds with their interval. One step is one token
     for each request, or a few with a draft.
@@ -185,7 +185,7 @@ def roofline(dots: Sequence[Dot], title: str | None = None) -> Chart:
     sizes = [dot.gigabytes for dot in dots]
     ends = [min(sizes) * 0.45, max(sizes) * 1.45]
     for gb_s, look, name in (
-        (GB10_BANDWIDTH_GB_S, "--", "specified"),
+        (spark.BANDWIDTH_GB_S, "--", "specified"),
         (SPARK.read_gb_s, "-", "reached by a probe"),
     ):
         axis.plot(
@@ -222,10 +222,10 @@ def roofline(dots: Sequence[Dot], title: str | None = None) -> Chart:
     axis.legend(loc="upper right")
     _label_dots(axis, dots)
     measured = [dot for dot in dots if dot.kind == "measured"]
-    above = sum(dot.gigabytes * dot.steps_s > GB10_BANDWIDTH_GB_S for dot in measured)
+    above = sum(dot.gigabytes * dot.steps_s > spark.BANDWIDTH_GB_S for dot in measured)
     summary = (
         f"{len(measured)} published speeds, {above} of them above the line of"
-        f" {GB10_BANDWIDTH_GB_S:g} GB/s"
+        f" {spark.BANDWIDTH_GB_S:g} GB/s"
     )
     estimates = "; ".join(
         f"{dot.label}: {dot.gigabytes:.3g} GB, {dot.steps_s:.3g} a second"
@@ -241,8 +241,8 @@ def roofline(dots: Sequence[Dot], title: str | None = None) -> Chart:
 
 
 def recipe_bar(recipe: Recipe) -> Chart | None:
-    """The memory of a recipe's launch line on a Spark; None where its weights are not known, or it
-    is made for the book's own engine.
+    """Return the memory of a recipe's launch line on a Spark; None where its weights are not known,
+    or it is made for the book's own engine.
     """
     from sparkbook import plan
 
@@ -253,8 +253,8 @@ def recipe_bar(recipe: Recipe) -> Chart | None:
 
 
 def recipe_roofline(recipe: Recipe) -> Chart | None:
-    """A recipe's estimate without a draft on the roofline, among the published figures without one;
-    None where its shape is not known.
+    """Return a recipe's estimate without a draft on the roofline, among the published figures
+    without one; None where its shape is not known.
     """
     known = request.served(recipe)
     if known is None:
@@ -297,7 +297,9 @@ def _label_dots(axis: Axes, dots: Sequence[Dot]) -> None:
         low, high = axis.get_xlim()
         sizes = [low * (high / low) ** (step / 200) for step in range(201)]
         lines = [
-            (size, gb_s / size) for gb_s in (GB10_BANDWIDTH_GB_S, SPARK.read_gb_s) for size in sizes
+            (size, gb_s / size)
+            for gb_s in (spark.BANDWIDTH_GB_S, SPARK.read_gb_s)
+            for size in sizes
         ]
         marks = axis.transData.transform([(dot.gigabytes, dot.steps_s) for dot in dots] + lines)
         taken = [Bbox.from_bounds(x - 4, y - 4, 8, 8) for x, y in marks]
@@ -367,7 +369,8 @@ def _plain_ticks(axis: Axes) -> None:
 def context_tradeoff(
     contexts: Sequence[int], sequences: Sequence[float], speeds: Sequence[Speed]
 ) -> Chart:
-    """What context costs: how many sequences of that length fit, and how fast one of them decodes.
+    """Draw what context costs: how many sequences of that length fit, and how fast one of them
+    decodes.
 
     Args:
         contexts: tokens, rising.
@@ -427,8 +430,8 @@ def _tokens(count: int) -> str:
 
 
 def _once(names: Sequence[str]) -> list[str]:
-    """Names one below the other; of those that differ only behind their last hyphen the first is
-    written out, the others from there on.
+    """Return names one below the other; of those that differ only behind their last hyphen the
+    first is written out, the others from there on.
     """
     stems = [name.rpartition("-")[0] for name in names]
     return [

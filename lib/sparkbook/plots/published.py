@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from matplotlib.axes import Axes
 
-from sparkbook.checkpoint.bandwidth import GB10_BANDWIDTH_GB_S
+from sparkbook.host import spark
 from sparkbook.plots.style import COLOURS, Chart, axes, book_style
 from sparkbook.recipes import Recipe
 from sparkbook.recipes.schema import Accuracy, Speed
@@ -16,7 +16,7 @@ from sparkbook.recipes.schema import Accuracy, Speed
 
 @book_style()
 def accuracy(table: Accuracy) -> Chart:
-    """Scores as horizontal bars, one group a benchmark, one colour a series."""
+    """Draw scores as horizontal bars, one group a benchmark, one colour a series."""
     rows, series = table.rows, table.series
     figure, axis = axes(0.7 + len(rows) * (0.16 + 0.24 * len(series)))
     thick = 0.8 / len(series)
@@ -98,8 +98,8 @@ def _speed_label(figure: Speed) -> str:
 
 
 def best_single(recipe: Recipe) -> float | None:
-    """The highest decode rate published for one request at a time on a Spark, in tok/s; None where
-    there is none.
+    """Return the highest decode rate published for one request at a time on a Spark, in tok/s; None
+    where there is none.
 
     Of a range it is the upper end, of an average and a peak the average, as in
     `sparkbook.checkpoint.bandwidth.published_points`.
@@ -116,9 +116,9 @@ def best_single(recipe: Recipe) -> float | None:
 
 @book_style()
 def weights_and_speed(
-    recipes: Sequence[Recipe], bandwidth_gb_s: float = GB10_BANDWIDTH_GB_S
+    recipes: Sequence[Recipe], bandwidth_gb_s: float = spark.BANDWIDTH_GB_S
 ) -> Chart:
-    """Size of the weights against the best published decode rate of one request.
+    """Draw size of the weights against the best published decode rate of one request.
 
     The line is the ceiling for a model that reads all its weights for each token: bandwidth /
     weights. A point above it reads less (a mixture of experts reads only the active ones) or gets

@@ -17,7 +17,9 @@ from sparkbook.units import GIB, format_seconds
 
 @book_style()
 def stages(readiness: Readiness) -> Chart:
-    """The stages of a start as a waterfall: each bar begins where the one before ended. Seconds."""
+    """Draw the stages of a start as a waterfall: each bar begins where the one before ended.
+    Seconds.
+    """
     figure, axis = axes(0.8 + 0.32 * len(readiness.stages))
     begin = 0.0
     for row, stage in enumerate(readiness.stages):
@@ -69,8 +71,8 @@ def time_to_first_token(warm_ups: Sequence[WarmUp]) -> Chart:
 
 @book_style()
 def memory_guard(samples: Sequence[Sample], limits: Limits, acts: int) -> Chart:
-    """What a host has left over the time, the watchdog's floor, and the sample at which it acts.
-    GiB over seconds.
+    """Draw what a host has left over the time, the watchdog's floor, and the sample at which it
+    acts. GiB over seconds.
     """
     figure, axis = axes(2.6)
     known = [
@@ -106,8 +108,8 @@ def memory_guard(samples: Sequence[Sample], limits: Limits, acts: int) -> Chart:
 
 @book_style()
 def histogram(values: Histogram, title: str) -> Chart:
-    """One of the engine's own latency histograms (bounds in seconds): observations a bucket, empty
-    ends left out, the median marked.
+    """Draw one of the engine's own latency histograms (bounds in seconds): observations a bucket,
+    empty ends left out, the median marked.
     """
     figure, axis = axes(2.3)
     counts = values.per_bucket

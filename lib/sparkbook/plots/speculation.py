@@ -7,15 +7,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from sparkbook.bench.advise import Advice
 from sparkbook.errors import SparkbookError
-from sparkbook.plots.style import COLOURS, PAPER, Chart, axes, book_style, whole_ticks
+from sparkbook.plots.style import COLOURS, Chart, axes, book_style, whole_ticks
 from sparkbook.recipes.schema import Speed
 
 
 @book_style()
 def acceptance(per_position: Mapping[str, Sequence[float]], title: str) -> Chart:
-    """Acceptance of each draft position, one line a prompt class.
+    """Draw acceptance of each draft position, one line a prompt class.
 
     Raises:
         SparkbookError: nothing was drafted.
@@ -45,63 +44,6 @@ def acceptance(per_position: Mapping[str, Sequence[float]], title: str) -> Chart
         f"{name} {', '.join(f'{share:.0%}' for share in shares)}" for name, shares in known.items()
     )
     return Chart(figure, f"Line chart: {title}: {summary}.")
-
-
-@book_style()
-def speed_ups(advice: Advice, title: str, concurrency: int = 1) -> Chart:
-    """Speed-up over no speculation by K, one line a prompt class, with 95 % intervals; filled where
-    even the lower end gains 5 %.
-
-    Raises:
-        SparkbookError: nothing was measured at this concurrency.
-    """
-    figure, axis = axes(3.1)
-    summary, number = [], 0
-    for name in advice.classes:
-        cases = [
-            case
-            for case in advice.cases
-            if (case.prompt_class, case.concurrency) == (name, concurrency)
-        ]
-        if not cases:
-            continue
-        colour, shift = COLOURS[number], (number - 1) * 0.06
-        places = [case.k + shift for case in cases]
-        axis.plot(places, [case.comparison.ratio for case in cases], color=colour, label=name)
-        for place, case in zip(places, cases, strict=True):
-            if case.comparison.interval:
-                axis.plot([place, place], case.comparison.interval, color=colour)
-            axis.plot(
-                place,
-                case.comparison.ratio,
-                "o",
-                markersize=6,
-                color=colour,
-                markerfacecolor=colour if case.worth else PAPER,
-            )
-        summary.append(
-            f"{name} " + ", ".join(f"K={case.k} {case.comparison.ratio:.2f}" for case in cases)
-        )
-        number += 1
-    if not number:
-        raise SparkbookError(f"nothing was measured at {concurrency} at a time")
-    axis.axhline(1, color=COLOURS[5], linewidth=1, linestyle="--")
-    axis.annotate(
-        "off",
-        (0, 1),
-        xytext=(2, 3),
-        textcoords=("axes points", "offset points"),
-        xycoords=("axes fraction", "data"),
-        color=COLOURS[5],
-    )
-    axis.set_ylim(bottom=0)
-    whole_ticks(axis)
-    axis.grid(axis="y")
-    axis.set_xlabel("K, drafts a step")
-    axis.set_ylabel("times as fast as without")
-    axis.set_title(title)
-    figure.legend(loc="outside lower center", ncols=number)
-    return Chart(figure, f"Line chart: {title}, speed-up by K: {'; '.join(summary)}.")
 
 
 @book_style()

@@ -109,8 +109,8 @@ class Chart:
 
 
 def _short(drawn: str, key: str) -> str:
-    """The same picture in two thirds of the bytes: an element a line, hundredths of a point, short
-    names that begin with `key`.
+    """Return the same picture in two thirds of the bytes: an element a line, hundredths of a point,
+    short names that begin with `key`.
 
     Two processors may differ in the last digit of a place. What is rounded has a little added, so
     that no place that layouts like (an eighth, a half) lies where rounding goes either way; names,
@@ -137,8 +137,8 @@ def _short(drawn: str, key: str) -> str:
 
 
 def _sheet() -> str:
-    """The style sheet inside each figure. matplotlib writes colours into the elements; a rule that
-    is `!important` wins over them.
+    """Return the style sheet inside each figure. matplotlib writes colours into the elements; a
+    rule that is `!important` wins over them.
     """
     rules = []
     for light, dark in DARK.items():
@@ -156,7 +156,7 @@ _SHEET = _sheet()
 
 
 def axes(height_in: float) -> tuple[Figure, Axes]:
-    """An empty chart, `height_in` inches high."""
+    """Return an empty chart, `height_in` inches high."""
     figure, (axis,) = panels(height_in, 1, 1)
     return figure, axis
 

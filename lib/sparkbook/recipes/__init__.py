@@ -7,12 +7,13 @@
 
 from __future__ import annotations
 
+import importlib
 from typing import TYPE_CHECKING, Any
-
-from sparkbook.recipes.launch import Container, Launch, Serve, entrypoint_of
 
 if TYPE_CHECKING:
     from sparkbook.recipes.catalogue import RecipeError, all, ids, json_schema, load
+    from sparkbook.recipes.launch import Container, Launch, Serve
+    from sparkbook.recipes.names import entrypoint_of
     from sparkbook.recipes.schema import Recipe
 
 __all__ = [
@@ -29,16 +30,21 @@ __all__ = [
 ]
 
 
+_MODULES = {
+    "Container": "launch",
+    "Launch": "launch",
+    "Recipe": "schema",
+    "Serve": "launch",
+    "entrypoint_of": "names",
+}
+"""The module of each name that is not in `catalogue`."""
+
+
 def __getattr__(name: str) -> Any:
-    """Loads the catalogue and the schema when they are first asked for: a command that only judges
-    a launch line needs neither.
+    """Load a module when one of its names is first asked for: a command that judges a launch line
+    needs neither the catalogue nor pydantic.
     """
-    if name == "Recipe":
-        from sparkbook.recipes.schema import Recipe
-
-        return Recipe
-    if name in __all__:
-        from sparkbook.recipes import catalogue
-
-        return getattr(catalogue, name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    module = importlib.import_module(f"{__name__}.{_MODULES.get(name, 'catalogue')}")
+    return getattr(module, name)

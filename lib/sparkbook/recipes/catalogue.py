@@ -3,8 +3,11 @@
 A recipe may say `extends: ID` and then only what differs: mappings merge key by key, anything else
 replaces, and null takes a key out. Its `variants` say in the same way what differs in the line as
 it was published, and in one that is clean for a current release; these are `ID@as-published` and
-`ID@lint-clean`. `ids` does not list them: they are views of one recipe. A file whose name begins
-with an underscore is a base to extend and not a recipe by itself.
+`ID@lint-clean`. `ids` does not list them: they are views of one recipe. What every `lint-clean`
+variant shares is in `_lint-clean.yaml`. A file whose name begins with an underscore is a base to
+extend and not a recipe by itself.
+
+A recipe that extends another one is not obsolete because that one is: `successor` is not inherited.
 """
 
 from __future__ import annotations
@@ -171,6 +174,8 @@ def _varied(data: dict[str, Any], variant: str) -> dict[str, Any]:
             f"{data['id']} has no variant '{variant}'; it has {', '.join(known) or 'none'}"
         )
     patch = data.pop("variants")[variant]
+    if variant == "lint-clean":
+        patch = merge(_read(CATALOGUE / "_lint-clean.yaml"), patch)
     return merge(data, patch) | {
         "id": f"{data['id']}@{variant}",
         "title": f"{data['title']}, {VARIANTS[variant]}",
@@ -204,8 +209,9 @@ def _merged(path: Path, chain: tuple[Path, ...]) -> dict[str, Any]:
         raise RecipeError(f"{_show(path)}: extends: there is no recipe '{base_name}'")
     base = _merged(base_path, (*chain, path))
     if not base_path.name.startswith("_"):
-        # How another recipe was published says nothing about this one.
+        # How another recipe was published, and that it is obsolete, says nothing about this one.
         base.get("variants", {}).pop("as-published", None)
+        base.pop("successor", None)
     return merge(base, data)
 
 

@@ -10,12 +10,14 @@ from __future__ import annotations
 import json
 import math
 import re
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from sparkbook.errors import SparkbookError
+from sparkbook.recipes.names import EntryPoint, option_name
 from sparkbook.units import parse_size
+from sparkbook.util.secret import is_secret
 
 
 class Strict(BaseModel):
@@ -57,41 +59,6 @@ _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]"
 Value = bool | int | float | str | list[Any] | dict[str, Any]
 """Value of a serve argument: `true` for a bare flag, a mapping for JSON, a list for words."""
 
-EntryPoint = Literal["command", "vllm-serve", "wrapper"]
-"""What an image runs by itself: any command it is given (`command`), `vllm serve` (the words after
-the image are its arguments), or a script of its own that reads environment variables (`wrapper`).
-"""
-
-_VLLM_SERVE = re.compile(r"^(docker\.io/)?vllm/vllm-openai\b|/vllm-openai\b")
-_WRAPPER = re.compile(r"^(docker\.io/)?avarok/|\baeon-7/vllm-|^vllm-dflash-tq\b")
-
-SHORT_FLAGS = {
-    "tp": "tensor-parallel-size",
-    "pp": "pipeline-parallel-size",
-    "dp": "data-parallel-size",
-    "ep": "enable-expert-parallel",
-    "q": "quantization",
-    "sc": "speculative-config",
-    "cc": "compilation-config",
-    "n": "nnodes",
-    "r": "node-rank",
-    "ac": "attention-config",
-    "dc": "diffusion-config",
-    "asc": "api-server-count",
-    "dcp": "decode-context-parallel-size",
-    "pcp": "prefill-context-parallel-size",
-    "dpn": "data-parallel-rank",
-    "dpr": "data-parallel-start-rank",
-    "dpl": "data-parallel-size-local",
-    "dpa": "data-parallel-address",
-    "dpp": "data-parallel-rpc-port",
-    "dpb": "data-parallel-backend",
-    "dph": "data-parallel-hybrid-lb",
-    "dpe": "data-parallel-external-lb",
-    "dpm": "data-parallel-multi-port-external-lb",
-}
-"""Short options of `vllm serve` and their long names (vLLM 0.32.0's own parser)."""
-
 
 _REPOSITORY = re.compile(r"[A-Za-z0-9_.~/][A-Za-z0-9_.~/@+=-]*")
 
@@ -126,17 +93,6 @@ def check_docker_options(options: Any) -> None:
             )
         if not isinstance(values, list) or not all(isinstance(value, str) for value in values):
             raise ValueError(f"docker: {option}: values are a list of texts, one for each use")
-
-
-def entrypoint_of(image: str) -> EntryPoint:
-    """What the image with this name runs by itself.
-
-    The official `vllm/vllm-openai` images start `vllm serve`, so those two words must not be given
-    again; NVIDIA's NGC images and most self-built ones start whatever they are told.
-    """
-    if _VLLM_SERVE.search(image):
-        return "vllm-serve"
-    return "wrapper" if _WRAPPER.search(image) else "command"
 
 
 def canonical(value: Value) -> Value:
@@ -310,20 +266,15 @@ class Serve(Strict):
                 raise ValueError(
                     f"port: {str(value)[:40]} is not a port: write a number from 1 to 65535"
                 )
-            if name == "api-key":
+            if not isinstance(value, bool) and is_secret(name, str(value)):
+                variable = "HF_TOKEN" if name == "hf-token" else "VLLM_API_KEY"
                 raise ValueError(
-                    "api-key is a secret and must not be in a recipe: leave it out, and write"
-                    " VLLM_API_KEY: null under env"
+                    f"{name} is a secret and must not be in a recipe: leave it out, and write"
+                    f" {variable}: null under env"
+                    if name in ("api-key", "hf-token")
+                    else f"{name} holds a secret, which must not be in a recipe: leave it out"
                 )
         return result
-
-
-def option_name(name: str) -> str:
-    """The one spelling of an option: long, with dashes. vLLM takes underscores for dashes up to the
-    first dot.
-    """
-    head, dot, rest = name.partition(".")
-    return SHORT_FLAGS.get(head, head.replace("_", "-")) + dot + rest
 
 
 def check_env(env: dict[str, str | None]) -> dict[str, str | None]:
@@ -333,10 +284,10 @@ def check_env(env: dict[str, str | None]) -> dict[str, str | None]:
     for name, value in env.items():
         if not re.fullmatch(r"[A-Za-z_]\w*", name, re.ASCII):
             raise ValueError(f"'{name}' is not the name of an environment variable")
-        if value is not None and is_secret(name):
+        if value is not None and is_secret(name, value):
             raise ValueError(
-                f"{name} is a secret and must not be in a recipe: write null, and it is taken from"
-                " the caller's environment"
+                f"{name} holds a secret, which must not be in a recipe: write null, and it is taken"
+                " from the caller's environment"
             )
     return env
 
@@ -415,8 +366,3 @@ def _paths(value: Value, container: Container) -> Value:
     if isinstance(value, list):
         return [_paths(item, container) for item in value]
     return container.on_host(value) if isinstance(value, str) else value
-
-
-def is_secret(name: str) -> bool:
-    """Whether an environment variable of this name holds a secret: a token, a key or a password."""
-    return bool(re.search(r"(TOKEN|KEY|PASSWORD|PASSWD|SECRET|CREDENTIALS?|_PAT)$", name.upper()))

@@ -16,7 +16,6 @@ from pydantic import AfterValidator, BeforeValidator, Field, field_validator, mo
 
 from sparkbook.recipes.launch import (
     Container,
-    EntryPoint,
     Env,
     Launch,
     Serve,
@@ -24,8 +23,8 @@ from sparkbook.recipes.launch import (
     check_docker_options,
     check_plain,
     check_repository,
-    entrypoint_of,
 )
+from sparkbook.recipes.names import EntryPoint, entrypoint_of
 from sparkbook.units import gb_to_gib
 
 Status = Literal["published", "lint-clean", "run"]
@@ -42,10 +41,13 @@ Family = Literal[
     "meta",
     "microsoft",
     "poolside",
+    "deepseek",
+    "minimax",
+    "zai",
     "embedded",
     "other",
 ]
-Repository = Annotated[str, AfterValidator(check_repository)]
+RepositoryName = Annotated[str, AfterValidator(check_repository)]
 """Hub id of a model, the name of one that ships with this package, or a path."""
 SourceId = Annotated[
     str, Field(pattern=r"^[a-z0-9][a-z0-9.-]*$", description="id of one of the recipe's sources")
@@ -83,7 +85,7 @@ class Context(Strict):
 class Model(Strict):
     """The checkpoint."""
 
-    repo: Repository = Field(
+    repo: RepositoryName = Field(
         description="Hugging Face handle, or the name of a model that ships with this package"
     )
     revision: str | None = Field(
@@ -124,8 +126,8 @@ class Model(Strict):
 class Draft(Strict):
     """How tokens are proposed in speculative decoding."""
 
-    method: Literal["mtp", "dflash", "ngram", "draft_model", "eagle3", "suffix"]
-    model: Repository | None = Field(
+    method: Literal["mtp", "dflash", "dspark", "ngram", "draft_model", "eagle3", "suffix"]
+    model: RepositoryName | None = Field(
         None,
         description=(
             "handle or path of a separate draft; null: built into the target or none needed"
@@ -175,7 +177,7 @@ class PrepareStep(Strict):
         description="download a repository, fetch one file, or run a command"
     )
     why: str
-    repo: Repository | None = None
+    repo: RepositoryName | None = None
     url: str | None = None
     to: str | None = Field(None, description="local folder or file on the host")
     sha256: str | None = Field(None, description="of a fetched file: 64 hex digits, or `unknown`")
@@ -226,12 +228,26 @@ class Capabilities(Strict):
     here.
     """
 
+    chat: bool = True
     tools: bool = False
     reasoning: bool = False
     structured_output: bool = True
     vision: bool = False
     video: bool = False
     audio: bool = False
+    embedding: bool = False
+    reranking: bool = False
+    transcription: bool = False
+
+    @model_validator(mode="after")
+    def _does_something(self) -> Capabilities:
+        if not (self.chat or self.embedding or self.reranking or self.transcription):
+            raise ValueError(
+                "nothing is left that the server does: chat, embedding, reranking or transcription"
+            )
+        if not self.chat and (self.tools or self.reasoning or self.structured_output):
+            raise ValueError("tools, reasoning and structured_output are parts of a chat")
+        return self
 
 
 class Remark(Strict):
@@ -251,6 +267,15 @@ class Correction(Strict):
     now: str
     date: datetime.date = Field(description="when it was checked")
     source: SourceId = Field(description="the evidence")
+
+
+class Successor(Strict):
+    """What to take instead of an obsolete recipe."""
+
+    recipe: str = Field(description="id of the recipe to take instead")
+    why: str = Field(description="what is obsolete about this one")
+    date: datetime.date = Field(description="when that was found out")
+    source: SourceId
 
 
 class AccuracyRow(Strict):
@@ -380,11 +405,14 @@ class Topology(Strict):
     nodes: int = Field(1, gt=0)
     tensor_parallel: int = Field(1, gt=0)
     pipeline_parallel: int = Field(1, gt=0)
+    memory_gb: Literal[64, 128] = Field(
+        128, description="memory of each Spark by its name, GB: the smallest that the line fits"
+    )
 
 
 VARIANTS = {
     "as-published": "as its source published it",
-    "lint-clean": "without an error or a warning of the linter",
+    "lint-clean": "with the linter's fixes, on the same image",
 }
 """Variants that a recipe may have besides itself, loaded as `ID@NAME`, and what each is."""
 
@@ -394,7 +422,10 @@ class Recipe(Strict):
 
     schema_version: Literal[1] = 1
     id: str = Field(pattern=r"^[a-z0-9][a-z0-9.-]*(/[a-z0-9][a-z0-9.-]*)?(@[a-z-]+)?$")
-    title: str
+    title: str = Field(
+        pattern=r"^[^<>`\x00-\x1f]{1,120}$",
+        description="one line of plain text: it heads a page and names it in lists",
+    )
     summary: str
     family: Family
     status: Status = "published"
@@ -415,6 +446,7 @@ class Recipe(Strict):
     )
     benchmarks: Benchmarks = Field(default_factory=Benchmarks)
     topology: Topology = Field(default_factory=Topology)
+    successor: Successor | None = Field(None, description="set: this recipe is obsolete")
     variants: dict[Literal["as-published", "lint-clean"], dict[str, Any] | None] = Field(
         default_factory=dict,
         description="what differs in each variant, merged like `extends`; null: no such variant",
@@ -477,7 +509,7 @@ class Recipe(Strict):
             for group, items in groups.items()
             for i, item in enumerate(items)
             if item.source
-        ]
+        ] + ([("successor", self.successor.source)] if self.successor else [])
 
     @model_validator(mode="after")
     def _launch_is_valid(self) -> Recipe:

@@ -276,7 +276,7 @@ class Claim(Strict):
     @field_validator("figures", mode="before")
     @classmethod
     def _figure_forms(cls, value: Any) -> Any:
-        """A figure may be written `273 GB/s`, and several as `name: 273 GB/s`."""
+        """Return figures in full: one is written `273 GB/s`, several `name: 273 GB/s`."""
         if isinstance(value, dict):
             value = [{"name": name, **_read_figure(text)} for name, text in value.items()]
         return [_read_figure(one) if not isinstance(one, dict | Figure) else one for one in value]
@@ -364,7 +364,7 @@ class Claim(Strict):
 
 
 def _settings(values: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Name and value of each setting; of JSON those of its keys."""
+    """Yield name and value of each setting; of JSON those of its keys."""
     for name, value in values.items():
         if isinstance(value, Mapping):
             yield from _settings(

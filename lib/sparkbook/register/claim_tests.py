@@ -107,13 +107,7 @@ def _shape(test: Test, _release_: str) -> tuple[bool, str]:
 
     wanted = test.shape
     assert wanted
-    entries = known.facts()["checkpoints"]
-    if wanted.model not in entries:
-        raise SparkbookError(f"the library has no facts about the checkpoint '{wanted.model}'")
-    name = entries[wanted.model]["shape"]
-    config: dict[str, Any] = dict(known.shape(name))
-    for kind, count in known.facts()["shapes"][name]["config"].get("layer_counts", {}).items():
-        config[f"layers.{kind}"] = count
+    config = known.of_shape(wanted.model)
     found = {key: config.get(key) for key in wanted.is_}
     return (
         found == wanted.is_,
@@ -236,7 +230,7 @@ _RUNNERS: dict[str, Callable[[Test, str], tuple[bool, str]]] = {
 
 
 def _calculate(text: str) -> float:
-    """A calculation with + - * / and parentheses, nothing else.
+    """Return a calculation with + - * / and parentheses, nothing else.
 
     Raises:
         SparkbookError: something else is in it.
@@ -263,7 +257,7 @@ def _calculate(text: str) -> float:
 
 
 def run(test: Test, release: str) -> tuple[bool, str]:
-    """Execute one test: whether it came out as the claim has it, and what was found."""
+    """Execute one test. Return whether the claim holds, and what was found."""
     (subject,) = test.subjects
     held, evidence = _RUNNERS[subject](test, release)
     return held != test.absent, evidence

@@ -89,23 +89,23 @@ class Item:
         return f"{self.document}/{self.kind}/{self.name}"
 
     def stands_in(self, text: str) -> bool:
-        """Whether the name occurs in a text as a word of its own."""
+        """Return whether the name occurs in a text as a word of its own."""
         return re.search(rf"(?<![\w/.-]){re.escape(self.name)}(?![\w/-])", text) is not None
 
 
 def outline(root: Path) -> list[Item]:
-    """Every item of the committed list."""
+    """Return every item of the committed list."""
     listed: dict[str, list[str]] = own_yaml.read(root / OUTLINE)
     return [Item(document, *key.split("/", 1)) for document, keys in listed.items() for key in keys]
 
 
 def entries(root: Path) -> list[Entry]:
-    """The mapping."""
+    """Return the mapping."""
     return [Entry.model_validate(entry) for entry in own_yaml.read(root / FILE)]
 
 
 def home(item: Item, mapping: list[Entry]) -> Entry | None:
-    """The entry that names an item, or the claim that has it; None where it has no home."""
+    """Return the entry that names an item, or the claim that has it; None where it has no home."""
     if item.kind in CLAIMED and (found := claims_with(item)):
         from sparkbook.register import claims
 
@@ -121,7 +121,9 @@ def home(item: Item, mapping: list[Entry]) -> Entry | None:
 
 
 def claims_with(item: Item) -> list[str]:
-    """Ids of the claims of the same document and section that have a figure, or name a setting."""
+    """Return ids of the claims of the same document and section that have a figure, or name a
+    setting.
+    """
     section, _, text = item.name.partition("/")
     return [
         name
@@ -156,7 +158,9 @@ _NUMBERS = re.compile(r"\d[\d,]*(?:\.\d+)*")
 
 
 def _plain(text: str) -> str:
-    """A figure or a setting in one spelling: `3,105.0 tok/s` and `3105 tok/s`, `0.70` and `0.7`."""
+    """Return a figure or a setting in one spelling: `3,105.0 tok/s` and `3105 tok/s`, `0.70` and
+    `0.7`.
+    """
 
     def one(match: re.Match[str]) -> str:
         digits = match[0].replace(",", "")
@@ -170,8 +174,8 @@ def _plain(text: str) -> str:
 
 
 def _forms(figure: Figure) -> set[str]:
-    """The spellings that a document may have of a claim's figure: with its unit, bare in a table,
-    and 262,144 as 262K or 256K.
+    """Return the spellings that a document may have of a claim's figure: with its unit, bare in a
+    table, and 262,144 as 262K or 256K.
     """
     shown = _plain(f"{figure.value} {figure.unit}".strip())
     forms = {shown, _plain(str(figure.value))}
@@ -187,7 +191,7 @@ def _forms(figure: Figure) -> set[str]:
 
 
 def place(item: Item, entry: Entry) -> str:
-    """The home that an entry gives an item, with the item's name filled in; empty where it gives a
-    reason alone.
+    """Return the home that an entry gives an item, with the item's name filled in; empty where it
+    gives a reason alone.
     """
     return (entry.home or "").replace("{name}", item.name.removeprefix("--"))

@@ -62,7 +62,7 @@ class Outcomes:
 
 
 def execute(claim: Claim) -> Outcome:
-    """Execute a claim's tests: under the release of its time, then under the newest one.
+    """Execute a claim's tests under the release of its time, then under the newest one.
 
     `holds`: all of today's come out; `not-testable` if they could only have refuted the claim.
         `expired`: those of its time did, today's do
@@ -93,7 +93,7 @@ def execute(claim: Claim) -> Outcome:
 
 
 def check(name: str, held: bool | None = None, evidence: str = "") -> Outcomes:
-    """Execute a claim, or report that a cell of a chapter did, and hold the outcome to the
+    """Execute a claim, or report that a cell of a chapter did, and compare the outcome with the
     register's verdict.
 
     Args:
@@ -121,7 +121,9 @@ def check(name: str, held: bool | None = None, evidence: str = "") -> Outcomes:
 
 
 def _of_cell(claim: Claim, held: bool) -> Verdict:
-    """A cell may have found no more than that the claim is possible: then it stays not testable."""
+    """Return the verdict of a cell's result. A cell may find no more than that the claim is
+    possible: then the claim stays not testable.
+    """
     if held:
         return "not-testable" if claim.verdict == "not-testable" else "holds"
     return claim.verdict if claim.verdict in ("expired", "false") else "false"
@@ -163,8 +165,8 @@ class Checks:
         self.verdicts: dict[str, Verdict] = {}
 
     def __call__(self, found: Mapping[str, tuple[bool, str]]) -> Outcomes:
-        """Takes what a cell found of some claims: whether it is as claimed, and the cell's words
-        for it; see `check`.
+        """Take what a cell found about some claims: whether each holds, and the cell's words for
+        it; see `check`.
 
         Raises:
             SparkbookError: a claim is not the document's, or the verdict that follows is not the
@@ -192,7 +194,7 @@ class Checks:
         ]
 
     def summary(self, title: str) -> Any:
-        """Every claim that the chapter uses and whose source's title begins so: its verdict,
+        """Return every claim that the chapter uses and whose source's title begins so: its verdict,
         whether a cell or a source gave it, how.
         """
         from IPython.display import HTML
@@ -212,7 +214,7 @@ class Checks:
 
 
 def reported(notebook: dict[str, Any]) -> dict[str, str]:
-    """The claims that an executed notebook reports: id to verdict."""
+    """Return the claims that an executed notebook reports: id to verdict."""
     found: dict[str, str] = {}
     for cell in notebook["cells"]:
         for output in cell.get("outputs", []):
@@ -224,8 +226,8 @@ def reported(notebook: dict[str, Any]) -> dict[str, str]:
 def unreported(
     notebooks: dict[str, dict[str, Any]], claims: Iterable[Claim] | None = None
 ) -> list[str]:
-    """What is wrong with the record: executable claims that the chapter named does not report, or
-    with another verdict.
+    """Return what is wrong with the record: executable claims that the chapter named does not
+    report, or with another verdict.
 
     Args:
         notebooks: executed notebooks by name (`18_claims`).
@@ -253,7 +255,7 @@ def unreported(
 
 
 def _table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
-    """A table for a cell's output; head and rows are HTML."""
+    """Return a table for a cell's output; head and rows are HTML."""
     top = "".join(f"<th>{cell}</th>" for cell in head)
     body = "".join("<tr>" + "".join(f"<td>{cell}</td>" for cell in row) + "</tr>" for row in rows)
     return (
@@ -263,5 +265,5 @@ def _table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
 
 
 def verdict_badge(verdict: str) -> str:
-    """The verdict as a coloured word."""
+    """Return the verdict as a coloured word."""
     return f'<span class="sb-verdict sb-verdict-{verdict}">{verdict.replace("-", " ")}</span>'

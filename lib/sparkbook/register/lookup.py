@@ -20,7 +20,7 @@ PAGE = "generated/claims"
 
 @functools.cache
 def registers(folder: Path | None = None) -> dict[str, Register]:
-    """Every file of the register by its name, read once.
+    """Return every file of the register by its name, read once.
 
     Raises:
         SparkbookError: a file is not in order, or an id stands twice.
@@ -44,12 +44,12 @@ def registers(folder: Path | None = None) -> dict[str, Register]:
 
 
 def every() -> list[Claim]:
-    """Every claim, document by document."""
+    """Return every claim, document by document."""
     return [claim for register in registers().values() for claim in register.claims]
 
 
 def get(name: str) -> Claim:
-    """The claim with this id.
+    """Return the claim with this id.
 
     Raises:
         SparkbookError: there is none.
@@ -65,7 +65,7 @@ def _by_id() -> dict[str, Claim]:
 
 
 def figure(name: str, which: str | None = None) -> Figure:
-    """A claim's figure, for a chapter to draw; `which` names one of several.
+    """Return a claim's figure, for a chapter to draw; `which` names one of several.
 
     Raises:
         SparkbookError: there is no such claim, or no such figure.
@@ -83,14 +83,14 @@ def figure(name: str, which: str | None = None) -> Figure:
 
 
 def counts(claims: Iterable[Claim]) -> dict[Verdict, int]:
-    """How many claims have which verdict."""
+    """Return how many claims have which verdict."""
     kept = list(claims)
     return {verdict: sum(1 for claim in kept if claim.verdict == verdict) for verdict in VERDICTS}
 
 
 def document(claim: Claim) -> str:
-    """The document that a claim is from, as the outline calls it; the forum's thread shares a file
-    with a README.
+    """Return the document that a claim is from, as the outline calls it; the forum's thread shares
+    a file with a README.
     """
     if claim.source.title.startswith("NVIDIA forum"):
         return "thread"

@@ -35,8 +35,8 @@ _NOT_PROSE = re.compile(r"`[^`\n]*`|\$[^$]+\$|^>.*$|^\s*\|?[\s|:-]+\|?$", re.MUL
 
 
 def strays(text: str) -> Iterator[tuple[str, str]]:
-    """The figures with a unit in a piece of prose that say nothing of where they come from, each
-    with its line.
+    """Yield the figures with a unit in a piece of prose that say nothing of where they come from,
+    each with its line.
 
     A figure is accounted for if it is drawn from the register, or its paragraph, list item or table
     row links to a source of its own; the register's documents are none, since what comes from them
@@ -57,8 +57,8 @@ def strays(text: str) -> Iterator[tuple[str, str]]:
 
 
 def typed(code: str) -> Iterator[tuple[str, str]]:
-    """The numbers in a cell's code that are figures of the register, typed instead of drawn, each
-    with the claim.
+    """Yield the numbers in a cell's code that are figures of the register, typed instead of drawn,
+    each with the claim.
 
     Only numbers with a point and three digits that say something: 64.0 is a figure; 64, 0.85 and
     1000.0 may be anything.
@@ -96,7 +96,7 @@ class Exempt(Strict):
 
 
 def exempt(path: Path | None = None) -> list[Exempt]:
-    """What `book/figures.yaml` lists."""
+    """Return what `book/figures.yaml` lists."""
     path = path or here().root / "book" / "figures.yaml"
     return [Exempt.model_validate(entry) for entry in own_yaml.read(path)]
 
@@ -104,7 +104,7 @@ def exempt(path: Path | None = None) -> list[Exempt]:
 def unaccounted(
     name: str, notebook: dict[str, Any], exempted: Iterable[Exempt]
 ) -> tuple[list[str], set[str]]:
-    """The figures of a chapter that come from nowhere, and the exemptions that it used.
+    """Return the figures of a chapter that come from nowhere, and the exemptions that it used.
 
     A parameter, which has to be a plain literal, names its claim in the comment:
     `= 273.0  # … (claim guide-bandwidth)`.
@@ -144,7 +144,7 @@ def unaccounted(
 
 
 def write_figures(text: str) -> str:
-    """The text with every drawn figure in the register's words.
+    """Return the text with every drawn figure in the register's words.
 
     A link that names a figure of several: `…/dflash.yaml#dflash-code-c1`; where the claim has more
         than one figure, the text in the
@@ -161,7 +161,7 @@ def write_figures(text: str) -> str:
 
 
 def wrong_links(text: str) -> list[str]:
-    """Drawn figures that are not in the register, or not in its words."""
+    """Return drawn figures that are not in the register, or not in its words."""
     problems = []
     for match in LINK.finditer(text):
         try:
@@ -181,7 +181,7 @@ def wrong_links(text: str) -> list[str]:
 
 @functools.cache
 def drawn() -> dict[str, list[str]]:
-    """The chapters whose prose draws a figure of a claim, by the claim's id."""
+    """Return the chapters whose prose draws a figure of a claim, by the claim's id."""
     found: dict[str, list[str]] = {}
     for path in here().chapters():
         text = "\n".join(
@@ -195,7 +195,7 @@ def drawn() -> dict[str, list[str]]:
 
 
 def used_by(place: str) -> list[Claim]:
-    """The claims that a chapter or a recipe's page (`models/…`) uses."""
+    """Return the claims that a chapter or a recipe's page (`models/…`) uses."""
     return [
         claim for claim in every() if place in claim.where or place in drawn().get(claim.id, ())
     ]

@@ -87,11 +87,6 @@ class Option:
         """Whether a word may follow the option."""
         return self.type != "bool"
 
-    @property
-    def needs_value(self) -> bool:
-        """Whether a word must follow the option."""
-        return self.type != "bool" and self.nargs != "?"
-
 
 @dataclass(frozen=True)
 class Life:
@@ -317,6 +312,7 @@ def normal(version: str) -> str:
     return ".".join(str(number) for number in numbers)
 
 
+@functools.lru_cache(maxsize=1024)
 def _numbers(version: str) -> tuple[int, int, int]:
     parts: list[int] = []
     for part in version.removeprefix("v").split("+")[0].split(".")[:3]:

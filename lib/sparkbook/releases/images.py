@@ -11,11 +11,9 @@ from __future__ import annotations
 import datetime
 import functools
 import re
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Literal
-
-from packaging.specifiers import InvalidSpecifier, SpecifierSet
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from typing import Any, Literal
 
 from sparkbook.util import own_yaml
 
@@ -23,71 +21,72 @@ FILE = Path(__file__).parent / "images.yaml"
 _VERSION = r"(?P<vllm>\d+\.\d+\.\d+(?:\.post\d+|rc\d+)?)"
 
 
-class _Strict(BaseModel):
-    model_config = ConfigDict(extra="forbid")
-
-
-class Source(_Strict):
+@dataclass(frozen=True)
+class Source:
     """Where something about an image is known from."""
 
+    __pydantic_config__ = {"extra": "forbid"}  # noqa: RUF012
+
     title: str
-    url: str = Field(pattern=r"^https://\S+$")
+    url: str
     date: datetime.date
 
+    def __post_init__(self) -> None:
+        if not re.fullmatch(r"https://\S+", self.url):
+            raise ValueError(f"'{self.url}' is not an address with https")
 
-class Bug(_Strict):
-    """Something known to be wrong with an image. Where a condition is given, it only concerns
-    launches that meet it.
+
+@dataclass(frozen=True, kw_only=True)
+class Bug:
+    """Something known to be wrong with an image. If a condition is given, it only concerns launches
+    that meet it.
+
+    Attributes:
+        models: part of the model's name, lower case.
+        method: speculative method.
+        env: `NAME=VALUE` that brings it about.
     """
+
+    __pydantic_config__ = {"extra": "forbid"}  # noqa: RUF012
 
     what: str
     fix: str
     source: str
-    models: str | None = Field(None, description="part of the model's name, lower case")
-    method: str | None = Field(None, description="speculative method")
+    models: str | None = None
+    method: str | None = None
     tool_parser: str | None = None
-    env: str | None = Field(None, description="NAME=VALUE that brings it about")
+    env: str | None = None
 
 
-class ImageInfo(_Strict):
-    """What is known about an image, or about a family of its tags."""
+@dataclass(frozen=True, kw_only=True)
+class ImageInfo:
+    """What is known about an image, or about a family of its tags.
+
+    Attributes:
+        vllm: release inside.
+        vllm_range: releases that it can be, if the tag moves or no source names one.
+        platforms: None: not known.
+        contents: distribution: version, true, or false if it is missing.
+        local: built on the machine, in no registry.
+        fork: what it changes of vLLM.
+    """
+
+    __pydantic_config__ = {"extra": "forbid"}  # noqa: RUF012
 
     image: str
     tags: list[str] | str
-    vllm: str | None = Field(None, description="release inside")
-    vllm_range: str | None = Field(
-        None, description="releases that it can be, where the tag moves or no source says"
-    )
-    cuda: str | None = None
     entrypoint: Literal["command", "vllm-serve", "wrapper"]
-    platforms: list[Literal["linux/amd64", "linux/arm64"]] | None = Field(
-        None, description="null: not known"
-    )
-    contents: dict[str, str | bool] = Field(
-        default_factory=dict,
-        description="distribution: version, true, or false where it is missing",
-    )
-    bugs: list[Bug] = Field(default_factory=list)
-    moving: bool = False
-    local: bool = Field(False, description="built on the machine, in no registry")
-    fork: str | None = Field(None, description="what it changes of vLLM")
-    as_of: datetime.date | None = None
     source: str
-
-    @field_validator("vllm_range")
-    @classmethod
-    def _range(cls, text: str | None) -> str | None:
-        try:
-            SpecifierSet(text or "")
-        except InvalidSpecifier:
-            raise ValueError(f"'{text}' is not a version range") from None
-        return text
-
-    @model_validator(mode="after")
-    def _dated(self) -> ImageInfo:
-        if self.moving and not self.local and self.as_of is None:
-            raise ValueError(f"{self.image} {self.tags}: a moving tag needs as_of")
-        return self
+    vllm: str | None = None
+    vllm_range: str | None = None
+    cuda: str | None = None
+    platforms: list[Literal["linux/amd64", "linux/arm64"]] | None = None
+    contents: dict[str, str | bool] = field(default_factory=dict)
+    bugs: list[Bug] = field(default_factory=list)
+    moving: bool = False
+    local: bool = False
+    fork: str | None = None
+    as_of: datetime.date | None = None
 
     def pattern(self) -> re.Pattern[str] | None:
         """The tags' pattern, where they are given as one."""
@@ -102,34 +101,26 @@ class ImageInfo(_Strict):
         return tag in self.tags
 
 
-class _File(_Strict):
-    sources: dict[str, Source]
-    images: list[ImageInfo]
-
-    @model_validator(mode="after")
-    def _cited(self) -> _File:
-        for image in self.images:
-            for name in (image.source, *(bug.source for bug in image.bugs)):
-                if name not in self.sources:
-                    raise ValueError(
-                        f"{image.image} cites '{name}', which is no source of this file"
-                    )
-        return self
-
-
 @functools.cache
-def _file() -> _File:
-    return _File.model_validate(own_yaml.read(FILE))
+def _file() -> tuple[dict[str, Source], list[ImageInfo]]:
+    """Read the file; a test checks each value in it."""
+    data: dict[str, Any] = own_yaml.read(FILE)
+    sources = {name: Source(**entry) for name, entry in data["sources"].items()}
+    images = [
+        ImageInfo(**{**entry, "bugs": [Bug(**bug) for bug in entry.get("bugs", ())]})
+        for entry in data["images"]
+    ]
+    return sources, images
 
 
 def all() -> list[ImageInfo]:
     """Every entry, in the file's order."""
-    return _file().images
+    return _file()[1]
 
 
 def source(name: str) -> Source:
     """The source that an entry cites."""
-    return _file().sources[name]
+    return _file()[0][name]
 
 
 def split(ref: str) -> tuple[str, str | None, str | None]:
@@ -154,6 +145,6 @@ def find(ref: str) -> ImageInfo | None:
     for entry in all():
         if entry.image == name and (match := entry.matches(tag or "latest")):
             if isinstance(match, re.Match) and "vllm" in match.groupdict():
-                return entry.model_copy(update={"vllm": match["vllm"]})
+                return replace(entry, vllm=match["vllm"])
             return entry
     return None

@@ -28,11 +28,12 @@ from pathlib import Path
 from typing import Any, Protocol, TextIO
 
 from sparkbook.errors import SparkbookError
-from sparkbook.recipes.launch import is_secret
 from sparkbook.runner import fingerprint, notebooks
 from sparkbook.runner.pages import Target, pages
 from sparkbook.runner.project import Project, here
 from sparkbook.units import format_seconds
+from sparkbook.util import documents, limits
+from sparkbook.util.secret import is_secret
 
 MANIFEST = "manifest.json"
 ATTEMPTS = 3
@@ -92,7 +93,7 @@ class Result:
     text: str | None = field(default=None, repr=False)
 
     def record(self) -> dict[str, Any]:
-        """What the manifest keeps of it."""
+        """Return what the manifest keeps of it."""
         return {key: value for key, value in asdict(self).items() if key not in ("job", "text")}
 
 
@@ -100,13 +101,13 @@ class Workers(Protocol):
     """Where jobs run. A node is known by a name that people recognize."""
 
     def nodes(self) -> dict[str, int]:
-        """Nodes that may be used now, with the number of notebooks that each runs at a time."""
+        """Return the nodes to use now, with the number of notebooks that each runs at a time."""
 
     def start(self, job: Job, node: str) -> None:
-        """Begin a job on a node. Its end, good or bad, comes out of `finished`."""
+        """Begin a job on a node. `finished` returns its end, good or bad."""
 
     def finished(self, timeout: float) -> list[Result]:
-        """What has ended since the last call; waits up to `timeout` seconds for something."""
+        """Wait up to `timeout` seconds, and return what has ended since the last call."""
 
     def stop(self) -> None:
         """End whatever runs, kernels and engines included."""
@@ -116,7 +117,7 @@ class Workers(Protocol):
 
 
 def chapters(project: Project, target: Target = "auto") -> list[Job]:
-    """The whole book: every chapter, and a page for each recipe.
+    """Return the whole book: every chapter, and a page for each recipe.
 
     Raises:
         SparkbookError: the book is not in order.
@@ -135,8 +136,8 @@ def jobs(
     target: Target = "auto",
     project: Callable[[], Project] = here,
 ) -> list[Job]:
-    """What a user names: chapters or files, with every combination of the values; nothing named:
-    the whole book.
+    """Return what a user names: chapters or files, with every combination of the values; nothing
+    named: the whole book.
 
     Args:
         names: notebooks, by a chapter's name or as files.
@@ -167,7 +168,7 @@ def jobs(
 
 
 def matrix(notebook: Path, values: Mapping[str, Sequence[Any]], *, plan: bool = False) -> list[Job]:
-    """One notebook with every combination of the parameters' values, in the order given.
+    """Return one notebook with every combination of the parameters' values, in the order given.
 
     Raises:
         SparkbookError: a parameter that the notebook does not have, one without a value, or one
@@ -198,21 +199,16 @@ def matrix(notebook: Path, values: Mapping[str, Sequence[Any]], *, plan: bool = 
 
 
 def read_matrix(file: Path) -> tuple[str, dict[str, list[Any]]]:
-    """A matrix file: `notebook: NAME` and `parameters: {name: [values]}`.
+    """Return a matrix file: `notebook: NAME` and `parameters: {name: [values]}`.
 
     Raises:
         SparkbookError: it can't be read or is not of this form.
     """
-    import yaml
 
     try:
-        found = yaml.safe_load(file.read_text("utf-8"))
-    except OSError as error:
-        raise SparkbookError(f"{file} can't be read: {error.strerror}") from None
-    except (yaml.YAMLError, ValueError) as error:
-        raise SparkbookError(f"{file} is not YAML: {str(error).splitlines()[0]}") from None
-    except RecursionError:
-        raise SparkbookError(f"{file} is nested too deeply for a matrix") from None
+        found = documents.parse(limits.read_text(file, "the matrix"))
+    except SparkbookError as error:
+        raise SparkbookError(f"{file}: {error}") from None
     parameters = found.get("parameters") if isinstance(found, dict) else None
     if (
         not isinstance(parameters, dict)
@@ -253,8 +249,8 @@ class _Text(str):
 
 
 def _typed(parameter: notebooks.Parameter, value: Any) -> Any:
-    """The value as the notebook's parameter wants it: text where that is `str`, else what YAML
-    makes of it.
+    """Return the value as the notebook's parameter wants it: text where that is `str`, else what
+    YAML makes of it.
     """
     if isinstance(value, _Text) and parameter.type.split("|")[0].strip() != "str":
         import yaml
@@ -284,8 +280,8 @@ def _typed(parameter: notebooks.Parameter, value: Any) -> Any:
 
 
 def _name(stem: str, values: dict[str, Any]) -> str:
-    """A name that a person and a file system can read; a hash joins it where signs had to go or it
-    is long.
+    """Return a name that a person and a file system can read; a hash joins it where signs had to go
+    or it is long.
     """
     words = [f"{name}={value}" for name, value in values.items() if name != "target"]
     plain = "--".join([stem, *words])
@@ -294,8 +290,8 @@ def _name(stem: str, values: dict[str, Any]) -> str:
 
 
 def _refuse_secrets(jobs: Sequence[Job]) -> None:
-    """A parameter is shown in the executed notebook and in the manifest, so no secret may be one.
-    The value is never printed.
+    """Refuse a secret as a parameter: parameters are shown in the executed notebook and in the
+    manifest. The value is never printed.
 
     Raises:
         SparkbookError: naming the parameter.
@@ -311,12 +307,12 @@ def _refuse_secrets(jobs: Sequence[Job]) -> None:
 
 
 def secret_values() -> list[str]:
-    """Secrets of this process's environment, long enough to be ones."""
+    """Return the secrets of this process's environment that are long enough to be searched for."""
     return [value for name, value in os.environ.items() if is_secret(name) and len(value) >= 8]
 
 
 def library_id() -> str:
-    """The library as it is here: its version and a hash of its files, catalogue included."""
+    """Return the library as it is here: its version and a hash of its files, catalogue included."""
     return f"{version('sparkbook')}+{fingerprint.tree(Path(__file__).resolve().parents[1])[:12]}"
 
 
@@ -345,7 +341,7 @@ class Outcome:
         return not self.failed
 
     def to_dict(self) -> dict[str, Any]:
-        """For `--json`."""
+        """Return plain values for `--json`."""
         return {
             "done": self.done,
             "kept": self.kept,
@@ -403,13 +399,13 @@ class Folder:
             yield
 
     def has(self, job: Job) -> bool:
-        """Whether the job is done, from the same notebook, parameters and library."""
+        """Return whether the job is done, from the same notebook, parameters and library."""
         item = self.items.get(job.name, {})
         made = item.get("made_from") == job.made_from(self.library)
         return made and item.get("outcome") == "done" and (self.path / item["executed"]).is_file()
 
     def begin(self, job: Job) -> None:
-        """The job is to be run; attempts of an earlier batch that did not come to a good end are
+        """Note that a job starts; attempts of an earlier batch that did not end well are
         remembered.
         """
         before = self.items.get(job.name, {})
@@ -538,7 +534,7 @@ class _Schedule:
         self._total, self._ended = len(jobs) + kept, kept
 
     def run(self) -> None:
-        """Until nothing waits and nothing runs, or there is no node."""
+        """Run until nothing waits and nothing runs, or no node is left."""
         nodes = self._workers.nodes()
         where = ", ".join(f"{node} ({slots} at a time)" for node, slots in nodes.items())
         self._say(f"{len(self._waiting)} to run on {where or 'no node'}")

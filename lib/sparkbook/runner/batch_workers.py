@@ -95,8 +95,8 @@ def _now() -> str:
 
 
 def made(jobs: int, ray: str | None, say: Callable[[str], None]) -> Local | OnRay:
-    """Workers on the Ray cluster at an address, or on this machine. From now on SIGTERM ends this
-    process as Ctrl-C does.
+    """Make workers on the Ray cluster at an address, or on this machine. From then on SIGTERM ends
+    this process as Ctrl-C does.
 
     Raises:
         SparkbookError: as `OnRay`.
@@ -124,7 +124,7 @@ class Local:
         self._ended: Queue[Result] = Queue()
 
     def nodes(self) -> dict[str, int]:
-        """This machine alone."""
+        """Return this machine alone."""
         return {self._name: self._slots}
 
     def start(self, job: Job, node: str) -> None:
@@ -172,7 +172,7 @@ class Local:
             )
 
     def finished(self, timeout: float) -> list[Result]:
-        """What has ended."""
+        """Return what has ended."""
         found = []
         with contextlib.suppress(Empty):
             found.append(self._ended.get(timeout=timeout))
@@ -183,7 +183,7 @@ class Local:
         return found
 
     def stop(self) -> None:
-        """Interrupt what runs; what has not ended after a while is killed, and its kernel ends by
+        """Interrupt what runs, and kill what has not ended after a while; its kernel then ends by
         itself.
         """
         running = [process for process in self._processes.values() if process.poll() is None]
@@ -200,7 +200,7 @@ class Local:
 
 
 def _main() -> int:
-    """The process that `Local` starts: a job on standard input, a result on standard output.
+    """Return the process that `Local` starts: a job on standard input, a result on standard output.
 
     When the input ends before the job does, whoever started this is gone: it interrupts itself, and
     leaves if that does not help.
@@ -236,7 +236,7 @@ class OnRay:
     """
 
     def __init__(self, address: str, say: Callable[[str], None]) -> None:
-        """Connects, and asks every node for its library.
+        """Connect, and ask every node for its library.
 
         Args:
             address: of the head, `192.0.2.1:6379`, or `auto` on a machine of the cluster.
@@ -289,7 +289,7 @@ class OnRay:
             raise
 
     def _sparks(self) -> dict[str, int]:
-        """Living nodes with the resource, by Ray's id; their names on the side."""
+        """Return the living nodes with the resource, by Ray's id; their names are kept as well."""
         found = {}
         try:
             alive = [
@@ -313,7 +313,7 @@ class OnRay:
         return found
 
     def nodes(self) -> dict[str, int]:
-        """Those that have this library; a new one is asked first."""
+        """Return those that have this library; a new one is asked first."""
         sparks = self._sparks()
         self._ask([node for node in sparks if node not in self._fit])
         return {self._names[node]: slots for node, slots in sparks.items() if self._fit.get(node)}
@@ -364,7 +364,7 @@ class OnRay:
         self._running[task] = (job.name, node)
 
     def finished(self, timeout: float) -> list[Result]:
-        """What has ended; a task whose node or process is gone is lost."""
+        """Return what has ended; a task whose node or process is gone is lost."""
         if not self._running:
             time.sleep(timeout)
             return []
@@ -397,7 +397,7 @@ class OnRay:
 
 
 def _need_listener(address: str) -> None:
-    """Ray tries for minutes to reach a head that is not there; so it is searched for first.
+    """Check that the head listens: Ray tries for minutes to reach a head that is not there.
 
     Raises:
         SparkbookError: nothing listens there.
@@ -414,7 +414,7 @@ def _need_listener(address: str) -> None:
 
 
 def first_line(error: BaseException) -> str:
-    """The first line with something on it."""
+    """Return the first line with something on it."""
     return next(
         (line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__
     )

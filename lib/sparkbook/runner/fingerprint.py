@@ -33,8 +33,8 @@ class Fingerprints:
         self._library = library or Path(__file__).resolve().parents[1]
 
     def chapter(self, source: Path, values: dict[str, Any], target: str) -> str:
-        """Of a chapter: it may use anything in the library, the catalogue included, and what else
-        its cells name.
+        """Return the hash of a chapter. It may use anything in the library, the catalogue included,
+        and what else its cells name.
         """
         written = self._source(source)
         text = "\n".join("".join(source) for _, source, _ in written[1])
@@ -55,8 +55,8 @@ class Fingerprints:
         )
 
     def model_page(self, recipe: Any, values: dict[str, Any], target: str) -> str:
-        """Of a recipe's page: the template, the library's code, and this one recipe with everything
-        it extends.
+        """Return the hash of a recipe's page: the template, the library's code, and this one recipe
+        with everything it extends.
         """
         data = recipe.model_dump(mode="json")
         return _digest(
@@ -71,7 +71,7 @@ class Fingerprints:
 
     @staticmethod
     def _source(path: Path) -> Any:
-        """What an author writes in a notebook: no outputs, no counts."""
+        """Return what an author writes in a notebook: no outputs, no counts."""
         notebook = notebooks.read(path)
         return [
             notebook["metadata"],
@@ -92,7 +92,7 @@ class Fingerprints:
         return _hash_files([*files, *(self._library / "site").glob("present.py")], self._library)
 
     def _modules(self, text: str) -> str:
-        """The modules of the part that builds the book which a text imports."""
+        """Return the modules of the part that builds the book which a text imports."""
         names = {
             f"{room}/{name}"
             for room, listed in _FROM_ROOM.findall(text)

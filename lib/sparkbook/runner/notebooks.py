@@ -66,7 +66,7 @@ class Failure:
 
 
 def read(path: Path) -> dict[str, Any]:
-    """A notebook as plain data, each cell's source as one string.
+    """Return a notebook as plain data, each cell's source as one string.
 
     Raises:
         SparkbookError: the file is not a notebook of format 4.
@@ -85,17 +85,17 @@ def read(path: Path) -> dict[str, Any]:
 
 
 def tags(cell: dict[str, Any]) -> list[str]:
-    """The cell's tags."""
+    """Return the cell's tags."""
     return list(cell["metadata"].get("tags", []))
 
 
 def code_cells(notebook: dict[str, Any]) -> list[dict[str, Any]]:
-    """The cells with code, in order."""
+    """Return the cells with code, in order."""
     return [cell for cell in notebook["cells"] if cell["cell_type"] == "code"]
 
 
 def engine_of(path: Path) -> Engine:
-    """What the notebook's metadata says about the engine (`{"sparkbook": {"engine": …}}`).
+    """Return what the notebook's metadata says about the engine (`{"sparkbook": {"engine": …}}`).
 
     Raises:
         SparkbookError: it says nothing, or something else.
@@ -110,7 +110,7 @@ def engine_of(path: Path) -> Engine:
 
 
 def measures(path: Path) -> bool:
-    """Whether the notebook's numbers are taken on its engine, so that nothing else may run.
+    """Return whether the notebook's numbers are taken on its engine, so that nothing else may run.
 
     A notebook with an engine measures unless its metadata says
     `{"sparkbook": {"measures": false}}`: it only shows that something works.
@@ -122,7 +122,7 @@ def measures(path: Path) -> bool:
 
 
 def parameters(path: Path) -> dict[str, Parameter]:
-    """The notebook's parameters by name.
+    """Return the notebook's parameters by name.
 
     Raises:
         SparkbookError: the first code cell is not the one parameters cell, or a line of it is not
@@ -272,12 +272,12 @@ def without_outputs(notebook: Any) -> Any:
 
 
 def _is_banner(cell: Any) -> bool:
-    """Whether papermill put the cell in to say that another one failed."""
+    """Return whether papermill put the cell in to say that another one failed."""
     return any(tag.startswith("papermill-error") for tag in cell.metadata.get("tags", []))
 
 
 def failure_note(failure: Failure) -> str:
-    """The note that heads a page whose notebook failed."""
+    """Return the note that heads a page whose notebook failed."""
     return (
         f":::{{error}}\nThis page's notebook failed when the book was built.\n\n    {failure}\n:::"
     )
@@ -307,7 +307,7 @@ def _failing_line(source: str, traceback: str) -> str:
 
 
 def _last_line(text: str) -> str:
-    """The last line with something on it, without colours."""
+    """Return the last line with something on it, without colours."""
     plain = _COLOUR.sub("", text)
     return ([line.strip() for line in plain.splitlines() if line.strip()] or ["no message"])[-1]
 
@@ -335,7 +335,7 @@ def normalise(notebook: Any) -> None:
 
 
 def _joined(outputs: list[Any]) -> list[Any]:
-    """Neighbouring pieces of one stream as one output."""
+    """Join neighboring pieces of one stream into one output."""
     joined: list[Any] = []
     for output in outputs:
         if (
@@ -363,7 +363,7 @@ def _without_widgets(notebook: Any) -> None:
 
 
 def is_normalised(path: Path) -> bool:
-    """Whether the file is what `normalise` would write."""
+    """Return whether the file is what `normalise` would write."""
     import nbformat
 
     notebook = nbformat.read(path, 4)
@@ -372,5 +372,5 @@ def is_normalised(path: Path) -> bool:
 
 
 def in_ci() -> bool:
-    """Whether this runs unattended: progress bars would only fill the log."""
+    """Return whether this runs unattended: progress bars would only fill the log."""
     return bool(os.environ.get("CI"))

@@ -50,30 +50,30 @@ class Page:
         return self.out.with_suffix(".json")
 
     def is_fresh(self) -> bool:
-        """Whether the executed notebook is there, ran to its end, and was made from what there is
-        now.
+        """Return whether the executed notebook is there, ran to its end, and was made from what
+        there is now.
         """
         return self.out.is_file() and self.made().get("fingerprint") == self.fingerprint
 
     def made(self) -> dict[str, str]:
-        """What was written down when it ran to its end; empty where it did not."""
+        """Return what was written down when it ran to its end; empty where it did not."""
         try:
             return dict(json.loads(self.record.read_text("utf-8")))
         except (OSError, ValueError):
             return {}
 
     def forget(self) -> None:
-        """From now on the executed notebook counts as stale, whatever happens."""
+        """Mark the executed notebook as stale, whatever happens next."""
         self.record.unlink(missing_ok=True)
 
     def remember(self) -> None:
-        """The executed notebook is what the fingerprint stands for, and ran today."""
+        """Mark the executed notebook as made from what the fingerprint covers, today."""
         made = {"fingerprint": self.fingerprint, "date": datetime.date.today().isoformat()}
         self.record.write_text(json.dumps(made) + "\n", "utf-8")
 
 
 def pages(project: Project, target: Target) -> list[Page]:
-    """Every page that is a notebook: the chapters in reading order, then the recipes' pages.
+    """Return every page that is a notebook: the chapters in reading order, then the recipes' pages.
 
     Raises:
         SparkbookError: a chapter is missing or breaks the rules for its parameters cell, or a
@@ -84,7 +84,7 @@ def pages(project: Project, target: Target) -> list[Page]:
 
 
 def chapters(project: Project, target: Target, prints: Fingerprints | None = None) -> list[Page]:
-    """The chapters alone; `prints` saves hashing the library again."""
+    """Return the chapters alone; `prints` saves hashing the library again."""
     prints = prints or Fingerprints(project)
     return [_chapter(project, path, target, prints) for path in project.chapters()]
 
@@ -135,8 +135,8 @@ def _models(project: Project, target: Target, prints: Fingerprints) -> list[Page
 
 
 def select(all_pages: list[Page], only: str | None) -> list[Page]:
-    """The pages with this name; all of them where none is given. A recipe's page also answers to
-    the recipe's own name.
+    """Return the pages with this name; all of them where none is given. A recipe's page also
+    answers to the recipe's own name.
 
     Raises:
         SparkbookError: no page is called so.

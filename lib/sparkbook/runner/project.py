@@ -62,11 +62,11 @@ class Project:
         return self.root / "notebooks" / f"{TEMPLATE}.ipynb"
 
     def toc(self) -> dict[str, Any]:
-        """The committed table of contents."""
+        """Return the committed table of contents."""
         return yaml.safe_load((self.root / "_toc.yml").read_text("utf-8"))
 
     def chapters(self) -> list[Path]:
-        """The notebooks that the table of contents names, in reading order.
+        """Return the notebooks that the table of contents names, in reading order.
 
         Raises:
             SparkbookError: a file that it names is not there.
@@ -84,7 +84,7 @@ class Project:
         return found
 
     def recipe_ids(self) -> list[str]:
-        """The recipes that get a page; none where there is no template."""
+        """Return the recipes that get a page; none where there is no template."""
         from sparkbook import recipes
 
         if not self.template.exists():
@@ -93,7 +93,7 @@ class Project:
 
 
 def toc_files(node: Any) -> Iterator[str]:
-    """Every file that a table of contents names, root first, in order."""
+    """Yield every file that a table of contents names, root first, in order."""
     if isinstance(node, dict):
         for key, value in node.items():
             if key in ("root", "file"):
@@ -106,7 +106,7 @@ def toc_files(node: Any) -> Iterator[str]:
 
 
 def at(root: Path) -> Project:
-    """The checkout in a folder.
+    """Return the checkout in a folder.
 
     Raises:
         SparkbookError: there is no table of contents in it.
@@ -117,7 +117,7 @@ def at(root: Path) -> Project:
 
 
 def here() -> Project:
-    """The checkout that this library is part of.
+    """Return the checkout that this library is part of.
 
     Raises:
         SparkbookError: the library was installed without the book.

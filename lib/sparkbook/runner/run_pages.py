@@ -128,8 +128,8 @@ class Progress:
 def run_all(
     stale: list[Page], target: Target, outcome: Outcome, progress: Progress, *, record: bool = True
 ) -> None:
-    """First, several at a time, the pages that don't mind company; then, one at a time, those that
-    measure an engine.
+    """Run the pages that can share the machine, several at a time; then those that measure an
+    engine, one at a time.
 
     The engine that chapters attach to starts during the first part.
     """
@@ -214,9 +214,7 @@ class _Runner:
         self._progress.line(page, format_seconds(seconds))
 
     def give_up(self, page: Page, failure: Failure) -> None:
-        """A page that could not even begin: what is published is its text, with a note and without
-        outputs.
-        """
+        """Publish a page that could not start: its text, with a note and without outputs."""
         import nbformat
 
         self.finished.add(page.name)

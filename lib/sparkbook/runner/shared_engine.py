@@ -21,8 +21,8 @@ RECIPE = "embedded/smollm2-135m"
 
 @contextlib.contextmanager
 def starting(say: Callable[[str], None]) -> Iterator[Future[ProcessEngine] | None]:
-    """The book's engine while it comes up, in a thread, since its model may have to be converted
-    first; None where an endpoint is named.
+    """Start the book's engine in a thread, since its model may have to be converted first; None if
+    an endpoint is named.
 
     It is stopped at the end, if it was not before.
     """
@@ -55,7 +55,7 @@ def starting(say: Callable[[str], None]) -> Iterator[Future[ProcessEngine] | Non
 def running(
     say: Callable[[str], None], starting: Future[ProcessEngine] | None = None
 ) -> Iterator[None]:
-    """The engine that chapters attach to, named to their kernels through the environment.
+    """Run the engine that chapters attach to, and name it to their kernels through the environment.
 
     An endpoint that the user has named already (`SPARKBOOK_ENDPOINT`) is used as it is.
 

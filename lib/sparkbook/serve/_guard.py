@@ -28,7 +28,7 @@ libc = ctypes.CDLL(None, use_errno=True)
 
 
 def orphans() -> list[int]:
-    """Children of this process, read from the kernel."""
+    """Return the children of this process, read from the kernel."""
     with open(f"/proc/self/task/{os.getpid()}/children") as file:  # noqa: PTH123 (pathlib costs start-up time here)
         return [int(pid) for pid in file.read().split()]
 

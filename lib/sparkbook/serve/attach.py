@@ -6,13 +6,13 @@ import contextlib
 import os
 import re
 import time
-from pathlib import Path
 from urllib.parse import urlsplit
 
 from sparkbook import releases
 from sparkbook.errors import SparkbookError
 from sparkbook.metrics import Metrics
 from sparkbook.serve.endpoint import Endpoint, key_from_environment
+from sparkbook.util import limits
 
 _WITHOUT_SCHEME = re.compile(r"[\w.-]+:\d+(/.*)?")
 
@@ -43,7 +43,7 @@ def server(url: str, model: str = "") -> Endpoint:
 
 
 def _own_key(address: str) -> str:
-    """The key of the server that was started here at an address; empty if there is none."""
+    """Return the key of the server that was started here at an address; empty if there is none."""
     if urlsplit(address).hostname not in ("127.0.0.1", "localhost", "::1"):
         return ""
     from sparkbook.serve import running
@@ -69,9 +69,7 @@ def scrape_in(file: str) -> Metrics:
         SparkbookError: it can't be read.
     """
     try:
-        return Metrics.parse(Path(file).read_text(encoding="utf-8", errors="replace"))
-    except OSError as error:
-        raise SparkbookError(f"{file} can't be read: {error.strerror}") from None
+        return Metrics.parse(limits.read_text(file, errors="replace"))
     except SparkbookError as error:
         raise SparkbookError(f"{file}: {error}") from None
 

@@ -135,7 +135,7 @@ def connect(
     requests: bool = True,
     progress: Callable[[str], None] | None = None,
 ) -> Server:
-    """A server for a chapter.
+    """Return a server for a chapter.
 
     Args:
         recipe_id: the recipe to serve.
@@ -191,8 +191,8 @@ def connect(
 
 
 def on_spark() -> bool:
-    """Whether this host's GPU is a GB10."""
-    from sparkbook.host.probes import run
+    """Return whether this host's GPU is a GB10."""
+    from sparkbook.host.access import run
 
     asked = run(["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"])
     return asked.code == 0 and "GB10" in asked.out

@@ -22,7 +22,8 @@ TINY_MODELS = checkpoint.MODELS
 
 
 def model_folder(name: str, progress: Callable[[str], None] | None = None) -> Path:
-    """The folder of a model that this project brings along; SmolLM2 is converted on its first use.
+    """Return the folder of a model that this project brings along; SmolLM2 is converted on its
+    first use.
 
     Raises:
         SparkbookError: there is no such model, or it can't be converted.
@@ -92,8 +93,7 @@ def start(
 def together(
     wanted: Sequence[str | Recipe], *, requests: bool = True
 ) -> Iterator[list[ProcessEngine]]:
-    """Several engines at a time; each costs its memory and, while nobody asks it, next to no CPU.
-    They start side by side.
+    """Start several engines side by side. Each costs its memory and, while idle, next to no CPU.
 
     Args:
         wanted: recipes or their ids, in the order in which the engines are given. requests: as for

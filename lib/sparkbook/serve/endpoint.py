@@ -48,8 +48,8 @@ class Endpoint:
             )
 
     def client(self, timeout_s: float = 120.0, whole_s: float | None = None) -> openai.OpenAI:
-        """An `openai` client for this server. It does not retry: a failure is to be seen, not
-        hidden.
+        """Return an `openai` client for this server. It does not retry: a failure is to be seen,
+        not hidden.
 
         Args:
             timeout_s: longest silence. whole_s: longest time of one request to its last byte; ten
@@ -87,19 +87,19 @@ class Endpoint:
         except httpx.TransportError as error:
             # What a protocol error says can hold a header, and with it the key: only its name is
             # shown.
-            told = (
+            reason = (
                 type(error).__name__
                 if isinstance(error, httpx.ProtocolError)
                 else str(error) or type(error).__name__
             )
-            raise SparkbookError(f"{self.url}{path} does not answer: {told}") from None
+            raise SparkbookError(f"{self.url}{path} does not answer: {reason}") from None
         except (httpx.HTTPError, httpx.InvalidURL, ValueError) as error:
             raise SparkbookError(
                 f"{self.url}{path} can't be asked: {type(error).__name__}"
             ) from None
 
     def metrics_text(self) -> str:
-        """What `/metrics` says, in Prometheus' text format.
+        """Return what `/metrics` says, in Prometheus' text format.
 
         Raises:
             SparkbookError: nothing answers there, or it is no such page.
@@ -112,7 +112,7 @@ class Endpoint:
         return reply.content.decode("utf-8", "replace")
 
     def served_models(self) -> list[str]:
-        """Names that `/v1/models` lists.
+        """Return names that `/v1/models` lists.
 
         Raises:
             SparkbookError: nothing answers, or the key is refused.
@@ -120,8 +120,8 @@ class Endpoint:
         return [name for name, _ in self._listed()]
 
     def root_of_model(self) -> str | None:
-        """Folder or repository that the server says its model comes from; None where it does not
-        say.
+        """Return folder or repository that the server says its model comes from; None where it does
+        not say.
 
         Raises:
             SparkbookError: as `served_models`.
@@ -129,7 +129,7 @@ class Endpoint:
         return dict(self._listed()).get(self.model)
 
     def _listed(self) -> list[tuple[str, str | None]]:
-        """Name and root of each served model."""
+        """Return name and root of each served model."""
         reply = self.get("/v1/models")
         if reply.status_code == httpx.codes.UNAUTHORIZED:
             raise SparkbookError(
@@ -155,8 +155,8 @@ class Endpoint:
 
     @classmethod
     def from_environment(cls) -> Endpoint | None:
-        """The server that `SPARKBOOK_ENDPOINT` names, with its key from `SPARKBOOK_KEY_FILE` or
-        `VLLM_API_KEY`; None where none is named.
+        """Return the server that `SPARKBOOK_ENDPOINT` names, with its key from `SPARKBOOK_KEY_FILE`
+        or `VLLM_API_KEY`; None where none is named.
 
         Raises:
             SparkbookError: the address is not one, the key file can't be read or is open to others,
@@ -228,8 +228,8 @@ def write_private(file: Path, text: str) -> None:
 
 
 def key_from_environment() -> str:
-    """The API key from the file that `SPARKBOOK_KEY_FILE` names, else from `VLLM_API_KEY`; empty
-    where neither is there.
+    """Return the API key from the file that `SPARKBOOK_KEY_FILE` names, else from `VLLM_API_KEY`;
+    empty where neither is there.
 
     Raises:
         SparkbookError: the file can't be read, is open to others, or holds no key.
@@ -254,8 +254,8 @@ def key_in(name: Path, shown: str) -> str:
             )
         key = usable_key(file.read_text("utf-8"), f"the key file {file}")
     except (OSError, RuntimeError) as error:
-        told = getattr(error, "strerror", None) or error
-        raise SparkbookError(f"the key file {shown} can't be read: {told}") from None
+        reason = getattr(error, "strerror", None) or error
+        raise SparkbookError(f"the key file {shown} can't be read: {reason}") from None
     except UnicodeDecodeError:
         raise SparkbookError(f"the key file {shown} is not text") from None
     if not key:

@@ -53,7 +53,7 @@ class Engine:
         raise NotImplementedError
 
     def listens(self) -> bool:
-        """Whether it is this engine that listens at its address.
+        """Return whether it is this engine that listens at its address.
 
         Raises:
             Stranger: another program does.
@@ -79,7 +79,7 @@ class Engine:
         return int(self.endpoint.url.rsplit(":", 1)[1])
 
     def printed(self) -> bytes:
-        """What it printed since the last call."""
+        """Return what it printed since the last call."""
         with contextlib.suppress(OSError), self.log_file.open("rb") as log:
             log.seek(self._read)
             new = log.read()
@@ -88,7 +88,7 @@ class Engine:
         return b""
 
     def tail(self, lines: int = 15) -> list[str]:
-        """The last lines of the log that say something."""
+        """Return the last lines of the log that say something."""
         with contextlib.suppress(OSError):
             text = (
                 self.log_file.read_bytes()[-64_000:].decode("utf-8", "replace").replace("\r", "\n")
@@ -122,7 +122,7 @@ class Engine:
         return self.readiness
 
     def environment(self) -> dict[str, str]:
-        """Variables with which another process, such as a notebook's kernel, attaches to it."""
+        """Return the variables with which another process, such as a kernel, attaches to it."""
         return {ADDRESS_VARIABLE: self.endpoint.url, KEY_FILE_VARIABLE: str(self.key_file)}
 
     def __enter__(self) -> Self:

@@ -12,8 +12,8 @@ from typing import Any
 
 from sparkbook.errors import SparkbookError
 from sparkbook.findings import Finding
-from sparkbook.recipes.launch import is_secret
 from sparkbook.rules import Family
+from sparkbook.util.secret import is_secret
 
 FILE = Path(__file__).with_name("faults.yaml")
 
@@ -34,11 +34,11 @@ class ServeFault(SparkbookError):
 
     def __init__(self, finding: Finding):
         self.finding = finding
-        super().__init__(told(finding))
+        super().__init__(as_lines(finding))
 
 
-def told(finding: Finding) -> str:
-    """A finding as lines for a message."""
+def as_lines(finding: Finding) -> str:
+    """Return a finding as lines for a message."""
     lines = [f"{finding.message} ({finding.rule})"]
     lines += [f"  evidence: {finding.evidence}"] if finding.evidence else []
     lines += [f"  what to do: {finding.fix}"] if finding.fix else []
@@ -46,7 +46,7 @@ def told(finding: Finding) -> str:
 
 
 def explain(text: str, **figures: object) -> Finding:
-    """The finding for what the Docker engine said.
+    """Return the finding for what the Docker engine said.
 
     Args:
         text: the engine's or the client's words.
@@ -60,7 +60,7 @@ def explain(text: str, **figures: object) -> Finding:
 
 
 def how_it_ended(state: dict, name: str, restarts: int = 0) -> Finding | None:
-    """What the engine's record of a container says about its end; None while it runs.
+    """Return what the engine's record of a container says about its end; None while it runs.
 
     Args:
         state: the `State` of `GET /containers/ID/json`.
@@ -90,7 +90,7 @@ def how_it_ended(state: dict, name: str, restarts: int = 0) -> Finding | None:
 def redact(environment: list[str]) -> list[str]:
     """`NAME=VALUE` entries whose secrets are hidden."""
     return [
-        f"{name}=***" if is_secret(name) else f"{name}={value}"
+        f"{name}=***" if is_secret(name, value) else f"{name}={value}"
         for name, _, value in (entry.partition("=") for entry in environment)
     ]
 

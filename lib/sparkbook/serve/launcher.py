@@ -16,9 +16,17 @@ from sparkbook import lock
 from sparkbook.errors import SparkbookError
 from sparkbook.findings import Findings
 from sparkbook.formats import shell
-from sparkbook.serve import docker_engine, embedded, running, stack, watchdog
+from sparkbook.serve import (
+    containers,
+    docker_engine,
+    docker_host,
+    embedded,
+    running,
+    stack,
+    watchdog,
+)
 from sparkbook.serve.engine import Engine, EngineError
-from sparkbook.serve.faults import ServeFault, told
+from sparkbook.serve.faults import ServeFault, as_lines
 from sparkbook.serve.process import ProcessEngine
 from sparkbook.serve.stack import Choices, Stack
 from sparkbook.units import parse_size
@@ -58,7 +66,7 @@ class Wish:
 
 
 @dataclass(frozen=True)
-class Plan:
+class DryRun:
     """What would be done.
 
     Attributes:
@@ -80,7 +88,7 @@ class Plan:
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """For JSON."""
+        """Return plain values for JSON."""
         return {
             "target": self.target,
             "calls": [{"call": call, "body": body} for call, body in self.calls],
@@ -89,7 +97,7 @@ class Plan:
 
 
 def wanted(wish: Wish) -> tuple[Stack, str]:
-    """What is to be served, and with which engine.
+    """Return what is to be served, and with which engine.
 
     Raises:
         SparkbookError: it can't be read, or the engine can't serve it.
@@ -132,18 +140,18 @@ def wanted(wish: Wish) -> tuple[Stack, str]:
     return asked, target
 
 
-def plan(wish: Wish) -> Plan:
-    """What `serve` would do; nothing is started, and no Docker engine is needed.
+def plan(wish: Wish) -> DryRun:
+    """Return what `serve` would do; nothing is started, and no Docker engine is needed.
 
     Raises:
         SparkbookError: it can't be done.
     """
     asked, target = wanted(wish)
     if target == "process":
-        return Plan(target, [(shell.write(asked.launch).rstrip("\n"), None)], Findings())
+        return DryRun(target, [(shell.write(asked.launch).rstrip("\n"), None)], Findings())
     # The key is not made for a dry run: what stands here is hidden anyway.
     request = docker_engine.prepare(asked, None, wish.choices, key="hidden")
-    return Plan(target, list(request.calls()), request.notes)
+    return DryRun(target, list(request.calls()), request.notes)
 
 
 def serve(
@@ -166,7 +174,7 @@ def serve(
         _check_files(wish, say)
     floor = parse_size(wish.floor) if wish.floor else None
     if target == "docker":
-        host = docker_engine.reach(wish.host)
+        host = docker_host.reach(wish.host)
         try:
             server = docker_engine.start(
                 asked,
@@ -254,7 +262,7 @@ def _process(
 def _watch(
     engine: Engine, floor: int | None, say: Callable[[str], None], *, guard: bool = True
 ) -> None:
-    """Stay with a server until it ends, with or without a watchdog. Ctrl-C is the caller's.
+    """Wait until a server ends, with or without a watchdog. Ctrl-C is left to the caller.
 
     Raises:
         ServeFault: the watchdog stopped it.
@@ -283,7 +291,7 @@ def _check_files(wish: Wish, say: Callable[[str], None]) -> None:
         change for change in changed if change.before is not None and change.after is not None
     ]:
         raise SparkbookError(
-            "not started, the lock is about other files:\n" + told(lock.judge(moved)[0])
+            "not started, the lock is about other files:\n" + as_lines(lock.judge(moved)[0])
         )
     if changed:
         say(
@@ -293,7 +301,7 @@ def _check_files(wish: Wish, say: Callable[[str], None]) -> None:
 
 
 def _folders(locked: dict[str, Any]) -> dict[str, Path] | None:
-    """Where the files of a lock's models lie, if they ship with this project."""
+    """Return where the files of a lock's models lie, if they ship with this project."""
     recipe = lock.recipe_of(locked)
     if recipe is None or recipe.image is not None:
         return None
@@ -331,11 +339,9 @@ def _now(
 ) -> dict[str, Any]:
     served = lock.Served()
     with running.engines() as (host, _):
-        found = docker_engine.find(host, name or asked.name) if host and asked.launch.image else []
-        digest, image_id = (
-            docker_engine.digest_of(host, found[0]) if host and found else (None, None)
-        )
-        docker = docker_engine.version_of(host) if host and asked.launch.image else None
+        found = containers.find(host, name or asked.name) if host and asked.launch.image else []
+        digest, image_id = containers.digest_of(host, found[0]) if host and found else (None, None)
+        docker = docker_host.version_of(host) if host and asked.launch.image else None
         served = lock.Served(digest, image_id, _version(host, name, asked), docker)
     folders = None
     if asked.recipe and asked.recipe.image is None:
@@ -359,8 +365,8 @@ def _now(
     )
 
 
-def _version(host: docker_engine.Host | None, name: str | None, asked: Stack) -> str | None:
-    """The vLLM version that the running server reports; None where none answers."""
+def _version(host: docker_host.DockerHost | None, name: str | None, asked: Stack) -> str | None:
+    """Return the vLLM version that the running server reports; None where none answers."""
     for known in [name] if name else [asked.name, asked.recipe.id if asked.recipe else None]:
         if known is None:
             continue
@@ -374,7 +380,7 @@ def _version(host: docker_engine.Host | None, name: str | None, asked: Stack) ->
 def verify(
     file: str, *, name: str | None = None, deep: bool = False
 ) -> tuple[list[lock.Change], Findings]:
-    """What has moved since a lock was made: the changes, and what they mean.
+    """Return what has moved since a lock was made: the changes, and what they mean.
 
     Raises:
         SparkbookError: the lock can't be used.

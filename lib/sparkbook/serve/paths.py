@@ -13,8 +13,8 @@ PACKAGE = Path(__file__).resolve().parents[1]
 
 
 def state_dir() -> Path:
-    """The folder for what must outlive a cache (the API key, which stacks have proven themselves):
-    `SPARKBOOK_STATE`, else the user's.
+    """Return the folder for what must outlive a cache (the API key, which stacks have proven
+    themselves): `SPARKBOOK_STATE`, else the user's.
 
     Made when missing, for its owner alone.
     """
@@ -25,17 +25,17 @@ def state_dir() -> Path:
         ).expanduser()
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     except (OSError, RuntimeError) as error:
-        told = getattr(error, "strerror", None) or error
+        reason = getattr(error, "strerror", None) or error
         raise SparkbookError(
-            f"{chosen or 'the folder for state'} can't be used: {told}; name another with"
+            f"{chosen or 'the folder for state'} can't be used: {reason}; name another with"
             " SPARKBOOK_STATE"
         ) from None
     return folder.absolute()
 
 
 def cache_dir() -> Path:
-    """The folder for converted models and engines' logs: `SPARKBOOK_CACHE`, else the user's cache
-    directory. Made when missing.
+    """Return the folder for converted models and engines' logs: `SPARKBOOK_CACHE`, else the user's
+    cache directory. Made when missing.
     """
     chosen = os.environ.get("SPARKBOOK_CACHE")
     try:
@@ -49,16 +49,17 @@ def cache_dir() -> Path:
             raise PermissionError(13, "it can't be written")
     except (OSError, RuntimeError) as error:
         where = f"SPARKBOOK_CACHE={chosen}" if chosen else "the user's cache directory"
-        told = getattr(error, "strerror", None) or error
+        reason = getattr(error, "strerror", None) or error
         raise SparkbookError(
-            f"{where} can't be used: {told}; name a folder that can be written with SPARKBOOK_CACHE"
+            f"{where} can't be used: {reason}; name a folder that can be written with"
+            " SPARKBOOK_CACHE"
         ) from None
     # A kernel has another working directory than the builder: both must mean the same folder.
     return folder.absolute()
 
 
 def engine_python() -> Path:
-    """The interpreter of the environment that holds vLLM's CPU build.
+    """Return the interpreter of the environment that holds vLLM's CPU build.
 
     `SPARKBOOK_ENGINE_PYTHON` names it; else it is `.venv-engine` next to the checkout this package
     is installed from; else this very interpreter, if vLLM is installed with the package.

@@ -17,11 +17,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from sparkbook.formats.words import serve_groups
-from sparkbook.recipes.launch import Launch, is_secret
+from sparkbook.recipes.launch import Launch
 from sparkbook.serve import folders, identity, paths
 from sparkbook.serve.endpoint import Endpoint, usable_key, write_private
 from sparkbook.serve.engine import Engine, EngineError
 from sparkbook.serve.identity import ProcessId
+from sparkbook.util.secret import is_secret
 from sparkbook.util.shell_text import HOME, command_line
 
 _GUARD = Path(__file__).with_name("_guard.py")
@@ -43,7 +44,7 @@ _NOT_INHERITED = {
 
 
 def port_is_free(port: int, host: str = _HOST) -> bool:
-    """Whether nothing listens on the port."""
+    """Return whether nothing listens on the port."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -54,7 +55,7 @@ def port_is_free(port: int, host: str = _HOST) -> bool:
 
 
 def free_port(host: str = _HOST) -> int:
-    """A port on which nothing listens now, chosen by the kernel."""
+    """Return a port on which nothing listens now, chosen by the kernel."""
     with socket.socket() as probe:
         probe.bind((host, 0))
         return int(probe.getsockname()[1])
@@ -195,7 +196,7 @@ class ProcessEngine(Engine):
         return self._guard.poll() is None
 
     def listens(self) -> bool:
-        """Whether it is one of its processes that listens at its address, and nobody else.
+        """Return whether it is one of its processes that listens at its address, and nobody else.
 
         Raises:
             Stranger: another program does.

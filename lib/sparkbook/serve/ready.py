@@ -60,14 +60,14 @@ class Watched(Protocol):
     @property
     def exit_status(self) -> int | None: ...
     def listens(self) -> bool:
-        """Whether it is this engine that listens at its address; raises `Stranger` where another
-        program does.
+        """Return whether it is this engine that listens at its address; raises `Stranger` where
+        another program does.
         """
         ...
 
     def tail(self, lines: int = 15) -> list[str]: ...
     def printed(self) -> bytes:
-        """What it printed since the last call."""
+        """Return what it printed since the last call."""
         ...
 
 
@@ -291,7 +291,7 @@ def _models(endpoint: Endpoint, _timeout_s: float) -> _Seen:
 
 
 def _asks(question: str, **more: Any) -> Callable[[Endpoint, float], Any]:
-    """A chat request; greedy, so that a start is judged on the same text every time."""
+    """Return a chat request; greedy, so that a start is judged on the same text every time."""
 
     def ask(endpoint: Endpoint, timeout_s: float) -> Any:
         with endpoint.client(timeout_s, timeout_s) as client:
@@ -320,8 +320,8 @@ def _completion(endpoint: Endpoint, timeout_s: float) -> _Seen:
 def _reply(
     ask: Callable[[Endpoint, float], Any], judge: Callable[[Any], str | None], claim: str
 ) -> Callable[[Endpoint, float], _Seen]:
-    """A probe that sends one request and lets `judge` say what it saw, or None when the claim is
-    not kept.
+    """Return a probe that sends one request and lets `judge` say what it saw, or None when the
+    claim is not kept.
     """
 
     def probe(endpoint: Endpoint, timeout_s: float) -> _Seen:

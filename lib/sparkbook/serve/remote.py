@@ -80,7 +80,7 @@ class Tunnel:
             raise
 
     def forward(self, port: int) -> str:
-        """The address here of a port on the other host's loopback."""
+        """Return the address here of a port on the other host's loopback."""
         if port not in self._forwards:
             local = free_port()
             self._run(
@@ -116,13 +116,13 @@ class Tunnel:
         host = self.destination.rsplit("@", 1)[-1]
         # A file for its words: the master that goes to the background would keep a pipe open for
         # ever.
-        with tempfile.TemporaryFile() as told:
+        with tempfile.TemporaryFile() as output:
             try:
                 done = subprocess.run(
                     command,
                     stdin=subprocess.DEVNULL,
-                    stdout=subprocess.PIPE if "-f" not in command else told,
-                    stderr=told,
+                    stdout=subprocess.PIPE if "-f" not in command else output,
+                    stderr=output,
                     timeout=_CONNECT_S + 15,
                     check=False,
                 )
@@ -134,8 +134,8 @@ class Tunnel:
                 raise ServeFault(
                     DOCK["DOCK117"].finding(evidence=f"no answer in {_CONNECT_S} s", host=host)
                 ) from None
-            told.seek(0)
-            words = told.read().decode("utf-8", "replace").strip()
+            output.seek(0)
+            words = output.read().decode("utf-8", "replace").strip()
         if done.returncode:
             raise ServeFault(
                 DOCK["DOCK117"].finding(

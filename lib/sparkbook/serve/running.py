@@ -15,10 +15,11 @@ from typing import Any, Literal
 
 from sparkbook.errors import SparkbookError
 from sparkbook.findings import Finding, Findings
-from sparkbook.serve import docker_engine, folders, identity
-from sparkbook.serve.docker_engine import Found, Host
+from sparkbook.serve import containers, docker_host, folders, identity
+from sparkbook.serve.containers import Found
+from sparkbook.serve.docker_host import DockerHost
 from sparkbook.serve.endpoint import Endpoint
-from sparkbook.serve.faults import ServeFault
+from sparkbook.serve.faults import ServeFault, how_it_ended
 from sparkbook.serve.folders import KEY_FILE, LOG_FILE, Record
 from sparkbook.serve.identity import Stranger
 
@@ -56,7 +57,7 @@ class Server:
     end: Finding | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        """For JSON."""
+        """Return plain values for JSON."""
         return {
             **{name: getattr(self, name) for name in self.__dataclass_fields__ if name != "end"},
             "end": self.end.to_dict() if self.end else None,
@@ -93,15 +94,15 @@ def _processes() -> list[_Process]:
 
 
 @contextlib.contextmanager
-def engines(address: str | None = None) -> Iterator[tuple[Host | None, Findings]]:
-    """The Docker engine, if one answers, and why not if none does. On a host without Docker, of
-    which none was asked, that is no fault.
+def engines(address: str | None = None) -> Iterator[tuple[DockerHost | None, Findings]]:
+    """Connect to the Docker engine, or return why none answers. On a host without Docker, if none
+    was asked for, that is no fault.
 
     Args:
-        address: as `docker_engine.reach` takes it.
+        address: as `docker_host.reach` takes it.
     """
     try:
-        host, notes = docker_engine.reach(address), Findings()
+        host, notes = docker_host.reach(address), Findings()
     except ServeFault as fault:
         quiet = (
             fault.finding.rule == "DOCK101" and not address and not os.environ.get("DOCKER_HOST")
@@ -124,8 +125,8 @@ def engines(address: str | None = None) -> Iterator[tuple[Host | None, Findings]
             host.close()
 
 
-def status(host: Host | None) -> list[Server]:
-    """All servers of this user: those in containers first, each kind by name.
+def status(host: DockerHost | None) -> list[Server]:
+    """Return all servers of this user: those in containers first, each kind by name.
 
     Args:
         host: the Docker engine; None leaves containers out.
@@ -133,7 +134,7 @@ def status(host: Host | None) -> list[Server]:
     Raises:
         ServeFault: the Docker engine stopped answering.
     """
-    servers = [_container(host, found) for found in docker_engine.find(host)] if host else []
+    servers = [_container(host, found) for found in containers.find(host)] if host else []
     for process in _processes():
         record = process.record
         state = _answers(process.endpoint, process.listens)
@@ -143,16 +144,16 @@ def status(host: Host | None) -> list[Server]:
     return servers
 
 
-def _container(host: Host, found: Found) -> Server:
+def _container(host: DockerHost, found: Found) -> Server:
     end = None
-    seen = docker_engine.inspected(host, found)
-    end = docker_engine.how_it_ended(seen["State"], found.name, seen["RestartCount"])
+    seen = containers.inspected(host, found)
+    end = how_it_ended(seen["State"], found.name, seen["RestartCount"])
     state: State = "stopped"
     if found.state == "restarting":
         state = "restarting"
     elif found.state == "running":
         state = _answers(
-            docker_engine.endpoint_of(host, found), lambda: docker_engine.listens(host, seen)
+            containers.endpoint_of(host, found), lambda: containers.listens(host, seen)
         )
     return Server(
         found.name, "docker", found.recipe, found.served, found.url, state, found.image, end
@@ -182,17 +183,17 @@ def _read(file: Path) -> str:
         return ""
 
 
-def _pick(host: Host | None, name: str) -> Found | _Process:
-    """The one server of this name.
+def _pick(host: DockerHost | None, name: str) -> Found | _Process:
+    """Return the one server of this name.
 
     Raises:
         SparkbookError: there is none, or more than one.
     """
-    found: list[Found | _Process] = list(docker_engine.find(host, name)) if host else []
+    found: list[Found | _Process] = list(containers.find(host, name)) if host else []
     found += [process for process in _processes() if name in process.names]
     if len(found) == 1:
         return found[0]
-    known = [one.name for one in [*(docker_engine.find(host) if host else ()), *_processes()]]
+    known = [one.name for one in [*(containers.find(host) if host else ()), *_processes()]]
     if not found:
         raise NotThere(
             f"no server called '{name}' was started here;"
@@ -204,7 +205,7 @@ def _pick(host: Host | None, name: str) -> Found | _Process:
     )
 
 
-def stop(host: Host | None, name: str, within_s: float = 40) -> str:
+def stop(host: DockerHost | None, name: str, within_s: float = 40) -> str:
     """Take a server down: its container is removed, its processes end. Its name is returned.
 
     Raises:
@@ -213,8 +214,8 @@ def stop(host: Host | None, name: str, within_s: float = 40) -> str:
     picked = _pick(host, name)
     if isinstance(picked, Found):
         assert host is not None
-        docker_engine.remove(host, picked.id)
-        docker_engine.forget(picked.name, picked.id)
+        containers.remove(host, picked.id)
+        containers.forget(picked.name, picked.id)
         return picked.name
     guard = picked.record.process
     guard.signal(signal.SIGTERM)  # the guard ends the engine's whole group
@@ -230,9 +231,9 @@ def stop(host: Host | None, name: str, within_s: float = 40) -> str:
     return picked.name
 
 
-def logs(host: Host | None, name: str, *, follow: bool = False) -> Iterator[bytes]:
-    """What a server printed, in pieces; with `follow`, until it ends. The log of a server that has
-    ended is still there, under its whole name.
+def logs(host: DockerHost | None, name: str, *, follow: bool = False) -> Iterator[bytes]:
+    """Yield what a server printed, in pieces; with `follow`, until it ends. The log of a server
+    that has ended is still there, under its whole name.
 
     Raises:
         SparkbookError: there is no such server.
@@ -240,7 +241,7 @@ def logs(host: Host | None, name: str, *, follow: bool = False) -> Iterator[byte
     try:
         picked = _pick(host, name)
     except SparkbookError:
-        kept = [folders.path_of(name) / LOG_FILE, docker_engine.mark_of(name).with_name(LOG_FILE)]
+        kept = [folders.path_of(name) / LOG_FILE, containers.mark_of(name).with_name(LOG_FILE)]
         file = next((file for file in kept if file.is_file()), None)
         if "/" in name or file is None:
             raise
@@ -248,7 +249,7 @@ def logs(host: Host | None, name: str, *, follow: bool = False) -> Iterator[byte
         return
     if isinstance(picked, Found):
         assert host is not None
-        yield from docker_engine.logs(host, picked, follow=follow)
+        yield from containers.logs(host, picked, follow=follow)
         return
     with (picked.folder / LOG_FILE).open("rb") as log:
         while True:
@@ -261,8 +262,8 @@ def logs(host: Host | None, name: str, *, follow: bool = False) -> Iterator[byte
                 time.sleep(0.2)
 
 
-def endpoint(host: Host | None, name: str) -> Endpoint:
-    """Where a server of this name answers, with its key.
+def endpoint(host: DockerHost | None, name: str) -> Endpoint:
+    """Return where a server of this name answers, with its key.
 
     Raises:
         SparkbookError: there is no such server, or it does not listen.
@@ -271,8 +272,8 @@ def endpoint(host: Host | None, name: str) -> Endpoint:
     picked = _pick(host, name)
     if isinstance(picked, Found):
         assert host is not None
-        ours = docker_engine.listens(host, docker_engine.inspected(host, picked))
-        address = docker_engine.endpoint_of(host, picked)
+        ours = containers.listens(host, containers.inspected(host, picked))
+        address = containers.endpoint_of(host, picked)
     else:
         ours, address = picked.listens(), picked.endpoint
     if not ours:

@@ -14,11 +14,11 @@ from typing import Any
 from sparkbook.findings import Finding
 from sparkbook.formats import docker_run
 from sparkbook.host.meminfo import Memory
-from sparkbook.rules import fenced
 from sparkbook.serve.faults import DOCK, explain, how_it_ended
 from sparkbook.serve.stack import AS_WRITTEN, Choices, given, request
 from sparkbook.serve.watchdog import Limits, Sample, admit, judge
 from sparkbook.units import GIB
+from sparkbook.util.markup import fenced
 
 _LIMITS = Limits.of_host(121 * GIB)
 _TOTAL = 121 * GIB

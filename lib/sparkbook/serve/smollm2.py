@@ -29,7 +29,8 @@ _CONVERTER = Path(__file__).with_name("_convert_smollm2.py")
 
 
 def ensure(folder: Path | None = None, progress: Callable[[str], None] | None = None) -> Path:
-    """The model's folder, converted if it is not there or is damaged (about half a minute, 270 MB).
+    """Return the model's folder, converted if it is not there or is damaged (about half a minute,
+    270 MB).
 
     Args:
         folder: where it belongs; under the cache directory when None.
@@ -51,8 +52,8 @@ def ensure(folder: Path | None = None, progress: Callable[[str], None] | None = 
 
 
 def damaged(folder: Path) -> str | None:
-    """What is wrong with a converted model: not there, a file missing, or a checksum that differs.
-    None when it is whole.
+    """Return what is wrong with a converted model: not there, a file missing, or a checksum that
+    differs. None when it is whole.
     """
     try:
         manifest: dict[str, str] = json.loads((folder / _MANIFEST).read_text("utf-8"))["sha256"]
@@ -118,7 +119,7 @@ def run_converter(folder: Path) -> None:
 
 @contextlib.contextmanager
 def _fresh_folder(folder: Path) -> Iterator[Path]:
-    """An empty folder that is gone afterwards, whatever happens, unless it was renamed."""
+    """Make an empty folder, and remove it at the end unless it was renamed."""
     shutil.rmtree(folder, ignore_errors=True)
     try:
         folder.mkdir(parents=True)
@@ -129,9 +130,7 @@ def _fresh_folder(folder: Path) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def _only_one(lock: Path) -> Iterator[None]:
-    """Let one process at a time pass; a second one waits until the first has finished, and the
-    kernel frees the lock of a dead one.
-    """
+    """Let one process at a time pass; the kernel frees the lock of a dead one."""
     with lock.open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield

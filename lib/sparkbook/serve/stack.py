@@ -78,8 +78,8 @@ class Stack:
 
 
 def given(source: str | Recipe | Launch, name: str | None = None) -> Stack:
-    """The stack for whatever `formats.resolve` takes: a recipe's id, a file in any known format,
-    the text of a launch line.
+    """Return the stack for whatever `formats.resolve` takes: a recipe's id, a file in any known
+    format, the text of a launch line.
 
     Raises:
         SparkbookError: it is none of these, or its name can't be a container's.
@@ -165,14 +165,14 @@ class Request:
         ]
 
     def shown(self) -> dict[str, Any]:
-        """The body with `***` for every secret."""
+        """Return the body with `***` for every secret."""
         body = copy.deepcopy(self.body)
         body["Env"] = redact(body["Env"])
         return body
 
     def calls(self) -> list[tuple[str, dict[str, Any] | None]]:
-        """The calls of a start in order: method and path, and the body with secrets hidden. An
-        image that is there is not fetched.
+        """Return the calls of a start in order: method and path, and the body with secrets hidden.
+        An image that is there is not fetched.
         """
         name, at, digest = self.image.partition("@")
         head, _, tag = (name, "", digest) if at else name.rpartition(":")
@@ -266,8 +266,8 @@ def request(
 
 
 def pinned_reference(image: str) -> str:
-    """The reference that is pulled: where there is a digest it alone decides, and the tag before it
-    is left out.
+    """Return the reference that is pulled: where there is a digest it alone decides, and the tag
+    before it is left out.
     """
     name, at, digest = image.partition("@")
     return (
@@ -280,7 +280,7 @@ def pinned_reference(image: str) -> str:
 
 
 def _published(launch: Launch, choices: Choices, notes: list[Finding]) -> tuple[str, int, str]:
-    """Address and port on the host, and the port inside (`8000/tcp`)."""
+    """Return address and port on the host, and the port inside (`8000/tcp`)."""
     own = str(launch.serve.args.get("port", launch.env.get("PORT") or 8000))
     address, port, inside = "0.0.0.0", own, own
     if launch.container.ports:
@@ -312,8 +312,8 @@ def _published(launch: Launch, choices: Choices, notes: list[Finding]) -> tuple[
 
 
 def _mounts(volumes: list[str], home: str) -> tuple[list[dict[str, Any]], list[str]]:
-    """Volumes as mounts, which unlike `-v` fail where the host's folder is missing; SELinux labels
-    only exist as binds.
+    """Return volumes as mounts, which unlike `-v` fail where the host's folder is missing; SELinux
+    labels only exist as binds.
     """
     mounts, binds = [], []
     for volume in volumes:
@@ -385,8 +385,8 @@ def _environment(
 
 
 def _offline(launch: Launch) -> Launch:
-    """The launch with a model store that the server can only read. What transformers wants to write
-    goes to the container's own /tmp.
+    """Return the launch with a model store that the server can only read. What transformers wants
+    to write goes to the container's own /tmp.
     """
     home = launch.env.get("HF_HOME")
     volumes = [
@@ -411,7 +411,7 @@ def _target(volume: str) -> str:
 
 
 def _policies(stack: Stack, launch: Launch, choices: Choices) -> list[Finding]:
-    """What to know about pinning, the key, the store and restarts."""
+    """Return what to know about pinning, the key, the store and restarts."""
     notes = []
     if launch.image and "@" not in launch.image:
         notes.append(

@@ -117,10 +117,10 @@ def stream_chat(
     ) as error:  # in the middle of a stream the client passes them on as they are
         raise StreamError(prompt, error, connection=True) from None
     except (ValueError, TypeError, AttributeError, LookupError, RecursionError) as error:
-        told = SparkbookError(
+        problem = SparkbookError(
             f"the stream holds something else than a chat ({type(error).__name__})"
         )
-        raise StreamError(prompt, told, connection=False) from None
+        raise StreamError(prompt, problem, connection=False) from None
     if not seen:
         raise StreamError(
             prompt, SparkbookError("the reply holds no events of a chat"), connection=False

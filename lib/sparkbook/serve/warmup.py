@@ -64,7 +64,7 @@ class WarmUp:
 
 
 def has_settled(ttfts: list[float], tolerance: float = 0.25, floor_s: float = 0.05) -> bool:
-    """Whether the last three times to first token lie within a band around their median.
+    """Return whether the last three times to first token lie within a band around their median.
 
     Args:
         ttfts: times to first token in seconds, oldest first.

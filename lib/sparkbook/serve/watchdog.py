@@ -63,8 +63,8 @@ class Limits:
 
     @classmethod
     def of_host(cls, total: int, floor: int | None = None) -> Limits:
-        """The limits for a host of so many bytes: a twentieth of its memory as the floor, 6 GiB on
-        a Spark, unless another is given.
+        """Return the limits for a host of so many bytes: a twentieth of its memory as the floor, 6
+        GiB on a Spark, unless another is given.
 
         Reports of frozen Sparks saw 6 to 7 GiB just before
         (https://github.com/vllm-project/vllm/issues/46307, …/issues/56824).
@@ -73,7 +73,7 @@ class Limits:
 
 
 def judge(samples: Sequence[Sample], limits: Limits) -> Finding | None:
-    """What the samples, oldest first, say: None, or why the server has to be stopped.
+    """Return what the samples, oldest first, say: None, or why the server has to be stopped.
 
     Memory: the last two samples that know it are below the floor (one alone may be a passing dip),
         or the last is below half of it. The
@@ -126,7 +126,9 @@ def judge(samples: Sequence[Sample], limits: Limits) -> Finding | None:
 
 
 def admit(memory: Memory, limits: Limits) -> Finding | None:
-    """Why nothing should be started on a host that has this memory; None where it has enough."""
+    """Return why nothing should be started on a host that has this memory; None where it has
+    enough.
+    """
     if memory.available >= limits.floor:
         return None
     left, least = format_bytes(memory.available), format_bytes(limits.floor)
@@ -151,7 +153,7 @@ class Watchdog:
         every_s: float = 0.5,
         clock: Callable[[], float] = time.monotonic,
     ):
-        """Nothing is watched before `start`, or entering it as a context.
+        """Prepare the watchdog; it watches after `start`, or inside a `with` block.
 
         Args:
             act: stops the server, at once.
@@ -254,7 +256,7 @@ class Eyes:
 
 
 def gpu_power() -> float | None:
-    """The first GPU's power in W, as nvidia-smi says; None where it does not."""
+    """Return the first GPU's power in W, as nvidia-smi says; None where it does not."""
     import subprocess
 
     command = ["nvidia-smi", "--query-gpu=power.draw", "--format=csv,noheader,nounits"]
@@ -273,7 +275,7 @@ def gpu_power() -> float | None:
 
 
 def guard(act: Callable[[], None], endpoint: Endpoint | None, floor: int | None = None) -> Watchdog:
-    """A watchdog over this host and a server.
+    """Return a watchdog over this host and a server.
 
     Args:
         act: stops the server.

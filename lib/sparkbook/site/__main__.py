@@ -19,8 +19,8 @@ from sparkbook.site.book import build
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Exit code: 0 good, 1 a page failed or the site has a fault, 2 nothing could be done, 130
-    interrupted.
+    """Build and return the exit code: 0 good, 1 a page failed or the site has a fault, 2 nothing
+    could be done, 130 interrupted.
     """
     parser = argparse.ArgumentParser(
         prog="python -m sparkbook.site", description="Run the chapters and publish the site."

@@ -17,7 +17,17 @@ from sparkbook.register import claims
 from sparkbook.runner import notebooks
 from sparkbook.runner.pages import Page
 from sparkbook.runner.project import Project
-from sparkbook.site import badges, chooser, flags, links, planner, record, rule_pages, search
+from sparkbook.site import (
+    badges,
+    chooser,
+    combinations,
+    flags,
+    links,
+    planner,
+    record,
+    rule_pages,
+    search,
+)
 from sparkbook.site.flags import Flag
 from sparkbook.site.links import Linker
 from sparkbook.site.notebook_page import as_published
@@ -116,6 +126,7 @@ def _write_look_up(
     made = badges.Made(project.build / "generated.json")
     rules = list(rule_pages.rule_pages(known, models, chapters))
     rules.insert(0, ("index", rule_pages.index(rules)))
+    rules.insert(1, (combinations.PAGE, combinations.page()))
     entries: list[dict[str, Any]] = []
     for folder, written in (("flags", flags.pages(known, chapters)), ("rules", rules)):
         first, *rest = _write_pages(fresh / folder, written, linker, made)
@@ -139,12 +150,12 @@ def _write_pages(
 
 
 def _prose(name: str, text: str) -> dict[str, Any]:
-    """A cell of text, to put into a notebook."""
+    """Return a cell of text, to put into a notebook."""
     return {"cell_type": "markdown", "id": name, "metadata": {}, "source": text}
 
 
 def run_line(page: Page) -> str:
-    """How a reader runs the page on a Spark, and the notebook to take along."""
+    """Return how a reader runs the page on a Spark, and the notebook to take along."""
     values = " ".join(
         f"-p {name} {value}" for name, value in page.values.items() if name != "target"
     )
@@ -167,14 +178,14 @@ def run_line(page: Page) -> str:
 
 
 def _title_and_text(notebook: dict[str, Any]) -> tuple[str, str]:
-    """A chapter's heading, and everything that its author wrote."""
+    """Return a chapter's heading, and everything that its author wrote."""
     text = "\n".join(cell["source"] for cell in notebook["cells"])
     heading = re.search(r"^# (.+)$", text, re.MULTILINE)
     return (heading[1].replace("`", "") if heading else "Untitled"), text
 
 
 def with_models(toc: dict[str, Any], models: list[Page]) -> dict[str, Any]:
-    """The committed table of contents with the recipes' pages under the overview chapter.
+    """Return the committed table of contents with the recipes' pages under the overview chapter.
 
     Raises:
         SparkbookError: there are such pages, and no chapter `07_models` to put them under.

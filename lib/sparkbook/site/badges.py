@@ -23,8 +23,8 @@ _FINDING = re.compile(r'class="finding finding-(error|warning|info)"')
 
 
 def of_page(page: Page, notebook: dict[str, Any]) -> str:
-    """What a page's numbers were taken on, when, with which vLLM, and how many findings it shows,
-    as a line of HTML.
+    """Return what a page's numbers were taken on, when, with which vLLM, and how many findings it
+    shows, as a line of HTML.
     """
     made = page.made()
     facts: list[tuple[str, str]] = [("figures", ", ".join(_taken_on(page, notebook)))]
@@ -39,7 +39,7 @@ def of_page(page: Page, notebook: dict[str, Any]) -> str:
 
 
 def line(facts: Iterable[tuple[str, str]]) -> str:
-    """Badges, each a name and what it says, as HTML."""
+    """Return badges as HTML, each a name and its value."""
     items = "".join(f"<li><span>{name}</span> {html.escape(text)}</li>" for name, text in facts)
     return f'<ul class="sb-badges" aria-label="About this page">{items}</ul>'
 
@@ -76,7 +76,7 @@ class Made:
         self._now: dict[str, dict[str, str]] = {}
 
     def put(self, name: str, text: str) -> str:
-        """The page with its day."""
+        """Return the page with its day."""
         digest, known = fingerprint.text(text), self._before.get(name, {})
         date = known.get("date") if known.get("fingerprint") == digest else None
         self._now[name] = {"fingerprint": digest, "date": date or datetime.date.today().isoformat()}
@@ -92,8 +92,8 @@ def not_run(notebook: dict[str, Any]) -> bool:
 
 
 def _taken_on(page: Page, notebook: dict[str, Any]) -> list[str]:
-    """What its metadata says (`{"sparkbook": {"taken_on": ["H100"]}}`), else what follows from the
-    engine that it needs.
+    """Return what its metadata says (`{"sparkbook": {"taken_on": ["H100"]}}`), else what follows
+    from the engine that it needs.
     """
     if stated := notebook["metadata"].get("sparkbook", {}).get("taken_on"):
         return list(stated)

@@ -18,7 +18,7 @@ SINCE = "2026-06-20"
 
 
 def then() -> str:
-    """The newest vLLM release that was out on the day of the guide."""
+    """Return the newest vLLM release that was out on the day of the guide."""
     from packaging.version import Version
 
     return max(
@@ -28,7 +28,9 @@ def then() -> str:
 
 
 def page() -> str:
-    """vLLM's interface, images and claims: what is another today than on the day of the guide."""
+    """Return the page that lists what changed in vLLM's interface, images and claims since the
+    guide's day.
+    """
     before, after = then(), releases.table()["releases"][-1]
     between = [
         one

@@ -8,7 +8,6 @@ without scripts the page is a table of all recipes.
 
 from __future__ import annotations
 
-import dataclasses
 import html
 import json
 from collections.abc import Callable, Hashable, Iterable
@@ -46,16 +45,20 @@ class Use:
 
 @dataclass(frozen=True)
 class Memory:
-    """What of a Spark's memory is available before the start, GiB; None: nothing else runs."""
+    """The memory of a Spark, and what of it is available before the start, GiB; None: 128 GB, and
+    nothing else runs.
+    """
 
     key: str
     title: str
     available_gib: int | None = None
+    memory_gib: float | None = None
 
     @property
     def options(self) -> str:
         """The same for `sparkbook plan`."""
-        return f" --available-gib {self.available_gib}" if self.available_gib else ""
+        memory = f" --memory-gib {self.memory_gib:g}" if self.memory_gib else ""
+        return memory + (f" --available-gib {self.available_gib}" if self.available_gib else "")
 
 
 USES = (
@@ -68,7 +71,12 @@ MEMORIES = (
     Memory("all", "128 GB, nothing else running"),
     Memory("96", "96 GiB available (desktop running)", 96),
     Memory("64", "64 GiB available (second server running)", 64),
+    Memory("spark64", "64 GB Spark, nothing else running", memory_gib=60.8),
 )
+"""A Spark of 64 GB is planned with half of what vLLM shows of one of 128 GB: no public log of such
+a machine is known.
+"""
+
 FIRST = "qwen3.6-35b-a3b-nvfp4-2026-09"
 """The recipe that is shown before anything is chosen."""
 
@@ -107,6 +115,17 @@ def for_use(recipe: Recipe, use: Use) -> Recipe:
     )
 
 
+def for_plan(recipe: Recipe, planned: MemoryPlan) -> Recipe | None:
+    """Return the recipe with the options that make it fit the plan's machine; None where it fits
+    as it is, where nothing makes it fit, or a script in the image sets these options.
+    """
+    changed = planned.fitting()
+    if not changed or recipe.launch.entrypoint == "wrapper":
+        return None
+    serve = recipe.serve.model_copy(update={"args": {**recipe.serve.args, **changed}})
+    return recipe.model_copy(update={"serve": serve})
+
+
 class _Table:
     """Values that come more than once are kept once, and named by their number."""
 
@@ -126,31 +145,39 @@ def data(ids: Iterable[str]) -> dict[str, Any]:
     """Return everything that the chooser knows.
 
     `recipes[i].lines` and `.lint` have one entry a use, `.plans` one a use and, within it, one a
-    memory. Lines and findings are numbers of the tables `lines` and `findings`; a finding is
-    severity, message, fix, rule and the address of the rule's section. A plan has the verdict, the
-    same for people as `fit`, context, sequences, the KV cache's tokens, its findings, and the
-    number of its speeds: requests, then low, middle, high tok/s, with `behind` tokens behind each
-        request.
+    memory. So has `.fitted`: the lines and findings with options that fit that memory, null where
+    they are those of the use. Lines and findings are numbers of the tables `lines` and `findings`;
+    a finding is severity, message, fix, rule and the address of the rule's section. A plan has the
+    verdict, the same for people as `fit`, context, sequences, the KV cache's tokens, its findings,
+    and the number of its speeds: requests, then low, middle, high tok/s, with `behind` tokens
+    behind each request.
     """
     lines, findings, speeds = _Table(), _Table(), _Table()
 
     def numbers(found: Any) -> list[int]:
         return [findings.number([f.severity, f.message, f.fix, f.rule, f.why]) for f in found]
 
-    hosts = [request.host(None, memory_.available_gib) for memory_ in MEMORIES]
+    hosts = [request.host(one.memory_gib, one.available_gib) for one in MEMORIES]
+
+    def written(recipe: Recipe) -> list[int]:
+        return [lines.number(line) for line in FORMATS["docker"].write(recipe).splitlines()]
+
     entries = []
     for recipe in chosen(ids):
-        launches, judged, plans = [], [], []
+        launches, judged, plans, fitted = [], [], [], []
         for use in USES:
             changed = for_use(recipe, use)
-            launches.append(
-                [lines.number(line) for line in FORMATS["docker"].write(changed).splitlines()]
-            )
+            launches.append(written(changed))
             judged.append(numbers(lint.lint(changed).findings))
             setup = request.read(recipe.id, request.Override(use.context, use.sequences))
             found = [memory.plan(setup, host) for host in hosts]
             plans.append(
                 [{**_plan(one.to_dict(), numbers, speeds), "fit": fit(one)} for one in found]
+            )
+            # The first memory shows the recipe's own line.
+            lower = [None, *(for_plan(changed, one) for one in found[1:])]
+            fitted.append(
+                [one and [written(one), numbers(lint.lint(one).findings)] for one in lower]
             )
         entry: dict[str, Any] = {
             "id": recipe.id,
@@ -162,7 +189,8 @@ def data(ids: Iterable[str]) -> dict[str, Any]:
             "nodes": recipe.topology.nodes,
             "adjustable": adjustable(recipe),
         }
-        entries.append({**entry, "lines": launches, "lint": judged, "plans": plans})
+        answers = {"lines": launches, "lint": judged, "plans": plans, "fitted": fitted}
+        entries.append({**entry, **answers})
     choices = {
         name: [
             {"key": choice.key, "title": choice.title, "options": choice.options}
@@ -180,18 +208,20 @@ def data(ids: Iterable[str]) -> dict[str, Any]:
 
 
 def fit(planned: MemoryPlan) -> str:
-    """Return the plan's verdict. If only `--gpu-memory-utilization` is too high, name a value that
-    fits, so that the model is not taken for too large.
+    """Return the plan's verdict. If other options make it fit, name them, so that the model is not
+    taken for too large.
     """
-    words = {"may fit": "may not fit at", "does not fit": "does not fit at"}.get(planned.verdict)
+    changed = planned.fitting()
+    words = {"may fit": "may not fit", "does not fit": "does not fit"}.get(
+        planned.verdict, planned.verdict
+    )
+    if not changed:
+        return planned.verdict
+    shown = " ".join(f"--{name} {value}" for name, value in changed.items())
     asked = planned.setup.fraction
-    safe = min(planned.largest_fraction, asked)
-    if words is None or planned.requested is None or safe <= 0:
-        return planned.verdict
-    lower = dataclasses.replace(planned, setup=dataclasses.replace(planned.setup, fraction=safe))
-    if lower.verdict != "fits":
-        return planned.verdict
-    return f"fits with --gpu-memory-utilization {safe:g}; {words} {asked:g}"
+    if "max-model-len" in changed or planned.requested is None or words == planned.verdict:
+        return f"fits with {shown}; {words} as it is"
+    return f"fits with {shown}; {words} at {asked:g}"
 
 
 def _plan(

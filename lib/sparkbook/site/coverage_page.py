@@ -29,7 +29,7 @@ from sparkbook.site import claims_page, flags
 
 
 def names(project: Project) -> set[str]:
-    """Every page of the book."""
+    """Return every page of the book."""
     found = {f"notebooks/{path.stem}" for path in project.chapters()}
     found |= {f"models/{recipes.load(name).slug}" for name in project.recipe_ids()}
     found |= {f"flags/{flag.name}" for flag in flags.flags(project.recipe_ids()).values()}
@@ -43,7 +43,7 @@ def names(project: Project) -> set[str]:
 
 @functools.cache
 def texts(project: Project) -> dict[str, str]:
-    """Every page of the book by name, with what a reader sees on it: chapters as committed,
+    """Return every page of the book by name, with what a reader sees on it: chapters as committed,
     recipes, flags, the register, prose.
     """
     # Working out a rule's page runs its examples; no name has its home there, nor on the generated
@@ -68,7 +68,7 @@ def texts(project: Project) -> dict[str, str]:
 
 
 def _shown(outputs: Iterable[dict[str, Any]]) -> Iterator[str]:
-    """What a reader sees of a cell's outputs, as text."""
+    """Yield what a reader sees of a cell's outputs, as text."""
     for output in outputs:
         data = output.get("data", {})
         pieces = [
@@ -80,8 +80,8 @@ def _shown(outputs: Iterable[dict[str, Any]]) -> Iterator[str]:
 
 
 def problems(project: Project) -> Iterator[str]:
-    """What is wrong: an item without a home, a home that is not there or does not hold the name, an
-    entry that nothing needs.
+    """Yield what is wrong: an item without a home, a home that is not there or does not hold the
+    name, an entry that nothing needs.
     """
     mapping, pages, used = entries(project.root), texts(project), set()
     for item in outline(project.root):
@@ -106,7 +106,7 @@ def problems(project: Project) -> Iterator[str]:
 
 
 def page(project: Project) -> str:
-    """The table on the site, with a count that is worked out."""
+    """Return the table on the site, with a count that is worked out."""
     mapping, items = entries(project.root), outline(project.root)
     pages = names(project)
     placed = {

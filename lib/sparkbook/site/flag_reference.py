@@ -56,7 +56,7 @@ class ReferenceRow:
 
 
 def flags(release: str) -> list[ReferenceRow]:
-    """The options that matter on a Spark.
+    """Return the options that matter on a Spark.
 
     Raises:
         ReleaseError: the table does not know the release.
@@ -85,7 +85,7 @@ def _default(release: releases.Release, name: str) -> str | None:
 
 
 def watching(name: str) -> tuple[str, ...]:
-    """Codes of the rules that watch an option: those whose text or failing example names it."""
+    """Return the codes of the rules whose text or failing example names an option."""
     spelled = re.compile(rf"--(no-)?{re.escape(name)}(?![\w-])")
     return tuple(
         code

@@ -76,7 +76,7 @@ def flags(ids: Iterable[str]) -> dict[str, Flag]:
 
 @functools.cache
 def _named_by_signatures() -> dict[str, set[str]]:
-    """Options that each log signature names in its texts or its example."""
+    """Return options that each log signature names in its texts or its example."""
     return {
         s.code: set(_names("\n".join([s.title, s.text, s.fix, *s.collect, s.fails])))
         for s in signatures()
@@ -84,7 +84,7 @@ def _named_by_signatures() -> dict[str, set[str]]:
 
 
 def _names(text: str) -> list[str]:
-    """The options that a text names, without the dashes, as `max-model-len`."""
+    """Return the options that a text names, without the dashes, as `max-model-len`."""
     return [
         name.removeprefix("no-")
         for name in re.findall(r"(?<![\w-])--([a-z][a-z0-9-]*[a-z0-9])", text.replace("_", "-"))
@@ -198,7 +198,7 @@ def of_recipe(recipe: Recipe, known: dict[str, Flag]) -> str:
 
 
 def index(known: dict[str, Flag]) -> str:
-    """The page that lists all of them."""
+    """Return the page that lists all of them."""
     counted = [
         (f.name, cell(f.means), len({recipe.id for recipe, _ in f.uses}), len(f.rules))
         for f in known.values()
@@ -221,7 +221,7 @@ def index(known: dict[str, Flag]) -> str:
 def pages(
     known: dict[str, Flag], chapters: Iterable[tuple[str, str, str]]
 ) -> Iterator[tuple[str, str]]:
-    """Name (without ending) and Markdown of each page, the list of them first."""
+    """Yield name (without ending) and Markdown of each page, the list of them first."""
     chapters = list(chapters)
     yield "index", index(known)
     for flag in known.values():

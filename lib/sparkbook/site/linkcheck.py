@@ -50,8 +50,8 @@ class _Page(HTMLParser):
 
 
 def check(site: Path) -> list[str]:
-    """What is wrong with a built site, one sentence each: links, anchors, outside loads, pictures
-    without a text.
+    """Return what is wrong with a built site, one sentence each: links, anchors, outside loads,
+    pictures without a text.
     """
     texts = {
         path.resolve(): path.read_text("utf-8")
@@ -90,7 +90,7 @@ def check(site: Path) -> list[str]:
 
 
 def _broken(link: str, page: Path, pages: dict[Path, _Page]) -> str | None:
-    """What is wrong with one link, if it stays inside the site."""
+    """Return what is wrong with one link, if it stays inside the site."""
     url = urlsplit(link)
     if url.scheme or url.netloc or link in ("", "#"):
         return None

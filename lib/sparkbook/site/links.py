@@ -39,15 +39,15 @@ class Linker:
         self._addresses = addresses
 
     def address(self, code: str) -> str | None:
-        """Where a piece of code leads: itself a name, or a flag with its value."""
+        """Return where a piece of code leads: itself a name, or a flag with its value."""
         flag = re.match(r"--(no-)?(?P<name>[a-z][a-z0-9-]*)", code)
         return self._addresses.get(code) or (
             self._addresses.get(f"--{flag['name']}") if flag else None
         )
 
     def markdown(self, text: str, page: str) -> str:
-        """A page's Markdown with its links; `page` is the page's own address, to which no name is
-        linked.
+        """Return a page's Markdown with its links; `page` is the page's own address, to which no
+        name is linked.
         """
         up = "../" * page.count("/")
         lines, fence = [], ""
@@ -75,7 +75,7 @@ class Linker:
         return f'<a href="{up}{address}">{shown}</a>'
 
     def html(self, text: str, page: str) -> str:
-        """A piece of HTML with its links."""
+        """Return a piece of HTML with its links."""
         text = _FINDING.sub(lambda found: _finding(found[0], "../" * page.count("/")), text)
         up = "../" * page.count("/")
         inside: list[str] = []
@@ -133,8 +133,8 @@ class Linker:
 
 
 def _finding(text: str, up: str) -> str:
-    """A finding as the library writes it, with its addresses as links and its options as code; a
-    notebook by itself shows them as text.
+    """Return a finding as the library writes it, with its addresses as links and its options as
+    code; a notebook by itself shows them as text.
     """
     text = re.sub(
         r"<dt>why</dt><dd>(rules/[\w-]+\.html#(\w+))</dd>",
@@ -170,8 +170,8 @@ def _escaped(text: str) -> str:
 
 
 def addresses(flags: Mapping[str, Any], recipes: Mapping[str, str]) -> dict[str, str]:
-    """The address of every flag, rule, signature and recipe that has a page. `recipes`: id to the
-    name of its page.
+    """Return the address of every flag, rule, signature and recipe that has a page. `recipes`: id
+    to the name of its page.
     """
     found = {f"--{name}": f"flags/{name}.html" for name in flags}
     found |= {one.code: one.address for one in every()}

@@ -8,10 +8,11 @@ from sparkbook.register import claims
 from sparkbook.runner import notebooks
 from sparkbook.runner.pages import Page
 from sparkbook.site import badges, claims_page
+from sparkbook.util.markup import literal
 
 
 def as_published(page: Page, register: bool = True) -> dict[str, Any]:
-    """The executed notebook as Sphinx gets it; `register` is whether the book has the claims
+    """Return the executed notebook as Sphinx gets it; `register` is whether the book has the claims
     register.
 
     A generated page gets its own heading in place of the template's, and shows the parameters that
@@ -78,7 +79,7 @@ def _describe_pictures(cell: dict[str, Any], above: str) -> None:
 def _retitle(notebook: dict[str, Any], title: str) -> None:
     for cell in notebook["cells"]:
         if cell["cell_type"] == "markdown" and cell["source"].startswith("# "):
-            cell["source"] = "\n".join([f"# {title}", *cell["source"].splitlines()[1:]])
+            cell["source"] = "\n".join([f"# {literal(title)}", *cell["source"].splitlines()[1:]])
             break
     if any("injected-parameters" in notebooks.tags(cell) for cell in notebook["cells"]):
         for cell in notebook["cells"]:

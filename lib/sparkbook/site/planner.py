@@ -49,6 +49,9 @@ OWN = (
     "cluster/inventory.py",
     "cluster/published.yaml",
     "formats/*",
+    "host/__init__.py",
+    "host/meminfo.py",
+    "host/spark.py",
     "launch/*.py",
     "lint/*.py",
     "lint/rules/*.py",
@@ -111,7 +114,7 @@ def write(project: Project, folder: Path) -> int:
 
 
 def pack(wasm: Path) -> bytes:
-    """The archive, the same for the same files: sorted, and with one date.
+    """Return the archive, the same for the same files: sorted, and with one date.
 
     Args:
         wasm: the folder with the unpacked build of `pydantic-core` for the browser.
@@ -136,7 +139,7 @@ def pack(wasm: Path) -> bytes:
 
 
 def _own() -> Iterator[tuple[str, Path]]:
-    """This library's part: name in the archive, and the file."""
+    """Yield this library's files: name in the archive, and the file."""
     library = Path(__file__).resolve().parents[1]
     for pattern in OWN:
         for path in library.glob(pattern):
@@ -145,7 +148,7 @@ def _own() -> Iterator[tuple[str, Path]]:
 
 
 def _installed() -> Iterator[tuple[str, Path]]:
-    """The other libraries' Python files."""
+    """Yield the other libraries' Python files."""
     for name in OTHERS:
         for file in _distribution(name).files or ():
             inside = file.as_posix()
@@ -154,7 +157,7 @@ def _installed() -> Iterator[tuple[str, Path]]:
 
 
 def _licences() -> Iterator[tuple[str, str]]:
-    """Name and version of each library that comes along, with the text of its licence."""
+    """Yield name and version of each library that comes along, with the text of its licence."""
     for name in OTHERS:
         distribution = _distribution(name)
         for file in distribution.files or ():
@@ -177,7 +180,7 @@ def _distribution(name: str) -> importlib.metadata.Distribution:
 
 
 def data(ids: Iterable[str], size: int, first: str | None = None) -> dict[str, Any]:
-    """What the form offers.
+    """Return what the form offers.
 
     Args:
         ids: recipes; those of the book's own engine are left out.
@@ -198,8 +201,8 @@ def data(ids: Iterable[str], size: int, first: str | None = None) -> dict[str, A
 
 
 def block(known: dict[str, Any]) -> str:
-    """The planner as a cell's text: its data, from which the script makes the form, and what stands
-    there without scripts.
+    """Return the planner as a cell's text: its data, from which the script makes the form, and what
+    stands there without scripts.
     """
     text = json.dumps(known, ensure_ascii=False, separators=(",", ":")).replace("<", "\\u003c")
     line = html.escape(command_line("sparkbook", "plan", known["first"]))

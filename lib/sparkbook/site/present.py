@@ -21,7 +21,7 @@ from sparkbook.plots.published import best_single
 from sparkbook.recipes import Recipe
 from sparkbook.recipes.schema import Accuracy, PrepareStep, RequestDefaults
 from sparkbook.site import chooser
-from sparkbook.util.markup import capital, code
+from sparkbook.util.markup import capital, code, directive, fenced
 from sparkbook.util.shell_text import command_line, mark_home
 
 UNKNOWN = "not stated"
@@ -68,13 +68,12 @@ class Tabs:
     def _repr_markdown_(self) -> str:
         items = []
         for title, language, text in self.tabs:
-            fence = "`" * max(3, 1 + max((len(run) for run in re.findall("`+", text)), default=0))
-            sync = f":sync: {title}\n\n" if self._group else ""
-            items.append(
-                f":::{{tab-item}} {title}\n{sync}{fence}{language}\n{text.rstrip()}\n{fence}\n:::"
-            )
+            label = " ".join(title.split())
+            sync = f":sync: {label}\n\n" if self._group else ""
+            block = fenced(text.rstrip(), language)
+            items.append(directive("tab-item", label, f"{sync}{block}"))
         group = f":sync-group: {self._group}\n\n" if self._group else ""
-        return f"::::{{tab-set}}\n{group}" + "\n\n".join(items) + "\n::::"
+        return directive("tab-set", "", group + "\n\n".join(items))
 
     def _repr_html_(self) -> str:
         blocks = (
@@ -239,7 +238,7 @@ def prepare(recipe: Recipe) -> Html | Tabs:
 
 
 def _commands(recipe: Recipe) -> str:
-    """The library's own way to a running server."""
+    """Return the library's own way to a running server."""
     lines = [
         command_line("sparkbook", "check", recipe.id),
         command_line("sparkbook", "weights", "fetch", recipe.id),
@@ -263,7 +262,7 @@ def _commands(recipe: Recipe) -> str:
 
 
 def _download_code(recipe: Recipe) -> str:
-    """Every repository that the recipe reads, into the one model store."""
+    """Return every repository that the recipe reads, into the one model store."""
     steps = [step for step in recipe.prepare if step.do == "download"]
     notes = [f"# {line}" for step in steps for line in step.why.splitlines()]
     notes += [f"# size: {step.size_gb:g} GB" for step in steps if step.size_gb]
@@ -492,7 +491,9 @@ def _request_json(recipe: Recipe, defaults: RequestDefaults) -> str:
 
 
 def _request_python(recipe: Recipe, defaults: RequestDefaults) -> str:
-    """vLLM's own fields travel in `extra_body`: the client's methods do not know them."""
+    """Return a request in Python. vLLM's own fields go into `extra_body`, since the client's
+    methods do not know them.
+    """
     body = defaults.body()
     extra = {name: body.pop(name) for name in ("top_k", "chat_template_kwargs") if name in body}
     lines = [
@@ -590,7 +591,7 @@ def _join(*parts: str | None) -> str:
 
 
 def _number(value: object) -> str:
-    """A number for people; nothing where there is none."""
+    """Return a number for people; nothing where there is none."""
     if value is None:
         return ""
     if isinstance(value, int) and not isinstance(value, bool):

@@ -66,8 +66,8 @@ def publish(
 
 
 def site_fingerprint(project: Project) -> str:
-    """Of everything that the pages are made from: the assembled tree, other projects' scripts, and
-    the versions of Sphinx and its kin.
+    """Return a hash of everything that the pages are made from: the assembled tree, other projects'
+    scripts, and the versions of the Sphinx packages.
     """
     pins = (
         (project.root / "requirements.txt").read_text("utf-8")

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def generated(project: Project) -> Iterator[tuple[str, str]]:
-    """Name and Markdown of each page; none for a book without a register."""
+    """Yield name and Markdown of each page; none for a book without a register."""
     if not (project.root / claims.FOLDER).is_dir():
         return
     yield "claims", claims_page.page()
@@ -44,8 +44,8 @@ def write(project: Project, folder: Path, toc: dict[str, Any], linker: Linker) -
 
 
 def unreported(project: Project, pages: list[Page]) -> list[str]:
-    """Executable claims that this build's notebooks do not report. In a plan, chapters that need an
-    engine are not asked.
+    """Return executable claims that this build's notebooks do not report. In a plan, chapters that
+    need an engine are left out.
     """
     if not (project.root / claims.FOLDER).is_dir():
         return []

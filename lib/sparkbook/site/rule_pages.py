@@ -11,10 +11,11 @@ from sparkbook import recipes, rules
 from sparkbook.findings import Finding
 from sparkbook.lint import proofs
 from sparkbook.lint.family import LintRule
-from sparkbook.rules import Family, Rule, fenced, plain, sentence
+from sparkbook.rules import Family, Rule, plain, sentence
 from sparkbook.site import badges
 from sparkbook.site.markdown import marked
 from sparkbook.site.variants import triggered_rules
+from sparkbook.util.markup import fenced
 
 if TYPE_CHECKING:
     from sparkbook.site.flags import Flag
@@ -47,7 +48,7 @@ def rule_pages(
 
 
 def index(pages: Iterable[tuple[str, str]]) -> str:
-    """The page that lists the pages of `rule_pages`, with the number of rules on each."""
+    """Return the page that lists the pages of `rule_pages`, with the number of rules on each."""
     rows = []
     for name, markdown in pages:
         title = markdown.partition("\n")[0].removeprefix("# ")
@@ -71,6 +72,7 @@ def section(family: Family, rule: Rule) -> str:
         f"## {rule.code}: {rule.heading}",
         f"*{' · '.join([family.title, *rule.about])}*",
         sentence(plain(rule.text)),
+        *([rule.table] if rule.table else []),
     ]
     for title, which in (("Fails", "fails"), ("Passes", "passes")):
         example = rule.example("fails" if which == "fails" else "passes")
@@ -96,7 +98,7 @@ def _line(finding: Finding) -> str:
 
 
 def _flags(code: str, flags: Mapping[str, Flag]) -> str:
-    """The flags that a rule is about, for the end of its section."""
+    """Return the flags that a rule is about, for the end of its section."""
     about = [f"`--{flag.name}`" for flag in flags.values() if code in flag.rules + flag.signatures]
     return f"\nFlags: {', '.join(about)}.\n" if about else ""
 
@@ -108,7 +110,7 @@ def _recipes(links: Sequence[str]) -> str:
 
 
 def _triggers(models: Mapping[str, str]) -> dict[str, list[str]]:
-    """Links to the recipes that trigger a rule, by the rule's code."""
+    """Return links to the recipes that trigger a rule, by the rule's code."""
 
     links: dict[str, list[str]] = {}
     for name, page in models.items():
@@ -120,7 +122,9 @@ def _triggers(models: Mapping[str, str]) -> dict[str, list[str]]:
 
 
 def _chapters(family: Family, chapters: Iterable[tuple[str, str, str]]) -> str:
-    """For the end of a page's introduction: the chapters that name its command or a code of it."""
+    """Return the end of a page's introduction: the chapters that name its command or one of its
+    codes.
+    """
     command = re.search(r"`(sparkbook \w+)", family.intro)
     names = [*family.rules, *([command[1]] if command else [])]
     wanted = re.compile("|".join(rf"\b{name}\b" for name in names))

@@ -48,7 +48,7 @@ def script(flags: Iterable[str], models: Mapping[str, str]) -> str:
 
 
 def in_script(pattern: str) -> str:
-    """A regular expression of Python as JavaScript writes it: named groups are the one difference
-    in what the signatures use.
+    """Return a regular expression of Python as JavaScript writes it: named groups are the one
+    difference in what the signatures use.
     """
     return re.sub(r"\(\?P<(\w+)>", r"(?:", pattern)

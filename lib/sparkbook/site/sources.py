@@ -97,8 +97,8 @@ def _of_images() -> Iterator[_Citation]:
 
 
 def _addresses(source: str) -> list[tuple[str, str]]:
-    """The addresses in a rule's source with their titles: `[title](address)`, or the words before
-    the address; empty where it has none.
+    """Return the addresses in a rule's source with their titles: `[title](address)`, or the words
+    before the address; empty where it has none.
     """
     named = {url: title.replace("`", "") for title, url in _NAMED.findall(source)}
     words = source.split("http", 1)[0].strip(" ,:(<[")
@@ -120,7 +120,7 @@ _LINKS: dict[str, Callable[[str], str]] = {
 
 
 def page(project: Project) -> str:
-    """The sources as a table that can be sorted and filtered."""
+    """Return the sources as a table that can be sorted and filtered."""
     found = cited(project)
     addresses = sum(url.startswith("https://") for url in found)
     rows = []

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def setup(app: Sphinx) -> dict[str, Any]:
-    """Called by Sphinx."""
+    """Register the extension; Sphinx calls this."""
     app.add_config_value("comments_config", {}, "html", dict)
     app.add_config_value("use_jupyterbook_latex", False, "", bool)
     app.connect("config-inited", _read_side_by_side)

@@ -42,14 +42,14 @@ class SymptomTable:
         )
 
     def search(self, word: str) -> SymptomTable:
-        """The rows that hold a word, whatever its case."""
+        """Return the rows that hold a word, whatever its case."""
         return SymptomTable(
             tuple(row for row in self.rows if word.lower() in " ".join(row).lower())
         )
 
 
 def symptoms() -> SymptomTable:
-    """The table of all signatures, faults first."""
+    """Return the table of all signatures, faults first."""
     order = {"cause": 0, "consequence": 1, "state": 2, "noise": 3}
     rows = []
     for signature in sorted(signatures(), key=lambda s: order[s.role]):

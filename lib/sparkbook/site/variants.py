@@ -37,8 +37,8 @@ class Held:
         return list({finding.rule: finding for finding in grave}.values())
 
     def links(self, up: str = "../") -> str:
-        """The complaints' codes, each a link to its rule's section, errors bold; `up` leads from
-        the page to the site's root.
+        """Return the complaints' codes, each a link to its rule's section, errors bold; `up` leads
+        from the page to the site's root.
         """
         anchors = (f'<a href="{up}{f.why}">{f.rule}</a>' for f in self.complaints)
         marked = (
@@ -49,7 +49,7 @@ class Held:
 
 
 def held() -> list[Held]:
-    """Every recipe for a Spark, in the catalogue's order."""
+    """Return every recipe for a Spark, in the catalogue's order."""
     return [_held(recipe) for recipe in recipes.all() if recipe.family != "embedded"]
 
 
@@ -62,7 +62,7 @@ def triggered_rules(recipe: Recipe) -> list[str]:
 
 
 def variant(recipe: Recipe, name: str) -> Recipe | None:
-    """A variant of a recipe; None where it has none of that name."""
+    """Return a variant of a recipe; None where it has none of that name."""
     return recipes.load(f"{recipe.id}@{name}") if recipe.variants.get(name) is not None else None  # type: ignore[call-overload]
 
 
@@ -82,7 +82,7 @@ def _held(recipe: Recipe) -> Held:
 
 
 def differences(before: Launch, after: Launch) -> Iterator[str]:
-    """What one launch changes of another, a line each: `gpu-memory-utilization 0.85 → 0.8`."""
+    """Yield each difference of two launches as a line: `gpu-memory-utilization 0.85 → 0.8`."""
     if (
         before.entrypoint == "command"
         and after.entrypoint == "vllm-serve"

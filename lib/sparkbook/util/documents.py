@@ -30,20 +30,25 @@ _SafeLoader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 class _Loader(_SafeLoader):
-    """YAML without tags and dates, and with an error where a key is given twice."""
+    """YAML without tags and dates, and with an error where a key is given twice with different
+    values.
+    """
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        keys: set[str] = set()
-        for key_node, _ in node.value:
+        keys: dict[str, yaml.Node] = {}
+        for key_node, value_node in node.value:
             if not isinstance(key_node, yaml.ScalarNode):
                 raise yaml.constructor.ConstructorError(
                     None, None, "a key is a list or a mapping", key_node.start_mark
                 )
-            if key_node.value in keys and key_node.tag != "tag:yaml.org,2002:merge":
+            before = keys.get(key_node.value)
+            same = isinstance(before, yaml.ScalarNode) and before.value == value_node.value
+            merged = key_node.tag == "tag:yaml.org,2002:merge"
+            if before is not None and not same and not merged:
                 raise yaml.constructor.ConstructorError(
                     None, None, f"the key '{key_node.value}' is given twice", key_node.start_mark
                 )
-            keys.add(key_node.value)
+            keys[key_node.value] = value_node
         return super().construct_mapping(node, deep)
 
 
@@ -63,8 +68,7 @@ def check_text(text: str) -> None:
     """
     if len(text) > MAX_BYTES:
         raise SparkbookError(
-            f"this text has more than {MAX_BYTES // 1000} kB, which no recipe and no launch line"
-            " has: cut out the part that serves"
+            f"this text has more than {MAX_BYTES // 1000} kB; cut it down to the part that matters"
         )
     if "\0" in text:
         at = text.index("\0")
@@ -81,8 +85,7 @@ def check_text(text: str) -> None:
         ) from None
     if size > MAX_BYTES:
         raise SparkbookError(
-            f"this text has more than {MAX_BYTES // 1000} kB, which no recipe and no launch line"
-            " has: cut out the part that serves"
+            f"this text has more than {MAX_BYTES // 1000} kB; cut it down to the part that matters"
         )
 
 
@@ -139,8 +142,8 @@ def _measure(text: str) -> None:
     def close(anchor: str | None, size: int) -> None:
         if size > _MAX_NODES or open_[0][1] > _MAX_NODES:
             raise SparkbookError(
-                f"this document has more than {_MAX_NODES} values, its anchors unfolded: no"
-                " recipe has"
+                f"this document has more than {_MAX_NODES} values"
+                " when its anchors are unfolded; the limit is there to protect memory"
             )
         if anchor is not None:
             sizes[anchor] = size
@@ -177,7 +180,7 @@ def _check_event(event: yaml.Event, anchors: Container[str], depth: int) -> None
             f"{line}: *{event.anchor} is inside the value that it names, or before it"
         )
     if isinstance(event, yaml.CollectionStartEvent) and depth >= _MAX_DEPTH:
-        raise SparkbookError(f"{line} is nested more than {_MAX_DEPTH} levels deep: no recipe is")
+        raise SparkbookError(f"{line} is nested more than {_MAX_DEPTH} levels deep")
 
 
 def parse_json(text: str) -> Any:
@@ -198,8 +201,8 @@ def parse_json(text: str) -> Any:
 
 
 def _whole(value: Any) -> Any:
-    """The value, if all its texts are text: an escape such as `\\ud800` can spell half a character
-    in YAML and JSON alike.
+    """Return the value if all its texts are text: an escape such as `\\ud800` can spell half a
+    character in YAML and JSON.
     """
     try:
         json.dumps(value, ensure_ascii=False, default=str, skipkeys=True).encode()
@@ -212,13 +215,11 @@ def _whole(value: Any) -> Any:
 
 def _check_value(value: Any, depth: int) -> int:
     if depth > _MAX_DEPTH:
-        raise SparkbookError(
-            f"this document is nested more than {_MAX_DEPTH} levels deep: no recipe is"
-        )
+        raise SparkbookError(f"this document is nested more than {_MAX_DEPTH} levels deep")
     items = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
     size = 1 + sum(_check_value(item, depth + 1) for item in items)
     if size > _MAX_NODES:
-        raise SparkbookError(f"this document has more than {_MAX_NODES} values: no recipe has")
+        raise SparkbookError(f"this document has more than {_MAX_NODES} values")
     return size
 
 

@@ -224,7 +224,7 @@ class Inside:
 
     @contextlib.contextmanager
     def _parent(self, name: str, *, make: bool = False) -> Iterator[tuple[int, str]]:
-        """The open folder that holds a name, and the name's last part."""
+        """Open the folder that holds a name, and give the name's last part."""
         *folders, last = checked(name).split("/")
         if make:
             self.root.mkdir(parents=True, exist_ok=True)
@@ -272,7 +272,7 @@ def _lstat(name: str, folder: int) -> os.stat_result | None:
 
 
 def _ours(found: os.stat_result | None) -> bool:
-    """Whether it is a file that nobody else has under another name or may give rights to."""
+    """Return whether it is a file that nobody else has under another name or may give rights to."""
     return (
         found is not None
         and stat.S_ISREG(found.st_mode)

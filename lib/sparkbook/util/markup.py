@@ -22,6 +22,30 @@ def linked(text: str) -> str:
     )
 
 
+def literal(text: str) -> str:
+    """Return a text for Markdown in which nothing is markup, on one line."""
+    return re.sub(r"([\\`*_{}\[\]<>&|$~#!^])", r"\\\1", " ".join(text.split()))
+
+
+def fence(text: str, character: str = "`", least: int = 3) -> str:
+    """Return a fence that no line of a text can close: longer than every run of its character."""
+    runs = re.findall(f"{re.escape(character)}+", text)
+    return character * max(least, 1 + max(map(len, runs), default=0))
+
+
+def fenced(text: str, language: str = "text") -> str:
+    """Return a text as a code block of Markdown, whatever the text holds."""
+    body = text.strip()
+    marks = fence(body)
+    return f"{marks}{language}\n{body}\n{marks}"
+
+
+def directive(name: str, argument: str, body: str) -> str:
+    """Return a MyST directive around Markdown, whatever the Markdown holds."""
+    marks = fence(body, ":")
+    return f"{marks}{{{name}}} {' '.join(argument.split())}".rstrip() + f"\n{body}\n{marks}"
+
+
 def cell(text: object) -> str:
     """Return a text for a cell of a Markdown table; a bar would end the cell, also inside code."""
     return str(text).replace("|", "\\|").replace("\n", " ")
@@ -36,8 +60,3 @@ def capital(text: str) -> str:
     """Return a text as the start of a sentence; a name such as vLLM or cuBLAS stays as it is."""
     word = re.match(r"[a-z]+(?![\w-])", text)
     return text[:1].upper() + text[1:] if word else text
-
-
-def lower_start(text: str) -> str:
-    """Return a title as a part of a sentence; a name or an abbreviation stays as it is."""
-    return text[:1].lower() + text[1:] if text[1:2].islower() else text

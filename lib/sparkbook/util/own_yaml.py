@@ -9,8 +9,8 @@ from typing import Any
 
 
 def read(file: Path) -> Any:
-    """What a file of ours holds; libyaml reads it where PyYAML was built with it, eight times as
-    fast as Python does.
+    """Return what a file of ours holds; libyaml reads it where PyYAML was built with it, eight
+    times as fast as Python does.
 
     Text of a user goes another way, with limits of its own: `sparkbook.util.documents.parse`.
 

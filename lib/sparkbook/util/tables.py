@@ -9,8 +9,8 @@ from IPython.display import Markdown
 
 
 def table(header: Sequence[str], rows: Iterable[Sequence[Any]]) -> Markdown:
-    """A Markdown table. Numbers stand to the right, whole ones from 10,000 on in groups; None is a
-    dash, since unknown is not zero.
+    """Return a Markdown table. Numbers stand to the right, whole ones from 10,000 on in groups;
+    None is a dash, since unknown is not zero.
 
     Raises:
         ValueError: a row has another number of cells than the header, or a column has no name: a

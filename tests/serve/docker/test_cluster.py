@@ -50,7 +50,7 @@ def test_ranks_in_containers(engine, answering, two):
         body = served.engines["two-spark-b"].inspect()["Config"]
         assert "VLLM_HOST_IP=127.0.0.2" in body["Env"] and "sparkbook.name" in body["Labels"]
         engine.client.containers.get("two-spark-b").kill()
-        fault = served.settled(20)
+        fault = served.settled(120)
         assert (
             fault.findings[0].rule == "FAB402"
             and "spark-b" in fault.findings[0].message
@@ -93,11 +93,11 @@ def test_a_lost_engine_is_named_and_said_to_be_left(engine, answering, two):
     try:
         served.wait_ready(deadline_s=60)
         engine.stop_daemon()
-        fault = served.settled(30)
+        fault = served.settled(120)
         assert fault.findings[0].rule in ("FAB402", "FAB403")
         begin = time.monotonic()
         left = served.stop()
-        assert {finding.rule for finding in left} == {"FAB501"} and time.monotonic() - begin < 60
+        assert {finding.rule for finding in left} == {"FAB501"} and time.monotonic() - begin < 300
     finally:
         engine.start_daemon()
         for container in engine.client.containers.list(all=True):

@@ -4,10 +4,9 @@ engine's own, provoked here.
 
 import socket
 import threading
-import time
 
 import pytest
-from sparkbook.serve import docker_engine, faults
+from sparkbook.serve import containers, docker_engine, docker_host, faults
 from sparkbook.serve.docker_engine import start
 from sparkbook.serve.faults import ServeFault
 from sparkbook.serve.ready import NotReady
@@ -78,7 +77,7 @@ def test_registry_that_does_not_answer(host, shell):
 
 
 def test_image_for_another_processor(engine, host, shell):
-    foreign = "arm64" if docker_engine._platform(host.client) == "linux/amd64" else "amd64"
+    foreign = "arm64" if docker_host.platform_of(host.client) == "linux/amd64" else "amd64"
     image = engine.client.images.get("test/busybox:1")
     archive = b"".join(image.save(named=True))
     _retagged(engine, archive, foreign)
@@ -121,7 +120,7 @@ def test_missing_folder_is_not_made(host, shell, tmp_path, monkeypatch):
     launch = shell("sleep 9", volumes=[f"{tmp_path}/nowhere:/models"])
     assert "mkdir -p" in refused(host, launch, "DOCK111").fix
     monkeypatch.setattr(
-        docker_engine.Host, "remote", True
+        docker_host.DockerHost, "remote", True
     )  # as on another host, where only the engine can tell
     assert f"{tmp_path}/nowhere" in refused(host, launch, "DOCK111").message
     assert not (tmp_path / "nowhere").exists()
@@ -206,23 +205,21 @@ def test_engine_stopped_under_us_and_restarted(engine, host, answering):
     """The daemon goes away while a server runs: said so; when it is back, the launcher finds the
     container and what became of it.
     """
-    begin = time.monotonic()
     server = start(given(answering(), "victim"), host=host, watch=False)
     engine.stop_daemon()
     with pytest.raises(ServeFault) as told:
         _ = server.running
     assert told.value.finding.rule in ("DOCK101", "DOCK116")
     with pytest.raises(ServeFault):
-        docker_engine.reach()
+        docker_host.reach()
     engine.start_daemon()
-    found = docker_engine.find(host, "victim")
+    found = containers.find(host, "victim")
     assert [one.state for one in found] == ["exited"]
     assert docker_engine.attach(host, found[0]).ended().rule == "DOCK305"
     # Started again: the dead one makes room by itself.
     again = start(given(answering(), "victim"), host=host, watch=False)
     assert again.running and not again.already
     again.stop()
-    assert time.monotonic() - begin < 60
 
 
 def test_engine_stopped_while_waiting(engine, host, shell):
@@ -230,5 +227,5 @@ def test_engine_stopped_while_waiting(engine, host, shell):
     with pytest.raises(ServeFault, match=r"DOCK1(01|16)(?s:.*)sparkbook stop victim"):
         start(given(shell("sleep 60"), "victim"), host=host, watch=False)
     engine.start_daemon()
-    for found in docker_engine.find(host):
-        docker_engine.remove(host, found.id)
+    for found in containers.find(host):
+        containers.remove(host, found.id)

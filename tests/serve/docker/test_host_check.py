@@ -11,7 +11,8 @@ import docker
 import pytest
 from docker.types import DeviceRequest
 from sparkbook import host
-from sparkbook.host.probes import Access, look
+from sparkbook.host.access import Access
+from sparkbook.host.probes import look
 from sparkbook.recipes.schema import Recipe
 
 pytestmark = pytest.mark.docker

@@ -63,7 +63,7 @@ def others(seen: Seen) -> Hit | None:
     passes=lambda: seen(trace_=trace({"waiting": lambda t: 1.0 * (t == 2), "running": 3.0})),
 )
 def queued(seen: Seen) -> Hit | None:
-    """Requests stood in the engine's queue for most of the time, so TTFT is a waiting time and more
+    """Requests waited in the engine's queue most of the time, so TTFT is a waiting time and more
     concurrency changes nothing.
 
     **Threshold:** half of the looks, so that a burst's first moment does not count.
@@ -167,15 +167,15 @@ def server_count(seen: Seen) -> Hit | None:
     counts](https://docs.vllm.ai/en/latest/usage/metrics/) a token when it is made, and a request
     that was just cut may differ by one.
     """
-    told = seen.cell.engine.generation_tokens if seen.cell.engine else None
+    generated = seen.cell.engine.generation_tokens if seen.cell.engine else None
     mine = seen.cell.figures.output_tokens
-    if told is None or mine is None or seen.cell.figures.failed or seen.cell.interrupted:
+    if generated is None or mine is None or seen.cell.figures.failed or seen.cell.interrupted:
         return None
     # vLLM counts a token when it is made, usage when the text is cut: one a request may differ.
-    if abs(told - mine) <= max(_AGREE * mine, seen.cell.figures.completed):
+    if abs(generated - mine) <= max(_AGREE * mine, seen.cell.figures.completed):
         return None
     return Hit(
-        f"The engine made {told:g} tokens and the replies hold {mine}.",
+        f"The engine made {generated:g} tokens and the replies hold {mine}.",
         "generation_tokens_total against usage",
     )
 
@@ -221,7 +221,7 @@ def id_count(seen: Seen) -> Hit | None:
 )
 def no_count(seen: Seen) -> Hit | None:
     """Without `usage` or token ids the number of tokens is unknown. A chunk holds several tokens
-    under speculation, so chunks do not stand in for them.
+    under speculation, so chunks cannot replace them.
     """
     missing = [r for r in seen.cell.requests if r.error is None and r.output_tokens is None]
     if not missing:
@@ -279,14 +279,14 @@ def acceptance(seen: Seen) -> Hit | None:
     # An n-gram draft is not made in every step, so 1 + accepted / drafts is not the mean of all
     # steps; 1 + accepted / steps is. The last step of a reply may have more accepted than the reply
     # took: up to K.
-    told, cut = (
+    reported, cut = (
         1 + engine.accepted / steps,
         len(requests) * (engine.drafted or 0) / (engine.drafts or 1) / steps,
     )
-    if made / steps * (1 - _AGREE) <= told <= (made / steps + cut) * (1 + _AGREE):
+    if made / steps * (1 - _AGREE) <= reported <= (made / steps + cut) * (1 + _AGREE):
         return None
     return Hit(
-        f"The client sees {made / steps:.2f} tokens a step, the engine reports {told:.2f}.",
+        f"The client sees {made / steps:.2f} tokens a step, the engine reports {reported:.2f}.",
         f"{made:g} tokens after the first in {steps:g} steps, against 1 + accepted / steps",
     )
 

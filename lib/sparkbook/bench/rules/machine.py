@@ -11,9 +11,10 @@ from sparkbook.bench.examples import (
 from sparkbook.bench.family import BENCH, OWN
 from sparkbook.bench.seen import Seen
 from sparkbook.bench.telemetry import known
+from sparkbook.host.spark import STUCK_MHZ
 from sparkbook.rules import Hit
 
-_STUCK_SHARE, _STUCK_MHZ = 0.5, 1000.0
+_STUCK_SHARE = 0.5
 _HARD = 0x8 | 0x20 | 0x40 | 0x80
 _DRIFT = 0.05
 _LOW_GIB = 2.0
@@ -32,7 +33,7 @@ def clock_stuck(seen: Seen) -> Hit | None:
     """The SM clock stays low under load without any throttle reason. A DGX Spark whose power
     negotiation failed runs at some 800 MHz until it is taken off the plug.
 
-    **Threshold:** half of the highest clock that the GPU names, at least 1,000 MHz. Stuck Sparks
+    **Threshold:** half of the highest clock that the GPU names, at least 900 MHz. Stuck Sparks
     were reported at 513, 721 and 800 MHz (the host check has the sources); throttling, which says
     why, is BENCH102.
     """
@@ -41,7 +42,7 @@ def clock_stuck(seen: Seen) -> Hit | None:
     clocks, tops = known(seen.trace.during, "clock_mhz"), known(seen.trace.samples, "clock_max_mhz")
     if not clocks:
         return None
-    clock, limit = statistics.median(clocks), max(_STUCK_MHZ, _STUCK_SHARE * max(tops, default=0.0))
+    clock, limit = statistics.median(clocks), max(STUCK_MHZ, _STUCK_SHARE * max(tops, default=0.0))
     if clock >= limit or any((s.reasons or 0) & _HARD for s in seen.trace.during):
         return None
     power = known(seen.trace.during, "power_w")
@@ -135,8 +136,8 @@ def clock_drift(seen: Seen) -> Hit | None:
 def hot(seen: Seen) -> Hit | None:
     """So near to the limit the next run may be throttled and differ.
 
-    **Threshold:** 85 °C is a choice on the careful side: whether the GPU did slow down is told by
-    BENCH102, which is an error; this is a warning about the next run.
+    **Threshold:** 85 °C is a choice on the careful side: BENCH102, an error, reports
+    that the GPU did slow down; this is a warning about the next run.
     """
     heat = known(seen.trace.during, "temperature_c") if seen.trace else []
     if not heat or max(heat) < 85:
@@ -189,8 +190,8 @@ def busy(seen: Seen) -> Hit | None:
 def memory(seen: Seen) -> Hit | None:
     """On unified memory, engine and system share what is left; below 2 GiB pages begin to move.
 
-    **Threshold:** 2 GiB is a choice on the careful side; that pages really moved is told by
-    BENCH113, which is an error.
+    **Threshold:** 2 GiB is a choice on the careful side; BENCH113, an
+    error, reports that pages really moved.
     """
     left = known(seen.trace.samples, "available_gib") if seen.trace else []
     if not left or min(left) >= _LOW_GIB:

@@ -116,8 +116,8 @@ def step_spread(seen: Seen) -> Hit | None:
     machine was not in one state.
 
     **Threshold:** 5 % of IQR / median over requests. On an H100 (vLLM 0.24.0, November 2026, this
-    project's own runs) undisturbed rows lay at 1.4 to 2.3 %, rows with drafts or with a busy host's
-    CPU at 8 to 48 %. Requests of very different length differ rightly, which is why this is a
+    project's own runs) undisturbed rows had 1.4 to 2.3 %, rows with drafts or with a busy host's
+    CPU 8 to 48 %. Requests of very different length differ rightly, which is why this is a
     warning.
     """
     # Under speculation the tokens of a step differ from text to text; the time of a step does not.
@@ -130,9 +130,9 @@ def step_spread(seen: Seen) -> Hit | None:
         return None
     middle = stats.quantile(values, 0.5)
     if not middle:
-        told = "something between the engine and the client collects the stream"
+        reason = "something between the engine and the client collects the stream"
         return Hit(
-            "The replies came in one piece, so no step could be timed.", told, severity="error"
+            "The replies came in one piece, so no step could be timed.", reason, severity="error"
         )
     share = (stats.quantile(values, 0.75) - stats.quantile(values, 0.25)) / middle
     if share <= _SPREAD:
@@ -249,8 +249,8 @@ def faster_when_shared(low: Cell, high: Cell) -> Hit | None:
 
 
 def _speed(cell: Cell) -> float:
-    """Median speed of a request at one token a step, in steps per second: comparable between texts
-    under speculation.
+    """Return median speed of a request at one token a step, in steps per second: comparable between
+    texts under speculation.
     """
     summary = cell.figures.decode_tok_s or cell.figures.req_tok_s
     return (summary.median if summary else 0.0) / max(cell.figures.tok_per_step or 1.0, 1.0)
@@ -334,8 +334,8 @@ def looping(seen: Seen) -> Hit | None:
 
 
 def loops(text: str) -> bool:
-    """Whether a text's last part says the same over and over: over half of the 4-word sequences in
-    its last 120 words are repetitions.
+    """Return whether a text's last part says the same over and over: over half of the 4-word
+    sequences in its last 120 words are repetitions.
     """
     words = re.findall(r"\S+", text)[-120:]
     grams = [tuple(words[i : i + 4]) for i in range(len(words) - 3)]

@@ -23,7 +23,7 @@ from sparkbook.bench.examples import (
     request,
     seen,
     speculating,
-    told,
+    stating,
 )
 from sparkbook.bench.family import BENCH, OWN
 from sparkbook.bench.roof import Roof
@@ -85,7 +85,7 @@ def without_text(seen: Seen) -> Hit | None:
 
     **Threshold:** one token a byte, one an event, and 32 more. A token that shows text has at least
     one byte of it ([byte-level BPE](https://github.com/openai/tiktoken)); one that shows nothing is
-    counted where an event tells of it; a chat format with thoughts and calls has a dozen marks.
+    counted if an event reports it; a chat format with thoughts and calls has a dozen marks.
     """
     wrong = []
     for r in good(seen):
@@ -357,8 +357,8 @@ def after_the_end(seen: Seen) -> Hit | None:
     "more-time-than-there-was",
     "error",
     source=OWN,
-    fails=lambda: told(duration_s=2.0),
-    passes=lambda: told(duration_s=5.5),
+    fails=lambda: stating(duration_s=2.0),
+    passes=lambda: stating(duration_s=5.5),
 )
 def crowded(seen: Seen) -> Hit | None:
     """The requests together took longer than so many at a time can have taken, so more ran at a
@@ -383,8 +383,8 @@ def crowded(seen: Seen) -> Hit | None:
     "total-does-not-add-up",
     "error",
     source=OWN,
-    fails=lambda: told(out_tok_s=387.0),
-    passes=lambda: told(out_tok_s=185.0),
+    fails=lambda: stating(out_tok_s=387.0),
+    passes=lambda: stating(out_tok_s=185.0),
 )
 def total(seen: Seen) -> Hit | None:
     """The throughput is not the tokens over the duration, or it is more than all requests at the
@@ -623,7 +623,7 @@ def clock_step(seen: Seen) -> Hit | None:
     "more-replies-than-requests",
     "error",
     source=OWN,
-    fails=lambda: told(completed=20),
+    fails=lambda: stating(completed=20),
     passes=lambda: seen(),
 )
 def more_than_sent(seen: Seen) -> Hit | None:

@@ -14,20 +14,24 @@ def good(seen: Seen) -> list[Request]:
 
 
 def complete(seen: Seen) -> bool:
-    """Whether every request was answered, so that counts of client and engine can be compared."""
+    """Return whether every request was answered, so that counts of client and engine can be
+    compared.
+    """
     figures = seen.cell.figures
     return bool(figures.completed) and not figures.failed and not seen.cell.interrupted
 
 
 def text_bytes(request: Request) -> int | None:
-    """Bytes of the reply; None where its text was not kept."""
+    """Return bytes of the reply; None where its text was not kept."""
     if request.text_bytes is not None or request.text is None:
         return request.text_bytes
     return len(request.text.encode())
 
 
 def count_events(request: Request) -> int | None:
-    """Events with tokens; None where a recording may have kept only the first and the last."""
+    """Return the number of events with tokens; None if a recording may have kept only the first and
+    the last.
+    """
     if request.chunk_tokens:
         known = len(request.chunk_tokens) == len(request.stamps_s)
     else:
@@ -36,6 +40,6 @@ def count_events(request: Request) -> int | None:
 
 
 def replies(wrong: Iterable[str], message: str) -> Hit | None:
-    """An error about the replies that these pieces of evidence are of; `{}` is their number."""
+    """Return an error about the replies that the evidence is from; `{}` is their number."""
     evidence = list(wrong)
     return Hit(message.format(len(evidence)), evidence[0]) if evidence else None

@@ -111,7 +111,7 @@ def interface(seen: Seen) -> Iterator[Hit]:
     fails=lambda: example(node={"address": "192.168.1.22"}),
 )
 def slow_network(seen: Seen) -> Iterator[Hit]:
-    """The office network is the default route, so Ray, Gloo and NCCL take it unless they are told
+    """The office network is the default route, so Ray, Gloo and NCCL take it unless they are set
     otherwise; the fast link then stays idle. The guide's figure is a factor of 10 to 20 in
     throughput.
     """
@@ -197,8 +197,8 @@ def rails(seen: Seen) -> Iterator[Hit]:
 
 
 def _twin(name: str) -> str:
-    """What the two devices of one QSFP port have in common: rocep1s0f0 and roceP2p1s0f0 are both
-    function 0.
+    """Return what the two devices of one QSFP port have in common: rocep1s0f0 and roceP2p1s0f0 are
+    both function 0.
     """
     return name[-2:]
 
@@ -218,8 +218,8 @@ def gid(seen: Seen) -> Iterator[Hit]:
     """
     for node, site in seen.nodes:
         for port in site.rails if node.gid_index is not None else ():
-            told = port.gids.get(node.gid_index or 0, "empty")
-            if port.name in site.hcas and not (told.startswith("RoCE v2") and "." in told):
+            entry = port.gids.get(node.gid_index or 0, "empty")
+            if port.name in site.hcas and not (entry.startswith("RoCE v2") and "." in entry):
                 right = [
                     str(number)
                     for number, text in sorted(port.gids.items())
@@ -228,7 +228,7 @@ def gid(seen: Seen) -> Iterator[Hit]:
                 yield Hit(
                     f"Index {node.gid_index} is not a RoCE v2 address of {port.name} on"
                     f" {node.host}.",
-                    f"index {node.gid_index}: {told}; usable: {', '.join(right) or 'none'}",
+                    f"index {node.gid_index}: {entry}; usable: {', '.join(right) or 'none'}",
                     "Leave gid_index out: it is looked up on each node.",
                 )
 

@@ -10,7 +10,7 @@ from sparkbook.rules import Hit
 
 
 def _odd(values: dict[str, str]) -> str:
-    """Who differs from most, with the values."""
+    """Return who differs from most, with the values."""
     counts = sorted(
         values.values(),
         key=lambda value: (-list(values.values()).count(value), list(values.values()).index(value)),

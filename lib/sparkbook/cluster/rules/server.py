@@ -174,8 +174,8 @@ def link_cut(seen: Seen) -> Iterator[Hit]:
     ),
 )
 def not_ready(seen: Seen) -> Iterator[Hit]:
-    """At its deadline the server waits still: mostly one rank waits for another that never joined.
-    What each rank said last tells which.
+    """At its deadline the server still waits: mostly one rank waits for another that never joined.
+    The last line of each rank shows which.
     """
     if seen.waiting and not seen.first and not seen.cut:
         last = "; ".join(

@@ -37,7 +37,7 @@ def needs_engine(machine: Machine) -> None:
 
 
 def _severity(machine: Machine) -> Severity | None:
-    """A note where nothing needs a container."""
+    """Return a note where nothing needs a container."""
     needed = machine.is_spark or machine.wanted.image or machine.gpu.error
     return None if needed else "info"
 

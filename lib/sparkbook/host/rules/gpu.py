@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from sparkbook.host.family import Unknown, check, spark_only, version
 from sparkbook.host.machine import Machine
+from sparkbook.host.spark import STUCK_MHZ
 from sparkbook.rules import Hit
 
 MINIMUM_DRIVER = 580
@@ -16,11 +17,6 @@ MINIMUM_DRIVER = 580
 
 DOUBTFUL_DRIVERS = (590,)
 """Driver branches with a public report of faults: 590 hung while CUDA graphs were captured."""
-
-STUCK_MHZ = 900
-"""An SM clock that a loaded GB10 should be far above: reports of stuck machines show 513, 721 and
-800 MHz, healthy ones about 2400.
-"""
 
 _BUSY, _IDLE_W, _HOT_C = 80, 25, 85
 

@@ -246,8 +246,8 @@ def contiguous(machine: Machine) -> str:
 
 
 def _is_orphan(process: Process) -> bool:
-    """Whether it is an engine process whose server has gone: adopted by the system, or by the
-    first process of the container.
+    """Return whether it is an engine process whose server has gone: adopted by the system, or by
+    the first process of the container.
     """
     if not process.name.startswith("VLLM::"):
         return False

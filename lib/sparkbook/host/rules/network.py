@@ -28,7 +28,7 @@ def interfaces(machine: Machine) -> str:
 
 
 def _state(network: Network, variable: str, name: str) -> str | None:
-    """Why a variable names an interface that is of no use; None: it is one that is up."""
+    """Return why a variable names an interface that is of no use; None: it is one that is up."""
     # NCCL takes the names as beginnings: enp1 means enp1s0f0np0 as well.
     prefix = variable.startswith("NCCL")
     there = [

@@ -22,7 +22,7 @@ def vllm(machine: Machine) -> str:
 
 
 def _two_cudas(python: Python) -> str | None:
-    """A library of CUDA 12 and one of CUDA 13, where both are installed."""
+    """Return a library of CUDA 12 and one of CUDA 13, where both are installed."""
     names = sorted(name for name in python.packages if name.startswith("nvidia-"))
     twelve = next((name for name in names if name.endswith("-cu12")), None)
     thirteen = next((name for name in names if name.endswith("-cu13")), None)

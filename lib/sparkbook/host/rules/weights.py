@@ -23,7 +23,7 @@ def _token(machine: Machine) -> str:
 
 
 def _offline_and_gated(machine: Machine) -> bool:
-    """Whether nothing could be asked, and it is known all the same that a token is missing."""
+    """Return whether the hub was not asked, and a token is known to be missing all the same."""
     hub = machine.hub
     if hub is None or not hub.offline or hub.access or hub.token:
         return False
@@ -71,7 +71,7 @@ def token_invalid(machine: Machine) -> Iterator[Hit]:
 
 
 def _answers(machine: Machine, *statuses: int) -> Iterator[tuple[str, int]]:
-    """The repositories that the hub answered one of these statuses for."""
+    """Yield the repositories that the hub answered one of these statuses for."""
     for repo, status in (machine.hub.access if machine.hub else {}).items():
         if status in statuses:
             yield repo, status

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from sparkbook import releases
 from sparkbook.lint.case import Case
 from sparkbook.lint.family import family
-from sparkbook.recipes.launch import is_secret
 from sparkbook.rules import Hit
+from sparkbook.util.secret import is_secret
 from sparkbook.util.shell_text import command_line, quote
 
 ENV = family("ENV", "environment variables")
@@ -30,6 +30,15 @@ SUCCESSORS = {
     "VLLM_FLASH_ATTN_VERSION": "--attention-config.flash_attn_version",
 }
 """Variables that guides still teach, and what does their work."""
+
+_B12X = "the build with b12x kernels (https://github.com/eugr/spark-vllm-docker)"
+OF_FORKS = {
+    "VLLM_PLE_TABLE_MEMORY": _B12X,
+    "VLLM_MXFP8_LM_HEAD": _B12X,
+    "VLLM_B12X_MOE_FP4_LAYER_MAX_INPUT_SCALE": _B12X,
+    "VLLM_PLE_FORCE_FP8": "the image of Qwen3.8-Flash-Next",
+}
+"""Variables of builds of vLLM that no release has, and which builds read them."""
 
 _FOREIGN = {
     r"SGLANG_\w+|SGL_\w+": "SGLang",
@@ -63,16 +72,24 @@ def strangers(case: Case) -> Iterator[str]:
 )
 def unknown_variable(case: Case) -> Iterator[Hit]:
     """A `VLLM_` variable that no release has. vLLM starts, says "Unknown vLLM environment variable
-    detected", and ignores it.
+    detected", and ignores it. A fork of vLLM may read it.
     """
     for name in strangers(case):
         if name not in SUCCESSORS and not releases.presence("envs", name):
             close = difflib.get_close_matches(name, list(case.release.envs), n=1, cutoff=0.85)
-            fork = f", unless {case.info.fork} reads it" if case.info and case.info.fork else ""
+            if reader := case.forked or OF_FORKS.get(name):
+                yield Hit(
+                    f"{name} is not in vLLM {case.version}: {reader} reads it.",
+                    name,
+                    "Keep it if that build is what you start; vLLM itself ignores it.",
+                    severity="info",
+                )
+                continue
+            fix = "Ask the image's documentation if it holds a fork of vLLM; vLLM ignores it."
             yield Hit(
-                f"{name} is no variable of vLLM's{fork}: it has no effect.",
+                f"{name} is not a variable of vLLM {case.version}, which ignores it.",
                 name,
-                f"Write {close[0]}." if close else "Take it out.",
+                f"Write {close[0]}." if close and not case.fork else fix,
             )
 
 
@@ -92,7 +109,7 @@ def unknown_variable(case: Case) -> Iterator[Hit]:
 )
 def removed_variable(case: Case) -> Iterator[Hit]:
     """A variable that older releases read, or that another build reads, and that this release
-    ignores. The start goes on with a warning that is easily missed, and what was asked for does not
+    ignores. The start continues after a warning that is easily missed, and the setting does not
     happen.
     """
     for name in strangers(case):
@@ -156,22 +173,23 @@ def secret(case: Case) -> Iterator[Hit]:
     `-e NAME` alone passes the caller's own value on. The value is never shown here.
     """
     for name, value in case.line.env.items():
-        if is_secret(name) and value and "$" not in value:
+        if value and "$" not in value and is_secret(name, value):
             yield Hit(
                 f"{name} is written out on the line.",
                 f"{name}=…",
                 f"Export {quote(name)} first, and write {command_line('-e', name)} with no value.",
             )
-    if (
-        "api-key" in case.options
-        and (case.value("api-key") or case.options["api-key"].values)
-        and case.options["api-key"].value
-    ):
-        yield Hit(
-            "The API key is written out on the line.",
-            "--api-key …",
-            "Export VLLM_API_KEY and pass it on.",
-        )
+    for name, given in case.options.items():
+        words = [word.text for word in given.values]
+        if any("$" not in word and is_secret(name, word) for word in words):
+            variable = {"api-key": "VLLM_API_KEY", "hf-token": "HF_TOKEN"}.get(name)
+            yield Hit(
+                f"The value of --{name} is written out on the line, and it is a secret.",
+                f"--{name} …",
+                f"Export {variable} and pass it on."
+                if variable
+                else f"Put the secret into a file that the container mounts, and remove --{name}.",
+            )
 
 
 @ENV.rule(

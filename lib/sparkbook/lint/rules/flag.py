@@ -9,7 +9,7 @@ from sparkbook import releases
 from sparkbook.launch.arguments import Given, problem
 from sparkbook.lint.case import Case
 from sparkbook.lint.family import family
-from sparkbook.lint.rules.flag_names import FOREIGN, SUCCESSORS
+from sparkbook.lint.rules.flag_names import FOREIGN, OF_FORKS, SUCCESSORS
 from sparkbook.rules import Hit
 
 FLAG = family("FLAG", "options of vllm serve")
@@ -18,7 +18,9 @@ TABLE = "vLLM's own argument parser, read out of each release"
 
 
 def unknown(case: Case) -> Iterator[Given]:
-    """Options that the release does not know."""
+    """Options that the release does not know; those of vLLM-Omni are not vLLM's to refuse."""
+    if case.omni:
+        return iter(())
     return (given for given in case.args.options if given.option is None)
 
 
@@ -42,7 +44,8 @@ def unknown_option(case: Case) -> Iterator[Hit]:
     before it loads anything.
 
     Underscores are not a mistake: vLLM takes them for dashes. A beginning of a name that only one
-        option has is accepted too.
+        option has is accepted too. An image that may hold a fork of vLLM may have the option: ask
+        it.
     """
     for given in unknown(case):
         if (
@@ -57,10 +60,33 @@ def unknown_option(case: Case) -> Iterator[Hit]:
             *case.release.options,
             *(f"no-{o.name}" for o in case.release.options.values() if o.negatable),
         ]
+        if case.forked:
+            yield Hit(
+                f"--{given.name} is in no release of vLLM: {case.shown_image} is {case.forked}.",
+                given.shown,
+                f"Ask the image: {case.asked}.",
+                severity="info",
+            )
+            continue
+        if given.name in OF_FORKS:
+            yield Hit(
+                f"--{given.name} is not in vLLM {case.version}: it is an option of"
+                f" {OF_FORKS[given.name]}.",
+                given.shown,
+                f"Start that build, and ask it: {case.asked}.",
+                severity="warning",
+            )
+            continue
         close = difflib.get_close_matches(given.name, spellings, n=1, cutoff=0.75)
-        hint = f"Write --{close[0]}." if close else "Take it out."
+        hint = (
+            f"Write --{close[0]}."
+            if close
+            else f"Take it out; if you start a fork of vLLM, ask it: {case.asked}."
+        )
         edits = case.rename(given, close[0]) if close and not given.key else ()
-        yield Hit(f"--{given.name} is no option of vllm serve.", given.shown, hint, edits=edits)
+        yield Hit(
+            f"--{given.name} is no option of vLLM {case.version}.", given.shown, hint, edits=edits
+        )
 
 
 @FLAG.rule(
@@ -267,7 +293,7 @@ def deprecated_option(case: Case) -> Iterator[Hit]:
     """An option that vLLM itself calls deprecated in this release: it still parses, and a later
     image will refuse it.
     """
-    for given in case.args.options:
+    for given in [] if case.forked else case.args.options:
         if given.option and given.option.deprecated:
             yield Hit(
                 f"--{given.option.name} is deprecated: {given.option.deprecated.rstrip('.')}.",
@@ -519,106 +545,3 @@ def abbreviated(case: Case) -> Iterator[Hit]:
                 f"Write --{name}.",
                 edits=edits,
             )
-
-
-@FLAG.rule(
-    "FLAG118",
-    "eager-with-graphs",
-    "warning",
-    kind="flag-conflict",
-    source="vLLM's compilation config",
-    fails="vllm serve ORG/MODEL --enforce-eager --max-cudagraph-capture-size 512",
-    passes="vllm serve ORG/MODEL --enforce-eager",
-)
-def eager_with_graphs(case: Case) -> Iterator[Hit]:
-    """`--enforce-eager` switches CUDA graphs off, so the line's graph options have no effect."""
-    for name in ("max-cudagraph-capture-size", "cudagraph-capture-sizes"):
-        if case.on("enforce-eager") and name in case.options:
-            yield Hit(
-                f"--enforce-eager switches CUDA graphs off, so --{name} has no effect.",
-                case.shown(name),
-                "Drop one of the two.",
-                edits=case.drop(case.options[name]),
-            )
-
-
-@FLAG.rule(
-    "FLAG119",
-    "refused-together",
-    "error",
-    claims="refused",
-    kind="flag-conflict",
-    source="vLLM's checks of the serve arguments",
-    release="0.32.0",
-    fails="vllm serve ORG/MODEL --enable-log-outputs",
-    passes="vllm serve ORG/MODEL --enable-log-outputs --enable-log-requests",
-)
-def refused_together(case: Case) -> Iterator[Hit]:
-    """Options that the server checks against each other before it loads anything: outputs are only
-    logged where requests are, metrics of each request need the engine's statistics, and the
-    keep-alive interval cannot be negative.
-    """
-    if case.on("enable-log-outputs") and not case.on("enable-log-requests"):
-        shown = case.shown("enable-log-outputs")
-        yield Hit(
-            "--enable-log-outputs needs --enable-log-requests.",
-            shown,
-            "Add it.",
-            edits=case.append("--enable-log-requests"),
-        )
-    if case.on("enable-per-request-metrics") and case.on("disable-log-stats"):
-        shown = case.shown("enable-per-request-metrics")
-        yield Hit(
-            "--enable-per-request-metrics needs the statistics that --disable-log-stats"
-            " switches off.",
-            shown,
-            "Drop one of the two.",
-        )
-    if (case.value("sse-keep-alive-interval") or "").startswith("-"):
-        yield Hit(
-            "--sse-keep-alive-interval cannot be negative.",
-            case.shown("sse-keep-alive-interval"),
-            "Set it to 0 to switch it off.",
-        )
-
-
-@FLAG.rule(
-    "FLAG120",
-    "served-name-without-model",
-    "error",
-    claims="refused",
-    source="vLLM's argument parser",
-    fails="vllm serve --served-model-name chat ORG/MODEL",
-    passes="vllm serve ORG/MODEL --served-model-name chat",
-)
-def served_name_first(case: Case) -> Iterator[Hit]:
-    """Where `--served-model-name` is given, the model has to be the first word: the option takes
-    several names, and vLLM refuses to guess where they end.
-    """
-    words = case.line.serve or []
-    first = words[0].text if words else ""
-    named = any(given.name in ("model", "config") for given in case.args.options)
-    if first.startswith("-") and "served-model-name" in case.options and not named:
-        yield Hit(
-            "With --served-model-name the model has to come first.",
-            first,
-            "Write vllm serve MODEL --served-model-name NAME.",
-        )
-
-
-@FLAG.rule(
-    "FLAG121",
-    "out-of-range",
-    "error",
-    claims="refused",
-    source="vLLM's configuration classes, which check the parsed values",
-    fails="vllm serve ORG/MODEL --gpu-memory-utilization 1.5",
-    passes="vllm serve ORG/MODEL --gpu-memory-utilization 0.8",
-)
-def out_of_range(case: Case) -> Iterator[Hit]:
-    """A number that vLLM's parser reads and its configuration refuses: no sequences, a negative
-    context, a memory fraction above 1. The start ends with a validation error.
-    """
-    for given in case.args.options:
-        if given.option and (wrong := problem(given, given.option)) and wrong[0] == "range":
-            yield Hit(f"{wrong[1]}.", given.shown, "Write a number in this range.")

@@ -75,3 +75,12 @@ FOREIGN = {
     **dict.fromkeys(("local-dir", "repo-type", "include"), "the hf command"),
 }
 """Options of other programs that are found after `vllm serve`, and whose they are."""
+
+_B12X = "the builds with b12x kernels (https://github.com/eugr/spark-vllm-docker)"
+OF_FORKS = {
+    "gdn-decode-kernel": _B12X,
+    "gpu-memory-utilization-gb": "eugr's builds with the mod gpu-mem-util-gb",
+    "mxfp4-backend": "eugr's builds for MXFP4",
+    "mxfp4-layers": "eugr's builds for MXFP4",
+}
+"""Options of builds of vLLM that no release has, and which builds have them."""

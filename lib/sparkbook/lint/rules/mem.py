@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from sparkbook.errors import SparkbookError
-from sparkbook.lint.case import REACHABLE, TOTAL_GIB, USABLE_GIB, Case
+from sparkbook.host.spark import REACHABLE, TOTAL_GIB, USABLE_GIB
+from sparkbook.lint.case import Case
 from sparkbook.lint.family import family
 from sparkbook.rules import Hit
 from sparkbook.units import GIB, parse_size
 
 MEM = family("MEM", "memory")
 
-POOL = "a clean headless Spark has about 101-102 of 121.6 GiB available"
+POOL = f"a clean headless Spark has about 101-102 of {TOTAL_GIB:.1f} GiB available"
 
 
 @MEM.rule(
@@ -66,7 +67,7 @@ def fraction(case: Case) -> Iterator[Hit]:
             f"{case.shown('gpu-memory-utilization')} asks for {asked:.1f} GiB, and {POOL}.",
             case.shown("gpu-memory-utilization"),
             f"Set at most {REACHABLE}, or measure MemAvailable: at most MemAvailable /"
-            f" {TOTAL_GIB}.",
+            f" {TOTAL_GIB:.1f}.",
         )
 
 
@@ -256,7 +257,7 @@ def greedy(case: Case) -> Iterator[Hit]:
 
 @MEM.rule(
     "MEM110",
-    "loader-beside-large-weights",
+    "loader-too-large",
     "warning",
     kind="loader-hang",
     source=(

@@ -278,8 +278,12 @@ def checksum(case: Case) -> Iterator[Hit]:
 def cluster(case: Case) -> Iterator[Hit]:
     """Over several machines NCCL talks RDMA: the container needs /dev/infiniband, the capability
     IPC_LOCK and an unlimited memlock, on every node. Without them it falls back to TCP, or fails.
+
+    A recipe for several Sparks says nothing of the kind: `sparkbook serve --cluster` adds what each
+    Spark has.
     """
-    if case.contained and (case.nodes > 1 or case.ray) and case.line.option("privileged") is None:
+    stated = (case.number("nnodes") or 1) > 1 or case.ray
+    if case.contained and stated and case.line.option("privileged") is None:
         missing = []
         if not any("infiniband" in device for device in case.line.values("device")):
             missing.append("--device /dev/infiniband")

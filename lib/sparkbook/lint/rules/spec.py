@@ -118,7 +118,8 @@ def unknown_key(case: Case) -> Iterator[Hit]:
 )
 def incomplete(case: Case) -> Iterator[Hit]:
     """The config needs a method, or a draft model from which vLLM finds the method. DFlash, EAGLE
-    and `draft_model` need the model. DSpark needs none: DeepSeek V4 brings its own.
+    and `draft_model` need the model. DSpark does not: a checkpoint such as DeepSeek-V4-Flash-0731
+    holds its own.
     """
     if case.spec is None:
         return
@@ -398,4 +399,30 @@ def no_tokens(case: Case) -> Iterator[Hit]:
             "The speculative config does not say how many tokens to draft.",
             _shown(case),
             'Add "num_speculative_tokens".',
+        )
+
+
+@SPEC.rule(
+    "SPEC113",
+    "checkpoint-without-mtp",
+    "error",
+    kind="spec-decode-load",
+    source="the checkpoints' config.json, and for others the reports that the library keeps",
+    fails="vllm serve nvidia/GLM-5.3-Flash-NVFP4 --speculative-config"
+    """ '{"method":"mtp","num_speculative_tokens":4}'""",
+    passes="vllm serve nvidia/Qwen3.6-27B-NVFP4 --speculative-config"
+    """ '{"method":"mtp","num_speculative_tokens":3}'""",
+)
+def without_mtp(case: Case) -> Iterator[Hit]:
+    """The method `mtp` drafts with a prediction layer of the checkpoint. Some checkpoints have
+    none: the model was trained without it, or the quantizer left it out. A separate draft model
+    works with these.
+    """
+    from sparkbook.checkpoint.known import mtp
+
+    if case.mtp and not (case.spec or {}).get("model") and mtp(case.model) is False:
+        yield Hit(
+            f"The checkpoint {case.model} has no MTP layer, which the method {case.method} needs.",
+            _shown(case),
+            "Remove the speculative config, or name a draft model such as one for DFlash.",
         )

@@ -1,8 +1,9 @@
 """Whether a container is the one that answers at its address, without a Docker engine."""
 
 import pytest
-from sparkbook.serve import docker_engine, identity
-from sparkbook.serve.docker_engine import Host
+from sparkbook.errors import SparkbookError
+from sparkbook.serve import containers, identity
+from sparkbook.serve.docker_host import DockerHost
 from sparkbook.serve.identity import Listener, Stranger
 
 URL = "http://127.0.0.1:8000"
@@ -47,7 +48,7 @@ def listener(monkeypatch):
 )
 def test_the_socket_that_docker_binds_for_a_published_port(listener, uid, names, user):
     listener(uid, *names)
-    assert docker_engine.listens(Host(None, None, "/root", user), container())
+    assert containers.listens(DockerHost(None, None, "/root", user), container())
 
 
 @pytest.mark.parametrize(
@@ -62,13 +63,13 @@ def test_the_socket_that_docker_binds_for_a_published_port(listener, uid, names,
 def test_a_strangers_socket_at_a_published_port(listener, uid, names, user):
     listener(uid, *names)
     with pytest.raises(Stranger):
-        docker_engine.listens(Host(None, None, "/root", user), container())
+        containers.listens(DockerHost(None, None, "/root", user), container())
 
 
 @pytest.mark.parametrize("change", [{"running": False}, {"host_port": "8001"}])
 def test_a_container_that_has_ended_or_publishes_another_port(listener, change):
     listener(0, "docker-proxy")
-    assert not docker_engine.listens(Host(None, None, "/root"), container(**change))
+    assert not containers.listens(DockerHost(None, None, "/root"), container(**change))
 
 
 class Exec:
@@ -90,16 +91,16 @@ class Exec:
 def test_on_the_hosts_network_the_socket_must_be_the_containers(listener):
     listener(0)
     found = container(network="host")
-    assert docker_engine.listens(Host(Exec([b"/dev/null\nsocket:[5]\n"]), None, "/root"), found)
+    assert containers.listens(DockerHost(Exec([b"/dev/null\nsocket:[5]\n"]), None, "/root"), found)
     with pytest.raises(Stranger):
-        docker_engine.listens(Host(Exec([b"socket:[4]\n"]), None, "/root"), found)
+        containers.listens(DockerHost(Exec([b"socket:[4]\n"]), None, "/root"), found)
 
 
 def test_an_image_without_the_programs_is_not_taken_at_its_word(listener):
     listener(0)
-    with pytest.raises(docker_engine.SparkbookError, match="its image has no sh, cat or readlink"):
-        docker_engine.listens(
-            Host(Exec([b"exec failed"], 127), None, "/root"), container(network="host")
+    with pytest.raises(SparkbookError, match="its image has no sh, cat or readlink"):
+        containers.listens(
+            DockerHost(Exec([b"exec failed"], 127), None, "/root"), container(network="host")
         )
 
 
@@ -107,4 +108,4 @@ def test_a_container_that_prints_without_end_is_cut_off(listener):
     listener(0)
     endless = iter(lambda: b"socket:[4]\n" * 1000, None)
     with pytest.raises(Stranger):
-        docker_engine.listens(Host(Exec(endless), None, "/root"), container(network="host"))
+        containers.listens(DockerHost(Exec(endless), None, "/root"), container(network="host"))

@@ -1,0 +1,148 @@
+"""The verdict by evidence: healthy only where something says so, and never by not knowing."""
+
+import random
+import re
+from pathlib import Path
+
+import pytest
+from sparkbook import logs
+from sparkbook.logs.verdict import MEANINGS
+
+from tests.logs.test_captures import FAULTS, HEALTHY
+
+DATA = Path(__file__).parents[1] / "data" / "logs"
+WORDS = [
+    "apple",
+    "bridge",
+    "candle",
+    "dragon",
+    "echo",
+    "forest",
+    "guitar",
+    "harbor",
+    "island",
+    "jungle",
+    "kettle",
+    "lantern",
+]
+READY = "INFO:     Application startup complete."
+SAYS = re.compile(
+    r"^(?P<head>(?:\([^)]*\) )*(?:(?:ERROR|CRITICAL) [\d-]+ [\d:]+ \[[^\]]*\] )?)"
+    r"(?P<class>(?:[\w.]+(?:Error|Exception)|[\w. ]*error)\b:? ?)?"
+)
+
+
+def scrambled(line, dice):
+    """A line with other words for its message; who speaks, and the class of an exception, stay."""
+    match = SAYS.match(line)
+    kept = match["head"] + (match["class"] or "")
+    return kept + " ".join(dice.choice(WORDS) for _ in range(dice.randrange(1, 12)))
+
+
+def is_said(line):
+    return bool(re.search(r"\b(?:ERROR|CRITICAL)\b|Error\b|Exception\b|error:", line))
+
+
+@pytest.mark.parametrize("name", sorted(FAULTS))
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_an_error_in_unknown_words_is_never_healthy(name, seed):
+    dice = random.Random(f"{name}{seed}")
+    lines = (DATA / f"{name}.log").read_text(encoding="utf-8").splitlines()
+    assert any(map(is_said, lines))
+    text = "\n".join(scrambled(line, dice) if is_said(line) else line for line in lines)
+    diagnosis = logs.diagnose(text)
+    assert not diagnosis.healthy and diagnosis.verdict in MEANINGS
+    assert diagnosis.findings, "a log that is not healthy gets an answer"
+
+
+@pytest.mark.parametrize("name", HEALTHY)
+def test_a_healthy_log_is_not_healthy_before_its_ready_line(name):
+    lines = (DATA / name).read_text(encoding="utf-8").splitlines()
+    ready = next(n for n, line in enumerate(lines) if "Application startup complete" in line)
+    for cut in range(1, ready + 1):
+        assert not logs.diagnose("\n".join(lines[:cut])).healthy, lines[cut - 1]
+    assert logs.diagnose("\n".join(lines[: ready + 1])).healthy
+
+
+@pytest.mark.parametrize("name", HEALTHY)
+def test_an_error_after_the_ready_line_ends_the_health(name):
+    lines = (DATA / name).read_text(encoding="utf-8").splitlines()
+    ready = next(n for n, line in enumerate(lines) if "Application startup complete" in line)
+    head = "\n".join(lines[: ready + 1])
+    for said in (
+        "(EngineCore pid=9) ERROR 11-28 10:00:00 [mixer.py:7] the blender is out of fruit",
+        'Traceback (most recent call last):\n  File "/x/mixer.py", line 7, in blend\nMixError: no',
+        "CRITICAL 11-28 10:00:00 [mixer.py:7] fruit",
+        "Main process exited, code=exited, status=3/NOTIMPLEMENTED",
+        "mixer: error: no fruit",
+    ):
+        assert not logs.diagnose(f"{head}\n{said}").healthy, said
+
+
+@pytest.mark.parametrize(
+    ("text", "verdict"),
+    [
+        (READY, "healthy"),
+        ('INFO:     127.0.0.1:1 - "POST /v1/chat/completions HTTP/1.1" 200 OK', "healthy"),
+        ("MixError: the blender is out of fruit", "fault, cause unknown"),
+        ('{"error":{"message":"no fruit","type":"BadRequestError","code":400}}', "client error"),
+        ("Nov 28 10:00:00 spark kernel: NVRM: Xid (PCI:000f:01:00): 13, pid=7", "kernel log"),
+        ("docker: Error response from daemon: the blender is out of fruit.", "docker"),
+        (f"ValueError: no fruit\n{READY}", "healthy"),
+        ("(EngineCore pid=9) INFO 11-28 10:00:00 [mixer.py:7] fruit", "cut off"),
+        ("", "empty"),
+    ],
+)
+def test_every_text_gets_its_verdict(text, verdict):
+    assert logs.diagnose(text).verdict == verdict
+
+
+def test_an_error_that_the_start_survived_is_noted():
+    survived = logs.diagnose(f"ValueError: no fruit\n{READY}")
+    assert [f.rule for f in survived.findings] == ["LOG907"]
+
+
+def test_versions_of_others_are_no_releases():
+    for line in (
+        "CUDA Version 13.2.0",
+        "NVIDIA-SMI 580.95.05   Driver Version: 580.95.05   CUDA Version: 13.0",
+        "version 580.159.03 was detected and compatibility mode is UNAVAILABLE.",
+        "NCCL version 2.29.3",
+        "Python version 3.12.3 (main)",
+    ):
+        assert logs.diagnose(line).story.release is None, line
+    said = "(APIServer pid=1) INFO 11-28 10:00:00 [api_server.py:1] vLLM API server version 0.32.0"
+    assert logs.diagnose(said).story.release == "0.32.0"
+
+
+@pytest.mark.parametrize("times", [3, 4, 5, 9, 16, 17, 40, 1000])
+def test_repeated_lines_are_counted_right(times):
+    line = (
+        "(EngineCore pid=684) INFO 09-07 {:02}:{:02}:54 [shm_broadcast.py:705] No available shared"
+        " memory broadcast block found in 60 seconds."
+    )
+    diagnosis = logs.diagnose("\n".join(line.format(n // 60, n % 60) for n in range(times)))
+    assert f"waited {times} times" in diagnosis.headline
+
+
+def test_lines_with_a_prefix_of_compose_are_read_as_without():
+    text = (DATA / "h100-0.24.0-kv-small.log").read_text(encoding="utf-8")
+    plain = logs.diagnose(text)
+    for prefix in (
+        "vllm-1  | ",
+        "2026-11-28T10:00:00.123456789Z ",
+        "Nov 28 10:00:00 spark vllm[7]: ",
+    ):
+        wrapped = logs.diagnose("".join(f"{prefix}{line}\n" for line in text.splitlines()))
+        assert [f.rule for f in wrapped.findings] == [f.rule for f in plain.findings], prefix
+        assert wrapped.primary.evidence == plain.primary.evidence
+
+
+def test_half_a_traceback_names_its_place():
+    half = """\
+(EngineCore pid=85) ERROR 06-23 18:39:58 [core.py:1229]   File "/usr/lib/vllm/v1/spec_decode/mixer.py", line 383, in blend
+(EngineCore pid=85) ERROR 06-23 18:39:58 [core.py:1229]     fruit = bowl.get()"""
+    diagnosis = logs.diagnose(half)
+    assert diagnosis.verdict == "fault, cause unknown"
+    assert "speculative decoding (mixer.py, blend)" in diagnosis.headline
+    assert "--speculative-config" in diagnosis.primary.fix

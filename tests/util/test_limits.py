@@ -1,0 +1,146 @@
+"""What other people wrote is read within bounds, whoever reads it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from sparkbook.errors import SparkbookError
+from sparkbook.util import limits
+
+
+def test_a_file_is_read_whole(tmp_path: Path) -> None:
+    (tmp_path / "a.json").write_text('{"a": [1, 2]}')
+    assert limits.read_json(tmp_path / "a.json") == {"a": [1, 2]}
+    assert limits.read_text(tmp_path / "a.json", most=13) == '{"a": [1, 2]}'
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"x" * 101, "the lock .* has more than 0.0001 MB"),
+        (b"\xff", "the lock .* is not UTF-8 text"),
+        (b"{", "the lock .* is not JSON"),
+        (b"[" * 90, "the lock .* is not JSON"),
+    ],
+)
+def test_a_bad_file_is_one_clear_error(tmp_path: Path, content: bytes, message: str) -> None:
+    file = tmp_path / "x"
+    file.write_bytes(content)
+    with pytest.raises(SparkbookError, match=message):
+        limits.read_json(file, "the lock", most=100)
+
+
+def test_what_is_no_file_is_refused(tmp_path: Path) -> None:
+    for place, message in [
+        ("/dev/zero", "is a device"),
+        (str(tmp_path), "can't be read: Is a directory"),
+        (str(tmp_path / "none"), "can't be read: No such file"),
+        ("a\0b", "is not the name of a file"),
+    ]:
+        with pytest.raises(SparkbookError, match=message):
+            limits.read_bytes(place)
+    assert limits.read_bytes(os.devnull) == b""
+
+
+def test_a_pipe_is_read_to_its_end_and_an_unused_one_is_empty(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    assert limits.read_bytes(pipe) == b""
+    reader, writer = os.pipe()
+    os.write(writer, b"abc")
+    os.close(writer)
+    assert limits.read_bytes(f"/proc/self/fd/{reader}") == b"abc"
+    os.close(reader)
+
+
+@pytest.mark.parametrize("text", ["[" * 200_000, "[" + "1," * 2_100_000 + "1]", "9" * 5000])
+def test_a_document_out_of_bounds_is_refused(text: str) -> None:
+    with pytest.raises(SparkbookError, match="the reply"):
+        limits.json_value(text, "the reply")
+
+
+def test_a_command_is_run(tmp_path: Path) -> None:
+    assert limits.run(["sh", "-c", "echo out; echo err >&2; exit 3"], timeout_s=30) == (
+        3,
+        "out\n",
+        "err",
+    )
+    assert limits.run(["cat"], timeout_s=30, stdin="abc").out == "abc"
+    assert limits.run([str(tmp_path / "none")], timeout_s=30).code == 127
+
+
+@pytest.mark.parametrize("stream", ["", ">&2"])
+def test_a_command_that_prints_without_end_is_stopped(stream: str) -> None:
+    ran = limits.run(["sh", "-c", f"yes {stream}"], timeout_s=60, most=100_000)
+    assert ran.code == 125
+    assert "printed more than 0.1 MB" in ran.err
+    assert len(ran.out) <= 100_000
+
+
+def test_a_command_that_takes_too_long_is_killed_and_what_it_printed_stays() -> None:
+    ran = limits.run(["sh", "-c", "echo begun; exec sleep 600"], timeout_s=1)
+    assert (ran.code, ran.out) == (124, "begun\n")
+
+
+FILES = [
+    ["lint", "{}"],
+    ["plan", "{}"],
+    ["convert", "{}", "--to", "docker"],
+    ["lock", "verify", "{}"],
+    ["lock", "diff", "{}", "{}"],
+    ["check", "--probes", "{}"],
+    ["recipes", "validate", "{}"],
+    ["metrics", "{}", "{}"],
+    ["bench", "{}"],
+    ["cluster", "check", "{}"],
+    ["plan", "gpt-oss-120b", "--nodes", "{}"],
+    ["diagnose", __file__, "--facts", "{}"],
+    ["record", "--log", "{}", "--out", "out"],
+]
+RUN_ALL = """
+import contextlib, io, json, resource, sys
+from sparkbook.cli import main
+resource.setrlimit(resource.RLIMIT_AS, (2_000_000_000, 2_000_000_000))
+answers = []
+for words in json.load(sys.stdin):
+    out = io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(out):
+        sys.argv = ["sparkbook", *words]
+        try:
+            code = main()
+        except SystemExit as end:
+            code = end.code
+    answers.append([words, code, out.getvalue()])
+print(json.dumps(answers))
+"""
+
+
+@pytest.mark.parametrize("endless", ["/dev/zero", "pipe"])
+def test_no_verb_reads_without_end(endless: str, tmp_path: Path) -> None:
+    """A device without an end, or a pipe without a writer, is an error or an empty file. (A log is
+    a stream: `diagnose` waits for the writer of a pipe, as `cat` does.)
+    """
+    place = endless
+    verbs = [*FILES, ["diagnose", "{}"]] if endless != "pipe" else FILES
+    if endless == "pipe":
+        place = str(tmp_path / "pipe")
+        os.mkfifo(place)
+    done = subprocess.run(
+        [sys.executable, "-c", RUN_ALL],
+        input=json.dumps([[word.format(place) for word in words] for words in verbs]),
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    answers = json.loads(done.stdout)
+    assert len(answers) == len(verbs)
+    for words, code, text in answers:
+        assert code in (1, 2), (words, code, text[-500:])
+        assert text.strip() and "Traceback" not in text, (words, text[-500:])
