@@ -25,7 +25,7 @@ OLDEST = "0.11.0"
 MARK = "engine.json"
 _BASES = {
     "transformers-4": ("transformers==4.57.6", "huggingface-hub==0.36.2", "tokenizers==0.22.2"),
-    "transformers-5.8": ("transformers==5.8.1",),
+    "transformers-5.8": ("transformers==5.8.1", "huggingface-hub==1.33.0", "tokenizers==0.22.2"),
 }
 """Folders of packages for releases that need an older Transformers than the embedded engine's."""
 

