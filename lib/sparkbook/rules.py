@@ -67,6 +67,7 @@ FAMILIES: dict[str, str] = {
     "MET": "sparkbook.metrics.diagnose:MET",
     "ADV": "sparkbook.bench.advise:ADV",
     "FAB": "sparkbook.cluster.rules:FAB",
+    "ASK": "sparkbook.lint.asked:ASK",
     "CONV": "sparkbook.formats.rules:CONV",
     "HUB": "sparkbook.weights.rules:HUB",
     "PLAN": "sparkbook.plan.rules:PLAN",

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from sparkbook.cli.options import Input, Json
-from sparkbook.cli.output import answer, exit_with, print_json, show, terminal
+from sparkbook.cli.output import answer, exit_with, print_json, show, terminal, text_of
 from sparkbook.cli.verbs import alone, verb
 from sparkbook.errors import SparkbookError
 
@@ -27,14 +27,25 @@ def lint(
     fix: Annotated[
         bool, typer.Option("--fix", help="Make mechanical repairs in the file; print the changes.")
     ] = False,
+    ask: Annotated[
+        bool, typer.Option("--ask", help="Ask vLLM itself too; takes 5 to 10 seconds more.")
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Judge a recipe or a launch line against a vLLM release."""
     from sparkbook import lint as linter
     from sparkbook.lint import text
 
+    if ask and fix:
+        raise SparkbookError("--ask and --fix can't be used together: mend first, then ask")
     codes = [code for words in ignore or [] for code in words.upper().replace(",", " ").split()]
-    report = linter.lint(source, release, codes)
+    said = None
+    if ask:
+        from sparkbook import oracle
+
+        source = text_of(source) if source == "-" else source  # it is read twice
+        said = oracle.ask_config(source, release=release)
+    report = linter.lint(source, release, codes, said)
     changes: dict[str, str] = {}
     if fix:
         from sparkbook.lint.mending import mend

@@ -77,6 +77,9 @@ def plan(
             help="With --nodes: the measured network, JSON [default: a healthy one].",
         ),
     ] = None,
+    ask: Annotated[
+        bool, typer.Option("--ask", help="Ask vLLM itself: exact weights and KV cache.")
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Plan memory and speed before you download anything."""
@@ -90,6 +93,8 @@ def plan(
         raise SparkbookError("--fabric needs --nodes, such as --nodes 2")
     if nodes and (log or calibration or explain):
         raise SparkbookError("--nodes can't be used with --log, --calibration or --explain")
+    if ask and source == "-":
+        raise SparkbookError("--ask reads the input twice: give a file instead of standard input")
     kept = Path(calibration) if calibration else None
     known = reconcile.load_calibration(kept, must_exist=log is None) if kept else None
     look = _looker(offline)
@@ -99,6 +104,12 @@ def plan(
         memory_gib, available_gib, tuple(cotenant or ()), text_of(meminfo) if meminfo else None
     )
     planned = memory.plan(setup, host, known)
+    if ask:
+        from dataclasses import replace
+
+        from sparkbook import oracle
+
+        planned = replace(planned, said=oracle.ask_plan(source, planned, release))
     if nodes:
         from sparkbook.cluster import advice
 

@@ -20,6 +20,8 @@ VERBS = {
     "lint": "lint",
     "convert": "lint",
     "plan": "planning",
+    "ask": "ask",
+    "engines": "askable",
     "check": "checking",
     "weights": "model_store",
     "serve": "serve",

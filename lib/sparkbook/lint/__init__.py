@@ -23,13 +23,16 @@ from sparkbook.formats.lines import given, of_launch, of_text
 from sparkbook.formats.rules import CONV
 from sparkbook.launch.line import Line
 from sparkbook.launch.reader import read
+from sparkbook.lint.asked import Contradicted, combine
 from sparkbook.lint.case import Case
 from sparkbook.lint.rules import FAMILIES, RULES, every
+from sparkbook.releases import known, normal
 from sparkbook.rules import Edit
 
 if TYPE_CHECKING:
     from sparkbook.recipes.launch import Launch
     from sparkbook.recipes.schema import Recipe
+    from sparkbook.releases.answers import Answer
 
 _NOQA = re.compile(r"#\s*lint:\s*ignore\s+([A-Z]+\d{3}(?:\s*,\s*[A-Z]+\d{3})*)[ \t]*(.*)")
 
@@ -45,6 +48,8 @@ class Report:
         suppressed: rule and reason of each finding that the input asks to ignore.
         text: the input's text; empty for a recipe.
         edits: the mechanical repairs of the findings that have one, in the text's order.
+        said: what vLLM itself said; None: it was not asked.
+        contradicted: findings that were dropped, since vLLM accepts what they say it refuses.
     """
 
     findings: Findings
@@ -53,6 +58,8 @@ class Report:
     suppressed: tuple[tuple[str, str], ...] = ()
     text: str = ""
     edits: tuple[Edit, ...] = ()
+    said: Answer | None = None
+    contradicted: tuple[Contradicted, ...] = ()
 
     def fixed(self) -> str:
         """Return the text with every mechanical repair made; repairs that overlap an earlier one
@@ -71,6 +78,8 @@ class Report:
             release=self.release,
             assumed=self.assumed,
             suppressed=[list(item) for item in self.suppressed],
+            asked=str(self.said.judge) if self.said else None,
+            contradicted=[str(item) for item in self.contradicted],
         )
 
     def __repr__(self) -> str:
@@ -110,7 +119,10 @@ def _known(code: str) -> str:
 
 
 def lint(
-    source: str | Launch | Recipe | Line, release: str | None = None, ignore: Iterable[str] = ()
+    source: str | Launch | Recipe | Line,
+    release: str | None = None,
+    ignore: Iterable[str] = (),
+    said: Answer | None = None,
 ) -> Report:
     """Judge a recipe or a launch line.
 
@@ -119,6 +131,7 @@ def lint(
             a line.
         release: vLLM release to judge against; left out, the one that the image holds.
         ignore: codes of rules not to ask.
+        said: what vLLM itself said of the line (`sparkbook.oracle`).
 
     Raises:
         SparkbookError: the input cannot be used, a code is not known, or the release is not in the
@@ -135,6 +148,10 @@ def lint(
         launch: Any = recipe.launch if recipe else source
         line = of_launch(launch, recipe)
     case_ = Case(line, release)
+    if said is not None and case_.assumed and normal(said.judge.vllm) in known():
+        case_ = Case(
+            line, normal(said.judge.vllm)
+        )  # of both assumed releases, the one that answers
     kept: list[Finding] = []
     edits: list[Edit] = []
     suppressed: list[tuple[str, str]] = []
@@ -158,8 +175,18 @@ def lint(
     # Once each, and at one place in the order of the rules: a set's order would differ from one
     # process to the next.
     unique = sorted(dict.fromkeys(edits), key=lambda edit: (edit.start, edit.end))
+    contradicted: list[Contradicted] = []
+    if said is not None:
+        kept, contradicted = combine(kept, said, case_.version)
     return Report(
-        Findings(kept), case_.version, case_.assumed, tuple(suppressed), line.text, tuple(unique)
+        Findings(kept),
+        case_.version,
+        case_.assumed,
+        tuple(suppressed),
+        line.text,
+        tuple(unique),
+        said,
+        tuple(contradicted),
     )
 
 

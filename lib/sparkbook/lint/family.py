@@ -36,10 +36,14 @@ class LintRule(Rule):
         release: the release that the examples are judged against, where it matters.
         versioned: whether the judgement rests on the release, so that a finding has to name an
             assumed one, and is no error where the image may hold a fork.
+        claims: `refused` where the rule says that vLLM's parser or configuration refuses the line,
+            `perhaps` where that depends on a file which the line does not show;
+            `sparkbook.lint.proofs` holds it to that.
     """
 
     release: str | None = None
     versioned: bool = False
+    claims: Literal["refused", "perhaps"] | None = None
 
     def example(self, which: Literal["fails", "passes"]) -> Any:
         """The example with its release."""

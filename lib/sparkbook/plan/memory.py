@@ -37,6 +37,7 @@ from sparkbook.units import GIB
 if TYPE_CHECKING:
     from sparkbook.plan.decode import Speed
     from sparkbook.plan.prefill import FirstToken
+    from sparkbook.releases.answers import Answer, Capacity
 
 _LEAST_CONTEXT = 2048
 """Tokens below which a context is not worth a launch line."""
@@ -64,22 +65,32 @@ class Calibration:
 
 @dataclass(frozen=True)
 class MemoryPlan:
-    """Whether it fits, with the working. Sizes are bytes; None is unknown."""
+    """Whether it fits, with the working. Sizes are bytes; None is unknown.
+
+    Attributes:
+        said: what vLLM itself said of the line; its weights and its KV cache then take the place of
+            ours.
+    """
 
     setup: Setup
     host: Host = field(default_factory=Host)
     calibration: Calibration = field(default_factory=Calibration)
+    said: Answer | None = None
 
     # ---- the budget
 
     @cached_property
     def weights(self) -> Range:
         """The target's weights."""
+        if self.said and self.said.weights_bytes is not None:
+            return Range.of(self.said.weights_bytes - self.said.draft_bytes)
         return self.setup.weights * self.calibration.weights
 
     @cached_property
     def draft(self) -> Range:
-        """Weights of a separate draft."""
+        """Weights of a draft; those of the model's own head count here where vLLM was asked."""
+        if self.said and self.said.weights_bytes is not None:
+            return Range.of(self.said.draft_bytes)
         return self.setup.draft_bytes
 
     @cached_property
@@ -154,17 +165,28 @@ class MemoryPlan:
     @cached_property
     def tokens(self) -> Range | None:
         """vLLM's "KV cache size" in tokens."""
+        if self._capacities:
+            return Range.hull(float(one.tokens or 0) for one in self._capacities)
         return self._over(self.kv, lambda pages, memory: pages.tokens(memory))
 
     @cached_property
     def concurrency(self) -> Range | None:
         """vLLM's "maximum concurrency": sequences of full length."""
+        if self._capacities:
+            return Range.hull(one.concurrency or 0.0 for one in self._capacities)
         return self._over(self.kv, lambda pages, memory: pages.concurrency(memory))
 
     @cached_property
     def needed(self) -> Range | None:
         """KV cache that one sequence of full length takes: less, and vLLM refuses to start."""
+        if held := [one for one in self._capacities if one.concurrency]:
+            return Range.hull(one.bytes / (one.concurrency or 1) for one in held)
         return Range.hull(pages.sequence_bytes() for pages in self.pages) if self.pages else None
+
+    @cached_property
+    def _capacities(self) -> list[Capacity]:
+        """What vLLM makes of the least and of the most KV cache; empty where it was not asked."""
+        return list(self.said.cache.sizes) if self.said and self.said.cache else []
 
     @property
     def limit(self) -> int:
@@ -401,6 +423,7 @@ class MemoryPlan:
             ],
             four_bit_share=pair(setup.checkpoint.four_bit_share),
             unknown=[*setup.checkpoint.unknown, *setup.assumed],
+            asked=str(self.said.judge) if self.said else None,
         )
 
     def working_out(self) -> list[str]:

@@ -83,6 +83,22 @@ def weights_too_large(plan: MemoryPlan) -> Iterator[Hit]:
 
 
 @PLAN.rule(
+    "PLAN114",
+    "vllm-refuses-to-start",
+    "error",
+    source="vLLM itself, asked with `sparkbook plan --ask`",
+    verdict="does not fit",
+    fails=f"{_GPT} 0.5 --said tool_call_parser: invalid tool call parser",
+    passes=f"{_GPT} 0.5",
+)
+def vllm_refuses(plan: MemoryPlan) -> Iterator[Hit]:
+    """vLLM itself refuses the line, in its own words, before any memory is a matter."""
+    said = plan.said
+    if said is not None and said.refused is not None:
+        yield Hit(f"{said.judge} refuses this line: {said.refused}", f"as far as: {said.depth}")
+
+
+@PLAN.rule(
     "PLAN106",
     "co-tenants-too-large",
     "error",

@@ -72,6 +72,7 @@ def lines(plan: MemoryPlan, explain: bool = False) -> Iterator[Text]:
         (f", vLLM {setup.release}: ", "dim"),
         (plan.verdict, _STYLES.get(plan.verdict, "bold red")),
     )
+    yield from _asked(plan)
     if setup.shards * setup.stages > 1:
         yield Text(f"Sizes are those of one of {setup.shards * setup.stages} machines.", "dim")
     if setup.checkpoint.source:
@@ -111,6 +112,21 @@ def lines(plan: MemoryPlan, explain: bool = False) -> Iterator[Text]:
         yield Text()
         yield Text("The working", "bold")
         yield from (Text(f"  {line}") for line in plan.working_out())
+
+
+def _asked(plan: MemoryPlan) -> Iterator[Text]:
+    """Who said what, where vLLM was asked."""
+    said = plan.said
+    if said is None:
+        return
+    if said.failed is not None:
+        yield Text(f"{said.judge} gave no answer ({said.failed}): our figures count.", "yellow")
+    elif said.weights_bytes is not None:
+        yield Text(
+            f"Weights and KV cache: {said.judge}, asked. Working memory and CUDA graphs stay"
+            " ranges: only a start measures them; speed is an estimate.",
+            "dim",
+        )
 
 
 def _fitting(plan: MemoryPlan) -> Iterator[Text]:

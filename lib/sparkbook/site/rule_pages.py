@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 
 from sparkbook import recipes, rules
 from sparkbook.findings import Finding
+from sparkbook.lint import proofs
+from sparkbook.lint.family import LintRule
 from sparkbook.rules import Family, Rule, plain, sentence
 from sparkbook.site import badges
 from sparkbook.site.markdown import marked
@@ -80,6 +82,8 @@ def section(family: Family, rule: Rule) -> str:
             parts += ["\n".join(map(_line, findings))] if findings else []
         elif which == "fails" and rule.fix:
             parts.append(f"- **{rule.severity}**: {marked(rule.fix)}")
+    if isinstance(rule, LintRule) and (text := proofs.sentence(proofs.table(), rule)):
+        parts += ["**What vLLM makes of the failing example**", marked(text)]
     source = rule.source
     parts += ["**Source**", f"<{source}>" if re.fullmatch(r"http\S+", source) else source]
     parts += [f"Kind: `{rule.kind}`."] if rule.kind else []

@@ -214,6 +214,7 @@ def foreign_variable(case: Case) -> Iterator[Hit]:
     "ENV106",
     "variables-are-checked",
     "error",
+    claims="refused",
     source=ENVS,
     release="0.32.0",
     versioned=True,

@@ -261,6 +261,7 @@ def loader(case: Case) -> Iterator[Hit]:
     "IMG109",
     "ray-missing",
     "error",
+    claims="refused",
     kind="ray-missing",
     source=(
         "Nemotron Super on two Sparks, https://corti.com/serving-nemotron-super-120b-with-a-1m-"

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from sparkbook.lint.case import Case
 from sparkbook.lint.family import family
+from sparkbook.releases import at_least
 from sparkbook.rules import Hit
 
 QUANT = family("QUANT", "quantization")
@@ -14,10 +15,17 @@ QUANT = family("QUANT", "quantization")
 MEASURED = "vLLM 0.32.0's model config, asked with configs of each kind"
 
 
+_OVERRIDES = "0.21.0"
+"""The first release that overrides a wrong `--quantization` of a ModelOpt checkpoint; those before
+refuse it (asked of each, see `proofs.json`).
+"""
+
+
 @QUANT.rule(
     "QUANT101",
     "unknown-method",
     "error",
+    claims="refused",
     kind="quant-flag",
     source="vLLM's registry of quantization methods, read out of each release",
     release="0.32.0",
@@ -43,6 +51,7 @@ def unknown_method(case: Case) -> Iterator[Hit]:
     "QUANT102",
     "does-not-match-the-checkpoint",
     "error",
+    claims="refused",
     kind="quant-flag",
     source=MEASURED,
     fails="vllm serve RedHatAI/Qwen3-8B-NVFP4 --quantization modelopt",
@@ -51,9 +60,26 @@ def unknown_method(case: Case) -> Iterator[Hit]:
 def mismatch(case: Case) -> Iterator[Hit]:
     """A compressed-tensors checkpoint names its method itself, and vLLM refuses a different one on
     the line: "Quantization method specified in the model config (compressed-tensors) does not match
-        the quantization method specified in the `quantization` argument".
+    the quantization method specified in the `quantization` argument". Releases before 0.21 do
+    the same with ModelOpt's NVFP4 checkpoints, also where the line says `modelopt`; later ones load
+    those as what they are, whatever the line says.
     """
     method = case.value("quantization")
+    strict = not at_least(case.version, _OVERRIDES)
+    if (
+        method
+        and strict
+        and case.producer == "modelopt"
+        and case.nvfp4
+        and method != "modelopt_fp4"
+    ):
+        yield Hit(
+            f"vLLM {case.version} finds modelopt_fp4 in the checkpoint and refuses --quantization"
+            f" {method}.",
+            case.shown("quantization"),
+            "Leave --quantization out.",
+            edits=case.drop(case.options["quantization"]),
+        )
     if method and case.producer == "compressed-tensors" and method != "compressed-tensors":
         yield Hit(
             f"The checkpoint is compressed-tensors, so --quantization {method} is refused.",
@@ -67,6 +93,7 @@ def mismatch(case: Case) -> Iterator[Hit]:
     "QUANT103",
     "name-is-no-format",
     "warning",
+    claims="perhaps",
     kind="quant-flag",
     source=(
         "A GLM-4.7-Flash 'AWQ' build on a Spark,"

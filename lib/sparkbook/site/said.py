@@ -1,0 +1,54 @@
+"""What vLLM said of a recipe, for the recipe's page: recorded answers, none made here."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Iterator
+
+from IPython.display import Markdown
+
+from sparkbook.recipes import Recipe
+from sparkbook.releases.answers import Answer, recorded
+from sparkbook.units import GIB
+from sparkbook.util.tables import table
+
+NOT_ASKED = (
+    "vLLM was not asked about this recipe: its checkpoint's config is in no table, its image starts"
+    " vLLM with a script of its own, or its release was not asked."
+)
+
+
+def rows(answer: Answer) -> Iterator[tuple[str, str]]:
+    """Yield the rows of an answer: what, and what vLLM said."""
+    if answer.refused is not None:
+        yield "verdict", f"refused: {answer.refused}"
+    else:
+        yield "verdict", f"accepted, up to the KV cache, on a pretended {answer.judge.machine}"
+    for name, (asked, got) in answer.changed.items():
+        yield "changed by vLLM", f"--{name.replace('_', '-')}: {asked} becomes {got}"
+    if answer.weights_bytes is not None:
+        yield "weights", f"{answer.weights_bytes / GIB:.2f} GiB"
+    for what, words in (("attention", ("attention",)), ("experts", ("MoE", "Experts"))):
+        if names := _backends(answer, words):
+            yield f"{what}, backend", ", ".join(names)
+    for size in answer.cache.sizes if answer.cache else ():
+        if size.tokens is not None and size.concurrency is not None:
+            times = f"{size.concurrency:.2f} sequences of {size.context:,} tokens"
+            yield f"KV cache of {size.bytes / GIB:.1f} GiB", f"{size.tokens:,} tokens: {times}"
+    for line in answer.warnings[:5]:
+        yield "warning", line
+
+
+def _backends(answer: Answer, words: tuple[str, ...]) -> list[str]:
+    """Names of the backends of layers whose kind contains one of some words, without repeats."""
+    found = [one.backend for one in answer.backends if any(word in one.kind for word in words)]
+    return list(dict.fromkeys(found))
+
+
+def of_recipe(recipe: Recipe) -> Markdown:
+    """Return the recorded answer as a table, or the reason why there is none."""
+    answer = recorded(recipe.id)
+    if answer is None:
+        return Markdown(NOT_ASKED)
+    shown = [[what, html.escape(text, quote=False)] for what, text in rows(answer)]
+    return table(["asked", str(answer.judge)], shown)

@@ -1,0 +1,58 @@
+"""Ask vLLM itself about the catalogue's recipes, and keep its answers.
+
+    .venv/bin/python tools/record_answers.py [RECIPE ...]
+
+Each recipe is asked about with the release of its image; where that release is not here, it keeps
+the answer that it has. The answers go to `lib/sparkbook/releases/answers.json`, and from there to
+the recipes' pages. A recipe whose checkpoint's config is in no table has none.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections import defaultdict
+
+from sparkbook import oracle, recipes, releases
+from sparkbook.errors import SparkbookError
+from sparkbook.formats.lines import of_launch
+from sparkbook.lint.case import Case
+from sparkbook.oracle import asking, engines
+from sparkbook.oracle.asking import Question, Where
+from sparkbook.releases import answers
+
+
+def main() -> None:
+    """Ask, release by release, and write."""
+    kept = answers.recorded_all()
+    wanted = sys.argv[1:] or [recipe.id for recipe in recipes.all() if recipe.image]
+    groups: dict[tuple[str, str], list[Question]] = defaultdict(list)
+    for name in wanted:
+        recipe = recipes.load(name)
+        case = Case(of_launch(recipe.launch, recipe))
+        try:
+            where, _ = asking.choose(case, None, None)
+            question = asking.of_case(case, name=name, depth="cache")
+        except SparkbookError as error:
+            print(f"{name}: {error}")
+            continue
+        assert where.engine is not None
+        holds = asking.installed(case, releases.normal(where.engine.version))
+        groups[where.engine.version, json.dumps(holds)].append(question)
+    for (version, holds), questions in groups.items():
+        where = Where(engine=engines.find(version))
+        for question, answer in zip(
+            questions, oracle.ask(questions, where, holds=json.loads(holds)), strict=True
+        ):
+            print(f"{question.id}: {answer.judge}: {answer.refused or answer.failed or 'accepted'}")
+            if answer.failed is None:
+                kept[question.id] = {
+                    "words": list(question.words),
+                    "answer": answer.model_dump(mode="json", exclude_defaults=True),
+                }
+    lines = (f"{json.dumps(name)}: {json.dumps(kept[name])}" for name in sorted(kept))
+    answers.RECORDED.write_text("{\n" + ",\n".join(lines) + "\n}\n", "utf-8")
+
+
+if __name__ == "__main__":
+    main()
