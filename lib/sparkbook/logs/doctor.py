@@ -37,6 +37,8 @@ _MAX_PIECE = 8_000
 _CLOSE = 200
 """A known fault at most so many lines behind an unknown one is the same event, better told."""
 
+_PLAIN = ("shell", "docker", "download", "client")
+"""Programs whose faults have no level and no form that all of them share."""
 REFUSED = "LOG620"
 """The code of the signature of refused requests."""
 UNKNOWN = unknown_fault.code
@@ -216,6 +218,8 @@ class Doctor:
             and not _weight.is_minor(event.text)
         ):
             weight = "fatal"
+        elif weight is None and known and known.rule.by in _PLAIN and not line.where:
+            weight = "exit"
         if weight is not None:
             self._gathered.add(event, weight, known)
         self._gathered.notice(event)

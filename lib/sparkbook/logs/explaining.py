@@ -59,8 +59,7 @@ class Unexplained:
         place = place_of(self.event, self.near)
         if self.known is not None and self.explained:
             finding = self._of_vocabulary(self.known, place)
-            by, collect = self.known.rule.by, self.known.entry.wanted
-            by = "client" if self.weight == "answer" and not self.event.line.where else by
+            by, collect = self._by(), self.known.entry.wanted
         else:
             said = self.sentence()
             part = place.part if place else None
@@ -71,8 +70,7 @@ class Unexplained:
             advice = f"{self.known.do} " if self.known else ""
             advice += _options(said) + (f"{part.switch} " if part else "")
             (finding,) = unknown_fault.findings(self.said, evidence(self.event), about, advice)
-            by = "client" if self.weight == "answer" and not self.event.line.where else None
-            by = by or (self.known.rule.by if self.known else self.event.line.source)
+            by = self._by()
             collect = ("the 50 lines before it", "the launch line", "the release")
             collect += part.collect if part else ()
         return Judged(
@@ -85,6 +83,12 @@ class Unexplained:
             time_s=self.event.time_s,
             by=by,
         )
+
+    def _by(self) -> str:
+        """Return who says it, as the verdict names it."""
+        if self.weight == "answer" and not self.event.line.where:
+            return "client"
+        return self.known.rule.by if self.known else self.event.line.source
 
     def sentence(self) -> Sentence | None:
         """Return what is known of the sentence, if a program is known to say it."""

@@ -48,12 +48,12 @@ def together(names: Sequence[str], facts: Facts | None = None) -> Together:
     for name in names:
         shown = "standard input" if name == "-" else _short(name, names)
         try:
-            text = standard_input() if name == "-" else Path(name).read_bytes()
+            text = standard_input().read() if name == "-" else Path(name).read_bytes()
         except OSError as error:
             raise SparkbookError(f"{name} can't be read: {error.strerror}") from None
         if not text.strip():
             raise SparkbookError(f"{shown} is empty: there is nothing to diagnose")
-        texts[shown] = text if isinstance(text, bytes) else text.encode()
+        texts[shown] = text
     return several(texts, facts)
 
 
