@@ -56,7 +56,8 @@ class Handler(BaseHTTPRequestHandler):
             return self.reply({"object": "list", "data": data, "model": NAME})
         if self.path == "/v1/rerank":
             scores = [
-                {"index": n, "relevance_score": 1 / (n + 1)} for n, _ in enumerate(body["documents"])
+                {"index": n, "relevance_score": 1 / (n + 1)}
+                for n, _ in enumerate(body["documents"])
             ]
             return self.reply({"results": scores})
         base = {"id": "x", "model": NAME, "created": 0}

@@ -225,8 +225,9 @@ def test_the_fingerprint_tells_stacks_apart_and_no_secret(line):
 @pytest.mark.parametrize("recipe", CONTAINED, ids=lambda recipe: recipe.id)
 def test_every_recipe_can_be_asked_for(recipe):
     asked = request(given(recipe), KEY, home="/home/me")
-    assert asked.body["HostConfig"]["PortBindings"][f"{recipe.launch.port}/tcp"] == [
-        {"HostIp": "127.0.0.1", "HostPort": str(asked.port)}
+    inside = recipe.serve.args.get("port", 8000) if recipe.serve.command is None else asked.port
+    assert asked.body["HostConfig"]["PortBindings"][f"{inside}/tcp"] == [
+        {"HostIp": "127.0.0.1", "HostPort": str(recipe.launch.port)}
     ]
     assert asked.body["HostConfig"]["DeviceRequests"] and not asked.body["HostConfig"]["Privileged"]
     assert "DOCK206" in rules(asked) and ("DOCK204" in rules(asked)) is (

@@ -9,7 +9,7 @@ import hashlib
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +42,8 @@ UNGUARDED = (
 a running server.
 """
 LABEL = "sparkbook"
+_FRACTIONS = ("GPU_MEMORY_UTILIZATION", "GPU_MEMORY_UTIL")
+"""What scripts of images call the share of the memory."""
 _POOLING = ("embed", "embedding", "classify", "score", "reward")
 """`--task` of releases before `--runner`."""
 _CACHES = ("VLLM_CACHE_ROOT", "FLASHINFER_WORKSPACE_BASE", "TRITON_CACHE_DIR")
@@ -106,6 +108,28 @@ def given(source: str | Recipe | Launch, name: str | None = None) -> Stack:
 
     read = formats.resolve(source)
     return given(read.recipe if read.format == "recipe" else read.launch, name)
+
+
+def with_fraction(asked: Stack, fraction: float) -> Stack:
+    """The stack with another share of the memory.
+
+    Raises:
+        SparkbookError: its image's own script takes none.
+    """
+    launch = asked.launch
+    if launch.serve.command is None:
+        args = {**launch.serve.args, "gpu-memory-utilization": fraction}
+        args.pop("gpu-memory-utilization-gb", None)
+        changed = {"serve": launch.serve.model_copy(update={"args": args})}
+    else:
+        named = [name for name in _FRACTIONS if name in launch.env]
+        if not named:
+            raise SparkbookError(
+                f"{asked.name} runs its image's own script: nothing is known of a variable that"
+                " sets --gpu-memory-utilization"
+            )
+        changed = {"env": {**launch.env, named[0]: f"{fraction:g}"}}
+    return replace(asked, launch=launch.model_copy(update=changed))
 
 
 def _slug(text: str) -> str:
