@@ -3,7 +3,8 @@ few paths that readiness asks.
 
 STAND_IN_MODE chooses how it misbehaves: `dies` (ends with status 3 after a log line), `hangs`
 (never opens its port), `ignores-term`, `fatal-line` (prints a fatal line and lingers), `forks`
-(starts a child that leaves the process group), `no-tools`, `no-vector`, `late` (as vLLM does, binds its port at
+(starts a child that leaves the process group, and one that stays), `no-tools`, `no-vector`, `late`
+(as vLLM does, binds its port at
 once and listens when its model is loaded, here when the file STAND_IN_LOADED exists; a failure to
 listen does not end it).
 """
@@ -119,6 +120,7 @@ if MODE == "forks":
         [sys.executable, "-c", "import time; time.sleep(600)"], start_new_session=True
     )
     print(f"child {child.pid}", flush=True)
+    subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
 server = ThreadingHTTPServer((HOST, PORT), Handler, bind_and_activate=False)
 server.server_bind()
 if MODE == "late":
