@@ -315,8 +315,8 @@ def test_a_guard_that_is_frozen_is_stopped_by_force(stand_in, launch):
     engine = ProcessEngine(launch, stand_in, name="small")
     engine.wait_ready(Capabilities(structured_output=False))
     processes = [psutil.Process(engine._guard.pid), *descendants(engine)]
-    for process in processes[:2]:
-        process.suspend()
+    for one in processes[:2]:
+        one.suspend()
     assert running.stop(None, "small", within_s=1) == engine.name
     assert gone(processes)
     engine.stop()
