@@ -255,6 +255,7 @@ def test_bash_accepts_every_line_of_the_catalogue() -> None:
             except SparkbookError:
                 continue
             subprocess.run(["bash", "-n"], input=text, text=True, check=True, timeout=20)
-            assert max(len(line) for line in text.splitlines() if "{" not in line) <= 100
+            lines = [line for line in text.splitlines() if "{" not in line and "@sha" not in line]
+            assert max(map(len, lines)) <= 100
             seen += 1
     assert seen > 0

@@ -85,7 +85,8 @@ def test_a_suppression_without_a_reason_or_a_rule_is_refused(comment):
 
 def test_a_suppression_in_a_recipe_file(tmp_path):
     file = tmp_path / "mine.yaml"
-    file.write_text("extends: gpt-oss-20b\nid: mine\n# lint: ignore RUN103 proven\n", "utf-8")
+    own = "extends: gpt-oss-20b\nid: mine\ncontainer: {restart: unless-stopped}\n"
+    file.write_text(f"{own}# lint: ignore RUN103 proven\n", "utf-8")
     assert ("RUN103", "proven") in lint.lint(str(file)).suppressed
 
 
