@@ -490,9 +490,12 @@ def in_state(engine, host, answering, shell):
             asked = docker_engine.prepare(stack)
             api.create_container_from_config(asked.body, asked.name)
         elif state == "restarting":
-            ending = given(shell("sleep 0.1; exit 1"), "victim")
-            start(ending, host=host, watch=False, ready=False)
-            api.update_container("victim", restart_policy={"Name": "always"})
+            asked = docker_engine.prepare(given(shell("exit 1"), "victim"))
+            asked.body["HostConfig"]["RestartPolicy"] = {"Name": "always"}
+            api.create_container_from_config(asked.body, asked.name)
+            api.start("victim")
+            while api.inspect_container("victim")["RestartCount"] < 4:
+                time.sleep(0.05)  # from then on Docker waits for more than a second each time
         else:
             start(stack, host=host, watch=False)
         if state == "paused":
