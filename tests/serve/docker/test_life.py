@@ -15,6 +15,7 @@ import httpx
 import psutil
 import pytest
 from sparkbook import lock, logs, recipes
+from sparkbook.host import docker_probes
 from sparkbook.recipes.schema import Image
 from sparkbook.serve import (
     containers,
@@ -29,7 +30,7 @@ from sparkbook.serve.docker_engine import start
 from sparkbook.serve.faults import ServeFault
 from sparkbook.serve.identity import Stranger
 from sparkbook.serve.ready import NotReady
-from sparkbook.serve.stack import UNGUARDED, Choices, given
+from sparkbook.serve.stack import CAPABILITIES, UNGUARDED, Choices, given
 from sparkbook.serve.watchdog import Limits, Sample, Watchdog
 
 pytestmark = pytest.mark.docker
@@ -553,6 +554,23 @@ def test_states_that_pass_by(host, in_state, monkeypatch, word, state):
     monkeypatch.setattr(containers, "inspected", passing)
     assert running.status(host)[0].state == state
     running.stop(host, "victim")
+
+
+def test_what_a_container_may_do_on_its_host(engine, host, answering):
+    server = start(given(answering(), "vllm"), host=host, watch=False)
+    _, text = engine.client.containers.get("vllm").exec_run(["cat", "/proc/1/status"])
+    status = dict(line.split(":", 1) for line in text.decode().splitlines())
+    assert int(status["NoNewPrivs"]) == 1 and int(status["Seccomp"]) == 2
+    kept = {0: "CHOWN", 1: "DAC_OVERRIDE", 3: "FOWNER", 5: "KILL", 6: "SETGID", 7: "SETUID"}
+    assert set(kept.values()) == set(CAPABILITIES)  # numbers: linux/capability.h
+    for which in ("CapEff", "CapPrm", "CapBnd"):
+        assert int(status[which], 16) == sum(1 << number for number in kept)
+    rights = docker_probes._rights(server.inspect()["HostConfig"])
+    assert rights == (
+        "capabilities CHOWN DAC_OVERRIDE FOWNER KILL SETGID SETUID, no-new-privileges,"
+        " writable root, no memory limit"
+    )
+    server.stop(grace_s=1)
 
 
 def test_a_container_whose_engine_is_frozen(host, answering, tmp_path, monkeypatch):
