@@ -15,6 +15,7 @@ import httpx
 import pytest
 from sparkbook import host, recipes
 from sparkbook.checkpoint.store import write_cache
+from sparkbook.host import docker_probes
 from sparkbook.host.access import Access, Ran, run
 from sparkbook.host.machine import Docker
 from sparkbook.host.probes import look
@@ -127,6 +128,30 @@ def container(name, status="running", **more):
             },
         },
     )
+
+
+@pytest.mark.parametrize(
+    ("config", "rights"),
+    [
+        ({"Privileged": True, "CapDrop": ["ALL"]}, "privileged"),
+        ({}, "Docker's capabilities, new privileges allowed, writable root, no memory limit"),
+        (
+            {"CapAdd": ["CAP_IPC_LOCK"], "CapDrop": ["NET_RAW"], "Memory": 1 << 33},
+            "Docker's capabilities without NET_RAW and IPC_LOCK, new privileges allowed,"
+            " writable root, memory limit 8.00 GiB",
+        ),
+        (
+            {
+                "CapDrop": ["ALL"],
+                "SecurityOpt": ["seccomp=x", "no-new-privileges:true"],
+                "ReadonlyRootfs": True,
+            },
+            "capabilities none, no-new-privileges, read-only root, no memory limit",
+        ),
+    ],
+)
+def test_what_a_container_may_do(config, rights):
+    assert docker_probes._rights(config) == rights
 
 
 class FakeDocker:

@@ -6,7 +6,9 @@ STAND_IN_MODE chooses how it misbehaves: `dies` (ends with status 3 after a log 
 (starts a child that leaves the process group, and one that stays), `no-tools`, `no-vector`, `late`
 (as vLLM does, binds its port at
 once and listens when its model is loaded, here when the file STAND_IN_LOADED exists; a failure to
-listen does not end it).
+listen does not end it), `embeds` (has no completions), `refuses` (answers 500 to them). While the
+file STAND_IN_FROZEN exists no token comes; a request that waits for one moves the counters if the
+file holds `busy`. It has made 7 tokens, or as many as STAND_IN_TOKENS says.
 """
 
 import json
@@ -26,6 +28,10 @@ HOST = "" if HEADLESS else ARGUMENTS[ARGUMENTS.index("--host") + 1]
 PORT = 0 if HEADLESS else int(ARGUMENTS[ARGUMENTS.index("--port") + 1])
 
 
+FROZEN = Path(os.environ.get("STAND_IN_FROZEN", "/nowhere"))
+tokens = int(os.environ.get("STAND_IN_TOKENS", "7"))
+
+
 class Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
 
@@ -43,6 +49,13 @@ class Handler(BaseHTTPRequestHandler):
     def do_GET(self):
         if self.path == "/health":
             return self.reply(b"")
+        if self.path == "/metrics":
+            if FROZEN.exists() and FROZEN.read_text() == "busy":
+                tokens_made(1)
+            running = int(FROZEN.exists())
+            text = f'vllm:generation_tokens_total{{engine="0"}} {float(tokens)}\n'
+            text += f'vllm:num_requests_running{{engine="0"}} {float(running)}\n'
+            return self.reply(text.encode(), kind="text/plain")
         if self.headers.get("Authorization") != f"Bearer {os.environ['VLLM_API_KEY']}":
             return self.reply({"error": "Unauthorized"}, 401)
         return self.reply({"data": [{"id": NAME}]})
@@ -61,6 +74,12 @@ class Handler(BaseHTTPRequestHandler):
                 for n, _ in enumerate(body["documents"])
             ]
             return self.reply({"results": scores})
+        while FROZEN.exists():
+            time.sleep(0.05)
+        if self.path == "/v1/completions":
+            status = {"embeds": 404, "refuses": 500}.get(MODE, 200)
+            tokens_made(status == 200)
+            return self.reply({"choices": [{"index": 0, "text": "b"}]}, status)
         base = {"id": "x", "model": NAME, "created": 0}
         if body.get("stream"):
             chunks = [
@@ -100,6 +119,11 @@ class Handler(BaseHTTPRequestHandler):
                 "choices": [{"index": 0, "finish_reason": "stop", "message": message}],
             }
         )
+
+
+def tokens_made(number):
+    global tokens
+    tokens += number
 
 
 signal.signal(

@@ -63,6 +63,10 @@ def test_what_a_text_names_is_in_the_advice():
         ({"Running": False, "ExitCode": 127}, 0, "DOCK304"),
         ({"Running": False, "ExitCode": 143}, 0, "DOCK305"),
         ({"Running": False, "ExitCode": 1}, 3, "DOCK306"),
+        ({"Running": True, "Paused": True, "Status": "paused"}, 0, "DOCK308"),
+        ({"Running": False, "Status": "created", "ExitCode": 0}, 0, None),
+        ({"Running": False, "Status": "removing", "ExitCode": 137}, 0, None),
+        ({"Running": False, "Dead": True, "Status": "dead", "ExitCode": 1}, 0, "DOCK306"),
         (
             {
                 "Running": False,

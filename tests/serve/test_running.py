@@ -4,6 +4,7 @@ server.
 
 import json
 import os
+import pty
 import signal
 import subprocess
 import sys
@@ -16,7 +17,7 @@ import pytest
 from sparkbook import cli
 from sparkbook.errors import SparkbookError
 from sparkbook.recipes.schema import Capabilities
-from sparkbook.serve import folders, launcher, running
+from sparkbook.serve import folders, interrupts, launcher, pulse, running
 from sparkbook.serve.endpoint import own_key
 from sparkbook.serve.identity import Stranger
 from sparkbook.serve.launcher import Wish
@@ -80,6 +81,57 @@ def test_a_stranger_on_its_port_is_no_state_ready_and_gets_no_key(
                 running.endpoint(None, "small")
             assert running.stop(None, "small") == engine.name
             assert requests == []
+
+
+@pytest.mark.parametrize(
+    ("mode", "file", "tokens", "state"),
+    [
+        ("", None, 7, "ready"),
+        ("", None, 0, "ready"),
+        ("", "", 7, "frozen"),
+        ("", "", 0, "starting"),  # its first token may take long
+        ("", "busy", 7, "ready"),
+        ("embeds", None, 7, "ready"),
+        ("refuses", None, 7, "frozen"),
+    ],
+)
+def test_frozen_is_told_from_busy_and_idle(
+    stand_in, launch, tmp_path, monkeypatch, mode, file, tokens, state
+):
+    frozen = tmp_path / "frozen"
+    for name, value in (("MODE", mode), ("FROZEN", str(frozen)), ("TOKENS", str(tokens))):
+        monkeypatch.setenv(f"STAND_IN_{name}", value)
+    look = pulse.look
+    monkeypatch.setattr(pulse, "look", lambda endpoint: look(endpoint, 0.5))
+    with ProcessEngine(launch, stand_in, name="small") as engine:
+        engine.wait_ready(Capabilities(structured_output=False))
+        if file is not None:
+            frozen.write_text(file)
+        (server,) = running.status(None)
+        assert server.state == state
+        assert (server.end and server.end.rule) == ("DOCK309" if state == "frozen" else None)
+        frozen.unlink(missing_ok=True)
+        if mode != "refuses" and tokens:
+            assert running.status(None)[0].state == "ready"
+
+
+@pytest.mark.engine
+def test_a_real_engine_whose_core_is_frozen():
+    from sparkbook.serve import embedded
+
+    with embedded.start() as engine:
+        (core,) = [
+            process
+            for process in psutil.Process(engine._guard.pid).children(recursive=True)
+            if "EngineCore" in " ".join([process.name(), *process.cmdline()])
+        ]
+        assert [server.state for server in running.status(None)] == ["ready"]
+        core.suspend()
+        assert [server.state for server in running.status(None)] == ["frozen"]
+        core.resume()
+        assert [server.state for server in running.status(None)] == ["ready"]
+        os.kill(engine._guard.pid, signal.SIGKILL)
+        assert not psutil.wait_procs([core], timeout=20)[1]
 
 
 def test_a_step_of_the_clock_loses_no_server(stand_in, launch, monkeypatch):
@@ -309,22 +361,72 @@ def test_two_servers_at_once_on_one_port(run, two_at_once, tmp_path, monkeypatch
     run("stop", answer["name"])
 
 
-def test_ctrl_c_while_it_starts_leaves_nothing(stand_in, monkeypatch):
+ENDS = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP]
+
+
+@pytest.mark.parametrize("times", [1, 5])
+@pytest.mark.parametrize("number", ENDS)
+def test_a_signal_while_it_starts_leaves_nothing(stand_in, monkeypatch, number, times):
     monkeypatch.setenv("STAND_IN_MODE", "hangs")
     server = subprocess.Popen(
         [COMMAND, "serve", f"vllm serve {stand_in}", "--no-watchdog"],
         stderr=subprocess.PIPE,
         text=True,
     )
-    deadline = time.monotonic() + 20
-    while not running.status(None) and time.monotonic() < deadline:
-        time.sleep(0.1)
+    until(lambda: running.status(None))
     processes = psutil.Process(server.pid).children(recursive=True)
-    server.send_signal(signal.SIGINT)
-    assert server.wait(30) == 130
-    assert "Traceback" not in server.stderr.read()
-    server.stderr.close()
+    for _ in range(times):
+        server.send_signal(number)
+        time.sleep(0.1)
+    _, err = server.communicate(timeout=30)
+    assert server.returncode == 128 + number
+    assert "Traceback" not in err and "Interrupted" in err
     assert processes and not psutil.wait_procs(processes, timeout=10)[1]
+
+
+@pytest.mark.parametrize("ready", [False, True])
+def test_a_terminal_that_is_closed_leaves_nothing(stand_in, monkeypatch, ready):
+    monkeypatch.setenv("STAND_IN_MODE", "" if ready else "hangs")
+    server, terminal = pty.fork()
+    if not server:
+        os.execv(COMMAND, ["sparkbook", "serve", f"vllm serve {stand_in}", "--no-watchdog"])
+    (listed,) = until(lambda: running.status(None))
+    if ready:
+        until(lambda: b"Ctrl-C" in os.read(terminal, 4096))
+    processes = psutil.Process(server).children(recursive=True)
+    os.close(terminal)
+    status = os.waitstatus_to_exitcode(os.waitpid(server, 0)[1])
+    assert status == (0 if ready else 128 + signal.SIGHUP)
+    assert processes and not psutil.wait_procs(processes, timeout=10)[1]
+    assert not (folders.path_of(listed.name) / folders.KEY_FILE).exists()
+
+
+def test_what_nohup_ignores_stays_ignored():
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with interrupts.raised():
+            signal.raise_signal(signal.SIGHUP)
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
+@pytest.mark.parametrize("number", ENDS)
+def test_a_clean_up_is_not_cut_short(number):
+    did = []
+    before = {one: signal.getsignal(one) for one in ENDS}
+    try:
+        with pytest.raises(interrupts.Interrupted) as end, interrupts.raised():
+            with interrupts.held_back():
+                signal.raise_signal(number)
+                signal.raise_signal(number)
+                did.append("all of it")
+            did.append("more")
+        assert did == ["all of it"] and end.value.number == number
+        for one in ENDS:
+            signal.raise_signal(one)  # until the process ends
+    finally:
+        for one, handler in before.items():
+            signal.signal(one, handler)
 
 
 def test_lock_by_the_command(run, tmp_path):

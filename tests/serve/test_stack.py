@@ -10,7 +10,7 @@ from sparkbook.errors import SparkbookError
 from sparkbook.formats import docker_run
 from sparkbook.recipes import Launch, Serve
 from sparkbook.recipes.launch import Container
-from sparkbook.serve.stack import Choices, given, pinned_reference, request
+from sparkbook.serve.stack import CAPABILITIES, Choices, given, pinned_reference, request
 
 KEY = {"VLLM_API_KEY": "the-key-of-the-test"}
 CONTAINED = [recipe for recipe in recipes.all() if recipe.image]
@@ -61,6 +61,8 @@ def test_everything_the_line_says_is_sent(line):
         == config["DeviceRequests"][0]
     )
     assert (config["IpcMode"], config["ShmSize"], config["Privileged"]) == ("host", 16 << 30, False)
+    assert (config["CapDrop"], config["CapAdd"]) == (["ALL"], list(CAPABILITIES))
+    assert config["SecurityOpt"] == ["no-new-privileges"]
     assert config["Ulimits"] == [
         {"Name": "memlock", "Soft": -1, "Hard": -1},
         {"Name": "stack", "Soft": 67108864, "Hard": 67108864},

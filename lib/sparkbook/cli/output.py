@@ -4,6 +4,7 @@ a judgement.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import sys
@@ -74,8 +75,9 @@ def exit_with(findings: Findings) -> None:
 
 
 def progress(text: str) -> None:
-    """Print a line about what goes on, on standard error."""
-    typer.echo(text, err=True)
+    """Print a line about what goes on, on standard error, if anybody still reads it."""
+    with contextlib.suppress(OSError):
+        typer.echo(text, err=True)
 
 
 def wants_bar(as_json: bool) -> bool:

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from sparkbook.cli.options import WAIT
-from sparkbook.cli.output import answer
+from sparkbook.cli.output import answer, progress
 
 Name = Annotated[str | None, typer.Option(help="Name of the container.")]
 Port = Annotated[int | None, typer.Option(min=1, max=65535, help="Port on the host.")]
@@ -29,21 +29,23 @@ def ready(as_json: bool) -> Callable[[dict[str, Any]], None]:
 
 
 def run_server(act: Callable[[], None]) -> None:
-    """Do what starts a server: exit with 1 if the server failed, with 130 after Ctrl-C, which
-    leaves nothing behind.
+    """Do what starts a server: exit with 1 if the server failed, with 130 after Ctrl-C, and with
+    128 + the signal's number after SIGTERM and SIGHUP. None of the three leaves anything behind.
     """
+    from sparkbook.serve import interrupts
     from sparkbook.serve.engine import EngineError
     from sparkbook.serve.faults import ServeFault
     from sparkbook.serve.ready import NotReady
 
     try:
-        act()
+        with interrupts.raised():
+            act()
     except (EngineError, NotReady, ServeFault) as error:
         typer.echo(f"sparkbook: {error}", err=True)
         raise typer.Exit(1) from None
-    except KeyboardInterrupt:
-        typer.echo("sparkbook: Interrupted", err=True)
-        raise typer.Exit(130) from None
+    except interrupts.Interrupted as end:
+        progress("sparkbook: Interrupted")
+        raise typer.Exit(128 + end.number) from None
 
 
 def print_bytes(piece: bytes) -> None:

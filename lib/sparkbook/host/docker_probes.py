@@ -14,6 +14,7 @@ from sparkbook.host import machine as seen
 from sparkbook.host.access import TIMEOUT_S, Access, last_line, version_in
 from sparkbook.host.gpu_probes import watch
 from sparkbook.host.machine import Wanted
+from sparkbook.units import format_bytes
 
 _SERVER = re.compile(r"vllm|sglang|\bnim\b|tensorrt-?llm|llama\.?cpp", re.IGNORECASE)
 
@@ -74,6 +75,31 @@ def _container(access: Access, container: Any) -> seen.Container:
         exit_code=state.get("ExitCode", 0),
         error=state.get("Error", ""),
         stopped_s=None if stopped is None or stopped < 0 else round(stopped, 1),
+        rights=_rights(attrs["HostConfig"]),
+    )
+
+
+def _rights(host: dict[str, Any]) -> str:
+    """Return what a container may do on its host, out of its `HostConfig`."""
+    if host.get("Privileged"):
+        return "privileged"
+    added, dropped = set(host.get("CapAdd") or ()), set(host.get("CapDrop") or ())
+    names = " ".join(sorted(name.removeprefix("CAP_") for name in added))
+    if "ALL" in dropped:
+        capabilities = f"capabilities {names or 'none'}"
+    else:
+        without = f" without {' '.join(sorted(dropped))}" if dropped else ""
+        capabilities = f"Docker's capabilities{without}{' and ' + names if names else ''}"
+    limit = host.get("Memory") or 0
+    options = host.get("SecurityOpt") or ()
+    guarded = any(one in ("no-new-privileges", "no-new-privileges:true") for one in options)
+    return ", ".join(
+        (
+            capabilities,
+            "no-new-privileges" if guarded else "new privileges allowed",
+            "read-only root" if host.get("ReadonlyRootfs") else "writable root",
+            f"memory limit {format_bytes(limit)}" if limit else "no memory limit",
+        )
     )
 
 

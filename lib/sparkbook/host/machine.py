@@ -139,7 +139,11 @@ class Process(Section):
 
 
 class Container(Section):
-    """A container that looks like a model server. `state` and `restart` are Docker's words."""
+    """A container that looks like a model server. `state` and `restart` are Docker's words.
+
+    Attributes:
+        rights: what it may do on its host, in a few words.
+    """
 
     name: str
     image: str
@@ -149,6 +153,7 @@ class Container(Section):
     exit_code: int = 0
     error: str = ""
     stopped_s: float | None = None
+    rights: str = ""
 
 
 class Docker(Section):

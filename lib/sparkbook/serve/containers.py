@@ -6,25 +6,25 @@ from __future__ import annotations
 
 import contextlib
 import re
-import signal
-import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from sparkbook.errors import SparkbookError
 from sparkbook.serve import folders, identity
 from sparkbook.serve.docker_host import TIMEOUT_S, DockerHost, mapped, split_tag
 from sparkbook.serve.endpoint import Endpoint, key_in, own_key
 from sparkbook.serve.folders import CONTAINER, KEY_FILE
+from sparkbook.serve.interrupts import held_back
 from sparkbook.serve.stack import LABEL
-
-if TYPE_CHECKING:
-    pass
 
 STOP_S = 15
 """Seconds between asking a server to end and killing it; vLLM needs 2 to 4."""
+
+
+ENDED = ("removing", "exited", "dead")
+"""Docker's words for a container that runs no more."""
 
 
 _PORT_HOLDERS = {"docker-proxy", "dockerd", "rootlesskit", "slirp4netns"}
@@ -78,7 +78,7 @@ class Found:
         stack: fingerprint of what it was started with.
         served: the served model's name.
         url: where it answers on its host.
-        state: Docker's word: running, restarting, exited, created, …
+        state: Docker's word: created, running, paused, restarting, removing, exited or dead.
         image: the reference it was created from.
     """
 
@@ -90,6 +90,13 @@ class Found:
     url: str
     state: str
     image: str
+
+    @property
+    def holds(self) -> bool:
+        """Whether it holds its name and its port, or is about to: a container that has only been
+        created may be a start under way.
+        """
+        return self.state not in ENDED
 
     @property
     def port(self) -> int:
@@ -124,15 +131,17 @@ def find(host: DockerHost, name: str | None = None) -> list[Found]:
 
 
 def remove(host: DockerHost, container: str, grace_s: int = STOP_S) -> None:
-    """Stop a container and remove it; one that is gone already is no error. Ctrl-C waits until it
-    is done.
+    """Stop a container, whatever its state, and remove it; one that is gone already is no error.
+    Ctrl-C waits until it is done.
 
     Raises:
         ServeFault: the engine does not answer.
     """
     import docker
 
-    with uninterrupted(), mapped(name=container[:12]), contextlib.suppress(docker.errors.NotFound):
+    with held_back(), mapped(name=container[:12]), contextlib.suppress(docker.errors.NotFound):
+        with contextlib.suppress(docker.errors.APIError):
+            host.client.api.unpause(container)  # one that is paused gets no signal
         with contextlib.suppress(docker.errors.APIError):
             host.client.api.stop(container, timeout=grace_s)
         try:
@@ -141,21 +150,6 @@ def remove(host: DockerHost, container: str, grace_s: int = STOP_S) -> None:
             if "already in progress" not in str(error.explanation):
                 raise
             host.client.api.wait(container, condition="removed", timeout=TIMEOUT_S)
-
-
-@contextlib.contextmanager
-def uninterrupted() -> Iterator[None]:
-    """Clean-up that a second Ctrl-C must not cut short. Only the main thread can hold it back, and
-    only there does it arrive.
-    """
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)
 
 
 def inspected(host: DockerHost, found: Found) -> dict[str, Any]:

@@ -1,9 +1,9 @@
 """The docker engine: a recipe as a container, through Docker's API, on this host or on another one
 over SSH.
 
-A start that fails, or is interrupted, leaves no container behind. A start that succeeds leaves one
-that outlives whoever started it; `find`, `attach` and `remove` deal with it later. Containers are
-known by their labels (`sparkbook.*`), never by guesses.
+A start that fails, or is interrupted or killed, leaves no container behind. A start that succeeds
+leaves one that outlives whoever started it; `find`, `attach` and `remove` deal with it later.
+Containers are known by their labels (`sparkbook.*`), never by guesses.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ import contextlib
 import os
 import secrets
 import threading
-import time
 from collections.abc import Callable
 from dataclasses import replace as replace_fields
 from pathlib import Path
@@ -20,7 +19,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from sparkbook.findings import Finding
 from sparkbook.recipes.schema import Capabilities
-from sparkbook.serve import paths, watchdog
+from sparkbook.serve import abandoned, paths, watchdog
 from sparkbook.serve.containers import (
     STOP_S,
     Found,
@@ -32,13 +31,13 @@ from sparkbook.serve.containers import (
     listens,
     mark_of,
     remove,
-    uninterrupted,
 )
 from sparkbook.serve.docker_host import DockerHost, image_present, mapped, platform_of, pull, reach
 from sparkbook.serve.endpoint import Endpoint, own_key, write_private
 from sparkbook.serve.engine import Engine
 from sparkbook.serve.faults import DOCK, ServeFault, as_lines, how_it_ended
 from sparkbook.serve.folders import KEY_FILE, LOG_FILE
+from sparkbook.serve.interrupts import held_back
 from sparkbook.serve.process import port_is_free
 from sparkbook.serve.ready import NotReady, Readiness, wait_ready
 from sparkbook.serve.stack import AS_WRITTEN, KEY, LABEL, Choices, Request, Stack, request
@@ -203,10 +202,11 @@ class DockerEngine(Engine):
         Calling it again does nothing.
         """
         if not self._removed:
-            remove(self.host, self.id, grace_s)
-            self._removed = True
-            self._log.stop()
-            forget(self.name, self.id)
+            with held_back():
+                remove(self.host, self.id, grace_s)
+                self._removed = True
+                self._log.stop()
+                forget(self.name, self.id)
 
     def kill(self) -> None:
         """End it at once. Docker does not start a container again that was killed by hand."""
@@ -359,20 +359,25 @@ def start(  # noqa: PLR0913 - each is a flag of `sparkbook serve`
         asked = prepare(stack, host.home, replace_fields(choices, watched=ready))
         for note in asked.notes:
             say(f"{note.severity}: {note.message} ({note.rule})")
-        engine = _already(host, asked, replace, say) or launch(
-            host, asked, stack, watch, floor, say
-        )
-        try:
-            if ready:
-                with engine.guard or contextlib.nullcontext():
-                    engine.wait_ready(
-                        stack.claims, requests=requests, deadline_s=deadline_s, progress=progress
-                    )
-                engine.prove()
-        except BaseException:
-            if not engine.already:
-                _clean(engine)
-            raise
+        with contextlib.ExitStack() as until_over:
+            engine = _already(host, asked, replace, say)
+            if engine is None:
+                mark = until_over.enter_context(abandoned.guarded(host))
+                engine = launch(host, asked, stack, watch, floor, say, mark)
+            try:
+                if ready:
+                    with engine.guard or contextlib.nullcontext():
+                        engine.wait_ready(
+                            stack.claims,
+                            requests=requests,
+                            deadline_s=deadline_s,
+                            progress=progress,
+                        )
+                    engine.prove()
+            except BaseException:
+                if not engine.already:
+                    _clean(engine)
+                raise
     except BaseException:
         if own:
             host.close()
@@ -412,34 +417,41 @@ def _already(
     removed if it is ours.
     """
     for other in find(host):
-        same_port = other.state in ("running", "restarting") and other.port == asked.port
+        same_port = other.holds and other.port == asked.port
         if other.name != asked.name and not same_port:
             continue
-        if (
-            other.name == asked.name
-            and other.stack == asked.body["Labels"][f"{LABEL}.stack"]
-            and other.state == "running"
-        ):
+        same = other.stack == asked.body["Labels"][f"{LABEL}.stack"]
+        if other.name == asked.name and same and other.state == "running":
             say(f"{asked.name} is up already, with this very configuration: {other.url}")
             return attach(host, other, asked)
-        if other.state in ("running", "restarting") and not replace:
-            what = f"{other.name} (recipe {other.recipe})" if other.recipe else other.name
-            how = (
-                "with another configuration"
-                if other.name == asked.name
-                else f"on port {other.port}"
-            )
-            finding = DOCK["DOCK104" if same_port else "DOCK105"].finding(
-                evidence=f"{what} is up {how}: {other.url}", port=other.port, name=other.name
-            )
-            port = "" if other.name == asked.name else ", or choose another --port"
-            stop = command_line("sparkbook", "stop", other.name)
-            fix = f"Run `{stop}`, or add --replace to do so now{port}."
-            raise ServeFault(replace_fields(finding, fix=fix))
+        if other.holds and not replace:
+            raise ServeFault(_held(other, asked, same_port))
         say(f"removing {other.name}, {other.state}")
         remove(host, other.id)
     _check_strangers(host, asked)
     return None
+
+
+def _held(other: Found, asked: Request, same_port: bool) -> Finding:
+    """Return that a container of ours holds the name or the port of a start."""
+    what = f"{other.name} (recipe {other.recipe})" if other.recipe else other.name
+    own_name = other.name == asked.name
+    how = {
+        "created": "was created and does not run yet: another start may be under way",
+        "paused": "is paused, and holds its memory",
+        "restarting": "is being restarted",
+    }.get(other.state, "is up")
+    differs = other.stack != asked.body["Labels"][f"{LABEL}.stack"]
+    how += " with another configuration" if own_name and differs else ""
+    how += "" if own_name else f" on port {other.port}"
+    finding = DOCK["DOCK104" if same_port else "DOCK105"].finding(
+        evidence=f"{what} {how}: {other.url}", port=other.port, name=other.name
+    )
+    resume = command_line("docker", "unpause", other.name)
+    stop = command_line("sparkbook", "stop", other.name)
+    fix = f"Resume it with `{resume}`, or run" if other.state == "paused" else "Run"
+    port = "" if own_name else ", or choose another --port"
+    return replace_fields(finding, fix=f"{fix} `{stop}`, or add --replace to do so now{port}.")
 
 
 def _check_strangers(host: DockerHost, asked: Request) -> None:
@@ -480,6 +492,7 @@ def launch(
     watch: bool | None,
     floor: int | None,
     say: Callable[[str], None],
+    mark: str | None = None,
 ) -> DockerEngine:
     """Pull, create, start what was asked for. Whatever goes wrong, and whenever Ctrl-C comes, no
     container is left.
@@ -522,7 +535,7 @@ def launch(
                 evidence=f"the image is {built}, the host {platform}", platform=platform
             )
         )
-    mark = secrets.token_hex(8)
+    mark = mark or secrets.token_hex(8)
     body = {**asked.body, "Labels": {**asked.body["Labels"], f"{LABEL}.start": mark}}
     try:
         with mapped(port=asked.port, name=asked.name, platform=platform):
@@ -538,24 +551,8 @@ def launch(
             write_private(key_file, key)
         engine = DockerEngine(host, container, endpoint, key_file, asked=asked, already=False)
     except BaseException:
-        _remove_marked(host, mark)
+        with contextlib.suppress(ServeFault):
+            abandoned.remove_marked(host, mark)
         raise
     engine.guard = guard
     return engine
-
-
-def _remove_marked(host: DockerHost, mark: str) -> None:
-    """Remove the container of a start that failed, known by its mark: the answer with its id may
-    never have arrived.
-    """
-    with contextlib.suppress(ServeFault), uninterrupted():
-        for _ in range(3):
-            with mapped():
-                left = host.client.api.containers(
-                    all=True, filters={"label": f"{LABEL}.start={mark}"}
-                )
-            for entry in left:
-                remove(host, entry["Id"], grace_s=2)
-            if left:
-                return
-            time.sleep(0.2)  # an interrupted request may still be under way inside the engine

@@ -51,12 +51,14 @@ class DockerHost:
         tunnel: the SSH tunnel to it; None for this host.
         home: the home folder there, for `~` in volumes.
         user: id of the user that the engine runs as on this host.
+        address: the address it was reached by; None for the usual socket.
     """
 
     client: docker.DockerClient
     tunnel: Tunnel | None
     home: str
     user: int = 0
+    address: str | None = None
 
     @property
     def remote(self) -> bool:
@@ -99,11 +101,11 @@ def reach(address: str | None = None) -> DockerHost:
             tunnel.close()
         raise
     if tunnel:
-        return DockerHost(client, tunnel, tunnel.home)
+        return DockerHost(client, tunnel, tunnel.home, address=address)
     user = 0
     with contextlib.suppress(OSError):
         user = Path((address or _SOCKET).removeprefix("unix://")).stat().st_uid
-    return DockerHost(client, None, str(Path.home()), user)
+    return DockerHost(client, None, str(Path.home()), user, address)
 
 
 def image_present(client: docker.DockerClient, image: str) -> dict[str, Any] | None:

@@ -6,7 +6,7 @@ import os
 import secrets
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 from urllib.parse import urlsplit
 
 import httpx
@@ -79,11 +79,22 @@ class Endpoint:
         Raises:
             SparkbookError: nothing answers there, or not all of it in time.
         """
+        return self._ask("GET", path, None, timeout_s)
+
+    def post(self, path: str, body: dict[str, Any], timeout_s: float) -> httpx.Response:
+        """POST JSON to a path of the server, as `get` asks it."""
+        return self._ask("POST", path, body, timeout_s)
+
+    def _ask(
+        self, method: str, path: str, body: dict[str, Any] | None, timeout_s: float
+    ) -> httpx.Response:
         try:
             with httpx.Client(
                 transport=Bounded(timeout_s, tls=self._tls), timeout=timeout_s, trust_env=False
             ) as client:
-                return client.get(f"{self.url}{path}", headers=self._headers())
+                return client.request(
+                    method, f"{self.url}{path}", json=body, headers=self._headers()
+                )
         except httpx.TransportError as error:
             # What a protocol error says can hold a header, and with it the key: only its name is
             # shown.

@@ -60,15 +60,22 @@ def explain(text: str, **figures: object) -> Finding:
 
 
 def how_it_ended(state: dict, name: str, restarts: int = 0) -> Finding | None:
-    """Return what the engine's record of a container says about its end; None while it runs.
+    """Return what the engine's record of a container says about its end; None while it runs, before
+    it has run, and while it is being removed.
 
     Args:
         state: the `State` of `GET /containers/ID/json`.
         name: the container's name, for the advice.
         restarts: its `RestartCount`.
     """
+    if state.get("Paused"):
+        return DOCK["DOCK308"].finding(name=name)
     if state.get("Running") and not state.get("Restarting"):
         return DOCK["DOCK307"].finding(count=restarts, name=name) if restarts else None
+    if state.get("Status") == "removing" or (
+        state.get("Status") == "created" and not state.get("Error")
+    ):
+        return None
     status = int(state.get("ExitCode") or 0)
     if state.get("OOMKilled"):
         return DOCK["DOCK301"].finding(evidence=f"OOMKilled, status {status}")

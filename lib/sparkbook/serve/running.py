@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 from sparkbook.errors import SparkbookError
 from sparkbook.findings import Finding, Findings
-from sparkbook.serve import containers, docker_host, folders, identity
+from sparkbook.serve import containers, docker_host, folders, identity, pulse
 from sparkbook.serve.containers import Found
 from sparkbook.serve.docker_host import DockerHost
 from sparkbook.serve.endpoint import Endpoint
@@ -41,6 +41,16 @@ State = Literal[
     "refuses the key",
     "port taken",
 ]
+_DOCKER: dict[str, State] = {
+    "created": "created",
+    "running": "starting",
+    "paused": "paused",
+    "restarting": "restarting",
+    "removing": "stopping",
+    "exited": "stopped",
+    "dead": "stopped",
+}
+"""The state for each of Docker's words; a container that runs is asked further."""
 
 
 @dataclass(frozen=True)
@@ -53,8 +63,9 @@ class Server:
         recipe: id of its recipe; empty where it has none.
         served: the model's name for clients.
         url: where it answers.
-        state: `ready` answers with our key; `starting` runs and does not answer yet; `port taken`
-            runs, but another program listens at its address.
+        state: `ready` answers with our key, and its engine works; `frozen`: it answers, but its
+            engine does nothing; `starting` runs and does not answer yet; `created`: a container
+            that does not run yet; `port taken` runs, but another program listens at its address.
         image: what its container was created from; None for a process.
         end: how it ended, or what is wrong with it.
     """
@@ -152,25 +163,43 @@ def status(host: DockerHost | None) -> list[Server]:
         ends = record.process.name == "stopping"
         state: State = "stopping" if ends else _answers(process.endpoint, process.listens)
         servers.append(
-            Server(process.name, "process", record.recipe, record.served, record.url, state)
+            Server(
+                process.name,
+                "process",
+                record.recipe,
+                record.served,
+                record.url,
+                state,
+                end=_frozen(state, process.name),
+            )
         )
     return servers
 
 
 def _container(host: DockerHost, found: Found) -> Server:
-    end = None
-    seen = containers.inspected(host, found)
-    end = how_it_ended(seen["State"], found.name, seen["RestartCount"])
-    state: State = "stopped"
-    if found.state == "restarting":
-        state = "restarting"
-    elif found.state == "running":
+    record = containers.inspected(host, found)
+    end = how_it_ended(record["State"], found.name, record["RestartCount"])
+    state = _DOCKER.get(record["State"]["Status"], "stopped")
+    if state == "starting":
         state = _answers(
-            containers.endpoint_of(host, found), lambda: containers.listens(host, seen)
+            containers.endpoint_of(host, found), lambda: containers.listens(host, record)
         )
+    elif state == "created" and end:
+        state = "stopped"  # Docker could not start it
     return Server(
-        found.name, "docker", found.recipe, found.served, found.url, state, found.image, end
+        found.name,
+        "docker",
+        found.recipe,
+        found.served,
+        found.url,
+        state,
+        found.image,
+        _frozen(state, found.name) or end,
     )
+
+
+def _frozen(state: State, name: str) -> Finding | None:
+    return pulse.judge(token=False, moved=False, name=name) if state == "frozen" else None
 
 
 def _answers(endpoint: Endpoint, listens: Callable[[], bool]) -> State:
@@ -178,11 +207,9 @@ def _answers(endpoint: Endpoint, listens: Callable[[], bool]) -> State:
     try:
         if not listens() or endpoint.get("/health", timeout_s=3).status_code != 200:
             return "starting"
-        return (
-            "refuses the key"
-            if endpoint.get("/v1/models", timeout_s=3).status_code == 401
-            else "ready"
-        )
+        if endpoint.get("/v1/models", timeout_s=3).status_code == 401:
+            return "refuses the key"
+        return pulse.look(endpoint)
     except Stranger:
         return "port taken"
     except SparkbookError:

@@ -3,7 +3,8 @@
 An example in `faults.yaml` is an answer of the Docker engine, or one of: `line`, a launch line
 (with `expose`, served so); `state`, a container's; `available_gib`, a host's memory each half
 second; `before_start_gib`, the same before a start; `silent_at_w`, the power of a GPU while
-requests run and no token comes.
+requests run and no token comes; `asked`, whether an engine made the token that it was asked for,
+and whether its counters moved.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from typing import Any
 from sparkbook.findings import Finding
 from sparkbook.formats import docker_run
 from sparkbook.host.meminfo import Memory
+from sparkbook.serve import pulse
 from sparkbook.serve.faults import DOCK, explain, how_it_ended
 from sparkbook.serve.stack import AS_WRITTEN, Choices, given, request
 from sparkbook.serve.watchdog import Limits, Sample, admit, judge
@@ -38,6 +40,12 @@ def _text(example: Example) -> str:
         return example["line"] + ("\n(served with --expose)" if example.get("expose") else "")
     if "state" in example:
         return json.dumps(example["state"])
+    if "asked" in example:
+        token, moved = example["asked"]["token"], example["asked"]["moved"]
+        return (
+            f"asked for one token: {'made' if token else 'none within 5 s'};"
+            f" counters: {'moved' if moved else 'the same before and after'}"
+        )
     if "before_start_gib" in example:
         return f"MemAvailable {example['before_start_gib']:g} GiB of 121 GiB, before a start"
     return "\n".join(map(_look, _samples(example)))
@@ -74,6 +82,8 @@ def examine(example: Example) -> list[Finding]:
     if "state" in example:
         state = example["state"]
         found = how_it_ended(state, "example", state.get("RestartCount", 0))
+    elif "asked" in example:
+        found = pulse.judge(**example["asked"], name="example")
     elif "before_start_gib" in example:
         found = admit(Memory(_TOTAL, 0, int(example["before_start_gib"] * GIB)), _LIMITS)
     else:

@@ -48,6 +48,12 @@ _POOLING = ("embed", "embedding", "classify", "score", "reward")
 """`--task` of releases before `--runner`."""
 _CACHES = ("VLLM_CACHE_ROOT", "FLASHINFER_WORKSPACE_BASE", "TRITON_CACHE_DIR")
 """Variables with folders of compiled kernels: nothing is lost where one begins empty."""
+CAPABILITIES = ("CHOWN", "DAC_OVERRIDE", "FOWNER", "KILL", "SETGID", "SETUID")
+"""What root in a container may still do: read and write the mounted model store, whose files are
+the user's, and run parts of an image as another user. Of Docker's own choice these are left out:
+AUDIT_WRITE, FSETID, MKNOD, NET_BIND_SERVICE, NET_RAW, SETFCAP, SETPCAP, SYS_CHROOT
+(https://docs.docker.com/engine/containers/run/#runtime-privilege-and-linux-capabilities).
+"""
 
 
 @dataclass(frozen=True)
@@ -257,6 +263,9 @@ def request(
     )
     host_config: dict[str, Any] = {
         "Privileged": False,
+        "SecurityOpt": ["no-new-privileges"],
+        "CapDrop": ["ALL"],
+        "CapAdd": list(CAPABILITIES),
         "RestartPolicy": {"Name": "no"} if choices.watched else restart,
     }
     body: dict[str, Any] = {"Image": pinned_reference(launch.image or ""), "Cmd": command or None}

@@ -2,6 +2,7 @@
 
 import ctypes
 import json
+import signal
 import stat
 import subprocess
 import sys
@@ -14,6 +15,7 @@ import httpx
 import psutil
 import pytest
 from sparkbook import lock, logs, recipes
+from sparkbook.host import docker_probes
 from sparkbook.recipes.schema import Image
 from sparkbook.serve import (
     containers,
@@ -28,7 +30,7 @@ from sparkbook.serve.docker_engine import start
 from sparkbook.serve.faults import ServeFault
 from sparkbook.serve.identity import Stranger
 from sparkbook.serve.ready import NotReady
-from sparkbook.serve.stack import UNGUARDED, Choices, given
+from sparkbook.serve.stack import CAPABILITIES, UNGUARDED, Choices, given
 from sparkbook.serve.watchdog import Limits, Sample, Watchdog
 
 pytestmark = pytest.mark.docker
@@ -394,12 +396,14 @@ def test_digest_of_what_was_pulled_goes_into_the_lock(host, registry, shell, tmp
     again.stop(grace_s=1)
 
 
-# ---- Ctrl-C
+# ---- each end of a start
 
 
-def interrupted(launch_line: str, sign: str, *options: str) -> tuple[int, str]:
-    """Runs `sparkbook serve` in a process of its own and sends it Ctrl-C when a line with the sign
-    appears; exit code and output.
+def interrupted(
+    launch_line: str, sign: str, *options: str, number: int = signal.SIGINT
+) -> tuple[int, str]:
+    """Runs `sparkbook serve` in a process of its own and sends it a signal when a line with the
+    sign appears; exit code and output.
     """
     process = subprocess.Popen(
         [COMMAND, "serve", launch_line, "--name", "victim", *options],
@@ -411,7 +415,7 @@ def interrupted(launch_line: str, sign: str, *options: str) -> tuple[int, str]:
     for line in process.stdout:
         seen += line
         if sign in line:
-            process.send_signal(2)
+            process.send_signal(number)
             break
     rest, _ = process.communicate(timeout=60)
     return process.returncode, seen + rest
@@ -428,23 +432,157 @@ def test_ctrl_c_while_pulling(engine, host, registry):
     assert docker_host.image_present(host.client, f"{name}@{digest}") is None
 
 
-@pytest.mark.parametrize("sign", ["starting victim", "port: ", "\nurl"])
-def test_ctrl_c_while_starting(engine, host, answering, sign, tmp_path):
+@pytest.fixture
+def launch_file(answering, tmp_path):
+    """Makes a file with the launch line of the stand-in."""
     from sparkbook.formats import docker_run
 
-    ready = sign == "\nurl"
-    file = tmp_path / "launch.sh"
-    file.write_text(docker_run.write(answering("" if ready else "hangs")))
-    begin = time.monotonic()
-    code, output = interrupted(str(file), sign.strip("\n"), *(["--watch"] if ready else []))
+    def make(mode: str) -> str:
+        file = tmp_path / "launch.sh"
+        file.write_text(docker_run.write(answering(mode)))
+        return str(file)
+
+    return make
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGKILL])
+@pytest.mark.parametrize("sign", ["starting victim", "port: "])
+def test_each_end_of_a_start_leaves_no_container(engine, launch_file, sign, number):
+    code, output = interrupted(launch_file("hangs"), sign, number=number)
     assert "Traceback" not in output, output
-    if ready:  # the watch ends, the server stays
-        assert code == 0, output
-        assert running.stop(host, "victim") == "victim"
+    if number == signal.SIGKILL:
+        assert code == -number
+        deadline = time.monotonic() + 30  # the one that guards the start removes it
+        while engine.client.containers.list(all=True) and time.monotonic() < deadline:
+            time.sleep(0.1)
     else:
-        assert code == 130 and "Interrupted" in output, output
+        assert code == 128 + number and "Interrupted" in output, output
     assert engine.client.containers.list(all=True) == []
-    assert time.monotonic() - begin < 300, "it hangs"
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_the_end_of_a_watch_leaves_the_server(engine, host, launch_file, number):
+    code, output = interrupted(launch_file(""), "url", "--watch", number=number)
+    assert code == 0 and "Traceback" not in output, output
+    assert running.stop(host, "victim") == "victim"
+    assert engine.client.containers.list(all=True) == []
+
+
+# ---- Docker's states, one by one
+
+STATES = {
+    "created": "created",
+    "running": "ready",
+    "paused": "paused",
+    "restarting": "restarting",
+    "exited": "stopped",
+}
+"""Those that a container can be kept in, and what `status` calls them."""
+
+
+@pytest.fixture
+def in_state(engine, host, answering, shell):
+    """Brings a server of ours into one of Docker's states."""
+
+    def bring(state: str) -> None:
+        api = engine.client.api
+        stack = given(answering(), "victim")
+        if state == "created":
+            asked = docker_engine.prepare(stack)
+            api.create_container_from_config(asked.body, asked.name)
+        elif state == "restarting":
+            asked = docker_engine.prepare(given(shell("exit 1"), "victim"))
+            asked.body["HostConfig"]["RestartPolicy"] = {"Name": "always"}
+            api.create_container_from_config(asked.body, asked.name)
+            api.start("victim")
+            while api.inspect_container("victim")["RestartCount"] < 4:
+                time.sleep(0.05)  # from then on Docker waits for more than a second each time
+        else:
+            start(stack, host=host, watch=False)
+        if state == "paused":
+            api.pause("victim")
+        if state == "exited":
+            api.stop("victim", timeout=1)
+        deadline = time.monotonic() + 20
+        while (now := containers.find(host)[0].state) != state and time.monotonic() < deadline:
+            time.sleep(0.02)
+        assert now == state
+
+    return bring
+
+
+@pytest.mark.parametrize("state", STATES)
+def test_states_of_a_container(host, in_state, answering, monkeypatch, state):
+    in_state(state)
+    (listed,) = running.status(host)
+    assert listed.state in {STATES[state]} | ({"starting"} if state == "restarting" else set())
+    other = given(answering("no-tools"), "victim")
+    on_its_port = given(answering(), "other")
+    if state == "exited":  # it runs no more, and makes room
+        start(on_its_port, host=host, watch=False, ready=False).stop(grace_s=1)
+        start(other, host=host, watch=False, ready=False)
+    else:
+        before = containers.find(host)[0].id
+        for stack in (other, on_its_port):
+            with pytest.raises(ServeFault, match=r"DOCK10[45](?s:.*)victim(?s:.*)--replace"):
+                start(stack, host=host, watch=False, ready=False)
+        assert [one.id for one in containers.find(host)] == [before]
+        replacing = start(on_its_port, host=host, watch=False, ready=False, replace=True)
+        assert [one.name for one in containers.find(host)] == ["other"]
+        replacing.stop(grace_s=1)
+        in_state(state)
+    assert running.stop(host, "victim") == "victim"
+    assert containers.find(host) == []
+
+
+@pytest.mark.parametrize(
+    ("word", "state"),
+    [("removing", "stopping"), ("dead", "stopped")],
+)
+def test_states_that_pass_by(host, in_state, monkeypatch, word, state):
+    """A container is so for a moment only, or after a fault of the engine: here its record says
+    so.
+    """
+    in_state("exited")
+    inspected = containers.inspected
+
+    def passing(host, found):
+        record = inspected(host, found)
+        record["State"]["Status"] = word
+        return record
+
+    monkeypatch.setattr(containers, "inspected", passing)
+    assert running.status(host)[0].state == state
+    running.stop(host, "victim")
+
+
+def test_what_a_container_may_do_on_its_host(engine, host, answering):
+    server = start(given(answering(), "vllm"), host=host, watch=False)
+    _, text = engine.client.containers.get("vllm").exec_run(["cat", "/proc/1/status"])
+    status = dict(line.split(":", 1) for line in text.decode().splitlines())
+    assert int(status["NoNewPrivs"]) == 1 and int(status["Seccomp"]) == 2
+    kept = {0: "CHOWN", 1: "DAC_OVERRIDE", 3: "FOWNER", 5: "KILL", 6: "SETGID", 7: "SETUID"}
+    assert set(kept.values()) == set(CAPABILITIES)  # numbers: linux/capability.h
+    for which in ("CapEff", "CapPrm", "CapBnd"):
+        assert int(status[which], 16) == sum(1 << number for number in kept)
+    rights = docker_probes._rights(server.inspect()["HostConfig"])
+    assert rights == (
+        "capabilities CHOWN DAC_OVERRIDE FOWNER KILL SETGID SETUID, no-new-privileges,"
+        " writable root, no memory limit"
+    )
+    server.stop(grace_s=1)
+
+
+def test_a_container_whose_engine_is_frozen(host, answering, tmp_path, monkeypatch):
+    launch = answering()
+    launch = launch.model_copy(
+        update={"env": {**launch.env, "STAND_IN_FROZEN": "/programs/frozen"}}
+    )
+    server = start(given(launch, "victim"), host=host, watch=False)
+    (tmp_path / "programs" / "frozen").touch()
+    (listed,) = running.status(host)
+    assert listed.state == "frozen" and listed.end.rule == "DOCK309"
+    server.stop(grace_s=1)
 
 
 # ---- GPU, with a stand-in for NVIDIA's hook: dockerd grants --gpus when it finds one on its PATH

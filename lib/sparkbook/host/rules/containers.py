@@ -18,7 +18,12 @@ _UPDATE = ("docker", "update", "--restart", "unless-stopped")
 @check("servers in Docker", probe="docker")
 def servers(machine: Machine) -> str:
     needs_engine(machine)
-    return ", ".join(f"{one.name} {one.state}" for one in machine.docker.containers) or "none"
+    return "; ".join(map(_seen, machine.docker.containers)) or "none"
+
+
+def _seen(container: Container) -> str:
+    rights = f" ({container.rights})" if container.state == "running" and container.rights else ""
+    return f"{container.name} {container.state}{rights}"
 
 
 def _loops(container: Container) -> bool:
