@@ -57,10 +57,11 @@ project() {
 mkdir -p "$(dirname "$root")"
 exec 9>"$root.lock"; flock -n 9 || { say "waiting for another call to end"; flock 9; }
 emulator; debian; project
-# In namespaces of its own, so that nothing stays mounted and nothing keeps running, however it ends.
+# In namespaces of its own, so that nothing stays mounted and nothing keeps running, however it ends. Their first process is this machine's
+# shell: an emulated one would forget that it has to end with this script.
 export root EMULATED=qemu
 exec env -u PYTHONPATH -u PYTHONHOME -u VIRTUAL_ENV -u TMPDIR -u XDG_CACHE_HOME -u XDG_CONFIG_HOME -u LD_LIBRARY_PATH \
   unshare --mount --pid --fork --kill-child bash -euc '
   mount -t proc proc "$root/proc"
   for at in sys dev dev/pts dev/shm; do mount --bind "/$at" "$root/$at"; done
-  HOME=/root PATH=/usr/local/bin:/usr/bin:/usr/sbin:/bin:/sbin exec chroot "$root" bash -c "cd /root/project && exec \"\$@\"" bash "$@"' bash "$@"
+  HOME=/root PATH=/usr/local/bin:/usr/bin:/usr/sbin:/bin:/sbin chroot "$root" bash -c "cd /root/project && exec \"\$@\"" bash "$@" || exit $?' bash "$@"

@@ -223,9 +223,20 @@ def test_engine_stopped_under_us_and_restarted(engine, host, answering):
 
 
 def test_engine_stopped_while_waiting(engine, host, shell):
-    threading.Timer(1, engine.stop_daemon).start()
-    with pytest.raises(ServeFault, match=r"DOCK1(01|16)(?s:.*)sparkbook stop victim"):
-        start(given(shell("sleep 60"), "victim"), host=host, watch=False)
-    engine.start_daemon()
+    def stop(line):
+        if line.startswith("port"):  # the container runs, and is waited for
+            engine.stop_daemon()
+
+    try:
+        with pytest.raises(ServeFault, match=r"DOCK1(01|16)(?s:.*)sparkbook stop victim"):
+            start(
+                given(shell("sleep 600"), "victim"),
+                host=host,
+                watch=False,
+                deadline_s=240,
+                progress=stop,
+            )
+    finally:
+        engine.start_daemon()
     for found in containers.find(host):
         containers.remove(host, found.id)
