@@ -1,15 +1,16 @@
 """Builds lib/sparkbook/logs/sentences.bin: facts about every message that vLLM and what runs with
 it can print. The file holds hashes and facts, no text.
 
-    .venv/bin/python tools/build_sentences.py --cache FOLDER           # every source; hours of
+    .venv/bin/python tools/build_sentences.py --cache FOLDER           # every source; 6 GB of
     downloads the first time; FOLDER keeps what was read, and the wheels are deleted
     .venv/bin/python tools/build_sentences.py --cache FOLDER --only vllm==0.32.0 --only torch
-    .venv/bin/python tools/build_sentences.py --installed PACKAGE --print
+    .venv/bin/python tools/build_sentences.py --measure FILE
 """
 
 from __future__ import annotations
 
 import argparse
+import ast
 import gzip
 import hashlib
 import importlib.util
@@ -38,31 +39,43 @@ FORMAT = 1
 VLLM = list(build_releases.RELEASES)
 CONFIGURATION = ("vllm/config", "vllm/engine/arg_utils")
 WHEELS = {
-    "torch": ["torch==2.9.1", "torch==2.13.0"],
-    "transformers": ["transformers==4.57.1", "transformers==5.5.4", "transformers==5.19.0"],
+    "cuda": ["nvidia-cuda-runtime==13.0.96"],
+    "torch": ["torch==2.13.0"],
+    "transformers": ["transformers==5.19.0"],
     "huggingface_hub": ["huggingface_hub==0.36.0", "huggingface_hub==2.4.0"],
     "compressed_tensors": ["compressed-tensors==0.13.0", "compressed-tensors==0.17.0"],
     "xgrammar": ["xgrammar==0.2.8"],
-    "ray": ["ray==2.48.0", "ray==2.60.0"],
-    "flashinfer": ["flashinfer-python==0.6.12", "flashinfer-python==0.7.4"],
+    "ray": ["ray==2.60.0"],
+    "flashinfer": ["flashinfer-python==0.7.4"],
     "fastsafetensors": ["fastsafetensors==0.5.0"],
     "safetensors": ["safetensors==0.8.0"],
     "triton": ["triton==3.6.0"],
     "nccl": ["nvidia-nccl-cu13==2.32.3"],
 }
-"""Package: the wheels that are read for it, oldest first."""
+"""Package: the wheels that are read for it, oldest first. CUDA's runtime is linked into other
+libraries, so it comes first: its messages are its own there, too."""
 
 KERNELS = "vllm==0.33.0"
 """The CUDA build whose binaries are read; which other releases have their messages is unknown."""
 
 REPOSITORIES = {
-    "nccl": ("NVIDIA/nccl", "5067397c", "2.30"),
-    "gloo": ("pytorch/gloo", "70dc360", "2026-04-21"),
-    "deepgemm": ("deepseek-ai/DeepGEMM", "54e2261", "2.1.1"),
-    "nvidia-container-toolkit": ("NVIDIA/nvidia-container-toolkit", "d34b3046", "1.20.0"),
-    "nvidia-driver": ("NVIDIA/open-gpu-kernel-modules", "df1c9a3", "595.45.04"),
+    "nccl": ("NVIDIA/nccl", "5067397c", "2.30", ()),
+    "gloo": ("pytorch/gloo", "70dc360", "2026-04-21", ()),
+    "deepgemm": ("deepseek-ai/DeepGEMM", "54e2261", "2.1.1", ("csrc", "deep_gemm")),
+    "nvidia-container-toolkit": (
+        "NVIDIA/nvidia-container-toolkit",
+        "d34b3046",
+        "1.20.0",
+        ("cmd", "internal", "pkg"),
+    ),
+    "nvidia-driver": (
+        "NVIDIA/open-gpu-kernel-modules",
+        "df1c9a3",
+        "595.45.04",
+        ("src/nvidia/src/kernel", "src/nvidia/src/libraries", "src/nvidia/arch", "kernel-open"),
+    ),
 }
-"""Package: repository on GitHub, commit and release (or date), for what no registry has."""
+"""Package: repository on GitHub, commit, release (or date), folders: what no registry has."""
 
 DEBIAN = {
     "docker": ("docker.io", "28.5.2"),
@@ -71,22 +84,34 @@ DEBIAN = {
 }
 """Package: Debian's source package, and the release that Debian's newest suite had."""
 
+ELSEWHERE = re.compile(r"rocm|xpu|tpu|\bamd\b|aiter|hpu")
+"""Modules for hardware that is no Spark: they come last among places that say the same."""
 KEYRING = "/usr/share/keyrings/debian-archive-keyring.gpg"
 POOL = "MIRROR"
 
 LIBRARIES = re.compile(
-    r"(?:^|/)lib(?:torch_cpu|torch_cuda|torch_python|c10|c10_cuda|nccl)\.so"
+    r"(?:^|/)lib(?:torch_cpu|torch_cuda|torch_python|c10|c10_cuda|cudart|nccl)\.so"
     r"|^vllm/.*\.abi3\.so$"
 )
 """Binaries whose strings are read."""
 SOURCES = (".py", ".cu", ".cuh", ".h", ".hpp", ".cpp", ".cc", ".c", ".go")
+SPOKEN = re.compile(
+    rb"(?:CHECK|ASSERT|ERROR|throw|WARN|LOG|printf|printk)"
+    rb'[^;]{0,400}?"[^"\n]*[a-z]+ [a-z]+ [^"\n]*'
+)
+"""A statement of a C++ source that says something; files without one are left out."""
+MAX_SOURCE = 600_000
+"""A longer source is made by a program."""
 SKIPPED = re.compile(
     r"(?:^|/)(?:tests?|testing|testdata|examples?|docs?|benchmarks?|vendor|contrib|cccl|spdlog|cutlass"
     r"|third_party|third-party|_vendor|thirdparty_files|include/(?:torch|ATen|c10)|plugins"
     r"|generated|rllib|tune|dashboard|train)/|_test\.|_mock\.|/conftest|test_\w+\.py$"
+    r"|transformers/.*/(?:modeling|modular|convert)_(?!utils)\w+\.py$"
 )
 """Files that nobody runs beside vLLM."""
 
+PLAIN_WORDS = 600
+SKIPPED_PLAIN = {"site-packages", "test", "tests", "lib2to3", "idlelib", "turtledemo"}
 MAX_PLACES = 6
 MAX_SPREAD = 3
 """A shingle that more packages share is plain English."""
@@ -120,11 +145,19 @@ class Releases:
         fields: set[str] = set()
         self.aliases: set[tuple[str, str]] = set()
         for release in VLLM:
-            of_release, aliases = config_fields(self.files(release, CONFIGURATION))
+            of_release, aliases = self._configuration(release)
             fields |= of_release
             self.aliases |= aliases
         self.fields = frozenset(fields)
         self._known: dict[str, list[Message]] = {}
+
+    def _configuration(self, release: str) -> tuple[set[str], set[tuple[str, str]]]:
+        path = self.cache / f"configuration-{release}.{FORMAT}.json"
+        if not path.exists():
+            fields, aliases = config_fields(self.files(release, CONFIGURATION))
+            path.write_text(json.dumps([sorted(fields), sorted(aliases)]), "utf-8")
+        fields, aliases = json.loads(path.read_text("utf-8"))
+        return set(fields), {(field, option) for field, option in aliases}
 
     def files(self, release: str, prefix: str | tuple[str, ...] = "") -> dict[str, str]:
         """Return the text of a release's Python files."""
@@ -174,7 +207,8 @@ def read_files(files: Iterable[tuple[str, bytes]]) -> Iterator[Message]:
         elif name.endswith(".go"):
             yield from read_go(name, data.decode("utf-8", "replace"))
         elif name.endswith(SOURCES):
-            yield from read_cpp(name, data.decode("utf-8", "replace"))
+            if len(data) < MAX_SOURCE and SPOKEN.search(data):
+                yield from read_cpp(name, data.decode("utf-8", "replace"))
         else:
             yield from read_binary(name, data)
 
@@ -235,14 +269,16 @@ def read_repository(package: str, cache: Path, clones: Path | None) -> Slice:
         cache: folder for a clone.
         clones: folder that has clones, as `OWNER+NAME/repo`; None clones it from GitHub.
     """
-    name, commit, release = REPOSITORIES[package]
+    name, commit, release, folders = REPOSITORIES[package]
 
     def read() -> list[Message]:
         repository = (clones or cache) / name.replace("/", "+") / "repo"
         if not repository.exists():
             source = f"https://github.com/{name}"
             subprocess.run(["git", "clone", "-q", "--bare", source, str(repository)], check=True)
-        listed = git(repository, "ls-tree", "-r", "--name-only", commit).decode().splitlines()
+        listed = (
+            git(repository, "ls-tree", "-r", "--name-only", commit, *folders).decode().splitlines()
+        )
         names = [name for name in listed if is_read(name)]
         return list(
             read_files((name, git(repository, "show", f"{commit}:{name}")) for name in names)
@@ -312,6 +348,8 @@ def merge(slices: Iterable[Slice], aliases: Iterable[tuple[str, str]] = ()) -> b
             releases.append(part.release)
         for message in part.messages:
             key = part.package, _plain(message.pieces)
+            if part.package != "cuda" and ("cuda", key[1]) in texts:
+                continue
             places = texts.setdefault(key, {})
             where = message.module, message.function, message.kind
             place = places.setdefault(where, Place(message, set()))
@@ -356,6 +394,7 @@ class Table:
         names = {table: list(values) for table, values in self.numbers.items()}
         names["releases"] = self.known  # type: ignore[assignment]
         names["aliases"] = self.aliases
+        names["plain"] = plain_words()
         return sentences.pack(names, self.columns)
 
     def _sentence(self, package: str, pieces: tuple[str, ...], places: dict[tuple, Place]) -> None:
@@ -365,7 +404,7 @@ class Table:
         known = [p for p in places.values() if p.message.kind != "text" and p.message.function]
         if all(place.message.kind == "text" for place in last) and known:
             last = known[-1:]
-        last = last[:MAX_PLACES]
+        last = sorted(last, key=lambda p: bool(ELSEWHERE.search(p.message.module)))[:MAX_PLACES]
         columns["packages"].append(self.number("packages", package))
         columns["words"].append(min(255, sum(len(piece.split()) for piece in pieces)))
         columns["places"].append(len(last))
@@ -389,6 +428,18 @@ class Table:
                 columns["owners_high"].append(number >> 16)
 
 
+def plain_words() -> list[str]:
+    """Return the most frequent words of the texts in Python's own library."""
+    count: Counter[str] = Counter()
+    for path in sorted(Path(ast.__file__).parent.rglob("*.py")):
+        if SKIPPED_PLAIN.isdisjoint(path.parts):
+            for node in ast.walk(ast.parse(path.read_bytes())):
+                if isinstance(node, ast.Constant) and isinstance(node.value, str):
+                    found = sentences.words(node.value)
+                    count.update(set(found) if len(found) > 3 else ())
+    return sorted(word for word, _ in count.most_common(PLAIN_WORDS))
+
+
 def spans(seen: set[int]) -> tuple[tuple[int, int], ...]:
     """Return the runs of numbers in a set: first and last of each."""
     runs: list[list[int]] = []
@@ -406,13 +457,13 @@ def slices(vllm: Releases, given: argparse.Namespace) -> Iterator[Slice]:
     for release in VLLM:
         if only is None or "vllm" in only or f"vllm=={release}" in only:
             yield vllm.read(release)
-    if only is None or "kernels" in only:
-        yield read_wheel(Slice("vllm", ""), KERNELS, cache, lambda name: not name.endswith(".py"))
     for package, requirements in WHEELS.items():
         for requirement in requirements:
             if only is None or package in only:
                 release = requirement.partition("==")[2]
                 yield read_wheel(Slice(package, release), requirement, cache)
+    if only is None or "kernels" in only:
+        yield read_wheel(Slice("vllm", ""), KERNELS, cache, lambda name: not name.endswith(".py"))
     for package in REPOSITORIES:
         if only is None or package in only:
             yield read_repository(package, cache, given.clones)
@@ -421,15 +472,32 @@ def slices(vllm: Releases, given: argparse.Namespace) -> Iterator[Slice]:
             yield read_debian(package, cache)
 
 
+def measure(file: Path) -> None:
+    """Print how many lines of a file some sentence takes: of other programs' lines, all falsely."""
+    lines = file.read_text("utf-8", "replace").splitlines()
+    taken = [(line, found[0]) for line in lines if (found := sentences.lookup(line, limit=1))]
+    for line, sentence in taken:
+        print(f"{sentence.weight:.2f} {sentence.package} {sentence.module}: {line[:120]}")
+    print(f"{len(taken)} of {len(lines)} lines")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--cache", type=Path, required=True, help="folder for what was read")
+    parser.add_argument(
+        "--cache", type=Path, default=Path("sentences"), help="folder for what was read"
+    )
     parser.add_argument("--clones", type=Path, help="folder with bare clones, OWNER+NAME/repo")
     parser.add_argument("--only", action="append", help="a package, or vllm==RELEASE")
     parser.add_argument("--out", type=Path, default=sentences.DATA)
+    parser.add_argument(
+        "--measure", type=Path, help="count the lines of this file that a sentence takes, and stop"
+    )
     given = parser.parse_args()
+    if given.measure:
+        measure(given.measure)
+        return
     given.cache.mkdir(parents=True, exist_ok=True)
 
     vllm = Releases(given.cache)

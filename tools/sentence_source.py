@@ -110,32 +110,32 @@ class Reader:
             return []
         scope = self._scope(tree, "", "")
         self.constants = scope.texts
-        found = list(self._statements(tree, scope, []))
-        found += self._strings(tree, scope)
+        found = [*self._statements(tree, scope), *self._strings(tree)]
         return [message for message in found if shingles(message.pieces)]
 
     # -- statements that say something
 
-    def _statements(self, node: ast.AST, scope: Scope, tests: list[ast.AST]) -> Iterator[Message]:
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-            name = f"{scope.name}.{node.name}" if scope.name else node.name
-            is_class = isinstance(node, ast.ClassDef)
-            scope = self._scope(node, name, _snake(node.name) if is_class else scope.owner)
-            tests = []
-        elif isinstance(node, ast.Raise) and isinstance(node.exc, ast.Call):
-            yield from self._said("raise", _arguments(node.exc), scope, tests)
-        elif isinstance(node, ast.Assert) and node.msg is not None:
-            yield from self._said("assert", [node.msg], scope, [*tests, node.test])
-        elif isinstance(node, ast.Call) and (kind := LEVELS.get(_called(node))):
-            yield from self._said(kind, _arguments(node), scope, tests)
-        for name, value in ast.iter_fields(node):
-            inner = [*tests, node.test] if isinstance(node, ast.If) and name != "test" else tests
-            for child in value if isinstance(value, list) else [value]:
-                if isinstance(child, ast.AST):
-                    yield from self._statements(child, scope, inner)
+    def _statements(self, tree: ast.AST, scope: Scope) -> Iterator[Message]:
+        """Yield what raises, assertions and loggers say."""
+        stack: list[tuple[ast.AST, Scope, tuple[ast.AST, ...]]] = [(tree, scope, ())]
+        while stack:
+            node, scope, tests = stack.pop()
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+                name = f"{scope.name}.{node.name}" if scope.name else node.name
+                is_class = isinstance(node, ast.ClassDef)
+                scope = self._scope(node, name, _snake(node.name) if is_class else scope.owner)
+                tests = ()
+            elif isinstance(node, ast.Raise) and isinstance(node.exc, ast.Call):
+                yield from self._said("raise", _arguments(node.exc), scope, tests)
+            elif isinstance(node, ast.Assert) and node.msg is not None:
+                yield from self._said("assert", [node.msg], scope, (*tests, node.test))
+            elif isinstance(node, ast.Call) and (kind := LEVELS.get(_last(node.func))):
+                yield from self._said(kind, _arguments(node), scope, tests)
+            inner = (*tests, node.test) if isinstance(node, ast.If) else tests
+            stack += [(child, scope, inner) for child in ast.iter_child_nodes(node)][::-1]
 
     def _said(
-        self, kind: str, given: list[ast.AST], scope: Scope, tests: list[ast.AST]
+        self, kind: str, given: list[ast.AST], scope: Scope, tests: tuple[ast.AST, ...]
     ) -> Iterator[Message]:
         for argument in given:
             templates = [t for t in self._templates(argument, scope) if any(t.pieces)]
@@ -145,7 +145,7 @@ class Reader:
                 return
 
     def _message(
-        self, kind: str, template: Template, scope: Scope, tests: list[ast.AST]
+        self, kind: str, template: Template, scope: Scope, tests: tuple[ast.AST, ...]
     ) -> Message:
         conditions = [name for test in tests for name in self._named(test, scope)]
         named = [name for value in template.values for name in self._named(value, scope)]
@@ -205,26 +205,27 @@ class Reader:
 
     # -- strings that are said somewhere else
 
-    def _strings(self, node: ast.AST, scope: Scope, inside: bool = False) -> Iterator[Message]:
+    def _strings(self, tree: ast.AST) -> Iterator[Message]:
         """Yield the sentences inside functions that no statement of this file says."""
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-            name = f"{scope.name}.{node.name}" if scope.name else node.name
-            scope = Scope(name=name, owner=scope.owner)
-            inside = inside or not isinstance(node, ast.ClassDef)
-        body = getattr(node, "body", None)
-        for child in ast.iter_child_nodes(node):
-            docstring = isinstance(child, ast.Expr) and isinstance(child.value, ast.Constant)
-            if docstring and isinstance(body, list) and child in body:
+        stack: list[tuple[ast.AST, Scope, bool]] = [(tree, Scope(), False)]
+        while stack:
+            node, scope, inside = stack.pop()
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+                name = f"{scope.name}.{node.name}" if scope.name else node.name
+                scope = Scope(name=name)
+                inside = inside or not isinstance(node, ast.ClassDef)
+            elif isinstance(node, ast.Constant | ast.JoinedStr):
+                for template in self._unsaid(node, scope) if inside else ():
+                    yield self._message("text", template, scope, ())
                 continue
-            if isinstance(child, ast.keyword) and child.arg in NOT_SAID:
-                continue
-            if isinstance(child, ast.Constant | ast.JoinedStr):
-                if inside and id(child) not in self.used:
-                    for template in self._templates(child, scope):
-                        if is_sentence(" ".join(template.pieces)):
-                            yield self._message("text", template, scope, [])
-                continue
-            yield from self._strings(child, scope, inside)
+            children = [child for child in ast.iter_child_nodes(node) if not _is_silent(child)]
+            stack += [(child, scope, inside) for child in children[::-1]]
+
+    def _unsaid(self, node: ast.AST, scope: Scope) -> list[Template]:
+        if id(node) in self.used or isinstance(getattr(node, "value", ""), int | float | bytes):
+            return []
+        templates = self._templates(node, scope)
+        return [template for template in templates if is_sentence(" ".join(template.pieces))]
 
     # -- names and fields
 
@@ -289,18 +290,26 @@ _DASHED = re.compile(r"[a-z][a-z0-9]*(?:[-_][a-z0-9]+)+")
 
 def _own_nodes(node: ast.AST) -> Iterator[ast.AST]:
     """Yield the nodes of a function or a module without those of the functions inside."""
-    for child in ast.iter_child_nodes(node):
-        if not isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-            yield child
-            yield from _own_nodes(child)
+    stack = [node]
+    while stack:
+        inner = [
+            child
+            for child in ast.iter_child_nodes(stack.pop())
+            if not isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)
+        ]
+        yield from inner
+        stack += inner[::-1]
+
+
+def _is_silent(node: ast.AST) -> bool:
+    """Return whether nobody says what is in here: a docstring, a help text, an annotation."""
+    if isinstance(node, ast.keyword):
+        return node.arg in NOT_SAID
+    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
 
 
 def _arguments(call: ast.Call) -> list[ast.AST]:
     return [*call.args, *(k.value for k in call.keywords if k.arg not in NOT_SAID)]
-
-
-def _called(call: ast.Call) -> str:
-    return _last(call.func)
 
 
 def _last(node: ast.AST) -> str:
@@ -354,7 +363,7 @@ def config_fields(files: dict[str, str]) -> tuple[set[str], set[tuple[str, str]]
                 for item in node.body:
                     if isinstance(item, ast.AnnAssign) and isinstance(item.target, ast.Name):
                         fields |= {item.target.id, f"{owner}.{item.target.id}"}
-            elif isinstance(node, ast.Call) and _called(node) == "add_argument":
+            elif isinstance(node, ast.Call) and _last(node.func) == "add_argument":
                 aliases |= set(_alias(node))
     return fields, aliases
 
@@ -466,6 +475,8 @@ def read_binary(module: str, data: bytes) -> Iterator[Message]:
     """Yield the sentences among a binary's strings."""
     seen: set[str] = set()
     for run in _RUN.finditer(data):
+        if run[0].count(b" ") < 4:
+            continue
         for text in run[0].decode().split("\n"):
             if text not in seen and is_spoken(text):
                 seen.add(text)

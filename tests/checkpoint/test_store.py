@@ -115,22 +115,27 @@ def test_hugging_face_reads_the_layout_and_sees_shared_files_once(tmp_path):
 
 def test_mounts_say_what_to_do_before_the_start(tmp_path):
     one = recipes.load("qwen3.6-35b-a3b-nvfp4")
-    (before,) = mounts(one, tmp_path)
+    before, cache = mounts(one, tmp_path)
     assert (before.host, before.inside, before.exists, before.todo) == (
         "~/vllm",
         "/models",
         False,
         "mkdir -p ~/vllm",
     )
+    assert (cache.host, cache.inside, cache.todo) == (
+        "~/vllm-cache",
+        "/cache",
+        "mkdir -p ~/vllm-cache",
+    )
     (tmp_path / "vllm").mkdir()
-    (after,) = mounts(one, tmp_path)
+    after, _ = mounts(one, tmp_path)
     assert (after.exists, after.yours, after.writable, after.todo) == (True, True, True, None)
 
 
 def test_a_mount_that_belongs_to_somebody_else(tmp_path, monkeypatch):
     (tmp_path / "vllm").mkdir()
     monkeypatch.setattr("sparkbook.checkpoint.store.os.getuid", lambda: 12345)
-    (foreign,) = mounts(recipes.load("qwen3.6-35b-a3b-nvfp4"), tmp_path)
+    foreign, _ = mounts(recipes.load("qwen3.6-35b-a3b-nvfp4"), tmp_path)
     assert (foreign.yours, foreign.todo) == (False, 'sudo chown -R "$USER" ~/vllm')
 
 

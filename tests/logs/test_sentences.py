@@ -21,7 +21,7 @@ KNOWN = [
         ("vllm", "vllm.v1.core.kv_cache_utils", "_check_enough_kv_cache_memory"),
     ),
     (
-        "larger than the available KV cache memory (1.5 GiB). Based on the available memory",
+        "... 23.25 GiB KV cache is needed, which is larger than the available KV cache memory (22.5",
         ("vllm", "vllm.v1.core.kv_cache_utils", "_check_enough_kv_cache_memory"),
     ),
     (
@@ -34,7 +34,7 @@ KNOWN = [
         ("vllm", "vllm.model_executor.models.registry", "_ModelRegistry._raise_for_unsupported"),
     ),
     (
-        "... Unknown quantization method: fp3. Must be one of ['awq', 'fp8', ...",
+        "Unknown quantization method: fp3. Must be one of ['awq', 'fp8', 'modelopt']",
         ("vllm", "vllm.config.model", "ModelConfig._verify_quantization"),
     ),
     (
@@ -46,10 +46,16 @@ KNOWN = [
 
 @pytest.mark.parametrize(("line", "place"), KNOWN)
 def test_a_line_is_recognized_whole_or_in_part(line: str, place: tuple[str, str, str]) -> None:
-    best = sentences.lookup(line)[0]
+    best = sentences.lookup(line, package="vllm")[0]
     assert (best.package, best.module, best.function) == place
-    assert best.weight >= sentences.MIN_WEIGHT
+    assert best.weight >= sentences.MIN_WEIGHT_HERE
     assert best.releases
+
+
+def test_a_short_sentence_needs_a_hint() -> None:
+    assert sentences.lookup("EngineCore failed to start.") == []
+    assert sentences.lookup("EngineCore failed to start.", package="vllm") != []
+    assert sentences.lookup("ERROR 11-20 10:10:10 [core.py:708] EngineCore failed to start.") != []
 
 
 def test_the_options_that_feed_a_sentence_are_named() -> None:
@@ -80,7 +86,7 @@ def test_only_the_wanted_package_answers() -> None:
 
 def test_other_programs_lines_are_nobodys() -> None:
     lines = FOREIGN.read_text("utf-8").splitlines()
-    assert len(lines) >= 1000
+    assert len(lines) >= 75
     assert [line for line in lines if sentences.lookup(line)] == []
 
 
@@ -204,7 +210,7 @@ def test_other_sources_are_read() -> None:
     assert [m.pieces for m in read_binary("lib.so", binary)] == [
         ("Tried to set the device ", " twice in a row")
     ]
-    assert not is_spoken("mov eax ebx add ecx edx ret nop")
+    assert not is_spoken("aten::add(Tensor self, Tensor other, Scalar alpha) -> Tensor out")
 
 
 def test_a_value_inside_a_sentence_may_have_three_words() -> None:
@@ -214,7 +220,7 @@ def test_a_value_inside_a_sentence_may_have_three_words() -> None:
 
 
 def test_a_sentence_is_explained() -> None:
-    best = sentences.lookup(KNOWN[4][0])[0]
+    best = sentences.lookup(KNOWN[4][0], package="vllm")[0]
     told = described.describe(best, "0.32.0")
     assert told.who == ("vLLM raises it in vllm.config.model, ModelConfig._verify_quantization.")
     assert re.fullmatch(

@@ -56,7 +56,6 @@ def test_most_kinds_have_a_signature():
         "config-drift",
         "download-stalled",
         "metrics-interpretation",
-        "not-a-bug",
         "restart-policy",
         "silent-config",
     }

@@ -3,7 +3,8 @@ few paths that readiness asks.
 
 STAND_IN_MODE chooses how it misbehaves: `dies` (ends with status 3 after a log line), `hangs`
 (never opens its port), `ignores-term`, `fatal-line` (prints a fatal line and lingers), `forks`
-(starts a child that leaves the process group), `no-tools`, `late` (as vLLM does, binds its port at
+(starts a child that leaves the process group, and one that stays), `no-tools`, `no-vector`, `late`
+(as vLLM does, binds its port at
 once and listens when its model is loaded, here when the file STAND_IN_LOADED exists; a failure to
 listen does not end it).
 """
@@ -47,7 +48,19 @@ class Handler(BaseHTTPRequestHandler):
         return self.reply({"data": [{"id": NAME}]})
 
     def do_POST(self):
-        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        sent = self.rfile.read(int(self.headers["Content-Length"]))
+        if self.path == "/v1/audio/transcriptions":
+            return self.reply({"text": "a hum" if b"RIFF" in sent and b"WAVE" in sent else 7})
+        body = json.loads(sent)
+        if self.path == "/v1/embeddings":
+            data = [] if MODE == "no-vector" else [{"index": 0, "embedding": [0.25] * 3}]
+            return self.reply({"object": "list", "data": data, "model": NAME})
+        if self.path == "/v1/rerank":
+            scores = [
+                {"index": n, "relevance_score": 1 / (n + 1)}
+                for n, _ in enumerate(body["documents"])
+            ]
+            return self.reply({"results": scores})
         base = {"id": "x", "model": NAME, "created": 0}
         if body.get("stream"):
             chunks = [
@@ -107,6 +120,7 @@ if MODE == "forks":
         [sys.executable, "-c", "import time; time.sleep(600)"], start_new_session=True
     )
     print(f"child {child.pid}", flush=True)
+    subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
 server = ThreadingHTTPServer((HOST, PORT), Handler, bind_and_activate=False)
 server.server_bind()
 if MODE == "late":

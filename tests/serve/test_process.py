@@ -12,7 +12,7 @@ import time
 import psutil
 import pytest
 from sparkbook.recipes.schema import Capabilities
-from sparkbook.serve import folders, process
+from sparkbook.serve import folders, process, running
 from sparkbook.serve.endpoint import Endpoint
 from sparkbook.serve.engine import EngineError
 from sparkbook.serve.process import ProcessEngine, free_port, port_is_free
@@ -209,6 +209,24 @@ def test_claim_that_is_not_kept(stand_in, launch, monkeypatch):
         engine.wait_ready(Capabilities(tools=True))
 
 
+def test_a_server_that_does_not_chat_is_asked_for_what_it_does(stand_in, launch, monkeypatch):
+    services = {"embedding": True, "reranking": True, "transcription": True}
+    claims = Capabilities(chat=False, structured_output=False, **services)
+    with ProcessEngine(launch, stand_in, name="small") as engine:
+        readiness = engine.wait_ready(claims)
+    assert [(stage.name, stage.detail) for stage in readiness.stages[3:]] == [
+        ("embedding", "a vector of 3 numbers"),
+        ("reranking", "scores 1.00, 0.50"),
+        ("transcript", "hears 'a hum'"),
+    ]
+    monkeypatch.setenv("STAND_IN_MODE", "no-vector")
+    with (
+        ProcessEngine(launch, stand_in, name="small") as engine,
+        pytest.raises(NotReady, match="embedding failed: the reply is no embedding"),
+    ):
+        engine.wait_ready(claims)
+
+
 @pytest.mark.parametrize("mode", ["ignores-term", "forks"])
 def test_stubborn_and_escaped_processes_are_killed(stand_in, launch, monkeypatch, mode):
     monkeypatch.setenv("STAND_IN_MODE", mode)
@@ -227,8 +245,8 @@ def test_stubborn_and_escaped_processes_are_killed(stand_in, launch, monkeypatch
 def test_engine_killed_from_outside_is_noticed(stand_in, launch):
     with ProcessEngine(launch, stand_in, name="small") as engine:
         engine.wait_ready(Capabilities(structured_output=False))
-        for process in descendants(engine):
-            process.kill()
+        command = descendants(engine)[-1]
+        command.kill()
         assert engine._guard.wait(10) == 128 + signal.SIGKILL
         assert "ended with status 137" in repr(engine)
 
@@ -262,11 +280,44 @@ def test_engine_does_not_outlive_a_starter_that_dies(stand_in, number):
     assert gone(processes)
 
 
-def test_command_dies_with_a_killed_guard(stand_in, launch):
+@pytest.mark.parametrize("mode", ["", "forks", "ignores-term"])
+@pytest.mark.parametrize("victim", ["guard", "keeper", "command"])
+def test_descendants_die_with_any_of_their_parents(stand_in, launch, monkeypatch, mode, victim):
+    monkeypatch.setenv("STAND_IN_MODE", mode)
+    engine = ProcessEngine(launch, stand_in, name="small", grace_s=1)
+    engine.wait_ready(Capabilities(structured_output=False))
+    guard = psutil.Process(engine._guard.pid)
+    (keeper,) = guard.children()
+    (command,) = keeper.children()
+    processes = [guard, *descendants(engine)]
+    assert len(processes) == (5 if mode == "forks" else 3)
+    {"guard": guard, "keeper": keeper, "command": command}[victim].kill()
+    engine._guard.wait(10)
+    assert gone(processes)
+    engine.stop()
+
+
+def test_an_engine_that_ends_is_called_stopping(stand_in, launch, monkeypatch):
+    monkeypatch.setenv("STAND_IN_MODE", "ignores-term")
+    engine = ProcessEngine(launch, stand_in, name="small", grace_s=600)
+    engine.wait_ready(Capabilities(structured_output=False))
+    assert [server.state for server in running.status(None)] == ["ready"]
+    engine._guard.terminate()
+    deadline = time.monotonic() + 20
+    while (state := running.status(None)[0].state) == "ready" and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert state == "stopping"
+    engine.kill()
+    engine.stop()
+
+
+def test_a_guard_that_is_frozen_is_stopped_by_force(stand_in, launch):
     engine = ProcessEngine(launch, stand_in, name="small")
     engine.wait_ready(Capabilities(structured_output=False))
-    processes = descendants(engine)
-    os.kill(engine._guard.pid, signal.SIGKILL)
+    processes = [psutil.Process(engine._guard.pid), *descendants(engine)]
+    for one in processes[:2]:
+        one.suspend()
+    assert running.stop(None, "small", within_s=1) == engine.name
     assert gone(processes)
     engine.stop()
 

@@ -67,6 +67,22 @@ def test_everything_the_line_says_is_sent(line):
     ]
 
 
+def test_only_the_folder_of_a_cache_is_made(line):
+    store, cache, _ = ask(line).body["HostConfig"]["Mounts"]
+    assert "BindOptions" not in store and "BindOptions" not in cache
+    store, cache = ask(recipes.load("qwen3.6-35b-a3b-nvfp4").launch).body["HostConfig"]["Mounts"]
+    assert (store["Target"], cache["Target"]) == ("/models", "/cache")
+    assert "BindOptions" not in store and cache["BindOptions"] == {"CreateMountpoint": True}
+
+
+@pytest.mark.parametrize(
+    ("args", "chats"), [({}, True), ({"runner": "pooling"}, False), ({"task": "embed"}, False)]
+)
+def test_a_line_of_ones_own_is_asked_to_chat_unless_it_pools(args, chats):
+    launch = Launch(image="a/b:1", entrypoint="vllm-serve", serve=Serve(model="m", args=args))
+    assert given(launch, "x").claims.chat is chats
+
+
 def test_no_secret_is_shown(line):
     asked = ask(line, {**KEY, "HF_TOKEN": "hf-secret"})
     shown = json.dumps(asked.calls()) + repr(asked) + str(list(asked.notes))
@@ -209,8 +225,9 @@ def test_the_fingerprint_tells_stacks_apart_and_no_secret(line):
 @pytest.mark.parametrize("recipe", CONTAINED, ids=lambda recipe: recipe.id)
 def test_every_recipe_can_be_asked_for(recipe):
     asked = request(given(recipe), KEY, home="/home/me")
-    assert asked.body["HostConfig"]["PortBindings"][f"{recipe.launch.port}/tcp"] == [
-        {"HostIp": "127.0.0.1", "HostPort": str(asked.port)}
+    inside = recipe.serve.args.get("port", 8000) if recipe.serve.command is None else asked.port
+    assert asked.body["HostConfig"]["PortBindings"][f"{inside}/tcp"] == [
+        {"HostIp": "127.0.0.1", "HostPort": str(recipe.launch.port)}
     ]
     assert asked.body["HostConfig"]["DeviceRequests"] and not asked.body["HostConfig"]["Privileged"]
     assert "DOCK206" in rules(asked) and ("DOCK204" in rules(asked)) is (

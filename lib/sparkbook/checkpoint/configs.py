@@ -98,7 +98,10 @@ def card(model_id: str) -> Card | None:
     """Return the figures of a model; None where the table lacks them."""
     table = _table()["cards"]
     name = _cards().get(model_id.lower())
-    return Card(*table["entries"][name], table["source"]["address"]) if name else None
+    if name is None:
+        return None
+    params_b, active_b, context, form = table["entries"][name]
+    return Card(params_b, active_b, context, form, table["source"]["address"])
 
 
 @functools.cache

@@ -29,8 +29,8 @@ def fold_names(names: Iterable[str]) -> list[str]:
     """Names in their short form, sorted."""
     groups: dict[tuple[str, ...], set[tuple[str, ...]]] = {}
     for name in names:
-        numbers = tuple(_NUMBER.findall(name))
-        groups.setdefault(tuple(_NUMBER.split(name)), set()).add(numbers)
+        places = tuple(_NUMBER.findall(name))
+        groups.setdefault(tuple(_NUMBER.split(name)), set()).add(places)
     found = []
     for parts, numbers in groups.items():
         for places in _products(numbers):
@@ -43,8 +43,7 @@ def fold_names(names: Iterable[str]) -> list[str]:
 def _products(numbers: set[tuple[str, ...]]) -> Iterable[tuple[str, ...]]:
     """Rows of numbers as products of ranges, the last column folded first."""
     width = len(next(iter(numbers)))
-    rows = {row: row for row in numbers}
-    folded: set[tuple[str, ...]] = set(rows)
+    folded = set(numbers)
     for column in reversed(range(width)):
         merged: dict[tuple[tuple[str, ...], tuple[str, ...]], list[int]] = {}
         for row in folded:

@@ -210,9 +210,10 @@ def _modelopt(said: Mapping[str, Any], dense: bool) -> Formats:
 
 def _compressed(said: Mapping[str, Any]) -> Formats:
     groups = said.get("config_groups")
-    group = next(iter(groups.values()), {}) if isinstance(groups, Mapping) and groups else {}
-    weights = group.get("weights") if isinstance(group, Mapping) else None
-    weights = weights if isinstance(weights, Mapping) else {}
+    first = next(iter(groups.values()), None) if isinstance(groups, Mapping) else None
+    group: Mapping[str, Any] = first if isinstance(first, Mapping) else {}
+    said_of = group.get("weights")
+    weights: Mapping[str, Any] = said_of if isinstance(said_of, Mapping) else {}
     bits, kind = weights.get("num_bits", 16), weights.get("type")
     named = str(group.get("format") or said.get("format") or "")
     if "mxfp4" in named:

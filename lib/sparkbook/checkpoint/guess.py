@@ -33,6 +33,10 @@ _LEFT_OUT = 0.3
 """The largest share of the parameters that a quantized checkpoint keeps in BF16. Of the table's 39
 quantized configurations none keeps more, except the smallest models, whose embedding weighs much.
 """
+_LEFT_OUT_SPARSE, _SPARSE = 0.15, 0.2
+"""The same of a mixture of experts in which a token uses less than a fifth of the parameters: its
+experts are what is quantized.
+"""
 _SMALL_B = 4.0
 """10^9 parameters below which the embedding may be half of the model."""
 
@@ -115,19 +119,19 @@ def _weights(params: float | None, form: str, card: Card | None) -> tuple[Weight
     if params is None:
         return ()
     kind: TensorClass = "experts" if card and 0 < (card.active_b or 0) < 0.9 * params else "mlp"
-    table, table_bits = (card.table_b, BITS[card.table_format]) if card else (0, 0)
-    held = Range.of(table * 1e9 * table_bits / 8)
-    tables = (
-        (Weights("table", card.table_format, Range.of(table * 1e9), held),)
-        if table and card
-        else ()
-    )
+    table = card.table_b if card else 0
+    ends = {BITS[card.table_format], BITS["bf16"] if not card.gib else 0} - {0} if card else {0}
+    held = Range.hull(ends) * (table * 1e9 / 8)
+    tables: tuple[Weights, ...] = ()
+    if table and card:
+        tables = (Weights("table", card.table_format, Range.of(table * 1e9), held),)
     spread = 0.0 if card and card.gib else 0.07
     count = Range((params - table) * (1 - spread) * 1e9, (params - table) * (1 + spread) * 1e9)
     if card and card.gib:
         whole = Range(card.gib * 0.99, card.gib * 1.01) * GIB
         return (Weights(kind, form, count, whole - held), *tables)
-    left = 0.5 if params < _SMALL_B else _LEFT_OUT
+    sparse = bool(card and card.active_b and card.active_b < params * _SPARSE)
+    left = 0.5 if params < _SMALL_B else _LEFT_OUT_SPARSE if sparse else _LEFT_OUT
     bits = Range(BITS[form], BITS[form] + (BITS["bf16"] - BITS[form]) * left)
     return (Weights(kind, form, count, count * bits * (1 / 8)), *tables)
 

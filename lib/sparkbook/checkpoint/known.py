@@ -70,9 +70,9 @@ def stated_context(name: str) -> int | None:
 
 
 def mtp(name: str) -> bool | None:
-    """Whether a checkpoint has a layer that predicts further tokens; None where it is not known."""
-    if name in facts()["without_mtp"]:
-        return False
+    """Whether a checkpoint's config states a layer that predicts further tokens; None where it is
+    not known.
+    """
     own = configs.find(name)
     return bool(draft_layers(text_config(own.config))) if own else None
 
@@ -162,7 +162,7 @@ def of_config(
     """
     how = formats.read(config, hf_quant)
     architectures = config.get("architectures")
-    unknown = ()
+    unknown: tuple[str, ...] = ()
     if not how.complete:
         unknown = (f"which modules are left in wider formats than {how.main.name}",)
     return Checkpoint(
@@ -323,7 +323,8 @@ def _guessed(name: str, stated: Stated) -> Checkpoint | None:
         base = naming.base_of(name, [*facts()["cards"], *configs.cards()])
         if base and parts.same_shape(naming.read(base)) and (found := _card(base)):
             native = found.format if parts.format is None else parts.format
-            card = replace(found, format=native, gib=None)
+            narrow = min(found.table_format, native or "bf16", key=lambda form: guess.BITS[form])
+            card = replace(found, format=native, gib=None, table_format=narrow)
     if card is None and (stated.params_b or stated.size_gb):
         card = guess.Card(stated.params_b, None, stated.context, None, source="the recipe")
     if card is not None and card.active_b is None and stated.active_b:

@@ -51,7 +51,6 @@ _NEUTRAL = frozenset(
         "meta",
         "gb10",
         "spark",
-        "v2",
         "coder",
         "code",
         "uncensored",

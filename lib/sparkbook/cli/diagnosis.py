@@ -22,7 +22,11 @@ app = alone()
 )
 def diagnose(
     log: Annotated[
-        str, typer.Argument(metavar="LOG|-", help="A log file, or - for standard input.")
+        list[str],
+        typer.Argument(
+            metavar="LOG|-...",
+            help="A log file, or - for standard input; several logs of one run are put in order.",
+        ),
     ],
     facts: Annotated[
         str | None,
@@ -37,9 +41,15 @@ def diagnose(
     from sparkbook.logs import named, text
 
     known = logs.parse_facts(text_of(facts)) if facts else None
-    diagnosis = named.diagnose(log, known)
-    answer(as_json, diagnosis.to_dict(), text.lines(diagnosis))
-    if not diagnosis.healthy:
+    if len(log) > 1:
+        run = named.together(log, known)
+        answer(as_json, run.to_dict(), text.of_run(run))
+        healthy = run.healthy
+    else:
+        diagnosis = named.diagnose(log[0], known)
+        answer(as_json, diagnosis.to_dict(), text.lines(diagnosis))
+        healthy = diagnosis.healthy
+    if not healthy:
         raise typer.Exit(1)
 
 

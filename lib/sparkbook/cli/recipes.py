@@ -59,6 +59,21 @@ def list_(
         show(*text.listing(rows, console), console=console)
 
 
+@verb(app, "sets")
+def sets_(as_json: Json = False) -> None:
+    """List the sets of servers that run side by side on one Spark."""
+    from sparkbook.recipes import sets
+
+    found = sets.all()
+    if as_json:
+        print_json([one.model_dump(mode="json") for one in found])
+        return
+    for one in found:
+        typer.echo(f"{one.id}: {one.title}")
+        for server in one.servers:
+            typer.echo(f"  {server.fraction:<4g}  {server.recipe}")
+
+
 @verb(app, "show")
 def show_(
     name: RecipeId,

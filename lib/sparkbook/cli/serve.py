@@ -19,7 +19,7 @@ app = alone()
 @verb(app, "serve", done="It answers.", bad="The server failed.", interrupted="Interrupted.")
 def serve(
     source: Annotated[
-        str | None, typer.Argument(metavar="INPUT", help="A recipe ID, or a launch line.")
+        str | None, typer.Argument(metavar="INPUT", help="A recipe ID, a set, or a launch line.")
     ] = None,
     target: Annotated[str, typer.Option(help="auto, docker or process.")] = "auto",
     dry_run: DryRun = False,
@@ -51,6 +51,14 @@ def serve(
     floor: Annotated[
         str | None, typer.Option(help="Memory that the watchdog keeps free, such as 8GiB.")
     ] = None,
+    fraction: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--gpu-memory-utilization",
+            metavar="[ID=]SHARE",
+            help="Instead of the recipe's, such as 0.5; in a set with the recipe's ID.",
+        ),
+    ] = None,
     deadline: Deadline = 1800.0,
     cluster: ClusterFile = None,
     layout: Annotated[str | None, typer.Option(hidden=True)] = None,
@@ -77,6 +85,7 @@ def serve(
 
     from sparkbook.serve import launcher
 
+    shares = _shares(fraction or [])
     wish = launcher.Wish(
         source=source,
         locked=locked,
@@ -91,13 +100,53 @@ def serve(
         watchdog=watchdog,
         watch=watch,
         floor=floor,
+        fraction=shares.get(None),
         deadline_s=deadline,
     )
+    if _is_set(source):
+        from sparkbook.serve import side_by_side
+
+        if None in shares:
+            raise SparkbookError("in a set, --gpu-memory-utilization needs a recipe: ID=0.5")
+        named = {name: share for name, share in shares.items() if name}
+        if dry_run:
+            plan = side_by_side.plan(wish, named)
+            answer(as_json, plan.to_dict(), [plan.text, plan.notes])
+        else:
+            run_server(lambda: side_by_side.serve(wish, named, say=progress, show=ready(as_json)))
+        return
+    if any(shares):
+        raise SparkbookError("--gpu-memory-utilization takes ID=SHARE only for a set of servers")
     if dry_run:
         plan = launcher.plan(wish)
         answer(as_json, plan.to_dict(), [plan.text, plan.notes])
     else:
         run_server(lambda: launcher.serve(wish, say=progress, show=ready(as_json)))
+
+
+def _is_set(source: str | None) -> bool:
+    if source is None or not source.replace("-", "").isalnum():
+        return False
+    from sparkbook.recipes import sets
+
+    return source in sets.ids()
+
+
+def _shares(texts: list[str]) -> dict[str | None, float]:
+    """Shares of the memory by recipe; None: of the only server."""
+    shares: dict[str | None, float] = {}
+    for text in texts:
+        name, _, value = text.rpartition("=")
+        try:
+            share = float(value)
+        except ValueError:
+            share = 0.0
+        if not 0 < share < 1:
+            raise SparkbookError(
+                f"--gpu-memory-utilization is {text}: write a share between 0 and 1, such as 0.5"
+            )
+        shares[name or None] = share
+    return shares
 
 
 @verb(

@@ -338,14 +338,22 @@ def logs(file: str, name: str) -> Iterator[tuple[str, bytes]]:
 def diagnose(file: str, name: str) -> tuple[Findings, dict[str, list[str]]]:
     """Return which rank fell first, from the logs of all of them, and the last lines of each."""
     from sparkbook.cluster.ranks import RankState
+    from sparkbook.logs.states import fell_silent
+    from sparkbook.logs.together import together
 
-    inventory, states = read(file), []
+    inventory, states, texts = read(file), [], {}
     alive = {row["name"]: row["state"] for row in status(file)}
     for number, (node, (rank, text)) in enumerate(
         zip(inventory.nodes, logs(file, name), strict=True)
     ):
+        texts[rank] = text
         up = alive.get(rank) in ("ready", "running", "starting")
         states.append(RankState(number, node.host, text, up, None))
     seen = Seen(inventory, [Site(host=node.host) for node in inventory.nodes], ranks=states)
-    found = Findings(finding for finding in FAB.judge(seen) if finding.rule.startswith("FAB4"))
+    found = Findings(
+        [
+            *(finding for finding in FAB.judge(seen) if finding.rule.startswith("FAB4")),
+            *(one for one in together(texts).findings if one.rule == fell_silent.code),
+        ]
+    )
     return found, {f"{state.host} (rank {state.number})": state.tail() for state in states}

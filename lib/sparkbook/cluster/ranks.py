@@ -14,9 +14,8 @@ from dataclasses import dataclass, field
 
 from sparkbook.logs.doctor import UNKNOWN, Diagnosis, diagnose
 from sparkbook.logs.signatures import Signature, signatures
+from sparkbook.logs.together import NO_ANSWER
 
-_NO_ANSWER = re.compile(r"connect|refused|timed out|no route", re.IGNORECASE)
-"""The other end does not answer. Otherwise this rank has no such port, which is its own fault."""
 _TIME = re.compile(rb"\b(\d\d-\d\d \d\d:\d\d:\d\d)\b")
 
 
@@ -78,7 +77,7 @@ class Judged:
         # cluster's network.
         primary = self.diagnosis.primary
         evidence = (primary.evidence if primary else None) or ""
-        return bool(_NO_ANSWER.search(evidence)) and "[127.0.0.1]" not in evidence
+        return bool(NO_ANSWER.search(evidence)) and "[127.0.0.1]" not in evidence
 
     @property
     def weight(self) -> tuple:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from sparkbook.errors import SparkbookError
@@ -118,7 +119,7 @@ def read(text: str, notes: Notes) -> tuple[Launch, dict[str, Any]]:
     for place, value in lists:
         # Later lists go before earlier ones, as the site merges them.
         part = Reading(notes)
-        words = [Word(mark_home(scalar(word, place))) for word in sequence(value, place)]
+        words = [Word(mark_home(word)) for word in _words(value, place)]
         part.arguments(words, release)
         for option in part.serve["args"]:
             args.pop(option, None)
@@ -137,6 +138,14 @@ def read(text: str, notes: Notes) -> tuple[Launch, dict[str, Any]]:
     _keep(data, meta, model, variant, name, notes)
     launch = reading.launch()
     return launch, _facts(meta, model, variant, repo) | topology({}, launch.serve.args)
+
+
+def _words(value: Any, place: str) -> Iterator[str]:
+    """Yield the words of a list of arguments; an option and its value may be one string."""
+    for item in sequence(value, place):
+        word = scalar(item, place)
+        option = re.fullmatch(r"(--[\w.-]+)\s+(\S+)\s*", word)
+        yield from option.groups() if option else (word,)
 
 
 def _image(value: Any) -> Any:

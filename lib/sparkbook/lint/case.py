@@ -20,6 +20,7 @@ from sparkbook.lint.models import Family, family_of
 from sparkbook.releases import Release, images
 from sparkbook.releases.images import ImageInfo
 from sparkbook.rules import Edit
+from sparkbook.util.shell_text import command_line
 
 _LARGEST = 10**18
 """Numbers beyond this are read as this, so that no arithmetic leaves what a float holds."""
@@ -282,7 +283,8 @@ class Case:
     def asked(self) -> str:
         """What to type to see which options the image has."""
         image = self.line.image or "IMAGE"
-        return f"docker run --rm --entrypoint vllm {image} serve --help=all"
+        words = ("docker", "run", "--rm", "--entrypoint", "vllm", image, "serve", "--help=all")
+        return command_line(*words)
 
     @property
     def contained(self) -> bool:

@@ -2,7 +2,8 @@
 in which releases, under which condition, which options feed it, and what switches that part off.
 
 >>> from sparkbook.logs import described, sentences
->>> best = sentences.lookup("Unknown quantization method: fp3. Must be one of ['awq', 'fp8']")[0]
+>>> line = "Unknown quantization method: fp3. Must be one of ['awq', 'fp8']"
+>>> best = sentences.lookup(line, package="vllm")[0]
 >>> described.describe(best).who
 'vLLM raises it in vllm.config.model, ModelConfig._verify_quantization.'
 """

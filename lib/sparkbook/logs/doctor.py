@@ -37,6 +37,10 @@ _MAX_PIECE = 8_000
 _CLOSE = 200
 """A known fault at most so many lines behind an unknown one is the same event, better told."""
 
+_PLAIN = ("shell", "docker", "download", "client")
+"""Programs whose faults have no level and no form that all of them share."""
+REFUSED = "LOG620"
+"""The code of the signature of refused requests."""
 UNKNOWN = unknown_fault.code
 """The code of a finding that quotes what no signature knows."""
 
@@ -53,6 +57,7 @@ class Diagnosis:
         story: what the start did and resolved.
         lines: how many lines were read.
         known: whether any line of it is known; if none is, it may be no log at all.
+        fault_s: the time of the primary fault, seconds since the turn of the year.
     """
 
     verdict: Verdict
@@ -65,6 +70,7 @@ class Diagnosis:
     collect: tuple[str, ...] = ()
     fp4: str = "unknown"
     known: bool = True
+    fault_s: float | None = None
 
     @property
     def healthy(self) -> bool:
@@ -131,6 +137,7 @@ class Doctor:
         self._speakers: Counter[str] = Counter()
         self._bars: dict[str, int] = {}
         self._by_word = self._known.by_word
+        self._exact_words = vocabularies().exact_words
         self._story_words = frozenset(word.encode() for word in _story.WORDS)
 
     def feed(
@@ -158,24 +165,11 @@ class Doctor:
             name = bar[1].strip()
             if len(self._bars) < 100:
                 self._bars[name] = max(int(bar[2]), self._bars.get(name, 0))
-        # Each line is judged by itself, and only then all of them together, as if a terminal had
-        # wrapped one long line.
-        pieces = (
-            [text]
-            if "\n" not in text
-            else [event.flat]
-            if event.is_traceback
-            else [*text.split("\n"), event.flat]
-        )
-        if event.code:
-            pieces = [f"{' '.join(event.code)} {event.flat}"]
-        if len(pieces) > 1:
-            pieces.append("".join(pieces[:-1]))  # a terminal breaks lines inside words
+        pieces = _pieces(event)
         whole = len(pieces) - 2 if len(pieces) > 1 else 1
         hit = False
         if not self._by_word.keys().isdisjoint(words):
-            # Causes that name no mechanism are tried last: they may only say how it ended.
-            candidates = sorted(self._known.candidates(words), key=lambda signature: signature.late)
+            candidates = self._candidates(event)
             context = "\n".join(event.frames)
             for place, piece in enumerate(piece[:_MAX_PIECE] for piece in pieces):
                 if hit and place >= whole:
@@ -197,6 +191,16 @@ class Doctor:
                     raw = row.encode("utf-8", "replace")
                     self._weigh(Event(number, parse_line(raw), row, words=tokens(raw)))
 
+    def _candidates(self, event: Event) -> list[Signature]:
+        """Return the signatures to try on an event, in order: causes that name no mechanism come
+        last, since they may only say how it ended.
+        """
+        if not event.words.isdisjoint(self._exact_words):
+            known = known_of(event)
+            if known is not None and known.entry.exact:
+                return []
+        return sorted(self._known.candidates(event.words), key=lambda signature: signature.late)
+
     def _weigh(self, event: Event) -> bool:
         """Keep an event that no signature explains, if it has weight; whether it has."""
         line = event.line
@@ -214,6 +218,8 @@ class Doctor:
             and not _weight.is_minor(event.text)
         ):
             weight = "fatal"
+        elif weight is None and known and known.rule.by in _PLAIN and not line.where:
+            weight = "exit"
         if weight is not None:
             self._gathered.add(event, weight, known)
         self._gathered.notice(event)
@@ -327,6 +333,7 @@ class Doctor:
             primary.collect if primary else (),
             story.nvfp4_path,
             bool(self._reader.known or self._found or primary),
+            primary.time_s if primary else None,
         )
 
     def _root(
@@ -365,7 +372,15 @@ class Doctor:
         warned += [finding.kind for finding in states if finding.severity == "warning"]
         stopped = any(one.signature.stops for one in self._found.values())
         speaker = max(self._speakers, key=self._speakers.__getitem__, default="other")
-        return _verdict.without_fault(story, frozenset(warned), stopped, speaker)
+        return _verdict.without_fault(
+            story,
+            frozenset(warned),
+            stopped=stopped,
+            refused=any(
+                j.finding.rule == REFUSED and j.finding.severity == "warning" for j in others
+            ),
+            speaker=speaker,
+        )
 
     def _related(self, verdict: Verdict, primary: Judged | None) -> list[Finding]:
         """Return known-bad combinations that the log has, and reports that resemble it."""
@@ -388,6 +403,21 @@ class Doctor:
         last = f"line {self._reader.lines}: {short(parse_line(line).message.strip(), 200)}"
         told, untold = self._gathered.about_warnings()
         return [*told, *of_verdict(verdict, story, last), *(untold if verdict == "cut off" else [])]
+
+
+def _pieces(event: Event) -> list[str]:
+    """Return what of an event is judged: each line by itself, and only then all of them together,
+    as if a terminal had wrapped one long line.
+    """
+    text = event.text
+    if event.code:
+        return [f"{' '.join(event.code)} {event.flat}"]
+    if "\n" not in text:
+        return [text]
+    if event.is_traceback:
+        return [event.flat]
+    lines = text.split("\n")
+    return [*lines, event.flat, "".join(lines)]  # a terminal breaks lines inside words
 
 
 def _later(judged: Judged, causes: list[Judged]) -> Finding:

@@ -40,8 +40,10 @@ class Unexplained:
     def said(self) -> str:
         """What it says, on one line."""
         event = self.event
-        said = event.exceptions[-1] if event.exceptions else event.text.split("\n", 1)[0]
-        if not event.exceptions and event.is_traceback:
+        said = event.text
+        if event.exceptions:
+            said = said[max(said.rfind(event.exceptions[-1]), 0) :]
+        elif event.is_traceback:
             said = f"the log ends inside a traceback, at {said}" if said != NO_EXCEPTION else said
         process = f"{event.line.process}: " if event.line.process else ""
         where = f" (in {event.frames[-1]})" if event.exceptions and event.frames else ""
@@ -57,8 +59,7 @@ class Unexplained:
         place = place_of(self.event, self.near)
         if self.known is not None and self.explained:
             finding = self._of_vocabulary(self.known, place)
-            by, collect = self.known.rule.by, self.known.entry.wanted
-            by = "client" if self.weight == "answer" and not self.event.line.where else by
+            by, collect = self._by(), self.known.entry.wanted
         else:
             said = self.sentence()
             part = place.part if place else None
@@ -69,8 +70,7 @@ class Unexplained:
             advice = f"{self.known.do} " if self.known else ""
             advice += _options(said) + (f"{part.switch} " if part else "")
             (finding,) = unknown_fault.findings(self.said, evidence(self.event), about, advice)
-            by = "client" if self.weight == "answer" and not self.event.line.where else None
-            by = by or (self.known.rule.by if self.known else self.event.line.source)
+            by = self._by()
             collect = ("the 50 lines before it", "the launch line", "the release")
             collect += part.collect if part else ()
         return Judged(
@@ -83,6 +83,12 @@ class Unexplained:
             time_s=self.event.time_s,
             by=by,
         )
+
+    def _by(self) -> str:
+        """Return who says it, as the verdict names it."""
+        if self.weight == "answer" and not self.event.line.where:
+            return "client"
+        return self.known.rule.by if self.known else self.event.line.source
 
     def sentence(self) -> Sentence | None:
         """Return what is known of the sentence, if a program is known to say it."""

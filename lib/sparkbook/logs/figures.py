@@ -238,6 +238,23 @@ def network_needed(found: Found, context: Context) -> Changes:
     }
 
 
+_REFUSALS = {
+    "401": "the client sent no API key, or another one than the server's --api-key.",
+    "404": "the model's name is not the served one, or the address lacks /v1.",
+    "405": "the address takes another method; requests are sent with POST.",
+    "500": "the engine failed on the request; the first error of EngineCore in this log says why.",
+}
+
+
+def refused_requests(found: Found, context: Context) -> Changes:
+    text = _REFUSALS.get(found.groups.get("status", ""))
+    changes: Changes = {"text": text} if text else {}
+    # Now and then a wrong request is no fault of a server that answers others.
+    if context.story.ready or context.story.served >= found.count:
+        changes |= {"severity": "info"}
+    return changes
+
+
 def loader_at_zero(found: Found, context: Context) -> Changes | None:
     # Only a bar that never moved: its last state is what counts, and another loader's bar is
     # another matter.
@@ -321,6 +338,7 @@ FIGURES: dict[str, Callable[[Found, Context], Changes | None]] = {
         partner_lost,
         unknown_architecture,
         network_needed,
+        refused_requests,
         loader_at_zero,
         slow_load,
         at_the_limit,

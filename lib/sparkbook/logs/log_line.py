@@ -10,8 +10,8 @@ from dataclasses import dataclass
 MAX_LINE = 1 << 16
 """A line longer than this many bytes is cut: nothing that matters is so far to the right."""
 
-_PROCESS = re.compile(
-    rb"^\s*(\((?P<process>[A-Za-z][\w.:-]*?)(?:[ _]pid=(?P<pid>\d+)(?:, ip=[\w.:]+)?)?\)\s?)"
+PROCESS = re.compile(
+    rb"^\s*(\((?P<process>[A-Za-z][\w.: -]*?)(?:[ _]pid=(?P<pid>\d+)(?:, ip=[\w.:]+)?)?\)\s?)"
 )
 RANK = re.compile(rb"^\[rank(\d+)\]:\s?")
 _JOURNAL = re.compile(
@@ -22,7 +22,7 @@ _DOCKER_TIME = re.compile(rb"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d+Z ")
 _COMPOSE = re.compile(rb"^[\w.-]+\s+\|(?: |$)")
 VLLM = re.compile(
     rb"^(?P<level>DEBUG|INFO|WARNING|ERROR|CRITICAL) (?P<stamp>(?:\d{4}-)?\d\d-\d\d"
-    rb" \d\d:\d\d:\d\d(?:[.,]\d+)?) \[(?P<where>[^\]\s]+)\] ?"
+    rb" \d\d:\d\d:\d\d(?:[.,]\d+)?) \[?(?P<where>[^\]\s]+)\] ?"
 )
 _UVICORN = re.compile(rb"^(?P<level>DEBUG|INFO|WARNING|ERROR|CRITICAL):?\s+(?=\S)")
 _LOGGING = re.compile(
@@ -120,7 +120,9 @@ def parse_line(raw: bytes | str) -> Line:
     if match := _JOURNAL.match(rest):
         source = _UNITS.get(match["unit"].decode("utf-8", "replace"), "")
         rest = rest[match.end() :]
-    if match := _PROCESS.match(rest):
+    for _ in range(2):  # a worker's line may have its engine's prefix before its own
+        if not (match := PROCESS.match(rest)):
+            break
         process = match["process"].decode("ascii", "replace")
         pid = int(match["pid"]) if match["pid"] and len(match["pid"]) < 12 else None
         rest = rest[match.end() :]

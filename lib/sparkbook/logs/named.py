@@ -1,7 +1,8 @@
-"""A log that a user names: a file, or `-` for standard input."""
+"""Logs that a user names: files, or `-` for standard input."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from sparkbook.errors import SparkbookError
@@ -9,6 +10,8 @@ from sparkbook.formats import standard_input
 from sparkbook.logs import diagnose as doctor
 from sparkbook.logs.doctor import Diagnosis
 from sparkbook.logs.facts import Facts
+from sparkbook.logs.together import Together
+from sparkbook.logs.together import together as several
 
 
 def diagnose(name: str, facts: Facts | None = None) -> Diagnosis:
@@ -33,3 +36,28 @@ def diagnose(name: str, facts: Facts | None = None) -> Diagnosis:
     if not diagnosis.known:
         raise SparkbookError(f"{shown} is not a log of vLLM: no line of it is known")
     return diagnosis
+
+
+def together(names: Sequence[str], facts: Facts | None = None) -> Together:
+    """Return the answer to several logs of one run, named by their files.
+
+    Raises:
+        SparkbookError: one can't be read or is empty.
+    """
+    texts: dict[str, bytes] = {}
+    for name in names:
+        shown = "standard input" if name == "-" else _short(name, names)
+        try:
+            text = standard_input().read() if name == "-" else Path(name).read_bytes()
+        except OSError as error:
+            raise SparkbookError(f"{name} can't be read: {error.strerror}") from None
+        if not text.strip():
+            raise SparkbookError(f"{shown} is empty: there is nothing to diagnose")
+        texts[shown] = text
+    return several(texts, facts)
+
+
+def _short(name: str, names: Sequence[str]) -> str:
+    """Return a file's own name, if no other log has the same."""
+    own = Path(name).name
+    return own if sum(Path(one).name == own for one in names) == 1 else name

@@ -20,7 +20,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import BinaryIO
 
-from sparkbook.logs.log_line import MAX_LINE, RANK, VLLM, Line, is_wrapped, parse_line, unwrapped
+from sparkbook.logs.log_line import (
+    MAX_LINE,
+    PROCESS,
+    RANK,
+    VLLM,
+    Line,
+    is_wrapped,
+    parse_line,
+    unwrapped,
+)
 
 CHUNK = 1 << 20
 _MAX_SHAPES = 20_000
@@ -55,7 +64,7 @@ _KNOWN = re.compile(
 among them.
 """
 _EXCEPTION = re.compile(
-    rb"^(?P<name>(?:[A-Za-z_]\w*\.)*(?:[A-Z]\w*(?:Error|Exception|Interrupt|Exit|Warning|Timeout|Fault)\d*|StopIteration))(?:\b|:)"
+    rb"^(?P<name>(?:[A-Za-z_]\w*\.)*(?:[A-Z]\w*(?:Error|Exception|Interrupt|Exit|Warning|Timeout|Fault)\d*|StopIteration|Exception(?=:)))(?:\b|:)"
 )
 _WEIGHTY = (b"rror", b"xception", b"Timeout", b"Fault", b'File "', b"vllm/", b"-packages/")
 """What a line may have in it that says what went wrong, or where, without an awaited word."""
@@ -460,6 +469,8 @@ def _bare(raw: bytes, prefix: bytes) -> tuple[bytes, str]:
     body = raw[len(prefix) :] if prefix else raw
     if prefix and body[:1] == b" ":
         body = body[1:]
+    if body[:1] == b"(" and prefix and b"pid=" in body[:40] and (own := PROCESS.match(body)):
+        body = body[own.end() :]
     if match := VLLM.match(body):
         return body[match.end() :], match["where"].decode("utf-8", "replace")
     if match := RANK.match(body):

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from sparkbook.findings import Findings
 from sparkbook.logs.doctor import diagnose
+from sparkbook.logs.together import together
 from sparkbook.util.markup import fenced
 
 
-def show(log: str) -> str:
-    """Return an example as Markdown."""
-    return fenced(log.replace("\r", "\n"))
+def show(log: str | Mapping[str, str]) -> str:
+    """Return an example, a log or several by name, as Markdown."""
+    if isinstance(log, str):
+        return fenced(log.replace("\r", "\n"))
+    return fenced("\n\n".join(f"==> {name} <==\n{text}" for name, text in log.items()))
 
 
-def examine(log: str) -> Findings:
+def examine(log: str | Mapping[str, str]) -> Findings:
     """Return what the log doctor finds in an example."""
-    return diagnose(log).findings
+    if isinstance(log, str):
+        return diagnose(log).findings
+    return together({name: text.encode() for name, text in log.items()}).findings

@@ -46,7 +46,8 @@ class Signature(Rule):
             it apart.
         collect: what to look at next, where the log alone can't settle it.
         late: it names no mechanism, so anything more definite in the same log comes before it.
-        any_level: it is a fault even in a line that is logged as INFO or DEBUG.
+        broad: it fits many causes, so a vocabulary's more definite form of the same line comes
+        first. any_level: it is a fault even in a line that is logged as INFO or DEBUG.
         stops: the engine was ordered to stop; what its parts report afterwards is no fault.
         echo: of a process: only reports that another one `failed`, or `vanished` without a word.
         lost: of a rank: only reports that another one is gone; with `no-answer` only if its words

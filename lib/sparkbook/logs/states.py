@@ -291,6 +291,9 @@ def recovered(said: str, evidence: str) -> Iterator[Hit]:
     )
 
 
+_LOST = f"""\
+{_BEGUN}
+(Worker_TP0 pid=9) ERROR 11-28 10:05:00 [x.py:1] RuntimeError: Connection closed by peer"""
 _NGRAM = """\
 (APIServer pid=1) INFO 11-28 10:00:00 [api_utils.py:347] non-default args: {'model': \
 'nvidia/NVIDIA-Nemotron-3-Nano-30B-A3B-NVFP4', 'speculative_config': {'method': 'ngram'}}
@@ -346,6 +349,34 @@ def known_combination(one: Combination) -> Iterator[Hit]:
         kind=one.kind,
         source=one.sources[0].url,
         since=one.since,
+    )
+
+
+@STATES.rule(
+    "LOG910",
+    "order-of-silence",
+    "info",
+    source="several logs of one run",
+    fails=lambda: {"rank0.log": _LOST, "rank1.log": _BEGUN},
+    passes=lambda: {"rank0.log": _READY, "rank1.log": _READY},
+)
+def fell_silent(order: str, evidence: str, has_cause: bool) -> Iterator[Hit]:
+    """Of several logs of one run (`sparkbook diagnose rank0.log rank1.log journal.txt
+    inspect.json`): which fell silent first, on one clock, and which only report it. Without a fault
+    of its own, the rank that fell silent first was ended from outside.
+    """
+    if has_cause:
+        yield Hit(order, evidence=evidence, fix="Look into that log first; the others follow it.")
+        return
+    yield Hit(
+        f"{order} The first one ended without a word: it was killed, or its node failed.",
+        evidence=evidence,
+        fix=(
+            "Look at journalctl -k and at the memory guard's log of that node at that time, and at"
+            " the exit code of its container (137: killed from outside)."
+        ),
+        severity="error",
+        kind="killed-by-watchdog",
     )
 
 

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from sparkbook.logs.doctor import Diagnosis
+    from sparkbook.logs.together import Together
 
 
 _STYLES = {"healthy": "bold green", "starting": "bold yellow", "cut off": "bold yellow"}
@@ -46,3 +47,18 @@ def lines(diagnosis: Diagnosis) -> Iterator[RenderableType]:
         yield Text("\nLast line of each process", "bold")
         for name, line in story.last_lines.items():
             yield Text(f"  {name:<24} {line}", "dim", overflow="ellipsis", no_wrap=True)
+
+
+def of_run(run: Together) -> Iterator[RenderableType]:
+    """Yield the answer to several logs of one run: the verdict, the findings, and the logs in the
+    order in which they fell silent.
+    """
+    shown = run.headline if run.healthy else f"{run.verdict.capitalize()}: {run.headline}"
+    yield Text(shown, _STYLES.get(run.verdict, "bold red"))
+    for finding in run.findings:
+        yield Text()
+        yield finding
+    yield Text("\nThe logs, in the order in which they fell silent", "bold")
+    for member in run.members:
+        what = "only reports it" if member.only_reports else member.diagnosis.verdict
+        yield Text.assemble((f"  {member.name:<24}", "cyan"), f" {what}")

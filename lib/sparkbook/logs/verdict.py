@@ -78,16 +78,21 @@ def of_fault(primary: Judged, engine: bool, unknown: bool) -> Verdict:
     return "fault, cause unknown" if unknown else "fault"
 
 
-def without_fault(story: Story, warned: Set[str | None], stopped: bool, speaker: str) -> Verdict:
+def without_fault(
+    story: Story, warned: Set[str | None], *, stopped: bool, refused: bool, speaker: str
+) -> Verdict:
     """Return the verdict on a log without a fault.
 
     Args:
         warned: the kinds of its warnings.
         stopped: whether the engine was ordered to stop.
+        refused: whether more requests were refused than answered.
         speaker: who wrote most of the log, as `Line.source` has it.
     """
     if warned & _STUCK:
         return "stuck"
+    if refused:
+        return "client error"
     if is_up(story):
         return "healthy"
     if warned & _SLOW:

@@ -57,6 +57,7 @@ class Entry:
         do: what to do, beginning with a verb.
         collect: what to look at next.
         kind: the problem's name in the taxonomy.
+        exact: it is more definite than any signature that fits the same line.
         generic: it only narrows the cause down, so whatever else is known comes first.
         likely: causes by likelihood, where there are several, each with the check that tells it
             apart.
@@ -70,6 +71,7 @@ class Entry:
     spark: str = ""
     collect: str | tuple[str, ...] = ()
     kind: str | None = None
+    exact: bool = False
     generic: bool = False
     likely: tuple[str, ...] = ()
 
@@ -207,6 +209,17 @@ class Vocabularies(tuple[Vocabulary, ...]):
         """Every word that one of them waits for."""
         return frozenset(word.decode() for word in self.by_word)
 
+    @cached_property
+    def exact_words(self) -> frozenset[bytes]:
+        """The words of the forms that come before signatures."""
+        return frozenset(
+            word.encode()
+            for rule in self
+            for entry in rule.entries
+            if entry.exact
+            for word in entry.words
+        )
+
     def search(self, event: Event) -> Known | None:
         """Return the entry that an event has; of several the most definite."""
         words = event.words & self.by_word.keys()
@@ -219,6 +232,7 @@ class Vocabularies(tuple[Vocabulary, ...]):
         return min(
             found,
             key=lambda one: (
+                not one.entry.exact,
                 one.entry.generic,
                 order[id(one.rule)],
                 one.rule.entries.index(one.entry),

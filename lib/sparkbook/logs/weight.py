@@ -36,7 +36,8 @@ WORDS = frozenset(
 """Words of lines of weight; the reader looks for endings such as `…Error` by itself."""
 
 _EXCEPTION = re.compile(
-    r"^\s*(?:[A-Za-z_]\w*\.)*(?!Error\b|Exception\b|Timeout\b)[A-Z]\w*(?:Error|Exception|Timeout|Exit|Fault)\b"
+    r"^\s*(?:[A-Za-z_]\w*\.)*(?!Error\b|Exception\b(?!: )|Timeout\b)"
+    r"(?:[A-Z]\w*(?:Error|Exception|Timeout|Exit|Fault)|Exception)\b"
     r"\d*\s*(?::|\(|$)"
 )
 _BARE_EXCEPTION = re.compile(r"^\s*(?:[a-z_]\w*\.)+\w*(?:Error|Exception|Empty|Full)\s*:")
@@ -51,10 +52,12 @@ _CRASH = re.compile(
     re.IGNORECASE,
 )
 _ANSWER = re.compile(
-    r'\\?"error\\?"\s*:\s*(?:\{|\\?")|\\?"object\\?"\s*:\s*\\?"error|error code: [45]\d\d\b|'
-    r'^\{\\?"detail\\?"\s*:|\bHTTP(?:/[\d.]+)?"? [45]\d\d\b|\bstatus(?:_code)?\W{1,3}[45]\d\d\b',
+    r'\\?["\']error\\?["\']\s*:\s*(?:\{|\\?["\'])|\\?["\']object\\?["\']\s*:\s*\\?["\']error'
+    r'|error code: [45]\d\d\b|^\{\\?["\']detail\\?["\']\s*:|\b(?:openai|litellm)\.\S*Error\b|'
+    r'\bHTTP(?:/[\d.]+)?"? [45]\d\d\b|\bstatus(?:_code)?\W{1,3}[45]\d\d\b',
     re.IGNORECASE,
 )
+_CLIENT = re.compile(r"^(?:openai|litellm|anthropic)\.", re.MULTILINE)
 _EXIT = re.compile(
     r"(?:exit(?:ed|s)?(?: with)?(?: exit)?(?: code| status)?|exit_?code|exit_?status)\W{0,4}"
     r"(?!0\b)(?P<code>-?\d{1,3})\b|code=(?:exited|killed|dumped), status=(?!0/)\d+"
@@ -77,7 +80,7 @@ def weigh(event: Event) -> Weight | None:
     if is_minor(text) or (event.line.level in _QUIET and not event.is_traceback):
         return None
     if event.is_traceback:
-        return "fatal"
+        return "answer" if _CLIENT.search(text) else "fatal"
     if event.line.level == "WARNING":
         return "warning"
     if _ACCESS.search(first) or first.startswith(("  File ", "    ")):

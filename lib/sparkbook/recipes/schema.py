@@ -240,11 +240,7 @@ class Capabilities(Strict):
     transcription: bool = False
 
     @model_validator(mode="after")
-    def _does_something(self) -> Capabilities:
-        if not (self.chat or self.embedding or self.reranking or self.transcription):
-            raise ValueError(
-                "nothing is left that the server does: chat, embedding, reranking or transcription"
-            )
+    def _a_chat(self) -> Capabilities:
         if not self.chat and (self.tools or self.reasoning or self.structured_output):
             raise ValueError("tools, reasoning and structured_output are parts of a chat")
         return self
@@ -513,6 +509,12 @@ class Recipe(Strict):
 
     @model_validator(mode="after")
     def _launch_is_valid(self) -> Recipe:
+        able = self.capabilities
+        if not (able.chat or able.embedding or able.reranking or able.transcription):
+            raise ValueError(
+                "capabilities: nothing is left that the server does: chat, embedding, reranking or"
+                " transcription"
+            )
         _ = self.launch
         return self
 

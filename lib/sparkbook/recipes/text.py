@@ -80,6 +80,9 @@ def facts(recipe: Recipe, *, hanging: bool) -> Iterator[RenderableType]:
 
     yield Text.assemble((recipe.title, "bold"), (f" ({recipe.id}, {recipe.status})", "dim"))
     yield Text(recipe.summary)
+    if newer := recipe.successor:
+        since = f"since {newer.date}, take {newer.recipe}:"
+        yield Text.assemble((since, "yellow"), f" {newer.why} [{newer.source}]")
     yield Text()
     for label, value in _facts(recipe):
         table = Table.grid(padding=(0, 1, 0, 0))

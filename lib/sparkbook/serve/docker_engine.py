@@ -486,7 +486,10 @@ def launch(
     """
     if not host.remote:
         for mount in asked.body["HostConfig"].get("Mounts", ()):
-            if mount["Type"] == "bind" and not Path(mount["Source"]).exists():
+            place = Path(mount["Source"])
+            if "BindOptions" in mount:
+                place.mkdir(parents=True, exist_ok=True)  # the user's, where Docker makes it root's
+            elif mount["Type"] == "bind" and not place.exists():
                 raise ServeFault(
                     DOCK["DOCK111"].finding(
                         evidence=f"mounted at {mount['Target']}", path=mount["Source"]

@@ -79,6 +79,20 @@ class ProcessId:
                     waiting += map(int, (thread / "children").read_text("ascii").split())
         return pids
 
+    def kill_descendants(self) -> None:
+        """Kill all descendants of this process."""
+        for pid in self.tree()[1:]:
+            if one := ProcessId.of(pid):
+                one.signal(signal.SIGKILL)
+
+    @property
+    def name(self) -> str:
+        """The name that the process has given itself; empty if it has ended."""
+        with contextlib.suppress(OSError):
+            name = Path(f"/proc/{self.pid}/comm").read_text("utf-8", "replace").strip()
+            return name if self.alive else ""
+        return ""
+
     def sockets(self) -> set[int]:
         """Return the inodes of the sockets that this process and its descendants hold open."""
         return sockets_of(self.tree())

@@ -52,6 +52,7 @@ class Wish:
     watchdog: bool | None = None
     watch: bool = False
     floor: str | None = None
+    fraction: float | None = None
     deadline_s: float = 1800.0
 
     @property
@@ -126,6 +127,13 @@ def wanted(wish: Wish) -> tuple[Stack, str]:
         asked = Stack(asked.name, launch, recipe)
     else:
         asked = stack.given(wish.source or "", wish.name)
+    if wish.fraction is not None:
+        asked = stack.with_fraction(asked, wish.fraction)
+    if asked.recipe and asked.recipe.topology.nodes > 1:
+        raise SparkbookError(
+            f"{asked.recipe.id} is for {asked.recipe.topology.nodes} Sparks:"
+            f" sparkbook cluster serve FILE {asked.recipe.id}"
+        )
     target = wish.target if wish.target != "auto" else "docker" if asked.launch.image else "process"
     if target == "docker" and asked.launch.image is None:
         raise SparkbookError(f"{asked.name} has no image: it runs as a process (--target process)")

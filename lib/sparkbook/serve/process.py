@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import os
 import secrets
-import signal
 import socket
 import subprocess
 import sys
@@ -218,19 +217,17 @@ class ProcessEngine(Engine):
         try:
             self._guard.wait(timeout=self._grace_s + 15)
         except subprocess.TimeoutExpired:
-            self._guard.kill()  # the kernel then kills the command (PR_SET_PDEATHSIG)
+            self.kill()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._guard.wait(timeout=5)
+            self._guard.kill()
             self._guard.wait()
         folders.release(self.folder, self._record)
 
     def kill(self) -> None:
-        """End the command's whole group at once; the guard sees to what is left."""
-        with contextlib.suppress(OSError, ValueError):
-            children = Path(f"/proc/{self._guard.pid}/task/{self._guard.pid}/children").read_text(
-                "ascii"
-            )
-            for child in children.split():
-                with contextlib.suppress(ProcessLookupError, PermissionError):
-                    os.killpg(int(child), signal.SIGKILL)
+        """End all of its processes at once; the guard sees to what is left."""
+        if self._identity:
+            self._identity.kill_descendants()
 
     def __repr__(self) -> str:
         state = "running" if self.running else f"ended with status {self.exit_status}"

@@ -3,9 +3,10 @@ request.
 
 The stages, in order: the port is open; `/health` says 200; `/v1/models` shows the served name; one
 streamed completion arrives; and, where the recipe claims them, one tool call, one reply with
-reasoning, one reply that follows a JSON schema. Each is timed. An engine whose process has ended,
-or whose log holds a fault that no start survives, ends the wait at once instead of at the deadline,
-with the log doctor's diagnosis.
+reasoning, one reply that follows a JSON schema. A server that does not chat is asked for what it
+does instead: an embedding, an order of two texts, the text of a second of sound. Each is timed.
+An engine whose process has ended, or whose log holds a fault that no start survives, ends the wait
+at once instead of at the deadline, with the log doctor's diagnosis.
 
 Before each request the engine is asked whether it is the one that listens at its address: another
 server there is never ready, and never gets the API key.
@@ -14,9 +15,13 @@ server there is never ready, and never gets the API key.
 from __future__ import annotations
 
 import html
+import io
 import json
+import math
 import socket
 import time
+import wave
+from array import array
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
@@ -152,8 +157,8 @@ def wait_ready(  # noqa: PLR0913 - each is a choice of the caller's own; two are
 
     Args:
         endpoint: where to look; its model's name must be among the served ones.
-        claims: what the recipe says the server can do; tools, reasoning and structured output are
-            tried where claimed.
+        claims: what the recipe says the server can do; what is claimed is tried, but not pictures,
+            video and sound in a chat.
         process: the engine, where it can be watched: its end, a fatal line of its log, or another
             program at its address ends the wait.
         requests: send real requests; False ends with `/v1/models`, for when the first request is
@@ -218,10 +223,13 @@ def _stages(
     stages: list[tuple[str, Callable[[Endpoint, float], _Seen]]]
     stages = [("port", _port), ("health", _health), ("models", _models)]
     if requests:
-        stages += [("completion", _completion)]
+        stages += [("completion", _completion)] if claims.chat else []
         stages += [("tools", _tool_call)] if claims.tools else []
         stages += [("reasoning", _reasoning)] if claims.reasoning else []
         stages += [("json schema", _json_schema)] if claims.structured_output else []
+        stages += [("embedding", _embedding)] if claims.embedding else []
+        stages += [("reranking", _reranking)] if claims.reranking else []
+        stages += [("transcript", _transcription)] if claims.transcription else []
     return [(name, partial(probe, endpoint)) for name, probe in stages]
 
 
@@ -315,6 +323,74 @@ def _completion(endpoint: Endpoint, timeout_s: float) -> _Seen:
     if not reply.tokens:
         return _Seen("the completion came back empty", passed=False, final=True)
     return _Seen(f"{reply.tokens} tokens streamed: {reply.text.strip()[:40]!r}")
+
+
+def _service(
+    ask: Callable[[Any, str], Any], judge: Callable[[Any], str], claim: str
+) -> Callable[[Endpoint, float], _Seen]:
+    """A probe of a server that does not chat."""
+
+    def probe(endpoint: Endpoint, timeout_s: float) -> _Seen:
+        import openai
+
+        try:
+            with endpoint.client(timeout_s, timeout_s) as client:
+                return _Seen(judge(ask(client, endpoint.model)))
+        except openai.OpenAIError as error:
+            return _Seen(f"the request failed: {error}", passed=False, final=True)
+        except (ValueError, TypeError, AttributeError, LookupError, RecursionError) as error:
+            return _Seen(
+                f"the reply is no {claim} ({type(error).__name__})", passed=False, final=True
+            )
+
+    return probe
+
+
+def _hum() -> bytes:
+    """A second of a quiet tone, as a WAV file."""
+    rate = 16_000
+    sound = array("h", (int(3000 * math.sin(2 * math.pi * 220 * t / rate)) for t in range(rate)))
+    file = io.BytesIO()
+    with wave.open(file, "wb") as out:
+        out.setnchannels(1)
+        out.setsampwidth(sound.itemsize)
+        out.setframerate(rate)
+        out.writeframes(sound.tobytes())
+    return file.getvalue()
+
+
+def _order(reply: Any) -> str:
+    """What a reranker says: results, the best first."""
+    scores = [f"{float(one['relevance_score']):.2f}" for one in reply["results"]]
+    if len(scores) != len(_TEXTS):
+        raise ValueError
+    return f"scores {', '.join(scores)}"
+
+
+_embedding = _service(
+    lambda client, model: client.embeddings.create(
+        model=model, input="Paris is in France.", encoding_format="float"
+    ),
+    lambda reply: f"a vector of {len(reply.data[0].embedding)} numbers",
+    "embedding",
+)
+_TEXTS = ("Paris is the capital of France.", "Bread is baked in an oven.")
+_reranking = _service(
+    lambda client, model: client.post(
+        "/rerank",
+        cast_to=object,
+        body={"model": model, "query": "Where is Paris?", "documents": list(_TEXTS)},
+    ),
+    _order,
+    "order of texts",
+)
+_transcription = _service(
+    lambda client, model: client.audio.transcriptions.create(
+        model=model, file=("hum.wav", _hum(), "audio/wav")
+    ),
+    lambda reply: f"hears {str(reply.text).strip()[:40]!r}",
+    "transcript",
+)
 
 
 def _reply(

@@ -21,14 +21,26 @@ from sparkbook.serve.docker_host import DockerHost
 from sparkbook.serve.endpoint import Endpoint
 from sparkbook.serve.faults import ServeFault, how_it_ended
 from sparkbook.serve.folders import KEY_FILE, LOG_FILE, Record
-from sparkbook.serve.identity import Stranger
+from sparkbook.serve.identity import ProcessId, Stranger
+from sparkbook.util.shell_text import command_line
 
 
 class NotThere(SparkbookError):
     """No server of this name was started here, as far as could be asked."""
 
 
-State = Literal["ready", "starting", "restarting", "stopped", "refuses the key", "port taken"]
+State = Literal[
+    "ready",
+    "frozen",
+    "starting",
+    "created",
+    "paused",
+    "restarting",
+    "stopping",
+    "stopped",
+    "refuses the key",
+    "port taken",
+]
 
 
 @dataclass(frozen=True)
@@ -137,7 +149,8 @@ def status(host: DockerHost | None) -> list[Server]:
     servers = [_container(host, found) for found in containers.find(host)] if host else []
     for process in _processes():
         record = process.record
-        state = _answers(process.endpoint, process.listens)
+        ends = record.process.name == "stopping"
+        state: State = "stopping" if ends else _answers(process.endpoint, process.listens)
         servers.append(
             Server(process.name, "process", record.recipe, record.served, record.url, state)
         )
@@ -205,6 +218,14 @@ def _pick(host: DockerHost | None, name: str) -> Found | _Process:
     )
 
 
+def _gone(process: ProcessId, within_s: float) -> bool:
+    """Wait for the end of a process, and return whether it has come."""
+    deadline = time.monotonic() + within_s
+    while process.alive and time.monotonic() < deadline:
+        time.sleep(0.1)
+    return not process.alive
+
+
 def stop(host: DockerHost | None, name: str, within_s: float = 40) -> str:
     """Take a server down: its container is removed, its processes end. Its name is returned.
 
@@ -218,15 +239,16 @@ def stop(host: DockerHost | None, name: str, within_s: float = 40) -> str:
         containers.forget(picked.name, picked.id)
         return picked.name
     guard = picked.record.process
-    guard.signal(signal.SIGTERM)  # the guard ends the engine's whole group
-    deadline = time.monotonic() + within_s
-    while guard.alive:
-        if time.monotonic() > deadline:
-            raise SparkbookError(
-                f"{picked.name} did not end within {within_s:.0f} s; its guard is process"
-                f" {guard.pid}"
-            )
-        time.sleep(0.1)
+    guard.signal(signal.SIGTERM)  # the guard ends all of the engine
+    if not _gone(guard, within_s):
+        guard.kill_descendants()
+        if not _gone(guard, 5):
+            guard.signal(signal.SIGKILL)  # frozen: it can't end by itself
+    if not _gone(guard, 5):
+        raise SparkbookError(
+            f"{picked.name} does not end; its guard is process {guard.pid}. Look at its state with:"
+            f" {command_line('ps', '-o', 'stat,wchan,cmd', '-p', guard.pid)}"
+        )
     folders.release(picked.folder, picked.record)
     return picked.name
 

@@ -9,7 +9,7 @@ import hashlib
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +42,12 @@ UNGUARDED = (
 a running server.
 """
 LABEL = "sparkbook"
+_FRACTIONS = ("GPU_MEMORY_UTILIZATION", "GPU_MEMORY_UTIL")
+"""What scripts of images call the share of the memory."""
+_POOLING = ("embed", "embedding", "classify", "score", "reward")
+"""`--task` of releases before `--runner`."""
+_CACHES = ("VLLM_CACHE_ROOT", "FLASHINFER_WORKSPACE_BASE", "TRITON_CACHE_DIR")
+"""Variables with folders of compiled kernels: nothing is lost where one begins empty."""
 
 
 @dataclass(frozen=True)
@@ -60,8 +66,14 @@ class Stack:
 
     @property
     def claims(self) -> Capabilities:
-        """What the server is said to be able to do; of a bare launch line nothing is known."""
-        return self.recipe.capabilities if self.recipe else Capabilities(structured_output=False)
+        """What the server is said to be able to do; of a bare launch line nothing is known but
+        whether it chats.
+        """
+        if self.recipe:
+            return self.recipe.capabilities
+        args = self.launch.serve.args
+        pools = args.get("runner") == "pooling" or args.get("task") in _POOLING
+        return Capabilities(chat=not pools, structured_output=False)
 
     @property
     def served(self) -> str:
@@ -96,6 +108,28 @@ def given(source: str | Recipe | Launch, name: str | None = None) -> Stack:
 
     read = formats.resolve(source)
     return given(read.recipe if read.format == "recipe" else read.launch, name)
+
+
+def with_fraction(asked: Stack, fraction: float) -> Stack:
+    """The stack with another share of the memory.
+
+    Raises:
+        SparkbookError: its image's own script takes none.
+    """
+    launch = asked.launch
+    if launch.serve.command is None:
+        args = {**launch.serve.args, "gpu-memory-utilization": fraction}
+        args.pop("gpu-memory-utilization-gb", None)
+        changed = {"serve": launch.serve.model_copy(update={"args": args})}
+    else:
+        named = [name for name in _FRACTIONS if name in launch.env]
+        if not named:
+            raise SparkbookError(
+                f"{asked.name} runs its image's own script: nothing is known of a variable that"
+                " sets --gpu-memory-utilization"
+            )
+        changed = {"env": {**launch.env, named[0]: f"{fraction:g}"}}
+    return replace(asked, launch=launch.model_copy(update=changed))
 
 
 def _slug(text: str) -> str:
@@ -235,7 +269,7 @@ def request(
     else:
         body["ExposedPorts"] = {inside: {}}
         host_config["PortBindings"] = {inside: [{"HostIp": host, "HostPort": str(port)}]}
-    mounts, binds = _mounts(container.volumes, home)
+    mounts, binds = _mounts(container.volumes, home, launch.env)
     host_config |= {"Mounts": mounts} if mounts else {}
     host_config |= {"Binds": binds} if binds else {}
     for key, value in (
@@ -311,11 +345,14 @@ def _published(launch: Launch, choices: Choices, notes: list[Finding]) -> tuple[
     return address, choices.port or int(port), f"{inside}/tcp"
 
 
-def _mounts(volumes: list[str], home: str) -> tuple[list[dict[str, Any]], list[str]]:
-    """Return volumes as mounts, which unlike `-v` fail where the host's folder is missing; SELinux
-    labels only exist as binds.
+def _mounts(
+    volumes: list[str], home: str, env: Mapping[str, str | None]
+) -> tuple[list[dict[str, Any]], list[str]]:
+    """Return volumes as mounts, which unlike `-v` fail where the host's folder is missing; only
+    that of a cache is made. SELinux labels only exist as binds.
     """
     mounts, binds = [], []
+    cached = [f"{env.get(name)}/" for name in _CACHES]
     for volume in volumes:
         source, target, mode = (*volume.split(":"), "rw")[:3]
         source = home + source[1:] if source == "~" or source.startswith("~/") else source
@@ -338,6 +375,8 @@ def _mounts(volumes: list[str], home: str) -> tuple[list[dict[str, Any]], list[s
                 "ReadOnly": mode == "ro",
             }
         )
+        if not named and any(place.startswith(f"{target.rstrip('/')}/") for place in cached):
+            mounts[-1]["BindOptions"] = {"CreateMountpoint": True}
     return mounts, binds
 
 

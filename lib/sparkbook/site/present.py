@@ -18,7 +18,7 @@ from sparkbook.formats import FORMATS
 from sparkbook.plan.prefill import first_token
 from sparkbook.plan.request import served
 from sparkbook.plots.published import best_single
-from sparkbook.recipes import Recipe
+from sparkbook.recipes import Recipe, load
 from sparkbook.recipes.schema import Accuracy, PrepareStep, RequestDefaults
 from sparkbook.site import chooser
 from sparkbook.util.markup import capital, code, directive, fenced
@@ -91,6 +91,12 @@ def summary(recipe: Recipe, target: str) -> Html:
         f" <code>{html.escape(target)}</code>)."
     )
     line = f"<p><strong>{_text(recipe.summary)}</strong></p><p>{started}</p>"
+    if newer := recipe.successor:
+        page = html.escape(load(newer.recipe).slug)
+        line += (
+            f'<p>Since {newer.date}, take <a href="{page}.html">{html.escape(newer.recipe)}</a>'
+            f" instead: {_text(newer.why)} {_cite(newer.source)}</p>"
+        )
     return Html(f"Summary: {recipe.id}", line)
 
 
@@ -244,6 +250,9 @@ def _commands(recipe: Recipe) -> str:
         command_line("sparkbook", "weights", "fetch", recipe.id),
         command_line("sparkbook", "serve", recipe.id),
     ]
+    if recipe.topology.nodes > 1:
+        lines[0] = command_line("sparkbook", "cluster", "check", "pair.yaml", recipe.id)
+        lines[2] = command_line("sparkbook", "cluster", "serve", "pair.yaml", recipe.id)
     if any(step.do == "fetch" and step.sha256 in (None, "unknown") for step in recipe.prepare):
         lines[1] = (
             "# code without a known checksum is refused: read the code, then add --unpinned\n"
@@ -254,7 +263,7 @@ def _commands(recipe: Recipe) -> str:
     if recipe.variants.get("lint-clean") is not None:
         lines += [
             "",
-            (f"# a variant without lint errors and warnings: {recipe.id}@lint-clean"),
+            f"# with the linter's fixes, on the same image: {recipe.id}@lint-clean",
         ]
         shown = f"{recipe.id}@lint-clean"
         lines += [command_line("sparkbook", "recipes", "show", shown, "--as", "docker")]

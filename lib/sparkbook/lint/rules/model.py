@@ -251,39 +251,6 @@ def qwen3_xml(case: Case) -> Iterator[Hit]:
 
 
 @MODEL.rule(
-    "MODEL116",
-    "streamed-calls-after-thinking",
-    "warning",
-    kind="tool-parser",
-    source="vLLM pull request 45413, https://github.com/vllm-project/vllm/pull/45413",
-    until="0.23.0",
-    release="0.22.0",
-    fails=(
-        "vllm serve Qwen/Qwen3.6-27B --reasoning-parser qwen3 --enable-auto-tool-choice"
-        " --tool-call-parser qwen3_coder"
-    ),
-    passes=("vllm serve Qwen/Qwen3.6-27B --enable-auto-tool-choice --tool-call-parser qwen3_coder"),
-)
-def streamed_calls(case: Case) -> Iterator[Hit]:
-    """Up to 0.23 a streamed reply loses the tool call that follows the thinking: the reasoning
-    parser ends the thinking in the middle of what `qwen3_coder` waits for, and the call arrives as
-    text. 0.24 has one parser for both. `qwen3_xml` keeps such calls
-    (https://github.com/noonghunna/club-3090/issues/145) and misreads others (MODEL107).
-    """
-    if (
-        case.value("tool-call-parser") == "qwen3_coder"
-        and case.value("reasoning-parser") == "qwen3"
-    ):
-        yield Hit(
-            "qwen3_coder loses streamed tool calls after the thinking that --reasoning-parser qwen3"
-            " splits off.",
-            case.shown("tool-call-parser"),
-            "Use vLLM 0.24.0 or later; until then try --tool-call-parser qwen3_xml, or don't"
-            " stream.",
-        )
-
-
-@MODEL.rule(
     "MODEL108",
     "not-the-models-reasoning-parser",
     "warning",

@@ -279,7 +279,7 @@ def cluster(case: Case) -> Iterator[Hit]:
     """Over several machines NCCL talks RDMA: the container needs /dev/infiniband, the capability
     IPC_LOCK and an unlimited memlock, on every node. Without them it falls back to TCP, or fails.
 
-    A recipe for several Sparks says nothing of the kind: `sparkbook serve --cluster` adds what each
+    A recipe for several Sparks says nothing of the kind: `sparkbook cluster serve` adds what each
     Spark has.
     """
     stated = (case.number("nnodes") or 1) > 1 or case.ray

@@ -407,16 +407,15 @@ def no_tokens(case: Case) -> Iterator[Hit]:
     "checkpoint-without-mtp",
     "error",
     kind="spec-decode-load",
-    source="the checkpoints' config.json, and for others the reports that the library keeps",
-    fails="vllm serve nvidia/GLM-5.3-Flash-NVFP4 --speculative-config"
+    source="the checkpoints' config.json, https://github.com/ai-dynamo/aiconfigurator",
+    fails="vllm serve openai/gpt-oss-120b --speculative-config"
     """ '{"method":"mtp","num_speculative_tokens":4}'""",
     passes="vllm serve nvidia/Qwen3.6-27B-NVFP4 --speculative-config"
     """ '{"method":"mtp","num_speculative_tokens":3}'""",
 )
 def without_mtp(case: Case) -> Iterator[Hit]:
-    """The method `mtp` drafts with a prediction layer of the checkpoint. Some checkpoints have
-    none: the model was trained without it, or the quantizer left it out. A separate draft model
-    works with these.
+    """The method `mtp` drafts with a prediction layer of the checkpoint, and the configs of some
+    models state none. A separate draft model works with these.
     """
     from sparkbook.checkpoint.known import mtp
 

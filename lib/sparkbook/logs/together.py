@@ -1,0 +1,318 @@
+"""Several logs of one run: put on one clock, which one has the cause, which fell silent first, and
+which only report it.
+
+A log is what a rank printed, the kernel's log or a journal of a node, or what `docker inspect` says
+of a container. Each is read by the log doctor; this module orders the answers.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from sparkbook.findings import Finding, Findings
+from sparkbook.logs.doctor import UNKNOWN, Diagnosis, diagnose
+from sparkbook.logs.facts import Facts
+from sparkbook.logs.judging import as_consequence
+from sparkbook.logs.signatures import signatures
+from sparkbook.logs.states import fell_silent
+from sparkbook.logs.verdict import Verdict
+
+_TIME = re.compile(
+    rb"\b(?:\d{4}-)?(?P<month>\d\d)-(?P<day>\d\d)[ T](?P<clock>\d\d:\d\d:\d\d)"
+    rb"|\[[IWEF](?P<month2>\d\d)(?P<day2>\d\d) (?P<clock2>\d\d:\d\d:\d\d)"
+    rb"|\b(?P<name>Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec) +(?P<day3>\d{1,2})"
+    rb" (?P<clock3>\d\d:\d\d:\d\d)"
+)
+_MONTHS = (
+    b"Jan",
+    b"Feb",
+    b"Mar",
+    b"Apr",
+    b"May",
+    b"Jun",
+    b"Jul",
+    b"Aug",
+    b"Sep",
+    b"Oct",
+    b"Nov",
+    b"Dec",
+)
+_DAYS = (0, 31, 60, 91, 121, 152, 182, 213, 244, 274, 305, 335)
+_PIECE = 64_000
+NO_ANSWER = re.compile(r"connect|refused|timed out|no route", re.IGNORECASE)
+"""The other end does not answer. Otherwise this rank has no such port, which is its own fault."""
+_OF_ONE = {"LOG903", "LOG904", "LOG905", "LOG906"}
+"""What explains why one log is not healthy; the order of all of them says more."""
+_ZONE_S = 1800.0
+"""Clocks of two logs that differ by a multiple of this are in different time zones."""
+
+
+@dataclass(kw_only=True)
+class Member:
+    """One log of the run.
+
+    Attributes:
+        begin_s, end_s: its first and last time, seconds since the turn of the year.
+        exit_code, killed: of a container that `docker inspect` describes.
+    """
+
+    name: str
+    diagnosis: Diagnosis
+    begin_s: float | None = None
+    end_s: float | None = None
+    exit_code: int | None = None
+    killed: bool = False
+
+    @property
+    def engine(self) -> bool:
+        """Whether a rank of the engine wrote it."""
+        return bool(self.diagnosis.story.stage or self.diagnosis.story.starts)
+
+    @property
+    def stopped(self) -> bool:
+        """Whether the engine was ordered to stop, and that is all that happened."""
+        ordered = any(finding.rule == "LOG619" for finding in self.diagnosis.findings)
+        return ordered and self.diagnosis.primary is None
+
+    @property
+    def only_reports(self) -> bool:
+        """Whether its fault is only the echo of another one."""
+        primary = self.diagnosis.primary
+        signature = signatures().get(primary.rule) if primary else None
+        if primary is None or signature is None:
+            return False
+        if signature.lost == "no-answer":
+            return bool(NO_ANSWER.search(primary.evidence or ""))
+        return bool(signature.echo or signature.lost)
+
+    @property
+    def has_cause(self) -> bool:
+        """Whether it has a fault of its own."""
+        return self.diagnosis.primary is not None and not self.only_reports
+
+    @property
+    def fault_s(self) -> float | None:
+        """The time of its fault."""
+        return self.diagnosis.fault_s
+
+
+@dataclass(frozen=True)
+class Together:
+    """The answer to several logs of one run.
+
+    Attributes:
+        members: in the order in which they fell silent.
+        first: the one to look into; None if nothing went wrong.
+    """
+
+    members: tuple[Member, ...]
+    first: Member | None
+    findings: Findings
+    verdict: Verdict
+
+    @property
+    def healthy(self) -> bool:
+        """Whether all of them show a healthy run."""
+        return self.verdict == "healthy"
+
+    @property
+    def headline(self) -> str:
+        """The answer in one sentence."""
+        if self.first is None:
+            return (
+                "Healthy: none of these logs has a fault."
+                if self.healthy
+                else (
+                    self.findings[0].message
+                    if self.findings
+                    else "No log shows that the engine is up."
+                )
+            )
+        return f"{self.first.name}: {self.findings[0].message}"
+
+    def to_dict(self) -> dict[str, Any]:
+        """The `--json` answer."""
+        return self.findings.to_dict(
+            verdict=self.verdict,
+            headline=self.headline,
+            first=self.first.name if self.first else None,
+            logs=[
+                {
+                    "name": one.name,
+                    "verdict": one.diagnosis.verdict,
+                    "primary": one.diagnosis.primary.rule if one.diagnosis.primary else None,
+                    "only_reports": one.only_reports,
+                    "begin_s": one.begin_s,
+                    "end_s": one.end_s,
+                }
+                for one in self.members
+            ],
+        )
+
+
+def together(logs: Mapping[str, bytes], facts: Facts | None = None) -> Together:
+    """Return what several logs of one run show.
+
+    Args:
+        logs: their contents by name.
+        facts: what is known about the host besides.
+    """
+    members = [_member(name, text, facts) for name, text in logs.items()]
+    _on_one_clock(members)
+    members.sort(key=lambda one: (one.end_s is None, one.end_s or 0.0))
+    first = _first(members)
+    findings: list[Finding] = []
+    if first is not None:
+        if first.has_cause and first.diagnosis.primary:
+            findings.append(_named(first, first.diagnosis.primary))
+        findings += fell_silent.findings(_order(members, first), *_about(members, first))
+    for member in members:
+        findings += _rest(member, first)
+    return Together(tuple(members), first, Findings(findings), _verdict(members, first))
+
+
+def _member(name: str, text: bytes, facts: Facts | None) -> Member:
+    state = _container(text)
+    if state is None:
+        found = diagnose(text, facts)
+        return Member(
+            name=name,
+            diagnosis=found,
+            begin_s=_time(text[:_PIECE]),
+            end_s=_time(text[-_PIECE:], -1),
+        )
+    code = state.get("ExitCode")
+    said = f"container exited with code {code}" if code else "container runs"
+    if state.get("OOMKilled"):
+        said = "OOMKilled=true, the container was killed for lack of memory"
+    return Member(
+        name=name,
+        diagnosis=diagnose(said.encode(), facts),
+        end_s=_time(str(state.get("FinishedAt", "")).encode()) if code else None,
+        exit_code=code if isinstance(code, int) else None,
+        killed=bool(state.get("OOMKilled")) or code == 137,
+    )
+
+
+def _container(text: bytes) -> dict[str, Any] | None:
+    """Return the state of a container that `docker inspect` describes; None for another text."""
+    if text.lstrip()[:1] not in (b"[", b"{"):
+        return None
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    entry = value[0] if isinstance(value, list) and value else value
+    state = entry.get("State") if isinstance(entry, dict) else None
+    return state if isinstance(state, dict) else None
+
+
+def _time(text: bytes, which: int = 0) -> float | None:
+    """Return the first or last time of a text, in seconds since the turn of the year."""
+    found = list(_TIME.finditer(text))
+    if not found:
+        return None
+    match = found[which]
+    month = match["month"] or match["month2"]
+    number = int(month) if month else _MONTHS.index(match["name"]) + 1
+    day = int(match["day"] or match["day2"] or match["day3"])
+    clock = match["clock"] or match["clock2"] or match["clock3"]
+    if not 1 <= number <= 12:
+        return None
+    hours, minutes, seconds = map(int, clock.split(b":"))
+    return (_DAYS[number - 1] + day - 1) * 86400.0 + hours * 3600 + minutes * 60 + seconds
+
+
+def _on_one_clock(members: list[Member]) -> None:
+    """Move logs of another time zone to the clock of the first rank's."""
+    leader = next((one for one in members if one.engine and one.end_s is not None), None)
+    if leader is None or leader.end_s is None:
+        return
+    for one in members:
+        if one.end_s is None:
+            continue
+        zones = round((leader.end_s - one.end_s) / _ZONE_S)
+        shift = zones * _ZONE_S
+        if zones and abs(leader.end_s - one.end_s - shift) < 600 and abs(zones) <= 28:
+            one.end_s += shift
+            one.begin_s = None if one.begin_s is None else one.begin_s + shift
+
+
+def _first(members: list[Member]) -> Member | None:
+    """Return the log to look into: with a cause of its own, the earliest; else the rank that fell
+    silent first, if others report a fault.
+    """
+    causes = [one for one in members if one.has_cause]
+    if causes:
+        return min(
+            causes,
+            key=lambda one: (
+                one.diagnosis.primary.rule == UNKNOWN if one.diagnosis.primary else True,
+                one.fault_s is None,
+                one.fault_s or 0.0,
+            ),
+        )
+    ranks = [one for one in members if one.engine]
+    if not any(one.only_reports for one in members) or any(one.stopped for one in ranks):
+        return None
+    return next(iter(ranks), None)
+
+
+def _order(members: list[Member], first: Member) -> str:
+    """Return who fell silent when, as a sentence."""
+    timed = [one for one in members if one.end_s is not None]
+    if not timed:
+        return f"{first.name} has the cause."
+    start = timed[0].end_s or 0.0
+    told = [
+        f"{one.name} {'first' if one is timed[0] else f'{(one.end_s or 0.0) - start:.0f} s later'}"
+        for one in timed
+    ]
+    reports = [one.name for one in members if one.only_reports and one is not first]
+    only = (
+        f" {', '.join(reports)} only {'reports' if len(reports) == 1 else 'report'} it."
+        if (reports)
+        else ""
+    )
+    return f"Fell silent: {', '.join(told)}.{only}"
+
+
+def _about(members: list[Member], first: Member) -> tuple[str, bool]:
+    """Return the evidence of the order, and whether the first has a cause of its own."""
+    primary = first.diagnosis.primary
+    said = primary.evidence if primary else first.diagnosis.story.last_lines
+    last = said if isinstance(said, str) else next(iter((said or {}).values()), "no line")
+    return f"{first.name}: {last}", first.has_cause
+
+
+def _named(member: Member, finding: Finding) -> Finding:
+    return replace(finding, evidence=f"{member.name}, {finding.evidence}")
+
+
+def _rest(member: Member, first: Member | None) -> list[Finding]:
+    """Return the other findings of a log, with its name."""
+    primary = member.diagnosis.primary
+    found = []
+    for finding in member.diagnosis.findings:
+        if finding == primary and member is first and member.has_cause:
+            continue
+        if first is not None and finding.rule in _OF_ONE:
+            continue
+        if member is not first and finding.severity == "info":
+            continue  # notes on a log that only reports the fault of another one
+        echo = (first is not None and finding.severity == "error") or finding == primary
+        found.append(_named(member, as_consequence(finding) if echo else finding))
+    return found
+
+
+def _verdict(members: list[Member], first: Member | None) -> Verdict:
+    if first is not None:
+        return first.diagnosis.verdict if first.has_cause else "fault, cause unknown"
+    ranks = [one for one in members if one.engine and not one.only_reports]
+    if any(one.diagnosis.healthy for one in ranks):
+        return "healthy"
+    return ranks[0].diagnosis.verdict if ranks else "cut off"

@@ -1,0 +1,89 @@
+"""Several logs of one run: one clock, who fell silent first, who only reports it."""
+
+import json
+from pathlib import Path
+
+import pytest
+from sparkbook.cli import app
+from sparkbook.logs.together import together
+from typer.testing import CliRunner
+
+DATA = Path(__file__).parents[1] / "data" / "logs"
+
+
+def read(name):
+    return (DATA / f"h200-0.24.0-two-nodes-{name}.log").read_bytes()
+
+
+def killed():
+    """A run in which the second node was killed while the first one served."""
+    head, worker = read("healthy-n0"), read("healthy-n1")
+    ready = head.index(b"Application startup complete")
+    head = head[: head.index(b"\n", ready) + 1] + (
+        b"(Worker_TP0 pid=1797) ERROR 11-28 14:52:40 [multiproc_executor.py:1063] ncclRemoteError: A"
+        b" call failed possibly due to a network error or a remote process exiting prematurely.\n"
+    )
+    return head, worker[: worker.index(b"[rank1]:[W1128 14:52")]
+
+
+def test_a_rank_with_a_cause_of_its_own_comes_first():
+    run = together({"n1.log": read("iface-n1"), "n0.log": read("iface-n0")})
+    assert run.first.name == "n0.log" and run.findings[0].rule == "LOG502"
+    assert run.findings[0].evidence.startswith("n0.log, line ")
+    assert [one.name for one in run.members if one.only_reports] == ["n1.log"]
+    assert "n1.log only reports it" in run.findings[1].message
+    assert [f.rule for f in run.findings if f.severity == "error"] == ["LOG502"]
+
+
+def test_a_healthy_run_that_was_stopped_in_order_is_healthy():
+    run = together({"n0.log": read("healthy-n0"), "n1.log": read("healthy-n1")})
+    assert run.healthy and run.first is None
+    assert not [f for f in run.findings if f.severity == "error"]
+
+
+def test_a_rank_that_was_killed_fell_silent_first():
+    head, worker = killed()
+    run = together({"n0.log": head, "n1.log": worker})
+    assert run.first.name == "n1.log" and run.findings[0].rule == "LOG910"
+    assert "n1.log first, n0.log" in run.headline and "n0.log only reports it" in run.headline
+    assert "killed" in run.headline and "RDMA" not in run.headline
+
+
+def test_the_kernels_log_names_the_killer():
+    head, worker = killed()
+    journal = (
+        b"Nov 28 14:52:29 spark-2 kernel: Out of memory: Killed process 4711 (VLLM::Worker_TP1)"
+        b" total-vm:1kB\n"
+    )
+    inspect = json.dumps(
+        [{"State": {"ExitCode": 137, "OOMKilled": False, "FinishedAt": "2026-11-28T14:52:30Z"}}]
+    )
+    run = together(
+        {"n0.log": head, "n1.log": worker, "journal.txt": journal, "i.json": inspect.encode()}
+    )
+    assert run.first.name == "journal.txt" and run.findings[0].rule == "LOG111"
+    assert next(m for m in run.members if m.name == "i.json").exit_code == 137
+
+
+def test_clocks_of_other_time_zones_are_put_on_one():
+    head, worker = killed()
+    run = together({"n0.log": head, "n1.log": worker.replace(b"11-28 14:", b"11-28 15:")})
+    assert run.first.name == "n1.log"
+    assert all(abs(one.end_s - run.members[0].end_s) < 120 for one in run.members)
+
+
+def test_the_command_takes_several(tmp_path):
+    head, worker = killed()
+    (tmp_path / "n0.log").write_bytes(head)
+    (tmp_path / "n1.log").write_bytes(worker)
+    words = ["diagnose", str(tmp_path / "n0.log"), str(tmp_path / "n1.log")]
+    plain = CliRunner().invoke(app, words)
+    assert plain.exit_code == 1 and "in which they fell silent" in plain.output
+    answer = json.loads(CliRunner().invoke(app, [*words, "--json"]).output)
+    assert answer["summary"]["first"] == "n1.log"
+    assert [one["name"] for one in answer["summary"]["logs"]] == ["n1.log", "n0.log"]
+
+
+@pytest.mark.parametrize("text", [b"", b"[]", b"{", b'[{"State": 3}]', b"\xff\x00" * 50])
+def test_what_is_no_log_breaks_nothing(text):
+    assert together({"a": text, "b": b"x"}).verdict
