@@ -103,7 +103,10 @@ def examples(wanted: Iterable[LintRule]) -> list[Example]:
                 case = Case(line)
                 find = stand_in(case)
                 question = asking.of_case(
-                    case, name=f"{rule.code} {which}", find=find, depth="config"
+                    case,
+                    name=f"{rule.code} {which}",
+                    find=find,
+                    depth="config" if case.args.model else "parse",
                 )
             except SparkbookError as error:
                 print(f"{rule.code} {which}: not asked: {error}", file=sys.stderr)

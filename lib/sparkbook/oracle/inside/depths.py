@@ -268,7 +268,8 @@ def weights(models):
     A prediction head's embedding and output layer are the model's own: vLLM shares them after
     loading (`_maybe_share_embeddings`, `_maybe_share_lm_head`).
     """
-    size, seen, shared = collections.Counter(), set(), set()
+    size: collections.Counter = collections.Counter()
+    seen, shared = set(), set()
     for owner, model in models:
         for name, tensor in (*model.named_parameters(), *model.named_buffers()):
             if id(tensor) in seen:
@@ -288,7 +289,7 @@ def weights(models):
 
 def backends(models, config):
     """Which code would run each kind of layer: [{kind, backend, layers}]."""
-    count = collections.Counter()
+    count: collections.Counter = collections.Counter()
     for layer in config.compilation_config.static_forward_context.values():
         with contextlib.suppress(Exception):
             count["attention", layer.get_attn_backend().get_name()] += 1
@@ -478,7 +479,9 @@ def answer(question):
         result.update(accepted=False, failed=f"{type(error).__name__}: {words(error)}")
         result.update(by=raised(error))
     except (Refused, ValueError, KeyError, AssertionError, RuntimeError, OSError) as error:
-        result.update(accepted=False, refused=words(error), by=raised(error))
+        # A model class that can't be imported here is no decision of vLLM's either.
+        kind = "failed" if "failed to be inspected" in str(error) else "refused"
+        result.update({"accepted": False, kind: words(error), "by": raised(error)})
     except MemoryError:
         result.update(accepted=False, failed="out of the memory that a question may take")
     result.update(warnings=LOG.warnings[:30], choices=LOG.choices[:30])
