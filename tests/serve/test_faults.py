@@ -96,7 +96,7 @@ def test_what_the_engine_answers_is_recognized_by_its_text():
 
 
 def test_redact():
-    assert redact(["HF_TOKEN=a=b", "MODE=x", "MY_PASSWORD=", "VLLM_API_KEY=k"]) == [
+    assert redact(["HF_TOKEN=a=b", "MODE=x", "MY_PASSWORD=p", "VLLM_API_KEY=k"]) == [
         "HF_TOKEN=***",
         "MODE=x",
         "MY_PASSWORD=***",

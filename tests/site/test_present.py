@@ -28,7 +28,7 @@ def hostile() -> Recipe:
     """A recipe whose texts would be markup if they were not escaped."""
     data = recipes.load("gemma-4-31b-it-nvfp4").model_dump(mode="json")
     nasty = "<script>alert(1)</script> & `a<b` ::: ```"
-    data["summary"] = data["title"] = nasty
+    data["summary"] = nasty
     data["remarks"] = [{"text": nasty, "level": "warning", "source": data["sources"][0]["id"]}]
     data["sources"][0]["title"] = nasty
     data["model"]["licence"] = nasty
@@ -90,6 +90,9 @@ def test_prepare_says_how_the_library_starts_it_and_what_is_downloaded(recipe: R
         return
     assert isinstance(shown, present.Tabs)
     commands, *by_hand = (code for _, _, code in shown.tabs)
+    if recipe.topology.nodes > 1:
+        assert f"sparkbook cluster serve pair.yaml {recipe.id}" in commands.splitlines()
+        return
     assert all(
         f"sparkbook {verb} {recipe.id}" in commands.splitlines()
         for verb in ("check", "weights fetch", "serve")

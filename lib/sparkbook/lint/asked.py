@@ -85,7 +85,7 @@ def no_answer(said: Answer) -> Iterator[Hit]:
         yield Hit(
             f"{said.judge} gave no answer: {_ended(said.failed)}",
             said.last_words[-1] if said.last_words else None,
-            "Ask another release: sparkbook ask INPUT --release V",
+            "Ask another release with `sparkbook ask INPUT --release V`.",
         )
 
 

@@ -21,6 +21,7 @@ from sparkbook.plan.request import BATCHED
 from sparkbook.plan.setup import ACTIVATION_PER_1K, CUDA_CONTEXT, GRAPHS, GRAPHS_DRAFTED, TOTAL
 from sparkbook.releases import at_least
 from sparkbook.releases.answers import Answer, Depth, Judge
+from sparkbook.util.shell_text import command_line
 
 Finder = Callable[[str, str | None], ModelFiles | None]
 """From the name of a model, and its revision, to its files."""
@@ -154,8 +155,8 @@ def _models(case: Case, find: Finder, *, needed: bool) -> dict[str, ModelFiles]:
             found[word] = here
         elif needed:
             raise SparkbookError(
-                f"no config.json of '{word}' is known: give a folder that holds it, or download it:"
-                f" hf download {word} config.json"
+                f"no config.json of '{word}' is known: give a folder that holds it, or download it"
+                " with " + command_line("hf", "download", word, "config.json")
             )
     if needed and not named:
         raise SparkbookError("the line names no model, so there is nothing to ask")
@@ -234,7 +235,8 @@ def choose(case: Case, release: str | None, image: str | None) -> tuple[Where, s
     fitting = [e for e in here if at_least(case.version, releases.normal(e.version))]
     if not fitting:
         engines.embedded()
-        raise SparkbookError(f"no release to ask is here: sparkbook engines add {case.version}")
+        line = command_line("sparkbook", "engines", "add", case.version)
+        raise SparkbookError(f"no release to ask is here: {line}")
     return Where(engine=fitting[-1]), f"the newest here; {case.assumed}"
 
 

@@ -20,6 +20,7 @@ from packaging.version import InvalidVersion, Version
 from sparkbook import releases
 from sparkbook.errors import SparkbookError
 from sparkbook.serve.paths import cache_dir, engine_python
+from sparkbook.util.shell_text import command_line
 
 OLDEST = "0.11.0"
 MARK = "engine.json"
@@ -114,7 +115,8 @@ def find(version: str) -> Engine:
             return engine
     if not engines:
         embedded()
-    raise SparkbookError(f"vLLM {wanted} is not here to be asked: sparkbook engines add {wanted}")
+    line = command_line("sparkbook", "engines", "add", wanted)
+    raise SparkbookError(f"vLLM {wanted} is not here to be asked: {line}")
 
 
 def add(version: str) -> Engine:

@@ -25,6 +25,7 @@ from typing import IO, Any
 
 from sparkbook.errors import SparkbookError
 from sparkbook.serve.paths import PACKAGE
+from sparkbook.util.shell_text import command_line
 
 INSIDE = Path(__file__).with_name("inside")
 START = INSIDE / "answering.py"
@@ -121,7 +122,8 @@ def in_image(image: str, request: dict[str, Any], limits: Limits, *, gpu: bool) 
     )
     if shown.returncode:
         last = (shown.stderr.strip().splitlines() or ["no reason given"])[-1]
-        raise SparkbookError(f"{image} can't be asked: {last[:200]}. Fetch it: docker pull {image}")
+        line = command_line("docker", "pull", image)
+        raise SparkbookError(f"{image} can't be asked: {last[:200]}. Fetch it: {line}")
     name = f"sparkbook-ask-{secrets.token_hex(6)}"
     memory = f"{limits.bytes >> 20}m"
     command = [

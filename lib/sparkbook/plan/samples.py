@@ -11,7 +11,7 @@ from sparkbook.plan import memory, reconcile, request
 from sparkbook.releases.answers import Answer, Judge
 from sparkbook.util.markup import fenced
 
-_OPTION = re.compile(r" --(cotenant|release|meminfo|log) ")
+_OPTION = re.compile(r" --(cotenant|release|meminfo|log|said) ")
 
 
 def examine(example: str) -> Findings:

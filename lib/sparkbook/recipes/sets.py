@@ -43,7 +43,7 @@ class ServerSet(Strict):
     @model_validator(mode="after")
     def _fractions(self) -> ServerSet:
         if (whole := sum(server.fraction for server in self.servers)) >= 1:
-            raise ValueError(f"the fractions make {whole:g}, and there is one memory")
+            raise ValueError(f"the fractions add up to {whole:g}, and there is one memory")
         return self
 
 

@@ -131,8 +131,8 @@ def wanted(wish: Wish) -> tuple[Stack, str]:
         asked = stack.with_fraction(asked, wish.fraction)
     if asked.recipe and asked.recipe.topology.nodes > 1:
         raise SparkbookError(
-            f"{asked.recipe.id} is for {asked.recipe.topology.nodes} Sparks:"
-            f" sparkbook cluster serve FILE {asked.recipe.id}"
+            f"{asked.recipe.id} is for {asked.recipe.topology.nodes} Sparks: "
+            + command_line("sparkbook", "cluster", "serve", "FILE", asked.recipe.id)
         )
     target = wish.target if wish.target != "auto" else "docker" if asked.launch.image else "process"
     if target == "docker" and asked.launch.image is None:

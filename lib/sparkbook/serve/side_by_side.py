@@ -34,7 +34,7 @@ def with_fractions(chosen: ServerSet, fractions: Mapping[str, float]) -> ServerS
     ]
     if (whole := sum(server.fraction for server in servers)) >= 1:
         raise SparkbookError(
-            f"the fractions of {chosen.id} make {whole:g}, and there is one memory"
+            f"the fractions of {chosen.id} add up to {whole:g}, and there is one memory"
         )
     return chosen.model_copy(update={"servers": servers})
 
