@@ -107,6 +107,7 @@ RANGES: dict[str, dict[str, Iterable[Any] | str]] = {
         "sequences": (1, 256),
         "fraction": FRACTIONS,
     },
+    "16_ask_vllm": dict.fromkeys(("target", "long", "flag", "plain", "spark", "spark_gib"), ENGINE),
     "17_bring_your_own": {
         "source": ("gpt-oss-20b", "vllm serve openai/gpt-oss-20b"),
         "formats_shown": [name for name, form in FORMATS.items() if form.write],
