@@ -4,11 +4,11 @@ few paths that readiness asks.
 STAND_IN_MODE chooses how it misbehaves: `dies` (ends with status 3 after a log line), `hangs`
 (never opens its port), `ignores-term`, `fatal-line` (prints a fatal line and lingers), `forks`
 (starts a child that leaves the process group, and one that stays), `no-tools`, `no-vector`, `late`
-(as vLLM does, binds its port at
-once and listens when its model is loaded, here when the file STAND_IN_LOADED exists; a failure to
-listen does not end it), `embeds` (has no completions), `refuses` (answers 500 to them). While the
-file STAND_IN_FROZEN exists no token comes; a request that waits for one moves the counters if the
-file holds `busy`. It has made 7 tokens, or as many as STAND_IN_TOKENS says.
+(as vLLM does, binds its port at once and listens when its model is loaded, here when the file
+STAND_IN_LOADED exists; a failure to listen does not end it), `embeds` and `not-there` (have no
+completions), `refuses` (answers 500 to them). While the file STAND_IN_FROZEN exists no token comes;
+the counters still move if it holds `busy`. It has made 7 tokens, or as many as STAND_IN_TOKENS
+says.
 """
 
 import json
@@ -77,7 +77,7 @@ class Handler(BaseHTTPRequestHandler):
         while FROZEN.exists():
             time.sleep(0.05)
         if self.path == "/v1/completions":
-            status = {"embeds": 404, "refuses": 500}.get(MODE, 200)
+            status = {"embeds": 404, "not-there": 501, "refuses": 500}.get(MODE, 200)
             tokens_made(status == 200)
             return self.reply({"choices": [{"index": 0, "text": "b"}]}, status)
         base = {"id": "x", "model": NAME, "created": 0}

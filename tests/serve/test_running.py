@@ -92,6 +92,7 @@ def test_a_stranger_on_its_port_is_no_state_ready_and_gets_no_key(
         ("", "", 0, "starting"),  # its first token may take long
         ("", "busy", 7, "ready"),
         ("embeds", None, 7, "ready"),
+        ("not-there", None, 7, "ready"),
         ("refuses", None, 7, "frozen"),
     ],
 )

@@ -59,7 +59,8 @@ def raised() -> Iterator[None]:
 @contextlib.contextmanager
 def held_back() -> Iterator[None]:
     """Hold `ENDS` back during a clean-up; what came meanwhile comes at its end."""
-    heard, late = _heard(), []
+    heard = _heard()
+    late: list[int] = []
     before = {number: signal.getsignal(number) for number in heard}
     for number in heard:
         signal.signal(number, lambda number, _frame: late.append(number))
@@ -68,5 +69,5 @@ def held_back() -> Iterator[None]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-        for number in late[:1]:
-            signal.raise_signal(number)
+        if late:
+            signal.raise_signal(late[0])

@@ -24,6 +24,7 @@ _MOVED = (
     "vllm:kv_cache_usage_perc",
     "vllm:iteration_tokens_total",
 )
+_FAILED = (500, 502, 503, 504)
 _BUSY_S = 1.0
 
 
@@ -51,12 +52,12 @@ def judge(*, token: bool, moved: bool, name: str) -> Finding | None:
 
 
 def _makes_a_token(endpoint: Endpoint, within_s: float) -> bool:
-    """Return whether the engine makes a token in time. A server that refuses the request itself
-    counts as one that does: there is nothing else to ask it.
+    """Return whether the engine makes a token in time. A server that refuses the request itself,
+    or has no such route (404, 501), counts as one that does: there is nothing else to ask it.
     """
     wish = {"model": endpoint.model, "prompt": "a", "max_tokens": 1, "ignore_eos": True}
     try:
-        return endpoint.post("/v1/completions", wish, within_s).status_code < 500
+        return endpoint.post("/v1/completions", wish, within_s).status_code not in _FAILED
     except SparkbookError:
         return False
 
