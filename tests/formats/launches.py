@@ -6,6 +6,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 from sparkbook.recipes import Launch
+from sparkbook.util.secret import by_name
 
 NASTY = [
     "a b",
@@ -89,7 +90,7 @@ value = st.one_of(st.just(True), number, text, mapping, listed)
 option = st.from_regex(r"\A[a-z]{2,9}(-[a-z0-9]{1,6}){1,2}(\.[a-z]{2,5})?\Z").filter(
     lambda name: not name.startswith(("no-", "enable-", "disable-"))
 )
-arguments = st.dictionaries(option.filter(lambda name: name != "api-key"), value, max_size=5)
+arguments = st.dictionaries(option.filter(lambda name: not by_name(name)), value, max_size=5)
 model = text.filter(lambda word: not word.startswith("-"))
 commands = st.lists(
     st.sampled_from(

@@ -17,8 +17,14 @@ if TYPE_CHECKING:
 sys.path.insert(0, str(Path(__file__).parent))  # for chromium.py, which only tests use
 ROOT = Path(__file__).resolve().parents[2]
 
-RECIPES = ("gemma-4-31b-it-nvfp4", "gpt-oss-120b", "embedded/tiny-dense")
-"""One with tables of scores, one plain, one without an image."""
+RECIPES = (
+    "gemma-4-31b-it-nvfp4",
+    "gpt-oss-120b",
+    "embedded/tiny-dense",
+    "gemma-4-31b-it-nvfp4-mtp",
+    "gpt-oss-120b-v0.28.0",
+)
+"""One with tables of scores, one plain, one without an image; and the successors of the first two."""
 
 
 @pytest.fixture(scope="session")

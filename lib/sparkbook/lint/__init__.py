@@ -23,13 +23,13 @@ from sparkbook.formats.lines import given, of_launch, of_text
 from sparkbook.formats.rules import CONV
 from sparkbook.launch.line import Line
 from sparkbook.launch.reader import read
-from sparkbook.lint.asked import Contradicted, combine
 from sparkbook.lint.case import Case
 from sparkbook.lint.rules import FAMILIES, RULES, every
 from sparkbook.releases import known, normal
 from sparkbook.rules import Edit
 
 if TYPE_CHECKING:
+    from sparkbook.lint.asked import Contradicted
     from sparkbook.recipes.launch import Launch
     from sparkbook.recipes.schema import Recipe
     from sparkbook.releases.answers import Answer
@@ -177,6 +177,8 @@ def lint(
     unique = sorted(dict.fromkeys(edits), key=lambda edit: (edit.start, edit.end))
     contradicted: list[Contradicted] = []
     if said is not None:
+        from sparkbook.lint.asked import combine  # pydantic: only where vLLM was asked
+
         kept, contradicted = combine(kept, said, case_.version)
     return Report(
         Findings(kept),

@@ -95,7 +95,8 @@ def vllm_refuses(plan: MemoryPlan) -> Iterator[Hit]:
     """vLLM itself refuses the line, in its own words, before any memory is a matter."""
     said = plan.said
     if said is not None and said.refused is not None:
-        yield Hit(f"{said.judge} refuses this line: {said.refused}", f"as far as: {said.depth}")
+        words = said.refused.rstrip(".")
+        yield Hit(f"{said.judge} refuses this line: {words}.", f"as far as: {said.depth}")
 
 
 @PLAN.rule(
