@@ -116,8 +116,7 @@ def of_case(
         if not word.known:
             raise SparkbookError(f"{word.shown}: only your shell can fill this in: write the value")
     models = _models(case, find, needed=depth != "parse")
-    for at, word in enumerate(words):
-        words[at] = word if word not in models else _relative(word)
+    words = [_relative(word) if word in models else word for word in words]
     spec = case.spec or {}
     draft = str(spec.get("model") or "")
     words = [word.replace(json.dumps(draft), json.dumps(_relative(draft))) for word in words]

@@ -47,13 +47,14 @@ def check(chosen: ServerSet) -> list[str]:
     """
     from sparkbook.plan import memory, request
 
-    lines, before = [], []
+    lines: list[str] = []
+    before: list[str] = []
     for server in chosen.servers:
         setup = request.read(server.recipe, request.Override(fraction=server.fraction))
         planned = memory.plan(setup, request.host(cotenants=tuple(before)))
         if not planned.fits:
             why = next((finding.message for finding in planned.findings), "")
-            beside = " beside " + " and ".join(before) if before else ""
+            beside = " next to " + " and ".join(before) if before else ""
             raise SparkbookError(
                 f"not started: {server.recipe} with {server.fraction:g} does not fit{beside}. {why}"
             )

@@ -126,7 +126,7 @@ def with_fraction(asked: Stack, fraction: float) -> Stack:
     if launch.serve.command is None:
         args = {**launch.serve.args, "gpu-memory-utilization": fraction}
         args.pop("gpu-memory-utilization-gb", None)
-        changed = {"serve": launch.serve.model_copy(update={"args": args})}
+        changed: dict[str, Any] = {"serve": launch.serve.model_copy(update={"args": args})}
     else:
         named = [name for name in _FRACTIONS if name in launch.env]
         if not named:
@@ -360,7 +360,8 @@ def _mounts(
     """Return volumes as mounts, which unlike `-v` fail where the host's folder is missing; only
     that of a cache is made. SELinux labels only exist as binds.
     """
-    mounts, binds = [], []
+    mounts: list[dict[str, Any]] = []
+    binds: list[str] = []
     cached = [f"{env.get(name)}/" for name in _CACHES]
     for volume in volumes:
         source, target, mode = (*volume.split(":"), "rw")[:3]
