@@ -84,8 +84,6 @@ DEBIAN = {
 }
 """Package: Debian's source package, and the release that Debian's newest suite had."""
 
-ELSEWHERE = re.compile(r"rocm|xpu|tpu|\bamd\b|aiter|hpu")
-"""Modules for hardware that is no Spark: they come last among places that say the same."""
 KEYRING = "/usr/share/keyrings/debian-archive-keyring.gpg"
 POOL = "MIRROR"
 
@@ -106,6 +104,7 @@ SKIPPED = re.compile(
     r"(?:^|/)(?:tests?|testing|testdata|examples?|docs?|benchmarks?|vendor|contrib|cccl|spdlog|cutlass"
     r"|third_party|third-party|_vendor|thirdparty_files|include/(?:torch|ATen|c10)|plugins"
     r"|generated|rllib|tune|dashboard|train)/|_test\.|_mock\.|/conftest|test_\w+\.py$"
+    r"|flashinfer/.*(?:cake|_frost|_block|blackwell_|hopper_|/gdn/|/kda/|/kernel_src/|/prims_ts/)"
     r"|transformers/.*/(?:modeling|modular|convert)_(?!utils)\w+\.py$"
 )
 """Files that nobody runs beside vLLM."""
@@ -170,6 +169,7 @@ class Releases:
         return kept(Slice("vllm", release), self.cache, lambda: self._read(release))
 
     def _read(self, release: str) -> list[Message]:
+        self._remember(VLLM[max(VLLM.index(release) - 1, 0)])
         messages: list[Message] = []
         for name, text in self.files(release).items():
             if name.startswith("vllm/third_party/"):
@@ -180,10 +180,25 @@ class Releases:
             messages += self._known[key]
         return messages
 
+    def _remember(self, release: str) -> None:
+        """Take over what was read of a release's files, if the cache has it."""
+        if not _path(Slice("vllm", release), self.cache).exists():
+            return
+        by_module: dict[str, list[Message]] = defaultdict(list)
+        for message in kept(Slice("vllm", release), self.cache, list).messages:
+            by_module[message.module].append(message)
+        for name, text in self.files(release).items():
+            key = hashlib.sha1(f"{name}\n{text}".encode()).hexdigest()
+            self._known.setdefault(key, by_module[module_of(name)])
+
+
+def _path(part: Slice, cache: Path) -> Path:
+    return cache / f"{part.package}-{part.release}.{FORMAT}.json.gz"
+
 
 def kept(part: Slice, cache: Path, read: Callable[[], list[Message]]) -> Slice:
     """Return a slice with its messages, from the cache if they were read before."""
-    path = cache / f"{part.package}-{part.release}.{FORMAT}.json.gz"
+    path = _path(part, cache)
     if not path.exists():
         rows = [asdict(message) for message in read()]
         path.write_bytes(gzip.compress(json.dumps(rows).encode(), 5))
@@ -320,7 +335,7 @@ def archive_files(archive: Path) -> Iterator[tuple[str, bytes]]:
     """Yield the files of a source archive that may hold messages, without the archive's folder."""
     with tarfile.open(archive) as packed:
         for member in packed:
-            name = member.name.partition("/")[2]
+            name = re.sub(r"^[\w.+-]*-[0-9a-f]{7}/", "", member.name.partition("/")[2])
             if member.isfile() and is_read(name):
                 content = packed.extractfile(member)
                 assert content is not None
@@ -401,10 +416,10 @@ class Table:
         columns = self.columns
         every = set().union(*(place.seen for place in places.values()))
         last = [p for p in places.values() if not every or max(every) in p.seen]
-        known = [p for p in places.values() if p.message.kind != "text" and p.message.function]
-        if all(place.message.kind == "text" for place in last) and known:
-            last = known[-1:]
-        last = sorted(last, key=lambda p: bool(ELSEWHERE.search(p.message.module)))[:MAX_PLACES]
+        sources = [place for place in places.values() if place.message.function]
+        if sources and not any(place.message.function for place in last):
+            last = sources[-1:]  # a binary does not say which function has a string
+        last = sorted(last, key=_order)[:MAX_PLACES]
         columns["packages"].append(self.number("packages", package))
         columns["words"].append(min(255, sum(len(piece.split()) for piece in pieces)))
         columns["places"].append(len(last))
@@ -426,6 +441,12 @@ class Table:
                 columns["hashes"].append(value & 0xFFFF)
                 columns["owners"].append(number & 0xFFFF)
                 columns["owners_high"].append(number >> 16)
+
+
+def _order(place: Place) -> tuple[bool, str, str, str]:
+    message = place.message
+    elsewhere = sentences.is_elsewhere(message.module)
+    return elsewhere, message.module, message.function, message.kind
 
 
 def plain_words() -> list[str]:
@@ -452,24 +473,28 @@ def spans(seen: set[int]) -> tuple[tuple[int, int], ...]:
 
 
 def slices(vllm: Releases, given: argparse.Namespace) -> Iterator[Slice]:
-    """Yield every slice, oldest release of a package first."""
-    cache, only = given.cache, given.only
+    """Yield every slice, oldest release of a package first (a repository before its wheel)."""
+    cache = given.cache
+
+    def wanted(*names: str) -> bool:
+        return given.only is None or not set(names).isdisjoint(given.only)
+
     for release in VLLM:
-        if only is None or "vllm" in only or f"vllm=={release}" in only:
+        if wanted("vllm", f"vllm=={release}"):
             yield vllm.read(release)
     for package, requirements in WHEELS.items():
-        for requirement in requirements:
-            if only is None or package in only:
-                release = requirement.partition("==")[2]
-                yield read_wheel(Slice(package, release), requirement, cache)
-    if only is None or "kernels" in only:
+        if package in REPOSITORIES and wanted(package):
+            yield read_repository(package, cache, given.clones)
+        for requirement in requirements if wanted(package) else ():
+            release = requirement.partition("==")[2]
+            yield read_wheel(Slice(package, release), requirement, cache)
+    if wanted("kernels"):
         yield read_wheel(Slice("vllm", ""), KERNELS, cache, lambda name: not name.endswith(".py"))
     for package in REPOSITORIES:
-        if only is None or package in only:
+        if package not in WHEELS and wanted(package):
             yield read_repository(package, cache, given.clones)
-    for package in DEBIAN:
-        if only is None or package in only:
-            yield read_debian(package, cache)
+    for package in filter(wanted, DEBIAN):
+        yield read_debian(package, cache)
 
 
 def measure(file: Path) -> None:

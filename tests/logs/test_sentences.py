@@ -18,11 +18,11 @@ KNOWN = [
     (
         "ValueError: To serve at least one request with the model's max seq len (262144), (8.00 GiB KV"
         " cache is needed, which is larger than the available KV cache memory (2.15 GiB).",
-        ("vllm", "vllm.v1.core.kv_cache_utils", "_check_enough_kv_cache_memory"),
+        ("vllm", "vllm.v1.core.kv_cache_planning", "_check_enough_kv_cache_memory"),
     ),
     (
         "... 23.25 GiB KV cache is needed, which is larger than the available KV cache memory (22.5",
-        ("vllm", "vllm.v1.core.kv_cache_utils", "_check_enough_kv_cache_memory"),
+        ("vllm", "vllm.v1.core.kv_cache_planning", "_check_enough_kv_cache_memory"),
     ),
     (
         "(EngineCore pid=7) ValueError: Free memory on device cuda:0 (74.9/142.5 GiB) on startup is"

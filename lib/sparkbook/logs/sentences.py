@@ -68,6 +68,9 @@ PLAINNESS = (0.13, 0.33, 0.53, 0.67)
 MAX_OWNERS = 24
 """A shingle that more sentences share than this recognizes nothing."""
 
+_ELSEWHERE = re.compile(r"rocm|xpu|tpu|\bamd\b|aiter|hpu")
+"""Modules for hardware that is no Spark: they come last among places that say the same."""
+_URL = re.compile(r"\bhttps?://\S+")
 _WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_']*")
 _WHERE = re.compile(r"^.{0,120}?\[(?P<file>[\w./-]+\.(?:py|cpp|cc|cu|cuh|h|hpp)):\d+\]\s*")
 _FIELD = re.compile(r"\w+(?:\.\w+)*")
@@ -114,8 +117,8 @@ class Index:
 
 
 def words(text: str) -> list[str]:
-    """Return the words of a text in lower case; numbers and signs are none."""
-    return [word.lower() for word in _WORD.findall(text)]
+    """Return the words of a text in lower case, without addresses; numbers and signs are none."""
+    return [word.lower() for word in _WORD.findall(_URL.sub(" ", text))]
 
 
 def shingle(before: Sequence[str], after: Sequence[str] = ()) -> int:
@@ -251,11 +254,13 @@ def lookup(line: str, *, package: str | None = None, limit: int = 3) -> list[Sen
     for owner, match in _matches(opened, said, package).items():
         weight = _weight(opened, owner, match, said)
         place = opened.first_place[owner]
-        here = _stem(opened.names["modules"][opened.columns["modules"][place]]) == file
+        module = opened.names["modules"][opened.columns["modules"][place]]
+        here = _stem(module) == file
         if weight >= (MIN_WEIGHT_HERE if here else HINTED if package else MIN_WEIGHT):
             spans = opened.names["spans"][opened.columns["spans"][place]]
             newest = spans[-1][1] if spans else -1
-            ranked.append((round(match.votes, 1), here, newest, weight, owner))
+            near = here, not is_elsewhere(module)
+            ranked.append((round(match.votes, 1), near, newest, weight, owner))
     answers: list[Sentence] = []
     for *_, weight, owner in sorted(ranked, reverse=True)[:limit]:
         answers += _places(opened, owner, round(weight, 3), file)
@@ -264,8 +269,10 @@ def lookup(line: str, *, package: str | None = None, limit: int = 3) -> list[Sen
 
 def _matches(opened: Index, said: list[str], package: str | None) -> dict[int, Match]:
     matches: dict[int, Match] = {}
+    seen: set[int] = set()
     for value, positions in _line_shingles(said):
-        owners = _owners(opened, value)
+        owners = _owners(opened, value) if value not in seen else []
+        seen.add(value)  # what a line repeats counts once
         for owner in owners:
             if package in (None, opened.names["packages"][opened.columns["packages"][owner]]):
                 match = matches.setdefault(owner, Match())
@@ -306,6 +313,11 @@ def _places(opened: Index, owner: int, weight: float, file: str) -> list[Sentenc
             )
         )
     return sorted(answers, key=lambda sentence: _stem(sentence.module) != file)
+
+
+def is_elsewhere(module: str) -> bool:
+    """Return whether a module is for hardware that is no Spark."""
+    return _ELSEWHERE.search(module) is not None
 
 
 def _stem(module: str) -> str:
