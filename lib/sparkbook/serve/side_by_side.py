@@ -1,4 +1,4 @@
-"""A set of servers on one Spark: each is planned beside those before it, and started once they have
+"""A set of servers on one Spark: each is planned next to those before it, and started once they have
 answered.
 """
 
@@ -40,7 +40,7 @@ def with_fractions(chosen: ServerSet, fractions: Mapping[str, float]) -> ServerS
 
 
 def check(chosen: ServerSet) -> list[str]:
-    """What the planner says of each server beside those before it, a line each.
+    """What the planner says of each server next to those before it, a line each.
 
     Raises:
         SparkbookError: one does not fit.
