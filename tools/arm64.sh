@@ -58,10 +58,11 @@ mkdir -p "$(dirname "$root")"
 exec 9>"$root.lock"; flock -n 9 || { say "waiting for another call to end"; flock 9; }
 emulator; debian; project
 # In namespaces of its own, so that nothing stays mounted and nothing keeps running, however it ends. Their first process is this machine's
-# shell: an emulated one would forget that it has to end with this script.
+# shell: an emulated one would forget that it has to end with this script. The command has a session of its own: what it says to its process
+# group is for nobody out here.
 export root EMULATED=qemu
 exec env -u PYTHONPATH -u PYTHONHOME -u VIRTUAL_ENV -u TMPDIR -u XDG_CACHE_HOME -u XDG_CONFIG_HOME -u LD_LIBRARY_PATH \
   unshare --mount --pid --fork --kill-child bash -euc '
   mount -t proc proc "$root/proc"
   for at in sys dev dev/pts dev/shm; do mount --bind "/$at" "$root/$at"; done
-  HOME=/root PATH=/usr/local/bin:/usr/bin:/usr/sbin:/bin:/sbin chroot "$root" bash -c "cd /root/project && exec \"\$@\"" bash "$@" || exit $?' bash "$@"
+  HOME=/root PATH=/usr/local/bin:/usr/bin:/usr/sbin:/bin:/sbin setsid --wait chroot "$root" bash -c "cd /root/project && exec \"\$@\"" bash "$@" || exit $?' bash "$@"

@@ -30,7 +30,7 @@ def tree(engine):
     return [guard, *guard.children(recursive=True)]
 
 
-def gone(processes, within_s=15):
+def gone(processes, within_s=120):
     _, alive = psutil.wait_procs(processes, timeout=within_s)
     return not [process for process in alive if process.status() != psutil.STATUS_ZOMBIE]
 

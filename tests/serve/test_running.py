@@ -163,6 +163,7 @@ def test_logs_of_running_engines_are_kept(stand_in, launch, monkeypatch):
         assert names == ["oldest", "short-1", "short-2"]
 
 
+@pytest.mark.native("QEMU refuses prctl(PR_SET_CHILD_SUBREAPER)")
 def test_kill_ends_the_whole_group_at_once(stand_in, launch, monkeypatch):
     monkeypatch.setenv("STAND_IN_MODE", "forks")
     engine = ProcessEngine(launch, stand_in, name="small", grace_s=3600)
