@@ -1,5 +1,5 @@
-"""A set of servers on one Spark: each is planned next to those before it, and started once they have
-answered.
+"""A set of servers on one Spark: each is planned next to those before it, and started once they
+have answered.
 """
 
 from __future__ import annotations
