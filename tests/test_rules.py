@@ -229,7 +229,7 @@ def test_a_hit_replaces_what_the_rule_says() -> None:
     assert rule.finding("It is so.").kind == "driver"
 
 
-@pytest.mark.parametrize("code", ["QUANT104", "SPEC105", "MODEL107", "SPARK105", "SPARK107"])
+@pytest.mark.parametrize("code", ["SPEC105", "MODEL107", "SPARK105", "SPARK107"])
 def test_advice_expires(code: str) -> None:
     """Outside its range of releases a rule finds nothing in the line that fails inside it."""
     rule = lint.RULES[code]
