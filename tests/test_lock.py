@@ -58,7 +58,8 @@ def test_what_is_in_it(staged):
         "gpus": ["NVIDIA GB10"],
         "driver": "580.95.05",
     }
-    assert locked["launch"]["env"] == {"HF_HOME": "/models", "HF_TOKEN": None, "VLLM_API_KEY": None}
+    env = locked["launch"]["env"]
+    assert {"HF_HOME": "/models", "HF_TOKEN": None, "VLLM_API_KEY": None}.items() <= env.items()
     assert (locked["plan"], locked["bench"]) == ({"fits": True}, {"decode_tok_s": 33.0})
 
 

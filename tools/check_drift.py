@@ -167,13 +167,11 @@ def malformed(url: str) -> str:
     """
     try:
         parts = urlsplit(url)
+        if re.fullmatch(r"localhost|[\d.]+|[A-Z_$-]+|spark.*", parts.netloc.rsplit(":", 1)[0]):
+            return ""
         host, _ = parts.hostname or "", parts.port
     except ValueError as error:
         return str(error)
-    if host == "localhost" or re.fullmatch(
-        r"[\d.]+|[A-Z_$]+|spark.*", parts.netloc.rsplit(":", 1)[0]
-    ):
-        return ""
     if parts.scheme != "https":
         return "not https"
     return "" if re.fullmatch(r"([a-z0-9-]+\.)+[a-z]+", host) else f"'{host}' is no host"

@@ -209,10 +209,13 @@ class Scrubber:
 
 
 def _is_outside(text: str) -> bool:
-    """Whether it is an IPv6 address, and not this machine's own or none."""
+    """Return whether it is an IPv6 address that may identify a network: not this machine's own,
+    none, or a stand-in.
+    """
     with suppress(ValueError):
         address = ipaddress.IPv6Address(text)
-        return not (address.is_loopback or address.is_unspecified)
+        stand_in = address in ipaddress.IPv6Network("2001:db8::/32")
+        return not (address.is_loopback or address.is_unspecified or stand_in)
     return False
 
 
