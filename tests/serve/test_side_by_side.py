@@ -39,7 +39,7 @@ def test_a_dry_run_shows_every_start_in_order():
 def test_what_does_not_fit_is_not_started():
     large, small = sets.load("two-chats").servers
     shares = {large.recipe: 0.85, small.recipe: 0.14}
-    with pytest.raises(SparkbookError, match="does not fit beside qwen"):
+    with pytest.raises(SparkbookError, match="does not fit next to qwen"):
         side_by_side.check(side_by_side.with_fractions(sets.load("two-chats"), shares))
 
 

@@ -97,7 +97,9 @@ def test_a_fraction_that_is_only_doubtful_is_not_told_as_a_question_of_size() ->
 
 
 def test_the_line_for_a_smaller_memory_fits_it() -> None:
-    """What the page shows for a Spark with less memory is planned again: it fits."""
+    """What the page shows for a Spark with less memory is planned again: it fits, or may
+    fit where a size is a range.
+    """
     changed = 0
     for recipe in known()["recipes"]:
         for place in range(1, len(chooser.MEMORIES)):
@@ -111,7 +113,10 @@ def test_the_line_for_a_smaller_memory_fits_it() -> None:
             options = shlex.split(chooser.MEMORIES[place].options)
             done = CliRunner().invoke(COMMAND, ["plan", line, *options, "--json"])
             assert done.exit_code == 0, (recipe["id"], place, done.exception)
-            assert json.loads(done.stdout)["summary"]["verdict"] == "fits", (recipe["id"], place)
+            assert json.loads(done.stdout)["summary"]["verdict"] in ("fits", "may fit"), (
+                recipe["id"],
+                place,
+            )
     assert changed > len(known()["recipes"])
 
 

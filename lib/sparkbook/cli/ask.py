@@ -29,7 +29,8 @@ def ask(
         str | None, typer.Option(metavar="REF", help="Ask inside this image, without a network.")
     ] = None,
     depth: Annotated[
-        str, typer.Option(metavar="D", help="parse, config, model, cache or admission.")
+        str,
+        typer.Option(metavar="D", help="How far to ask: parse, config, model, cache or admission."),
     ] = "cache",
     available_gib: Annotated[
         float | None,
