@@ -155,7 +155,15 @@ def test_each_option_by_itself(real_parser):
 
 @pytest.mark.parametrize(
     "words",
-    ["-tp 1", "-q fp8", "-O3", "-O 2", "-O=1", "--speculative_config.method mtp", "-cc.mode 3"],
+    [
+        "-tp 1",
+        "-q fp8",
+        "-O3",
+        "-O 2",
+        "-O=1",
+        "--speculative_config.method mtp --speculative_config.num_speculative_tokens 1",
+        "-cc.mode 3",
+    ],
 )
 def test_short_forms_and_dotted_keys(real_parser, words):
     argv = ["ORG/MODEL", *words.split()]

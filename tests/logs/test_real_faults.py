@@ -83,7 +83,7 @@ STARTS = {
         {"architectures": ["NobodysForCausalLM"], "model_type": "nobodys"},
         "model-type-unknown",
         "LOG317",
-        "newer image",
+        "newer vLLM",
     ),
     "bad JSON": (
         {"speculative_config": '{"method":"ngram"'},

@@ -25,6 +25,7 @@ CHAPTERS = [*(path.stem for path in here().chapters()), "model"]
 
 ALL = recipes.ids()
 SPARK = [name for name in ALL if not name.startswith("embedded/")]
+ONE_SPARK = [name for name in SPARK if recipes.load(name).topology.nodes == 1]
 RELEASES = releases.table()["releases"]
 SOME_RELEASES = [*RELEASES[::6], RELEASES[-1]]
 FRACTIONS = (0.05, 0.5, 1.0)
@@ -50,7 +51,7 @@ RANGES: dict[str, dict[str, Iterable[Any] | str]] = {
         "utilization": FRACTIONS,
         "example": ("headless", "after-download", "shared"),
     },
-    "06_launch": {"recipe_id": ENGINE, "target": ENGINE, "spark_recipe": SPARK},
+    "06_launch": {"recipe_id": ENGINE, "target": ENGINE, "spark_recipe": ONE_SPARK},
     "07_gemma4": {"image": ("vllm/vllm-openai:v0.32.0", "vllm/vllm-openai:v0.33.0")},
     "07_models": {
         "family": ("all", *sorted({recipes.load(name).family for name in ALL})),

@@ -34,6 +34,8 @@ DRAWN_LATE = {"book/intro", "search"}
 """These have a diagram or results to wait for."""
 
 MOST_BYTES = 300_000
+LARGE = {"rules/log7.html": 700_000}
+"""One table of all forms that other programs' messages take: owners search it as a whole."""
 """Of one page, without its pictures."""
 
 SETTLED = (
@@ -95,7 +97,7 @@ def test_every_page_is_light_and_whole(tab: Tab, address: str, small_site: Path)
         page for page in pages if page != "index.html"
     ):  # it only leads on to the start page
         size = len((small_site / page).read_bytes())
-        assert size < MOST_BYTES, f"{page} has {size} bytes"
+        assert size < LARGE.get(page, MOST_BYTES), f"{page} has {size} bytes"
         tab.open(f"{address}/{page}", 390, "dark", rest_ms=30)
         assert tab.complaints() == [], page
         assert [
@@ -384,7 +386,7 @@ def test_the_filter_shows_what_matches(tab: Tab, address: str) -> None:
     )
     tab.evaluate(f"(() => {{ {typed} }})()")
     assert [name for name in tab.evaluate(COLUMN % 0) if "Gemma" not in name] == []
-    assert tab.evaluate("document.querySelector('.sb-filter output').textContent") == "1 of 3"
+    assert tab.evaluate("document.querySelector('.sb-filter output').textContent") == "2 of 5"
 
 
 def test_without_scripts_the_table_is_all_there(small_site: Path) -> None:
@@ -393,6 +395,6 @@ def test_without_scripts_the_table_is_all_there(small_site: Path) -> None:
     start = (small_site / "book/intro.html").read_text("utf-8")
     assert (
         start.partition('id="sb-chooser-table"')[2].count('<th scope="row"><a href="../models/')
-        == 2
+        == 4
     ), "those for a Spark"
     assert "<thead><tr><th" in text

@@ -268,7 +268,9 @@ class Correction(Strict):
 class Successor(Strict):
     """What to take instead of an obsolete recipe."""
 
-    recipe: str = Field(description="id of the recipe to take instead")
+    recipe: str = Field(
+        pattern=r"^[a-z0-9][a-z0-9./-]*$", description="id of the recipe to take instead"
+    )
     why: str = Field(description="what is obsolete about this one")
     date: datetime.date = Field(description="when that was found out")
     source: SourceId

@@ -410,6 +410,8 @@ def interrupted(
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
+        # What started the tests may ignore a hang-up, and its children would inherit that.
+        preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_DFL),
     )
     seen = ""
     for line in process.stdout:
