@@ -9,6 +9,7 @@ word that the entry's texts may use.
 
 from __future__ import annotations
 
+import html
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -125,13 +126,18 @@ class Vocabulary(Rule):
     def table(self) -> str:
         """Its entries, as a table in Markdown."""
         rows = [
-            f"| {'<br>'.join(f'`{cell(form)}`' for form in one.forms)}"
+            f"| {'<br>'.join(map(_long_code, one.forms))}"
             f" | {cell(sentence(' '.join(filter(None, [_full(one.means), one.spark]))))}"
             f" | {cell(one.do)} |"
             for one in self.entries
         ]
         head = "| what is printed | what it means | what to do |\n|---|---|---|\n"
         return plain(head + "\n".join(rows))
+
+
+def _long_code(form: str) -> str:
+    """Return a form as code that breaks where the table's column ends."""
+    return f'<code class="sb-long">{html.escape(form).replace("|", "&#124;")}</code>'
 
 
 @dataclass(frozen=True)
