@@ -70,7 +70,7 @@ def test_the_verbs_end_what_they_started(engine, host, answering, two, monkeypat
     inventory, file = two
     sites = nodes.look(inventory)
     served = server.ClusterServer(
-        cluster_plan.plan(inventory, stack.given(answering(port=8018), "two"), sites), sites
+        cluster_plan.plan(inventory, stack.given(answering(port=18018), "two"), sites), sites
     )
     served.start()
     served.wait_ready(deadline_s=60)
@@ -87,7 +87,7 @@ def test_a_lost_engine_is_named_and_said_to_be_left(engine, answering, two):
     inventory, _ = two
     sites = nodes.look(inventory)
     served = server.ClusterServer(
-        cluster_plan.plan(inventory, stack.given(answering(port=8019), "two"), sites), sites
+        cluster_plan.plan(inventory, stack.given(answering(port=18019), "two"), sites), sites
     )
     served.start()
     try:
