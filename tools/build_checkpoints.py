@@ -30,6 +30,7 @@ from sparkbook.checkpoint import folding
 
 TABLE = Path(__file__).parents[1] / "lib" / "sparkbook" / "checkpoint" / "configs.json"
 PACKAGE, VERSION, DATE = "aiconfigurator-core", "0.12.0", "2026-09-18"
+HOME = "https://github.com/ai-dynamo/aiconfigurator"
 """The release that is read, and the day that it was uploaded to PyPI."""
 
 LEFT_OUT = frozenset({
@@ -72,7 +73,7 @@ def build(wheel: Path) -> dict[str, Any]:
             configs.setdefault(stem.replace("--", "/"), {})[kind] = folding.fold(read)
     if bare := [name for name, entry in configs.items() if "config" not in entry]:
         raise SystemExit(f"no config.json of {', '.join(bare)}")
-    source = {"address": f"https://github.com/ai-dynamo/aiconfigurator", "date": DATE}
+    source = {"address": HOME, "date": DATE}
     return {"source": source, "entries": configs}
 
 

@@ -85,7 +85,6 @@ DEBIAN = {
 """Package: Debian's source package, and the release that Debian's newest suite had."""
 
 KEYRING = "/usr/share/keyrings/debian-archive-keyring.gpg"
-POOL = "MIRROR"
 
 LIBRARIES = re.compile(
     r"(?:^|/)lib(?:torch_cpu|torch_cuda|torch_python|c10|c10_cuda|cudart|nccl)\.so"
@@ -310,7 +309,12 @@ def read_debian(package: str, cache: Path) -> Slice:
         folder = cache / "debian"
         for inner in ("lists/partial", "archives/partial", f"source-{package}"):
             (folder / inner).mkdir(parents=True, exist_ok=True)
-        (folder / "sources.list").write_text(f"deb-src [signed-by={KEYRING}] {POOL} sid main\n")
+        # Where this machine's own packages come from.
+        sites = subprocess.check_output(
+            ["apt-get", "indextargets", "--format", "$(SITE)"], text=True
+        )
+        pool = sites.split()[0]
+        (folder / "sources.list").write_text(f"deb-src [signed-by={KEYRING}] {pool} sid main\n")
         apt = ["apt-get", "-q"]
         for option in (
             f"Dir::Etc::sourcelist={folder}/sources.list",

@@ -22,7 +22,7 @@ def test_finds_a_config_and_its_quantization():
     assert facts.quantization == {
         "quantization": {"quant_algo": "NVFP4", "kv_cache_quant_algo": "FP8"}
     }
-    assert facts.source.startswith("https://github.com/ai-dynamo/")
+    assert facts.source.startswith("https://github.com/ai-dynamo/aiconfigurator")
     assert facts.date == "2026-09-18"
 
 

@@ -128,7 +128,7 @@ def test_a_guess_from_a_size_holds_the_real_checkpoint(name):
     if not found.bytes.exact:
         pytest.skip("its own size is a range")
     alone = guess.guess(
-        name, naming.read("x"), guess.Card(params, format=form.replace("none", "bf16"))
+        name, naming.read("x"), configs.Card(params, format=form.replace("none", "bf16"))
     )
     assert alone.bytes.low <= found.bytes.low <= alone.bytes.high * 1.02
     context = 32768

@@ -78,20 +78,26 @@ def find(model_id: str) -> ConfigFacts | None:
 
 @dataclass(frozen=True)
 class Card:
-    """A model's figures as its recipe states them; None: not stated.
+    """A model's figures; None: not stated.
 
     Attributes:
         params_b, active_b: 10^9 parameters, all and those of one token.
         context: tokens; 0 for a model that is no decoder of text.
         format: of the weights.
-        source: address.
+        gib: published size of the weights, GiB.
+        table_b: 10^9 parameters of a lookup table that can stay on the disk.
+        table_format: how that table is stored.
+        source: address, or where else the figures are from.
     """
 
-    params_b: float | None
-    active_b: float | None
-    context: int | None
-    format: str | None
-    source: str
+    params_b: float | None = None
+    active_b: float | None = None
+    context: int | None = None
+    format: str | None = None
+    gib: float | None = None
+    table_b: float = 0
+    table_format: str = "bf16"
+    source: str = ""
 
 
 def card(model_id: str) -> Card | None:
@@ -101,7 +107,7 @@ def card(model_id: str) -> Card | None:
     if name is None:
         return None
     params_b, active_b, context, form = table["entries"][name]
-    return Card(params_b, active_b, context, form, table["source"]["address"])
+    return Card(params_b, active_b, context, form, source=table["source"]["address"])
 
 
 @functools.cache

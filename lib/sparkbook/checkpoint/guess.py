@@ -4,8 +4,7 @@ such.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from sparkbook.checkpoint.configs import Card
 from sparkbook.checkpoint.naming import Parts
 from sparkbook.checkpoint.values import (
     Cache,
@@ -51,30 +50,6 @@ with 8 KV heads of 128. No configuration of the table keeps more for its size.
 """
 _NARROWEST = Cache("mla", 3, 1, 576, 0)
 """At the least: 3.4 KiB a token in BF16. The least of the table is DeepSeek V4 Flash with 3.8."""
-
-
-@dataclass(frozen=True)
-class Card:
-    """A model's figures; None: not stated.
-
-    Attributes:
-        params_b, active_b: 10^9 parameters, all and those of one token.
-        context: tokens; 0 for a model that is no decoder of text.
-        format: of the weights.
-        gib: published size of the weights, GiB.
-        table_b: 10^9 parameters of a lookup table that can stay on the disk.
-        table_format: how that table is stored.
-        source: address, or where else the figures are from.
-    """
-
-    params_b: float | None = None
-    active_b: float | None = None
-    context: int | None = None
-    format: str | None = None
-    gib: float | None = None
-    table_b: float = 0
-    table_format: str = "bf16"
-    source: str = ""
 
 
 def guess(

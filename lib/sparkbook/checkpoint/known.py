@@ -24,6 +24,7 @@ from sparkbook.checkpoint.config import (
     layer_kinds,
     text_config,
 )
+from sparkbook.checkpoint.configs import Card
 from sparkbook.checkpoint.modules import loaded, parameters
 from sparkbook.checkpoint.tensors import quantization
 from sparkbook.checkpoint.values import Checkpoint, Quantization, Range, TensorClass, Weights
@@ -326,7 +327,7 @@ def _guessed(name: str, stated: Stated) -> Checkpoint | None:
             narrow = min(found.table_format, native or "bf16", key=lambda form: guess.BITS[form])
             card = replace(found, format=native, gib=None, table_format=narrow)
     if card is None and (stated.params_b or stated.size_gb):
-        card = guess.Card(stated.params_b, None, stated.context, None, source="the recipe")
+        card = Card(stated.params_b, None, stated.context, None, source="the recipe")
     if card is not None and card.active_b is None and stated.active_b:
         card = replace(card, active_b=stated.active_b)
     if card is not None and stated.format:
@@ -334,12 +335,7 @@ def _guessed(name: str, stated: Stated) -> Checkpoint | None:
     return guess.guess(name, naming.read(name), card, stated.size_gb)
 
 
-def _card(name: str) -> guess.Card | None:
+def _card(name: str) -> Card | None:
     if written := facts()["cards"].get(name):
-        return guess.Card(**written)
-    found = configs.card(name)
-    if found is None:
-        return None
-    return guess.Card(
-        found.params_b, found.active_b, found.context, found.format, source=found.source
-    )
+        return Card(**written)
+    return configs.card(name)

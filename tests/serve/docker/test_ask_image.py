@@ -73,16 +73,24 @@ def test_an_image_without_vllm_is_one_answer(engine) -> None:
     assert any("python3" in line for line in answer.last_words)
 
 
-def test_an_image_that_never_answers_is_taken_down(engine, dockerd, tmp_path) -> None:
-    root = tmp_path / "root"
+def load_program(dockerd, name: str, folder: Path, script: str) -> None:
+    """Load an image in which `python3` is a shell script."""
+    root = folder / "root"
     (root / "bin").mkdir(parents=True)
     shutil.copy(shutil.which("busybox"), root / "bin")
     (root / "bin/sh").symlink_to("busybox")
-    (root / "bin/python3").write_text(
-        "#!/bin/sh\ntrap '' TERM\necho waiting >&2\nexec busybox sleep 600\n"
-    )
+    (root / "bin/python3").write_text(script)
     (root / "bin/python3").chmod(0o755)
-    dockerd.load("test/hangs:1", root)
+    dockerd.load(name, root)
+
+
+def test_an_image_that_never_answers_is_taken_down(engine, dockerd, tmp_path) -> None:
+    load_program(
+        dockerd,
+        "test/hangs:1",
+        tmp_path,
+        "#!/bin/sh\ntrap '' TERM\necho waiting >&2\nexec busybox sleep 600\n",
+    )
     limits = Limits(start_s=5, seconds=1)
     (answer,) = oracle.ask([question()], Where(image="test/hangs:1"), limits=limits)
     assert answer.failed == "vLLM took too long to start"
@@ -96,15 +104,12 @@ def test_an_image_that_is_not_here_is_not_pulled(engine) -> None:
 
 def test_the_hosts_variables_stay_outside(engine, dockerd, tmp_path, monkeypatch) -> None:
     monkeypatch.setenv("HF_TOKEN", "hf_secret")
-    root = tmp_path / "root"
-    (root / "bin").mkdir(parents=True)
-    shutil.copy(shutil.which("busybox"), root / "bin")
-    (root / "bin/sh").symlink_to("busybox")
-    (root / "bin/python3").write_text(
-        "#!/bin/sh\nbusybox env >&2; busybox ip addr >&2; busybox id >&2\n"
+    load_program(
+        dockerd,
+        "test/tells:1",
+        tmp_path,
+        "#!/bin/sh\nbusybox env >&2; busybox ip addr >&2; busybox id >&2\n",
     )
-    (root / "bin/python3").chmod(0o755)
-    dockerd.load("test/tells:1", root)
     (answer,) = oracle.ask([question()], Where(image="test/tells:1"))
     assert "hf_secret" not in " ".join(answer.last_words)
     assert not any("eth0" in line for line in answer.last_words)
