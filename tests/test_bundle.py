@@ -100,6 +100,7 @@ def test_the_same_name_has_the_same_stand_in(scrubber: Scrubber) -> None:
     assert text == "192.0.2.1 192.0.2.2 192.0.2.1 name1 name2 name1"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("file", LOGS, ids=lambda file: file.stem)
 def test_a_log_says_the_same_afterwards(scrubber: Scrubber, file: Path) -> None:
     text = file.read_text("utf-8", errors="replace")
@@ -200,6 +201,7 @@ def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "nothing to record" in str(empty.exception)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("part", ["-", "a.", "--x", "token", "a@", "eyJ", "://", "key=", "'", "::"])
 def test_no_text_makes_the_search_slow(scrubber: Scrubber, part: str) -> None:
     """300 kB of one piece: what took a minute and more for each when searched quadratically."""

@@ -96,6 +96,7 @@ def outcome(verb, url):
     return error, time.monotonic() - begin
 
 
+@pytest.mark.slow
 def test_every_verb_ends_in_one_line_whatever_the_server_does(hostile):
     wanted = [(verb, "chat" if verb in CHATS else "all", how) for verb in VERBS for how in MODES]
     with ThreadPoolExecutor(32) as pool:
@@ -165,6 +166,7 @@ def test_a_comparison_that_was_cut_short_says_so(monkeypatch, ended, error):
         load.agreeing(Endpoint("http://127.0.0.1:1", "m"), bench.BenchPlan(), ["tpot_s"])
 
 
+@pytest.mark.slow
 def test_a_row_gives_up_after_failures_in_a_row(hostile, patient):
     """A hundred requests of which each would be waited for."""
     plan = bench.BenchPlan(

@@ -91,6 +91,7 @@ def measured(url, *options):
     return CliRunner().invoke(app, [*line, "--max-tokens", "48", "--json", *options])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", CAUGHT)
 def test_a_server_that_lies_is_not_believed(liar, steady, how):
     told = measured(f"{liar}/{how}", "--require-valid")

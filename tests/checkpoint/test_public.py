@@ -102,6 +102,7 @@ def test_a_derived_checkpoint_is_a_range_and_says_so():
     assert "whether its shape is that of" in found.unknown[0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [n for n in configs.names() if naming.read(n).format])
 def test_a_derived_range_holds_the_real_checkpoint(name):
     """What would be said of a published checkpoint by its name alone."""
@@ -119,6 +120,7 @@ def test_a_derived_range_holds_the_real_checkpoint(name):
     assert low * 0.93 <= real <= high * 1.01
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", configs.names())
 def test_a_guess_from_a_size_holds_the_real_checkpoint(name):
     """Every known checkpoint lies in what would be guessed from its size alone."""

@@ -164,6 +164,7 @@ def test_every_help_is_shown_by_the_dependencies_alone() -> None:
         assert code == 0 and out and not wrong, (line, code, wrong)
 
 
+@pytest.mark.slow
 def test_the_verbs_of_a_spark_owner_work_by_the_dependencies_alone(tmp_path: Path) -> None:
     line, log = tmp_path / "line.txt", tmp_path / "vllm.log"
     line.write_text(LINE)

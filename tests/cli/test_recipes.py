@@ -32,6 +32,7 @@ def test_list_as_json_and_by_family() -> None:
     assert "--family accepts: " in run("recipes", "list", "--family", "x", check=2).stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("width", [60, 80, 120, 240])
 def test_list_in_a_terminal(width: int) -> None:
     _, text = in_terminal(width, "recipes", "list")

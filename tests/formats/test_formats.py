@@ -169,6 +169,7 @@ def check_round_trip(recipe: Recipe, name: str) -> bool:
     return True
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", FORMATS)
 def test_every_recipe_of_the_catalogue(name: str) -> None:
     assert sum(check_round_trip(recipe, name) for recipe in recipes.all()) >= (
@@ -187,6 +188,7 @@ def plain(value: Any) -> Any:
     return value
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name", [name for name in FORMATS if name not in ("docker", "compose", "shell")]
 )

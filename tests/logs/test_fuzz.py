@@ -1,5 +1,6 @@
 """Whatever a log holds, the answer is a diagnosis. The long run is tools/fuzz_logs.py."""
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from sparkbook import logs
@@ -54,6 +55,7 @@ def test_any_facts(text):
     logs.diagnose(logs.signatures()["startup-memory-short"].fails, facts).to_dict()
 
 
+@pytest.mark.slow
 @settings(max_examples=100, deadline=2000)
 @given(st.lists(st.integers(1, 400), max_size=40))
 def test_pieces_of_a_file_are_the_file(cuts):

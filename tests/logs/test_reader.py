@@ -166,6 +166,7 @@ def test_wrapped_lines_are_read_together():
         assert logs.diagnose(wrapped).primary.kind == "oom-startup-check", width
 
 
+@pytest.mark.slow
 def test_memory_stays_small():
     """At 12,000 lines of 12,000 processes the peak is 1.7 MiB, and 1.8 at twice as many; a reader
     that kept its lines would pass 3 MiB.

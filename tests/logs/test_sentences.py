@@ -90,6 +90,7 @@ def test_other_programs_lines_are_nobodys() -> None:
     assert [line for line in lines if sentences.lookup(line)] == []
 
 
+@pytest.mark.slow
 def test_the_standard_librarys_strings_are_nobodys() -> None:
     texts = []
     for path in sorted(Path(ast.__file__).parent.glob("*.py")):
@@ -132,6 +133,7 @@ def facts(opened: sentences.Index, package: str, newest: int) -> set[tuple]:
     return found
 
 
+@pytest.mark.slow
 def test_a_package_read_again_gives_the_same() -> None:
     package = "huggingface_hub"
     release = metadata.version(package)

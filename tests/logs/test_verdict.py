@@ -55,6 +55,7 @@ def test_an_error_in_unknown_words_is_never_healthy(name, seed):
     assert diagnosis.findings, "a log that is not healthy gets an answer"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", HEALTHY)
 def test_a_healthy_log_is_not_healthy_before_its_ready_line(name):
     lines = (DATA / name).read_text(encoding="utf-8").splitlines()

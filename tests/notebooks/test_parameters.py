@@ -142,6 +142,7 @@ def test_every_parameter_has_a_range_or_a_reason(name: str) -> None:
     assert set(RANGES[name]) == set(notebooks.parameters(NOTEBOOKS / f"{name}.ipynb"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "recipe",
     [

@@ -8,6 +8,7 @@ import functools
 from pathlib import Path
 from typing import Any
 
+import pytest
 import yaml
 from sparkbook import lint
 from sparkbook.errors import SparkbookError
@@ -52,6 +53,7 @@ def test_no_public_recipe_is_refused_for_what_is_right() -> None:
     assert wrong == {}
 
 
+@pytest.mark.slow
 def test_nearly_all_public_recipes_are_planned_offline() -> None:
     planned, sizes_known = [], []
     for recipe in recipes():

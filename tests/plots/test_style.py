@@ -126,6 +126,7 @@ def test_a_chart_is_one_svg_element_with_its_text():
     assert small()._repr_svg_()[1] == {"alt": 'A "small" chart & more'}
 
 
+@pytest.mark.slow
 def test_a_chart_is_the_same_bytes_whatever_runs_beside_it():
     chart = small()
     assert chart.svg == small().svg

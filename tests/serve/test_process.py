@@ -271,6 +271,7 @@ time.sleep(600)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
 def test_engine_does_not_outlive_a_starter_that_dies(stand_in, number):
     starter = subprocess.Popen(
@@ -288,6 +289,7 @@ def test_engine_does_not_outlive_a_starter_that_dies(stand_in, number):
     assert gone(processes)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["", "forks", "ignores-term"])
 @pytest.mark.parametrize("victim", ["guard", "keeper", "command"])
 def test_descendants_die_with_any_of_their_parents(stand_in, launch, monkeypatch, mode, victim):
@@ -319,6 +321,7 @@ def test_an_engine_that_ends_is_called_stopping(stand_in, launch, monkeypatch):
     engine.stop()
 
 
+@pytest.mark.slow
 def test_a_guard_that_is_frozen_is_stopped_by_force(stand_in, launch):
     engine = ProcessEngine(launch, stand_in, name="small")
     engine.wait_ready(Capabilities(structured_output=False))

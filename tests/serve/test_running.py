@@ -83,6 +83,7 @@ def test_a_stranger_on_its_port_is_no_state_ready_and_gets_no_key(
             assert requests == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("mode", "file", "tokens", "state"),
     [
@@ -240,6 +241,7 @@ def test_without_docker_one_line_says_what_to_do(run, monkeypatch):
     monkeypatch.delenv("DOCKER_HOST")
 
 
+@pytest.mark.slow
 def test_a_server_in_the_foreground(run, stand_in):
     """serve, status, logs, stop by the command, around the stand-in; another one ends by Ctrl-C."""
     line = f"vllm serve {stand_in} --served-model-name small"
@@ -314,6 +316,7 @@ def until(condition, within_s=60):
     return value
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("caches", [1, 2])
 def test_two_servers_at_once_on_one_port(run, two_at_once, tmp_path, monkeypatch, caches):
     """One is ready; the other says why not, and nothing is left of it. With two caches no lock
@@ -366,6 +369,7 @@ def test_two_servers_at_once_on_one_port(run, two_at_once, tmp_path, monkeypatch
 ENDS = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("times", [1, 5])
 @pytest.mark.parametrize("number", ENDS)
 def test_a_signal_while_it_starts_leaves_nothing(stand_in, monkeypatch, number, times):
@@ -386,6 +390,7 @@ def test_a_signal_while_it_starts_leaves_nothing(stand_in, monkeypatch, number, 
     assert processes and not psutil.wait_procs(processes, timeout=10)[1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ready", [False, True])
 def test_a_terminal_that_is_closed_leaves_nothing(stand_in, monkeypatch, ready):
     monkeypatch.setenv("STAND_IN_MODE", "" if ready else "hangs")

@@ -105,6 +105,7 @@ def test_disk_that_fills_up_while_writing(failing_engine, tmp_path):
     assert not [path for path in tmp_path.iterdir() if "partial" in path.name]
 
 
+@pytest.mark.slow
 def test_two_at_once_convert_once(tmp_path):
     program = (
         "import sys, time\nfrom pathlib import Path\nfrom sparkbook.serve import smollm2\ndef"

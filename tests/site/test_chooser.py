@@ -50,10 +50,12 @@ def told(answer: dict[str, Any]) -> list[list[Any]]:
     ]
 
 
+@pytest.mark.slow
 def test_every_recipe_for_a_spark_can_be_chosen() -> None:
     assert [recipe["id"] for recipe in known()["recipes"]] == FOR_A_SPARK
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("place", range(len(FOR_A_SPARK)), ids=FOR_A_SPARK)
 def test_the_answer_is_the_commands(place: int) -> None:
     data = known()
@@ -96,6 +98,7 @@ def test_a_fraction_that_is_only_doubtful_is_not_told_as_a_question_of_size() ->
     assert request_plan("gpt-oss-20b", 0.83) == "fits"
 
 
+@pytest.mark.slow
 def test_the_line_for_a_smaller_memory_fits_it() -> None:
     """What the page shows for a Spark with less memory is planned again: it fits, or may
     fit where a size is a range.
@@ -125,6 +128,7 @@ def request_plan(name: str, fraction: float) -> str:
     return json.loads(said(f"plan {name} --fraction {fraction} --json"))["summary"]["verdict"]
 
 
+@pytest.mark.slow
 def test_the_line_for_a_use_asks_for_what_was_planned() -> None:
     for recipe in filter(chooser.adjustable, chooser.chosen(recipes.ids())):
         for use in chooser.USES:

@@ -42,6 +42,7 @@ def site() -> dict[str, str]:
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("recipe", recipes.all(), ids=lambda recipe: recipe.id)
 def test_every_option_of_a_recipe_has_a_page_that_names_the_recipe(recipe: recipes.Recipe) -> None:
     release = releases.get(releases.newest())

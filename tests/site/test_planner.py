@@ -119,6 +119,7 @@ def answer(line: str) -> dict[str, Any]:
     return said_here(tuple(LINES))[0][line]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("line", [OTHER_LINES[4], WRONG_LINES[0], WRONG_LINES[1]])
 def test_what_the_page_asks_is_the_command(line: str) -> None:
     command = [

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import re
 
+import pytest
 from sparkbook.releases import known_bad
 from sparkbook.site import combinations
 from sparkbook.site.rule_pages import index, rule_pages
@@ -15,6 +16,7 @@ def pages() -> list[tuple[str, str]]:
     return list(rule_pages({}, {}))
 
 
+@pytest.mark.slow
 def test_headings_in_code_blocks_are_left_alone() -> None:
     text = "\n".join(text for _, text in pages())
     outside = re.sub(r"```.*?```", "", text, flags=re.DOTALL)
@@ -31,6 +33,7 @@ def test_the_list_names_every_page_and_counts_its_rules():
     assert f"| [LOG1xx](log1) | memory | {memory} |" in text
 
 
+@pytest.mark.slow
 def test_a_page_names_the_chapters_that_speak_of_it() -> None:
     chapters = [
         ("notebooks/a", "By code", "see HOST002"),

@@ -264,6 +264,7 @@ def test_what_a_page_shows() -> None:
     assert shown(page).split() == ["It", "is", "new", "."]
 
 
+@pytest.mark.site
 def test_no_built_page_has_a_banned_word(small_site: Path) -> None:
     """Sentences that are put together for a page are in no source."""
     pages_ = sorted(small_site.rglob("*.html"))

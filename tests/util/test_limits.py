@@ -120,6 +120,7 @@ print(json.dumps(answers))
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("endless", ["/dev/zero", "pipe"])
 def test_no_verb_reads_without_end(endless: str, tmp_path: Path) -> None:
     """A device without an end, or a pipe without a writer, is an error or an empty file. (A log is

@@ -320,6 +320,7 @@ def test_a_beginning_with_wrong_bytes_is_noticed_and_taken_away(hub, tmp_path):
     assert not verify(recipe(), progress=False).findings
 
 
+@pytest.mark.slow
 def test_ctrl_c_ends_cleanly_and_the_next_fetch_goes_on(hub, tmp_path):
     big = shard(30_000_000, 3)
     hub.add("org/big", {"config.json": b"{}", "model.safetensors": big})
