@@ -51,6 +51,9 @@ def make_book(root: Path, recipes: Sequence[str], problems: bool = False) -> Pro
         shutil.copytree(ROOT / "book" / name, root / "book" / name)
     shutil.copyfile(ROOT / "book" / "how-to-read.md", root / "book" / "how-to-read.md")
     (root / "book" / "intro.md").write_text(INTRO, "utf-8")
+    paste = (ROOT / "book" / "paste.md").read_text("utf-8")
+    paste = paste.replace("notebooks/11_troubleshooting", "notebooks/01_small")
+    (root / "book" / "paste.md").write_text(paste, "utf-8")
     overview = (
         "from sparkbook import recipes\nfrom sparkbook.site import"
         f" present\npresent.overview([recipes.load(name) for name in {tuple(recipes)!r}])"
@@ -72,6 +75,7 @@ def make_book(root: Path, recipes: Sequence[str], problems: bool = False) -> Pro
         {"file": name}
         for name in (
             "book/how-to-read",
+            "book/paste",
             "notebooks/01_small",
             "notebooks/02_prose",
             "notebooks/07_models",

@@ -138,15 +138,26 @@ def test_a_tab_chosen_on_one_page_is_chosen_on_the_next(tab: Tab, address: str) 
     tab.evaluate("localStorage.clear()")
 
 
-def test_the_planners_answer_reads_well(tab: Tab, address: str, axe: str) -> None:
-    """What it answers is compared in test_planner.py."""
-    tab.open(f"{address}/models/gpt-oss-120b.html", 1400, "light")
+@pytest.mark.parametrize(
+    ("page", "field", "verdict"),
+    [("models/gpt-oss-120b", ".sb-planner", "fit"), ("book/paste", ".sb-paste", "Fault")],
+)
+def test_an_answer_of_the_command_reads_well(
+    tab: Tab, address: str, axe: str, page: str, field: str, verdict: str
+) -> None:
+    """What it answers is compared in test_planner.py and test_pasted.py."""
+    tab.open(f"{address}/{page}.html", 1400, "light")
+    tab.evaluate(
+        "{ const field = document.getElementById('sb-paste-text'); if (field) field.value ="
+        " 'RuntimeError: NCCL error: unhandled system error'; }"
+    )
     tab.evaluate("document.querySelector('.sb-planner-run').click()")
     deadline = time.monotonic() + 90
     while not tab.evaluate("!document.querySelector('.sb-planner-run').disabled"):
-        assert time.monotonic() < deadline, "the planner gives no answer"
+        assert time.monotonic() < deadline, "the page gives no answer"
         time.sleep(0.1)
-    assert "fit" in tab.evaluate("document.querySelector('.sb-planner-verdict strong').textContent")
+    said = tab.evaluate("document.querySelector('.sb-planner-verdict strong').textContent")
+    assert verdict in said
     tab.evaluate(f"{axe}; 0")
     for width, scheme in ((1400, "light"), (390, "dark")):
         tab.call(
@@ -162,7 +173,7 @@ def test_the_planners_answer_reads_well(tab: Tab, address: str, axe: str) -> Non
         )
         tab.evaluate("new Promise((done) => setTimeout(done, 100))")
         tab.evaluate(SETTLED)
-        assert tab.evaluate(AXE.replace("document", "'.sb-planner'", 1)) == []
+        assert tab.evaluate(AXE.replace("document", f"'{field}'", 1)) == []
         assert tab.evaluate(TOO_WIDE) <= 0
     assert tab.complaints() == []
 

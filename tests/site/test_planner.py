@@ -1,31 +1,38 @@
-"""The planner in a page answers what the command answers: what is packed for it, the same Python in
-node, and a reader's browser.
+"""The planner in a page answers what the command answers: the same Python in node, and a reader's
+browser.
 """
 
 from __future__ import annotations
 
-import functools
-import io
 import json
 import os
 import re
 import shlex
-import shutil
 import subprocess
 import sys
-import time
-import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from chromium import Quiet, Tab, served
+from in_browser import (
+    ANSWER,
+    ANSWERED,
+    RUN,
+    archived,
+    asked,
+    loaded_from,
+    make_site,
+    needed,
+    said_here,
+    said_in_node,
+    until,
+    write_page,
+)
 from sparkbook import recipes
-from sparkbook.runner.project import here
-from sparkbook.site import chooser, planner, vendor
+from sparkbook.site import chooser, planner
 
-ROOT = Path(__file__).resolve().parents[2]
 IDS = [recipe.id for recipe in chooser.chosen(recipes.ids())]
 OWN_LINE = "vllm serve openai/gpt-oss-20b --max-model-len 32768 --tensor-parallel-size 2"
 COMPOSE = (
@@ -62,24 +69,14 @@ SOME = list({recipes.load(name).family: name for name in IDS}.values())
 LINES = [f"sparkbook plan {name}" for name in SOME] + OTHER_LINES + WRONG_LINES
 EVERY = [f"sparkbook plan {name}" for name in IDS if name not in SOME] + LINES
 
-HERE = """
-import json, sys
-before, opened = set(sys.modules), set()
-sys.addaudithook(lambda event, given: opened.add(str(given[0])) if event == "open" else None)
-from sparkbook.site import in_page
-from sparkbook import cli
-answers = {line: json.loads(in_page.answer(line, cli.main)) for line in json.load(sys.stdin)}
-modules = {str(module.__file__) for name, module in list(sys.modules.items()) if name not in before and getattr(module, "__file__", None)}
-json.dump([answers, sorted(modules | {name for name in opened if name.endswith((".json", ".yaml"))})], sys.stdout)
-"""
-
 
 def answered(monkeypatch: pytest.MonkeyPatch, command: Callable[[], None]) -> dict[str, Any]:
     """What a page gets where the command does this."""
     monkeypatch.setenv("TYPER_USE_RICH", "0")  # as the module sets it for good where nobody has
-    from sparkbook.site import in_page
+    from sparkbook.cli.output import listeners
+    from sparkbook.site.in_page import Command
 
-    reply = in_page.answer("sparkbook plan gpt-oss-120b", command)
+    reply = Command(command, listeners).answer("sparkbook plan gpt-oss-120b")
     return json.loads(reply, parse_constant=pytest.fail)
 
 
@@ -93,30 +90,15 @@ def test_a_fault_of_the_command_is_an_answer(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_what_no_page_can_read_is_not_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    found = answered(monkeypatch, lambda: print('{"kv": Infinity}'))
-    assert (found["exit"], found["told"]) == (0, None)
+    from sparkbook.cli.output import answer
 
-
-@functools.cache
-def said_here(lines: tuple[str, ...]) -> tuple[dict[str, Any], list[str]]:
-    """What this Python answers to each line, in a process of its own, and every file that took:
-    modules, and data that was read.
-    """
-    done = subprocess.run(
-        [sys.executable, "-c", HERE],
-        input=json.dumps(lines),
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    answers, files = json.loads(done.stdout)
-    return answers, files
+    found = answered(monkeypatch, lambda: answer(False, {"kv": float("inf")}, ["one line"]))
+    assert (found["exit"], found["text"], found["told"]) == (0, "one line", None)
 
 
 def answer(line: str) -> dict[str, Any]:
     """Of one of `LINES`."""
-    return said_here(tuple(LINES))[0][line]
+    return said_here(tuple(LINES))[0][LINES.index(line)]
 
 
 @pytest.mark.slow
@@ -154,48 +136,14 @@ def test_a_bad_line_is_told_in_words(line: str) -> None:
     assert re.search(r"^(sparkbook|Error): \S", found["text"], re.MULTILINE), found["text"]
 
 
-@pytest.fixture(scope="module")
-def packed(tmp_path_factory: pytest.TempPathFactory) -> bytes:
-    """The archive, with something in the place of what is compiled."""
-    folder = tmp_path_factory.mktemp("wasm")
-    (folder / "pydantic_core").mkdir()
-    (folder / "pydantic_core" / "core.so").write_bytes(b"\0asm")
-    archive = planner.pack(folder)
-    assert archive == planner.pack(folder), "the same files give the same archive"
-    return archive
-
-
-def test_whatever_the_command_opens_is_packed(packed: bytes) -> None:
+def test_whatever_the_command_opens_is_packed() -> None:
     """It follows the command: a module or a data file that a plan begins to need, and the archive
     lacks, fails here.
     """
-    names = set(zipfile.ZipFile(io.BytesIO(packed)).namelist())
     _, files = said_here(tuple(LINES))
-    installed = next(path for path in sys.path if path.endswith("site-packages"))
-    needed = {
-        name.removeprefix(f"{folder}/")
-        for folder in (str(ROOT / "lib"), installed)
-        for name in files
-        if name.startswith(f"{folder}/")
-    }
-    missing = {name for name in needed - names if not name.endswith(".so")}
-    assert missing == set(), "planner.OWN or planner.OTHERS has to name them"
-    assert "sparkbook/plan/measured.yaml" in needed & names
-
-
-def test_what_is_compiled_is_the_version_that_is_installed() -> None:
-    wanted = re.search(
-        r"^pydantic-core==\S+", (ROOT / "requirements.txt").read_text("utf-8"), re.MULTILINE
-    )
-    assert wanted is not None
-    assert f"{wanted[0]} " in (ROOT / "requirements-wasm.txt").read_text("utf-8").replace(
-        " \\", "  "
-    )
-
-
-def test_every_library_that_comes_along_has_its_licence() -> None:
-    named = {name.split()[0] for name, text in planner._licences() if len(text) > 300}
-    assert named == set(planner.OTHERS)
+    missing = needed(files) - archived("library")
+    assert missing == set(), "packed.LIBRARY or packed.OTHERS has to name them"
+    assert "sparkbook/plan/measured.yaml" in needed(files)
 
 
 # ---- with Python in WebAssembly
@@ -205,23 +153,8 @@ def test_every_library_that_comes_along_has_its_licence() -> None:
 def mini_site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A site of one page that holds nothing but the planner, with everything that it loads."""
     root = tmp_path_factory.mktemp("site")
-    project = here()
-    vendor.ensure(project)
-    shutil.copytree(ROOT / "book/_static", root / "_static")
-    shutil.copytree(project.vendor / "site" / "planner", root / "_static" / "planner")
-    size = planner.write(project, root / "_static" / "planner")
-    head = (
-        '<!doctype html><html lang="en"><meta charset="utf-8"><title>Planner</title><link'
-        ' rel="icon" href="data:,">'
-    )
-    style = '<link rel="stylesheet" href="../_static/sparkbook.css">'
-    block = planner.block(planner.data(IDS, size))
-    (root / "notebooks").mkdir()
-    page = (
-        f"{head}{style}<main><h1>Planner</h1>{block}</main><script defer"
-        ' src="../_static/planner.js"></script>'
-    )
-    (root / "notebooks" / "page.html").write_text(page, "utf-8")
+    sizes = make_site(root)
+    write_page(root, "page", planner.block(planner.data(IDS, sizes.planner)), "planner.js")
     return root
 
 
@@ -231,15 +164,8 @@ def test_it_is_the_same_answer_for_every_recipe(mini_site: Path, tmp_path: Path)
     Python says.
     """
     hub = "sparkbook plan gpt-oss-120b --hub"
-    (tmp_path / "lines.json").write_text(json.dumps([*EVERY, hub]), "utf-8")
-    places = [mini_site / "_static/planner", tmp_path / "lines.json", tmp_path / "said.json"]
-    command = [vendor.node(), Path(__file__).with_name("planner.mjs"), *places]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=240)
-    assert done.returncode == 0, done.stderr[-2000:]
-    said = json.loads((tmp_path / "said.json").read_text("utf-8"))
-    answers, _ = said_here(tuple(EVERY))
-    *told, without_network = said["answers"]
-    assert told == [answers[line] for line in EVERY]
+    *told, without_network = said_in_node(mini_site, tmp_path, [*EVERY, hub], "library")
+    assert told == said_here(tuple(EVERY))[0]
     assert (
         "this line needs more than the page has (No module named 'huggingface_hub')"
         in without_network["text"]
@@ -264,19 +190,6 @@ def address(mini_site: Path) -> Iterator[str]:
         yield f"{there}/notebooks/page.html"
 
 
-def until(tab: Tab, true: str, seconds: float = 60) -> None:
-    """Wait until an expression is true in the page."""
-    deadline = time.monotonic() + seconds
-    while not tab.evaluate(f"!!({true})"):
-        assert time.monotonic() < deadline, (
-            f"not within {seconds} s: {true}; shown is {tab.evaluate(ANSWER)!r}"
-        )
-        time.sleep(0.05)
-
-
-ANSWER = "document.querySelector('.sb-planner-answer').textContent"
-RUN = "document.querySelector('.sb-planner-run')"
-ANSWERED = f"!{RUN}.disabled && {ANSWER}"
 SET = """((values) => {
   for (const box of document.querySelectorAll('.sb-planner-form :is(input, select, textarea)')) {
     const name = box.id.split('-').pop();
@@ -324,35 +237,24 @@ class TestPage:
     def test_nothing_is_loaded_before_the_button_and_nothing_from_elsewhere_after_it(
         self, tab: Tab, address: str
     ) -> None:
-        tab.call("Target.setAutoAttach", autoAttach=True, waitForDebuggerOnStart=True, flatten=True)
         tab.open(address, 1000, "light")
-        asked = [url for url in tab.asked_for() if not url.startswith("data:")]
-        assert [url.rpartition("/")[2] for url in asked] == [
+        assert [url.rpartition("/")[2] for url in asked(tab)] == [
             "page.html",
             "sparkbook.css",
+            "page.js",
             "planner.js",
         ]
         assert re.search(
             r"downloads 1\d MB from this site, once", tab.evaluate(f"{RUN}.textContent")
         )
-        tab.evaluate(f"{RUN}.click()")
-        while not (
-            attached := [
-                event for event in tab.events if event.get("method") == "Target.attachedToTarget"
-            ]
-        ):
-            tab.evaluate("new Promise((done) => setTimeout(done, 20))")
-        session = attached[0]["params"]["sessionId"]
-        tab.call("Network.enable", session=session)
-        tab.call("Runtime.runIfWaitingForDebugger", session=session)
-        until(tab, ANSWERED)
-        tab.call(
-            "Target.setAutoAttach", autoAttach=False, waitForDebuggerOnStart=False, flatten=True
-        )
-        loaded = [url for url in tab.asked_for() if not url.startswith("data:")][len(asked) :]
-        assert {url.rpartition("/")[2] for url in loaded} >= {
-            "planner-worker.mjs",
+        loaded = loaded_from(tab, f"{RUN}.click()")
+        assert {url.rpartition("/")[2] for url in loaded} == {
+            "page-worker.mjs?library",
+            "page-python.mjs",
+            "pyodide.mjs",
+            "pyodide.asm.mjs",
             "pyodide.asm.wasm",
+            "pyodide-lock.json",
             "python_stdlib.zip",
             "library.zip",
         }
@@ -367,7 +269,7 @@ class TestPage:
         tab.evaluate("document.querySelector('.sb-planner-form').requestSubmit()")
         until(tab, ANSWERED)
         answers, _ = said_here(tuple(f"sparkbook plan {words}" for words in CHOICES))
-        shown, wanted = tab.evaluate(SHOWN), answers[f"sparkbook plan {words}"]
+        shown, wanted = tab.evaluate(SHOWN), answers[list(CHOICES).index(words)]
         assert shown["line"] == wanted["line"]
         assert shown["text"] == wanted["text"]
         if wanted["told"]:

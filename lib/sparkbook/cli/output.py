@@ -8,7 +8,7 @@ import contextlib
 import json
 import os
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from rich.console import Console, RenderableType
 
     from sparkbook.findings import Findings
+
+listeners: list[Callable[[dict[str, Any]], object]] = []
+"""Called with the JSON of each answer, whatever is printed: a page shows both."""
 
 
 def terminal(*, stderr: bool = False) -> Console:
@@ -62,6 +65,8 @@ def answer(as_json: bool, value: dict[str, Any], lines: Iterable[RenderableType]
         value: the JSON.
         lines: the text; an iterator is not started if the answer is JSON.
     """
+    for listener in listeners:
+        listener(value)
     if as_json:
         print_json(value)
     else:

@@ -209,6 +209,11 @@ class _Open:
         self.chained = False
 
 
+def is_known(line: bytes) -> bool:
+    """Return whether a line has the form that an engine, or what surrounds it, gives its lines."""
+    return bool(_KNOWN.match(line.lstrip()[:400])) or b'HTTP/1.1" ' in line
+
+
 def tokens(line: bytes) -> frozenset[bytes]:
     """The words of a line: runs of letters, in lower case."""
     return frozenset(line.translate(_WORDS).split())
@@ -286,9 +291,7 @@ class Reader:
                     last[prefix] = line
                 if seen is None:
                     if not self.known:
-                        self.known = (
-                            bool(_KNOWN.match(line.lstrip()[:400])) or b'HTTP/1.1" ' in line
-                        )
+                        self.known = is_known(line)
                     if len(shapes) > _MAX_SHAPES:
                         shapes.clear()
                         recent.clear()

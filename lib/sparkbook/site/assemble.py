@@ -23,6 +23,8 @@ from sparkbook.site import (
     combinations,
     flags,
     links,
+    packed,
+    pasted,
     planner,
     record,
     rule_pages,
@@ -49,12 +51,11 @@ def assemble(project: Project, pages: list[Page]) -> None:
     models = {page.values["recipe_id"]: page.out.stem for page in pages if page.title is not None}
     known = flags.flags(models)
     linker = Linker(links.addresses(known, models))
-    _write_prose(project, fresh, linker)
-    (fresh / "book" / "_chooser.md").write_text(chooser.page(chooser.data(models)), "utf-8")
     static = fresh / "book" / "_static"
-    static.mkdir(exist_ok=True)
+    sizes = packed.write(project, static / "planner")
+    _write_prose(project, fresh, linker, pasted.block(sizes.doctor))
+    (fresh / "book" / "_chooser.md").write_text(chooser.page(chooser.data(models)), "utf-8")
     (static / "signatures.js").write_text(search.script(known, models), "utf-8")
-    loaded = planner.write(project, static / "planner")
     register = (project.root / claims.FOLDER).is_dir()
     chapters = []
     for page in pages:
@@ -62,7 +63,7 @@ def assemble(project: Project, pages: list[Page]) -> None:
         if page.title is None:
             chapters.append((f"notebooks/{page.out.stem}", *_title_and_text(notebook)))
         _complete(notebook, page, known)
-        _write_notebook(notebook, page, fresh, linker, (models, loaded))
+        _write_notebook(notebook, page, fresh, linker, (models, sizes.planner))
     toc = with_models(project.toc(), [page for page in pages if page.title is not None])
     look_up = _write_look_up(project, fresh, linker, (known, models, chapters))
     toc.setdefault("parts", []).append({"caption": "Look up", "chapters": look_up})
@@ -72,18 +73,19 @@ def assemble(project: Project, pages: list[Page]) -> None:
     swap(fresh, project.source_tree)
 
 
-def _write_prose(project: Project, fresh: Path, linker: Linker) -> None:
-    """Copy what is written by hand, with links in the prose."""
+def _write_prose(project: Project, fresh: Path, linker: Linker, field: str) -> None:
+    """Copy what is written by hand, with links in the prose, and the field to paste into."""
     for name in _COPIED:
         shutil.copyfile(project.root / name, fresh / name)
-    shutil.copytree(project.root / "book", fresh / "book", ignore=_GENERATED)
+    shutil.copytree(project.root / "book", fresh / "book", ignore=_GENERATED, dirs_exist_ok=True)
     (fresh / "_vendor").symlink_to("../vendor/site")
     for chapter in sorted((project.root / "notebooks").glob("[!.]*.md")):
         (fresh / "notebooks").mkdir(exist_ok=True)
         shutil.copyfile(chapter, fresh / "notebooks" / chapter.name)
     for prose in sorted(fresh.rglob("*.md")):
         address = prose.relative_to(fresh).with_suffix(".html").as_posix()
-        prose.write_text(linker.markdown(prose.read_text("utf-8"), address), "utf-8")
+        text = linker.markdown(prose.read_text("utf-8"), address)
+        prose.write_text(text.replace(pasted.MARK, field), "utf-8")
 
 
 def _complete(notebook: dict[str, Any], page: Page, known: dict[str, Flag]) -> None:

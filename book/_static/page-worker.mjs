@@ -1,6 +1,7 @@
-// The planner's own thread (book/_static/planner.js starts it when the reader asks): Python, and the command in it.
+// The thread of a page that runs the command (book/_static/page.js starts it when the reader asks): Python, and the command in it.
+// The address names the archives that the page needs: page-worker.mjs?library,doctor.
 import { loadPyodide } from "./planner/pyodide.mjs";
-import { start } from "./planner-python.mjs";
+import { start } from "./page-python.mjs";
 
 // How much has come, of all that is fetched: the page shows it.
 const fetchPlainly = self.fetch.bind(self);
@@ -18,21 +19,23 @@ self.fetch = async (...what) => {
   return new Response(answer.body.pipeThrough(counter), { status: answer.status, headers: answer.headers });
 };
 
-async function library() {
-  const answer = await fetch(new URL("planner/library.zip", import.meta.url));
+async function archive(name) {
+  const answer = await fetch(new URL(`planner/${name}.zip`, import.meta.url));
   if (!answer.ok) throw new Error(`${answer.url.split("/").pop()}: ${answer.status} ${answer.statusText}`);
   return answer.arrayBuffer();
 }
 
-const ready = start(loadPyodide, library(), { stdout: () => {}, stderr: () => {} });
+const archives = self.location.search.slice(1).split(",").map(archive);
+const ready = start(loadPyodide, archives, { stdout: () => {}, stderr: () => {} });
 ready.then(
   () => postMessage({ ready: true }),
   (error) => postMessage({ failed: String(error.message ?? error) }),
 );
 
-onmessage = async ({ data: { id, line } }) => {
+onmessage = async ({ data: { id, line, files } }) => {
   try {
-    postMessage({ id, answer: (await ready)(line) });
+    const { answer, given } = await ready;
+    postMessage({ id, answer: files ? given(files) : answer(line) });
   } catch (error) {
     postMessage({ id, failed: String(error.message ?? error) });
   }
