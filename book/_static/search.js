@@ -4,7 +4,8 @@
   "use strict";
 
   const results = document.getElementById("search-results");
-  const query = new URLSearchParams(location.search).get("q");
+  // Some patterns take time that grows with the square of a text: no line that one would paste is longer.
+  const query = new URLSearchParams(location.search).get("q")?.slice(0, 2000);
   if (!results || !query) return;
 
   const words = (text) => new Set(text.toLowerCase().match(/[a-z][a-z_]{3,}/g) ?? []);

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pydantic import ValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError
 
 from sparkbook import recipes
 from sparkbook.checkpoint import store
@@ -253,6 +253,38 @@ def _sorted(value: Any) -> Any:
     return [_sorted(item) for item in value] if isinstance(value, list) else value
 
 
+class _Strict(BaseModel):
+    model_config = ConfigDict(strict=True)
+
+
+class _Recipe(_Strict):
+    id: str
+    sha256: str
+
+
+class _Image(_Strict):
+    ref: str
+    digest: str | None
+    id: str | None
+
+
+class _Lock(_Strict):
+    """What a lock is made of, as far as other code relies on it."""
+
+    recipe: _Recipe | None
+    image: _Image | None
+    models: dict[str, dict[str, Any]]
+    launch: dict[str, Any]
+    engine: dict[str, str | None]
+    host: dict[str, str | None]
+    plan: dict[str, Any] | None
+    bench: dict[str, Any] | None
+
+
+def _places(error: ValidationError) -> str:
+    return "; ".join(f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors())
+
+
 def read(file: str | Path) -> dict[str, Any]:
     """A lock from its file.
 
@@ -267,6 +299,10 @@ def read(file: str | Path) -> dict[str, Any]:
         )
     if missing := [name for name in _ORDER if name not in lock]:
         raise SparkbookError(f"the lock {path} lacks {', '.join(missing)}")
+    try:
+        _Lock.model_validate(lock)
+    except ValidationError as error:
+        raise SparkbookError(f"the lock {path} is damaged: {_places(error)}") from None
     launch_of(lock)
     return lock
 
@@ -284,11 +320,7 @@ def launch_of(lock: Mapping[str, Any]) -> Launch:
             reference = f"{image['ref']}@{image['digest']}" if image["digest"] else image["ref"]
         return Launch.model_validate({**lock["launch"], "image": reference})
     except (ValidationError, TypeError, KeyError) as error:
-        what = (
-            "; ".join(f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors())
-            if isinstance(error, ValidationError)
-            else error
-        )
+        what = _places(error) if isinstance(error, ValidationError) else error
         raise SparkbookError(f"the lock holds no launch that can be used: {what}") from None
 
 

@@ -469,3 +469,9 @@ def test_a_page_that_answers_is_one_line_of_the_error():
     assert (
         told.startswith("status 502: <html> <body> <p>502 Bad Gateway</p> <p>") and len(told) <= 220
     )
+
+
+@pytest.mark.parametrize("rate", [1e-300, 0.0, 0.009, float("nan"), 1e5])
+def test_a_rate_that_no_row_ends_with_is_refused(rate):
+    with pytest.raises(SparkbookError, match=r"rates from 0\.01"):
+        bench.BenchPlan(concurrency=(), rates=(rate,))

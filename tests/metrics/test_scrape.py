@@ -114,3 +114,8 @@ def test_quantiles_at_the_edges():
         Histogram((1.0,), (1.0,), 1.0).quantile(1.5)
     with pytest.raises(SparkbookError, match="different buckets"):
         Histogram((1.0,), (1.0,), 1.0).minus(Histogram((2.0,), (1.0,), 1.0))
+
+
+def test_a_page_without_an_end_is_refused_before_it_is_parsed():
+    with pytest.raises(SparkbookError, match="more than 50,000 lines"):
+        Metrics.parse("a 1\n" * 50_001)

@@ -80,6 +80,11 @@ def test_a_matrix_is_every_combination_in_the_order_given(notebook: Path) -> Non
     assert all(job.text == notebook.read_text("utf-8") for job in jobs)
 
 
+def test_a_matrix_with_too_many_combinations_is_refused(notebook: Path) -> None:
+    with pytest.raises(SparkbookError, match="more than 10,000 combinations"):
+        batch.matrix(notebook, {"n": list(range(101)), "fail": [False] * 100})
+
+
 def test_a_matrix_file_names_notebook_and_values_and_the_line_takes_precedence(
     notebook: Path, tmp_path: Path
 ) -> None:

@@ -189,6 +189,62 @@ def test_own_key_is_made_once_and_private(monkeypatch):
         own_key()
 
 
+OWN_KEY = """
+import resource, signal, sys, time
+from sparkbook.errors import SparkbookError
+from sparkbook.serve.endpoint import own_key
+if sys.argv[1] == "full":
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, resource.RLIM_INFINITY))
+sys.stdin.readline()
+try:
+    print(own_key()[0])
+except SparkbookError as error:
+    print(error)
+"""
+
+
+def first_uses(monkeypatch, *kinds):
+    """What `own_key` returned in processes that used it at once."""
+    monkeypatch.delenv("VLLM_API_KEY", raising=False)
+    pipe = subprocess.PIPE
+    started = [
+        subprocess.Popen([sys.executable, "-c", OWN_KEY, kind], stdin=pipe, stdout=pipe, text=True)
+        for kind in kinds
+    ]
+    for process in started:
+        process.stdin.write("\n")
+        process.stdin.flush()
+    return [process.communicate()[0].strip() for process in started]
+
+
+def test_first_users_at_once_get_one_key(monkeypatch):
+    keys = first_uses(monkeypatch, *["go"] * 4)
+    assert len(set(keys)) == 1 and keys[0] == own_key()[0]
+
+
+def test_a_disk_that_is_full_at_first_use_leaves_no_key_file(monkeypatch):
+    (message,) = first_uses(monkeypatch, "full")
+    assert "can't be written: File too large" in message
+    key, file = own_key()
+    assert len(key) == 64 and [one.name for one in file.parent.glob("*key*")] == [file.name]
+    file.write_text("")  # as an earlier version left it
+    assert len(own_key()[0]) == 64
+
+
+def test_key_and_record_of_an_engine_that_was_killed_are_swept(stand_in, launch):
+    engine = ProcessEngine(launch, stand_in, name="small")
+    tree = [psutil.Process(pid) for pid in engine._identity.tree()]
+    for one in tree:
+        one.kill()
+    engine._guard.wait(20)
+    psutil.wait_procs(tree, 20)
+    assert engine.key_file.exists()
+    assert running.status(None) == []
+    assert [file.name for file in engine.folder.iterdir()] == ["server.log"]
+    engine.stop()
+
+
 @pytest.mark.parametrize(
     ("wish", "message"),
     [

@@ -5,6 +5,7 @@ on which `diagnose` rests its answer.
 from __future__ import annotations
 
 import re
+import subprocess
 from pathlib import Path
 from urllib.parse import quote
 
@@ -12,7 +13,7 @@ import pytest
 from chromium import browser, served
 from sparkbook import logs
 from sparkbook.logs.signatures import signatures
-from sparkbook.site import search
+from sparkbook.site import search, vendor
 
 MODELS = {"gpt-oss-120b": "gpt-oss-120b"}
 ROOT = Path(__file__).resolve().parents[2]
@@ -49,6 +50,35 @@ def test_every_pattern_is_one_in_the_script_as_well() -> None:
     text = search.script(["max-model-len"], MODELS)
     assert "(?P<" not in text
     assert text.count('"id":') == len(signatures())
+
+
+SEARCH = """
+const [search, signatures, query] = process.argv.slice(1);
+const fs = require("fs"), load = (file) => (0, eval)(fs.readFileSync(file, "utf-8"));
+const element = () => ({ append() {}, before() {}, addEventListener(_, act) { loaded = act; } });
+let loaded, longest = 0, tries = 0;
+globalThis.window = globalThis;
+globalThis.location = { search: "?q=" + query.repeat(4000) };
+globalThis.document = { getElementById: element, createElement: element, head: element() };
+load(signatures);
+load(search);
+const test = RegExp.prototype.test;
+RegExp.prototype.test = function (text) {
+  longest = Math.max(longest, text.length), tries++;
+  return test.call(this, text.slice(0, 100));
+};
+loaded();
+console.log(longest, tries > 100);
+"""
+
+
+def test_no_pattern_is_tried_on_a_long_text(tmp_path: Path) -> None:
+    (tmp_path / "signatures.js").write_text(search.script(["max-model-len"], MODELS), "utf-8")
+    files = [ROOT / "book/_static/search.js", tmp_path / "signatures.js"]
+    done = subprocess.run(
+        [vendor.node(), "-e", SEARCH, *files, "weight "], capture_output=True, text=True, check=True
+    )
+    assert done.stdout == "2000 true\n"
 
 
 @pytest.mark.browser

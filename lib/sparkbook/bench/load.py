@@ -55,6 +55,8 @@ NOISE_S = 0.02
 
 _MOST = 10_000
 """Requests at a time or a second: more needs more than one machine to send them."""
+_LOWEST_RATE = 0.01
+"""Requests a second: at a lower rate a row takes hours."""
 
 
 @dataclass(frozen=True)
@@ -100,12 +102,12 @@ class BenchPlan:
         for name in self.classes:
             self.prompts(name, 1, salt=None)
         wrong = [c for c in self.concurrency if not 1 <= c <= _MOST] + [
-            r for r in self.rates if not 0 < r <= _MOST
+            r for r in self.rates if not _LOWEST_RATE <= r <= _MOST
         ]
         if wrong or not (self.concurrency or self.rates) or not self.classes:
             raise SparkbookError(
-                "a load has at least one class, and concurrencies from 1, or rates above 0, to"
-                f" {_MOST:,}"
+                "a load has at least one class, and concurrencies from 1, or rates from"
+                f" {_LOWEST_RATE:g}, to {_MOST:,}"
             )
         if (
             (self.requests or 0) > 1_000_000

@@ -47,24 +47,32 @@ def main() -> None:
     try:
         app(prog_name="sparkbook")  # typer itself ends quietly if the reader of a pipe has gone
     except SparkbookError as error:
-        typer.echo(f"sparkbook: {error}", err=True)
+        _fail(str(error))
     except RecursionError:
-        typer.echo("sparkbook: The input is nested too deeply to be read.", err=True)
+        _fail("The input is nested too deeply to be read.")
     except ArithmeticError as error:
-        typer.echo(f"sparkbook: A number in the input is out of range ({error}).", err=True)
+        _fail(f"A number in the input is out of range ({error}).")
     except OSError as error:
         # Such as a full disk behind standard output, about which Python would complain again when
         # it flushes at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        typer.echo(f"sparkbook: {error}", err=True)
+        _fail(str(error))
     sys.exit(2)
+
+
+def _fail(message: str) -> None:
+    from sparkbook.cli.output import say
+
+    say(f"sparkbook: {message}", err=True)
 
 
 def _version(wanted: bool) -> None:
     if wanted:
         from importlib.metadata import version
 
-        typer.echo(f"sparkbook {version('sparkbook')}")
+        from sparkbook.cli.output import say
+
+        say(f"sparkbook {version('sparkbook')}")
         raise typer.Exit
 
 

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from sparkbook.cli.options import Json
-from sparkbook.cli.output import print_json, progress
+from sparkbook.cli.output import print_json, progress, say
 from sparkbook.cli.verbs import group, verb
 
 app = group("engines", "The vLLM releases that can be asked on this machine.")
@@ -26,7 +26,7 @@ def list_engines(as_json: Json = False) -> None:
         return
     for engine in here:
         what = "the embedded engine" if engine.embedded else format_bytes(engine.bytes)
-        typer.echo(f"{engine.version:<10} {what}")
+        say(f"{engine.version:<10} {what}")
     if not here:
         progress("No release is here. Run: make engine")
 
@@ -36,7 +36,7 @@ def add(version: Release) -> None:
     """Fetch a release from the package index, to be asked."""
     from sparkbook.oracle import engines
 
-    typer.echo(f"vLLM {engines.add(version).version} can be asked")
+    say(f"vLLM {engines.add(version).version} can be asked")
 
 
 @verb(app, "remove")
@@ -44,4 +44,4 @@ def remove(version: Release) -> None:
     """Remove a release that was added."""
     from sparkbook.oracle import engines
 
-    typer.echo(f"vLLM {engines.remove(version).version} is removed")
+    say(f"vLLM {engines.remove(version).version} is removed")

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from sparkbook.cli.options import ClusterFile, Json
-from sparkbook.cli.output import answer, text_of
+from sparkbook.cli.output import answer, say, text_of
 from sparkbook.cli.verbs import alone, verb
 from sparkbook.errors import SparkbookError
 
@@ -96,4 +96,4 @@ def record(
         release=release,
         scrubber=bundle.Scrubber.of_this_machine(also or ()),
     )
-    typer.echo("\n".join([f"{out}:", *(f"  {name}" for name in files)]))
+    say("\n".join([f"{out}:", *(f"  {name}" for name in files)]))

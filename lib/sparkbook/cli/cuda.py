@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from sparkbook.cli.options import Json
-from sparkbook.cli.output import answer, print_json
+from sparkbook.cli.output import answer, print_json, say
 from sparkbook.cli.verbs import group, verb
 
 app = group("kernels", "Build, test and time the NVFP4 and FP8 CUDA kernels.")
@@ -39,9 +39,7 @@ def build(
         return
     for one in builds:
         state = "built" if one.fresh else "was there"
-        typer.echo(
-            f"{one.target}: {one.kernels} kernels, {one.spills} bytes spilled, {state}: {one.path}"
-        )
+        say(f"{one.target}: {one.kernels} kernels, {one.spills} bytes spilled, {state}: {one.path}")
 
 
 @verb(
@@ -59,7 +57,7 @@ def test(
     from sparkbook.kernels import selftest
 
     checks = selftest.run(
-        quick=quick, say=lambda check: None if as_json else typer.echo(selftest.line(check))
+        quick=quick, say=lambda check: None if as_json else say(selftest.line(check))
     )
     failed = sum(not check.ok for check in checks)
     rows = {"checks": [check.to_dict() for check in checks], "summary": {"failed": failed}}
@@ -83,9 +81,7 @@ def bench(
 
     from sparkbook.kernels import bench as timing
 
-    report = timing.run(
-        quick=quick, say=lambda line: None if as_json else typer.echo(line)
-    ).to_dict()
+    report = timing.run(quick=quick, say=lambda line: None if as_json else say(line)).to_dict()
     if out:
         from sparkbook.util.files import write_text
 

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from sparkbook.cli.options import Input, Json
-from sparkbook.cli.output import answer, exit_with, print_json, show, terminal, text_of
+from sparkbook.cli.output import answer, exit_with, print_json, say, show, terminal, text_of
 from sparkbook.cli.verbs import alone, verb
 from sparkbook.errors import SparkbookError
 
@@ -52,7 +52,7 @@ def lint(
 
         report, changes["diff"] = mend(source, report, release, codes)
     if changes and not as_json:
-        typer.echo(changes["diff"], nl=False)
+        say(changes["diff"], nl=False)
     answer(as_json, report.to_dict() | changes, text.lines(report))
     exit_with(report.findings)
 
@@ -77,7 +77,7 @@ def convert(
 
     if to == "list":
         for format_ in formats.FORMATS.values():
-            typer.echo(f"{format_.name:<18} {format_.title}")
+            say(f"{format_.name:<18} {format_.title}")
         return
     if to not in formats.FORMATS:
         accepted = ", ".join(formats.FORMATS)
@@ -88,6 +88,6 @@ def convert(
     if as_json:
         print_json(text.to_dict(read, written))
         return
-    typer.echo(written.text, nl=False)
+    say(written.text, nl=False)
     if read.findings or written.findings:
         show(*text.losses(read, written), console=terminal(stderr=True))

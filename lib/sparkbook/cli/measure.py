@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from sparkbook.cli.options import WAIT, Json, between
-from sparkbook.cli.output import answer, exit_with, print_json, terminal, wants_bar
+from sparkbook.cli.output import answer, exit_with, print_json, say, terminal, wants_bar
 from sparkbook.cli.verbs import alone, verb
 from sparkbook.errors import SparkbookError
 
@@ -225,6 +225,6 @@ def monitor(
     if form == "grafana":
         print_json(dashboard.grafana())
     elif form == "prometheus":
-        typer.echo(dashboard.prometheus(server or ["127.0.0.1:8000"]), nl=False)
+        say(dashboard.prometheus(server or ["127.0.0.1:8000"]), nl=False)
     else:
         raise SparkbookError(f"Unknown form '{form}'. Write grafana or prometheus")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 import typer
 
 from sparkbook.cli.options import Json, RecipeId
-from sparkbook.cli.output import answer, exit_with, folder, wants_bar
+from sparkbook.cli.output import answer, exit_with, folder, say, wants_bar
 from sparkbook.cli.verbs import group, verb
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ def fetch(
     except weights.WeightsError as error:
         _failed(error, as_json)
     except KeyboardInterrupt:
-        typer.echo("sparkbook: Stopped. The next fetch resumes here", err=True)
+        say("sparkbook: Stopped. The next fetch resumes here", err=True)
         raise typer.Exit(130) from None
     answer(as_json, text.fetched_dict(fetched), text.fetched(fetched))
     if fetched.findings:

@@ -13,10 +13,18 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+from sparkbook.util.printable import printable, printable_json, without_colors
+
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from rich.console import Console, RenderableType
+    from rich.console import (
+        Console,
+        ConsoleOptions,
+        ConsoleRenderable,
+        RenderableType,
+        RenderResult,
+    )
 
     from sparkbook.findings import Findings
 
@@ -33,7 +41,41 @@ def terminal(*, stderr: bool = False) -> Console:
     console = Console(highlight=False, stderr=stderr)
     # COLUMNS=0 and the like would leave room for nothing.
     width = max(console.width, 20) if console.is_terminal else 1000
-    return Console(highlight=False, stderr=stderr, width=width)
+    console = Console(highlight=False, stderr=stderr, width=width)
+    console.push_render_hook(PrintableText())
+    return console
+
+
+class PrintableText:
+    """rich's hook that makes the text of whatever is printed printable; styles stay."""
+
+    def process_renderables(self, renderables: list[ConsoleRenderable]) -> list[ConsoleRenderable]:
+        return [_Printable(one) for one in renderables]
+
+
+class _Printable:
+    def __init__(self, renderable: ConsoleRenderable):
+        self._renderable = renderable
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        from rich.segment import Segment
+
+        for one in console.render(self._renderable, options):
+            yield one if one.control else Segment(printable(one.text), one.style)
+
+
+def say(text: str, *, err: bool = False, nl: bool = True) -> None:
+    """Print a text, on standard output or standard error."""
+    typer.echo(printable(text), err=err, nl=nl)
+
+
+def print_bytes(piece: bytes) -> None:
+    """Print a piece of a log at once: as it is into a file or a pipe, printable on a terminal."""
+    if sys.stdout.isatty():
+        say(without_colors(piece.decode("utf-8", "replace")), nl=False)
+    else:
+        sys.stdout.buffer.write(piece)
+        sys.stdout.buffer.flush()
 
 
 def show(*lines: RenderableType, console: Console | None = None) -> None:
@@ -46,7 +88,7 @@ def show(*lines: RenderableType, console: Console | None = None) -> None:
         if plain and not sys.stdout.isatty() and not os.environ.get("FORCE_COLOR"):
             # Without the import of rich, which takes as long as all of `sparkbook lint`.
             for line in lines:
-                typer.echo(str(line))
+                say(str(line))
             return
         console = terminal()
     for line in lines:
@@ -55,7 +97,7 @@ def show(*lines: RenderableType, console: Console | None = None) -> None:
 
 def print_json(value: Any) -> None:
     """Print a value as JSON."""
-    typer.echo(json.dumps(value, indent=2, ensure_ascii=False))
+    typer.echo(printable_json(json.dumps(value, indent=2, ensure_ascii=False)))
 
 
 def answer(as_json: bool, value: dict[str, Any], lines: Iterable[RenderableType]) -> None:
@@ -82,7 +124,7 @@ def exit_with(findings: Findings) -> None:
 def progress(text: str) -> None:
     """Print a line about what goes on, on standard error, if anybody still reads it."""
     with contextlib.suppress(OSError):
-        typer.echo(text, err=True)
+        say(text, err=True)
 
 
 def wants_bar(as_json: bool) -> bool:

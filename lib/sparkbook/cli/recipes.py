@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from sparkbook.cli.options import Json, RecipeId
-from sparkbook.cli.output import print_json, show, terminal
+from sparkbook.cli.output import print_json, say, show, terminal
 from sparkbook.cli.verbs import group, verb
 from sparkbook.errors import SparkbookError
 
@@ -69,9 +69,9 @@ def sets_(as_json: Json = False) -> None:
         print_json([one.model_dump(mode="json") for one in found])
         return
     for one in found:
-        typer.echo(f"{one.id}: {one.title}")
+        say(f"{one.id}: {one.title}")
         for server in one.servers:
-            typer.echo(f"  {server.fraction:<4g}  {server.recipe}")
+            say(f"  {server.fraction:<4g}  {server.recipe}")
 
 
 @verb(app, "show")
@@ -98,7 +98,7 @@ def show_(
     else:
         from sparkbook.formats import FORMATS
 
-        typer.echo(FORMATS[as_.value].write(recipe), nl=False)
+        say(FORMATS[as_.value].write(recipe), nl=False)
 
 
 @verb(app, "validate", done="Every file is a valid recipe.", unusable="A file is not.")
@@ -127,7 +127,7 @@ def validate(
         )
     else:
         for file, problem in problems.items():
-            typer.echo(problem or f"{file} is a valid recipe", err=problem is not None)
+            say(problem or f"{file} is a valid recipe", err=problem is not None)
     if any(problems.values()):
         raise typer.Exit(2)
 
@@ -137,4 +137,4 @@ def schema() -> None:
     """Print the JSON Schema of a recipe."""
     from sparkbook import recipes
 
-    typer.echo(recipes.json_schema(), nl=False)
+    say(recipes.json_schema(), nl=False)

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from sparkbook.cli.options import Json
-from sparkbook.cli.output import print_json, show
+from sparkbook.cli.output import print_json, say, show
 from sparkbook.cli.verbs import group, verb
 from sparkbook.errors import SparkbookError
 
@@ -22,7 +22,7 @@ def list_(as_json: Json = False) -> None:
     if as_json:
         print_json(releases.known())
     else:
-        typer.echo("\n".join(releases.known()))
+        say("\n".join(releases.known()))
 
 
 @verb(app, "show")

@@ -8,8 +8,8 @@ import typer
 
 from sparkbook.cli import several
 from sparkbook.cli.options import ClusterFile, DockerHost, Json, ServerName
-from sparkbook.cli.output import answer, progress
-from sparkbook.cli.servers import Deadline, DryRun, Name, Port, print_bytes, ready, run_server
+from sparkbook.cli.output import answer, print_bytes, progress
+from sparkbook.cli.servers import Deadline, DryRun, Name, Port, ready, run_server
 from sparkbook.cli.verbs import alone, verb
 from sparkbook.errors import SparkbookError
 

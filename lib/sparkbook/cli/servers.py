@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from typing import Annotated, Any
 
 import typer
 
 from sparkbook.cli.options import WAIT
-from sparkbook.cli.output import answer, progress
+from sparkbook.cli.output import answer, progress, say
 
 Name = Annotated[str | None, typer.Option(help="Name of the container.")]
 Port = Annotated[int | None, typer.Option(min=1, max=65535, help="Port on the host.")]
@@ -41,14 +40,8 @@ def run_server(act: Callable[[], None]) -> None:
         with interrupts.raised():
             act()
     except (EngineError, NotReady, ServeFault) as error:
-        typer.echo(f"sparkbook: {error}", err=True)
+        say(f"sparkbook: {error}", err=True)
         raise typer.Exit(1) from None
     except interrupts.Interrupted as end:
         progress("sparkbook: Interrupted")
         raise typer.Exit(128 + end.number) from None
-
-
-def print_bytes(piece: bytes) -> None:
-    """Print a piece of a log as it is, at once."""
-    sys.stdout.buffer.write(piece)
-    sys.stdout.buffer.flush()

@@ -7,8 +7,8 @@ from typing import Annotated
 import typer
 
 from sparkbook.cli.options import Json
-from sparkbook.cli.output import answer, exit_with, progress
-from sparkbook.cli.servers import Deadline, DryRun, Name, Port, print_bytes, ready, run_server
+from sparkbook.cli.output import answer, exit_with, print_bytes, progress, say
+from sparkbook.cli.servers import Deadline, DryRun, Name, Port, ready, run_server
 from sparkbook.cli.verbs import group, verb
 from sparkbook.errors import SparkbookError
 from sparkbook.util.shell_text import command_line
@@ -105,7 +105,7 @@ def logs(
         raise SparkbookError("--json needs --diagnose")
     if not diagnosis:
         for rank, log in commands.logs(file, name):
-            typer.echo(text.heading(rank))
+            say(text.heading(rank))
             print_bytes(log)
         return
     findings, tails = commands.diagnose(file, name)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from sparkbook.cli.options import Json
-from sparkbook.cli.output import answer
+from sparkbook.cli.output import answer, say
 from sparkbook.cli.verbs import Group, group, verb
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ def make(
 
         write_text(Path(output).expanduser(), text)
     else:
-        typer.echo(text, nl=False)
+        say(text, nl=False)
 
 
 @verb(app, "verify", done="Nothing has changed.", bad="Something has changed.")

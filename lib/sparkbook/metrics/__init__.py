@@ -17,6 +17,8 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from sparkbook.errors import SparkbookError
 
+_MAX_LINES = 50_000
+"""Of vLLM a page has up to 2,000; each line costs more than a kilobyte of memory."""
 MINUTE = Path(__file__).parent / "recorded" / "minute.json"
 """A minute of an engine's `/metrics`, recorded by `tools/record_minute.py`."""
 
@@ -114,8 +116,10 @@ class Metrics:
         """Read a scrape.
 
         Raises:
-            SparkbookError: it is not Prometheus' text format.
+            SparkbookError: it is not Prometheus' text format, or is too long.
         """
+        if text.count("\n") > _MAX_LINES:
+            raise SparkbookError(f"this /metrics page has more than {_MAX_LINES:,} lines")
         try:
             return cls(text_string_to_metric_families(text))
         except ValueError as error:

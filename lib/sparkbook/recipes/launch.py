@@ -17,6 +17,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validat
 from sparkbook.errors import SparkbookError
 from sparkbook.recipes.names import EntryPoint, option_name
 from sparkbook.units import parse_size
+from sparkbook.util.printable import CONTROL
 from sparkbook.util.secret import is_secret
 
 
@@ -49,12 +50,9 @@ def check_plain(value: Any, printable: bool = False) -> None:
             check_plain(item, printable)
     elif isinstance(value, float) and not math.isfinite(value):
         raise ValueError("a number is NaN or infinite")
-    elif printable and isinstance(value, str) and (found := _CONTROL.search(value)):
+    elif printable and isinstance(value, str) and (found := CONTROL.search(value)):
         raise ValueError(f"a text holds the control character U+{ord(found[0]):04X}")
 
-
-_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
-"""Control characters but tab and line feed, and the marks that turn the direction of writing."""
 
 Value = bool | int | float | str | list[Any] | dict[str, Any]
 """Value of a serve argument: `true` for a bare flag, a mapping for JSON, a list for words."""

@@ -17,6 +17,7 @@ import fcntl
 import hashlib
 import itertools
 import json
+import math
 import os
 import re
 import sys
@@ -39,6 +40,7 @@ MANIFEST = "manifest.json"
 ATTEMPTS = 3
 """How often a notebook is started at most, on all nodes together."""
 
+_MOST_JOBS = 10_000
 _PATIENCE_S = 60.0
 """How long a batch without any node waits for one to come back."""
 
@@ -172,7 +174,7 @@ def matrix(notebook: Path, values: Mapping[str, Sequence[Any]], *, plan: bool = 
 
     Raises:
         SparkbookError: a parameter that the notebook does not have, one without a value, or one
-            that would carry a secret.
+            that would carry a secret; too many combinations.
     """
     if not notebook.is_file():
         raise SparkbookError(
@@ -183,6 +185,8 @@ def matrix(notebook: Path, values: Mapping[str, Sequence[Any]], *, plan: bool = 
     for name, several in values.items():
         if not several:
             raise SparkbookError(f"parameter {name} has no value: leave it out, or give one")
+    if math.prod(map(len, values.values())) > _MOST_JOBS:
+        raise SparkbookError(f"the matrix has more than {_MOST_JOBS:,} combinations")
     axes = [
         [(name, _typed(known[name], value)) for value in several]
         for name, several in values.items()

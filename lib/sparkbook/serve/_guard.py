@@ -9,18 +9,21 @@ LIFELINE_FD is the reading end of a pipe whose writing end only the starter hold
 by `stop()` or because the starter died (a notebook's kernel that was killed runs no clean-up of its
 own), the command's process group gets SIGTERM and, GRACE_S seconds later, SIGKILL.
 
-There are two processes: the guard, which the starter knows, and its child, the keeper, which starts
-the command. Each is a child subreaper in a process group of its own, and outlives the other just
-long enough to end what is left:
+There are three processes: the guard, which the starter knows, and its children, the keeper, which
+starts the command, and the reaper. Guard and keeper are child subreapers; each of the three is in a
+process group of its own. Whoever is left ends the rest:
 
 - guard killed: the kernel sends SIGTERM to the keeper, which ends the command's group, and then
   kills the descendants that left the group and came back to it as orphans.
 - keeper killed: the kernel kills the command. Its descendants come to the guard as orphans, which
   kills them.
+- both killed at once: the kernel kills the command and closes the last writing end of the reaper's
+  pipe. The reaper kills the command's control group (cgroup v2), where the guard could make one;
+  elsewhere all processes of the command's session, and those whose standard output is the
+  command's log.
 
-Who kills both at once leaves the command's descendants to themselves. While the guard ends the
-command its name is `stopping`. Exit status: the command's own, 128 + the signal's number where a
-signal ended it.
+While the guard ends the command its name is `stopping`. Exit status: the command's own, 128 + the
+signal's number where a signal ended it.
 """
 
 import contextlib
@@ -28,6 +31,7 @@ import ctypes
 import os
 import select
 import signal
+import stat
 import subprocess
 import sys
 import time
@@ -36,6 +40,7 @@ PR_SET_PDEATHSIG = 1
 PR_SET_NAME = 15
 PR_SET_CHILD_SUBREAPER = 36
 HEARD = (signal.SIGTERM, signal.SIGCHLD)
+ROUNDS = 200
 libc = ctypes.CDLL(None, use_errno=True)
 
 
@@ -78,16 +83,95 @@ def kill_orphans() -> None:
                 os.waitpid(pid, 0)
 
 
-def keep(command: list[str], grace_s: float) -> int:
+def control_group() -> str | None:
+    """Make a control group for the command and return its folder; None where there is no cgroup v2,
+    or this user may not make one.
+    """
+    try:
+        with open("/proc/self/mounts") as file:  # noqa: PTH123
+            mounts = [line.split()[1] for line in file if line.split()[2] == "cgroup2"]
+        with open("/proc/self/cgroup") as file:  # noqa: PTH123
+            own = [line.strip()[3:] for line in file if line.startswith("0::")]
+        parent = f"{mounts[0]}{own[0].rstrip('/')}"
+        for name in os.listdir(parent):  # noqa: PTH208
+            # Left by a guard that was killed together with its reaper.
+            if name.startswith("sparkbook-") and not os.path.exists(f"/proc/{name[10:]}"):  # noqa: PTH110
+                with contextlib.suppress(OSError):
+                    os.rmdir(f"{parent}/{name}")  # noqa: PTH106
+        folder = f"{parent}/sparkbook-{os.getpid()}"
+        os.mkdir(folder)  # noqa: PTH102
+        return folder
+    except (OSError, IndexError):
+        return None
+
+
+def write(file: str, text: str) -> None:
+    with contextlib.suppress(OSError), open(file, "w") as opened:  # noqa: PTH123
+        opened.write(text)
+
+
+def enter(group: str | None) -> None:
+    """Prepare the command's process: it dies with the keeper, and is in the control group."""
+    libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if group:
+        write(f"{group}/cgroup.procs", "0")
+
+
+def left_of(session: int) -> list[int]:
+    """Return the processes of a session, and those whose standard output is this process's own, if
+    that is a file.
+    """
+    log, left = os.fstat(1), []
+    for pid in map(int, filter(str.isdigit, os.listdir("/proc"))):  # noqa: PTH208
+        with contextlib.suppress(OSError):
+            with open(f"/proc/{pid}/stat") as file:  # noqa: PTH123
+                state, _, _, its_session, *_ = file.read().rpartition(")")[2].split()
+            if pid == os.getpid() or state in "ZX":
+                continue
+            output = os.stat(f"/proc/{pid}/fd/1")  # noqa: PTH116
+            same = stat.S_ISREG(log.st_mode) and os.path.samestat(output, log)
+            if same or int(its_session) == session:
+                left.append(pid)
+    return left
+
+
+def reap(reading: int, group: str | None) -> int:
+    """Wait until guard and keeper are gone, and end what they left: what the reaper does."""
+    told = b""
+    while part := os.read(reading, 64):
+        told += part
+    if group:
+        write(f"{group}/cgroup.kill", "1")
+    for _ in range(ROUNDS):
+        left = left_of(int(told or b"-1"))
+        if not left:
+            break
+        for pid in left:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, signal.SIGKILL)
+        time.sleep(0.05)
+    leave(group)
+    return 0
+
+
+def leave(group: str | None) -> None:
+    """Remove the control group, once the processes that were killed have left it."""
+    for _ in range(ROUNDS):
+        if not group or not os.path.isdir(group):  # noqa: PTH112
+            return
+        with contextlib.suppress(OSError):
+            os.rmdir(group)  # noqa: PTH106
+            return
+        time.sleep(0.05)
+
+
+def keep(command: list[str], grace_s: float, reaper: int, group: str | None) -> int:
     """Run the command until it ends by itself or SIGTERM asks for its end, and leave nothing of it:
     what the keeper does. Return the command's exit status.
     """
     woken = hear()
-    leader = subprocess.Popen(
-        command,
-        start_new_session=True,
-        preexec_fn=lambda: libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0),
-    )
+    leader = subprocess.Popen(command, start_new_session=True, preexec_fn=lambda: enter(group))
+    os.write(reaper, str(leader.pid).encode())
     while leader.poll() is None:
         select.select([woken], [], [])
         if signal.SIGTERM in signals_in(woken):
@@ -129,16 +213,26 @@ def main() -> int:
     libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     # Until each of the two has a pipe of its own for them.
     signal.pthread_sigmask(signal.SIG_BLOCK, HEARD)
-    first = os.getpid()
+    first, group = os.getpid(), control_group()
+    reading, writing = os.pipe()  # guard and keeper hold the writing end
+    if not os.fork():
+        os.close(lifeline)
+        os.close(writing)
+        os.setsid()
+        libc.prctl(PR_SET_NAME, b"reaper", 0, 0, 0)
+        return reap(reading, group)
+    os.close(reading)
     keeper = os.fork()
     if keeper:
-        return guard(keeper, lifeline)
+        status = guard(keeper, lifeline)
+        leave(group)
+        return status
     os.close(lifeline)
     os.setsid()
     libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     libc.prctl(PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
     # A guard that was killed before the line above gives no signal.
-    return keep(command, grace_s) if os.getppid() == first else 1
+    return keep(command, grace_s, writing, group) if os.getppid() == first else 1
 
 
 if __name__ == "__main__":

@@ -454,6 +454,15 @@ def _held(other: Found, asked: Request, same_port: bool) -> Finding:
     return replace_fields(finding, fix=f"{fix} `{stop}`, or add --replace to do so now{port}.")
 
 
+def _check_faster(host: DockerHost, asked: Request, error: BaseException) -> None:
+    """Raise that another start was faster, if that is why this one failed: Docker's own advice is
+    to remove the container by hand.
+    """
+    if isinstance(error, ServeFault) and error.finding.rule == "DOCK105":
+        for other in find(host, asked.name):
+            raise ServeFault(_held(other, asked, False)) from None
+
+
 def _check_strangers(host: DockerHost, asked: Request) -> None:
     """Refuse a port or a name that somebody else holds, before anything is pulled or made."""
     with mapped():
@@ -550,9 +559,10 @@ def launch(
             key_file.parent.mkdir(parents=True, exist_ok=True)
             write_private(key_file, key)
         engine = DockerEngine(host, container, endpoint, key_file, asked=asked, already=False)
-    except BaseException:
+    except BaseException as error:
         with contextlib.suppress(ServeFault):
             abandoned.remove_marked(host, mark)
+        _check_faster(host, asked, error)
         raise
     engine.guard = guard
     return engine

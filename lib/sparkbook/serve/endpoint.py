@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import secrets
 from dataclasses import dataclass, field
@@ -223,19 +224,33 @@ def own_key() -> tuple[str, Path]:
         file = state_dir() / "api-key-from-environment"
         write_private(file, key)
         return key, file
-    if not file.exists():
-        write_private(file, secrets.token_hex(32))
+    # An empty file is what a full disk once left.
+    if not file.exists() or not file.stat().st_size:
+        write_private(file, secrets.token_hex(32), first=True)
     return key_in(file, str(file)), file
 
 
-def write_private(file: Path, text: str) -> None:
-    """Write a file that only its owner can read, from its first byte on."""
+def write_private(file: Path, text: str, *, first: bool = False) -> None:
+    """Write a file that only its owner can read, from its first byte on. It appears as a whole.
+
+    Args:
+        first: keep the file of another process that was first, unless it is empty.
+
+    Raises:
+        SparkbookError: it can't be written; what was there stays.
+    """
+    new = file.with_name(f".{file.name}.{secrets.token_hex(4)}")
     try:
-        file.unlink(missing_ok=True)
-        with os.fdopen(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as out:
+        with os.fdopen(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as out:
             out.write(text)
+        if first and file.exists() and not file.stat().st_size:
+            file.unlink(missing_ok=True)
+        with contextlib.suppress(FileExistsError):
+            os.link(new, file) if first else new.replace(file)
     except OSError as error:
         raise SparkbookError(f"the key file {file} can't be written: {error.strerror}") from None
+    finally:
+        new.unlink(missing_ok=True)
 
 
 def key_from_environment() -> str:

@@ -139,6 +139,17 @@ def release(folder: Path, record: Record) -> None:
                 (folder / left).unlink(missing_ok=True)
 
 
+def sweep() -> None:
+    """Remove key and record of engines that ended with nobody left to do it: killed, or before a
+    restart of the machine. Their logs stay.
+    """
+    with _locked():
+        for folder in all_folders():
+            if (folder / RECORD).exists() and holder(folder) is None:
+                for left in (KEY_FILE, RECORD):
+                    (folder / left).unlink(missing_ok=True)
+
+
 def _tidy() -> None:
     """Make room: remove the oldest folders whose engines have ended."""
     old = sorted(all_folders(), key=lambda folder: folder.stat().st_mtime)[:-_LOGS_KEPT]

@@ -157,6 +157,7 @@ def status(host: DockerHost | None) -> list[Server]:
     Raises:
         ServeFault: the Docker engine stopped answering.
     """
+    folders.sweep()
     servers = [_container(host, found) for found in containers.find(host)] if host else []
     for process in _processes():
         record = process.record

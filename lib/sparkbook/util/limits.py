@@ -119,11 +119,21 @@ def json_value(text: str, name: str) -> Any:
     if text.count(",") + text.count("[") + text.count("{") > MAX_VALUES:
         raise SparkbookError(f"{name} has more than {MAX_VALUES:,} values, which no such file has")
     try:
-        return json.loads(text)
+        value = json.loads(text, parse_int=_whole_number)
+        if "\\ud" in text or "\\uD" in text:  # half a character can't be written anywhere
+            json.dumps(value, ensure_ascii=False).encode()
+        return value
     except ValueError as error:
         raise SparkbookError(f"{name} is not JSON: {error}") from None
     except RecursionError:
         raise SparkbookError(f"{name} is nested too deeply") from None
+
+
+def _whole_number(digits: str) -> int:
+    """Return a whole number that a float can be near to: any other breaks the arithmetic later."""
+    if len(digits) > 300:
+        raise ValueError(f"a number has {len(digits)} digits")
+    return int(digits)
 
 
 class Ran(NamedTuple):

@@ -48,7 +48,7 @@ prefix of whoever issues them (Hugging Face, OpenAI, NVIDIA, GitHub, GitLab, Sla
 AWS, JSON web tokens).
 """
 _VALUES = re.compile("|".join(KNOWN_FORMS), re.DOTALL)
-_ADDRESS = re.compile(r"[a-z][a-z0-9+.-]{0,20}://[^\s/@:]*:[^\s/]+@", re.IGNORECASE)
+_ADDRESS = re.compile(r"([a-z][a-z0-9+.-]{0,20}://[^\s/@:]*:)[^\s/]+@", re.IGNORECASE)
 
 
 def by_name(name: str) -> bool:
@@ -67,6 +67,11 @@ def by_value(value: str) -> bool:
     address with a password.
     """
     return _VALUES.search(value) is not None or _ADDRESS.search(value) is not None
+
+
+def without_passwords(text: str) -> str:
+    """Return a text with `***` for the password of each address in it."""
+    return _ADDRESS.sub(r"\1***@", text)
 
 
 def is_secret(name: str, value: str | None = None) -> bool:
