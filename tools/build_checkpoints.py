@@ -8,6 +8,10 @@ pip fetches the wheel into the folder, and only its JSON files are read. Keys of
 generation are left out, and long lists of module names are folded
 (`sparkbook.checkpoint.folding`), which loses nothing but order.
 
+`defaults` are configurations that the `config.json` of a checkpoint is not public for here, but
+that Transformers' own classes state as the defaults of that checkpoint (`--engine`: a Python that
+has Transformers). Without `--engine` they stay as they are.
+
 `cards` are the figures of models whose configuration is not there: parameters, active parameters,
 context and format, from a checkout of https://github.com/vllm-project/recipes (Apache-2.0). Without
 `--recipes` they stay as they are.
@@ -75,6 +79,54 @@ def build(wheel: Path) -> dict[str, Any]:
         raise SystemExit(f"no config.json of {', '.join(bare)}")
     source = {"address": HOME, "date": DATE}
     return {"source": source, "entries": configs}
+
+
+DEFAULTS = {
+    "meta-models/Muse-Glimmer-30B": ("muse_glimmer", "MuseGlimmerForConditionalGeneration"),
+    "meta-models/Muse-Glimmer-30B-assistant": (
+        "muse_glimmer_assistant",
+        "MuseGlimmerAssistantModel",
+    ),
+    "zai-org/GLM-4.7-Flash": ("glm4_moe_lite", "Glm4MoeLiteForCausalLM"),
+    "zai-org/GLM-5.3-Flash": ("glm5_next", "Glm5NextForConditionalGeneration"),
+    "Qwen/Qwen3-ASR-1.7B": ("qwen3_asr", "Qwen3ASRForConditionalGeneration"),
+}
+"""Checkpoints whose shape is the default of a class of Transformers: its type and architecture."""
+
+_ASK = """
+import json, sys, transformers
+found = {}
+for name, (kind, architecture) in json.load(sys.stdin).items():
+    config = transformers.AutoConfig.for_model(kind).to_dict()
+    found[name] = {**config, "architectures": [architecture], "dtype": "bfloat16"}
+print(json.dumps({"version": transformers.__version__, "found": found}))
+"""
+_NOT_STATED = frozenset({
+    "chunk_size_feed_forward", "id2label", "label2id", "output_attentions", "output_hidden_states",
+    "problem_type", "return_dict",
+})  # fmt: skip
+
+
+def defaults(python: str) -> dict[str, Any]:
+    """The configurations that Transformers states, asked in an environment that has it."""
+    asked = subprocess.run(
+        [python, "-c", _ASK], input=json.dumps(DEFAULTS), capture_output=True, text=True, check=True
+    )
+    said = json.loads(asked.stdout.splitlines()[-1])
+    entries = {name: {"config": _stated(without(c))} for name, c in said["found"].items()}
+    home = f"https://github.com/huggingface/transformers/tree/v{said['version']}/src/transformers"
+    return {"source": {"address": home, "date": "2026-11-28"}, "entries": entries}
+
+
+def _stated(value: Any) -> Any:
+    """A config without what every class states and without what is not set."""
+    if not isinstance(value, dict):
+        return value
+    return {
+        key: _stated(inner)
+        for key, inner in value.items()
+        if inner is not None and key not in _NOT_STATED
+    }
 
 
 def without(value: Any) -> Any:
@@ -156,12 +208,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--cache", type=Path, required=True, help="folder for the wheel")
     parser.add_argument("--recipes", type=Path, help="checkout of vllm-project/recipes")
+    parser.add_argument("--engine", help="a Python that has Transformers")
     given = parser.parse_args()
-    table = {"checkpoints": build(fetch(given.cache))}
-    if given.recipes:
-        table["cards"] = cards(given.recipes)
-    else:
-        table["cards"] = json.loads(TABLE.read_text("utf-8"))["cards"]
+    kept = json.loads(TABLE.read_text("utf-8"))
+    table = {
+        "checkpoints": build(fetch(given.cache)),
+        "defaults": defaults(given.engine) if given.engine else kept["defaults"],
+        "cards": cards(given.recipes) if given.recipes else kept["cards"],
+    }
     TABLE.write_text(text(table), "utf-8")
     counts = ", ".join(f"{len(about['entries'])} {name}" for name, about in table.items())
     print(f"{counts}, {TABLE.stat().st_size:,} bytes")

@@ -2,9 +2,10 @@
 
     .venv/bin/python tools/record_answers.py [RECIPE ...]
 
-Each recipe is asked about with the release of its image; where that release is not here, it keeps
-the answer that it has. The answers go to `lib/sparkbook/releases/answers.json`, and from there to
-the recipes' pages. A recipe whose checkpoint's config is in no table has none.
+Each recipe is asked about with the release of its image, or where the image is a nightly or a fork
+with the newest release here that it can hold. The answers go to
+`lib/sparkbook/releases/answers.json`, and from there to the recipes' pages; where there is none,
+the reason does.
 """
 
 from __future__ import annotations
@@ -25,16 +26,17 @@ from sparkbook.releases import answers
 def main() -> None:
     """Ask, release by release, and write."""
     kept = answers.recorded_all()
-    wanted = sys.argv[1:] or [recipe.id for recipe in recipes.all() if recipe.image]
+    wanted = sys.argv[1:] or [recipe.id for recipe in recipes.all()]
     groups: dict[tuple[str, str], list[Question]] = defaultdict(list)
+    notes: dict[str, str | None] = {}
     for name in wanted:
         recipe = recipes.load(name)
         case = Case(of_launch(recipe.launch, recipe))
         try:
-            where, _ = asking.choose(case, None, None)
+            where, notes[name] = asking.choose(case, None, None)
             question = asking.of_case(case, name=name, depth="cache")
         except SparkbookError as error:
-            print(f"{name}: {error}")
+            kept[name] = {"reason": str(error)}
             continue
         assert where.engine is not None
         holds = asking.installed(case, releases.normal(where.engine.version))
@@ -44,14 +46,19 @@ def main() -> None:
         for question, answer in zip(
             questions, oracle.ask(questions, where, holds=json.loads(holds)), strict=True
         ):
-            print(f"{question.id}: {answer.judge}: {answer.refused or answer.failed or 'accepted'}")
-            if answer.failed is None:
-                kept[question.id] = {
-                    "words": list(question.words),
-                    "answer": answer.model_dump(mode="json", exclude_defaults=True),
-                }
+            said = answer.refused or answer.failed or "accepted"
+            print(f"{question.id}: {answer.judge}: {said[:300]}", flush=True)
+            kept[question.id] = {
+                **({"note": notes[question.id]} if notes[question.id] else {}),
+                "words": list(question.words),
+                "answer": answer.model_dump(mode="json", exclude_defaults=True),
+            }
+            if answer.failed is not None:
+                kept[question.id] = {"reason": f"{answer.judge} gave no answer: {answer.failed}"}
     lines = (f"{json.dumps(name)}: {json.dumps(kept[name])}" for name in sorted(kept))
     answers.RECORDED.write_text("{\n" + ",\n".join(lines) + "\n}\n", "utf-8")
+    count = sum("answer" in entry for entry in kept.values())
+    print(f"{count} of {len(kept)} recipes answered")
 
 
 if __name__ == "__main__":

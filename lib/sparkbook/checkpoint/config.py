@@ -171,6 +171,8 @@ def _attention_caches(text: Config, kinds: list[str]) -> tuple[list[Cache], int]
         count = sum("attention" in kind for kind in kinds)
         # Multiplied out in prefill, every head works at full size.
         wide = whole(text, "num_attention_heads") * (text.get("qk_nope_head_dim", 0) + rope)
+        if "index_topk" in text:
+            return _indexed(text, count), count * wide
         return [Cache("mla", count, 1, latent + rope, 0)], count * wide
     if ratios := text.get("compress_ratios"):
         return _compressed(text, ratios[: len(kinds)]), text["num_attention_heads"] * text[
@@ -178,7 +180,7 @@ def _attention_caches(text: Config, kinds: list[str]) -> tuple[list[Cache], int]
         ]
     width = 0
     shared = text.get("num_kv_shared_layers") or 0
-    found: dict[tuple[int, int, int, int], int] = {}
+    found: dict[tuple[int, int, int, int, int], int] = {}
     for layer, kind in enumerate(kinds):
         if kind not in ("full_attention", "attention", "sliding_attention"):
             continue
@@ -186,16 +188,34 @@ def _attention_caches(text: Config, kinds: list[str]) -> tuple[list[Cache], int]
         local = kind == "sliding_attention"
         width += 0 if local else queries * size
         if layer < len(kinds) - shared:  # the last ones read the cache of an earlier layer
-            window = (text.get("sliding_window") or text.get("attention_chunk_size") or 0) * local
-            key = (keys, size, size_v, window)
+            llama4 = str(text.get("model_type")).startswith("llama4")
+            chunk = (text.get("attention_chunk_size") or 0) * (local and llama4)
+            window = chunk or (text.get("sliding_window") or 0) * local
+            key = (keys, size, size_v, window, chunk)
             found[key] = found.get(key, 0) + 1
     # Full attention first.
     return [
-        Cache("window" if window else "full", count, keys, size, size_v, window)
-        for (keys, size, size_v, window), count in sorted(
+        Cache("window" if window else "full", count, keys, size, size_v, window, chunk=chunk)
+        for (keys, size, size_v, window, chunk), count in sorted(
             found.items(), key=lambda item: bool(item[0][3])
         )
     ], width
+
+
+def _indexed(text: Config, count: int, draft: bool = False) -> list[Cache]:
+    """DeepSeek's sparse attention (vLLM 0.32.0 on compute capability 12.x): the latent vector as
+    `fp8_ds_mla` whatever `--kv-cache-dtype` says, 8 bits an element with a scale of 32 bits for
+    128, and the rope part in 16 bits; next to it the key of the index, with a scale, in layers that
+    have an index of their own.
+    """
+    latent, rope = text["kv_lora_rank"], text["qk_rope_head_dim"]
+    own = text.get("indexer_types") or text.get("index_types") or []
+    indexes = count if draft or not own else own.count("full")
+    vector, key = latent + 4 * (latent // 128) + 2 * rope, (text.get("index_head_dim") or 128) + 4
+    return [
+        Cache("mla", count, fixed=vector, block=64, draft=draft),
+        Cache("mla", indexes, fixed=key, block=64, draft=draft),
+    ]
 
 
 def _compressed(text: Config, ratios: list[int]) -> list[Cache]:
@@ -277,6 +297,7 @@ def _mamba(text: Config, count: int) -> Cache:
         state=heads * size * states,
         state_bytes=DTYPE_BYTES.get(str(text.get("mamba_ssm_cache_dtype", "float32"))),
         chunk=text.get("chunk_size", 128),
+        checkpointed="0.32.0",
     )
 
 
@@ -292,6 +313,7 @@ def _kda(text: Config, count: int) -> Cache:
         conv=(3 * heads * size, about.get("short_conv_kernel_size", 4)),
         state=heads * size * size,
         state_bytes=4,
+        checkpointed="0.29.0",
     )
 
 
@@ -305,6 +327,8 @@ def _draft(text: Config, kinds: list[str]) -> list[Cache]:
     if not (count := draft_layers(text)) or "compress_ratios" in text:
         return []
     if text.get("kv_lora_rank"):
+        if "index_topk" in text:
+            return _indexed(text, count, draft=True)
         return [
             Cache("mla", count, 1, text["kv_lora_rank"] + text["qk_rope_head_dim"], 0, draft=True)
         ]

@@ -45,14 +45,14 @@ def _table() -> dict[str, Any]:
 
 
 @functools.cache
-def _handles() -> dict[str, str]:
+def _handles(part: str) -> dict[str, str]:
     """Handles by their spelling in lower case; the hub ignores case too."""
-    return {name.lower(): name for name in _table()["checkpoints"]["entries"]}
+    return {name.lower(): name for name in _table()[part]["entries"]}
 
 
 def names() -> list[str]:
     """Handles of the table, sorted."""
-    return sorted(_handles().values(), key=str.lower)
+    return sorted(_handles("checkpoints").values(), key=str.lower)
 
 
 def find(model_id: str) -> ConfigFacts | None:
@@ -61,10 +61,26 @@ def find(model_id: str) -> ConfigFacts | None:
     Args:
         model_id: handle, `ORG/MODEL`.
     """
-    name = _handles().get(model_id.lower())
+    return _find("checkpoints", model_id)
+
+
+def stated(model_id: str) -> ConfigFacts | None:
+    """Return the configuration that a class of Transformers states as that of a checkpoint; None
+    where none does.
+    """
+    return _find("defaults", model_id)
+
+
+def stated_names() -> list[str]:
+    """Handles of checkpoints that a class of Transformers states the configuration of, sorted."""
+    return sorted(_handles("defaults").values(), key=str.lower)
+
+
+def _find(part: str, model_id: str) -> ConfigFacts | None:
+    name = _handles(part).get(model_id.lower())
     if name is None:
         return None
-    table = _table()["checkpoints"]
+    table = _table()[part]
     entry, source = table["entries"][name], table["source"]
     quantization = entry.get("quantization")
     return ConfigFacts(
@@ -103,18 +119,13 @@ class Card:
 def card(model_id: str) -> Card | None:
     """Return the figures of a model; None where the table lacks them."""
     table = _table()["cards"]
-    name = _cards().get(model_id.lower())
+    name = _handles("cards").get(model_id.lower())
     if name is None:
         return None
     params_b, active_b, context, form = table["entries"][name]
     return Card(params_b, active_b, context, form, source=table["source"]["address"])
 
 
-@functools.cache
-def _cards() -> dict[str, str]:
-    return {name.lower(): name for name in _table()["cards"]["entries"]}
-
-
 def cards() -> list[str]:
     """Handles of models with figures, sorted."""
-    return sorted(_cards().values(), key=str.lower)
+    return sorted(_handles("cards").values(), key=str.lower)

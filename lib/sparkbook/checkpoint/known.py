@@ -24,7 +24,7 @@ from sparkbook.checkpoint.config import (
     layer_kinds,
     text_config,
 )
-from sparkbook.checkpoint.configs import Card
+from sparkbook.checkpoint.configs import Card, ConfigFacts
 from sparkbook.checkpoint.modules import loaded, parameters
 from sparkbook.checkpoint.tensors import quantization
 from sparkbook.checkpoint.values import Checkpoint, Quantization, Range, TensorClass, Weights
@@ -61,7 +61,12 @@ def facts() -> dict[str, Any]:
 
 def names() -> list[str]:
     """Handles of checkpoints of which more is known than a name says, sorted."""
-    return sorted({*configs.names(), *facts()["checkpoints"], *facts()["shapes"]}, key=str.lower)
+    return sorted({*_shapes(), *facts()["checkpoints"]}, key=str.lower)
+
+
+def _shapes() -> list[str]:
+    """Handles of models with a known shape."""
+    return [*configs.names(), *configs.stated_names(), *facts()["shapes"]]
 
 
 def stated_context(name: str) -> int | None:
@@ -84,7 +89,7 @@ def shape(handle: str) -> dict[str, Any]:
     Args:
         handle: of the table of configurations, or of the shapes of `known.yaml`.
     """
-    if found := configs.find(handle):
+    if found := configs.find(handle) or configs.stated(handle):
         return found.config
     config = dict(facts()["shapes"][handle]["config"])
     if counts := config.pop("layer_counts", None):
@@ -138,9 +143,11 @@ def load(name: str, stated: Stated | None = None) -> Checkpoint:
 @functools.lru_cache(maxsize=64)
 def _certain(name: str) -> Checkpoint | None:
     """The checkpoint, where its own configuration or the formats of its tensors are known."""
-    if own := configs.find(name):
+    if own := configs.find(name) or configs.stated(name):
         source = f"{own.source} ({own.date})"
-        found = of_config(own.name, own.config, own.quantization, source)
+        found = _read(own, source)
+        if found is None:
+            return None
         card = configs.card(name)
         # Some of the table's copies state a shorter context than the model's card.
         if found.geometry and card and (card.context or 0) > (found.geometry.context or 0):
@@ -151,6 +158,18 @@ def _certain(name: str) -> Checkpoint | None:
         return of_config(name, shape(name), None, source)
     entry = facts()["checkpoints"].get(name)
     return _of_entry(name, entry) if entry else None
+
+
+def _read(own: ConfigFacts, source: str) -> Checkpoint | None:
+    """A checkpoint of the table; None where this library can't count what its config describes."""
+    if "audio_config" in own.config and not configs.find(own.name):
+        return None
+    try:
+        return of_config(own.name, own.config, own.quantization, source)
+    except SparkbookError:
+        if configs.find(own.name):
+            raise
+        return None
 
 
 def of_config(
@@ -237,7 +256,7 @@ def counted(counts: dict[TensorClass, int], formats: dict[str, str]) -> tuple[We
 
 
 def _source(handle: str) -> str:
-    if found := configs.find(handle):
+    if found := configs.find(handle) or configs.stated(handle):
         return f"{found.source} ({found.date})"
     return str(facts()["sources"][facts()["shapes"][handle]["source"]])
 
@@ -245,15 +264,33 @@ def _source(handle: str) -> str:
 # ---- the model that it was made of
 
 
+def made_of(name: str) -> str | None:
+    """Return the handle of the known model that a checkpoint was made of, as its name says."""
+    same = facts()["same"]
+    if name in same:
+        return name
+    return naming.base_of(name, [*_shapes(), *same])
+
+
+def _counted(base: str) -> bool:
+    """Whether this library can count what a known model's config describes."""
+    return base not in configs.stated_names() or _certain(base) is not None
+
+
+def shape_of(base: str) -> str:
+    """Return the handle of the model whose shape a known model has."""
+    same = facts()["same"].get(base)
+    return str(same["shape"]) if same else base
+
+
 def _derived(name: str, stated: Stated) -> Checkpoint | None:
     """The checkpoint, where its name says which known model it was made of."""
-    same = facts()["same"]
-    bases = [*configs.names(), *facts()["shapes"], *same]
-    base = name if name in same else naming.base_of(name, bases)
-    if base is None:
+    base = made_of(name)
+    if base is None or not _counted(base):
         return None
+    same = facts()["same"]
     parts, card = naming.read(name), configs.card(name)
-    handle = same[base]["shape"] if base in same else base
+    handle = shape_of(base)
     config = shape(handle)
     form = stated.format or parts.format or (card.format if card else None)
     how = _formats(handle, config, form)

@@ -165,7 +165,10 @@ class Cache:
         conv: channels and taps of the short convolution before a state.
         state: elements of the recurrent state.
         state_bytes: bytes of one element of it; None: as wide as the model's dtype.
-        chunk: tokens of a Mamba-2 chunk, to which old releases align blocks.
+        chunk: tokens of a Mamba-2 chunk, to which old releases align blocks; of `window`, tokens of
+            the chunks that attention stays inside of (Llama 4).
+        checkpointed: the release since which one more state is held for the end of a prefill chunk,
+            with prefix caching; empty: none.
         draft: whether the layers belong to a multi-token-prediction head, and exist only while it
             drafts.
         fixed: bytes of one token, where no `--kv-cache-dtype` changes them; 0: heads and sizes
@@ -183,6 +186,7 @@ class Cache:
     state: int = 0
     state_bytes: int | None = None
     chunk: int = 0
+    checkpointed: str = ""
     draft: bool = False
     fixed: float = 0
     block: int = 0

@@ -123,7 +123,7 @@ def of_case(
     size = 2**30
     return Question(
         id=name,
-        words=tuple(words),
+        words=(*words, *_of_head(case)),
         depth=depth,
         env=_variables(case),
         models={_relative(model): found for model, found in models.items()},
@@ -131,6 +131,17 @@ def of_case(
         kv_bytes=tuple(round(gib * size) for gib in kv_gib),
         reserved_bytes=_reserved(case),
     )
+
+
+def _of_head(case: Case) -> tuple[str, ...]:
+    """What `sparkbook cluster serve` adds to the head's line of a recipe for several Sparks, where
+    the line says nothing of how its ranks find each other.
+    """
+    said = ("nnodes", "distributed-executor-backend", "data-parallel-size")
+    if case.nodes == 1 or any(case.value(option) for option in said):
+        return ()
+    nodes = ("--nnodes", str(case.nodes), "--node-rank", "0", "--master-addr", "127.0.0.1")
+    return ("--distributed-executor-backend", "mp", *nodes)
 
 
 def known(case: Case) -> bool:
@@ -200,10 +211,14 @@ def installed(case: Case | None, version: str) -> dict[str, str | bool]:
     own: dict[str, str | bool] = {
         "flashinfer": flashinfer,
         "cutlass": bool(flashinfer),
+        "cuda": bool(flashinfer),
+        "quack": bool(flashinfer),
+        "tilelang": bool(flashinfer),
         "triton": True,
         "deep_gemm": True,
         "ray": "ray" in requires,
         "diskcache": True,
+        "b12x": False,
     }
     stated = case.info.contents if case is not None and case.info else {}
     names = {

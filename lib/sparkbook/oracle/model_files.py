@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from sparkbook import checkpoint
-from sparkbook.checkpoint import configs
+from sparkbook.checkpoint import made
 from sparkbook.errors import SparkbookError
 
 NAMES = ("config.json", "hf_quant_config.json")
@@ -65,11 +65,12 @@ def find(model: str, revision: str | None = None) -> ModelFiles | None:
         return _folder(local, f"the folder {model}")
     if cached := _cached(model, revision or "main"):
         return _folder(cached, f"the Hugging Face cache, {cached.name[:12]}")
-    if facts := configs.find(model):
+    if facts := made.find(model):
         contents = {"config.json": facts.config}
         if facts.quantization is not None:
             contents["hf_quant_config.json"] = facts.quantization
-        return ModelFiles(contents, f"the table of public checkpoints ({facts.date})")
+        source = f"the table of public checkpoints ({facts.date})" if facts.date else facts.source
+        return ModelFiles(contents, source)
     return None
 
 

@@ -16,12 +16,13 @@ here, step by step (vLLM 0.32.0, `v1/core/kv_cache_utils.py`, `v1/kv_cache_inter
 4. The pool has `memory // (page * layers of a group)` blocks. A sequence takes from it, for each
    group: full attention one block for every `block` tokens; a window one for what it can see and
    what is in flight, and one more; a state 1 block and one a drafted token, or with prefix caching
-   (`align`) 2.
+   (`align`) 2, in some layers 3.
 5. Maximum concurrency is blocks over blocks of a sequence at full length; "KV cache size" in tokens
    is that times the length, so of a hybrid model it is no capacity for arbitrary sequences.
 
 Layouts that pack pages of different sizes into one block (`_get_packed_kv_cache_groups`) are only
-estimated, and decode context parallelism is not modelled.
+estimated, and decode context parallelism is not modelled. Where vLLM was asked about a checkpoint
+(`checkpoint.built`), its own groups and blocks are taken (`as_built`).
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from dataclasses import dataclass, replace
 from math import lcm
 from typing import Literal
 
+from sparkbook.checkpoint.built import BuiltCache
 from sparkbook.checkpoint.values import Cache
 from sparkbook.errors import SparkbookError
 from sparkbook.host.spark import ENGINE_RELEASE
@@ -111,7 +113,11 @@ class Group:
         cache = self.cache
         if cache.recurrent:
             held = (2 if paging.states == "align" else 1) + paging.drafted
+            if paging.states == "align" and cache.checkpointed:
+                held += at_least(paging.release, cache.checkpointed)
             each = -(-context // self.block) if paging.states == "all" else held
+        elif cache.kind == "window" and cache.chunk:
+            each = -(-min(cache.chunk + paging.in_flight, context) // self.block)
         elif cache.kind == "window":
             each = -(-min(cache.window - 1 + paging.in_flight, context) // self.block) + 1
         else:
@@ -129,6 +135,7 @@ class Pages:
         page: bytes of one layer's page.
         padding: layers that only fill up a group.
         paging: what it was cut for.
+        built: whether vLLM itself cut it.
     """
 
     groups: tuple[Group, ...]
@@ -136,6 +143,7 @@ class Pages:
     page: int
     padding: int
     paging: Paging
+    built: bool = False
 
     def sequence_blocks(self, context: int | None = None) -> int:
         """Blocks that one sequence takes; of full length where no other is given."""
@@ -195,11 +203,12 @@ def cut(caches: Iterable[Cache], paging: Paging) -> Pages:
         raise SparkbookError(
             "no layer of this model keeps anything for a sequence: there is no KV cache to plan"
         )
-    if any(cache.fixed for cache in active):
+    own = {cache.block for cache in active}
+    if any(cache.fixed for cache in active) and len(own) > 1:
         return _packed(active, paging)
     attention = [cache for cache in active if not cache.recurrent]
     states = [cache for cache in active if cache.recurrent]
-    block = paging.block
+    block = max(own) or paging.block
     if states and attention:
         block = _block_for_states(attention, states, paging)
     kinds = {(cache.kind, cache.window) for cache in active}
@@ -234,6 +243,33 @@ def cut(caches: Iterable[Cache], paging: Paging) -> Pages:
         sum(group.groups * size - group.layers for group in groups),
         paging,
     )
+
+
+_KINDS: dict[str, Literal["full", "window", "mla", "mamba2"]] = {
+    "FullAttentionSpec": "full",
+    "MLAAttentionSpec": "mla",
+    "SlidingWindowSpec": "window",
+    "SlidingWindowMLASpec": "window",
+    "ChunkedLocalAttentionSpec": "window",
+    "MambaSpec": "mamba2",
+}
+
+
+def as_built(built: BuiltCache, paging: Paging) -> Pages | None:
+    """Return the pages that vLLM itself made; None where they hold something that is not known
+    here.
+    """
+    groups = []
+    for group in built.groups:
+        kind = _KINDS.get(group.spec)
+        if kind is None:
+            return None
+        chunk = (group.window or 0) * (group.spec == "ChunkedLocalAttentionSpec")
+        more = kind == "mamba2" and group.blocks > 2 + paging.drafted
+        since = paging.release if more else ""
+        cache = Cache(kind, group.layers, window=group.window or 0, chunk=chunk, checkpointed=since)
+        groups.append(Group(cache, group.layers * group.groups, group.groups, group.block))
+    return Pages(tuple(groups), built.block_bytes, built.block_bytes, 0, paging, built=True)
 
 
 _UNIT = 576

@@ -468,13 +468,13 @@ class MemoryPlan:
                 lines.append(f"possibility {i + 1} of {len(self.pages)} for the draft:")
             for group in pages.groups:
                 cache, context = group.cache, self.setup.context
-                size = (
-                    "state of"
-                    f" {cache.sequence_bytes(pages.paging.dtype_bytes, pages.paging.drafted):,}"
-                    " bytes"
-                    if cache.recurrent
-                    else (f"{cache.token_bytes(pages.paging.width):,.0f} bytes a token and layer")
-                )
+                if pages.built:
+                    size = "as vLLM itself makes them"
+                elif cache.recurrent:
+                    held = cache.sequence_bytes(pages.paging.dtype_bytes, pages.paging.drafted)
+                    size = f"state of {held:,} bytes"
+                else:
+                    size = f"{cache.token_bytes(pages.paging.width):,.0f} bytes a token and layer"
                 lines.append(
                     f"{group.layers} {cache.kind} layers, {size}: {group.groups}"
                     f" group{'s' * (group.groups > 1)}, blocks of {group.block} tokens,"

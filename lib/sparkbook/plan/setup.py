@@ -6,10 +6,12 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from sparkbook.checkpoint import built
+from sparkbook.checkpoint.built import Built
 from sparkbook.checkpoint.values import ZERO, Cache, Checkpoint, Range
 from sparkbook.host.meminfo import VLLM_DEFAULT_UTILIZATION
 from sparkbook.host.spark import ENGINE_RELEASE, TOTAL
-from sparkbook.plan.kv import KV_WIDTH, Pages, Paging, cut
+from sparkbook.plan.kv import KV_WIDTH, Pages, Paging, as_built, cut
 from sparkbook.releases import at_least
 from sparkbook.units import GIB
 
@@ -158,9 +160,13 @@ class Setup:
     @property
     def weights(self) -> Range:
         """Bytes of the target's weights as loaded: without prediction layers that are not used,
-        quantized if that happens while loading.
+        quantized if that happens while loading. Those that vLLM built where it was asked.
         """
         c = self.checkpoint
+        if self._built and self.load_format is None and not self.table_on_disk:
+            return Range.of(
+                self._built.weights_bytes + self.own_head * (self._built.draft_bytes or 0)
+            )
         size = c.bytes
         if self.load_format == "fp8" and c.weights:
             size = sum(
@@ -175,6 +181,34 @@ class Setup:
             spare += c.of("table")
         left = Range(max(size.low - spare.high, 0), max(size.high - spare.low, 0))
         return (left + c.loaded_bytes) * (1 / (self.shards * self.stages))
+
+    @property
+    def _built(self) -> Built | None:
+        """What vLLM builds of the checkpoint on one machine; None where it was not asked."""
+        c = self.checkpoint
+        if c.files or not c.certain or self.shards * self.stages > 1:
+            return None
+        return built.find(c.name)
+
+    def _built_pages(self, paging: Paging) -> Pages | None:
+        """The pages that vLLM itself made of this cache; None where it was not asked about it."""
+        own = self._built
+        if own is None or self.draft_caches != ((),) or self.block not in (None, 16):
+            return None
+        known = self.checkpoint.kv_dtype
+        kind = self.kv_dtype if self.kv_dtype == "auto" else {1: "fp8", 2: "auto"}.get(paging.width)
+        if kind == "auto" != self.kv_dtype and known:
+            return None
+        states = any(cache.recurrent for cache in self.caches)
+        if not (self.drafted == 0 or self.own_head):
+            return None
+        cache = own.caches.get((str(kind), self.drafted if states else min(self.drafted, 1)))
+        packed = any(c.fixed and c.block != 64 for c in self.caches)
+        if cache is None or (states and paging.states != "align"):
+            return None
+        if not packed and not at_least(self.release, own.vllm):
+            return None  # older releases cut otherwise: the arithmetic knows how
+        return as_built(cache, paging)
 
     @property
     def kv_width(self) -> float:
@@ -226,6 +260,8 @@ class Setup:
             drafted=self.drafted,
             states="none" if not self.prefix_caching else "all" if mamba_all else "align",
         )
+        if (pages := self._built_pages(paging)) is not None:
+            return (pages,)
         return tuple(
             cut([*(_shard(cache, self.shards, self.stages) for cache in layers), *draft], paging)
             for layers in self.possible_caches

@@ -88,15 +88,33 @@ class Layers(_Value):
     layers: int
 
 
+class Group(_Value):
+    """Layers that share a block table.
+
+    Attributes:
+        blocks: blocks that one sequence of full length takes.
+    """
+
+    spec: str = Field(max_length=100)
+    layers: int
+    block_size: int
+    window: int | None = None
+    blocks: int
+
+
 class KvCache(_Value):
     """The KV cache: its layers, and what each size holds.
 
     Attributes:
+        groups: its groups of layers; empty where no size was asked about.
+        block_bytes: bytes of one block of the pool that all groups draw from.
         least: the answer to a size that is too small, for what vLLM says it needs.
     """
 
     layers: list[Layers] = Field(default_factory=list, max_length=1000)
     block_size: int | None = None
+    groups: list[Group] = Field(default_factory=list, max_length=1000)
+    block_bytes: int | None = None
     sizes: list[Capacity] = Field(default_factory=list, max_length=50)
     least: Capacity | None = None
 
@@ -203,11 +221,27 @@ def recorded_all() -> dict[str, dict[str, Any]]:
     return json.loads(RECORDED.read_text("utf-8")) if RECORDED.is_file() else {}
 
 
-def recorded(recipe: str) -> Answer | None:
-    """Return what vLLM said of a recipe of the catalogue when it was last asked; None: it was not.
+class Recorded(_Value):
+    """What is kept of a recipe of the catalogue.
+
+    Attributes:
+        answer: what vLLM said when it was last asked; None: it was not.
+        reason: why it was not.
+        note: why another release than the image's was asked.
+        words: of the line that was asked about.
+    """
+
+    answer: Answer | None = None
+    reason: str | None = None
+    note: str | None = None
+    words: list[str] = Field(default_factory=list)
+
+
+def recorded(recipe: str) -> Recorded | None:
+    """Return what is kept of a recipe; None: nothing.
 
     Args:
         recipe: its id.
     """
     entry = recorded_all().get(recipe)
-    return None if entry is None else Answer.model_validate(entry["answer"])
+    return None if entry is None else Recorded.model_validate(entry)

@@ -12,10 +12,7 @@ from sparkbook.releases.answers import Answer, recorded
 from sparkbook.units import GIB
 from sparkbook.util.tables import table
 
-NOT_ASKED = (
-    "vLLM was not asked about this recipe: its checkpoint's config is in no table, its image starts"
-    " vLLM with a script of its own, or its release was not asked."
-)
+NOT_ASKED = "vLLM was not asked about this recipe"
 
 
 def rows(answer: Answer) -> Iterator[tuple[str, str]]:
@@ -47,8 +44,17 @@ def _backends(answer: Answer, words: tuple[str, ...]) -> list[str]:
 
 def of_recipe(recipe: Recipe) -> Markdown:
     """Return the recorded answer as a table, or the reason why there is none."""
-    answer = recorded(recipe.id)
-    if answer is None:
-        return Markdown(NOT_ASKED)
+    entry = recorded(recipe.id)
+    if entry is None or entry.answer is None:
+        reason = (
+            entry.reason if entry and entry.reason else "its line is newer than the last asking"
+        )
+        return Markdown(f"{NOT_ASKED}: {html.escape(reason, quote=False)}.")
+    answer = entry.answer
     shown = [[what, html.escape(text, quote=False)] for what, text in rows(answer)]
+    if entry.note:
+        another = f"{answer.judge} answered; this image may differ. Asked: {entry.note}"
+        shown.append(["another release", html.escape(another, quote=False)])
+    for name, source in answer.files.items():
+        shown.append([f"config of {name}", html.escape(source, quote=False)])
     return table(["asked", str(answer.judge)], shown)

@@ -39,6 +39,11 @@ from pathlib import Path
 import depths
 import pretending
 
+COMPILED = (
+    "vllm._C", "vllm._C_stable_libtorch", "vllm._moe_C", "vllm._flashkda_C", "vllm.vllm_flash_attn",
+)  # fmt: skip
+"""Modules of the CUDA build that are no Python."""
+
 
 def prepare(request):
     """Import vLLM as on the machine of the request. Returns the first line of the answer."""
@@ -52,10 +57,9 @@ def prepare(request):
         VLLM_PLUGINS="",
     )
     holds = pretending.install(request.get("installed", {}))
-    for name in ("vllm._C", "vllm._C_stable_libtorch", "vllm._moe_C", "vllm.vllm_flash_attn"):
+    for name in COMPILED:
         if not pretending.imports(name):
             sys.modules[name] = pretending.Anything(name)
-            sys.modules.setdefault(f"{name}.flash_attn_interface", pretending.Anything(name))
     import torch
 
     pretending.no_network()
@@ -87,6 +91,9 @@ def _load(request, deepest):
     depths.arg_parser()
     import vllm.engine.arg_utils  # noqa: F401
 
+    depths.find("xgrammar:GrammarMatcher")  # asks for `cuda` at its import, as torch does
+    for step in pretending.LATER:
+        step()
     if deepest >= depths.DEPTHS.index("config"):
         depths.find("vllm.tool_parsers:ToolParserManager")
         depths.find("vllm.reasoning:ReasoningParserManager")

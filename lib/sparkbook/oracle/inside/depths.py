@@ -5,6 +5,7 @@ Where releases of vLLM moved something, `find` tries each place.
 
 import collections
 import contextlib
+import copy
 import dataclasses
 import functools
 import importlib
@@ -228,10 +229,10 @@ def built(config):
         setattr(torch.cuda, stream, lambda *_, **__: MagicMock())
     parallel = config.parallel_config
     ranks = parallel.tensor_parallel_size * parallel.pipeline_parallel_size
+    if getattr(parallel, "nnodes", 1) > 1:
+        parallel.nnodes = 1  # else the ranks' processes talk to each other: here is the first alone
     if ranks > 1:
-        from torch.testing._internal.distributed.fake_pg import FakeStore
-
-        torch.distributed.init_process_group("fake", store=FakeStore(), rank=0, world_size=ranks)
+        _first_rank(ranks)
     store = f"file://{Path.cwd()}/.ranks"
     init_distributed_environment(ranks, 0, store, 0, "fake" if ranks > 1 else "gloo")
     initialize_model_parallel(parallel.tensor_parallel_size, parallel.pipeline_parallel_size)
@@ -242,8 +243,40 @@ def built(config):
         spec = config.speculative_config
         if spec and getattr(spec, "draft_model_config", None):
             draft = {"model_config": spec.draft_model_config, "prefix": "drafter"}
-            models.append(("draft", initialize_model(vllm_config=config, **draft)))
+            models.append(("draft", initialize_model(vllm_config=_of_draft(config, spec), **draft)))
     return models
+
+
+def _first_rank(ranks):
+    """Make groups of processes in which this one is the first and the others never answer."""
+    import torch.distributed as dist
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+    from vllm.distributed import parallel_state
+
+    if queue := find("vllm.distributed.device_communicators.shm_broadcast:MessageQueue"):
+        queue.create_from_process_group = staticmethod(MagicMock())
+    dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=ranks)
+    new_group = dist.new_group
+    dist.new_group = lambda members=None, **about: new_group(
+        members, **{**about, "backend": "fake"}
+    )
+    for name, value in (("_node_count", 1), ("in_the_same_node_as", [True] * ranks)):
+        if hasattr(parallel_state, name):
+            setattr(parallel_state, name, lambda *_, _value=value, **__: _value)
+
+
+def _of_draft(config, spec):
+    """The config with what the line sets for the draft alone (`_create_draft_vllm_config`)."""
+    own = copy.copy(config)
+    for option, part, name in (
+        ("moe_backend", "kernel_config", "moe_backend"),
+        ("attention_backend", "attention_config", "backend"),
+    ):
+        if (value := getattr(spec, option, None)) is not None and hasattr(own, part):
+            changed = copy.copy(getattr(own, part))
+            setattr(changed, name, value)
+            setattr(own, part, changed)
+    return own
 
 
 KINDS = (
@@ -384,14 +417,9 @@ def _capacity(config, specs, size, about):
     except ValueError as error:
         return {"refused": words(error)}
     whole = got[0]
-    about["groups"] = [
-        {
-            "spec": type(group.kv_cache_spec).__name__,
-            "layers": len(group.layer_names),
-            "block_size": group.kv_cache_spec.block_size,
-        }
-        for group in whole.kv_cache_groups
-    ]
+    about["groups"] = [_group(config, group) for group in whole.kv_cache_groups]
+    held = sum(tensor.size for tensor in whole.kv_cache_tensors)
+    about["block_bytes"] = held // whole.num_blocks if whole.num_blocks else None
     answer = {"blocks": whole.num_blocks, "context": config.model_config.max_model_len}
     if update := getattr(kv, "update_kv_cache_capacity", None):
         generate = getattr(kv, "generate_scheduler_kv_cache_config", None)
@@ -406,6 +434,23 @@ def _capacity(config, specs, size, about):
     if answer.get("concurrency") is None and (match := TIMES.search(said)):
         answer["concurrency"] = float(match[2])
     return answer
+
+
+def _group(config, group):
+    """One group of layers that share a block table, and the blocks that one sequence of full length
+    takes of it.
+    """
+    spec = group.kv_cache_spec
+    inner = [spec, *getattr(spec, "kv_cache_specs", {}).values()]
+    of_window = ("sliding_window", "attention_chunk_size")
+    windows = (getattr(one, name, None) for one in inner for name in of_window)
+    return {
+        "spec": type(inner[-1]).__name__,
+        "layers": len(group.layer_names),
+        "block_size": spec.block_size,
+        "window": next((window for window in windows if window), None),
+        "blocks": -(-spec.max_memory_usage_bytes(config) // spec.page_size_bytes),
+    }
 
 
 def admitted(config, available):

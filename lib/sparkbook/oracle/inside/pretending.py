@@ -15,6 +15,9 @@ from unittest.mock import MagicMock
 BUILDING: list = []
 """Not empty while a model is built."""
 
+LATER: list = []
+"""What is to be done once torch and vLLM are imported, before any class of a model is."""
+
 # ---- what is installed
 
 
@@ -27,6 +30,8 @@ class Anything(types.ModuleType):
         if name.startswith("__"):
             raise AttributeError(name)
         value = MagicMock(name=name)
+        # A table of what is supported: the release's own image has the version that it asks for.
+        value.__contains__.return_value = True
         setattr(self, name, value)
         return value
 
@@ -46,8 +51,8 @@ class StandIns(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         importlib.metadata.version = self.version
 
     def find_spec(self, name, path=None, target=None):
-        top = name.partition(".")[0]
-        if top in self.versions:
+        parent = sys.modules.get(name.rpartition(".")[0])
+        if name.partition(".")[0] in self.versions or isinstance(parent, Anything):
             return importlib.machinery.ModuleSpec(name, self, is_package=True)
         return None
 
@@ -55,7 +60,7 @@ class StandIns(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         return Anything(spec.name)
 
     def exec_module(self, module):
-        module.__version__ = self.versions[module.__name__.partition(".")[0]]
+        module.__version__ = self.versions.get(module.__name__.partition(".")[0], "0")
 
     def version(self, distribution):
         for module, version in self.versions.items():
@@ -82,7 +87,11 @@ def install(installed):
         else:
             stand_ins[name] = version if isinstance(version, str) else "0"
             holds[name] = version
-    sys.meta_path.insert(0, StandIns(stand_ins))
+    finder = StandIns(stand_ins)
+    sys.meta_path.insert(0, finder)
+    if stand_ins.pop("cuda", None):
+        # torch takes a `cuda` that is there at its import for the real one.
+        LATER.append(lambda: finder.versions.update(cuda="0"))
     if holds.get("flashinfer"):
         # FlashInfer compiles kernels when they are first used, with nvcc or from ready-made ones.
         os.environ.setdefault("VLLM_HAS_FLASHINFER_CUBIN", "1")
@@ -175,6 +184,10 @@ def pretend(machine):
         "get_cuda_runtime_major": 13,
         "is_arch_support_pdl": True,
         "current_device": "meta",
+        # Nothing is sent between the ranks of a model that is only built.
+        "get_device_communicator_cls": (
+            "vllm.distributed.device_communicators.base_device_communicator.DeviceCommunicatorBase"
+        ),
     }
     for function, value in answers.items():
         setattr(Pretended, function, classmethod(lambda cls, *_, _value=value, **__: _value))
@@ -227,6 +240,11 @@ def triton(works):
     import vllm.triton_utils.importing as importing
 
     vllm.triton_utils.HAS_TRITON = importing.HAS_TRITON = bool(works)
+    stand_in = vllm.triton_utils.triton
+    if works and not hasattr(stand_in, "runtime"):
+        # Classes that vLLM compares its kernels with.
+        tuner = types.SimpleNamespace(Autotuner=type("Autotuner", (), {}))
+        stand_in.runtime = types.SimpleNamespace(autotuner=tuner)
 
 
 def imports(name):
