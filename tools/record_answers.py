@@ -13,6 +13,7 @@ from __future__ import annotations
 import json
 import sys
 from collections import defaultdict
+from typing import Any
 
 from sparkbook import oracle, recipes, releases
 from sparkbook.errors import SparkbookError
@@ -21,6 +22,15 @@ from sparkbook.lint.case import Case
 from sparkbook.oracle import asking, engines
 from sparkbook.oracle.asking import Question, Where
 from sparkbook.releases import answers
+from sparkbook.releases.answers import Answer
+
+
+def shown(answer: Answer) -> dict[str, Any]:
+    """The part of an answer that a page shows."""
+    cache = answer.cache and answer.cache.model_copy(update={"layers": [], "least": None})
+    resolved = {name: list(pair) for name, pair in answer.changed.items()}
+    part = {"resolved": resolved, "choices": [], "warnings": answer.warnings[:5], "cache": cache}
+    return answer.model_copy(update=part).model_dump(mode="json", exclude_defaults=True)
 
 
 def main() -> None:
@@ -51,7 +61,7 @@ def main() -> None:
             kept[question.id] = {
                 **({"note": notes[question.id]} if notes[question.id] else {}),
                 "words": list(question.words),
-                "answer": answer.model_dump(mode="json", exclude_defaults=True),
+                "answer": shown(answer),
             }
             if answer.failed is not None:
                 kept[question.id] = {"reason": f"{answer.judge} gave no answer: {answer.failed}"}

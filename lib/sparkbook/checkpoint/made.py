@@ -42,6 +42,8 @@ def find(name: str) -> ConfigFacts | None:
     entry = facts()["checkpoints"].get(name, {})
     said = [f"{entry['why']}"] if entry else []
     base = entry.get("base") or known.made_of(name)
+    if not entry and naming.read(name).reduced:
+        return None  # how many experts are left is not in its name
     if base is None:
         config = dict(entry.get("config", {}))
         return ConfigFacts(name, config, None, f"made: {said[0]}", "") if config else None

@@ -204,7 +204,7 @@ def _reserved(case: Case) -> tuple[int, int]:
 
 def installed(case: Case | None, version: str) -> dict[str, str | bool]:
     """Return the packages that count as installed: what is known of the line's image, else what
-    vLLM's own image of the release has.
+    vLLM's own image of the release has. (`requires_dist` of PyPI's `vllm`, read 2026-11-29.)
     """
     requires = releases.get(releases.nearest(version)).requires
     flashinfer = requires.get("flashinfer", "").removeprefix("==") or False
@@ -212,8 +212,9 @@ def installed(case: Case | None, version: str) -> dict[str, str | bool]:
         "flashinfer": flashinfer,
         "cutlass": bool(flashinfer),
         "cuda": bool(flashinfer),
-        "quack": bool(flashinfer),
-        "tilelang": bool(flashinfer),
+        "quack": at_least(version, "0.19.1"),
+        "tilelang": at_least(version, "0.21.0"),
+        "humming": at_least(version, "0.22.1"),
         "triton": True,
         "deep_gemm": True,
         "ray": "ray" in requires,

@@ -53,7 +53,8 @@ def of_recipe(recipe: Recipe) -> Markdown:
     answer = entry.answer
     shown = [[what, html.escape(text, quote=False)] for what, text in rows(answer)]
     if entry.note:
-        another = f"{answer.judge} answered; this image may differ. Asked: {entry.note}"
+        why = entry.note.removeprefix("the newest here; ")
+        another = f"{answer.judge} answered; this image may differ: it was {why}"
         shown.append(["another release", html.escape(another, quote=False)])
     for name, source in answer.files.items():
         shown.append([f"config of {name}", html.escape(source, quote=False)])

@@ -117,7 +117,19 @@ def _load_classes(request):
     for files in request.get("models", {}).values():
         for architecture in files["config.json"].get("architectures") or ():
             with contextlib.suppress(Exception):
-                registry.ModelRegistry.models[architecture].load_model_cls()
+                _load_class(registry.ModelRegistry.models[architecture])
+
+
+def _load_class(model):
+    """Import a model's class. Some name an operator of the CUDA build while they are imported."""
+    try:
+        model.load_model_cls()
+    except AttributeError:
+        pretending.BUILDING.append(True)
+        try:
+            model.load_model_cls()
+        finally:
+            pretending.BUILDING.clear()
 
 
 # ---- the frame

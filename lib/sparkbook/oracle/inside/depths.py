@@ -30,6 +30,9 @@ WORDS = 2000
 OURS = ("--skip-tokenizer-init",)
 """Added to every line: a tokenizer is a file of the checkpoint that is not there."""
 
+NO_TOKENIZER = "Auto-initialization of reasoning token IDs failed"
+"""A warning that a Spark, which has the tokenizer, does not get."""
+
 LEFT_OUT = (
     "trust_remote_code", "chat_template", "tool_parser_plugin", "reasoning_parser_plugin",
     "middleware", "logits_processors", "worker_cls", "worker_extension_cls", "scheduler_cls",
@@ -480,6 +483,8 @@ class Kept(logging.Handler):
 
     def emit(self, record):
         text = record.getMessage()[:500]
+        if NO_TOKENIZER in text:
+            return
         self.lines.append(text)
         if record.levelno >= logging.WARNING and text not in self.warnings:
             self.warnings.append(text)
@@ -529,6 +534,9 @@ def answer(question):
         result.update({"accepted": False, kind: words(error), "by": raised(error)})
     except MemoryError:
         result.update(accepted=False, failed="out of the memory that a question may take")
+    except Exception as error:  # noqa: BLE001 - such as a library's own kind of error
+        result.update(accepted=False, failed=f"{type(error).__name__}: {words(error)}")
+        result.update(by=raised(error))
     result.update(warnings=LOG.warnings[:30], choices=LOG.choices[:30])
     return result
 
