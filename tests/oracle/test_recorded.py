@@ -71,7 +71,7 @@ def test_a_copy_gets_its_quantization_back():
     assert "quantization_config" not in old.config and old.quantization
 
 
-@pytest.mark.parametrize("name", [n for n in made.facts()["checkpoints"]])
+@pytest.mark.parametrize("name", list(made.facts()["checkpoints"]))
 def test_a_hand_made_entry_gives_a_configuration_or_says_that_it_is_unknown(name):
     entry = made.facts()["checkpoints"][name]
     found = made.find(name)
