@@ -54,6 +54,7 @@ class Need:
 NEEDS = {
     "browser": Need({"chromium chromium-browser google-chrome": "chromium"}),
     "client": Need({"docker": "docker.io"}),
+    "clients": Need({"npm": "npm", "node": "nodejs", "curl": "curl"}),
     "cluster": Need({"ip": "iproute2", "nsenter": "util-linux"}, root=True),
     "docker": Need(
         {

@@ -63,6 +63,7 @@ FAMILIES: dict[str, str] = {
     "LOG7": "sparkbook.logs.vocabulary:LOG7",
     "HOST": "sparkbook.host.rules:HOST",
     "DOCK": "sparkbook.serve.faults:DOCK",
+    "TOOL": "sparkbook.serve.tool_rules:TOOL",
     "LOG9": "sparkbook.logs.states:STATES",
     "MET": "sparkbook.metrics.diagnose:MET",
     "ADV": "sparkbook.bench.advise:ADV",

@@ -52,6 +52,13 @@ RANGES: dict[str, dict[str, Iterable[Any] | str]] = {
         "example": ("headless", "after-download", "shared"),
     },
     "06_launch": {"recipe_id": ENGINE, "target": ENGINE, "spark_recipe": ONE_SPARK},
+    "06_clients": {
+        "recipe_id": ENGINE,
+        "target": ENGINE,
+        "client": ("claude-code", "open-webui"),
+        "address": ("https://spark.lan",),
+        "turns": ENGINE,
+    },
     "07_gemma4": {"image": ("vllm/vllm-openai:v0.32.0", "vllm/vllm-openai:v0.33.0")},
     "07_models": {
         "family": ("all", *sorted({recipes.load(name).family for name in ALL})),

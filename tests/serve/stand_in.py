@@ -29,6 +29,11 @@ PORT = 0 if HEADLESS else int(ARGUMENTS[ARGUMENTS.index("--port") + 1])
 
 
 FROZEN = Path(os.environ.get("STAND_IN_FROZEN", "/nowhere"))
+CALL = {
+    "id": "c",
+    "type": "function",
+    "function": {"name": "get_weather", "arguments": '{"city": "Paris"}'},
+}
 tokens = int(os.environ.get("STAND_IN_TOKENS", "7"))
 
 
@@ -82,10 +87,13 @@ class Handler(BaseHTTPRequestHandler):
             return self.reply({"choices": [{"index": 0, "text": "b"}]}, status)
         base = {"id": "x", "model": NAME, "created": 0}
         if body.get("stream"):
-            chunks = [
-                {"choices": [{"index": 0, "delta": {"content": word}}]}
-                for word in ("Hello", " there")
-            ]
+            deltas = [{"content": word} for word in ("Hello", " there")]
+            if body.get("tools") and MODE != "no-tools":
+                deltas = [{"tool_calls": [{"index": 0, **CALL}]}]
+            chunks = [{"choices": [{"index": 0, "delta": delta}]} for delta in deltas]
+            chunks[-1]["choices"][0]["finish_reason"] = (
+                "tool_calls" if "tool_calls" in deltas[-1] else "stop"
+            )
             chunks.append(
                 {
                     "choices": [],
@@ -101,13 +109,7 @@ class Handler(BaseHTTPRequestHandler):
             )
         message = {"role": "assistant", "content": "Hello there"}
         if body.get("tools") and MODE != "no-tools":
-            message["tool_calls"] = [
-                {
-                    "id": "c",
-                    "type": "function",
-                    "function": {"name": "get_weather", "arguments": '{"city": "Paris"}'},
-                }
-            ]
+            message["tool_calls"] = [CALL]
         if body.get("response_format"):
             message["content"] = '{"answer": "yes"}'
         if "12*17" in body["messages"][0]["content"]:
@@ -116,7 +118,13 @@ class Handler(BaseHTTPRequestHandler):
             {
                 **base,
                 "object": "chat.completion",
-                "choices": [{"index": 0, "finish_reason": "stop", "message": message}],
+                "choices": [
+                    {
+                        "index": 0,
+                        "finish_reason": "tool_calls" if "tool_calls" in message else "stop",
+                        "message": message,
+                    }
+                ],
             }
         )
 

@@ -211,7 +211,7 @@ def test_claim_that_is_not_kept(stand_in, launch, monkeypatch):
     monkeypatch.setenv("STAND_IN_MODE", "no-tools")
     with (
         ProcessEngine(launch, stand_in, name="small") as engine,
-        pytest.raises(NotReady, match="claims tool calls, but the reply has none"),
+        pytest.raises(NotReady, match=r"claims tool calls: The model makes no call. \(TOOL201\)"),
     ):
         engine.wait_ready(Capabilities(tools=True))
 

@@ -79,7 +79,7 @@ def record(
         typer.Option(metavar="WORD", help="Another word to remove; repeatable."),
     ] = None,
 ) -> None:
-    """Bundle logs, metrics and checks as test data, without secrets.
+    """Bundle logs, metrics and checks as test data, scrubbed.
 
     Secrets and names that are known are removed. Read the bundle before you give it away.
     """

@@ -28,6 +28,8 @@ VERBS = {
     "status": "serve",
     "logs": "serve",
     "stop": "serve",
+    "client": "agents",
+    "check-tools": "agents",
     "cluster": "several",
     "diagnose": "diagnosis",
     "metrics": "diagnosis",

@@ -79,3 +79,23 @@ def release_of(endpoint: Endpoint) -> str | None:
     with contextlib.suppress(SparkbookError, ValueError, AttributeError, KeyError):
         return releases.get(str(endpoint.get("/version").json()["version"])).version
     return None
+
+
+def context_of(endpoint: Endpoint) -> tuple[str, int | None]:
+    """Return the served model's name, and its context in tokens if the server reports it. An
+    endpoint without a model means the server's first.
+
+    Raises:
+        SparkbookError: nothing answers, or the model is not served.
+    """
+    names = endpoint.served_models()
+    model = endpoint.model or next(iter(names), "")
+    if not model or model not in names:
+        raise SparkbookError(
+            f"{endpoint.url} serves {', '.join(names) or 'nothing'}"
+            + (f", not {model}" if model else "")
+        )
+    for one in endpoint.get("/v1/models").json()["data"]:
+        if one["id"] == model and isinstance(one.get("max_model_len"), int):
+            return model, one["max_model_len"]
+    return model, None

@@ -32,24 +32,13 @@ from sparkbook.errors import SparkbookError
 from sparkbook.logs.doctor import Diagnosis
 from sparkbook.logs.follow import Follower
 from sparkbook.recipes.schema import Capabilities
+from sparkbook.serve import tool_calls
 from sparkbook.serve.endpoint import Endpoint
 from sparkbook.serve.identity import Stranger
 from sparkbook.serve.stream import StreamError, stream_chat
 from sparkbook.units import format_seconds
 
-WEATHER_TOOL = {
-    "type": "function",
-    "function": {
-        "name": "get_weather",
-        "description": "Get the weather in a city",
-        "parameters": {
-            "type": "object",
-            "properties": {"city": {"type": "string"}},
-            "required": ["city"],
-        },
-    },
-}
-_ANSWER_SCHEMA = {
+ANSWER_SCHEMA = {
     "type": "object",
     "properties": {"answer": {"enum": ["yes", "no"]}},
     "required": ["answer"],
@@ -421,11 +410,6 @@ def _reply(
     return probe
 
 
-def _called(message: Any) -> str | None:
-    calls = message.tool_calls or []
-    return f"calls {calls[0].function.name}({calls[0].function.arguments})" if calls else None
-
-
 def _reasoned(message: Any) -> str | None:
     # vLLM names the field `reasoning`; releases before 0.12 and other servers say
     # `reasoning_content`.
@@ -448,16 +432,25 @@ def _follows_schema(message: Any) -> str | None:
 _QUIETLY = {"chat_template_kwargs": {"enable_thinking": False}}
 _ANSWER_FORMAT = {
     "type": "json_schema",
-    "json_schema": {"name": "answer", "schema": _ANSWER_SCHEMA},
+    "json_schema": {"name": "answer", "schema": ANSWER_SCHEMA},
 }
 
-_tool_call = _reply(
-    _asks(
-        "What is the weather in Paris?", max_tokens=128, tools=[WEATHER_TOOL], extra_body=_QUIETLY
-    ),
-    _called,
-    "tool calls",
-)
+
+def _tool_call(endpoint: Endpoint, timeout_s: float) -> _Seen:
+    """Ask for one call, whole and streamed: what an agent sends."""
+    try:
+        call, faults = tool_calls.ready(endpoint, timeout_s)
+    except SparkbookError as error:
+        return _Seen(f"the request failed: {error}", passed=False, final=True)
+    if faults:
+        fault = faults[0]
+        text = f"the recipe claims tool calls: {fault.message} ({fault.rule})"
+        if fault.evidence:
+            text += f": {fault.evidence}"
+        return _Seen(f"{text}\nwhat to do: {fault.fix}", passed=False, final=True)
+    return _Seen(call)
+
+
 _reasoning = _reply(_asks("12*17", max_tokens=256), _reasoned, "reasoning")
 _json_schema = _reply(
     _asks(

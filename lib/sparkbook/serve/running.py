@@ -329,3 +329,15 @@ def endpoint(host: DockerHost | None, name: str) -> Endpoint:
     if not ours:
         raise SparkbookError(f"{picked.name} does not listen at {address.url} yet")
     return address
+
+
+def key_file(host: DockerHost | None, name: str) -> Path:
+    """Return the file that holds the key of a server of this name.
+
+    Raises:
+        SparkbookError: there is no such server.
+    """
+    picked = _pick(host, name)
+    if isinstance(picked, Found):
+        return containers.key_of(picked.name, picked.id)[1]
+    return picked.folder / KEY_FILE

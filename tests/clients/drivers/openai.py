@@ -1,0 +1,37 @@
+def chat(messages):
+    reply = client.chat.completions.create(
+        model=model, messages=messages, temperature=0, max_tokens=64
+    )
+    return reply.choices[0].message.content
+
+
+def stream(question):
+    messages = [{"role": "user", "content": question}]
+    chunks = client.chat.completions.create(
+        model=model, messages=messages, temperature=0, stream=True
+    )
+    return [chunk.choices[0].delta.content for chunk in chunks if chunk.choices[0].delta.content]
+
+
+def tool(question, declared):
+    messages = [{"role": "user", "content": question}]
+    reply = client.chat.completions.create(
+        model=model, messages=messages, temperature=0, tools=[declared]
+    )
+    (call,) = reply.choices[0].message.tool_calls
+    return [call.function.name, call.function.arguments]
+
+
+def schema(question, wanted, quietly):
+    reply = client.chat.completions.create(
+        model=model,
+        messages=[{"role": "user", "content": question}],
+        temperature=0,
+        response_format={"type": "json_schema", "json_schema": {"name": "a", "schema": wanted}},
+        extra_body=quietly,
+    )
+    return reply.choices[0].message.content
+
+
+def models():
+    return [one.id for one in client.models.list()]
