@@ -49,7 +49,9 @@ LIBRARY = (
     "plan/*",
     "recipes/*.py",
     "recipes/catalogue/*.yaml",
-    "releases/*",
+    "releases/*.py",
+    "releases/*.yaml",
+    "releases/table.json",
 )
 DOCTOR = (
     "cli/diagnosis.py",
