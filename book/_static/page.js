@@ -63,12 +63,17 @@ window.sparkbookPage = (() => {
     return null;
   }
 
-  // A finding, with the pages that its rule and its source have.
+  // A finding: its rule is a link to the rule's page; what it rests on and where that is known from, and what to do, have a line each.
   function remark({ severity, rule, message, evidence, fix, why, source }) {
     const name = why ? make("a", rule, { href: new URL(why, SITE) }) : rule;
-    const from = /^https:\/\/\S+$/.test(source ?? "") ? [" (", make("a", "source", { href: source }), ")"] : [];
-    return make("li", [make("strong", severity), " ", name, ": ", ...prose(message), ...(evidence ? [` (${evidence})`] : []), ...(fix ? [" ", make("em", ["→ ", ...prose(fix)])] : []), ...from], {
-      class: `finding finding-${severity}` });
+    const address = (text) => (/^https:\/\/\S+$/.test(text ?? "") ? text : null);
+    const from = address(evidence) ?? address(source);
+    const basis = [...(evidence && !address(evidence) ? [evidence, " "] : []), ...(from ? [make("a", from.replace(/^https:\/\/(www\.)?/, ""), { href: from })] : [])];
+    return make("li", [
+      make("div", [make("strong", severity), " ", name, ": ", ...prose(message)]),
+      ...(fix ? [make("div", make("em", ["→ ", ...prose(fix)]))] : []),
+      ...(basis.length ? [make("small", basis)] : []),
+    ], { class: `finding finding-${severity}` });
   }
 
   const range = (pair, digits = 1, unit = "") => {

@@ -94,6 +94,7 @@ def test_a_start_in_any_format_is_one(name: str, monkeypatch: pytest.MonkeyPatch
     assert found.starts[0][1] == formats.FORMATS[STARTS[name]].title
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("format_", formats.FORMATS)
 def test_no_recipe_of_the_catalogue_is_taken_for_a_log(
     format_: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -140,6 +141,7 @@ def questions(named: dict[str, Path]) -> tuple[tuple[str, ...], ...]:
     return (*((str(file),) for file in files), tuple(map(str, nodes)))
 
 
+@pytest.mark.slow
 def test_the_answer_is_the_commands(named: dict[str, Path]) -> None:
     file = DATA / "logs/h100-0.24.0-kv-small.log"
     ((found,), _) = said_here(((str(file),),))
@@ -157,6 +159,7 @@ def test_the_answer_is_the_commands(named: dict[str, Path]) -> None:
             assert answer["text"] == done.stdout.rstrip()
 
 
+@pytest.mark.slow
 def test_whatever_the_command_opens_is_packed(named: dict[str, Path]) -> None:
     """It follows the command: a module or a data file that a diagnosis begins to need, and the
     archives lack, fails here.
