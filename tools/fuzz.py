@@ -286,8 +286,8 @@ def _sse() -> Target:
 
 
 TARGETS: dict[str, Callable[[], Target]] = {
-    "recipe": _recipe, "line": _line, "inventory": _inventory, "lock": _lock, "result": _result, "log": _log,
-    "metrics": _metrics, "hub": _hub, "sse": _sse,
+    "recipe": _recipe, "line": _line, "inventory": _inventory, "lock": _lock, "result": _result,
+    "log": _log, "metrics": _metrics, "hub": _hub, "sse": _sse,
 }  # fmt: skip
 
 

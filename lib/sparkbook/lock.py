@@ -276,7 +276,7 @@ class _Lock(_Strict):
     models: dict[str, dict[str, Any]]
     launch: dict[str, Any]
     engine: dict[str, str | None]
-    host: dict[str, str | None]
+    host: dict[str, Any]
     plan: dict[str, Any] | None
     bench: dict[str, Any] | None
 

@@ -134,11 +134,14 @@ def container(name, status="running", **more):
     ("config", "rights"),
     [
         ({"Privileged": True, "CapDrop": ["ALL"]}, "privileged"),
-        ({}, "Docker's capabilities, new privileges allowed, writable root, no memory limit"),
+        (
+            {},
+            "Docker's capabilities, new privileges allowed, seccomp, writable root, no memory limit",
+        ),
         (
             {"CapAdd": ["CAP_IPC_LOCK"], "CapDrop": ["NET_RAW"], "Memory": 1 << 33},
-            "Docker's capabilities without NET_RAW and IPC_LOCK, new privileges allowed,"
-            " writable root, memory limit 8.00 GiB",
+            "Docker's capabilities without NET_RAW and IPC_LOCK, new privileges allowed, seccomp,"
+            " writable root, memory limit 8.00 GiB without CUDA's",
         ),
         (
             {
@@ -146,7 +149,12 @@ def container(name, status="running", **more):
                 "SecurityOpt": ["seccomp=x", "no-new-privileges:true"],
                 "ReadonlyRootfs": True,
             },
-            "capabilities none, no-new-privileges, read-only root, no memory limit",
+            "capabilities none, no-new-privileges, own seccomp, read-only root, no memory limit",
+        ),
+        (
+            {"SecurityOpt": ["seccomp=unconfined"]},
+            "Docker's capabilities, new privileges allowed, no seccomp, writable root,"
+            " no memory limit",
         ),
     ],
 )

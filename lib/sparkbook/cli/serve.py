@@ -35,6 +35,9 @@ def serve(
     offline: Annotated[
         bool, typer.Option("--offline", help="Mount the store read-only; download nothing.")
     ] = False,
+    read_only: Annotated[
+        bool, typer.Option("--read-only", help="Make the container's root file system read-only.")
+    ] = False,
     replace: Annotated[
         bool, typer.Option("--replace", help="Stop your server that has this name or port.")
     ] = False,
@@ -95,6 +98,7 @@ def serve(
         port=port,
         expose=expose,
         offline=offline,
+        read_only=read_only,
         restart_always=restart_always,
         replace=replace,
         watchdog=watchdog,

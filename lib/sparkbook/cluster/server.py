@@ -24,7 +24,15 @@ from sparkbook.cluster.rules import FAB
 from sparkbook.cluster.sighting import Seen
 from sparkbook.errors import SparkbookError
 from sparkbook.findings import Finding, Findings
-from sparkbook.serve import containers, docker_engine, docker_host, embedded, folders, paths
+from sparkbook.serve import (
+    abandoned,
+    containers,
+    docker_engine,
+    docker_host,
+    embedded,
+    folders,
+    paths,
+)
 from sparkbook.serve.docker_host import DockerHost
 from sparkbook.serve.endpoint import Endpoint
 from sparkbook.serve.engine import Engine, EngineError
@@ -99,6 +107,8 @@ class ClusterServer:
         self.readiness: Readiness | None = None
         self.fall: ClusterFault | None = None
         self._hosts: dict[str, DockerHost] = {}
+        self._marks: dict[str, str] = {}
+        self._until_over = contextlib.ExitStack()
         self._lost: dict[str, str] = {}
         self._ended: dict[str, int] = {}
         self._misses: dict[str, int] = {}
@@ -160,7 +170,7 @@ class ClusterServer:
             )
         host = self._host(rank.node)
         named = Stack(rank.name, rank.launch, stack.recipe)
-        asked = docker_engine.prepare(named, host.home, Choices())
+        asked = docker_engine.prepare(named, host.home, Choices(), memory=host.memory)
         site = self.sites[self.plan.inventory.nodes.index(rank.node)]
         for found in containers.find(host, rank.name):
             if found.state == "running":
@@ -170,7 +180,13 @@ class ClusterServer:
                 )
             containers.remove(host, found.id)
         asked = replace(asked, body=with_rdma(asked.body) if site.infiniband else asked.body)
-        return docker_engine.launch(host, asked, named, False, None, lambda _line: None)
+        # A start that is killed leaves no container on any node.
+        if rank.node.host not in self._marks:
+            mark = self._until_over.enter_context(abandoned.guarded(host))
+            self._marks[rank.node.host] = mark
+        return docker_engine.launch(
+            host, asked, named, False, None, lambda _line: None, self._marks[rank.node.host]
+        )
 
     def _host(self, node: Node) -> DockerHost:
         if node.host not in self._hosts:
@@ -399,6 +415,7 @@ class ClusterServer:
             thread.join(max(0.0, deadline - time.monotonic()))
             if thread.is_alive():
                 left.setdefault(name, f"no answer in {_TEARDOWN_S:.0f} s")
+        self._until_over.close()
         for host in self._hosts.values():
             with contextlib.suppress(SparkbookError, OSError):
                 host.close()
@@ -416,6 +433,7 @@ class ClusterServer:
         self._over.set()
         if self._thread:
             self._thread.join(timeout=15)
+        self._until_over.close()
         for host in self._hosts.values():
             with contextlib.suppress(SparkbookError, OSError):
                 host.close()

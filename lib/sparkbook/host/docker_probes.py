@@ -93,12 +93,15 @@ def _rights(host: dict[str, Any]) -> str:
     limit = host.get("Memory") or 0
     options = host.get("SecurityOpt") or ()
     guarded = any(one in ("no-new-privileges", "no-new-privileges:true") for one in options)
+    filters = [one.partition("=")[2] for one in options if one.startswith("seccomp")]
+    seccomp = "no seccomp" if "unconfined" in filters else "own seccomp" if filters else "seccomp"
     return ", ".join(
         (
             capabilities,
             "no-new-privileges" if guarded else "new privileges allowed",
+            seccomp,
             "read-only root" if host.get("ReadonlyRootfs") else "writable root",
-            f"memory limit {format_bytes(limit)}" if limit else "no memory limit",
+            f"memory limit {format_bytes(limit)} without CUDA's" if limit else "no memory limit",
         )
     )
 

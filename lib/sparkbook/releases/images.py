@@ -18,6 +18,10 @@ from typing import Any, Literal
 from sparkbook.util import own_yaml
 
 FILE = Path(__file__).parent / "images.yaml"
+WRITES = ("/root", "/tmp", "/var/tmp", "/run")
+"""Folders that a vLLM server writes to: caches of vLLM, Triton, FlashInfer, torch and CUDA below
+the home folder, and files for a moment.
+"""
 _VERSION = r"(?P<vllm>\d+\.\d+\.\d+(?:\.post\d+|rc\d+)?)"
 
 
@@ -69,6 +73,10 @@ class ImageInfo:
         contents: distribution: version, true, or false if it is missing.
         local: built on the machine, in no registry.
         fork: what it changes of vLLM.
+        root: whether a server of this image was seen to run with a read-only root file system
+            (`read-only`), is known to write to it (`writable`), or neither (`untried`).
+        writes: folders that it then writes to, besides its mounts.
+        capabilities: what root in it needs beyond `sparkbook.serve.stack.CAPABILITIES`.
     """
 
     __pydantic_config__ = {"extra": "forbid"}  # noqa: RUF012
@@ -87,6 +95,9 @@ class ImageInfo:
     local: bool = False
     fork: str | None = None
     as_of: datetime.date | None = None
+    root: Literal["read-only", "writable", "untried"] = "untried"
+    writes: tuple[str, ...] = WRITES
+    capabilities: tuple[str, ...] = ()
 
     def pattern(self) -> re.Pattern[str] | None:
         """The tags' pattern, where they are given as one."""

@@ -302,6 +302,7 @@ def prepare(
     host_home: str | None = None,
     choices: Choices = AS_WRITTEN,
     key: str | None = None,
+    memory: int | None = None,
 ) -> Request:
     """Return what would be sent to start a stack; nothing is sent, and no engine is needed.
 
@@ -310,12 +311,14 @@ def prepare(
         host_home: home folder on the engine's host; None means this user's.
         choices: what differs from the recipe.
         key: the API key; None takes this user's own, which is made if there is none yet.
+        memory: bytes of the host's memory, for the container's limit.
 
     Raises:
         SparkbookError: Docker has no setting for what the launch asks for.
     """
     environment = {**os.environ, KEY: key or own_key()[0]}
-    return request(stack, environment, home=host_home or str(Path.home()), choices=choices)
+    home = host_home or str(Path.home())
+    return request(stack, environment, home=home, choices=choices, memory=memory)
 
 
 def start(  # noqa: PLR0913 - each is a flag of `sparkbook serve`
@@ -356,7 +359,8 @@ def start(  # noqa: PLR0913 - each is a flag of `sparkbook serve`
     own = host is None
     host = host or reach()
     try:
-        asked = prepare(stack, host.home, replace_fields(choices, watched=ready))
+        choices = replace_fields(choices, watched=ready)
+        asked = prepare(stack, host.home, choices, memory=host.memory)
         for note in asked.notes:
             say(f"{note.severity}: {note.message} ({note.rule})")
         with contextlib.ExitStack() as until_over:
@@ -507,11 +511,12 @@ def launch(
     container is left.
     """
     if not host.remote:
-        for mount in asked.body["HostConfig"].get("Mounts", ()):
+        mounts = asked.body["HostConfig"].get("Mounts", ())
+        for mount in (one for one in mounts if one["Type"] == "bind"):
             place = Path(mount["Source"])
             if "BindOptions" in mount:
                 place.mkdir(parents=True, exist_ok=True)  # the user's, where Docker makes it root's
-            elif mount["Type"] == "bind" and not place.exists():
+            elif not place.exists():
                 raise ServeFault(
                     DOCK["DOCK111"].finding(
                         evidence=f"mounted at {mount['Target']}", path=mount["Source"]

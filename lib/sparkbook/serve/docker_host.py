@@ -61,6 +61,16 @@ class DockerHost:
     address: str | None = None
 
     @property
+    def memory(self) -> int | None:
+        """Bytes of memory of the engine's host; None if it does not say.
+
+        Raises:
+            ServeFault: it does not answer.
+        """
+        with mapped():
+            return self.client.info().get("MemTotal") or None
+
+    @property
     def remote(self) -> bool:
         """Whether it is another host."""
         return self.tunnel is not None

@@ -47,6 +47,7 @@ class Wish:
     port: int | None = None
     expose: bool = False
     offline: bool = False
+    read_only: bool = False
     restart_always: bool = False
     replace: bool = False
     watchdog: bool | None = None
@@ -62,6 +63,7 @@ class Wish:
             port=self.port,
             expose=self.expose,
             offline=self.offline,
+            read_only=self.read_only,
             restart_always=self.restart_always,
         )
 
@@ -141,9 +143,10 @@ def wanted(wish: Wish) -> tuple[Stack, str]:
         raise SparkbookError(
             f"{asked.name} runs in the container {asked.launch.image}: --target docker"
         )
-    if target == "process" and (wish.host or wish.restart_always or wish.expose or wish.offline):
+    of_containers = (wish.host, wish.restart_always, wish.expose, wish.offline, wish.read_only)
+    if target == "process" and any(of_containers):
         raise SparkbookError(
-            "--host, --expose, --offline and --restart-always are about containers"
+            "--host, --expose, --offline, --read-only and --restart-always are about containers"
         )
     return asked, target
 
@@ -154,11 +157,14 @@ def plan(wish: Wish) -> DryRun:
     Raises:
         SparkbookError: it can't be done.
     """
+    import psutil
+
     asked, target = wanted(wish)
     if target == "process":
         return DryRun(target, [(shell.write(asked.launch).rstrip("\n"), None)], Findings())
+    memory = psutil.virtual_memory().total
     # The key is not made for a dry run: what stands here is hidden anyway.
-    request = docker_engine.prepare(asked, None, wish.choices, key="hidden")
+    request = docker_engine.prepare(asked, None, wish.choices, key="hidden", memory=memory)
     return DryRun(target, list(request.calls()), request.notes)
 
 

@@ -1,10 +1,10 @@
 """The examples of rules about containers: how a page shows one, and what is found in it.
 
 An example in `faults.yaml` is an answer of the Docker engine, or one of: `line`, a launch line
-(with `expose`, served so); `state`, a container's; `available_gib`, a host's memory each half
-second; `before_start_gib`, the same before a start; `silent_at_w`, the power of a GPU while
-requests run and no token comes; `asked`, whether an engine made the token that it was asked for,
-and whether its counters moved.
+(with `expose`, served so; with `memory`, on a host with so many bytes); `state`, a container's;
+`available_gib`, a host's memory each half second; `before_start_gib`, the same before a start;
+`silent_at_w`, the power of a GPU while requests run and no token comes; `asked`, whether an engine
+made the token that it was asked for, and whether its counters moved.
 """
 
 from __future__ import annotations
@@ -37,7 +37,13 @@ def _text(example: Example) -> str:
     if isinstance(example, str):
         return example
     if "line" in example:
-        return example["line"] + ("\n(served with --expose)" if example.get("expose") else "")
+        expose = "\n(served with --expose)" if example.get("expose") else ""
+        memory = example.get("memory")
+        return (
+            example["line"]
+            + expose
+            + (f"\n(on a host with {memory / GIB:g} GiB)" if memory else "")
+        )
     if "state" in example:
         return json.dumps(example["state"])
     if "asked" in example:
@@ -77,7 +83,8 @@ def examine(example: Example) -> list[Finding]:
     if "line" in example:
         choices = Choices(expose=True) if example.get("expose") else AS_WRITTEN
         read = given(docker_run.read(example["line"]), "example")
-        asked = request(read, {"VLLM_API_KEY": "x"}, home="/home/me", choices=choices)
+        secrets, memory = {"VLLM_API_KEY": "x"}, example.get("memory")
+        asked = request(read, secrets, home="/home/me", choices=choices, memory=memory)
         return list(asked.notes)
     if "state" in example:
         state = example["state"]

@@ -19,8 +19,9 @@ from sparkbook.formats.words import container_words
 from sparkbook.recipes import Recipe
 from sparkbook.recipes.launch import Launch
 from sparkbook.recipes.schema import Capabilities
+from sparkbook.releases import images
 from sparkbook.serve.faults import DOCK, redact
-from sparkbook.units import parse_size
+from sparkbook.units import format_bytes, parse_size
 from sparkbook.util.shell_text import HOME
 
 LOOPBACK = "127.0.0.1"
@@ -48,6 +49,8 @@ _POOLING = ("embed", "embedding", "classify", "score", "reward")
 """`--task` of releases before `--runner`."""
 _CACHES = ("VLLM_CACHE_ROOT", "FLASHINFER_WORKSPACE_BASE", "TRITON_CACHE_DIR")
 """Variables with folders of compiled kernels: nothing is lost where one begins empty."""
+KEPT_FREE = 20
+"""One part in so many of the host's memory is kept free, by the watchdog too."""
 CAPABILITIES = ("CHOWN", "DAC_OVERRIDE", "FOWNER", "KILL", "SETGID", "SETUID")
 """What root in a container may still do: read and write the mounted model store, whose files are
 the user's, and run parts of an image as another user. Of Docker's own choice these are left out:
@@ -153,6 +156,8 @@ class Choices:
         expose: keep the launch line's own address, instead of loopback.
         offline: mount the model store read-only and let the server download nothing.
         restart_always: once it has answered, let Docker start it again always, also after a reboot.
+        read_only: make the container's root file system read-only. Without it, that is done where
+            the image is known to allow it.
         watched: whether the start is waited for. Then a first failure is the end: a restart would
             only hide it.
     """
@@ -161,6 +166,7 @@ class Choices:
     expose: bool = False
     offline: bool = False
     restart_always: bool = False
+    read_only: bool = False
     watched: bool = True
 
 
@@ -200,6 +206,7 @@ class Request:
         """
         shown = self.shown()
         shown["Labels"], shown["HostConfig"]["RestartPolicy"] = None, self.restart
+        shown["HostConfig"].pop("Memory", None)  # the host's, and an update of it changes nothing
         return hashlib.sha256(json.dumps([self.name, shown], sort_keys=True).encode()).hexdigest()[
             :16
         ]
@@ -227,7 +234,12 @@ class Request:
 
 
 def request(
-    stack: Stack, secrets: Mapping[str, str], *, home: str, choices: Choices = AS_WRITTEN
+    stack: Stack,
+    secrets: Mapping[str, str],
+    *,
+    home: str,
+    choices: Choices = AS_WRITTEN,
+    memory: int | None = None,
 ) -> Request:
     """Return the request with which the Docker engine starts a stack.
 
@@ -237,6 +249,8 @@ def request(
             on are taken from it.
         home: the home folder on the engine's host, for `~`.
         choices: what differs from the recipe.
+        memory: bytes of the host's memory, of which the container may use all but the share that
+            the watchdog keeps free; None sets no limit.
 
     Raises:
         SparkbookError: no image, or an option that Docker does not have.
@@ -279,6 +293,11 @@ def request(
         body["ExposedPorts"] = {inside: {}}
         host_config["PortBindings"] = {inside: [{"HostIp": host, "HostPort": str(port)}]}
     mounts, binds = _mounts(container.volumes, home, launch.env)
+    host_config |= _root(launch.image, choices, mounts, binds)
+    if memory:
+        host_config["Memory"] = memory - memory // KEPT_FREE
+        limit = format_bytes(host_config["Memory"])
+        notes.append(DOCK["DOCK209"].finding(limit=limit))
     host_config |= {"Mounts": mounts} if mounts else {}
     host_config |= {"Binds": binds} if binds else {}
     for key, value in (
@@ -388,6 +407,22 @@ def _mounts(
         if not named and any(place.startswith(f"{target.rstrip('/')}/") for place in cached):
             mounts[-1]["BindOptions"] = {"CreateMountpoint": True}
     return mounts, binds
+
+
+def _root(
+    image: str | None, choices: Choices, mounts: list[dict[str, Any]], binds: list[str]
+) -> dict[str, Any]:
+    """Return the setting for a read-only root file system where there is to be one, and add the
+    folders that a server writes to then: volumes without a name, which begin with what the image
+    has there, and end with the container.
+    """
+    info = images.find(image or "")
+    if not choices.read_only and (info is None or info.root != "read-only"):
+        return {}
+    used = {mount["Target"] for mount in mounts} | {bind.split(":")[1] for bind in binds}
+    written = info.writes if info else images.WRITES
+    mounts += [{"Type": "volume", "Target": place} for place in written if place not in used]
+    return {"ReadonlyRootfs": True}
 
 
 def _gpus(text: str) -> dict[str, Any]:

@@ -21,6 +21,7 @@ from sparkbook.findings import Finding
 from sparkbook.host.meminfo import Memory, parse_meminfo
 from sparkbook.serve.endpoint import Endpoint
 from sparkbook.serve.faults import DOCK, ServeFault
+from sparkbook.serve.stack import KEPT_FREE
 from sparkbook.units import format_bytes, format_seconds
 
 
@@ -69,7 +70,7 @@ class Limits:
         Reports of frozen Sparks saw 6 to 7 GiB just before
         (https://github.com/vllm-project/vllm/issues/46307, …/issues/56824).
         """
-        return cls(total // 20 if floor is None else floor)
+        return cls(total // KEPT_FREE if floor is None else floor)
 
 
 def judge(samples: Sequence[Sample], limits: Limits) -> Finding | None:

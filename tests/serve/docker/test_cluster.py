@@ -1,12 +1,16 @@
 """Ranks in containers: started, found by the verbs, one of them lost, and all taken down."""
 
 import json
+import subprocess
+import sys
 import time
+from pathlib import Path
 
 import pytest
 from sparkbook import cluster
 from sparkbook.cli import app
 from sparkbook.cluster import cluster_plan, nodes, server
+from sparkbook.formats import docker_run
 from sparkbook.serve import running, stack
 from typer.testing import CliRunner
 
@@ -102,3 +106,33 @@ def test_a_lost_engine_is_named_and_said_to_be_left(engine, answering, two):
         engine.start_daemon()
         for container in engine.client.containers.list(all=True):
             container.remove(force=True)
+
+
+STARTER = """
+import sys
+from sparkbook import cluster
+from sparkbook.cluster import cluster_plan, nodes, server
+from sparkbook.serve import stack
+inventory = cluster.read(sys.argv[1])
+sites = nodes.look(inventory)
+plan = cluster_plan.plan(inventory, stack.given(sys.argv[2], "two"), sites)
+served = server.ClusterServer(plan, sites)
+served.start()
+print("started", flush=True)
+served.wait_ready(deadline_s=600)
+"""
+
+
+def test_a_start_over_several_nodes_that_is_killed_leaves_no_container(engine, answering, two):
+    _, file = two
+    launch = Path(file).with_name("launch.sh")
+    launch.write_text(docker_run.write(answering("hangs", port=18020)))
+    words = [sys.executable, "-c", STARTER, file, launch]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as started:
+        assert started.stdout.readline() == "started\n"
+        assert len(engine.client.containers.list(all=True)) == 2
+        started.kill()
+    deadline = time.monotonic() + 60
+    while engine.client.containers.list(all=True) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert engine.client.containers.list(all=True) == []

@@ -17,6 +17,7 @@ import pytest
 from sparkbook import lock, logs, recipes
 from sparkbook.host import docker_probes
 from sparkbook.recipes.schema import Image
+from sparkbook.releases import images
 from sparkbook.serve import (
     containers,
     docker_engine,
@@ -32,6 +33,7 @@ from sparkbook.serve.identity import Stranger
 from sparkbook.serve.ready import NotReady
 from sparkbook.serve.stack import CAPABILITIES, UNGUARDED, Choices, given
 from sparkbook.serve.watchdog import Limits, Sample, Watchdog
+from sparkbook.units import format_bytes
 
 pytestmark = pytest.mark.docker
 CLONE_NEWNET = 0x40000000
@@ -567,12 +569,34 @@ def test_what_a_container_may_do_on_its_host(engine, host, answering):
     assert set(kept.values()) == set(CAPABILITIES)  # numbers: linux/capability.h
     for which in ("CapEff", "CapPrm", "CapBnd"):
         assert int(status[which], 16) == sum(1 << number for number in kept)
+    limit = host.memory - host.memory // 20
+    limits = ("/sys/fs/cgroup/memory/memory.limit_in_bytes", "/sys/fs/cgroup/memory.max")
+    script = f"cat {' '.join(limits)} 2>/dev/null"
+    _, kernels = engine.client.containers.get("vllm").exec_run(["sh", "-c", script])
+    assert abs(int(kernels) - limit) < 1 << 16, "in whole pages"
     rights = docker_probes._rights(server.inspect()["HostConfig"])
     assert rights == (
-        "capabilities CHOWN DAC_OVERRIDE FOWNER KILL SETGID SETUID, no-new-privileges,"
-        " writable root, no memory limit"
+        "capabilities CHOWN DAC_OVERRIDE FOWNER KILL SETGID SETUID, no-new-privileges, seccomp,"
+        f" writable root, memory limit {format_bytes(limit)} without CUDA's"
     )
+    assert "DOCK209" in [note.rule for note in server.request.notes]
     server.stop(grace_s=1)
+
+
+def test_a_read_only_root_has_folders_to_write_to(engine, host, answering):
+    choices = Choices(read_only=True)
+    server = start(given(answering(), "vllm"), host=host, watch=False, choices=choices)
+    inside = engine.client.containers.get("vllm")
+    for place in images.WRITES:
+        assert inside.exec_run(["sh", "-c", f"echo > {place}/file"]).exit_code == 0, place
+    for place in ("/", "/etc", "/var"):
+        refused = inside.exec_run(["sh", "-c", f"echo > {place}/file"])
+        assert refused.exit_code and b"Read-only file system" in refused.output, place
+    assert "read-only root" in docker_probes._rights(server.inspect()["HostConfig"])
+    volumes = len(engine.client.volumes.list())
+    assert volumes >= len(images.WRITES)
+    server.stop(grace_s=1)
+    assert len(engine.client.volumes.list()) <= volumes - len(images.WRITES)
 
 
 def test_a_container_whose_engine_is_frozen(host, answering, tmp_path, monkeypatch):
