@@ -23,6 +23,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Literal
 
 from sparkbook.checkpoint.bandwidth import distinct_experts
+from sparkbook.checkpoint.values import ZERO
 from sparkbook.errors import SparkbookError
 from sparkbook.host import spark
 from sparkbook.units import GB
@@ -51,16 +52,37 @@ class Machine:
             sequence is taken at `read_gb_s`.
         scatter: what builds and kernels differ by. The interval runs from the estimate divided by
             `1 + scatter` to the estimate times it.
+        nodes: Sparks that share every layer by tensor parallelism.
+        reduce_s: seconds of an all-reduce of up to 8 KiB between two of them.
     """
 
     read_gb_s: float = sum(spark.READ_GB_S) / 2
     peak_flop_s: float = spark.PEAK_FLOP_S / 4
-    overhead_s: float = 0.15e-3
+    overhead_s: float = 0.19e-3
     verify_kv_gb_s: float = 20.0
-    scatter: float = 0.30
+    scatter: float = 0.20
+    nodes: int = 1
+    reduce_s: float = 35e-6
+
+    def all_reduces(self, layers: int, size: float) -> float:
+        """Seconds of the two all-reduces of each layer, after attention and after the MLP, of so
+        many bytes each. Every further node is one more step of the ring.
+        """
+        beyond = max(size - SMALL, 0) / (SMALL_LINK_GB_S * GB) * 2 / self.nodes
+        return 2 * layers * (self.nodes - 1) * (self.reduce_s + beyond)
 
 
 SPARK = Machine()
+SMALL = 8192
+"""Bytes up to which an all-reduce takes `Machine.reduce_s`: NCCL over both halves of one 200 Gb/s
+port of two Sparks, 30 to 40 µs (https://github.com/NVIDIA/dgx-spark-playbooks/pull/103).
+"""
+SMALL_LINK_GB_S = 1.6
+"""GB/s of what goes beyond, up to some tens of KiB: 65 µs for 64 KiB there."""
+LINK_GB_S = 22.0
+"""GB/s of an all-reduce of large messages, as in prefill
+(https://github.com/NVIDIA/dgx-spark-playbooks/issues/25).
+"""
 
 
 @dataclass(frozen=True)
@@ -86,6 +108,9 @@ class Reads:
         head: bytes of the output head; a draft that shares it reads it again.
         attention_width: query heads times head size, summed over the layers that attend to
             everything; prefill's quadratic part.
+        hidden: width of the residual stream, which several nodes add up; 0 where it is not known.
+        active_routed: parameters of routed experts among `active_params`.
+        active_narrow: parameters of the others that are multiplied in 8 or 4 bits.
     """
 
     every_step: float
@@ -100,19 +125,21 @@ class Reads:
     state: float = 0.0
     head: float = 0.0
     attention_width: float = 0.0
+    hidden: int = 0
+    active_routed: float = 0.0
+    active_narrow: float = 0.0
 
     def weights(self, tokens: float) -> float:
         """Bytes of weights that a step with so many tokens reads. Experts are counted as touched by
         a router that spreads evenly.
         """
+        return self.every_step + self.routed * self.touched(tokens)
+
+    def touched(self, tokens: float) -> float:
+        """How many times the experts of one token so many tokens touch together."""
         if not self.experts:
-            return self.every_step + self.routed
-        return (
-            self.every_step
-            + self.routed
-            * distinct_experts(self.experts, self.active_experts, tokens)
-            / self.active_experts
-        )
+            return 1.0
+        return distinct_experts(self.experts, self.active_experts, tokens) / self.active_experts
 
     def kv(self, context: int) -> float:
         """Bytes of KV cache that one sequence of so many tokens reads."""
@@ -168,6 +195,15 @@ def of_checkpoint(
             ),
             head=of(reads.head),
             attention_width=shape.attention_width,
+            hidden=shape.hidden,
+            active_routed=sum(
+                (w.params for w in checkpoint.weights if w.kind == "experts"), ZERO
+            ).middle
+            * (reads.active_experts / reads.experts if reads.experts else 0.0),
+            active_narrow=sum(
+                (w.params for w in checkpoint.weights if w.kind in MULTIPLIED and narrow(w.format)),
+                ZERO,
+            ).middle,
         )
 
     return (
@@ -177,15 +213,26 @@ def of_checkpoint(
     )
 
 
+MULTIPLIED = ("attention", "linear", "mlp", "shared expert", "head")
+"""Classes of weights that every token goes through, besides routed experts."""
+
+
+def narrow(format_: str) -> bool:
+    """Whether the GPU multiplies weights of a format in 8 or 4 bits. Integers are unpacked to 16
+    bits first.
+    """
+    return format_ in ("fp8", "nvfp4")
+
+
 @dataclass(frozen=True)
 class Drafting:
     """Speculative decoding as it enters a step.
 
     Attributes:
         tokens: drafted tokens a step.
-        passes: how often the draft reads its weights for them: once for a block draft (DFlash),
-            once a token for MTP, EAGLE and draft models, never for n-gram.
-        weights: bytes of the draft's own weights, without the output head.
+        passes: how often the draft reads its weights for them: once for a block draft (DFlash,
+            DSpark), once a token for MTP, EAGLE and draft models, never for n-gram.
+        weights: bytes of the draft's own weights that every pass reads, without the output head.
         layers: its layers.
         shares_head: it reads the target's output head in each pass.
         length: mean accepted length, tokens a step with the target's own included: likely value and
@@ -198,6 +245,7 @@ class Drafting:
     layers: int
     length: tuple[float, float, float]
     shares_head: bool = True
+    routed: float = 0.0
 
     def __post_init__(self) -> None:
         low, likely, high = self.length
@@ -242,19 +290,30 @@ ACCEPTANCE: dict[str, tuple[float, float, float]] = {
 }
 """Chance that the next drafted token is accepted, by kind of text: low, likely, high.
 
-The likely values of code, dialogue and prose give the lengths that
+The likely values of code, dialogue and prose give the lengths of a block draft that
 https://github.com/AEON-7/vllm-dflash states (5.5, 3 and 2 of 15 drafted tokens accepted); reasoning
 is put between code and dialogue; mixed spans from prose to code. On your own text, measure it:
 `vllm:spec_decode_num_accepted_tokens_per_pos_total`.
 """
 
 
-def expected_length(tokens: int, text: str = "mixed") -> tuple[float, float, float]:
+OWN_HEAD = (0.70, 0.83, 0.90)
+"""The same for mixed text and the model's own prediction head, which drafts few tokens. The likely
+value is fitted (`sparkbook.plan.figures.calibrate`).
+"""
+
+
+def expected_length(
+    tokens: int, text: str = "mixed", own_head: bool = False
+) -> tuple[float, float, float]:
     """Mean accepted length to expect where nothing was measured: low, likely, high.
 
     Raises:
         SparkbookError: the kind of text is not one of `ACCEPTANCE`.
     """
+    if own_head and text == "mixed":
+        low, likely, high = (geometric_length(rate, tokens) for rate in OWN_HEAD)
+        return low, likely, high
     if text not in ACCEPTANCE:
         raise SparkbookError(
             f"no acceptance is known for '{text}'; known are {', '.join(ACCEPTANCE)}"
@@ -273,22 +332,24 @@ class Step:
     draft_s: float
     overhead_s: float
     limit: Literal["memory", "arithmetic"]
+    network_s: float = 0.0
 
     @property
     def total_s(self) -> float:
         """Seconds of the step."""
-        return self.weights_s + self.kv_s + self.state_s + self.draft_s + self.overhead_s
+        return sum(self.parts.values())
 
     @property
     def parts(self) -> dict[str, float]:
-        """Seconds by name, in the order of the formula."""
-        return {
+        """Seconds by name, in the order of the formula; the network where there is one."""
+        parts = {
             "weights": self.weights_s,
             "KV cache": self.kv_s,
             "recurrent state": self.state_s,
             "draft": self.draft_s,
             "overhead": self.overhead_s,
         }
+        return parts | ({"network": self.network_s} if self.network_s else {})
 
 
 def step(
@@ -313,16 +374,18 @@ def step(
             f"{concurrency} sequences of {context} tokens: a step has at least one, with 0 tokens"
             " or more behind it"
         )
-    bandwidth = machine.read_gb_s * GB
+    bandwidth = machine.read_gb_s * machine.nodes * GB
     rows = 1 + (draft.tokens if draft else 0)
     reading = reads.weights(concurrency * rows) / bandwidth
-    computing = 2 * reads.active_params * concurrency * rows / machine.peak_flop_s
-    attention = bandwidth if rows == 1 else machine.verify_kv_gb_s * GB
+    computing = 2 * reads.active_params * concurrency * rows / (machine.peak_flop_s * machine.nodes)
+    attention = bandwidth if rows == 1 else machine.verify_kv_gb_s * machine.nodes * GB
+    network = machine.all_reduces(reads.layers, concurrency * rows * reads.hidden * 2)
     drafting = 0.0
     if draft:
         head = reads.head if draft.shares_head else 0.0
         drafting = draft.passes * (
-            (draft.weights + head) / bandwidth + draft.layers * machine.overhead_s
+            (draft.weights + draft.routed * reads.touched(concurrency) + head) / bandwidth
+            + draft.layers * machine.overhead_s
         )
     return Step(
         weights_s=max(reading, computing),
@@ -330,6 +393,7 @@ def step(
         state_s=concurrency * reads.state * (1 + rows) / bandwidth,
         draft_s=drafting,
         overhead_s=reads.layers * machine.overhead_s,
+        network_s=network,
         limit="memory" if reading >= computing else "arithmetic",
     )
 
@@ -401,7 +465,7 @@ def speed(
         concurrency,
         context,
         draft,
-        replace(machine, read_gb_s=nominal, verify_kv_gb_s=nominal, overhead_s=0.0),
+        replace(machine, read_gb_s=nominal, verify_kv_gb_s=nominal, overhead_s=0.0, reduce_s=0.0),
     )
     middle = step(likely, concurrency, context, draft, machine)
     slow, fast = (
@@ -429,3 +493,26 @@ def speeds(
 ) -> list[Speed]:
     """`speed` for each number of requests at once."""
     return [speed(reads, concurrency, context, draft, machine) for concurrency in concurrencies]
+
+
+def staged(
+    reads: Reads | tuple[Reads, Reads, Reads],
+    stages: int,
+    concurrency: int,
+    context: int = 1024,
+    draft: Drafting | None = None,
+    machine: Machine = SPARK,
+) -> Speed:
+    """`speed` where so many Sparks hold the layers one after another. A step takes what it takes on
+    one Spark, but with several requests every stage has one of so many groups in hand.
+    """
+    groups = min(stages, concurrency)
+    one = speed(reads, -(-concurrency // groups), context, draft, machine)
+    gain = concurrency / one.concurrency
+    return replace(
+        one,
+        concurrency=concurrency,
+        low=one.low * gain,
+        tok_s=one.tok_s * gain,
+        high=one.high * gain,
+    )

@@ -1,18 +1,14 @@
-"""Published decode speeds beside what `sparkbook.plan.decode` estimates for them: calibration, test
-and the book's table.
+"""What a step of a model reads, from shapes that are written down where a checkpoint is not known.
 
-The figures, the shapes of their models and the rule that divides them are in `measured.yaml`,
-each with its source.
+The shapes, and published speeds of them, are in `measured.yaml`, each with its source.
+`sparkbook.plan.figures` compares the speeds with the estimates.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache
-from math import ceil, sqrt
 from pathlib import Path
-from statistics import median
 from typing import TYPE_CHECKING, Literal
 
 from pydantic import Field
@@ -20,17 +16,17 @@ from pydantic import Field
 from sparkbook.checkpoint.bandwidth import BITS_PER_WEIGHT
 from sparkbook.checkpoint.values import ZERO
 from sparkbook.plan.decode import (
+    CONCURRENCIES,
     SPARK,
     Drafting,
     Machine,
     Reads,
     Speed,
     expected_length,
+    narrow,
     of_checkpoint,
-    speed,
-    speeds,
+    staged,
 )
-from sparkbook.plan.prefill import flops
 from sparkbook.recipes.launch import Strict
 from sparkbook.recipes.schema import Source
 from sparkbook.units import GB
@@ -39,7 +35,6 @@ from sparkbook.util import own_yaml
 if TYPE_CHECKING:
     from sparkbook.plan.setup import Setup
 
-Group = Literal["calibration", "held out", "further"]
 Heads = tuple[int, int]
 """Number of heads and the size of one."""
 
@@ -129,6 +124,7 @@ class Draft(Strict):
     passes: int
     weights_gb: float
     layers: int
+    routed_gb: float = 0.0
 
 
 class Formats(Strict, extra="allow"):
@@ -211,6 +207,7 @@ class Shape(Strict):
             for name, count in params.items()
         }
         routed = sizes.pop("experts", 0.0)
+        shown = {name: formats.get(name, formats["other"]) for name in params}
         return Reads(
             every_step=sum(sizes.values()),
             layers=self.layers,
@@ -226,6 +223,13 @@ class Shape(Strict):
             attention_width=self.attention.layers
             * self.attention.queries[0]
             * self.attention.queries[1],
+            hidden=self.hidden,
+            active_routed=params.get("experts", 0.0),
+            active_narrow=sum(
+                count
+                for name, count in params.items()
+                if name not in ("experts", "router") and narrow(shown[name])
+            ),
         )
 
 
@@ -265,6 +269,7 @@ class Prefill(Strict):
     """A published prefill speed of one prompt, tokens a second."""
 
     model: str
+    weights: str
     tok_s: float
     prompt: int
     setup: str
@@ -280,6 +285,7 @@ class Measured(Strict):
     rows: list[Row]
     further: list[Row]
     prefills: list[Prefill]
+    notes: dict[str, str]
     sources: dict[str, dict[str, object]]
 
     def source(self, row: Row | Prefill) -> Source:
@@ -291,37 +297,11 @@ class Measured(Strict):
         """Rows that the model covers."""
         return [row for row in self.rows if row.left_out is None]
 
-    def group(self, row: Row) -> Group:
-        """Whether a covered row was used to fit parameters, was held out, or came later: every
-        second one calibrates.
-        """
-        if row in self.further:
-            return "further"
-        return "calibration" if self.covered.index(row) % 2 else "held out"
-
 
 @cache
 def measured() -> Measured:
     """The published figures, validated."""
     return Measured.model_validate(own_yaml.read(Path(__file__).with_name("measured.yaml")))
-
-
-def estimate(row: Row, machine: Machine = SPARK) -> Speed:
-    """What the decode model says for a published figure's setup."""
-    data = measured()
-    shape = data.models[row.model]
-    reads = shape.reads(row.weights or "", row.kv_factor)
-    context = row.context or data.unstated_context
-    found = speed(reads, row.concurrency, context, _drafting(shape, row.draft), machine)
-    if row.perhaps:
-        found = replace(
-            found,
-            high=max(
-                found.high,
-                speed(reads, row.concurrency, context, _drafting(shape, row.perhaps), machine).high,
-            ),
-        )
-    return found
 
 
 @dataclass(frozen=True)
@@ -331,16 +311,25 @@ class Served:
     Attributes:
         reads: least, likely and most bytes of a step, with the KV cache type that is served.
         draft: speculative decoding, acceptance as expected from mixed text; None without.
+        shards, stages: Sparks that share every layer, and that hold the layers one after another.
     """
 
     reads: tuple[Reads, Reads, Reads]
     draft: Drafting | None
+    shards: int = 1
+    stages: int = 1
+
+    def on(self, machine: Machine = SPARK) -> Machine:
+        """Return the Sparks that take a step together."""
+        return replace(machine, nodes=self.shards)
+
+    def speed(self, concurrency: int, context: int, machine: Machine = SPARK) -> Speed:
+        """Estimated decode speed of so many requests with so many tokens behind each."""
+        return staged(self.reads, self.stages, concurrency, context, self.draft, self.on(machine))
 
     def speeds(self, context: int) -> list[Speed]:
-        """Estimated decode speed with so many tokens behind each request, for each number of
-        requests of `decode.CONCURRENCIES`.
-        """
-        return speeds(self.reads, context, self.draft)
+        """`speed` for each number of requests of `decode.CONCURRENCIES`."""
+        return [self.speed(concurrency, context) for concurrency in CONCURRENCIES]
 
 
 def of_setup(setup: Setup) -> Served | None:
@@ -371,18 +360,31 @@ def of_setup(setup: Setup) -> Served | None:
         )
     if reads is None:
         return None
+    spread = {"shards": setup.shards, "stages": setup.stages}
     if not setup.drafted:
-        return Served(reads, None)
+        return Served(reads, None, **spread)
     own = _own_draft(setup, shape)
     if own is None:
         return None
-    passes = {"dflash": 1, "ngram": 0, "suffix": 0}.get(setup.method or "", setup.drafted)
     return Served(
         reads,
         Drafting(
-            setup.drafted, passes, own.weights_gb * GB, own.layers, expected_length(setup.drafted)
+            setup.drafted,
+            PASSES.get(setup.method or "", setup.drafted),
+            own.weights_gb * GB,
+            own.layers,
+            expected_length(setup.drafted, own_head=setup.method == "mtp"),
+            routed=own.routed_gb * GB,
         ),
+        **spread,
     )
+
+
+PASSES = {"dflash": 1, "dspark": 1, "ngram": 0, "suffix": 0}
+"""How often a method reads the draft's weights; once a token where it is not here. DSpark drafts a
+block in one pass, and a small head then goes over the block's tokens (vLLM 0.32.0,
+`v1/worker/gpu/spec_decode/dspark/speculator.py`).
+"""
 
 
 def with_mtp(setup: Setup, tokens: int) -> Served | None:
@@ -403,18 +405,20 @@ def _own_draft(setup: Setup, shape: Shape | None) -> Draft | None:
         return Draft(passes=0, weights_gb=0, layers=0)
     if setup.draft_bytes.high:
         return Draft(passes=1, weights_gb=setup.draft_bytes.middle / GB, layers=5)
-    inside = setup.checkpoint.of("draft")
-    return (
-        Draft(passes=1, weights_gb=inside.middle / GB, layers=1)
-        if inside.known and inside.high
-        else None
-    )
+    inside, reads = setup.checkpoint.of("draft"), setup.checkpoint.reads
+    if reads is None or not (inside.known and inside.high):
+        return None
+    # The prediction layer is built like a layer of the target: as large a part of it are experts.
+    size, experts = inside.middle / GB, (reads.expert * reads.experts).middle
+    part = experts / ((reads.dense + reads.shared).middle + experts)
+    active = reads.active_experts / reads.experts if reads.experts else 0.0
+    return Draft(passes=1, weights_gb=size * (1 - part), routed_gb=size * part * active, layers=1)
 
 
-def _drafting(shape: Shape, draft: Speculation | None) -> Drafting | None:
+def drafting(shape: Shape, draft: Speculation | None) -> Drafting | None:
     if draft is None:
         return None
-    low, likely, high = expected_length(draft.tokens, draft.text)
+    low, likely, high = expected_length(draft.tokens, draft.text, draft.use == "mtp")
     if draft.length:
         low, likely, high = min(low, draft.length), draft.length, max(high, draft.length)
     own = shape.drafts[draft.use]
@@ -425,96 +429,3 @@ def _drafting(shape: Shape, draft: Speculation | None) -> Drafting | None:
         own.layers,
         (low, likely, high),
     )
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """A published figure next to its estimate."""
-
-    row: Row
-    group: Group
-    estimate: Speed
-
-    @property
-    def error(self) -> float:
-        """Estimate over published figure, less one: above 0 where the estimate is too fast."""
-        return self.estimate.tok_s / self.row.tok_s - 1
-
-    @property
-    def holds(self) -> bool:
-        """Whether the interval holds the published figure."""
-        return self.estimate.holds(self.row.tok_s)
-
-    @property
-    def gigabytes(self) -> float:
-        """Gigabytes (10^9 bytes) of weights, KV cache and state in one likely step, without the
-        draft's own.
-        """
-        data = measured()
-        _, reads, _ = data.models[self.row.model].reads(self.row.weights or "", self.row.kv_factor)
-        tokens = self.row.concurrency * (1 + (self.row.draft.tokens if self.row.draft else 0))
-        per_sequence = reads.kv(self.row.context or data.unstated_context) + 2 * reads.state
-        return (reads.weights(tokens) + self.row.concurrency * per_sequence) / GB
-
-    @property
-    def plain(self) -> bool:
-        """One request at a time, one token a step."""
-        return self.row.concurrency == 1 and self.row.draft is None
-
-
-def outcomes(machine: Machine = SPARK) -> list[Outcome]:
-    """Every covered row and every further one, with its estimate."""
-    data = measured()
-    return [
-        Outcome(row, data.group(row), estimate(row, machine))
-        for row in (*data.covered, *data.further)
-    ]
-
-
-def median_error(of: Sequence[Outcome]) -> float:
-    """Median of the absolute errors."""
-    return median(abs(outcome.error) for outcome in of)
-
-
-def held_share(of: Sequence[Outcome]) -> float:
-    """Share of rows whose interval holds the published figure."""
-    return sum(outcome.holds for outcome in of) / len(of)
-
-
-def calibrate() -> Machine:
-    """The fitted numbers of `Machine`, from the calibration rows alone.
-
-    Overhead (in steps of 0.01 ms, from rows of one request without a draft) and the speed of
-    verifying attention (in steps of 5 GB/s, from rows that state a context) are the values with the
-    least sum of absolute errors. The scatter is three times the root mean square error of the rows
-    without a draft, rounded up to 0.05: three, because ten rows say little about how far off the
-        next build can be.
-    """
-    machine = SPARK
-    rows = [row for row in measured().covered if measured().group(row) == "calibration"]
-    plain = [row for row in rows if row.concurrency == 1 and row.draft is None]
-    machine = _least(plain, [replace(machine, overhead_s=n / 100 / 1000) for n in range(2, 41)])
-    machine = _least(
-        [row for row in rows if row.context],
-        [replace(machine, verify_kv_gb_s=5.0 * n) for n in range(2, 47)],
-    )
-    spread = sqrt(sum(_error(row, machine) ** 2 for row in plain) / len(plain))
-    return replace(machine, scatter=ceil(3 * spread * 20) / 20)
-
-
-def _least(rows: Sequence[Row], machines: Sequence[Machine]) -> Machine:
-    return min(machines, key=lambda machine: sum(abs(_error(row, machine)) for row in rows))
-
-
-def _error(row: Row, machine: Machine) -> float:
-    return estimate(row, machine).tok_s / row.tok_s - 1
-
-
-def prefill_rates() -> list[tuple[Prefill, float]]:
-    """FLOP/s behind each published prefill speed, by the count of `sparkbook.plan.prefill`."""
-    found = []
-    for prefill in measured().prefills:
-        shape = measured().models[prefill.model]
-        _, reads, _ = shape.reads(next(iter(shape.weights)))
-        found.append((prefill, flops(reads, prefill.prompt) * prefill.tok_s / prefill.prompt))
-    return found

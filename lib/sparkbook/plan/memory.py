@@ -36,6 +36,7 @@ from sparkbook.units import GIB
 
 if TYPE_CHECKING:
     from sparkbook.plan.decode import Speed
+    from sparkbook.plan.figures import Shown
     from sparkbook.plan.prefill import FirstToken
     from sparkbook.releases.answers import Answer, Capacity
 
@@ -246,10 +247,22 @@ class MemoryPlan:
         known, prompt = of_setup(self.setup), min(self.setup.context, 100_000)
         if known is None:
             return None
-        cold = first_token(known.reads[1], prompt, chunk=self.setup.batched)
-        return cold, first_token(
-            known.reads[1], prompt, max(prompt - 1000, 0), chunk=self.setup.batched
+        chunk, machine = self.setup.batched, known.on()
+        cached = max(prompt - 1000, 0)
+        return (
+            first_token(known.reads[1], prompt, chunk=chunk, machine=machine),
+            first_token(known.reads[1], prompt, cached, chunk=chunk, machine=machine),
         )
+
+    @cached_property
+    def published(self) -> list[Shown]:
+        """What others measured of the recipe; empty where the line is from none."""
+        if self.setup.recipe is None:
+            return []
+        from sparkbook import recipes
+        from sparkbook.plan import figures
+
+        return figures.published(recipes.load(self.setup.recipe))
 
     # ---- what to ask for
 
@@ -413,6 +426,7 @@ class MemoryPlan:
                 }
                 for s in self.decode
             ],
+            published=[one.to_dict() for one in self.published],
             first_token_s=[
                 {
                     "prompt": f.prompt,
@@ -523,4 +537,5 @@ def plan(
             f"'{setup.kv_dtype}' is no type of KV cache that is known; known are"
             f" {', '.join(sorted(KV_WIDTH))}"
         )
-    return MemoryPlan(setup, host or Host(), calibration or Calibration())
+    host = host or (Host.sized(setup.total) if setup.total else Host())
+    return MemoryPlan(setup, host, calibration or Calibration())

@@ -8,8 +8,13 @@ A prompt of n tokens behind c cached ones costs
 
 multiply-adds counted as two: the matrix products (Kaplan et al., "Scaling Laws for Neural Language
 Models", arXiv 2001.08361, section 2.1), and scores and values of attention over everything before.
-Each chunk of `--max-num-batched-tokens` also reads the weights once, all experts included. Pure;
-seconds, bytes, tokens.
+Its time is a sum:
+
+    time = arithmetic / rate, for routed experts, for other products in 8 or 4 bits, and for what is
+    left (16 bits, and attention) + weights read / bandwidth, once a chunk of
+    `--max-num-batched-tokens`
+
+Pure; seconds, bytes, tokens.
 """
 
 from __future__ import annotations
@@ -18,17 +23,30 @@ from dataclasses import dataclass
 from math import ceil
 
 from sparkbook.errors import SparkbookError
-from sparkbook.plan.decode import SPARK, Machine, Reads
+from sparkbook.plan.decode import LINK_GB_S, SPARK, Machine, Reads
 from sparkbook.units import GB
 
-PREFILL_FLOP_S = (24e12, 59e12, 96e12)
-"""FLOP/s that vLLM reaches in prefill on a Spark: least, median and most of the published prefill
-speeds.
 
-They are in `measured.yaml`; each is multiplied by the FLOPs of one of its tokens
-(`evidence.prefill_rates`). Builds differ by four: even the same flags gave 6,265 and 12,276
-tokens/s within a week (vLLM recipes PR 918; NVIDIA local-ai-inference-recipes).
-"""
+@dataclass(frozen=True)
+class Rates:
+    """FLOP/s that vLLM reaches in prefill on one Spark. Fitted to the calibration half of published
+    prefill speeds and first tokens (`sparkbook.plan.figures`).
+
+    Attributes:
+        wide: of products in 16 bits, and of attention itself.
+        narrow: of products in 8 or 4 bits, of layers that every token goes through.
+        routed: of routed experts, whose products are small and unequal.
+        scatter: what builds and formats differ by: the interval runs from the estimate divided by
+            `1 + scatter` to the estimate times it.
+    """
+
+    wide: float = 50e12
+    narrow: float = 90e12
+    routed: float = 35e12
+    scatter: float = 0.50
+
+
+PREFILL = Rates()
 
 
 @dataclass(frozen=True)
@@ -69,10 +87,11 @@ def first_token(
     reads: Reads,
     prompt: int,
     cached: int = 0,
+    *,
     block: int = 16,
     chunk: int = 8192,
     machine: Machine = SPARK,
-    flop_s: tuple[float, float, float] = PREFILL_FLOP_S,
+    rates: Rates = PREFILL,
 ) -> FirstToken:
     """Time to first token of one prompt on an idle engine.
 
@@ -84,8 +103,8 @@ def first_token(
         block: tokens in a block of the KV cache: 16, and hundreds to thousands in hybrid models
             (the plan's memory part says how many).
         chunk: tokens computed in one step, `--max-num-batched-tokens`.
-        machine: for the weights that each chunk reads.
-        flop_s: FLOP/s in prefill: least, likely, most.
+        machine: for the weights that each chunk reads, and the Sparks that share the work.
+        rates: FLOP/s in prefill.
 
     Raises:
         SparkbookError: no prompt, or more cached than the prompt has.
@@ -98,8 +117,15 @@ def first_token(
     kept = min(cached, prompt - 1) // block * block
     new = prompt - kept
     work = flops(reads, new, kept)
-    read_s = sum(reads.weights(min(chunk, new - i * chunk)) for i in range(ceil(new / chunk))) / (
-        machine.read_gb_s * GB
+    routed, narrow = 2 * reads.active_routed * new, 2 * reads.active_narrow * new
+    read = sum(reads.weights(min(chunk, new - i * chunk)) for i in range(ceil(new / chunk)))
+    shared = (
+        routed / rates.routed
+        + narrow / rates.narrow
+        + (work - routed - narrow) / rates.wide
+        + read / (machine.read_gb_s * GB)
     )
-    slow, likely, fast = (max(work / rate, read_s) for rate in flop_s)
-    return FirstToken(prompt, kept, fast, likely, slow, work)
+    sent = 2 * reads.layers * (machine.nodes - 1) * new * reads.hidden * 2 * 2 / machine.nodes
+    seconds = shared / machine.nodes + sent / (LINK_GB_S * GB)
+    margin = 1 + rates.scatter
+    return FirstToken(prompt, kept, seconds / margin, seconds, seconds * margin, work)

@@ -150,13 +150,7 @@ def host(
     if available_gib is not None:
         return Host(total, Range.of(available_gib * GIB), tenants)
     if memory_gib is not None:
-        # Said of another machine than a Spark: what its system takes is in the same bounds, but
-        # never all of it.
-        return Host(
-            total,
-            Range(max(total - 20.4 * GIB, 0.5 * total), max(total - 2 * GIB, 0.5 * total)),
-            tenants,
-        )
+        return Host.sized(total, tenants)
     return Host(total, None, tenants)
 
 
@@ -235,7 +229,17 @@ def of_case(case: Case, override: Override) -> Setup:
         assumed=(*assumed, *missing),
         table_on_disk=_table_on_disk(case),
         most=most,
+        recipe=case.recipe.id if case.recipe else None,
+        total=_total(case),
     )
+
+
+def _total(case: Case) -> int | None:
+    """Return the memory of the Spark that a recipe is for: of one with 64 GB, that share of a
+    Spark's.
+    """
+    size = case.recipe.topology.memory_gb if case.recipe else 128
+    return None if size == 128 else Host().total * size // 128
 
 
 def _table_on_disk(case: Case) -> bool:
@@ -446,7 +450,7 @@ def _draft(case: Case) -> tuple[str | None, int, Range, tuple[tuple[Cache, ...],
     if method in ("ngram", "suffix"):
         return method, tokens, ZERO, ((),), []
     model = str((spec or {}).get("model") or (draft.model if draft else None) or "")
-    if (method == "mtp" or method.endswith("_mtp")) and not model:
+    if (method == "mtp" or method.endswith("_mtp")) and model in ("", case.model):
         return "mtp", tokens, ZERO, ((),), []
     if (folder := checkpoints.shipped(model)) is not None:
         own = checkpoints.load(str(folder))

@@ -82,6 +82,15 @@ class Host:
     cotenants: tuple[CoTenant, ...] = ()
     free: int | None = None
 
+    @classmethod
+    def sized(cls, total: int, cotenants: tuple[CoTenant, ...] = ()) -> Host:
+        """Return a machine of so many bytes other than the usual Spark. Its system takes what a
+        Spark's does, but never more than half.
+        """
+        half = 0.5 * total
+        free = Range(max(total - SYSTEM.high, half), max(total - 2 * GIB, half))
+        return cls(total, free, cotenants)
+
     @property
     def held(self) -> int:
         """Bytes that the co-tenants hold."""
@@ -128,6 +137,8 @@ class Setup:
         table_on_disk: whether a lookup table of the checkpoint stays on the disk.
         most: context beyond which vLLM refuses to start; None where that is not known, or the line
             lifts it.
+        recipe: id of the recipe that the line is from; None where it is from none.
+        total: memory in bytes of the Spark that the line is for; None: the usual one.
     """
 
     checkpoint: Checkpoint
@@ -151,6 +162,8 @@ class Setup:
     assumed: tuple[str, ...] = ()
     table_on_disk: bool = False
     most: int | None = None
+    recipe: str | None = None
+    total: int | None = None
 
     @property
     def own_head(self) -> bool:

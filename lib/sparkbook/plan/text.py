@@ -149,9 +149,17 @@ def _speed(plan: MemoryPlan) -> Iterator[Text]:
         decode = f"{speed.tok_s:.3g}, from {speed.low:.3g} to {speed.high:.3g}"
         yield Text(f"  {speed.concurrency:<20}{decode:>36}")
     yield Text(f"  with {plan.decode[0].context:,} tokens of context each", "dim")
+    yield from _published(plan)
     for first in plan.first_token or ():
         cached = f" with {first.cached:,} in the prefix cache" if first.cached else ""
         yield Text(f"  first token after a prompt of {first.prompt:,} tokens{cached}: {first}")
+
+
+def _published(plan: MemoryPlan) -> Iterator[Text]:
+    """The published speeds of one request, at most three."""
+    for one in [one for one in plan.published if one.concurrency == 1][:3]:
+        line = "this line" if one.own_line else one.setup or "another line"
+        yield Text.assemble(("  published: ", "bold"), str(one), (f"; {line}", "dim"))
 
 
 def _left(plan: MemoryPlan) -> Range:

@@ -18,7 +18,7 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 from matplotlib.transforms import Bbox
 
 from sparkbook.host import spark
-from sparkbook.plan import evidence, request
+from sparkbook.plan import figures, request
 from sparkbook.plan.decode import SPARK, Speed, speed
 from sparkbook.plots import style
 from sparkbook.plots.style import COLOURS, INK, PAPER, Chart, book_style
@@ -259,7 +259,7 @@ def recipe_roofline(recipe: Recipe) -> Chart | None:
     known = request.served(recipe)
     if known is None:
         return None
-    dots = [Dot("", o.gigabytes, o.row.tok_s) for o in evidence.outcomes() if o.plain]
+    dots = [Dot("", f.gigabytes, f.value) for f in figures.all_figures() if f.plain]
     likely = known.reads[1]
     plain = speed(known.reads)
     gigabytes = (likely.weights(1) + likely.kv(plain.context) + 2 * likely.state) / GB

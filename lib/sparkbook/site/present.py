@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Sequence
 from sparkbook import plan
 from sparkbook.checkpoint.store import download_lines
 from sparkbook.formats import FORMATS
+from sparkbook.plan.figures import Shown, published
 from sparkbook.plan.prefill import first_token
 from sparkbook.plan.request import served
 from sparkbook.plots.published import best_single
@@ -439,8 +440,9 @@ def expected(recipe: Recipe) -> Html:
         "Each, tok/s (estimate)",
         "Most of a step",
     ]
-    likely = known.reads[1]
-    cold, warm = first_token(likely, 100_000), first_token(likely, 100_000, cached=99_000)
+    likely, sparks = known.reads[1], known.on()
+    cold = first_token(likely, 100_000, machine=sparks)
+    warm = first_token(likely, 100_000, cached=99_000, machine=sparks)
     first = (
         f"<p>Time to first token of an agent's 100,000-token prompt (estimate):"
         f" <strong>{cold.seconds:.0f} s</strong> ({cold.low_s:.0f} to {cold.high_s:.0f}) without a"
@@ -455,7 +457,22 @@ def expected(recipe: Recipe) -> Html:
             f" estimate for mixed text ({low:.1f} to {high:.1f}). Acceptance depends on the"
             " text: measure yours.</p>"
         )
-    return Html(f"Expected: {recipe.id}", _table(head, rows) + draft + first)
+    shown = [one for one in published(recipe) if one.concurrency == 1][:3]
+    measured = "".join(f"<li>{_published(one)}</li>" for one in shown)
+    others = f"<p>Published, measured by others:</p><ul>{measured}</ul>" if measured else ""
+    return Html(f"Expected: {recipe.id}", others + _table(head, rows) + draft + first)
+
+
+def _published(one: Shown) -> str:
+    """Return a published speed with its source."""
+    prompt = f", prompt of {one.prompt:,} tokens" if one.prompt else ""
+    first = f", first token after {one.first_token_s:.1f} s" if one.first_token_s else ""
+    how = "this line" if one.own_line else _text(one.setup)
+    date = f", {one.source.date}" if one.source.date else ""
+    link = _link(one.source.title, one.source.url)
+    return (
+        f"<strong>{one.tok_s:.3g} tok/s</strong>, one request{prompt}{first} ({how}; {link}{date})"
+    )
 
 
 def claims(recipe: Recipe) -> Html:
