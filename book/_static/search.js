@@ -75,19 +75,35 @@
     return letters < 3 || wanted.length > 6 ? [] : items.filter((item) => wanted.every((word) => begins(text(item).toLowerCase(), word)));
   }
 
-  function show({ signatures, flags, codes, recipes }) {
+  // Pages with a heading that holds the words: [title, address, headings]; the more words of the heading are asked for, the sooner.
+  function headed(pages) {
+    return pages
+      .map(([title, address, headings]) => {
+        const hits = holding([title, ...headings], (text) => text).sort((a, b) => (b === title) - (a === title) || a.length - b.length);
+        return { title, address, hit: hits[0], best: hits[0] === title ? 0 : hits[0]?.length };
+      })
+      .filter(({ hit }) => hit)
+      .sort((a, b) => a.best - b.best)
+      .map(({ title, address, hit }) => [title, address, hit === title ? "" : `: ${hit}`]);
+  }
+
+  function show({ signatures, flags, codes, recipes, models: known, pages }) {
     const found = fitting(signatures, query);
     const titled = holding(signatures, (one) => `${one.title} ${one.example}`).filter((one) => !found.includes(one));
+    const of = holding(known, ([title, , names]) => `${title} ${names}`);
     const models = holding(recipes, ([title, , names]) => `${title} ${names}`);
-    const near = found.length || titled.length || models.length || words(query).size < 3 ? [] : similar(signatures, query);
+    const read = headed(pages);
+    const near = found.length || titled.length || models.length || read.length || words(query).size < 3 ? [] : similar(signatures, query);
     const place = document.createElement("div");
     place.id = "sb-recognized";
     const add = (title, items) => items.length && place.append(list(title, items));
     const shown = (signature) => [`${signature.id}: ${signature.title}`, signature.address, ` ${signature.fix}`];
     add("Rules", codesNamed(codes).map((code) => [`${code}: ${codes[code][0]}`, codes[code][1], ""]));
     add("Recognized in a log", found.slice(0, 5).map(shown));
+    add("Models", of.slice(0, 5).map(([title, address]) => [title, address, ""]));
     add("Flags", flagsNamed(flags).map((flag) => [`--${flag}`, `flags/${flag}.html`, ""]));
-    add("Recipes", models.slice(0, 8).map(([title, page]) => [title, `models/${page}.html`, ""]));
+    add("Recipes", models.slice(0, 8).map(([title, address]) => [title, address, ""]));
+    add("Chapters and pages", read.slice(0, 6));
     add("Faults in a log", titled.slice(0, 5).map(shown));
     add("Similar lines of a log", near.map(shown));
     results.before(place);

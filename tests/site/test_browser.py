@@ -21,7 +21,7 @@ PAGES = [
     "book/reference/building",
     "notebooks/01_small",
     "notebooks/07_models",
-    "models/gemma-4-31b-it-nvfp4",
+    "models/gemma-4-31b",
     "models/gpt-oss-120b",
     "flags/index",
     "flags/gpu-memory-utilization",
@@ -133,7 +133,7 @@ def test_a_tab_chosen_on_one_page_is_chosen_on_the_next(tab: Tab, address: str) 
         " l.textContent.includes('sparkrun')).click()"
     )
     assert "sparkrun" in tab.evaluate(chosen)
-    tab.open(f"{address}/models/gemma-4-31b-it-nvfp4.html", 1000, "light")
+    tab.open(f"{address}/models/gemma-4-31b.html", 1000, "light")
     assert "sparkrun" in tab.evaluate(chosen)
     tab.evaluate("localStorage.clear()")
 
@@ -322,7 +322,7 @@ def test_the_diagram_and_the_formula_are_drawn(tab: Tab, address: str) -> None:
 def test_a_figure_follows_the_switch_of_the_page(
     tab: Tab, address: str, system: str, switch: str, ground: int
 ) -> None:
-    tab.open(f"{address}/models/gemma-4-31b-it-nvfp4.html", 1000, system)
+    tab.open(f"{address}/models/gemma-4-31b.html", 1000, system)
     tab.evaluate(
         f"document.documentElement.dataset.theme = '{switch}'; new Promise((done) =>"
         " setTimeout(done, 100))"

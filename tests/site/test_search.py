@@ -15,7 +15,7 @@ from sparkbook import logs
 from sparkbook.logs.signatures import signatures
 from sparkbook.site import search, vendor
 
-MODELS = {"gpt-oss-120b": "gpt-oss-120b"}
+MODELS = ["gpt-oss-120b"]
 ROOT = Path(__file__).resolve().parents[2]
 LOGS = ROOT / "tests" / "data" / "logs"
 

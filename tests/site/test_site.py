@@ -14,6 +14,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import yaml
 from plain_english import stiff_words
 from sparkbook.errors import SparkbookError
 from sparkbook.runner import notebooks
@@ -137,22 +138,18 @@ class TestAssembled:
         ]
 
     def test_the_pages_stand_under_the_overview(self, small_book: Project) -> None:
-        toc = assemble.with_models(
-            small_book.toc(), [page for page in pages(small_book, "auto") if page.title]
-        )
+        toc = yaml.safe_load((small_book.source_tree / "_toc.yml").read_text("utf-8"))
         files = list(toc_files(toc))
         at = files.index("notebooks/07_models")
-        assert files[at + 1 : at + 4] == [
-            "models/gemma-4-31b-it-nvfp4",
+        assert sorted(files[at + 1 : at + 4]) == [
+            "models/embedded",
+            "models/gemma-4-31b",
             "models/gpt-oss-120b",
-            "models/embedded-tiny-dense",
         ]
 
     def test_pages_without_an_overview_are_refused(self, small_book: Project) -> None:
         with pytest.raises(SparkbookError, match="notebooks/07_models"):
-            assemble.with_models(
-                {"root": "book/intro"}, [page for page in pages(small_book, "auto") if page.title]
-            )
+            assemble.with_models({"root": "book/intro"}, ["gpt-oss-120b"])
 
 
 @pytest.mark.site
@@ -181,25 +178,39 @@ class TestSite:
         assert 'data-sync-group="launch" data-sync-id="docker"' in text
 
     def test_a_recipe_without_an_image_has_no_docker_tab(self, small_site: Path) -> None:
-        text = (small_site / "models/embedded-tiny-dense.html").read_text("utf-8")
+        text = (small_site / "models/embedded.html").read_text("utf-8")
         assert "vllm serve" in text
         assert "docker run" not in text
 
     def test_a_recipes_page_has_a_planner_for_it(self, small_site: Path) -> None:
         text = (small_site / "models/gpt-oss-120b.html").read_text("utf-8")
-        data = json.loads(
-            text.partition('<div class="sb-planner"><script type="application/json">')[2].partition(
-                "</script>"
-            )[0]
-        )
-        assert [recipe["id"] for recipe in data["recipes"]] == [data["first"]] == ["gpt-oss-120b"]
+        given = re.findall(r'<div class="sb-planner"><script [^>]*>(.*?)</script>', text)
+        planners = [json.loads(one) for one in given]
+        offered = [[recipe["id"] for recipe in one["recipes"]] for one in planners]
+        assert offered == [[one["first"]] for one in planners]
+        assert offered == [["gpt-oss-120b-v0.28.0"], ["gpt-oss-120b"]]
+        data = planners[0]
         files = {
             path.name: path.stat().st_size
             for path in (small_site / "_static" / "planner").iterdir()
         }
         others = ("LICENCES.txt", "doctor.zip")
         assert data["size"] == sum(size for name, size in files.items() if name not in others)
-        assert planner.NONE in (small_site / "models/embedded-tiny-dense.html").read_text("utf-8")
+        assert planner.NONE in (small_site / "models/embedded.html").read_text("utf-8")
+
+    def test_a_model_has_one_page_and_its_recipes_keep_their_addresses(
+        self, small_site: Path
+    ) -> None:
+        text = (small_site / "models/gpt-oss-120b.html").read_text("utf-8")
+        for recipe in ("gpt-oss-120b", "gpt-oss-120b-v0.28.0"):
+            assert f'class="sb-variant" id="{recipe}"' in text
+        assert len(re.findall(r'id="[^"]*source-nvidia"', text)) <= 2, "an anchor a recipe"
+        ids = re.findall(r'\bid="([^"]+)"', text)
+        assert len(ids) == len(set(ids)), "no two elements have one anchor"
+        old = (small_site / "models/gemma-4-31b-it-nvfp4.html").read_text("utf-8")
+        assert 'url=gemma-4-31b.html#gemma-4-31b-it-nvfp4"' in old
+        overview = (small_site / "notebooks/07_models.html").read_text("utf-8")
+        assert 'href="../models/gemma-4-31b.html#gemma-4-31b-it-nvfp4"' in overview
 
     def test_a_second_build_leaves_it(self, small_site: Path, small_book: Project) -> None:
         before = (small_site / "index.html").stat().st_mtime_ns

@@ -318,7 +318,7 @@ class MemoryPlan:
         least = min(_LEAST_CONTEXT, self.setup.context)
         for fraction in (min(safe, self.setup.fraction), safe):
             setup = replace(self.setup, fraction=fraction)
-            for context in (self.setup.context, replace(self, setup=setup)._safe_context()):
+            for context in (self.setup.context, replace(self, setup=setup).safe_context()):
                 if context < least:
                     continue
                 plan = replace(self, setup=replace(setup, context=context))
@@ -329,7 +329,7 @@ class MemoryPlan:
                     return changed
         return None
 
-    def _safe_context(self) -> int:
+    def safe_context(self) -> int:
         """Tokens of the longest sequence that surely fits, a multiple of 1,024 where it is as
         long.
         """

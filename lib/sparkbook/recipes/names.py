@@ -60,3 +60,16 @@ def option_name(name: str) -> str:
     """
     head, dot, rest = name.partition(".")
     return SHORT_FLAGS.get(head, head.replace("_", "-")) + dot + rest
+
+
+_VARIANT = re.compile(
+    r"-(it|nvfp4|fp8|fp4|awq|int4|mtp|dflash\d?|dspark|\dx|\d+gb|v0\.\d.*|1m)(-.*)?$"
+)
+"""Where a recipe's id stops naming the model: format, draft, machines, image."""
+
+
+def model_of(recipe_id: str) -> str:
+    """Return what the ids of all recipes of a model begin with; of the book's own models
+    `embedded`.
+    """
+    return "embedded" if recipe_id.startswith("embedded/") else _VARIANT.sub("", recipe_id)

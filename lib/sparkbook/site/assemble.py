@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,8 @@ import yaml
 
 from sparkbook import recipes
 from sparkbook.errors import SparkbookError
+from sparkbook.recipes import Recipe
+from sparkbook.recipes.names import model_of
 from sparkbook.register import claims
 from sparkbook.runner import notebooks
 from sparkbook.runner.pages import Page
@@ -23,9 +25,11 @@ from sparkbook.site import (
     combinations,
     flags,
     links,
+    model_pages,
     packed,
     pasted,
     planner,
+    recommended,
     record,
     rule_pages,
     search,
@@ -35,7 +39,7 @@ from sparkbook.site.links import Linker
 from sparkbook.site.notebook_page import as_published
 
 OVERVIEW = "07_models"
-"""The chapter under which the recipes' pages are listed."""
+"""The chapter under which the models' pages are listed."""
 
 _COPIED = ("_config.yml", "conf.py")
 _GENERATED = shutil.ignore_patterns(".*", "__pycache__", "data")
@@ -55,22 +59,50 @@ def assemble(project: Project, pages: list[Page]) -> None:
     sizes = packed.write(project, static / "planner")
     _write_prose(project, fresh, linker, pasted.block(sizes.doctor))
     (fresh / "book" / "_chooser.md").write_text(chooser.page(chooser.data(models)), "utf-8")
-    (static / "signatures.js").write_text(search.script(known, models), "utf-8")
     register = (project.root / claims.FOLDER).is_dir()
     chapters = []
+    parts: dict[str, dict[str, Any]] = {}
     for page in pages:
         notebook = as_published(page, register=register)
         if page.title is None:
+            notebook["cells"].insert(1, _prose("run-it", run_line(page)))
             chapters.append((f"notebooks/{page.out.stem}", *_title_and_text(notebook)))
-        _complete(notebook, page, known)
-        _write_notebook(notebook, page, fresh, linker, (models, sizes.planner))
-    toc = with_models(project.toc(), [page for page in pages if page.title is not None])
+            planner.place(notebook, models, sizes.planner, None)
+            _write_notebook(notebook, f"notebooks/{page.out.stem}", fresh, linker)
+        else:
+            recipe = page.values["recipe_id"]
+            _complete(notebook, page, known)
+            planner.place(notebook, models, sizes.planner, recipe)
+            parts[recipe] = notebook
+    found = model_pages.by_page(models)
+    for name, of_page in found.items():
+        _write_notebook(model_pages.merged(of_page, parts), f"models/{name}", fresh, linker)
+    toc = with_models(
+        project.toc(), sorted(found, key=lambda name: recommended.order(found[name][0]))
+    )
     look_up = _write_look_up(project, fresh, linker, (known, models, chapters))
     toc.setdefault("parts", []).append({"caption": "Look up", "chapters": look_up})
     record.write(project, fresh, toc, linker)
+    _lead_to_sections(fresh, found)
+    (static / "signatures.js").write_text(
+        search.script(known, models, search.headings(fresh)), "utf-8"
+    )
     text = yaml.safe_dump(toc, sort_keys=False, allow_unicode=True)
     (fresh / "_toc.yml").write_text(text, "utf-8")
     swap(fresh, project.source_tree)
+
+
+def _lead_to_sections(fresh: Path, found: Mapping[str, Sequence[Recipe]]) -> None:
+    """Lead links to recipes to their sections, and keep the addresses that they had before."""
+    slugs = {recipe.slug: name for name, of_page in found.items() for recipe in of_page}
+    for path in (*fresh.rglob("*.md"), *fresh.rglob("*.ipynb")):
+        text = path.read_text("utf-8")
+        if (changed := model_pages.direct(text, slugs)) != text:
+            path.write_text(changed, "utf-8")
+    old = fresh / "_redirects" / "models"
+    old.mkdir(parents=True)
+    for name, page in model_pages.redirects(found).items():
+        (old / f"{name}.html").write_text(page, "utf-8")
 
 
 def _write_prose(project: Project, fresh: Path, linker: Linker, field: str) -> None:
@@ -89,32 +121,22 @@ def _write_prose(project: Project, fresh: Path, linker: Linker, field: str) -> N
 
 
 def _complete(notebook: dict[str, Any], page: Page, known: dict[str, Flag]) -> None:
-    """Put into a notebook how to run it and, on a recipe's page, its flags and rules."""
-    notebook["cells"].insert(1, _prose("run-it", run_line(page)))
-    if page.title is None:
-        return
+    """Put into a recipe's notebook its flags and rules, and how to run it."""
     named = flags.of_recipe(recipes.load(page.values["recipe_id"]), known)
     if named:
         sources = [cell["source"] for cell in notebook["cells"]]
         headings = (i for i, text in enumerate(sources) if text.startswith("## What to know"))
         notebook["cells"].insert(next(headings, len(sources)), _prose("named", named))
+    notebook["cells"].append(_prose("run-it", run_line(page)))
 
 
-def _write_notebook(
-    notebook: dict[str, Any],
-    page: Page,
-    fresh: Path,
-    linker: Linker,
-    planned: tuple[Mapping[str, str], int],
-) -> None:
-    """Write a page's notebook with its links and its planner (`planned`: recipes, bytes loaded)."""
-    folder = fresh / ("notebooks" if page.title is None else "models")
-    folder.mkdir(exist_ok=True)
-    linker.notebook(notebook, f"{folder.name}/{page.out.stem}.html")
-    recipe = page.values.get("recipe_id") if page.title is not None else None
-    planner.place(notebook, *planned, recipe)
+def _write_notebook(notebook: dict[str, Any], name: str, fresh: Path, linker: Linker) -> None:
+    """Write the notebook of the page `name` (without ending) with its links."""
+    path = fresh / f"{name}.ipynb"
+    path.parent.mkdir(exist_ok=True)
+    linker.notebook(notebook, f"{name}.html")
     text = json.dumps(notebook, indent=1, ensure_ascii=False, sort_keys=True)
-    (folder / page.out.name).write_text(text + "\n", "utf-8")
+    path.write_text(text + "\n", "utf-8")
 
 
 def _write_look_up(
@@ -172,7 +194,9 @@ def run_line(page: Page) -> str:
         f"in a checkout of the book, run `make lab` and open `notebooks/{page.source.name}`; or"
         " without a browser:"
     )
-    taken = f"{{download}}`The executed notebook <{page.out.name}>`; or, {text}"
+    recipe = page.values.get("recipe_id") if page.title is not None else None
+    name = f"{model_of(recipe)}.ipynb" if recipe else page.out.name
+    taken = f"{{download}}`The executed notebook <{name}>`; or, {text}"
     return (
         ":::{dropdown} Run this on your Spark\n:class-container:"
         f" sb-run\n\n{taken}\n\n```bash\n{before}{line}\n```\n:::"
@@ -186,13 +210,13 @@ def _title_and_text(notebook: dict[str, Any]) -> tuple[str, str]:
     return (heading[1].replace("`", "") if heading else "Untitled"), text
 
 
-def with_models(toc: dict[str, Any], models: list[Page]) -> dict[str, Any]:
-    """Return the committed table of contents with the recipes' pages under the overview chapter.
+def with_models(toc: dict[str, Any], names: Sequence[str]) -> dict[str, Any]:
+    """Return the committed table of contents with the models' pages under the overview chapter.
 
     Raises:
         SparkbookError: there are such pages, and no chapter `07_models` to put them under.
     """
-    entries = [{"file": f"models/{page.out.stem}"} for page in models]
+    entries = [{"file": f"models/{name}"} for name in names]
     for part in toc.get("parts", []):
         for chapter in part["chapters"]:
             if Path(chapter.get("file", "")).name == OVERVIEW and entries:
@@ -200,7 +224,7 @@ def with_models(toc: dict[str, Any], models: list[Page]) -> dict[str, Any]:
                 return toc
     if entries:
         raise SparkbookError(
-            f"_toc.yml names no notebooks/{OVERVIEW}, under which the recipes' pages are"
+            f"_toc.yml names no notebooks/{OVERVIEW}, under which the models' pages are"
             " listed: add it"
         )
     return toc

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 
-from sparkbook import releases
+from sparkbook import recipes, releases
 from sparkbook.register import claims
 from sparkbook.releases import images
 from sparkbook.releases.changelog import explain
 from sparkbook.site.landscape import RELEASES
 from sparkbook.site.markdown import marked
+from sparkbook.site.recommended import recommended
 from sparkbook.util.markup import cell
 from sparkbook.util.shell_text import command_line
 
@@ -97,6 +99,8 @@ def page() -> str:
                     f"- `{image.image}:{tag}`: {marked(bug.what)}. Instead: {marked(bug.fix)}"
                     f" ({cite})"
                 )
+    lines += ["", "## Models", "", *_models(), "", "Recipes of this book that are obsolete:", ""]
+    lines += ["| recipe | take instead | why |", "|---|---|---|", *_replaced()]
     expired = [claim for claim in claims.every() if claim.verdict == "expired"]
     lines += ["", "## Claims that have expired", "", "True at the time, no longer true:", ""]
     lines += ["| claim | now |", "|---|---|"]
@@ -111,6 +115,21 @@ def page() -> str:
         lambda match: f'<a href="{match[2]}">{match[1]}</a>',
         text,
     )
+
+
+def _models() -> Iterator[str]:
+    """Yield what is recommended for a Spark today, and by whom."""
+    yield "Recommended for a Spark now, by others:"
+    yield ""
+    for one in recommended():
+        yield f"- `{one.recipe}`, by {one.who}: {one.why} ([read {one.date}]({one.url}))"
+
+
+def _replaced() -> Iterator[str]:
+    """Yield the rows of recipes that have a successor."""
+    for recipe in recipes.all():
+        if newer := recipe.successor:
+            yield f"| `{recipe.id}` | `{newer.recipe}` | {cell(marked(newer.why))} |"
 
 
 def _linkless(text: str) -> str:

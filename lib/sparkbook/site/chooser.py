@@ -1,129 +1,32 @@
-"""The start page's chooser: for each recipe, use and memory the launch line, whether it fits, the
-speed to expect, and the findings.
+"""The start page's chooser: for each use, memory and recipe the launch line that fits, what was
+changed and why, what speaks against it, and the speed to expect.
 
-All answers are worked out when the site is assembled, by what the command asks as well: `formats`,
-`plan` and `lint`. The page holds them as one block of JSON, which `_static/chooser.js` shows;
-without scripts the page is a table of all recipes.
+All answers are worked out when the site is assembled (`tailor`). The page holds them as one block
+of JSON, which `_static/chooser.js` shows; without scripts the page is a table of all recipes.
 """
 
 from __future__ import annotations
 
 import html
 import json
-from collections.abc import Callable, Hashable, Iterable
-from dataclasses import dataclass
-from types import SimpleNamespace
+from collections.abc import Hashable, Iterable, Sequence
 from typing import Any
 
-from sparkbook import lint, recipes
+from sparkbook import recipes
 from sparkbook.formats import FORMATS
-from sparkbook.plan import memory, request
 from sparkbook.plan.memory import MemoryPlan
+from sparkbook.plots.published import best_figure
 from sparkbook.recipes import Recipe
+from sparkbook.site import model_pages, recommended
+from sparkbook.site.tailor import MEMORIES, USES, Memory, Refused, Tailored, Use, tailored
 
-
-@dataclass(frozen=True)
-class Use:
-    """What a server is for: None leaves what the recipe says.
-
-    Attributes:
-        key, title: its name in the data, and for people.
-        context: tokens of one conversation.
-        sequences: conversations at once.
-    """
-
-    key: str
-    title: str
-    context: int | None = None
-    sequences: int | None = None
-
-    @property
-    def options(self) -> str:
-        """The same for `sparkbook plan`."""
-        return f" --context {self.context} --seqs {self.sequences}" if self.context else ""
-
-
-@dataclass(frozen=True)
-class Memory:
-    """The memory of a Spark, and what of it is available before the start, GiB; None: 128 GB, and
-    nothing else runs.
-    """
-
-    key: str
-    title: str
-    available_gib: int | None = None
-    memory_gib: float | None = None
-
-    @property
-    def options(self) -> str:
-        """The same for `sparkbook plan`."""
-        memory = f" --memory-gib {self.memory_gib:g}" if self.memory_gib else ""
-        return memory + (f" --available-gib {self.available_gib}" if self.available_gib else "")
-
-
-USES = (
-    Use("recipe", "Settings of the recipe"),
-    Use("chat", "One person, chats of 16,384 tokens", 16_384, 1),
-    Use("agent", "One coding agent, 131,072 tokens", 131_072, 1),
-    Use("team", "Eight at once, 32,768 tokens each", 32_768, 8),
-)
-MEMORIES = (
-    Memory("all", "128 GB, nothing else running"),
-    Memory("96", "96 GiB available (desktop running)", 96),
-    Memory("64", "64 GiB available (second server running)", 64),
-    Memory("spark64", "64 GB Spark, nothing else running", memory_gib=60.8),
-)
-"""A Spark of 64 GB is planned with half of what vLLM shows of one of 128 GB: no public log of such
-a machine is known.
-"""
-
-FIRST = "qwen3.6-35b-a3b-nvfp4-2026-09"
-"""The recipe that is shown before anything is chosen."""
-
-_VARIABLES = {"max-model-len": "MAX_MODEL_LEN", "max-num-seqs": "MAX_NUM_SEQS"}
-"""What images with a script of their own call these options."""
+FIRST = "qwen3.8-27b-nvfp4"
+"""The recipe that is shown before anything is chosen: the best for a chat on 128 GB."""
 
 
 def chosen(ids: Iterable[str]) -> list[Recipe]:
     """List the recipes to choose from: those for a Spark, not those of the book's own engine."""
     return [recipe for recipe in map(recipes.load, ids) if recipe.image is not None]
-
-
-def adjustable(recipe: Recipe) -> bool:
-    """Return whether the line itself can ask for a context and a number of sequences; not where a
-    script in the image sets them.
-    """
-    return recipe.launch.entrypoint != "wrapper" or all(
-        name in recipe.launch.env for name in _VARIABLES.values()
-    )
-
-
-def for_use(recipe: Recipe, use: Use) -> Recipe:
-    """Return the recipe with the context and the number of sequences of a use, as options, or as
-    the variables of an image that takes those.
-
-    A recipe that is not `adjustable` stays as it is.
-    """
-    if use.context is None or use.sequences is None or not adjustable(recipe):
-        return recipe
-    wanted = {"max-model-len": use.context, "max-num-seqs": use.sequences}
-    if recipe.launch.entrypoint == "wrapper":
-        changed = {_VARIABLES[name]: str(value) for name, value in wanted.items()}
-        return recipe.model_copy(update={"env": {**recipe.env, **changed}})
-    return recipe.model_copy(
-        update={"serve": recipe.serve.model_copy(update={"args": {**recipe.serve.args, **wanted}})}
-    )
-
-
-def for_plan(recipe: Recipe, planned: MemoryPlan) -> Recipe | None:
-    """Return the recipe with the options that make it fit the plan's machine; None where it fits
-    as it is, where nothing makes it fit, or a script in the image sets these options.
-    """
-    changed = planned.fitting()
-    if not changed or recipe.launch.entrypoint == "wrapper":
-        return None
-    serve = recipe.serve.model_copy(update={"args": {**recipe.serve.args, **changed}})
-    return recipe.model_copy(update={"serve": serve})
 
 
 class _Table:
@@ -141,69 +44,162 @@ class _Table:
         return self._numbers[key]
 
 
+class _Tables:
+    """What answers are made of."""
+
+    def __init__(self) -> None:
+        self.lines, self.findings, self.speeds, self.reasons, self.answers = (
+            _Table() for _ in range(5)
+        )
+
+    def number(self, one: Tailored | Refused, use: Use) -> int:
+        """Return the number of an answer: why a recipe is not offered, or its line with all that
+        is said of it.
+        """
+        if isinstance(one, Refused):
+            return self.answers.number({"no": self.reasons.number(one.why)})
+        plan, line = one.plan, FORMATS["docker"].write(one.recipe)
+        rates = [
+            [s.concurrency, _round(s.low), _round(s.tok_s), _round(s.high)] for s in plan.decode
+        ]
+        answer = {
+            "line": [self.lines.number(text) for text in line.splitlines()],
+            "said": [
+                self.findings.number([f.severity, f.message, f.fix, f.rule, f.why])
+                for f in one.findings
+            ],
+            "changed": [[text, own, self.reasons.number(why)] for text, own, why in one.changes],
+            "verdict": plan.verdict,
+            "context": plan.setup.context,
+            "sequences": plan.setup.sequences,
+            "kv": [round(plan.tokens.low), round(plan.tokens.high)] if plan.tokens else None,
+            "speed": self.speeds.number(rates),
+            "behind": plan.decode[0].context if rates else None,
+        }
+        if use.agent:
+            answer["cache"] = one.caches
+            answer["wait"] = [
+                [f.prompt, f.cached, _round(f.low_s), _round(f.seconds), _round(f.high_s)]
+                for f in plan.first_token or ()
+            ]
+        return self.answers.number(answer)
+
+
+def _round(value: float) -> float:
+    return float(f"{value:.3g}")
+
+
 def data(ids: Iterable[str]) -> dict[str, Any]:
     """Return everything that the chooser knows.
 
-    `recipes[i].lines` and `.lint` have one entry a use, `.plans` one a use and, within it, one a
-    memory. So has `.fitted`: the lines and findings with options that fit that memory, null where
-    they are those of the use. Lines and findings are numbers of the tables `lines` and `findings`;
-    a finding is severity, message, fix, rule and the address of the rule's section. A plan has the
-    verdict, the same for people as `fit`, context, sequences, the KV cache's tokens, its findings,
-    and the number of its speeds: requests, then low, middle, high tok/s, with `behind` tokens
-    behind each request.
+    `recipes[i].answers` has a row a use, and in it a number a memory: that of an entry of
+    `answers`. One with `no` says why the recipe is not offered; any other has its `line`, what is
+    `said` of it, what is `changed` and why, and what the plan says. Lines, findings (severity,
+    message, fix, rule, address of its section), speeds (requests, then low, middle, high tok/s) and
+    reasons are numbers of the tables with these names. `order` has the offered recipes of each use
+    and memory, the best first.
     """
-    lines, findings, speeds = _Table(), _Table(), _Table()
-
-    def numbers(found: Any) -> list[int]:
-        return [findings.number([f.severity, f.message, f.fix, f.rule, f.why]) for f in found]
-
-    hosts = [request.host(one.memory_gib, one.available_gib) for one in MEMORIES]
-
-    def written(recipe: Recipe) -> list[int]:
-        return [lines.number(line) for line in FORMATS["docker"].write(recipe).splitlines()]
-
+    ids = list(ids)
+    tables = _Tables()
+    headings = {
+        recipe.id: model_pages.title(found)
+        for found in model_pages.by_page(ids).values()
+        for recipe in found
+    }
+    current = [recipe for recipe in chosen(ids) if recipe.successor is None]
+    found = [[list(tailored(recipe, use)) for use in USES] for recipe in current]
     entries = []
-    for recipe in chosen(ids):
-        launches, judged, plans, fitted = [], [], [], []
-        for use in USES:
-            changed = for_use(recipe, use)
-            launches.append(written(changed))
-            judged.append(numbers(lint.lint(changed).findings))
-            setup = request.read(recipe.id, request.Override(use.context, use.sequences))
-            found = [memory.plan(setup, host) for host in hosts]
-            plans.append(
-                [{**_plan(one.to_dict(), numbers, speeds), "fit": fit(one)} for one in found]
-            )
-            # The first memory shows the recipe's own line.
-            lower = [None, *(for_plan(changed, one) for one in found[1:])]
-            fitted.append(
-                [one and [written(one), numbers(lint.lint(one).findings)] for one in lower]
-            )
-        entry: dict[str, Any] = {
-            "id": recipe.id,
-            "title": recipe.title,
-            "summary": recipe.summary,
-            "family": recipe.family,
-            "page": recipe.slug,
-            "weights": recipe.model.weights_gb,
-            "nodes": recipe.topology.nodes,
-            "adjustable": adjustable(recipe),
-        }
-        answers = {"lines": launches, "lint": judged, "plans": plans, "fitted": fitted}
-        entries.append({**entry, **answers})
-    choices = {
-        name: [
-            {"key": choice.key, "title": choice.title, "options": choice.options}
-            for choice in table
+    for recipe, of_recipe in zip(current, found, strict=True):
+        answers = [
+            [tables.number(one, use) for one in row]
+            for use, row in zip(USES, of_recipe, strict=True)
         ]
-        for name, table in (("uses", USES), ("memories", MEMORIES))
+        entries.append(_entry(recipe, headings[recipe.id]) | {"answers": answers})
+    order = [
+        [_order(current, [row[u][m] for row in found], one) for m, one in enumerate(MEMORIES)]
+        for u in range(len(USES))
+    ]
+    return {
+        "uses": [{"key": use.key, "title": use.title} for use in USES],
+        "memories": [
+            {"key": one.key, "title": one.title, "options": one.options} for one in MEMORIES
+        ],
+        "recipes": entries,
+        "order": order,
+        "answers": tables.answers.values,
+        "lines": tables.lines.values,
+        "findings": tables.findings.values,
+        "speeds": tables.speeds.values,
+        "reasons": tables.reasons.values,
+        "recommended": {
+            one.recipe: [one.who, one.why, one.url, one.date.isoformat()]
+            for one in recommended.recommended()
+        },
+        "obsolete": [_obsolete(one, ids) for one in chosen(ids) if one.successor],
+    }
+
+
+def _order(
+    current: Sequence[Recipe], found: Sequence[Tailored | Refused], place: Memory
+) -> list[int]:
+    """Return the numbers of the recipes that are offered: on one Spark first, then those against
+    which nothing speaks, then as recommended.
+    """
+
+    def key(number: int) -> tuple[Any, ...]:
+        recipe, one = current[number], found[number]
+        assert isinstance(one, Tailored)
+        memory_gb = 64 if place.memory_gib else 128
+        order = recommended.order(recipe, memory_gb)
+        return recipe.topology.nodes, one.warned, order, recipe.id
+
+    return sorted((i for i, one in enumerate(found) if isinstance(one, Tailored)), key=key)
+
+
+def _entry(recipe: Recipe, heading: str) -> dict[str, Any]:
+    who, source = recommended.line_source(recipe)
+    figure = best_figure(recipe)
+    published = figure and {
+        "tok_s": figure.best_tok_s,
+        "prompt": figure.prompt_tokens or figure.context_tokens,
+        "source": recipe.source(figure.source).title,
+        "url": recipe.source(figure.source).url,
+        "date": figure.date.isoformat() if figure.date else None,
     }
     return {
-        **choices,
-        "lines": lines.values,
-        "findings": findings.values,
-        "speeds": speeds.values,
-        "recipes": entries,
+        "id": recipe.id,
+        "title": recipe.title,
+        "summary": recipe.summary,
+        "model": heading,
+        "page": model_pages.address(recipe),
+        "publisher": recipe.model.publisher or "",
+        "by": who,
+        "date": source.date.isoformat() if source.date else "",
+        "able": [name for name in ("tools", "vision") if getattr(recipe.capabilities, name)],
+        "native": recipe.model.context.native,
+        "weights": recipe.model.weights_gb,
+        "nodes": recipe.topology.nodes,
+        "pinned": bool(recipe.image and recipe.image.digest),
+        "published": published,
+        "drafted": recipe.draft is not None,
+        "remarks": [
+            [one.level, one.text, recipe.source(one.source).url or ""]
+            for one in recipe.remarks
+            if one.level != "note"
+        ],
+    }
+
+
+def _obsolete(recipe: Recipe, ids: Sequence[str]) -> dict[str, str]:
+    assert recipe.successor is not None
+    newer = recipes.load(recipe.successor.recipe)
+    there = newer.id in ids
+    return {
+        "title": recipe.title,
+        "page": model_pages.address(recipe),
+        "why": recipe.successor.why,
+        "newer": newer.title,
+        "newer_page": model_pages.address(newer) if there else "",
     }
 
 
@@ -224,22 +220,6 @@ def fit(planned: MemoryPlan) -> str:
     return f"fits with {shown}; {words} at {asked:g}"
 
 
-def _plan(
-    answer: dict[str, Any], numbers: Callable[[Any], list[int]], speeds: _Table
-) -> dict[str, Any]:
-    summary = answer["summary"]
-    rates = [[speed["requests"], *speed["tok_s"]] for speed in summary["decode"] or ()]
-    return {
-        "verdict": summary["verdict"],
-        "context": summary["context"],
-        "sequences": summary["sequences"],
-        "kv": summary["kv_tokens"],
-        "said": numbers(SimpleNamespace(**finding) for finding in answer["findings"]),
-        "speed": speeds.number(rates),
-        "behind": summary["decode"][0]["context"] if rates else None,
-    }
-
-
 def page(known: dict[str, Any]) -> str:
     """Return the chooser as Markdown to include: the table that is there without scripts, and the
     data from which the script makes the chooser.
@@ -254,46 +234,49 @@ def page(known: dict[str, Any]) -> str:
     )
 
 
+_COLUMNS = (
+    "Recipe",
+    "Tools",
+    "Vision",
+    "Context, tokens",
+    "Published, tok/s",
+    "Estimate, tok/s",
+    "Model by",
+    "Recipe by",
+    "Date",
+)
+
+
 def _plain_table(known: dict[str, Any]) -> str:
+    """Return all current recipes as their sources run them."""
+    use = next(i for i, one in enumerate(known["uses"]) if one["key"] == "recipe")
+    offered = known["order"][use][0]
+    rest = [i for i in range(len(known["recipes"])) if i not in offered]
     rows = []
-    for recipe in known["recipes"]:
-        plan = recipe["plans"][0][0]
-        rates = known["speeds"][plan["speed"]]
-        speed = f"{rates[0][2]:.0f} ({rates[0][1]:.0f} to {rates[0][3]:.0f})" if rates else "–"
-        behind = f"{plan['behind']:,}" if rates else "–"
-        grave = sum(
-            known["findings"][number][0] != "info"
-            for number in dict.fromkeys(plan["said"] + recipe["lint"][0])
-        )
-        name = f'<a href="../models/{recipe["page"]}.html">{html.escape(recipe["title"])}</a>'
+    for number in [*offered, *rest]:
+        recipe = known["recipes"][number]
+        answer = known["answers"][recipe["answers"][use][0]]
+        rates = known["speeds"][answer["speed"]] if "speed" in answer else ()
+        published = recipe["published"]
         cells = [
-            f"{plan['context']:,}",
-            str(plan["sequences"]),
-            plan["fit"],
-            speed,
-            behind,
-            str(grave or "none"),
+            *("yes" if name in recipe["able"] else "–" for name in ("tools", "vision")),
+            f"{answer['context']:,}" if "context" in answer else "–",
+            f"{published['tok_s']:g}" if published else "–",
+            f"{rates[0][2]:.0f} ({rates[0][1]:.0f} to {rates[0][3]:.0f})" if rates else "–",
+            html.escape(recipe["publisher"] or "–"),
+            html.escape(recipe["by"]),
+            recipe["date"] or "–",
         ]
+        name = f'<a href="../{recipe["page"]}">{html.escape(recipe["title"])}</a>'
         rows.append(
             f'<tr><th scope="row">{name}</th>'
             + "".join(f"<td>{cell}</td>" for cell in cells)
             + "</tr>"
         )
-    head = "".join(
-        f'<th scope="col">{title}</th>'
-        for title in (
-            "Recipe",
-            "Context, tokens",
-            "Requests at once",
-            "On a Spark",
-            "Decode of one request, tok/s",
-            "Tokens of context",
-            "Warnings",
-        )
-    )
+    head = "".join(f'<th scope="col">{title}</th>' for title in _COLUMNS)
     return (
-        '<div class="sb-scroll" id="sb-chooser-table"><table class="table sb-table"><caption>With'
-        " each recipe's own settings. Fit and speed are estimates; a longer context decodes"
-        " slower.</caption>"
+        '<div class="sb-scroll" id="sb-chooser-table"><table class="table sb-table"><caption>As'
+        " their sources run them. Speed is that of one request; the estimate is with up to 8,192"
+        " tokens of context.</caption>"
         f"<thead><tr>{head}</tr></thead><tbody>{''.join(rows)}</tbody></table></div>"
     )

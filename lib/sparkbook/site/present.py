@@ -91,11 +91,11 @@ def summary(recipe: Recipe, target: str) -> Html:
         "This page shows the launch line; it does not start an engine (target"
         f" <code>{html.escape(target)}</code>)."
     )
-    line = f"<p><strong>{_text(recipe.summary)}</strong></p><p>{started}</p>"
+    line = f'<p><strong>{_text(recipe.summary)}</strong></p><p class="sb-machinery">{started}</p>'
     if newer := recipe.successor:
-        page = html.escape(load(newer.recipe).slug)
+        there = f"../models/{html.escape(load(newer.recipe).slug)}.html"
         line += (
-            f'<p>Since {newer.date}, take <a href="{page}.html">{html.escape(newer.recipe)}</a>'
+            f'<p>Since {newer.date}, take <a href="{there}">{html.escape(newer.recipe)}</a>'
             f" instead: {_text(newer.why)} {_cite(newer.source)}</p>"
         )
     return Html(f"Summary: {recipe.id}", line)

@@ -6,20 +6,57 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
 
 from sparkbook import recipes
 from sparkbook.logs.signatures import signatures
 from sparkbook.rules import every, plain
+from sparkbook.runner import notebooks
+from sparkbook.site import model_pages, recommended
+
+_HEADING = re.compile(r"^(?P<level>#{1,3}) (?P<text>.+)$", re.MULTILINE)
+_FENCED = re.compile(r"^(`{3,}|~{3,}).*?^\1", re.MULTILINE | re.DOTALL)
+_OWN = ("flags/", "rules/", "models/")
+"""Folders with pages that the search finds by other names."""
 
 
-def script(flags: Iterable[str], models: Mapping[str, str]) -> str:
+def headings(book: Path) -> dict[str, list[str]]:
+    """Return the headings of each chapter and page of prose in an assembled book, by address; the
+    page's own first.
+    """
+    found = {}
+    for path in sorted((*book.rglob("*.md"), *book.rglob("*.ipynb"))):
+        name = path.relative_to(book).with_suffix(".html").as_posix()
+        if name.startswith(_OWN) or path.name.startswith("_"):
+            continue
+        if titles := list(_headings(_written(path))):
+            found[name] = titles
+    return found
+
+
+def _written(path: Path) -> str:
+    if path.suffix == ".md":
+        return path.read_text("utf-8")
+    cells = notebooks.read(path)["cells"]
+    return "\n\n".join(cell["source"] for cell in cells if cell["cell_type"] == "markdown")
+
+
+def _headings(text: str) -> Iterator[str]:
+    for match in _HEADING.finditer(_FENCED.sub("", text)):
+        yield re.sub(r"[`*]|<[^>]+>|\{\w+\}", "", match["text"]).strip()
+
+
+def script(
+    flags: Iterable[str], models: Iterable[str], pages: Mapping[str, list[str]] | None = None
+) -> str:
     """`_static/signatures.js`: patterns and addresses of all signatures, and the names of
     everything else that has a page.
 
     Args:
         flags: the flags that have a page.
-        models: id and page of each recipe.
+        models: ids of the recipes.
+        pages: what `headings` gave.
     """
     known = [
         {
@@ -34,14 +71,20 @@ def script(flags: Iterable[str], models: Mapping[str, str]) -> str:
         }
         for signature in signatures()
     ]
-    loaded = [(recipes.load(name), page) for name, page in models.items()]
+    loaded = sorted(map(recipes.load, models), key=recommended.order)
     answers = {
         "signatures": known,
         "flags": sorted(flags),
         "codes": {one.code: [plain(one.heading), one.address] for one in every()},
         "recipes": [
-            [recipe.title, page, f"{recipe.id} {recipe.model.repo}"] for recipe, page in loaded
+            [recipe.title, model_pages.address(recipe), f"{recipe.id} {recipe.model.repo}"]
+            for recipe in loaded
         ],
+        "models": [
+            [model_pages.title(found), f"models/{name}.html", " ".join(one.title for one in found)]
+            for name, found in model_pages.by_page(recipe.id for recipe in loaded).items()
+        ],
+        "pages": [[titles[0], address, titles[1:]] for address, titles in (pages or {}).items()],
     }
     data = json.dumps(answers, ensure_ascii=False, separators=(",", ":"))
     return f"window.sparkbookSignatures = {data};\n"

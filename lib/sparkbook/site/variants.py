@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from sparkbook import lint, recipes
-from sparkbook.findings import Finding
+from sparkbook import lint, plan, recipes
+from sparkbook.findings import Finding, Findings
 from sparkbook.recipes import Launch, Recipe
 
 
@@ -66,12 +66,19 @@ def variant(recipe: Recipe, name: str) -> Recipe | None:
     return recipes.load(f"{recipe.id}@{name}") if recipe.variants.get(name) is not None else None  # type: ignore[call-overload]
 
 
-def triggered(recipe: Recipe) -> list[str]:
-    """Return the codes of the linter's rules that a recipe triggers, as the catalogue has it or as
-    its source published it.
+def against(recipe: Recipe) -> Findings:
+    """Return what speaks against the recipe's line as it is: errors and warnings of the linter and
+    of the plan, and every known-bad combination, disputed ones included.
     """
-    reports = [lint.lint(recipe), lint.lint(variant(recipe, "as-published") or recipe)]
-    return list(dict.fromkeys(finding.rule for report in reports for finding in report.findings))
+    found = [*lint.lint(recipe).findings]
+    if recipe.family != "embedded":
+        found += plan.of(recipe.id).findings
+    grave = {
+        (one.rule, one.message): one
+        for one in found
+        if one.severity != "info" or one.rule.startswith("BAD")
+    }
+    return Findings(grave.values())
 
 
 def _held(recipe: Recipe) -> Held:
