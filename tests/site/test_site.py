@@ -203,14 +203,14 @@ class TestSite:
     ) -> None:
         text = (small_site / "models/gpt-oss-120b.html").read_text("utf-8")
         for recipe in ("gpt-oss-120b", "gpt-oss-120b-v0.28.0"):
-            assert f'class="sb-variant" id="{recipe}"' in text
+            assert f'class="sb-variant" id="recipe-{recipe}"' in text
         assert len(re.findall(r'id="[^"]*source-nvidia"', text)) <= 2, "an anchor a recipe"
-        ids = re.findall(r'\bid="([^"]+)"', text)
+        ids = re.findall(r'\sid="([^"]+)"', text)
         assert len(ids) == len(set(ids)), "no two elements have one anchor"
         old = (small_site / "models/gemma-4-31b-it-nvfp4.html").read_text("utf-8")
-        assert 'url=gemma-4-31b.html#gemma-4-31b-it-nvfp4"' in old
+        assert 'url=gemma-4-31b.html#recipe-gemma-4-31b-it-nvfp4"' in old
         overview = (small_site / "notebooks/07_models.html").read_text("utf-8")
-        assert 'href="../models/gemma-4-31b.html#gemma-4-31b-it-nvfp4"' in overview
+        assert 'href="../models/gemma-4-31b.html#recipe-gemma-4-31b-it-nvfp4"' in overview
 
     def test_a_second_build_leaves_it(self, small_site: Path, small_book: Project) -> None:
         before = (small_site / "index.html").stat().st_mtime_ns

@@ -31,7 +31,12 @@ def page_of(recipe_id: str) -> str:
 
 def address(recipe: Recipe) -> str:
     """Return where a recipe is on the site."""
-    return f"models/{page_of(recipe.id)}.html#{recipe.slug}"
+    return f"models/{page_of(recipe.id)}.html#{anchor(recipe.slug)}"
+
+
+def anchor(slug: str) -> str:
+    """Return the anchor of a recipe; a page's own heading may be called like one of its recipes."""
+    return f"recipe-{slug}"
 
 
 def by_page(ids: Iterable[str]) -> dict[str, list[Recipe]]:
@@ -86,7 +91,7 @@ def _section(recipe: Recipe, heading: str, text: str) -> str:
     """Return the first cell of a recipe: its heading with its anchor, and its badges."""
     badges = "\n".join(line for line in text.splitlines() if line.startswith("<ul"))
     mark = (
-        f'<span class="sb-variant" id="{recipe.slug}"'
+        f'<span class="sb-variant" id="{anchor(recipe.slug)}"'
         f' data-label="{html.escape(label(recipe, heading))}"></span>'
     )
     return f"## {literal(recipe.title)}\n\n{mark}\n\n{badges}"
@@ -122,7 +127,7 @@ def _overview(found: Sequence[Recipe], heading: str) -> str:
     rows = []
     for recipe in found:
         cells = (
-            f'<a href="#{recipe.slug}">{html.escape(label(recipe, heading))}</a>',
+            f'<a href="#{anchor(recipe.slug)}">{html.escape(label(recipe, heading))}</a>',
             f"<code>{html.escape(recipe.image.ref)}</code>" if recipe.image else "none",
             recipe.draft.method if recipe.draft else "none",
             f"{recipe.topology.memory_gb} GB",
@@ -145,7 +150,7 @@ def redirects(found: Mapping[str, Sequence[Recipe]]) -> dict[str, str]:
         for recipe in of_page:
             if recipe.slug in found:
                 continue
-            to = html.escape(f"{name}.html#{recipe.slug}")
+            to = html.escape(f"{name}.html#{anchor(recipe.slug)}")
             pages[recipe.slug] = (
                 f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
                 f"<title>{html.escape(recipe.title)}</title>"
@@ -162,6 +167,6 @@ def direct(text: str, slugs: Mapping[str, str]) -> str:
 
     def to(match: re.Match[str]) -> str:
         page = slugs.get(match["slug"])
-        return f"models/{page}.html#{match['slug']}" if page else match[0]
+        return f"models/{page}.html#{anchor(match['slug'])}" if page else match[0]
 
     return re.sub(r"models/(?P<slug>[\w.-]+?)\.html(?!#)", to, text)

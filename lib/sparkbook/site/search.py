@@ -81,7 +81,11 @@ def script(
             for recipe in loaded
         ],
         "models": [
-            [model_pages.title(found), f"models/{name}.html", " ".join(one.title for one in found)]
+            [
+                model_pages.title(found),
+                f"models/{name}.html",
+                " ".join(f"{one.title} {one.id} {one.model.repo}" for one in found),
+            ]
             for name, found in model_pages.by_page(recipe.id for recipe in loaded).items()
         ],
         "pages": [[titles[0], address, titles[1:]] for address, titles in (pages or {}).items()],
