@@ -80,7 +80,7 @@ serve-site: $(BOOK)  ## show the built site on this machine's loopback address
 refresh: $(BOOK) $(ENGINE)  ## run the committed notebooks again, in place, after a change
 	@$(PY) -m sparkbook.site refresh $(if $(ONLY),--only $(ONLY))
 
-check-drift: $(BOOK) $(ENGINE)  ## ask what moved since: new vLLM releases, recipes under them, links, notebooks' outputs
+check-drift: $(BOOK) $(ENGINE)  ## ask what moved since: vLLM releases, recipes, links, known vulnerabilities, outputs
 	@$(PY) tools/check_drift.py
 
 clean:  ## remove everything built; the environments and the converted model stay

@@ -18,7 +18,7 @@ def drift(monkeypatch):
     import check_drift
 
     yield check_drift
-    for name in ("check_drift", "build_releases", "vllm_source"):
+    for name in ("check_drift", "audit", "build_releases", "vllm_source"):
         sys.modules.pop(name, None)
 
 
@@ -80,5 +80,7 @@ def test_a_question_that_cannot_be_asked_is_named(drift, monkeypatch, capsys):
         raise OSError("no network")
 
     monkeypatch.setattr(drift, "published", fails)
+    for name in ("bills", "python_vulnerabilities", "npm_vulnerabilities"):
+        monkeypatch.setattr(drift.audit, name, lambda: ["a file"])
     assert drift.main(["--no-notebooks"]) == 2
     assert "Could not be asked: no network" in capsys.readouterr().out

@@ -3,9 +3,10 @@
     make check-drift                                    # or: .venv/bin/python tools/check_drift.py
     --out report.md .venv/bin/python tools/check_drift.py --no-notebooks
 
-Four questions. Is there a vLLM release on the package index that the releases table does not know,
+Five questions. Is there a vLLM release on the package index that the releases table does not know,
 and what did it change? Which recipe of the catalogue has an error or a warning under it that it had
-not before? Which link is not well formed? Which notebook gives other outputs than the committed
+not before? Which link is not well formed? Which pinned package has a known vulnerability (the bills
+of materials are written to _build/sbom)? Which notebook gives other outputs than the committed
 ones? Exit code: 0 nothing moved, 1 something did, 2 a question could not be asked.
 """
 
@@ -23,6 +24,7 @@ from urllib.parse import urlsplit
 
 sys.path.insert(0, str(Path(__file__).parent))
 
+import audit
 import build_releases
 from packaging.version import InvalidVersion, Version
 from sparkbook import lint, recipes, releases
@@ -52,6 +54,9 @@ def main(argv: list[str] | None = None) -> int:
             "vLLM's releases": lambda: new_releases(given.cache or Path(folder)),
             "Findings that the newest release brings": lambda: catalogue(before),
             "Links": lambda: links(ROOT),
+            "Bills of materials": lambda: [] if audit.bills() else ["none was written"],
+            "Known vulnerabilities, Python": audit.python_vulnerabilities,
+            "Known vulnerabilities, npm": audit.npm_vulnerabilities,
         }
         if not given.no_notebooks:
             questions["Notebooks"] = notebooks

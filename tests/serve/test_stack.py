@@ -11,17 +11,19 @@ from sparkbook.formats import docker_run
 from sparkbook.recipes import Launch, Serve
 from sparkbook.recipes.launch import Container
 from sparkbook.serve.stack import CAPABILITIES, Choices, given, pinned_reference, request
+from sparkbook.serve.watchdog import Limits
 
 KEY = {"VLLM_API_KEY": "the-key-of-the-test"}
 CONTAINED = [recipe for recipe in recipes.all() if recipe.image]
 
 
-def ask(launch, secrets=KEY, choices=None, **changes):
+def ask(launch, secrets=KEY, choices=None, memory=None, **changes):
     if changes:
         launch = launch.model_copy(
             update={"container": launch.container.model_copy(update=changes)}
         )
-    return request(given(launch, "x"), secrets, home="/home/me", choices=choices or Choices())
+    chosen = choices or Choices()
+    return request(given(launch, "x"), secrets, home="/home/me", choices=chosen, memory=memory)
 
 
 def rules(asked):
@@ -42,7 +44,9 @@ def test_everything_the_line_says_is_sent(line):
     asked = ask(line, {**KEY, "HF_TOKEN": "hf-secret"})
     body = asked.body
     assert body["Image"] == "nvcr.io/nvidia/vllm:26.04-py3"
-    assert body["Cmd"] == ["vllm", "serve", "some/model", "--port", "8000"]
+    assert body["Cmd"] == [
+        *("vllm", "serve", "some/model", "--port", "8000", "--allowed-origins", "[]"),
+    ]
     assert body["Env"] == [
         "HF_HOME=/models",
         "HF_TOKEN=hf-secret",
@@ -253,3 +257,20 @@ def test_what_can_be_given(tmp_path):
         given("nosuch")
     with pytest.raises(SparkbookError, match="can't be a container's name"):
         given("gpt-oss-20b", "a b")
+
+
+def test_no_web_page_may_read_what_a_server_answers():
+    line = "docker run -p 8000:8000 vllm/vllm-openai:v0.28.0 --model some/model"
+    assert ask(docker_run.read(line)).body["Cmd"][-2:] == ["--allowed-origins", "[]"]
+    own = ask(docker_run.read(line + " --allowed-origins '[\"http://my.page\"]'")).body["Cmd"]
+    assert own.count("--allowed-origins") == 1 and own[-1] == '["http://my.page"]'
+
+
+@pytest.mark.parametrize("memory", [None, 128 << 30])
+def test_the_memory_limit_leaves_what_the_watchdog_keeps_free(memory):
+    line = docker_run.read("docker run vllm/vllm-openai:v0.28.0 --model a/b")
+    asked = ask(line, memory=memory)
+    limit = asked.body["HostConfig"].get("Memory")
+    assert limit == (memory - Limits.of_host(memory).floor if memory else None)
+    assert ("DOCK209" in rules(asked)) == (memory is not None)
+    assert asked.stack == ask(line).stack

@@ -21,6 +21,7 @@ from sparkbook.serve import folders, identity, paths
 from sparkbook.serve.endpoint import Endpoint, usable_key, write_private
 from sparkbook.serve.engine import Engine, EngineError
 from sparkbook.serve.identity import ProcessId
+from sparkbook.serve.stack import without_web_pages
 from sparkbook.util.secret import is_secret
 from sparkbook.util.shell_text import HOME, command_line
 
@@ -132,7 +133,8 @@ class ProcessEngine(Engine):
         self.endpoint = Endpoint(
             f"http://{_HOST}:{port}", str(served[0] if isinstance(served, list) else served), key
         )
-        args = args if args.get("headless") else {"host": _HOST, "port": port, **args}
+        if not args.get("headless"):
+            args = {"host": _HOST, "port": port, **without_web_pages(args)}
         serve = launch.serve.model_copy(
             update={"model": str(model), "model_option": False, "args": args}
         )

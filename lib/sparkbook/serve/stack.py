@@ -98,6 +98,14 @@ class Stack:
         return str(named[0] if isinstance(named, list) else named)
 
 
+def without_web_pages(args: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a server's arguments so that no web page that a browser on the host opens may read its
+    answers, unless the arguments name pages. Before 0.32.0, vLLM answers every page, on the routes
+    without a key as well.
+    """
+    return {**args, "allowed-origins": args.get("allowed-origins", "[]")}
+
+
 def given(source: str | Recipe | Launch, name: str | None = None) -> Stack:
     """Return the stack for whatever `formats.resolve` takes: a recipe's id, a file in any known
     format, the text of a launch line.
@@ -259,10 +267,13 @@ def request(
     launch = _offline(stack.launch) if choices.offline else stack.launch
     host, port, inside = _published(launch, choices, notes)
     container = launch.container
-    if container.network == "host" and launch.serve.command is None:
-        # No port is published that could be bound to an address: the server itself has to listen
-        # there.
-        serve = launch.serve.model_copy(update={"args": {**launch.serve.args, "host": host}})
+    if launch.serve.command is None:
+        args = without_web_pages(launch.serve.args)
+        if container.network == "host":
+            # No port is published that could be bound to an address: the server itself has to
+            # listen there.
+            args["host"] = host
+        serve = launch.serve.model_copy(update={"args": args})
         launch = launch.model_copy(update={"serve": serve})
     entry, groups = container_words(launch)
 
@@ -294,10 +305,7 @@ def request(
         host_config["PortBindings"] = {inside: [{"HostIp": host, "HostPort": str(port)}]}
     mounts, binds = _mounts(container.volumes, home, launch.env)
     host_config |= _root(launch.image, choices, mounts, binds)
-    if memory:
-        host_config["Memory"] = memory - memory // KEPT_FREE
-        limit = format_bytes(host_config["Memory"])
-        notes.append(DOCK["DOCK209"].finding(limit=limit))
+    host_config |= _memory(memory, notes)
     host_config |= {"Mounts": mounts} if mounts else {}
     host_config |= {"Binds": binds} if binds else {}
     for key, value in (
@@ -423,6 +431,15 @@ def _root(
     written = info.writes if info else images.WRITES
     mounts += [{"Type": "volume", "Target": place} for place in written if place not in used]
     return {"ReadonlyRootfs": True}
+
+
+def _memory(memory: int | None, notes: list[Finding]) -> dict[str, Any]:
+    """Return the setting for the limit on a host with so many bytes."""
+    if memory is None:
+        return {}
+    limit = memory - memory // KEPT_FREE
+    notes.append(DOCK["DOCK209"].finding(limit=format_bytes(limit)))
+    return {"Memory": limit}
 
 
 def _gpus(text: str) -> dict[str, Any]:
