@@ -3,11 +3,12 @@
     make check-drift                                    # or: .venv/bin/python tools/check_drift.py
     --out report.md .venv/bin/python tools/check_drift.py --no-notebooks
 
-Five questions. Is there a vLLM release on the package index that the releases table does not know,
-and what did it change? Which recipe of the catalogue has an error or a warning under it that it had
-not before? Which link is not well formed? Which pinned package has a known vulnerability (the bills
-of materials are written to _build/sbom)? Which notebook gives other outputs than the committed
-ones? Exit code: 0 nothing moved, 1 something did, 2 a question could not be asked.
+Is there a vLLM release on the package index that the releases table does not know, and what did it
+change? Which recipe of the catalogue has an error or a warning under it that it had not before?
+Which recipe of others is new, changed, or not accepted? Which link is not well formed? Which pinned
+package has a known vulnerability (the bills of materials are written to _build/sbom)? Which
+notebook gives other outputs than the committed ones? Exit code: 0 nothing moved, 1 something did, 2
+a question could not be asked.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterable, Iterator
+from functools import partial
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -27,7 +29,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 import audit
 import build_releases
 from packaging.version import InvalidVersion, Version
-from sparkbook import lint, recipes, releases
+from sparkbook import lint, recipes, releases, upstream
 from sparkbook.errors import SparkbookError
 from sparkbook.releases.changelog import explain
 
@@ -57,6 +59,7 @@ def main(argv: list[str] | None = None) -> int:
             "Bills of materials": lambda: [] if audit.bills() else ["none was written"],
             "Known vulnerabilities, Python": audit.python_vulnerabilities,
             "Known vulnerabilities, npm": audit.npm_vulnerabilities,
+            **{f"Recipes of {peer}": partial(peers, peer) for peer in upstream.PEERS},
         }
         if not given.no_notebooks:
             questions["Notebooks"] = notebooks
@@ -152,6 +155,13 @@ def catalogue(before: str) -> Iterator[str]:
         for (rule, severity), message in now.items():
             if (rule, severity) not in earlier:
                 yield f"{recipe.id}: {severity} {rule}: {message}"
+
+
+def peers(place: str) -> Iterator[str]:
+    """Recipes of others that are new, start something else than ours, or are not accepted."""
+    for found in upstream.compare(place, recipes.all()):
+        if found.state != "same" or found.errors:
+            yield "; ".join(found.lines())
 
 
 def links(root: Path) -> Iterator[str]:

@@ -4,7 +4,7 @@ from itertools import combinations
 
 import pytest
 from matplotlib.text import Text
-from sparkbook.plan import figures
+from sparkbook.plan import speeds
 from sparkbook.plan.decode import Reads, speed
 from sparkbook.plots import plan as plots
 
@@ -56,7 +56,7 @@ def test_a_roofline_has_published_figures_and_estimates_apart():
 def test_names_on_a_roofline_lie_on_no_dot_and_on_no_other_name():
     dots = [
         plots.Dot(f.configuration.split()[0], f.gigabytes, f.value)
-        for f in figures.all_figures()
+        for f in speeds.all_figures()
         if f.plain
     ]
     axis = plots.roofline(dots).figure.axes[0]

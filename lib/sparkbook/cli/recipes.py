@@ -132,6 +132,58 @@ def validate(
         raise typer.Exit(2)
 
 
+@verb(
+    app,
+    "update",
+    done="Nothing is new or changed, or what was named is taken over.",
+    bad="Something is new, changed, or not accepted.",
+    unusable="A place can't be read.",
+    interrupted="Interrupted; nothing was written.",
+)
+def update(
+    place: Annotated[
+        str | None,
+        typer.Option(
+            "--from", metavar="PLACE", help="A folder or repository [default: the peers']."
+        ),
+    ] = None,
+    take: Annotated[
+        list[str] | None,
+        typer.Option(metavar="ID", help="Write this recipe, by id or path, into your folder."),
+    ] = None,
+    into: Annotated[
+        str | None, typer.Option("--into", metavar="FOLDER", help="Your folder of recipes.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Show what others' recipes are now, and take over those that you name."""
+    from pathlib import Path
+
+    from sparkbook import upstream
+    from sparkbook.serve.paths import state_dir
+
+    folder = Path(into).expanduser() if into else state_dir() / "recipes"
+    ours = upstream.ours(folder)
+    found = [
+        one
+        for each in ([place] if place else upstream.PEERS)
+        for one in upstream.compare(each, ours)
+    ]
+    written = [str(upstream.take(upstream.named(found, name), folder)) for name in take or ()]
+    moved = [one for one in found if one.state != "same" or one.errors]
+    if as_json:
+        print_json({"recipes": [one.to_dict() for one in found], "written": written})
+    else:
+        for one in moved:
+            for line in one.lines():
+                typer.echo(line)
+        typer.echo(f"{len(found)} recipes, {len(found) - len(moved)} as they were")
+        for path in written:
+            typer.echo(f"Written: {path}. See it with: sparkbook plan {path}")
+    if moved and not written:
+        raise typer.Exit(1)
+
+
 @verb(app, "schema")
 def schema() -> None:
     """Print the JSON Schema of a recipe."""

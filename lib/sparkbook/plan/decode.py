@@ -299,7 +299,7 @@ is put between code and dialogue; mixed spans from prose to code. On your own te
 
 OWN_HEAD = (0.70, 0.83, 0.90)
 """The same for mixed text and the model's own prediction head, which drafts few tokens. The likely
-value is fitted (`sparkbook.plan.figures.calibrate`).
+value is fitted (`sparkbook.plan.speeds.calibrate`).
 """
 
 

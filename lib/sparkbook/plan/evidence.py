@@ -1,7 +1,7 @@
 """What a step of a model reads, from shapes that are written down where a checkpoint is not known.
 
 The shapes, and published speeds of them, are in `measured.yaml`, each with its source.
-`sparkbook.plan.figures` compares the speeds with the estimates.
+`sparkbook.plan.speeds` compares the speeds with the estimates.
 """
 
 from __future__ import annotations

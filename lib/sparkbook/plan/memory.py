@@ -36,8 +36,8 @@ from sparkbook.units import GIB
 
 if TYPE_CHECKING:
     from sparkbook.plan.decode import Speed
-    from sparkbook.plan.figures import Shown
     from sparkbook.plan.prefill import FirstToken
+    from sparkbook.plan.speeds import Shown
     from sparkbook.releases.answers import Answer, Capacity
 
 _LEAST_CONTEXT = 2048
@@ -260,9 +260,9 @@ class MemoryPlan:
         if self.setup.recipe is None:
             return []
         from sparkbook import recipes
-        from sparkbook.plan import figures
+        from sparkbook.plan import speeds
 
-        return figures.published(recipes.load(self.setup.recipe))
+        return speeds.published(recipes.load(self.setup.recipe))
 
     # ---- what to ask for
 

@@ -30,7 +30,7 @@ from sparkbook.units import GB
 @dataclass(frozen=True)
 class Rates:
     """FLOP/s that vLLM reaches in prefill on one Spark. Fitted to the calibration half of published
-    prefill speeds and first tokens (`sparkbook.plan.figures`).
+    prefill speeds and first tokens (`sparkbook.plan.speeds`).
 
     Attributes:
         wide: of products in 16 bits, and of attention itself.

@@ -18,8 +18,9 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 from matplotlib.transforms import Bbox
 
 from sparkbook.host import spark
-from sparkbook.plan import figures, request
+from sparkbook.plan import request
 from sparkbook.plan.decode import SPARK, Speed, speed
+from sparkbook.plan.speeds import all_figures
 from sparkbook.plots import style
 from sparkbook.plots.style import COLOURS, INK, PAPER, Chart, book_style
 from sparkbook.recipes import Recipe
@@ -259,7 +260,7 @@ def recipe_roofline(recipe: Recipe) -> Chart | None:
     known = request.served(recipe)
     if known is None:
         return None
-    dots = [Dot("", f.gigabytes, f.value) for f in figures.all_figures() if f.plain]
+    dots = [Dot("", f.gigabytes, f.value) for f in all_figures() if f.plain]
     likely = known.reads[1]
     plain = speed(known.reads)
     gigabytes = (likely.weights(1) + likely.kv(plain.context) + 2 * likely.state) / GB

@@ -15,9 +15,9 @@ from collections.abc import Callable, Iterable, Sequence
 from sparkbook import plan
 from sparkbook.checkpoint.store import download_lines
 from sparkbook.formats import FORMATS
-from sparkbook.plan.figures import Shown, published
 from sparkbook.plan.prefill import first_token
 from sparkbook.plan.request import served
+from sparkbook.plan.speeds import Shown, published
 from sparkbook.plots.published import best_single
 from sparkbook.recipes import Recipe, load
 from sparkbook.recipes.schema import Accuracy, PrepareStep, RequestDefaults
@@ -457,22 +457,18 @@ def expected(recipe: Recipe) -> Html:
             f" estimate for mixed text ({low:.1f} to {high:.1f}). Acceptance depends on the"
             " text: measure yours.</p>"
         )
-    shown = [one for one in published(recipe) if one.concurrency == 1][:3]
-    measured = "".join(f"<li>{_published(one)}</li>" for one in shown)
-    others = f"<p>Published, measured by others:</p><ul>{measured}</ul>" if measured else ""
+    shown = [_published(one) for one in published(recipe) if one.concurrency == 1][:3]
+    others = f"<p>Published:</p><ul><li>{'</li><li>'.join(shown)}</li></ul>" if shown else ""
     return Html(f"Expected: {recipe.id}", others + _table(head, rows) + draft + first)
 
 
 def _published(one: Shown) -> str:
     """Return a published speed with its source."""
-    prompt = f", prompt of {one.prompt:,} tokens" if one.prompt else ""
-    first = f", first token after {one.first_token_s:.1f} s" if one.first_token_s else ""
     how = "this line" if one.own_line else _text(one.setup)
-    date = f", {one.source.date}" if one.source.date else ""
     link = _link(one.source.title, one.source.url)
-    return (
-        f"<strong>{one.tok_s:.3g} tok/s</strong>, one request{prompt}{first} ({how}; {link}{date})"
-    )
+    prompt = f", prompt of {one.prompt:,} tokens" if one.prompt else ""
+    date = f", {one.source.date}" if one.source.date else ""
+    return f"<strong>{one.tok_s:.3g} tok/s</strong>, one request{prompt} ({how}; {link}{date})"
 
 
 def claims(recipe: Recipe) -> Html:

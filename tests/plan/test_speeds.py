@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 from sparkbook import recipes
-from sparkbook.plan import figures
-from sparkbook.plan.figures import Outcome
+from sparkbook.plan import speeds
+from sparkbook.plan.speeds import Outcome
 
-OUTCOMES = figures.outcomes()
+OUTCOMES = speeds.outcomes()
 TOOL = runpy.run_path(str(Path(__file__).parents[2] / "tools/build_runs.py"))
 
 
@@ -39,13 +39,13 @@ def test_the_halves_are_those_of_a_hash_of_the_configuration():
 
 
 def test_the_numbers_in_use_are_what_the_calibration_half_gives():
-    assert figures.calibrate() == figures.FITTED
+    assert speeds.calibrate() == speeds.FITTED
 
 
 def test_the_fit_reads_nothing_of_the_held_out_half(monkeypatch: pytest.MonkeyPatch):
-    mine = tuple(f for f in figures.all_figures() if f.group == "calibration")
-    monkeypatch.setattr(figures, "all_figures", lambda: mine)
-    assert figures.calibrate() == figures.FITTED
+    mine = tuple(f for f in speeds.all_figures() if f.group == "calibration")
+    monkeypatch.setattr(speeds, "all_figures", lambda: mine)
+    assert speeds.calibrate() == speeds.FITTED
 
 
 @pytest.mark.parametrize(
@@ -59,14 +59,14 @@ def test_the_fit_reads_nothing_of_the_held_out_half(monkeypatch: pytest.MonkeyPa
 def test_median_errors_of_the_held_out_half(kind, least, most, prompt, bound):
     found = held_out(kind, least, most, prompt)
     assert len(found) >= 10
-    assert figures.median_error(found) <= bound
+    assert speeds.median_error(found) <= bound
 
 
 @pytest.mark.parametrize("group", ["calibration", "held out"])
 def test_intervals_hold_nine_of_ten(group):
     mine = [o for o in OUTCOMES if o.figure.group == group]
-    assert figures.held_share(mine) >= 0.9
-    assert figures.held_share([o for o in mine if o.figure.kind == "decode"]) >= 0.9
+    assert speeds.held_share(mine) >= 0.9
+    assert speeds.held_share([o for o in mine if o.figure.kind == "decode"]) >= 0.9
 
 
 def test_no_interval_says_nothing():
@@ -88,7 +88,7 @@ def test_figures_have_one_id_each_and_a_source():
 
 
 def test_more_requests_than_the_server_takes_are_no_figure():
-    assert max(run["concurrency"] for one in figures.runs() for run in one["runs"]) == 64
+    assert max(run["concurrency"] for one in speeds.runs() for run in one["runs"]) == 64
     assert max(o.figure.concurrency for o in OUTCOMES) == 32
 
 
@@ -117,20 +117,20 @@ def test_a_prediction_layer_of_experts_reads_those_of_its_tokens():
 
 
 def test_a_recipe_shows_what_others_measured_its_own_line_first():
-    shown = figures.published(recipes.load("qwen3.8-27b-nvfp4-mtp"))
+    shown = speeds.published(recipes.load("qwen3.8-27b-nvfp4-mtp"))
     assert [one.concurrency for one in shown] == sorted(one.concurrency for one in shown)
     assert {"https://github.com/0xBakeer/inference-atlas"} & {
         one.source.url[:43] for one in shown if one.source.url
     }
-    line = str(figures.published(recipes.load("qwen3.8-27b-nvfp4-dflash2"))[0])
+    line = str(speeds.published(recipes.load("qwen3.8-27b-nvfp4-dflash2"))[0])
     assert line.startswith("24.3 tok/s each (1 request, prompt of 8,192 tokens; NVIDIA")
 
 
 def test_figures_of_other_machines_are_not_shown():
     assert all(
-        one.tok_s < 1000 for one in figures.published(recipes.load("diffusiongemma-26b-a4b-nvfp4"))
+        one.tok_s < 1000 for one in speeds.published(recipes.load("diffusiongemma-26b-a4b-nvfp4"))
     )
-    two = figures.published(recipes.load("qwen3.8-27b-nvfp4-dflash2-2x"))
+    two = speeds.published(recipes.load("qwen3.8-27b-nvfp4-dflash2-2x"))
     assert [round(one.tok_s, 2) for one in two] == [37.35]
 
 
