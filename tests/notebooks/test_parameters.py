@@ -33,6 +33,12 @@ BANDWIDTHS = (50.0, 1000.0)
 
 ENGINE = "starts engines; with target=plan no cell reads it"
 RANGES: dict[str, dict[str, Iterable[Any] | str]] = {
+    "00_first_hour": {
+        "recipe_id": ENGINE,
+        "target": ENGINE,
+        "spark_recipe": ("gpt-oss-20b-64gb", "qwen3.6-35b-a3b-nvfp4-2026-09"),
+        "client": ("claude-code", "llm"),
+    },
     "01_landscape": {"show_recipe": SPARK},
     "02_hardware": {
         "utilization": FRACTIONS,

@@ -1,4 +1,4 @@
-"""`sparkbook client` and `check-tools`: from a server to the program that uses it."""
+"""`sparkbook start`, `client` and `check-tools`: from a new machine to the program that uses it."""
 
 from __future__ import annotations
 
@@ -7,11 +7,115 @@ from typing import Annotated
 import typer
 
 from sparkbook.cli.options import WAIT, Json
-from sparkbook.cli.output import answer, exit_with, progress
+from sparkbook.cli.output import answer, exit_with, progress, show, wants_bar
+from sparkbook.cli.servers import Deadline, DryRun, Port, run_server
 from sparkbook.cli.verbs import alone, verb
 from sparkbook.errors import SparkbookError
 
 app = alone()
+
+STEP = "Leave a step out: check, fetch, serve or ask. Repeatable."
+
+
+@verb(
+    app,
+    "start",
+    done="It answers.",
+    bad="A step failed; the same line again resumes.",
+    interrupted="Interrupted; the same line again resumes.",
+)
+def start(
+    recipe: Annotated[
+        str | None, typer.Argument(metavar="[RECIPE]", help="A recipe ID, or a recipe file.")
+    ] = None,
+    use: Annotated[str | None, typer.Option(help="To choose a recipe: chat, agent or any.")] = None,
+    memory_gib: Annotated[
+        float | None, typer.Option(help="Memory available for the server, GiB.")
+    ] = None,
+    client: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Print the settings of this client.")
+    ] = None,
+    skip: Annotated[list[str] | None, typer.Option(metavar="STEP", help=STEP)] = None,
+    port: Port = None,
+    deadline: Deadline = 1800.0,
+    dry_run: DryRun = False,
+    as_json: Json = False,
+) -> None:
+    """Check, fetch, serve and ask a first question.
+
+    Without a RECIPE it lists those that fit, and asks in a terminal. Needs no root. Given again,
+    the same line goes on: weights that are here and a server that runs stay as they are.
+    """
+    import sys
+
+    from sparkbook import start as steps
+    from sparkbook.clients import text
+
+    if recipe is None:
+        recipe, client = _choose(use, memory_gib, client, ask=sys.stdin.isatty() and not as_json)
+    elif use:
+        raise SparkbookError("--use chooses a recipe, and one is named: leave one of them out")
+    wanted = steps.Wanted(
+        recipe=recipe,
+        client=client,
+        skip=tuple(skip or ()),
+        memory_gib=memory_gib,
+        port=port,
+        deadline_s=deadline,
+    )
+
+    def show(started: steps.Started) -> None:
+        lines = [f"{name:<8} {value}" for name, value in started.server.items() if value]
+        lines += [f"answer   {started.answer}"] * bool(started.answer)
+        lines += [f"tool     {started.call}"] * bool(started.call)
+        if wanted.client and started.settings:
+            lines += ["", *text.lines(clients.find(wanted.client), started.settings)]
+        else:
+            lines += ["", "For the settings of a program: sparkbook client NAME"]
+        answer(as_json, started.to_dict(wanted.client), lines)
+
+    from sparkbook import clients
+
+    try:
+        if dry_run:
+            plan = dict(steps.dry(wanted))
+            heads = [[f"== {step}", *lines, ""] for step, lines in plan.items()]
+            return answer(as_json, {"steps": plan}, [line for part in heads for line in part])
+        bar = wants_bar(as_json)
+        run_server(lambda: steps.run(wanted, say=progress, show=show, bar=bar))
+    except steps.StepFailed as error:
+        answer(as_json, error.findings.to_dict(step=error.step), [error.findings])
+        typer.echo(f"sparkbook: {error}", err=True)
+        raise typer.Exit(1) from None
+
+
+def _choose(
+    use: str | None, memory_gib: float | None, client: str | None, ask: bool
+) -> tuple[str, str | None]:
+    """Return the recipe and the client that the user chooses in a terminal."""
+    from sparkbook import clients
+    from sparkbook import start as steps
+
+    if ask and use is None:
+        show(*(f"  {name:<6} {what}" for name, what in steps.USES.items()))
+        use = typer.prompt("What for", default="agent")
+    found = steps.candidates(use or "any", memory_gib)
+    rows = [
+        f"  {number:>3}  {recipe.id:<46}  {steps.speed_of(planned):>4.0f} tok/s (estimate)"
+        f"  {planned.verdict}"
+        for number, (recipe, planned) in enumerate(found, 1)
+    ]
+    if not ask:
+        show("Recipes that fit, the newest first, of one day the fastest:", *rows)
+        raise SparkbookError("name a recipe: sparkbook start RECIPE")
+    show(*rows)
+    number = typer.prompt("Which one", type=int, default=1)
+    if not 1 <= number <= len(found):
+        raise SparkbookError(f"{number} is not in the list, which ends with {len(found)}")
+    if client is None:
+        show("  " + " ".join(clients.every()))
+        client = typer.prompt("Settings for which program", default="curl")
+    return found[number - 1][0].id, client
 
 
 @verb(app, "client")

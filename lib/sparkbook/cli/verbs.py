@@ -15,6 +15,7 @@ import typer.core
 import typer.main
 
 VERBS = {
+    "start": "agents",
     "recipes": "recipes",
     "releases": "releases",
     "lint": "lint",

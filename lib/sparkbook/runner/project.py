@@ -83,6 +83,14 @@ class Project:
                 )
         return found
 
+    @property
+    def repository(self) -> str:
+        """The address of the book's repository, which `_config.yml` states once; words in its place
+        while it states none.
+        """
+        config = yaml.safe_load((self.root / "_config.yml").read_text("utf-8"))
+        return config["repository"]["url"] or "ADDRESS-OF-THE-REPOSITORY"
+
     def recipe_ids(self) -> list[str]:
         """Return the recipes that get a page; none where there is no template."""
         from sparkbook import recipes

@@ -14,7 +14,9 @@ from pathlib import Path
 import httpx
 import psutil
 import pytest
+import yaml
 from sparkbook import lock, logs, recipes
+from sparkbook import start as first
 from sparkbook.host import docker_probes
 from sparkbook.recipes.schema import Image
 from sparkbook.releases import images
@@ -720,3 +722,46 @@ def test_a_host_that_can_not_be_reached(other_host):
         docker_host.reach("ssh://127.0.0.1:1")
     with pytest.raises(ServeFault, match="is not ssh://"):
         docker_host.reach("ssh://-oProxyCommand=x")
+
+
+def test_start_goes_from_the_recipe_to_a_first_answer_and_again(engine, host, real, tmp_path):
+    """`sparkbook start`, without what only a Spark and a network have."""
+    file = tmp_path / "tiny-box.yaml"
+    file.write_text(
+        yaml.safe_dump(real.model_dump(mode="json", exclude_unset=True) | {"id": "tiny-box"})
+    )
+    wanted = first.Wanted(recipe=str(file), client="openai", skip=("check", "fetch"))
+    shown, said = [], []
+    for _ in range(2):
+        first.run(wanted, say=said.append, show=shown.append)
+    once, again = (one.to_dict("openai") for one in shown)
+    assert once["call"] == again["call"] == 'get_weather({"city": "Paris"})'
+    assert once["steps"] == {
+        "check": "left out",
+        "fetch": "left out",
+        "serve": "it answers",
+        "ask": "answered, and called a tool",
+    }
+    assert again["steps"]["serve"] == "left out" and again["server"]["url"] == once["server"]["url"]
+    (block,) = once["client"]["blocks"]
+    assert once["server"]["key"] in block["text"] and once["server"]["url"] in block["text"]
+
+    # What the settings of Open WebUI rest on: only next to the server is it reached.
+    reached = {}
+    for network, name in (
+        ("bridge", "127.0.0.1"),
+        ("bridge", "host.docker.internal"),
+        ("host", "127.0.0.1"),
+    ):
+        probe = host.client.containers.create(
+            "test/busybox:1",
+            ["wget", "-q", "-O", "-", f"http://{name}:8000/health"],
+            entrypoint=["/bin/busybox"],
+            network_mode=network,
+            extra_hosts={"host.docker.internal": "host-gateway"},
+        )
+        probe.start()
+        reached[network, name] = probe.wait()["StatusCode"] == 0
+        probe.remove()
+    assert [*reached.values()] == [False, False, True], reached
+    running.stop(host, "tiny")
