@@ -125,6 +125,17 @@ def test_the_list_holds_what_fits_and_suits():
     assert len(start.candidates("any")) > len(listed)
 
 
+def test_a_terminal_is_asked_what_was_left_out(monkeypatch):
+    answers = iter(["chat", 1, "llm"])
+    asked = []
+    monkeypatch.setattr("typer.prompt", lambda text, **_: asked.append(text) or next(answers))
+    monkeypatch.setattr("sys.stdin", type("Terminal", (), {"isatty": staticmethod(lambda: True)}))
+    shown = run("start", "--dry-run").stdout
+    assert asked == ["What for", "Which one", "Settings for which program"]
+    newest = start.candidates("chat")[0][0].id
+    assert f"1  {newest}" in shown and "== client\nllm (command line)" in shown
+
+
 def test_a_dry_run_shows_all_of_it_and_does_nothing(steps):
     shown = json.loads(
         run("start", "gpt-oss-20b", "--dry-run", "--client", "opencode", "--json").stdout

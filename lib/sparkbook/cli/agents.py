@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -11,6 +11,9 @@ from sparkbook.cli.output import answer, exit_with, progress, show, wants_bar
 from sparkbook.cli.servers import Deadline, DryRun, Port, run_server
 from sparkbook.cli.verbs import alone, verb
 from sparkbook.errors import SparkbookError
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
 
 app = alone()
 
@@ -48,6 +51,7 @@ def start(
     """
     import sys
 
+    from sparkbook import clients
     from sparkbook import start as steps
     from sparkbook.clients import text
 
@@ -65,7 +69,8 @@ def start(
     )
 
     def show(started: steps.Started) -> None:
-        lines = [f"{name:<8} {value}" for name, value in started.server.items() if value]
+        lines: list[RenderableType] = []
+        lines += [f"{name:<8} {value}" for name, value in started.server.items() if value]
         lines += [f"answer   {started.answer}"] * bool(started.answer)
         lines += [f"tool     {started.call}"] * bool(started.call)
         if wanted.client and started.settings:
@@ -73,8 +78,6 @@ def start(
         else:
             lines += ["", "For the settings of a program: sparkbook client NAME"]
         answer(as_json, started.to_dict(wanted.client), lines)
-
-    from sparkbook import clients
 
     try:
         if dry_run:
