@@ -176,10 +176,9 @@ class Setup:
         quantized if that happens while loading. Those that vLLM built where it was asked.
         """
         c = self.checkpoint
-        if self._built and self.load_format is None and not self.table_on_disk:
-            return Range.of(
-                self._built.weights_bytes + self.own_head * (self._built.draft_bytes or 0)
-            )
+        own = None if c.unknown else self._built
+        if own and self.load_format is None and not self.table_on_disk:
+            return Range.of(own.weights_bytes + self.own_head * (own.draft_bytes or 0))
         size = c.bytes
         if self.load_format == "fp8" and c.weights:
             size = sum(
