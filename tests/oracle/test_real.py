@@ -26,6 +26,14 @@ SPARK_LOG = (
     "--enable-prefix-caching", "--attention-backend", "FLASHINFER", "--speculative-config",
     '{"method":"mtp","num_speculative_tokens":3}',
 )  # fmt: skip
+TWO = (
+    "--tensor-parallel-size", "2", "--distributed-executor-backend", "mp", "--nnodes", "2",
+    "--node-rank", "0", "--master-addr", "127.0.0.1",
+)  # fmt: skip
+OWN_BACKEND = (
+    "--speculative-config",
+    '{"method":"mtp","num_speculative_tokens":3,"moe_backend":"triton"}',
+)
 OTHERS = ("0.28.0", "0.24.0", "0.19.1")
 
 
@@ -43,6 +51,9 @@ QUESTIONS = [
     question("defaults", GPT, depth="cache", available_bytes=100 * GIB),
     question("spark", *SPARK_LOG, depth="cache", kv_bytes=(int(72.79 * GIB),)),
     question("h100", "Qwen/Qwen3-8B", depth="model"),
+    question("two Sparks", DENSE, *TWO, depth="cache", kv_bytes=(40 * GIB,)),
+    question("own backend", MOE, "--moe-backend", "marlin", *OWN_BACKEND, depth="model"),
+    question("sparse", "deepseek-ai/DeepSeek-V4-Flash", depth="cache", kv_bytes=(40 * GIB,)),
 ]
 
 
@@ -87,6 +98,27 @@ def test_the_cache_to_the_token(said: dict[str, Answer]) -> None:
     assert cache is not None and cache.block_size == 1600
     assert cache.sizes[0].tokens == 2_054_681
     assert round(cache.sizes[0].concurrency or 0, 2) == 7.84
+
+
+def test_several_sparks_each_hold_a_share(said: dict[str, Answer]) -> None:
+    answer = said["two Sparks"]
+    assert answer.accepted and answer.cache is not None
+    share = (answer.weights_bytes or 0) / (said["spark"].weights_bytes or 1)
+    assert 0.45 < share < 0.6
+    assert answer.cache.sizes[0].tokens
+
+
+def test_a_draft_may_have_a_backend_of_its_own(said: dict[str, Answer]) -> None:
+    answer = said["own backend"]
+    assert answer.accepted
+    moe = {one.backend for one in answer.backends if one.kind == "RoutedExperts"}
+    assert any("MARLIN" in name for name in moe) and any("TRITON" in name for name in moe)
+
+
+def test_sparse_attention_is_packed_as_vllm_packs_it(said: dict[str, Answer]) -> None:
+    cache = said["sparse"].cache
+    assert cache is not None and cache.sizes[0].tokens == 7_766_095
+    assert {group.spec for group in cache.groups} == {"SlidingWindowMLASpec", "MLAAttentionSpec"}
 
 
 def test_the_start_check(said: dict[str, Answer]) -> None:

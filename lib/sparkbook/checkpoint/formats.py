@@ -271,7 +271,10 @@ def kv_dtype(config: Config, hf_quant: Mapping[str, Any] | None = None) -> str |
     if not isinstance(said, Mapping) and isinstance(hf_quant, Mapping):
         said = hf_quant.get("quantization")
         said = {"quant_method": "modelopt", **said} if isinstance(said, Mapping) else None
-    if not isinstance(said, Mapping) or not str(said.get("quant_method")).startswith("modelopt"):
+    if not isinstance(said, Mapping):
+        return None
+    method = said.get("quant_method") or ("modelopt" if "quant_algo" in said else "")
+    if not str(method).startswith("modelopt"):
         return None
     scheme = said.get("kv_cache_scheme") or said.get("kv_cache_quant_algo")
     if isinstance(scheme, Mapping):

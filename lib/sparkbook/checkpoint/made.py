@@ -67,7 +67,13 @@ def _whole(own: ConfigFacts) -> ConfigFacts:
     """A checkpoint's own configuration with the `quantization_config` that ModelOpt writes into
     `config.json` since 0.31, where the table's copy has it in `hf_quant_config.json` alone.
     """
-    if own.quantization is None or own.config.get("quantization_config"):
+    there = own.config.get("quantization_config")
+    if there and "quant_method" not in there and "quant_algo" in there:
+        return replace(
+            own,
+            config={**own.config, "quantization_config": {"quant_method": "modelopt", **there}},
+        )
+    if own.quantization is None or there:
         return own
     said = own.quantization["quantization"]
     version = str(own.quantization.get("producer", {}).get("version", "1"))

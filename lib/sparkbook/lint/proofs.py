@@ -21,6 +21,12 @@ FILE = Path(__file__).with_name("proofs.json")
 FAMILIES = ("FLAG", "MODEL", "QUANT", "SPEC", "ENV", "MEM", "SPARK", "IMG109", "RUN118")
 """Families, and single rules, that are about what vLLM's configuration decides."""
 
+_OTHERS = ("transformers", "huggingface_hub", "tokenizers", "torch")
+"""Packages of this environment, in another version than the release's image has."""
+
+_YOUNGER = "does not recognize this architecture"
+"""In vLLM's words where a model is younger than the release or its Transformers."""
+
 _WORDS = 200
 
 
@@ -31,10 +37,14 @@ class Proofs:
         self.verdicts = verdicts
 
     def add(self, example: str, release: str, answer: Answer) -> None:
-        """Add what a release said; no answer is no verdict."""
+        """Add what a release said. No answer is no verdict, nor is an error that another package
+        raised: it is that of this environment, such as a Transformers newer than the release.
+        """
         rows = self.verdicts.setdefault(example, {})
         rows.pop(release, None)
-        if answer.failed is None:
+        others = answer.by is not None and answer.by.package in _OTHERS
+        others |= _YOUNGER in (answer.refused or "")
+        if answer.failed is None and not others:
             refused = answer.refused or "without a word"
             rows[release] = "accepted" if answer.accepted else refused[:_WORDS]
 

@@ -176,10 +176,9 @@ class Setup:
         quantized if that happens while loading. Those that vLLM built where it was asked.
         """
         c = self.checkpoint
-        if self._built and self.load_format is None and not self.table_on_disk:
-            return Range.of(
-                self._built.weights_bytes + self.own_head * (self._built.draft_bytes or 0)
-            )
+        own = None if c.unknown else self._built
+        if own and self.load_format is None and not self.table_on_disk:
+            return Range.of(own.weights_bytes + self.own_head * (own.draft_bytes or 0))
         size = c.bytes
         if self.load_format == "fp8" and c.weights:
             size = sum(
@@ -205,22 +204,24 @@ class Setup:
 
     def _built_pages(self, paging: Paging) -> Pages | None:
         """The pages that vLLM itself made of this cache; None where it was not asked about it."""
-        own = self._built
-        if own is None or self.draft_caches != ((),) or self.block not in (None, 16):
+        c = self.checkpoint
+        packed = any(cache.fixed and cache.block != 64 for cache in self.caches)
+        # One vector for all heads: every rank of tensor parallelism keeps it whole.
+        whole = packed and self.stages == 1 and c.certain
+        own = built.find(c.name) if whole else self._built
+        if own is None or self.draft_caches != ((),) or not (self.drafted == 0 or self.own_head):
             return None
-        known = self.checkpoint.kv_dtype
-        kind = self.kv_dtype if self.kv_dtype == "auto" else {1: "fp8", 2: "auto"}.get(paging.width)
-        if kind == "auto" != self.kv_dtype and known:
+        kinds: dict[float, str] = {1: "fp8", 2: "auto"}
+        kind = "auto" if self.kv_dtype == "auto" else kinds.get(paging.width)
+        if kind == "auto" != self.kv_dtype and c.kv_dtype:
             return None
         states = any(cache.recurrent for cache in self.caches)
-        if not (self.drafted == 0 or self.own_head):
-            return None
         cache = own.caches.get((str(kind), self.drafted if states else min(self.drafted, 1)))
-        packed = any(c.fixed and c.block != 64 for c in self.caches)
         if cache is None or (states and paging.states != "align"):
             return None
-        if not packed and not at_least(self.release, own.vllm):
-            return None  # older releases cut otherwise: the arithmetic knows how
+        # Older releases cut otherwise: the arithmetic knows how.
+        if not packed and (self.block not in (None, 16) or not at_least(self.release, own.vllm)):
+            return None
         return as_built(cache, paging)
 
     @property

@@ -128,10 +128,17 @@ class Admission(_Value):
 
 
 class Raised(_Value):
-    """Where vLLM raised its refusal."""
+    """Where vLLM raised its refusal.
+
+    Attributes:
+        error: kind of the error.
+        place: file and function of the innermost frame in vLLM.
+        package: that of the innermost frame of all; empty where it is Python's own library.
+    """
 
     error: str = Field("", max_length=200)
     place: str = Field("", max_length=400)
+    package: str = Field("", max_length=200)
 
 
 class Speculation(_Value):

@@ -273,7 +273,6 @@ def many_sequences(case: Case) -> Iterator[Hit]:
     claims="refused",
     kind="flag-conflict",
     source=CONFIG,
-    since="0.23.0",
     release="0.32.0",
     fails="vllm serve ORG/MODEL --async-scheduling --spec-method ngram --spec-tokens 3",
     passes="vllm serve ORG/MODEL --spec-method ngram --spec-tokens 3",

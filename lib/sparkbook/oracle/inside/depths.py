@@ -421,8 +421,7 @@ def _capacity(config, specs, size, about):
         return {"refused": words(error)}
     whole = got[0]
     about["groups"] = [_group(config, group) for group in whole.kv_cache_groups]
-    held = sum(tensor.size for tensor in whole.kv_cache_tensors)
-    about["block_bytes"] = held // whole.num_blocks if whole.num_blocks else None
+    about["block_bytes"] = _block_bytes(kv, config, whole)
     answer = {"blocks": whole.num_blocks, "context": config.model_config.max_model_len}
     if update := getattr(kv, "update_kv_cache_capacity", None):
         generate = getattr(kv, "generate_scheduler_kv_cache_config", None)
@@ -437,6 +436,17 @@ def _capacity(config, specs, size, about):
     if answer.get("concurrency") is None and (match := TIMES.search(said)):
         answer["concurrency"] = float(match[2])
     return answer
+
+
+def _block_bytes(kv, config, whole):
+    """Bytes of one block of the pool. Tensors may be views of one another, so where vLLM has a
+    function for it their sum does not count.
+    """
+    if per_block := getattr(kv, "_pool_bytes_per_block", None):
+        with contextlib.suppress(AttributeError, TypeError):
+            return per_block(config, whole.kv_cache_groups)
+    held = sum(tensor.size for tensor in whole.kv_cache_tensors)
+    return held // whole.num_blocks if whole.num_blocks else None
 
 
 def _group(config, group):
@@ -525,8 +535,11 @@ def answer(question):
         if depth:
             _deeper(question, depth, args, result)
     except (AttributeError, TypeError, IndexError, ImportError) as error:
-        # Not a decision of vLLM's: such as a Transformers that is newer than the release.
-        result.update(accepted=False, failed=f"{type(error).__name__}: {words(error)}")
+        # No decision of vLLM's, such as a Transformers that is newer than the release: but where
+        # vLLM itself raises it, as the check of arguments does.
+        own = meant(error)
+        said = words(error) if own else f"{type(error).__name__}: {words(error)}"
+        result.update({"accepted": False, "refused" if own else "failed": said})
         result.update(by=raised(error))
     except (Refused, ValueError, KeyError, AssertionError, RuntimeError, OSError) as error:
         # A model class that can't be imported here is no decision of vLLM's either.
@@ -542,10 +555,29 @@ def answer(question):
 
 
 def raised(error):
-    """Where an error was raised: kind, file and function of the innermost frame in vLLM."""
-    frames = [f for f in traceback.extract_tb(error.__traceback__) if "/vllm/" in f.filename]
-    place = f"{frames[-1].filename.split('/vllm/')[-1]}:{frames[-1].name}" if frames else ""
-    return {"error": type(error).__name__, "place": place}
+    """Where an error was raised: kind, file and function of the innermost frame in vLLM, and the
+    package of the innermost frame of all.
+    """
+    root = error
+    if type(error).__name__ == "ValidationError" and hasattr(error, "errors"):
+        with contextlib.suppress(Exception):
+            root = error.errors()[0]["ctx"]["error"]
+    frames = traceback.extract_tb(root.__traceback__) or traceback.extract_tb(error.__traceback__)
+    own = [f for f in traceback.extract_tb(error.__traceback__) if "/vllm/" in f.filename]
+    place = f"{own[-1].filename.split('/vllm/')[-1]}:{own[-1].name}" if own else ""
+    package = re.search(
+        r"(?:site-packages|releases/[^/]+)/(\w+)", frames[-1].filename if frames else ""
+    )
+    return {
+        "error": type(root).__name__, "place": place, "package": package[1] if package else "",
+    }  # fmt: skip
+
+
+def meant(error):
+    """Whether vLLM raises an error on purpose: by a `raise` of its own."""
+    frames = traceback.extract_tb(error.__traceback__)
+    own = bool(frames) and "/vllm/" in frames[-1].filename
+    return own and str(frames[-1].line).startswith("raise") and not isinstance(error, ImportError)
 
 
 def _deeper(question, depth, args, result):

@@ -1,5 +1,6 @@
 """Another machine than this one, for vLLM: its packages, its driver's answers, its network."""
 
+import contextlib
 import importlib.abc
 import importlib.machinery
 import importlib.metadata
@@ -92,10 +93,18 @@ def install(installed):
     if stand_ins.pop("cuda", None):
         # torch takes a `cuda` that is there at its import for the real one.
         LATER.append(lambda: finder.versions.update(cuda="0"))
+    if "humming" in stand_ins:
+        LATER.append(_spare_humming)
     if holds.get("flashinfer"):
         # FlashInfer compiles kernels when they are first used, with nvcc or from ready-made ones.
         os.environ.setdefault("VLLM_HAS_FLASHINFER_CUBIN", "1")
     return holds
+
+
+def _spare_humming():
+    """vLLM mends classes of Humming before its first use; a stand-in has none."""
+    with contextlib.suppress(ImportError):
+        importlib.import_module("vllm.utils.humming")._patched = True
 
 
 # ---- the machine
