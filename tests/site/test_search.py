@@ -15,7 +15,11 @@ from sparkbook import logs
 from sparkbook.logs.signatures import signatures
 from sparkbook.site import search, vendor
 
-MODELS = ["gpt-oss-120b"]
+MODELS = ["gpt-oss-120b", "qwen3.8-27b-fp8", "qwen3.8-27b-nvfp4", "qwen3-vl-embedding-8b"]
+PAGES = {
+    "notebooks/10_clients.html": ["Clients", "Open WebUI in a container", "A coding agent"],
+    "book/reference/network.html": ["The server on your network", "TLS by a proxy"],
+}
 ROOT = Path(__file__).resolve().parents[2]
 LOGS = ROOT / "tests" / "data" / "logs"
 
@@ -81,6 +85,14 @@ def test_no_pattern_is_tried_on_a_long_text(tmp_path: Path) -> None:
     assert done.stdout == "2000 true\n"
 
 
+def test_headings_of_a_book(tmp_path: Path) -> None:
+    (tmp_path / "book").mkdir()
+    text = "# On *TLS*\n\n```bash\n# no heading\n```\n\n## Keys for `vllm`\n"
+    (tmp_path / "book" / "network.md").write_text(text, "utf-8")
+    (tmp_path / "book" / "_chooser.md").write_text("# no page\n", "utf-8")
+    assert search.headings(tmp_path) == {"book/network.html": ["On TLS", "Keys for vllm"]}
+
+
 @pytest.mark.browser
 def test_pasted_lines_find_their_signature(tmp_path: Path) -> None:
     lines = pasted()
@@ -90,7 +102,7 @@ def test_pasted_lines_find_their_signature(tmp_path: Path) -> None:
         (ROOT / "book/_static/search.js").read_text("utf-8"), "utf-8"
     )
     (tmp_path / "_static" / "signatures.js").write_text(
-        search.script(["max-model-len"], MODELS), "utf-8"
+        search.script(["max-model-len"], MODELS, PAGES), "utf-8"
     )
     head = '<!doctype html><meta charset="utf-8"><link rel="icon" href="data:,">'
     page = f'{head}<div id="search-results"></div><script src="_static/search.js"></script>'
@@ -115,6 +127,11 @@ def test_pasted_lines_find_their_signature(tmp_path: Path) -> None:
         assert hits("LOG101")[0] == "rules/log1.html#log101"
         for query in ("gpt-oss-120b", "openai/gpt-oss-120b", "gpt-oss 120B"):
             assert hits(query)[0] == "models/gpt-oss-120b.html", query
+        assert hits("Qwen3.8")[0] == "models/qwen3.8-27b.html"
+        assert hits("Qwen3.8")[1] == "models/qwen3.8-27b.html#recipe-qwen3.8-27b-nvfp4"
+        assert hits("embedding")[0] == "models/qwen3-vl-embedding-8b.html"
+        assert hits("open webui") == ["notebooks/10_clients.html"]
+        assert hits("TLS") == ["book/reference/network.html"]
         assert hits("out of memory")[0].startswith("rules/log1.html")
         assert "rules/log4.html#log404" in hits("port"), "a word of a title"
         assert "rules/log2.html#log203" not in hits("port"), "not the end of one, as in support"

@@ -542,18 +542,9 @@ def overview(recipes: Sequence[Recipe]) -> Html:
     """Return all recipes in one table. The site's script makes it sortable and gives it a filter;
     without it, it is a plain table.
     """
-    head = [
-        "Model",
-        "Family",
-        "Total, B",
-        "Active, B",
-        "Quantization",
-        "Weights, GB",
-        "Best tok/s",
-        "Context",
-        "Status",
-        "Image",
-    ]
+    head = (
+        "Model|Family|Total, B|Active, B|Quantization|Weights, GB|Best tok/s|Context|Status|Image"
+    )
     rows = []
     for recipe in recipes:
         model = recipe.model
@@ -573,7 +564,9 @@ def overview(recipes: Sequence[Recipe]) -> Html:
         )
     return Html(
         f"Overview of {len(rows)} recipes",
-        _table(head, [[cell or "–" for cell in row] for row in rows], kind="sb-overview"),
+        _table(
+            head.split("|"), [[cell or "–" for cell in row] for row in rows], kind="sb-overview"
+        ),
     )
 
 
