@@ -246,7 +246,8 @@ def _judged(file: str, content: bytes, citing: Mapping[str, Recipe]) -> Found | 
         read = formats.read(text, name)
     except SparkbookError as error:
         reason = " ".join(str(error).split())
-        return Found(file, "not readable", None, text, known and known.id, reason=reason)
+        ours = known.id if known else None
+        return Found(file, "not readable", None, text, ours, reason=reason)
     errors = (*_errors(read), *_plan(read))
     common: dict[str, Any] = {"recipe": read.recipe, "text": text, "errors": errors}
     if known is None:

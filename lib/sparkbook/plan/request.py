@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from sparkbook import checkpoint as checkpoints
 from sparkbook.checkpoint.values import ZERO, Cache, Checkpoint, Range
 from sparkbook.errors import SparkbookError
+from sparkbook.host.spark import TOTAL
 from sparkbook.launch.arguments import NUMBERS, converted, problem, refused
 from sparkbook.plan.evidence import Served, of_setup
 from sparkbook.plan.setup import CoTenant, Host, Setup
@@ -149,9 +150,9 @@ def host(
         return Host(memory.total, Range.of(memory.available), tenants, memory.free)
     if available_gib is not None:
         return Host(total, Range.of(available_gib * GIB), tenants)
-    if memory_gib is not None:
+    if memory_gib is not None and abs(total - TOTAL) > 0.01 * GIB:
         return Host.sized(total, tenants)
-    return Host(total, None, tenants)
+    return Host(cotenants=tenants)
 
 
 def read(source: str, override: Override | None = None) -> Setup:

@@ -20,7 +20,7 @@ import json
 import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from statistics import mean, median
 from typing import TYPE_CHECKING, Any, Literal
@@ -501,20 +501,20 @@ def calibrate() -> Fit:
         machine, rates, head = fit.machine, fit.rates, fit.own_head
         machine = min(
             (replace(machine, overhead_s=n / 100 / 1000) for n in range(2, 41)),
-            key=lambda one: _off(known, one, rates, head),
+            key=partial(_off, known, rates=rates, head=head),
         )
         machine = min(
             (replace(machine, verify_kv_gb_s=5.0 * n) for n in range(2, 47)),
-            key=lambda one, head=head: _off(behind, one, rates, head),
+            key=partial(_off, behind, rates=rates, head=head),
         )
         head = min(
             (n / 100 for n in range(50, 100)),
-            key=lambda one, machine=machine: _off(headed, machine, rates, one),
+            key=partial(_off, headed, machine, rates),
         )
         for name in ("wide", "narrow", "routed"):
             rates = min(
                 (replace(rates, **{name: 5e12 * n}) for n in range(2, 41)),
-                key=lambda one, machine=machine: _off(first, machine, one, 1.0),
+                key=partial(_off, first, machine, head=1.0),
             )
         fit = Fit(machine, rates, head)
     return Fit(
