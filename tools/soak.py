@@ -1,6 +1,6 @@
 """Runs the embedded engine for a while under mixed load, and breaks something again and again.
 
-    python tools/soak.py --minutes 30 --seed 1 --report tests/data/soak.json
+    python tools/soak.py --minutes 30 --seed 1 --report tests/data/soak/seed-1.json
 
 The server is `sparkbook serve embedded/tiny-dense`, on loopback. Each step breaks one thing, drawn
 with the seed, while clients stream, complete, call tools and hang up; a third of the kills comes
