@@ -138,6 +138,8 @@ def test_a_loaded_recipe_is_the_callers_own() -> None:
         ("extends: nope", "extends: there is no recipe 'nope'"),
         ("extends: x", "extends itself: x -> x"),
         ("a: " + "[" * 200_000, "is not valid YAML"),
+        ("extends: " + "\U0001f600" * 90, "there is no recipe"),
+        ("extends: " + "x" * 300, "there is no recipe"),
         ("a: " + "x" * 1_000_001, "larger than 1000 kB"),
     ],
 )

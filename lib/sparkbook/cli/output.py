@@ -42,7 +42,7 @@ def terminal(*, stderr: bool = False) -> Console:
     # COLUMNS=0 and the like would leave room for nothing.
     width = max(console.width, 20) if console.is_terminal else 1000
     console = Console(highlight=False, stderr=stderr, width=width)
-    console.push_render_hook(PrintableText())
+    console.push_render_hook(PrintableText())  # type: ignore[arg-type]  # its base class would import rich
     return console
 
 

@@ -71,6 +71,7 @@ class Diagnosis:
     fp4: str = "unknown"
     known: bool = True
     fault_s: float | None = None
+    stopped: bool = False
 
     @property
     def healthy(self) -> bool:
@@ -83,8 +84,13 @@ class Diagnosis:
         if self.primary is not None:
             return self.primary.message
         if self.verdict == "healthy":
-            served = f" and has answered {self.story.served} requests" if self.story.served else ""
-            return f"Healthy: the engine is up{served}; nothing in this log is a fault."
+            number = self.story.served
+            if self.stopped:
+                served = f" and answered {number} requests" if number else ""
+                state = f"was up{served} until it was stopped"
+            else:
+                state = "is up" + (f" and has answered {number} requests" if number else "")
+            return f"Healthy: the engine {state}; nothing in this log is a fault."
         first = next(iter(self.findings), None)
         if first is not None and self.verdict not in ("empty", "docker", "kernel log", "download"):
             return first.message
@@ -334,6 +340,7 @@ class Doctor:
             story.nvfp4_path,
             bool(self._reader.known or self._found or primary),
             primary.time_s if primary else None,
+            self._ordered_to_stop(),
         )
 
     def _root(
@@ -354,6 +361,9 @@ class Doctor:
             return None, None
         return root, None
 
+    def _ordered_to_stop(self) -> bool:
+        return any(one.signature.stops for one in self._found.values())
+
     def _verdict(
         self,
         primary: Judged | None,
@@ -370,12 +380,11 @@ class Doctor:
             return _verdict.of_fault(primary, engine, unknown)
         warned = [j.finding.kind for j in others if j.finding.severity == "warning"]
         warned += [finding.kind for finding in states if finding.severity == "warning"]
-        stopped = any(one.signature.stops for one in self._found.values())
         speaker = max(self._speakers, key=self._speakers.__getitem__, default="other")
         return _verdict.without_fault(
             story,
             frozenset(warned),
-            stopped=stopped,
+            stopped=self._ordered_to_stop(),
             refused=any(
                 j.finding.rule == REFUSED and j.finding.severity == "warning" for j in others
             ),

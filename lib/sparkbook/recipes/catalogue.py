@@ -131,7 +131,14 @@ def _path_of(name: str) -> Path | None:
         return None
     path = CATALOGUE / f"{name}.yaml"
     inside = path.resolve().is_relative_to(CATALOGUE.resolve())
-    return path if inside and path.is_file() else None
+    return path if inside and _is_file(path) else None
+
+
+def _is_file(path: Path) -> bool:
+    try:
+        return path.is_file()
+    except OSError:  # such as a name that is too long
+        return False
 
 
 def _build(path: Path, variant: str = "") -> Recipe:
@@ -204,7 +211,7 @@ def _merged(path: Path, chain: tuple[Path, ...]) -> dict[str, Any]:
     base_path = _path_of(str(base_name))
     if base_path is None:
         sibling = path.parent / f"{base_name}.yaml"
-        base_path = sibling if sibling.is_file() else None
+        base_path = sibling if _is_file(sibling) else None
     if base_path is None:
         raise RecipeError(f"{_show(path)}: extends: there is no recipe '{base_name}'")
     base = _merged(base_path, (*chain, path))

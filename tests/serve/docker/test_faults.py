@@ -165,8 +165,8 @@ def test_killed_from_outside(engine, host, shell):
 def test_killed_by_the_containers_own_memory_limit(host, shell, monkeypatch):
     prepare = docker_engine.prepare
 
-    def limited(*arguments):
-        asked = prepare(*arguments)
+    def limited(*arguments, **more):
+        asked = prepare(*arguments, **more)
         asked.body["HostConfig"]["Memory"] = 32 << 20
         return asked
 
