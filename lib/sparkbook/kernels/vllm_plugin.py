@@ -5,16 +5,16 @@ vLLM calls `register` in every one of its processes. It does nothing unless SPAR
 1; then it says in vLLM's log either that the kernels were registered, or why not, and vLLM goes on
 without them. Nothing is imported, built or changed with the switch off.
 
-With it on, NVFP4 products of linear layers take K3, and a mixture-of-experts layer that was set to
-use the backend 'emulation' (`--moe-backend emulation`: the one that keeps the checkpoint's own
-layout) takes K5 for up to eight tokens. More tokens, and whatever else the kernels don't do, go the
-way that they went before.
+With it on, layers that vLLM gives to Marlin take, for each number of tokens, whichever was measured
+faster when the model was loaded: Marlin's product or ours. More tokens than were measured, prefill
+among them, and other backends stay as they were.
 """
 
 from __future__ import annotations
 
 import logging
 import os
+from pathlib import Path
 
 SWITCH = "SPARKBOOK_VLLM_NVFP4"
 _log = logging.getLogger("vllm.sparkbook")  # vLLM shows what is logged below 'vllm'
@@ -32,12 +32,21 @@ def register() -> None:
             from sparkbook.kernels import vllm_layers
 
             vllm_layers.install()
+            _own_cache()
             _log.info(
-                "%s: NVFP4 decoding uses the sparkbook kernels (linear layers; experts with"
-                " --moe-backend emulation)",
+                "%s: NVFP4 layers on Marlin take the sparkbook kernels where they measure faster",
                 SWITCH,
             )
     except Exception as error:  # noqa: BLE001 - a plug-in must not take the server down
         reason = f"{type(error).__name__}: {error}"
     if reason is not None:
         _log.warning("%s is set, but the sparkbook kernels are not used: %s", SWITCH, reason)
+
+
+def _own_cache() -> None:
+    """Keep what vLLM compiles with the kernels apart: its cache's keys don't know of them."""
+    from vllm import envs
+
+    root = Path(envs.VLLM_CACHE_ROOT)
+    if root.name != "sparkbook":
+        os.environ["VLLM_CACHE_ROOT"] = str(root / "sparkbook")
