@@ -150,17 +150,21 @@ struct Act<__half> {
 
 constexpr float kUndo = 128.0f;  // 2^126 / 2^119 and 2^14 / 2^7
 
-// Eight codes (code i at bits 4i) to four pairs (code j, code j + 4), each with a pair of scales: the first two pairs' and the others'.
+// Codes j and j + 4 of eight (code i at bits 4i) as a pair, not scaled yet.
 template <class T>
-__device__ __forceinline__ void decode_fp4(uint32_t w, uint32_t scale, uint32_t scale_others, uint32_t (&p)[4]) {
+__device__ __forceinline__ uint32_t fp4_pair(uint32_t w, int j) {
+  const uint32_t sign = w << (12 - 4 * j);
+  constexpr int s = Act<T>::fp4_shift;
+  const int right = s - (12 - 4 * j);  // of w itself: one shift instead of two after each other
+  const uint32_t mag = right >= 0 ? w >> right : w << -right;
+  return (sign & 0x80008000u) | (mag & Act<T>::fp4_mask);
+}
+
+// Eight codes to four pairs (code j, code j + 4).
+template <class T>
+__device__ __forceinline__ void decode_fp4(uint32_t w, uint32_t scale, uint32_t (&p)[4]) {
 #pragma unroll
-  for (int j = 0; j < 4; ++j) {
-    const uint32_t sign = w << (12 - 4 * j);
-    constexpr int s = Act<T>::fp4_shift;
-    const int right = s - (12 - 4 * j);  // of w itself: one shift instead of two after each other
-    const uint32_t mag = right >= 0 ? w >> right : w << -right;
-    p[j] = Act<T>::mul2((sign & 0x80008000u) | (mag & Act<T>::fp4_mask), j < 2 ? scale : scale_others);
-  }
+  for (int j = 0; j < 4; ++j) p[j] = Act<T>::mul2(fp4_pair<T>(w, j), scale);
 }
 
 // Four E4M3 bytes to two pairs (byte 0, byte 2), (byte 1, byte 3). NaN (0x7f) is not looked for: it decodes to 480.
@@ -216,8 +220,8 @@ template <class T>
 __device__ __forceinline__ void multiply_fp4(uint32_t upper, uint32_t lower, uint32_t scale_upper, uint32_t scale_lower, const uint32_t (&b)[4],
                                              float (&acc)[2][4]) {
   uint32_t p[4], q[4];
-  decode_fp4<T>(upper, scale_upper, scale_upper, p);
-  decode_fp4<T>(lower, scale_lower, scale_lower, q);
+  decode_fp4<T>(upper, scale_upper, p);
+  decode_fp4<T>(lower, scale_lower, q);
   mma<T>(acc[0], p[0], q[0], p[1], q[1], b[0], b[1]);
   mma<T>(acc[1], p[2], q[2], p[3], q[3], b[2], b[3]);
 }

@@ -10,7 +10,7 @@
 
 namespace sb {
 
-// Four scales to pairs for rows (g, g + 8) of two operands, in the range that decode_fp4 wants: times 2^119 (bf16) or 2^7 (f16).
+// Four scales to pairs for rows (g, g + 8) of two operands, in the range that fp4_pair wants: times 2^119 (bf16) or 2^7 (f16).
 template <class T>
 __device__ __forceinline__ void marlin_scales(uint32_t four, uint32_t& first, uint32_t& second);
 template <>
@@ -24,6 +24,24 @@ template <>
 __device__ __forceinline__ void marlin_scales<__half>(uint32_t four, uint32_t& first, uint32_t& second) {
   first = four << 7 & 0x7f807f80u;
   second = four >> 1 & 0x7f807f80u;
+}
+
+// a's two times the lower or the upper half of b, which the multiplication picks by itself.
+template <class T>
+__device__ __forceinline__ uint32_t mul2_by_half(uint32_t a, uint32_t b, bool upper);
+template <>
+__device__ __forceinline__ uint32_t mul2_by_half<__nv_bfloat16>(uint32_t a, uint32_t b, bool upper) {
+  uint32_t r;
+  if (upper) asm("{.reg .b16 l, h; .reg .b32 d; mov.b32 {l, h}, %2; mov.b32 d, {h, h}; mul.rn.bf16x2 %0, %1, d;}" : "=r"(r) : "r"(a), "r"(b));
+  else asm("{.reg .b16 l, h; .reg .b32 d; mov.b32 {l, h}, %2; mov.b32 d, {l, l}; mul.rn.bf16x2 %0, %1, d;}" : "=r"(r) : "r"(a), "r"(b));
+  return r;
+}
+template <>
+__device__ __forceinline__ uint32_t mul2_by_half<__half>(uint32_t a, uint32_t b, bool upper) {
+  uint32_t r;
+  if (upper) asm("{.reg .b16 l, h; .reg .b32 d; mov.b32 {l, h}, %2; mov.b32 d, {h, h}; mul.rn.f16x2 %0, %1, d;}" : "=r"(r) : "r"(a), "r"(b));
+  else asm("{.reg .b16 l, h; .reg .b32 d; mov.b32 {l, h}, %2; mov.b32 d, {l, l}; mul.rn.f16x2 %0, %1, d;}" : "=r"(r) : "r"(a), "r"(b));
+  return r;
 }
 
 // What is left of Marlin's scale of the whole tensor once the accumulators are 2^-7 of the sums: 2^7 / 2^119, 2^7 / 2^7.
@@ -94,7 +112,8 @@ __device__ __forceinline__ void multiply(uint32_t stage, const uint32_t (&x)[B][
       for (int j = 0; j < 4; ++j) {
         const uint32_t word = j == 0 ? w.x : j == 1 ? w.y : j == 2 ? w.z : w.w;
         uint32_t p[4];
-        decode_fp4<T>(word, __byte_perm(scale[j], 0, 0x1010), __byte_perm(scale[j], 0, 0x3232), p);
+#pragma unroll
+        for (int i = 0; i < 4; ++i) p[i] = mul2_by_half<T>(fp4_pair<T>(word, i), scale[j], i >= 2);
 #pragma unroll
         for (int b = 0; b < B; ++b) mma<T>(acc[r][j][b], p[0], p[2], p[1], p[3], x[b][2 * half], x[b][2 * half + 1]);
       }
@@ -208,7 +227,7 @@ struct Share {
 
 // A cluster of `split` blocks: 64 rows, K split among them, and in each among its W warps.
 template <class T, int B, int W>
-__global__ void __launch_bounds__(32 * W, W == 32 ? 1 : (B == 1 ? 24 : 16) / W)
+__global__ void __launch_bounds__(32 * W, (B == 1 ? 24 : 16) / W)
     marlin_gemv(const uint8_t* __restrict__ w, const uint8_t* __restrict__ scale, const float* __restrict__ global, const T* __restrict__ x,
                 void* __restrict__ y, int y_kind, int m, int n, int k, int split) {
   extern __shared__ __align__(16) float sums[];  // before that, the rings
@@ -290,13 +309,13 @@ int launch_marlin(void (*kernel)(P...), dim3 grid, int warps, int shared_bytes, 
   return launch_clusters(kernel, grid, 32 * warps, shared_bytes, stream, pdl, split, args...);
 }
 
-// Blocks a cluster and warps a block for `tiles` clusters: the busiest multiprocessor should have least to do, with some 24 warps or more.
+// Blocks a cluster and warps a block for `tiles` clusters: the busiest multiprocessor should have least to do, with 16 warps or more.
 // Clusters of four are harder to place, and only for few tiles.
 inline void marlin_choose(int tiles, int most, int& split, int& warps) {
   const int processors = attribute(cudaDevAttrMultiProcessorCount);
   auto busiest = [&](int s) { return (tiles * s + processors - 1) / processors; };
   if (!split) split = 4 * tiles <= processors ? 4 : busiest(2) < 2 * busiest(1) ? 2 : 1;
-  if (!warps) warps = max(8, min(most, busiest(split) == 1 ? 32 : busiest(split) == 2 ? 16 : 8));
+  if (!warps) warps = busiest(split) == 1 ? most : 8;
 }
 
 template <class T, int B, int W>
@@ -310,12 +329,8 @@ int run_marlin(const void* w, const void* s, const void* global, const void* x, 
 template <class T>
 int run_marlin(const void* w, const void* s, const void* global, const void* x, void* y, int y_kind, int m, int n, int k, int split,
                int warps, int pdl, void* stream) {
-  const bool small = attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin) < 160 * 1024;  // a ring for each of 32 warps is 147 kB
-  marlin_choose(n / 64, m > 8 || small ? 16 : 32, split, warps);
-  const auto run = m > 8         ? (warps == 8 ? run_marlin<T, 2, 8> : run_marlin<T, 2, 16>)
-                   : warps == 8  ? run_marlin<T, 1, 8>
-                   : warps == 16 ? run_marlin<T, 1, 16>
-                                 : run_marlin<T, 1, 32>;
+  marlin_choose(n / 64, 16, split, warps);
+  const auto run = m > 8 ? (warps == 8 ? run_marlin<T, 2, 8> : run_marlin<T, 2, 16>) : (warps == 8 ? run_marlin<T, 1, 8> : run_marlin<T, 1, 16>);
   return run(w, s, global, x, y, y_kind, m, n, k, split, pdl, stream);
 }
 
@@ -343,7 +358,7 @@ int run_marlin_moe(const void* w13, const void* s13, const void* global13, const
 }  // namespace sb
 
 // w, scale: as Marlin keeps [n, k]; global: its one float32; x [m, k], y [m, n]. n is a multiple of 64, k of 32, m is 1 to 16.
-// split (1, 2, 4, 8) and warps (8, 16, 32) choose the variant; 0: the one measured best.
+// split (1, 2, 4, 8) and warps (8, 16) choose the variant; 0: the one measured best.
 SB_API int sb_marlin_gemv(const void* w, const void* scale, const void* global, const void* x, int x_kind, void* y, int y_kind, int m, int n,
                           int k, int split, int warps, int pdl, void* stream) {
   if (m < 1 || m > 16 || n < 64 || n % 64 || k < 32 || k % 32) return cudaErrorInvalidValue;

@@ -85,8 +85,8 @@ __global__ void __launch_bounds__(256, 2)
 #pragma unroll
             for (int r = 0; r < 4; ++r)  // registers b0..b3: lane pair r & 1, group 2 i + (r >> 1), i = 2 j + step; 32-bit words
               b[step][r] = g < m ? __ldg(xs + 64 * (r & 1) + 2 * (2 * (2 * j + step) + (r >> 1))) : 0u;
-          decode_fp4<T>(upper[j], su[j], su[j], p);  // word j: the four groups of scale block j
-          decode_fp4<T>(lower[j], sl[j], sl[j], q);
+          decode_fp4<T>(upper[j], su[j], p);  // word j: the four groups of scale block j
+          decode_fp4<T>(lower[j], sl[j], q);
           mma_sp<T, 0>(acc[0][0], p[0], q[0], p[1], q[1], b[0], positions[j]);
           mma_sp<T, 1>(acc[0][1], p[2], q[2], p[3], q[3], b[1], positions[j]);
         }

@@ -55,7 +55,7 @@ vllm_choice.copies = lambda nbytes: 2
 measured = []
 def measure(ours, theirs, most, timed=None):
     measured.append(most)
-    times = iter(x for m in (1, 2, 4, 8, 16, 32) for x in (m, 5))
+    times = iter([x for m in (1, 2, 4, 8, 16, 32) for x in (m, 5)])
     return real(ours, theirs, most, lambda calls: next(times))
 real, vllm_choice.measure = vllm_choice.measure, measure
 
@@ -64,16 +64,21 @@ n, k = codes.shape[1] // 2, codes.shape[0] * 16
 w = torch.from_numpy(marlin.decoded(marlin.Marlin(codes.numpy(), scales.numpy(), np.float32(1), "bf16")).copy())
 w = w / 128 * float(scale) / 2.0**119
 passed_on = []
-def theirs(self, layer, x, bias=None):
-    passed_on.append(x.shape)
-    y = (x.float() @ w.T).to(x.dtype)
+stand = torch.library.Library("stand", "DEF")
+stand.define("marlin_gemm(Tensor a, Tensor? c, Tensor b_q_weight, Tensor? b_bias) -> Tensor")
+def product(a, c, weight, bias):
+    passed_on.append(a.shape[0])
+    y = (a.float() @ w.T).to(a.dtype)
     return y if bias is None else y + bias
-MarlinNvFp4LinearKernel.apply_weights = theirs
+stand.impl("marlin_gemm", product, "CPU")
+torch.library.register_fake("stand::marlin_gemm", lambda a, c, weight, bias: a.new_empty(a.shape[0], n), lib=stand)
+MarlinNvFp4LinearKernel.apply_weights = lambda self, layer, x, bias=None: torch.ops.stand.marlin_gemm(x, None, layer.weight, bias)
 MarlinNvFp4LinearKernel.process_weights_after_loading = lambda self, layer: None
 other = next(one for one in linear._POSSIBLE_NVFP4_KERNELS[PlatformEnum.CUDA] if one is not MarlinNvFp4LinearKernel)
 other.process_weights_after_loading = lambda self, layer: None
 vllm_layers.install()
 vllm_layers.install()
+vllm_layers.hook(torch.ops.stand.marlin_gemm.default)
 
 class Layer(torch.nn.Module):
     def __init__(self, n, k, codes, scale=scale):
@@ -90,22 +95,25 @@ for one in (layer, second):
 assert measured == [16] and len(said) == 1, (measured, said)
 assert "ours for up to 1, 2, 4 tokens" in said[0] and "nothing is stored twice" in said[0], said
 bias = torch.randn(n, dtype=x.dtype)
-for shape, ours in (((1, k), True), ((3, k), True), ((2, 2, k), True), ((5, k), False), ((0, k), False), ((40, k), False)):
-    rows = torch.randn(*shape, dtype=x.dtype)
+call = torch.ops.stand.marlin_gemm.default
+for rows, ours in ((1, True), (3, True), (4, True), (5, False), (0, False), (40, False)):
+    many = torch.randn(rows, k, dtype=x.dtype)
     for add in (None, bias):
         passed_on.clear()
-        y = kernel.apply_weights(layer, rows, add)
-        want = rows.float() @ w.T + (0 if add is None else add.float())
-        assert y.shape == want.shape and (not want.numel() or close(y, want)), shape
-        assert bool(passed_on) == (not ours or add is not None), (shape, passed_on)
+        y = call(many, None, layer.weight, add)
+        want = many.float() @ w.T + (0 if add is None else add.float())
+        assert y.shape == want.shape and (not rows or close(y, want)), rows
+        assert bool(passed_on) == (not ours or add is not None), (rows, passed_on)
 passed_on.clear()
-compiled = torch.compile(lambda x: kernel.apply_weights(layer, x) * 2, backend="aot_eager", fullgraph=True, dynamic=True)
-for rows in (2, 7):  # one graph for any number of tokens; the choice is the operator's
+# What inductor compiles for any number of tokens calls the hooked operator, too.
+compiled = torch.compile(lambda x: call(x * 2, None, layer.weight, None) + 1, fullgraph=True, dynamic=True)
+for rows in (7, 2, 3):
     many = torch.randn(rows, k, dtype=x.dtype)
-    assert close(compiled(many), 2 * many.float() @ w.T) and len(passed_on) == (rows > 4)
+    assert close(compiled(many), 2 * many.float() @ w.T + 1)
+assert passed_on == [7], passed_on
 padded = Layer(n - 8, k, codes.clone())
 kernel.process_weights_after_loading(padded)
-assert not hasattr(padded, "sparkbook_chosen") and "Marlin pads it" in said[-1]
+assert len(vllm_layers._LAYERS) == 2 and "Marlin pads it" in said[-1]
 object.__new__(other).process_weights_after_loading(layer)
 assert f"stay {other.__name__}'s" in said[-1] and "memory" in said[-1], said[-1]
 
@@ -136,7 +144,7 @@ def apply(x, ids, weights, expert_map=None, activation=MoEActivation.SILU, befor
     return y
 
 apply(x, ids, weights)
-assert measured == [16, 32] and "experts" in said[-1] and "ours for up to 1, 2, 4 tokens" in said[-1], said[-1]
+assert measured == [16, 32, 32] and "experts" in said[-1] and "ours for up to 1, 2, 4 tokens" in said[-1], said[-1]
 assert close(apply(x, ids, weights), want) and not kept
 # Expert parallelism: this rank's four experts are the global ones 4 to 7; the others, and the missing id, map to -1.
 local = torch.tensor([-1, -1, -1, -1, 0, 1, 2, 3, -1])

@@ -515,8 +515,8 @@ class Library:
         """y [M, N] = x [M, K] W^T: weights int32 [K / 16, 2 N], scales bytes [K / 16, N], scale one
         float32, all as Marlin keeps them for activations of x's type.
 
-        M is 1 to 16, N a multiple of 64, K of 32. split (1, 2, 4, 8) and warps (8, 16, 32)
-        choose a variant for measurements.
+        M is 1 to 16, N a multiple of 64, K of 32. split (1, 2, 4, 8) and warps (8, 16) choose a
+        variant for measurements.
         """
         weights = _array("weights", weights, "i32", (None, None), 16)
         n, k = weights.shape[1] // 2, 16 * weights.shape[0]

@@ -49,7 +49,6 @@ class MarlinChecks(OnGpu):
                         {"pdl": True},
                         *({"split": split, "warps": 8} for split in (1, 2, 4, 8)),
                         *({"split": split, "warps": 16} for split in (1, 4)),
-                        {"split": 2, "warps": 32},
                     ):
                         y = self.poisoned(m, n, dtype=out)
                         self.lib.marlin_gemv(x, *on, y, **how)

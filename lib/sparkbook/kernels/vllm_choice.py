@@ -122,10 +122,21 @@ def measure(
     other: dict[int, float] = {}
     for m in (size for size in SIZES if size <= most):
         a, b = ours(m), theirs(m)
-        if (off := _difference(a[0](), b[0]())) > TOLERANCE:
+        if (off := _difference(a[0]().clone(), b[0]())) > TOLERANCE:
             return Choice({}, {}, f"results differ by {off:.1e} with {m} tokens")
         mine[m], other[m] = round(timed(a), 2), round(timed(b), 2)
     return Choice(mine, other)
+
+
+def worse(a: Choice, b: Choice) -> Choice:
+    """Return for each number of tokens the pair of times in which ours compares worse."""
+    if a.refused or b.refused:
+        return Choice({}, {}, a.refused or b.refused)
+    parts = {m: max((a, b), key=lambda one: one.ours[m] / one.theirs[m]) for m in a.ours}
+    return Choice(
+        {m: one.ours[m] for m, one in parts.items()},
+        {m: one.theirs[m] for m, one in parts.items()},
+    )
 
 
 def _difference(a: torch.Tensor, b: torch.Tensor) -> float:

@@ -36,7 +36,6 @@ from sparkbook.kernels.library import MARLIN_TOKENS
 from sparkbook.kernels.vllm_choice import Calls, Choice, Choices
 
 _log = logging.getLogger("vllm.sparkbook")  # vLLM shows what is logged below 'vllm'
-_OPERATORS = torch.library.Library("sparkbook", "FRAGMENT")  # less to do a call than custom_op
 
 
 @functools.cache
@@ -51,7 +50,10 @@ def _choice(what: str, shape: str, dtype: torch.dtype, measure: Callable[[], Cho
     kernels = f"kernels {build.VERSION} {build.source_hash()}"
     card = torch.cuda.get_device_name() if torch.cuda.is_available() else "no GPU"
     key = " | ".join((card, f"vLLM {vllm.__version__}", kernels, what, shape, str(dtype)))
-    choice = choices.get(key, measure)
+    try:
+        choice = choices.get(key, measure)
+    except Exception as error:  # noqa: BLE001 - a plug-in must not take the server down
+        choice = Choice({}, {}, f"measuring failed ({type(error).__name__}: {error})")
     _say(f"NVFP4 {shape} ({what}; nothing is stored twice): {choice.words()}")
     return choice
 
@@ -61,32 +63,38 @@ def _choice(what: str, shape: str, dtype: torch.dtype, measure: Callable[[], Cho
 
 @dataclass(frozen=True)
 class _Linear:
-    """A layer's two products, and which is taken for how many rows."""
+    """Our product for a layer, and which numbers of rows take it."""
 
     ours: Callable[[torch.Tensor], torch.Tensor]
-    theirs: Callable[[torch.Tensor], torch.Tensor]
     taken: list[bool]
 
 
 _LAYERS: dict[int, _Linear] = {}
-"""By the address of the weights: it is the same in every graph that was captured or compiled."""
+"""By the address of the weights."""
+_PLAIN = (torch.Tensor, torch.nn.Parameter)
 
 
-def _chosen(x: torch.Tensor, weight: torch.Tensor, n: int) -> torch.Tensor:
-    layer = _LAYERS[weight.data_ptr()]
-    rows = x.numel() // x.shape[-1]
-    if rows < len(layer.taken) and layer.taken[rows]:
-        return layer.ours(x)
-    return layer.theirs(x)
+def hook(operator: Any) -> None:
+    """Make calls of Marlin's operator take the choice. Graphs that torch compiles hold the operator
+    as they would without us, and call this Python object, so that a call that is not ours costs a
+    look into a dictionary; tensors that stand for others while a graph is traced pass through.
+    """
+    names = [one.name for one in operator._schema.arguments]
+    x_at, weight_at, bias_at = (names.index(name) for name in ("a", "b_q_weight", "b_bias"))
+    theirs = operator._op
 
+    def chosen(*args: Any, **named: Any) -> torch.Tensor:
+        if len(args) > weight_at:
+            x, weight, bias = args[x_at], args[weight_at], args[bias_at]
+        else:
+            x, weight, bias = named.get("a"), named.get("b_q_weight"), named.get("b_bias")
+        if type(weight) in _PLAIN and bias is None:
+            layer = _LAYERS.get(weight.data_ptr())
+            if layer and x.shape[0] < len(layer.taken) and layer.taken[x.shape[0]]:
+                return layer.ours(x)
+        return theirs(*args, **named)
 
-_OPERATORS.define("nvfp4_chosen(Tensor x, Tensor weight, SymInt n) -> Tensor")
-_OPERATORS.impl("nvfp4_chosen", _chosen, "CompositeExplicitAutograd")
-torch.library.register_fake(
-    "sparkbook::nvfp4_chosen",
-    lambda x, weight, n: x.new_empty(*x.shape[:-1], n),
-    lib=_OPERATORS,
-)
+    operator._op = chosen
 
 
 def _ours(layer: Any) -> Callable[[torch.Tensor], torch.Tensor]:
@@ -100,6 +108,12 @@ def _ours(layer: Any) -> Callable[[torch.Tensor], torch.Tensor]:
     return product
 
 
+def _twin(held: dict[str, Any]) -> SimpleNamespace:
+    """Return a copy of a layer's attributes, tensors with memory of their own."""
+    copied = {n: v.clone() if isinstance(v, torch.Tensor) else v for n, v in held.items()}
+    return SimpleNamespace(**copied)
+
+
 def _settle(kernel: Any, layer: torch.nn.Module, theirs: Callable[..., torch.Tensor]) -> None:
     """Measure a layer's shape, unless that was done, and note its products."""
     n, k = layer.output_size_per_partition, layer.input_size_per_partition
@@ -110,12 +124,7 @@ def _settle(kernel: Any, layer: torch.nn.Module, theirs: Callable[..., torch.Ten
     def measure() -> Choice:
         nbytes = weight.nbytes + layer.weight_scale.nbytes
         held = {**layer.__dict__, **dict(layer.named_parameters(recurse=False))}
-        twins = [
-            SimpleNamespace(
-                **{k: v.clone() if isinstance(v, torch.Tensor) else v for k, v in held.items()}
-            )
-            for _ in range(vllm_choice.copies(nbytes))
-        ]
+        twins = [_twin(held) for _ in range(vllm_choice.copies(nbytes))]
         xs = {m: torch.randn(m, k, device=weight.device).to(dtype) for m in vllm_choice.SIZES}
 
         def calls(product: Callable[[Any, torch.Tensor], torch.Tensor], m: int) -> Calls:
@@ -129,9 +138,7 @@ def _settle(kernel: Any, layer: torch.nn.Module, theirs: Callable[..., torch.Ten
 
     dtype = layer.params_dtype
     choice = _choice(type(kernel).__name__, f"linear {n} x {k}", dtype, measure)
-    product = functools.partial(theirs, kernel, layer)
-    _LAYERS[weight.data_ptr()] = _Linear(_ours(layer), product, choice.table())
-    layer.sparkbook_chosen = True
+    _LAYERS[weight.data_ptr()] = _Linear(_ours(layer), choice.table())
 
 
 def _install_linear() -> None:
@@ -144,16 +151,10 @@ def _install_linear() -> None:
         load(self, layer)
         _settle(self, layer, apply)
 
-    def apply_weights(
-        self: Any, layer: torch.nn.Module, x: torch.Tensor, bias: torch.Tensor | None = None
-    ) -> torch.Tensor:
-        if bias is None and getattr(layer, "sparkbook_chosen", False):
-            n = layer.output_size_per_partition
-            return torch.ops.sparkbook.nvfp4_chosen(x, layer.weight, n)
-        return apply(self, layer, x, bias)
-
     MarlinNvFp4LinearKernel.process_weights_after_loading = process_weights_after_loading
-    MarlinNvFp4LinearKernel.apply_weights = apply_weights
+    for space in (torch.ops._C, torch.ops.vllm):  # before vLLM 0.32, and since
+        if hasattr(space, "marlin_gemm"):
+            hook(space.marlin_gemm.default)
     for other in linear._POSSIBLE_NVFP4_KERNELS[PlatformEnum.CUDA]:
         if other is not MarlinNvFp4LinearKernel:
             _refuse(other)
@@ -217,12 +218,16 @@ _ARGUMENTS = [
 
 
 def _measure_experts(self: Any, call: SimpleNamespace, theirs: Callable[..., Any]) -> Choice:
-    """Time both products with experts drawn anew for each of sixteen calls."""
+    """Time both products with experts drawn anew for each of sixteen calls: other experts for each
+    token, and the same for all, which Marlin reads once. What is worse for ours counts.
+    """
     x, (experts, topk) = call.hidden_states, (call.w1.shape[0], call.topk_ids.shape[1])
 
-    def drawn(m: int, i: int) -> SimpleNamespace:
+    def drawn(m: int, i: int, same: bool) -> SimpleNamespace:
         chance = torch.Generator(x.device).manual_seed(i)
         rows = torch.rand(m, experts, device=x.device, generator=chance).topk(topk).indices
+        if same:
+            rows = rows[:1].repeat(m, 1)
         one = {
             **vars(call),
             "hidden_states": torch.randn(x[:1].expand(m, -1).shape, device=x.device).to(x.dtype),
@@ -241,15 +246,18 @@ def _measure_experts(self: Any, call: SimpleNamespace, theirs: Callable[..., Any
         theirs(self, *(getattr(one, name) for name in _ARGUMENTS))
         return one.output
 
-    @functools.cache
-    def sets(m: int) -> list[SimpleNamespace]:
-        return [drawn(m, i) for i in range(16)]
+    def timed(same: bool) -> Choice:
+        @functools.cache
+        def sets(m: int) -> list[SimpleNamespace]:
+            return [drawn(m, i, same) for i in range(16)]
 
-    return vllm_choice.measure(
-        lambda m: [functools.partial(_experts, self, one) for one in sets(m)],
-        lambda m: [functools.partial(run_theirs, one) for one in sets(m)],
-        vllm_choice.SIZES[-1],
-    )
+        return vllm_choice.measure(
+            lambda m: [functools.partial(_experts, self, one) for one in sets(m)],
+            lambda m: [functools.partial(run_theirs, one) for one in sets(m)],
+            vllm_choice.SIZES[-1],
+        )
+
+    return vllm_choice.worse(timed(False), timed(True))
 
 
 def _install_experts() -> None:

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import logging
 import os
-from pathlib import Path
 
 SWITCH = "SPARKBOOK_VLLM_NVFP4"
 _log = logging.getLogger("vllm.sparkbook")  # vLLM shows what is logged below 'vllm'
@@ -32,7 +31,6 @@ def register() -> None:
             from sparkbook.kernels import vllm_layers
 
             vllm_layers.install()
-            _own_cache()
             _log.info(
                 "%s: NVFP4 layers on Marlin take the sparkbook kernels where they measure faster",
                 SWITCH,
@@ -41,12 +39,3 @@ def register() -> None:
         reason = f"{type(error).__name__}: {error}"
     if reason is not None:
         _log.warning("%s is set, but the sparkbook kernels are not used: %s", SWITCH, reason)
-
-
-def _own_cache() -> None:
-    """Keep what vLLM compiles with the kernels apart: its cache's keys don't know of them."""
-    from vllm import envs
-
-    root = Path(envs.VLLM_CACHE_ROOT)
-    if root.name != "sparkbook":
-        os.environ["VLLM_CACHE_ROOT"] = str(root / "sparkbook")
