@@ -65,7 +65,7 @@ w = torch.from_numpy(marlin.decoded(marlin.Marlin(codes.numpy(), scales.numpy(),
 w = w / 128 * float(scale) / 2.0**119
 passed_on = []
 stand = torch.library.Library("stand", "DEF")
-stand.define("marlin_gemm(Tensor a, Tensor? c, Tensor b_q_weight, Tensor? b_bias) -> Tensor")
+stand.define("marlin_gemm(Tensor a, Tensor? c_or_none, Tensor b_q_weight, Tensor? b_bias_or_none) -> Tensor")
 def product(a, c, weight, bias):
     passed_on.append(a.shape[0])
     y = (a.float() @ w.T).to(a.dtype)

@@ -79,15 +79,16 @@ def hook(operator: Any) -> None:
     as they would without us, and call this Python object, so that a call that is not ours costs a
     look into a dictionary; tensors that stand for others while a graph is traced pass through.
     """
-    names = [one.name for one in operator._schema.arguments]
+    names = [one.name.removesuffix("_or_none") for one in operator._schema.arguments]
     x_at, weight_at, bias_at = (names.index(name) for name in ("a", "b_q_weight", "b_bias"))
+    bias_name = operator._schema.arguments[bias_at].name
     theirs = operator._op
 
     def chosen(*args: Any, **named: Any) -> torch.Tensor:
-        if len(args) > weight_at:
+        if len(args) > bias_at:
             x, weight, bias = args[x_at], args[weight_at], args[bias_at]
         else:
-            x, weight, bias = named.get("a"), named.get("b_q_weight"), named.get("b_bias")
+            x, weight, bias = named.get("a"), named.get("b_q_weight"), named.get(bias_name)
         if type(weight) in _PLAIN and bias is None:
             layer = _LAYERS.get(weight.data_ptr())
             if layer and x.shape[0] < len(layer.taken) and layer.taken[x.shape[0]]:
@@ -142,6 +143,9 @@ def _settle(kernel: Any, layer: torch.nn.Module, theirs: Callable[..., torch.Ten
 
 
 def _install_linear() -> None:
+    for space in (torch.ops._C, torch.ops.vllm):  # before vLLM 0.32, and since
+        if hasattr(space, "marlin_gemm"):
+            hook(space.marlin_gemm.default)
     load, apply = (
         MarlinNvFp4LinearKernel.process_weights_after_loading,
         MarlinNvFp4LinearKernel.apply_weights,
@@ -152,9 +156,6 @@ def _install_linear() -> None:
         _settle(self, layer, apply)
 
     MarlinNvFp4LinearKernel.process_weights_after_loading = process_weights_after_loading
-    for space in (torch.ops._C, torch.ops.vllm):  # before vLLM 0.32, and since
-        if hasattr(space, "marlin_gemm"):
-            hook(space.marlin_gemm.default)
     for other in linear._POSSIBLE_NVFP4_KERNELS[PlatformEnum.CUDA]:
         if other is not MarlinNvFp4LinearKernel:
             _refuse(other)
