@@ -28,20 +28,34 @@ __device__ __forceinline__ void wait_for_previous() { asm volatile("griddepcontr
 __device__ __forceinline__ void let_next_start() { asm volatile("griddepcontrol.launch_dependents;" ::: "memory"); }
 
 template <class... P, class... A>
-int launch_shared(void (*kernel)(P...), dim3 grid, int threads, int shared_bytes, void* stream, int pdl, A... args) {
+int launch_clusters(void (*kernel)(P...), dim3 grid, int threads, int shared_bytes, void* stream, int pdl, int cluster, A... args) {
   if (shared_bytes > 0)
     if (const int code = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes)) return code;
-  cudaLaunchAttribute attribute{};
-  attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  attribute.val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchAttribute attributes[2]{};
+  int count = 0;
+  if (pdl) {
+    attributes[count].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    attributes[count++].val.programmaticStreamSerializationAllowed = 1;
+  }
+  if (cluster > 1) {
+    attributes[count].id = cudaLaunchAttributeClusterDimension;
+    attributes[count].val.clusterDim.x = cluster;
+    attributes[count].val.clusterDim.y = attributes[count].val.clusterDim.z = 1;
+    ++count;
+  }
   cudaLaunchConfig_t config{};
   config.gridDim = grid;
   config.blockDim = dim3(threads);
   config.dynamicSmemBytes = shared_bytes;
   config.stream = static_cast<cudaStream_t>(stream);
-  config.attrs = &attribute;
-  config.numAttrs = pdl ? 1 : 0;
+  config.attrs = attributes;
+  config.numAttrs = count;
   return cudaLaunchKernelEx(&config, kernel, P(args)...);
+}
+
+template <class... P, class... A>
+int launch_shared(void (*kernel)(P...), dim3 grid, int threads, int shared_bytes, void* stream, int pdl, A... args) {
+  return launch_clusters(kernel, grid, threads, shared_bytes, stream, pdl, 1, args...);
 }
 
 template <class... P, class... A>
@@ -136,17 +150,21 @@ struct Act<__half> {
 
 constexpr float kUndo = 128.0f;  // 2^126 / 2^119 and 2^14 / 2^7
 
-// Eight codes (code i at bits 4i) to four pairs (code j, code j + 4).
+// Codes j and j + 4 of eight (code i at bits 4i) as a pair, not scaled yet.
+template <class T>
+__device__ __forceinline__ uint32_t fp4_pair(uint32_t w, int j) {
+  const uint32_t sign = w << (12 - 4 * j);
+  constexpr int s = Act<T>::fp4_shift;
+  const int right = s - (12 - 4 * j);  // of w itself: one shift instead of two after each other
+  const uint32_t mag = right >= 0 ? w >> right : w << -right;
+  return (sign & 0x80008000u) | (mag & Act<T>::fp4_mask);
+}
+
+// Eight codes to four pairs (code j, code j + 4).
 template <class T>
 __device__ __forceinline__ void decode_fp4(uint32_t w, uint32_t scale, uint32_t (&p)[4]) {
 #pragma unroll
-  for (int j = 0; j < 4; ++j) {
-    const uint32_t sign = w << (12 - 4 * j);
-    constexpr int s = Act<T>::fp4_shift;
-    const int right = s - (12 - 4 * j);  // of w itself: one shift instead of two after each other
-    const uint32_t mag = right >= 0 ? w >> right : w << -right;
-    p[j] = Act<T>::mul2((sign & 0x80008000u) | (mag & Act<T>::fp4_mask), scale);
-  }
+  for (int j = 0; j < 4; ++j) p[j] = Act<T>::mul2(fp4_pair<T>(w, j), scale);
 }
 
 // Four E4M3 bytes to two pairs (byte 0, byte 2), (byte 1, byte 3). NaN (0x7f) is not looked for: it decodes to 480.

@@ -1,7 +1,7 @@
 """Records what only a vLLM on a GPU can show: the plug-in of the kernels in whole models, options
 that claim to change nothing, faults.
 
-    python tools/record_gpu.py MODELS OUT [smoke] [compare] [few] [speed] [alone]
+    python tools/record_gpu.py MODELS OUT [smoke] [compare] [few] [faults] [speed-NAME] [alone]
     python tools/record_gpu.py MODELS OUT judge
 
 MODELS is what `tools/make_nvfp4_models.py` made. The `vllm` that this Python imports is started as
@@ -206,19 +206,19 @@ class Recorder:
         with ThreadPoolExecutor(at_once) as pool:
             list(pool.map(one, runs))
 
-    def measured(self, runs: Sequence[Run], meanwhile: Sequence[Run] = ()) -> None:
-        """All start together, with other starts beside them; then one after the other is measured
-        while the rest have nothing to do.
+    def measured(self, runs: Sequence[Run]) -> None:
+        """Started one after the other, so that what the plug-in measures when it loads is measured
+        on an idle GPU; then measured one after the other while the rest have nothing to do.
         """
         with contextlib.ExitStack() as running:
-            engines = [running.enter_context(Engine(run, self.models, self.out)) for run in runs]
-            self.refused(meanwhile)
-            for engine in engines:
-                self.say(
-                    f"{engine.run.name}: {told(engine) if engine.ready(420) else 'did not start'}"
-                )
-            for engine in engines:
-                for name, plan in (("decode", DECODE), ("prefill", PREFILL)):
+            engines = []
+            for run in runs:
+                engines.append(running.enter_context(Engine(run, self.models, self.out)))
+                said = told(engines[-1]) if engines[-1].ready(300) else "did not start"
+                took = time.monotonic() - engines[-1].started
+                self.say(f"{run.name}: {said}; after {took:.0f} s")
+            for name, plan in (("decode", DECODE), ("prefill", PREFILL)):
+                for engine in engines:
                     if engine.process.poll() is None:
                         self.measure(engine, name, plan)
 
@@ -281,7 +281,7 @@ def compilation(**how: object) -> tuple[str, str]:
 
 SMOKE = (
     Run("nvfp4-plugin", "nvfp4", env=PLUGIN, times=(0.0, 0.0)),
-    Run("moe-nvfp4-plugin", "moe-nvfp4", ("--moe-backend", "emulation"), PLUGIN, (0.0, 0.0)),
+    Run("moe-nvfp4-plugin", "moe-nvfp4", env=PLUGIN, times=(0.0, 0.0)),
     Run("nvfp4-marlin", "nvfp4", times=(0.0, 0.0)),
     Run("moe-nvfp4-marlin", "moe-nvfp4", times=(0.0, 0.0)),
     Run("bf16", "bf16", times=(0.0, 0.0, 0.7)),
@@ -294,14 +294,9 @@ NVFP4 = (
     Run("nvfp4-ct-plugin", "nvfp4-ct", env=PLUGIN),
     Run("nvfp4-ct-marlin", "nvfp4-ct", times=(0.0, 0.0)),
     Run("moe-nvfp4-emulation", "moe-nvfp4", ("--moe-backend", "emulation")),
-    Run(
-        "moe-nvfp4-plugin-eager",
-        "moe-nvfp4",
-        ("--moe-backend", "emulation", "--enforce-eager"),
-        PLUGIN,
-    ),
-    Run("moe-nvfp4-plugin-ngram", "moe-nvfp4", ("--moe-backend", "emulation", *NGRAM), PLUGIN),
-    Run("moe-nvfp4-ct-plugin", "moe-nvfp4-ct", ("--moe-backend", "emulation"), PLUGIN),
+    Run("moe-nvfp4-plugin-eager", "moe-nvfp4", ("--enforce-eager",), PLUGIN),
+    Run("moe-nvfp4-plugin-ngram", "moe-nvfp4", NGRAM, PLUGIN),
+    Run("moe-nvfp4-ct-plugin", "moe-nvfp4-ct", env=PLUGIN),
     Run("moe-nvfp4-ct-marlin", "moe-nvfp4-ct", times=(0.0, 0.0)),
 )
 EIGHT = ("--max-num-batched-tokens", "8", "--max-num-seqs", "8")
@@ -310,7 +305,7 @@ FEW = (
     Run("nvfp4-marlin-8", "nvfp4", EIGHT, times=(0.0, 0.0)),
     Run("nvfp4-plugin-8", "nvfp4", EIGHT, PLUGIN),
     Run("moe-nvfp4-marlin-8", "moe-nvfp4", EIGHT, times=(0.0, 0.0)),
-    Run("moe-nvfp4-plugin-8", "moe-nvfp4", ("--moe-backend", "emulation", *EIGHT), PLUGIN),
+    Run("moe-nvfp4-plugin-8", "moe-nvfp4", EIGHT, PLUGIN),
     Run("moe-nvfp4-emulation-8", "moe-nvfp4", ("--moe-backend", "emulation", *EIGHT)),
 )
 LOSSLESS = (
@@ -385,19 +380,20 @@ WHOLE = (
     "--max-model-len",
     "8192",
     "--max-num-seqs",
-    "16",
+    "32",
     "--gpu-memory-utilization",
     "0.06",
     "--kv-cache-memory-bytes",
     "6000000000",
 )
-SPEED = (
-    Run("speed-8b-marlin", "shape-8b", shared=WHOLE),
-    Run("speed-8b-plugin", "shape-8b", env=PLUGIN, shared=WHOLE),
-    Run("speed-30b-marlin", "shape-30b", shared=WHOLE),
-    Run("speed-30b-plugin", "shape-30b", ("--moe-backend", "emulation"), PLUGIN, shared=WHOLE),
-    Run("speed-30b-emulation", "shape-30b", ("--moe-backend", "emulation"), shared=WHOLE),
-)
+SPEED = {
+    f"speed-{size}{how}": tuple(
+        Run(f"speed-{size}{how}-{name}", f"shape-{size}", args, env, shared=WHOLE)
+        for name, env in (("plugin", PLUGIN), ("marlin", {}))
+    )
+    for size in ("8b", "30b")
+    for how, args in (("", ()), ("-ngram", NGRAM))
+}
 Trial = tuple[str, str, str, bool]
 """The change, the run without it, the run with it, and whether it should change nothing."""
 TRIALS: dict[str, tuple[Trial, ...]] = {
@@ -462,10 +458,20 @@ TRIALS: dict[str, tuple[Trial, ...]] = {
     ),
 }
 DECODE = bench.BenchPlan(
-    classes=("prose",), concurrency=(1, 8, 16), seconds=6, max_tokens=96, waves=2, keep_text=False
+    classes=("prose",),
+    concurrency=(1, 2, 4, 8, 16, 32),
+    seconds=4,
+    max_tokens=128,
+    waves=2,
+    keep_text=False,
 )
 PREFILL = bench.BenchPlan(
-    classes=("long-4k",), concurrency=(1,), requests=5, max_tokens=2, waves=1, keep_text=False
+    classes=("prose", "long-512", "long-4k"),
+    concurrency=(1,),
+    requests=20,
+    max_tokens=2,
+    waves=1,
+    keep_text=False,
 )
 
 
@@ -554,15 +560,19 @@ def main(models: Path, out: Path, wanted: Sequence[str]) -> None:
     if "judge" in wanted:
         judge(out, Path(lossless.__file__).with_name("recorded"))
         return
-    broken_models(models)
+    if {"faults", "alone"} & set(wanted):
+        broken_models(models)
     if "smoke" in wanted:
         recorder.together(SMOKE)
     if "compare" in wanted:
         recorder.together([*NVFP4, *LOSSLESS])
     if "few" in wanted:
         recorder.together(FEW)
-    if "speed" in wanted:
-        recorder.measured(SPEED, FAULTS)
+    if "faults" in wanted:
+        recorder.refused(FAULTS)
+    for name, runs in SPEED.items():
+        if chosen := [run for run in runs if wanted and {name, run.name} & set(wanted)]:
+            recorder.measured(chosen)
     if "alone" in wanted:
         recorder.refused(ALONE, 1)
 

@@ -1,6 +1,6 @@
 """The vLLM plug-in in the engine's environment (vLLM for CPUs): found by its entry point, silent
-with the switch off, a refusal with the switch on; and its two classes on stand-in layers against
-the numpy reference.
+with the switch off, a refusal with the switch on; its choice on stand-in layers, against the numpy
+reference; and the order of weights against vLLM's own code.
 """
 
 from __future__ import annotations
@@ -35,66 +35,128 @@ assert "are not used" in line and "NVIDIA GPU" in line, line
 assert state() == before and "sparkbook.kernels.vllm_layers" not in sys.modules, "refused: nothing changes"
 """
 LAYERS = """
+import os, sys, tempfile
 from types import SimpleNamespace
+os.environ["VLLM_CACHE_ROOT"] = tempfile.mkdtemp()
 import numpy as np, torch
+from vllm.model_executor.kernels.linear.nvfp4.marlin import MarlinNvFp4LinearKernel
 from vllm.model_executor.kernels import linear
 from vllm.model_executor.layers.fused_moe.activation import MoEActivation
-from vllm.model_executor.layers.fused_moe.oracle import nvfp4 as oracle
+from vllm.model_executor.layers.fused_moe.experts.marlin_moe import MarlinExperts
 from vllm.platforms.interface import PlatformEnum
-from sparkbook.kernels import reference, vllm_layers
+from sparkbook.kernels import marlin, reference, vllm_choice, vllm_layers
 from sparkbook.kernels.caller_checks import torch_ops_calls
 calls = torch_ops_calls(torch, np.random.default_rng(0))
 close = lambda y, want: float((y.float() - want).norm() / want.norm()) < 1e-2
+said = []
+vllm_layers._log.info = said.append
+vllm_choice.copies = lambda nbytes: 2
+# On a CPU nothing is timed: ours takes as many microseconds as there are tokens, theirs always five.
+measured = []
+def measure(ours, theirs, most, timed=None):
+    measured.append(most)
+    times = iter([x for m in (1, 2, 4, 8, 16, 32) for x in (m, 5)])
+    return real(ours, theirs, most, lambda calls: next(times))
+real, vllm_choice.measure = vllm_choice.measure, measure
 
-vllm_layers.install()
-vllm_layers.install()
-kernels = linear._POSSIBLE_NVFP4_KERNELS[PlatformEnum.CUDA]
-assert kernels[0] is vllm_layers.SparkbookNvFp4LinearKernel and len(set(kernels)) == len(kernels)
-assert oracle.backend_to_kernel_cls(oracle.NvFp4MoeBackend.EMULATION) == [vllm_layers.SparkbookNvFp4Experts]
-assert vllm_layers.SparkbookNvFp4Experts not in oracle.backend_to_kernel_cls(oracle.NvFp4MoeBackend.MARLIN)
-usable, reason = vllm_layers.SparkbookNvFp4LinearKernel.is_supported()
-assert not usable and "NVIDIA GPU" in reason
-
-x, codes, scales, g = calls["fp4_gemv"]
-kernel = object.__new__(vllm_layers.SparkbookNvFp4LinearKernel)
-layer = SimpleNamespace(weight=codes, weight_scale=scales.view(torch.float8_e4m3fn), weight_global_scale=g[0])
-w = torch.from_numpy(reference.dequantize(codes.numpy(), scales.numpy(), float(g)))
-bias = torch.randn(w.shape[0], dtype=x.dtype)
-for rows in (x, torch.randn(3, 7, x.shape[1], dtype=x.dtype)):
-    y = kernel.apply_weights(layer, rows, bias)
-    assert y.shape == (*rows.shape[:-1], w.shape[0]) and close(y, rows.float() @ w.T + bias.float())
-
-x, c13, s13, _, c2, s2, a2, ids, weights = calls["moe_decode"]
-a1 = torch.rand(c13.shape[0]) * 1e-3
-want = reference.moe_decode(x.float().numpy(), (c13.numpy(), s13.numpy(), torch.stack((a1, a1), 1).numpy()),
-                            (c2.numpy(), s2.numpy(), a2.numpy()), ids.numpy(), weights.numpy())
-want = torch.from_numpy(want).float()
-experts = object.__new__(vllm_layers.SparkbookNvFp4Experts)
-torch.nn.Module.__init__(experts) if isinstance(experts, torch.nn.Module) else None
-experts.quant_config = SimpleNamespace(g1_alphas=a1, g2_alphas=a2)
-experts.w1_scale_val, experts.w2_scale_val = s13.view(torch.float8_e4m3fn), s2.view(torch.float8_e4m3fn)
+x, codes, scales, scale = calls["marlin_gemv"]
+n, k = codes.shape[1] // 2, codes.shape[0] * 16
+w = torch.from_numpy(marlin.decoded(marlin.Marlin(codes.numpy(), scales.numpy(), np.float32(1), "bf16")).copy())
+w = w / 128 * float(scale) / 2.0**119
 passed_on = []
-vllm_layers.Nvfp4QuantizationEmulationTritonExperts.apply = lambda self, output, *rest, **named: passed_on.append(named)
+stand = torch.library.Library("stand", "DEF")
+stand.define("marlin_gemm(Tensor a, Tensor? c_or_none, Tensor b_q_weight, Tensor? b_bias_or_none) -> Tensor")
+def product(a, c, weight, bias):
+    passed_on.append(a.shape[0])
+    y = (a.float() @ w.T).to(a.dtype)
+    return y if bias is None else y + bias
+stand.impl("marlin_gemm", product, "CPU")
+torch.library.register_fake("stand::marlin_gemm", lambda a, c, weight, bias: a.new_empty(a.shape[0], n), lib=stand)
+MarlinNvFp4LinearKernel.apply_weights = lambda self, layer, x, bias=None: torch.ops.stand.marlin_gemm(x, None, layer.weight, bias)
+MarlinNvFp4LinearKernel.process_weights_after_loading = lambda self, layer: None
+other = next(one for one in linear._POSSIBLE_NVFP4_KERNELS[PlatformEnum.CUDA] if one is not MarlinNvFp4LinearKernel)
+other.process_weights_after_loading = lambda self, layer: None
+vllm_layers.install()
+vllm_layers.install()
+vllm_layers.hook(torch.ops.stand.marlin_gemm.default)
 
-def apply(x, ids, weights, expert_map=None, activation=MoEActivation.SILU, before=False):
+class Layer(torch.nn.Module):
+    def __init__(self, n, k, codes, scale=scale):
+        super().__init__()
+        self.output_size_per_partition, self.input_size_per_partition, self.params_dtype = n, k, torch.bfloat16
+        self.weight, self.weight_scale, self.weight_global_scale = (
+            torch.nn.Parameter(t, requires_grad=False) for t in (codes, scales, scale.clone()))
+        self.workspace = torch.zeros(4)
+
+kernel = object.__new__(MarlinNvFp4LinearKernel)
+layer, second = Layer(n, k, codes), Layer(n, k, codes.clone())
+for one in (layer, second):
+    kernel.process_weights_after_loading(one)
+assert measured == [16] and len(said) == 1, (measured, said)
+assert "ours for up to 1, 2, 4 tokens" in said[0] and "nothing is stored twice" in said[0], said
+bias = torch.randn(n, dtype=x.dtype)
+call = torch.ops.stand.marlin_gemm.default
+for rows, ours in ((1, True), (3, True), (4, True), (5, False), (0, False), (40, False)):
+    many = torch.randn(rows, k, dtype=x.dtype)
+    for add in (None, bias):
+        passed_on.clear()
+        y = call(many, None, layer.weight, add)
+        want = many.float() @ w.T + (0 if add is None else add.float())
+        assert y.shape == want.shape and (not rows or close(y, want)), rows
+        assert bool(passed_on) == (not ours or add is not None), (rows, passed_on)
+passed_on.clear()
+# What inductor compiles for any number of tokens calls the hooked operator, too.
+compiled = torch.compile(lambda x: call(x * 2, None, layer.weight, None) + 1, fullgraph=True, dynamic=True)
+for rows in (7, 2, 3):
+    many = torch.randn(rows, k, dtype=x.dtype)
+    assert close(compiled(many), 2 * many.float() @ w.T + 1)
+assert passed_on == [7], passed_on
+padded = Layer(n - 8, k, codes.clone())
+kernel.process_weights_after_loading(padded)
+assert len(vllm_layers._LAYERS) == 2 and "Marlin pads it" in said[-1]
+object.__new__(other).process_weights_after_loading(layer)
+assert f"stay {other.__name__}'s" in said[-1] and "memory" in said[-1], said[-1]
+
+x, c13, s13, a13, c2, s2, a2, ids, weights = calls["marlin_moe"]
+e, hidden, inter = c13.shape[0], x.shape[1], c13.shape[2] // 4
+want = torch.ops.sparkbook.marlin_moe(x, c13, s13, a13, c2, s2, a2, ids, weights).float()
+kept = []
+class Stand(MarlinExperts):
+    w1_scale, w2_scale, g1_alphas, g2_alphas = s13.view(torch.float8_e4m3fn), s2.view(torch.float8_e4m3fn), a13, a2
+    w1_bias = w2_bias = gemm1_clamp_limit = None
+    quant_config = SimpleNamespace(use_nvfp4_w4a16=True)
+    def __init__(self): pass
+    def moe_problem_size(self, x, w1, w2, ids): return e, x.shape[0], inter, hidden, ids.shape[1]
+experts = Stand()
+theirs_of = MarlinExperts.apply.__closure__
+cell = next(c for c in theirs_of if callable(c.cell_contents) and c.cell_contents.__name__ == "apply")
+def other_apply(self, output, hidden_states, w1, w2, topk_weights, topk_ids, activation, global_num_experts, expert_map, *rest, **named):
+    kept.append(hidden_states.shape[0])
+    output.copy_(torch.ops.sparkbook.marlin_moe(hidden_states, w1, s13, a13, w2, s2, a2, topk_ids.int(), topk_weights))
+cell.cell_contents = other_apply
+
+def apply(x, ids, weights, expert_map=None, activation=MoEActivation.SILU, before=False, one=experts):
     y = torch.full_like(x, float("nan"))
-    experts.apply(output=y, hidden_states=x, w1=c13, w2=c2, topk_weights=weights, topk_ids=ids, activation=activation,
-                  global_num_experts=4, expert_map=expert_map, a1q_scale=None, a2_scale=None, workspace13=None, workspace2=None,
-                  expert_tokens_meta=None, apply_router_weight_on_input=before)
+    kept.clear()
+    one.apply(output=y, hidden_states=x, w1=c13, w2=c2, topk_weights=weights, topk_ids=ids, activation=activation,
+              global_num_experts=e, expert_map=expert_map, a1q_scale=None, a2_scale=None, workspace13=None, workspace2=None,
+              expert_tokens_meta=None, apply_router_weight_on_input=before)
     return y
 
-assert close(apply(x, ids, weights), want) and not passed_on
+apply(x, ids, weights)
+assert measured == [16, 32, 32] and "experts" in said[-1] and "ours for up to 1, 2, 4 tokens" in said[-1], said[-1]
+assert close(apply(x, ids, weights), want) and not kept
 # Expert parallelism: this rank's four experts are the global ones 4 to 7; the others, and the missing id, map to -1.
 local = torch.tensor([-1, -1, -1, -1, 0, 1, 2, 3, -1])
 moved = torch.where(ids >= 0, ids + 4, 8)
-assert close(apply(x, moved, weights, expert_map=local), want) and not passed_on
-for rows, how in ((9, {}), (2, {"activation": MoEActivation.GELU}), (2, {"before": True})):
-    many = (torch.randn(rows, x.shape[1], dtype=x.dtype), torch.zeros(rows, 2, dtype=torch.int32), torch.ones(rows, 2))
-    assert apply(*many, **how).isnan().all()
-assert len(passed_on) == 3 and all(named["expert_tokens_meta"] is None for named in passed_on)
-experts.quant_config.gemm1_clamp_limit = 7.0
-apply(x, ids, weights)
-assert len(passed_on) == 4, "a clamped activation is not K5's"
+assert close(apply(x, moved, weights, expert_map=local), want) and not kept
+many = (torch.randn(9, hidden, dtype=x.dtype), torch.zeros(9, 2, dtype=torch.int32), torch.ones(9, 2))
+for arguments, how in ((many, {}), ((x, ids, weights), {"activation": MoEActivation.GELU}), ((x, ids, weights), {"before": True})):
+    apply(*arguments, **how)
+    assert len(kept) == 1, how
+Stand.gemm1_clamp_limit = 7.0
+apply(x, ids, weights, one=Stand())
+assert len(kept) == 1 and "don't do this layer" in said[-1], "a clamped activation is not ours"
 print("ok")
 """
 

@@ -1,4 +1,4 @@
-"""NVFP4 and FP8 kernels for one to eight tokens: a numpy reference, and the CUDA sources in
+"""NVFP4 and FP8 kernels for one to sixteen tokens: a numpy reference, and the CUDA sources in
 `kernels/`: built, loaded, checked, timed.
 
 - `reference`: what each kernel computes, in numpy; the CPU path, and what the GPU is checked
@@ -10,8 +10,10 @@
 - `torch_ops`: the same as operators of torch, for `torch.compile` and CUDA graphs; on the CPU they
   are the reference
 - `instructions`, `weights24`, `triton_gemv`, `records`: the laboratory of chapter 14
+- `marlin`: weights in the order of vLLM's Marlin
 - `vllm_plugin`: the entry point through which vLLM finds the kernels, off unless asked for;
-  `vllm_support`: whether they can be used there; `vllm_layers`: vLLM's classes over them
+  `vllm_support`: whether they can be used there; `vllm_layers`: the choice inside vLLM's classes;
+  `vllm_choice`: its measurements
 - `selftest`, `bench`: what `sparkbook kernels test` and `sparkbook kernels bench` run; the checks
-  are in `format_checks`, `product_checks` and `caller_checks`, over `on_gpu`
+  are in `format_checks`, `product_checks`, `marlin_checks` and `caller_checks`, over `on_gpu`
 """

@@ -298,6 +298,39 @@ class _Bench:
                     )
                     self.row(what, f"{n}x{k}", m, nbytes, calls)
 
+    def marlin(
+        self,
+        shapes: Sequence[tuple[int, int]],
+        tokens: Sequence[int],
+        pdl: Sequence[bool] = (False,),
+        **variant: int,
+    ) -> None:
+        """The product with weights in Marlin's order, of random bytes."""
+        for n, k in shapes:
+            nbytes = n * k * 9 // 16
+            sets = [
+                (self.bytes_(k // 16, 8 * n).view(self.torch.int32), self.marlin_scales(k // 16, n))
+                for _ in range(self.copies(nbytes))
+            ]
+            scale = self.ones(1) * 2.0**119
+            for m in tokens:
+                x = self.x(m, k)
+                y = self.torch.empty(m, n, dtype=self.torch.bfloat16, device="cuda")
+                for p in pdl:
+                    calls = [
+                        lambda w=w, s=s: self.lib.marlin_gemv(
+                            x, w, s, scale, y, stream=self.stream.cuda_stream, pdl=p, **variant
+                        )
+                        for w, s in sets
+                    ]
+                    what = "marlin_gemv" + (" pdl" if p else "")
+                    what += "".join(f" {name}={value}" for name, value in variant.items())
+                    self.row(what, f"{n}x{k}", m, nbytes, calls)
+
+    def marlin_scales(self, *shape: int) -> Any:
+        """Bytes of Marlin's scales, 2 to 128: none that its rounding drops."""
+        return self.torch.randint(0x80, 0xC0, shape, dtype=self.torch.uint8, device="cuda")
+
     def sparse(self, shapes: Sequence[tuple[int, int]]) -> None:
         """2:4 tiles of random bytes; positions are drawn from the six that are in order."""
         torch = self.torch
@@ -357,8 +390,8 @@ class _Bench:
     def moe(
         self, name: str, experts: int, topk: int, inter: int, hidden: int, tokens: Sequence[int]
     ) -> None:
-        """One layer of all its experts; each launch takes other ids, so that all experts are read
-        in turn.
+        """One layer of all its experts, in both orders of the weights; each launch takes other ids,
+        so that all experts are read in turn.
         """
         torch = self.torch
         w13 = (
@@ -371,6 +404,21 @@ class _Bench:
             self.scales(experts, hidden, inter // 16),
             self.ones(experts),
         )
+        one = self.ones(experts) * 2.0**119
+        marlin13 = (
+            w13[0].view(torch.int32).view(experts, hidden // 16, 4 * inter),
+            self.marlin_scales(experts, hidden // 16, 2 * inter),
+            one,
+        )
+        marlin2 = (
+            w2[0].view(torch.int32).view(experts, inter // 16, 2 * hidden),
+            self.marlin_scales(experts, inter // 16, hidden),
+            one,
+        )
+        products = {
+            "moe_decode": (self.lib.moe_decode, w13, w2),
+            "marlin_moe": (self.lib.marlin_moe, marlin13, marlin2),
+        }
         for m in tokens:
             nbytes = m * topk * 3 * inter * hidden * 9 // 16
             order = torch.randperm(experts, device="cuda").to(torch.int32)
@@ -379,26 +427,27 @@ class _Bench:
                 for i in range(0, experts - m * topk + 1, m * topk)
             ]
             weights = torch.rand(m, topk, device="cuda")
-            x, h, y = (
-                self.x(m, hidden),
-                self.x(m * topk, inter).view(m, topk, inter),
-                self.x(m, hidden),
-            )
-            for pdl in (False, True):
-                calls = [
-                    lambda ids=ids: self.lib.moe_decode(
-                        x, w13, w2, ids, weights, h, y, stream=self.stream.cuda_stream, pdl=pdl
-                    )
-                    for ids in sets
-                ]
-                self.row(
-                    "moe_decode" + (" pdl" if pdl else ""),
-                    name,
-                    m,
-                    nbytes,
-                    calls,
-                    f"{len(sets)} sets of ids",
-                )
+            x, y = self.x(m, hidden), self.x(m, hidden)
+            h = self.x(m * topk, inter).view(m, topk, inter)
+            for what, (product, first, second) in products.items():
+                for pdl in (False, True):
+                    calls = [
+                        partial(
+                            product,
+                            x,
+                            first,
+                            second,
+                            ids,
+                            weights,
+                            h,
+                            y,
+                            stream=self.stream.cuda_stream,
+                            pdl=pdl,
+                        )
+                        for ids in sets
+                    ]
+                    note = f"{len(sets)} sets of ids"
+                    self.row(what + (" pdl" if pdl else ""), name, m, nbytes, calls, note)
 
     def quant(self, m: int, k: int) -> None:
         x = [self.x(m, k) for _ in range(self.copies(2 * m * k))]
@@ -541,6 +590,8 @@ def run(*, quick: bool = False, say: Callable[[str], None] = lambda text: None) 
     bench.reads(SHAPES)
     bench.fp4(SHAPES, (1,), (False, True))
     bench.fp4(COMPARED, (2, 4, 8))
+    bench.marlin(SHAPES, (1,), (False, True))
+    bench.marlin(COMPARED, (2, 4, 8, 16))
     bench.moe("Qwen3-Next-80B-A3B", 512, 10, 512, 2048, (1, 4))
     bench.moe("Qwen3-30B-A3B", 128, 8, 768, 2048, (1, 4))
     bench.sparse(COMPARED)

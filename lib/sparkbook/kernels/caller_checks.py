@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from sparkbook.kernels import reference
+from sparkbook.kernels import marlin, reference
 from sparkbook.kernels.on_gpu import TOLERANCE, OnGpu
 
 
@@ -31,12 +31,30 @@ def torch_ops_calls(torch: Any, rng: np.random.Generator) -> dict[str, tuple[Any
         g2 * torch.rand(e),
     )
     ids, weights = torch.tensor([[0, 3], [2, -1]], dtype=torch.int32), torch.rand(2, 2)
+    ordered = [
+        tuple(
+            up(np.stack([np.asarray(getattr(one, part)) for one in matrices]))
+            for part in ("weights", "scales", "scale")
+        )
+        for matrices in (
+            [marlin.to_marlin(codes.numpy(), scales.numpy(), float(g))],
+            [
+                marlin.to_marlin(c.numpy(), s.numpy(), 1e-4)
+                for c, s in zip(*experts[:2], strict=True)
+            ],
+            [
+                marlin.to_marlin(c.numpy(), s.numpy(), 1e-4)
+                for c, s in zip(*experts[3:5], strict=True)
+            ],
+        )
+    ]
     return {
         "fp4_gemv": (x, codes, scales, g.view(1)),
-        "nvfp4_linear": (up(normal(20, 512)).bfloat16(), codes, scales, g.view(1)),
         "fp8_gemv": (x, w8, torch.ones(80)),
         "lm_head": (x, w8, torch.ones(80)),
         "moe_decode": (x, *experts, ids, weights),
+        "marlin_gemv": (up(normal(11, 512)).bfloat16(), *(a[0] for a in ordered[0])),
+        "marlin_moe": (x, *ordered[1], *ordered[2], ids, weights),
         "sparse_gemv": (x, up(pruned.tiles), g.view(1), pruned.n),
         "nvfp4_quantize": (x, one * 0.001),
         "nvfp4_dequantize": (codes, scales, g.view(1), torch.bfloat16),
@@ -70,7 +88,10 @@ class CallerChecks(OnGpu):
             name: self.torch.full((m, n), float("nan"), device="cuda")
             for name in ("fp4", "fp8", "sparse")
         }
-        y["moe"] = self.torch.full((2, 512), float("nan"), device="cuda")
+        y["moe"], y["experts"] = self.torch.full((2, 2, 512), float("nan"), device="cuda")
+        y["marlin"] = self.torch.full((m, n), float("nan"), device="cuda")
+        ordered = self.marlin(marlin.to_marlin(codes, scales, alpha))
+        experts = self.marlin_experts(*self.experts(8, 256, 512), "bf16")[1]
         return {
             "fp4": (lambda **how: self.lib.fp4_gemv(x, *on, y["fp4"], **how), y["fp4"]),
             "fp8": (lambda **how: self.lib.fp8_gemv(x, fp8, ones, y["fp8"], **how), y["fp8"]),
@@ -81,6 +102,16 @@ class CallerChecks(OnGpu):
             "moe": (
                 lambda **how: self.lib.moe_decode(xm, w13, w2, ids, weights, h, y["moe"], **how),
                 y["moe"],
+            ),
+            "marlin": (
+                lambda **how: self.lib.marlin_gemv(x, *ordered, y["marlin"], **how),
+                y["marlin"],
+            ),
+            "experts": (
+                lambda **how: self.lib.marlin_moe(
+                    xm, *experts, ids, weights, h, y["experts"], **how
+                ),
+                y["experts"],
             ),
         }
 
@@ -100,7 +131,7 @@ class CallerChecks(OnGpu):
                 y.fill_(float("nan"))
                 call(pdl=bool(i % 2))
                 assert torch.equal(y, first), f"{name}: run {i} differs"
-        return f"{runs} runs of four products"
+        return f"{runs} runs of six products"
 
     def check_21_graph(self) -> str:
         """CUDA graphs capture and replay every product, with and without programmatic launch."""
@@ -118,7 +149,7 @@ class CallerChecks(OnGpu):
                 graph.replay()
                 torch.cuda.synchronize()
                 assert torch.equal(y, first), f"{name}, pdl {pdl}"
-        return "four products"
+        return "six products"
 
     def check_22_torch_operators(self) -> str:
         """torch operators: opcheck, torch.compile in one graph, and CUDA graphs, give what the
@@ -165,7 +196,7 @@ class CallerChecks(OnGpu):
             assert all(
                 torch.equal(y, want) for y, want in zip(several(compiled(*on)), plain, strict=True)
             ), f"{name}: torch.compile"
-        for name in ("fp4_gemv", "moe_decode"):
+        for name in ("fp4_gemv", "moe_decode", "marlin_gemv", "marlin_moe"):
             on = tuple(a.cuda() for a in operators[name])
             operator = getattr(torch.ops.sparkbook, name)
             for mode in ("default", "reduce-overhead"):

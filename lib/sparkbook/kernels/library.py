@@ -45,34 +45,17 @@ _TYPESTR = {
     "<i8": "i64",
 }
 MAX_TOKENS = 8
+MARLIN_TOKENS = 16
+"""Tokens that `marlin_gemv` takes in one reading of the weights."""
 
 _P, _I, _L, _F = ctypes.c_void_p, ctypes.c_int, ctypes.c_int64, ctypes.c_float
 _SIGNATURES = {
     "sb_fp4_gemv": [_P, _P, _P, _P, _I, _P, _I, _I, _I, _I, _I, _I, _I, _P],
     "sb_fp8_gemv": [_P, _P, _I, _P, _I, _P, _I, _I, _I, _I, _I, _P],
     "sb_argmax": [_P, _I, _I, _P, _I, _P],
-    "sb_moe_decode": [
-        _P,
-        _P,
-        _P,
-        _P,
-        _P,
-        _P,
-        _I,
-        _P,
-        _P,
-        _P,
-        _I,
-        _P,
-        _P,
-        _I,
-        _I,
-        _I,
-        _I,
-        _I,
-        _I,
-        _P,
-    ],
+    "sb_moe_decode": [*[_P] * 6, _I, *[_P] * 3, _I, _P, _P, *[_I] * 6, _P],
+    "sb_marlin_gemv": [*[_P] * 4, _I, _P, *[_I] * 7, _P],
+    "sb_marlin_moe": [*[_P] * 6, _I, *[_P] * 3, _I, _P, _P, *[_I] * 6, _P],
     "sb_quantize": [_P, _I, _P, _P, _P, _I, _I, _I, _P],
     "sb_silu_mul_quantize": [_P, _I, _P, _P, _P, _I, _I, _I, _P],
     "sb_rmsnorm_quantize": [_P, _I, _P, _F, _P, _P, _P, _I, _I, _I, _P],
@@ -514,6 +497,87 @@ class Library:
             stream,
         )
 
+    # ---- products with weights in Marlin's order (`sparkbook.kernels.marlin`)
+
+    def marlin_gemv(  # noqa: PLR0913 - the kernel's own arguments
+        self,
+        x: Any,
+        weights: Any,
+        scales: Any,
+        scale: Any,
+        y: Any,
+        *,
+        stream: int = 0,
+        pdl: bool = False,
+        split: int = 0,
+        warps: int = 0,
+    ) -> None:
+        """y [M, N] = x [M, K] W^T: weights int32 [K / 16, 2 N], scales bytes [K / 16, N], scale one
+        float32, all as Marlin keeps them for activations of x's type.
+
+        M is 1 to 16, N a multiple of 64, K of 32. split (1, 2, 4, 8) and warps (8, 16) choose a
+        variant for measurements.
+        """
+        weights = _array("weights", weights, "i32", (None, None), 16)
+        n, k = weights.shape[1] // 2, 16 * weights.shape[0]
+        _multiple("N", n, 64)
+        _multiple("K", k, 32)
+        scales = _array("scales", scales, "u8", (k // 16, n), 8)
+        x, y = self._sides(x, y, n, k, MARLIN_TOKENS)
+        sides = (x, _KINDS[x.kind], y, _KINDS[y.kind], x.shape[0], n, k)
+        scale = _scalar("scale", scale)
+        self._call("sb_marlin_gemv", weights, scales, scale, *sides, split, warps, pdl, stream)
+
+    def marlin_moe(  # noqa: PLR0913 - the kernel's own arguments
+        self,
+        x: Any,
+        w13: tuple[Any, Any, Any],
+        w2: tuple[Any, Any, Any],
+        ids: Any,
+        weights: Any,
+        h: Any,
+        y: Any,
+        *,
+        stream: int = 0,
+        pdl: bool = False,
+    ) -> None:
+        """`moe_decode` with weights as Marlin keeps them: w13 = (int32 [E, hidden / 16, 4 I],
+        scales [E, hidden / 16, 2 I], scale [E]), w2 = (int32 [E, I / 16, 2 hidden], scales, scale).
+        """
+        codes13 = _array("w13's weights", w13[0], "i32", (None, None, None), 16)
+        experts, hidden, inter = codes13.shape[0], 16 * codes13.shape[1], codes13.shape[2] // 4
+        _multiple("the hidden size", hidden, 64)
+        _multiple("the experts' inner size", codes13.shape[2] / 4, 64)
+        x = _array("x", x, "bf16 f16", (None, hidden), 16)
+        m = x.shape[0]
+        ids = _array("ids", ids, "i32", (m, None))
+        topk = ids.shape[1]
+        h = _array("h", h, x.kind, (m, topk, inter), 16)
+        y = _array("y", y, "f32 bf16 f16", (m, hidden))
+        self._call(
+            "sb_marlin_moe",
+            codes13,
+            _array("w13's scales", w13[1], "u8", (experts, hidden // 16, 2 * inter), 8),
+            _array("w13's scale", w13[2], "f32", (experts,)),
+            _array("w2's weights", w2[0], "i32", (experts, inter // 16, 2 * hidden), 16),
+            _array("w2's scales", w2[1], "u8", (experts, inter // 16, hidden), 8),
+            _array("w2's scale", w2[2], "f32", (experts,)),
+            experts,
+            ids,
+            _array("weights", weights, "f32", (m, topk)),
+            x,
+            _KINDS[x.kind],
+            h,
+            y,
+            _KINDS[y.kind],
+            m,
+            topk,
+            inter,
+            hidden,
+            pdl,
+            stream,
+        )
+
     # ---- for tests and measurements
 
     def e2m1_sweep(self, first: int, codes: Any, *, stream: int = 0) -> None:
@@ -532,10 +596,12 @@ class Library:
             "sb_read_probe", data, data.shape[0], _array("sink", sink, "i32", (1,)), blocks, stream
         )
 
-    def _sides(self, x: Any, y: Any, n: int, k: int) -> tuple[_Array, _Array]:
+    def _sides(
+        self, x: Any, y: Any, n: int, k: int, most: int = MAX_TOKENS
+    ) -> tuple[_Array, _Array]:
         x = _array("x", x, "bf16 f16", (None, k), 16)
-        if not 1 <= x.shape[0] <= MAX_TOKENS:
-            raise SparkbookError(f"x has {x.shape[0]} rows; these kernels take 1 to {MAX_TOKENS}")
+        if not 1 <= x.shape[0] <= most:
+            raise SparkbookError(f"x has {x.shape[0]} rows; these kernels take 1 to {most}")
         y = y.array if isinstance(y, _Raw) else _array("y", y, "f32 bf16 f16", (x.shape[0], n))
         if y.shape != (x.shape[0], n):
             raise SparkbookError(f"the result has the shape {y.shape}; expected {(x.shape[0], n)}")

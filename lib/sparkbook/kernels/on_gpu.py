@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from sparkbook.errors import SparkbookError
-from sparkbook.kernels import reference
+from sparkbook.kernels import marlin, reference
 from sparkbook.kernels.library import Library
 
 #: Relative Frobenius error that passes, by the result's type: one rounding of that type, or
@@ -92,3 +92,23 @@ class OnGpu:
         alpha2 = (w2[2] * self.rng.uniform(0.5, 2, e)).astype(np.float32)
         shape = lambda w, rows: (w[0].reshape(e, rows, -1), w[1].reshape(e, rows, -1))  # noqa: E731
         return (*shape(w13, 2 * inter), alpha13), (*shape(w2, hidden), alpha2)
+
+    def marlin(self, *matrices: marlin.Marlin) -> tuple[Any, Any, Any]:
+        """Return weights, scales and the scales of the whole tensors; of several matrices, each
+        with a dimension for them.
+        """
+        parts = [[one.weights, one.scales, np.float32([one.scale])] for one in matrices]
+        if len(matrices) == 1:
+            return tuple(map(self.up, parts[0]))  # type: ignore[return-value]
+        weights, scales, scale = (self.up(np.stack(part)) for part in zip(*parts, strict=True))
+        return weights, scales, scale.view(-1)
+
+    def marlin_experts(self, w13: Any, w2: Any, kind: str) -> tuple[Any, Any]:
+        """Return experts in Marlin's order, both matrices: for the reference, and on the GPU. Gate
+        and up have one scale.
+        """
+        both = [
+            [marlin.to_marlin(c, s, a, kind) for c, s, a in zip(w[0], w[1], alpha, strict=True)]
+            for w, alpha in ((w13, w13[2][:, 0]), (w2, w2[2]))
+        ]
+        return both, tuple(self.marlin(*matrices) for matrices in both)

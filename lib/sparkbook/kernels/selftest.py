@@ -13,6 +13,7 @@ from typing import Any
 
 from sparkbook.kernels.caller_checks import CallerChecks
 from sparkbook.kernels.format_checks import FormatChecks
+from sparkbook.kernels.marlin_checks import MarlinChecks
 from sparkbook.kernels.product_checks import ProductChecks
 
 
@@ -55,7 +56,7 @@ def run(*, quick: bool = False, say: Callable[[Check], None] = lambda check: Non
     return done
 
 
-class _Checks(FormatChecks, ProductChecks, CallerChecks):
+class _Checks(FormatChecks, ProductChecks, MarlinChecks, CallerChecks):
     """All checks, in the order of their numbers."""
 
 

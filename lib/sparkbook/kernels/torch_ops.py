@@ -1,6 +1,7 @@
 """The kernels as operators of torch, defined when this module is imported:
-`torch.ops.sparkbook.fp4_gemv`, `fp8_gemv`, `lm_head`, `moe_decode`, `sparse_gemv`, `nvfp4_linear`,
-`nvfp4_quantize`, `nvfp4_dequantize`, `rmsnorm_nvfp4_quantize` and `silu_mul_nvfp4_quantize`.
+`torch.ops.sparkbook.fp4_gemv`, `fp8_gemv`, `lm_head`, `moe_decode`, `sparse_gemv`, `marlin_gemv`,
+`marlin_moe`, `nvfp4_quantize`, `nvfp4_dequantize`, `rmsnorm_nvfp4_quantize` and
+`silu_mul_nvfp4_quantize`.
 
 On CUDA tensors they launch on torch's current stream, allocate through torch and never synchronize,
 so that CUDA graphs capture them and `torch.compile` keeps them in its graph. On CPU tensors they
@@ -15,13 +16,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sparkbook.kernels import reference
-from sparkbook.kernels.library import MAX_TOKENS, Library
-
-MAX_ROWS = 16
-"""Rows up to which `nvfp4_linear` reads the weights once for every eight. Beyond, dequantizing them
-once costs less (`kernels/VERSIONS.md`, version 7).
-"""
+from sparkbook.kernels import marlin, reference
+from sparkbook.kernels.library import Library
 
 
 @functools.cache
@@ -63,28 +59,6 @@ def _(x: Tensor, codes: Tensor, scales: Tensor, alpha: Tensor) -> Tensor:
 
 
 @fp4_gemv.register_fake
-def _(x: Tensor, codes: Tensor, scales: Tensor, alpha: Tensor) -> Tensor:
-    return x.new_empty(x.shape[0], codes.shape[0])
-
-
-@torch.library.custom_op("sparkbook::nvfp4_linear", mutates_args=(), device_types=("cuda", "cpu"))
-def nvfp4_linear(x: Tensor, codes: Tensor, scales: Tensor, alpha: Tensor) -> Tensor:
-    """`fp4_gemv` for any number of rows: up to `MAX_ROWS` by eights, the weights read once for each
-    eight; beyond, and where K is no multiple of 64, the weights are dequantized for the call and
-    multiplied by torch.
-
-    One operator, so that a graph compiled for any number of tokens does not have to branch on it.
-    """
-    if 1 <= x.shape[0] <= MAX_ROWS and x.shape[1] % 64 == 0:
-        parts = [
-            torch.ops.sparkbook.fp4_gemv(part, codes, scales, alpha)
-            for part in x.contiguous().split(MAX_TOKENS)
-        ]
-        return parts[0] if len(parts) == 1 else torch.cat(parts)
-    return x @ torch.ops.sparkbook.nvfp4_dequantize(codes, scales, alpha, x.dtype).T
-
-
-@nvfp4_linear.register_fake
 def _(x: Tensor, codes: Tensor, scales: Tensor, alpha: Tensor) -> Tensor:
     return x.new_empty(x.shape[0], codes.shape[0])
 
@@ -199,6 +173,101 @@ def _(  # noqa: PLR0913 - as above
     weights: Tensor,
 ) -> Tensor:
     return torch.empty_like(x)
+
+
+@torch.library.custom_op("sparkbook::marlin_gemv", mutates_args=(), device_types="cuda")
+def marlin_gemv(x: Tensor, weights: Tensor, scales: Tensor, scale: Tensor) -> Tensor:
+    """x [M, K] (bf16 or f16, M 1 to 16) times NVFP4 weights [N, K] in Marlin's order; the result is
+    of x's type.
+    """
+    y = x.new_empty(x.shape[0], weights.shape[1] // 2)
+    library, stream = _on(x)
+    library.marlin_gemv(x, weights, scales, scale, y, stream=stream)
+    return y
+
+
+@marlin_gemv.register_kernel("cpu")
+def _(x: Tensor, weights: Tensor, scales: Tensor, scale: Tensor) -> Tensor:
+    (matrix,) = _marlin(x, weights[None], scales[None], scale.view(1))
+    return _back(marlin.gemv(_numpy(x), matrix), x)
+
+
+@marlin_gemv.register_fake
+def _(x: Tensor, weights: Tensor, scales: Tensor, scale: Tensor) -> Tensor:
+    return x.new_empty(x.shape[0], weights.shape[1] // 2)
+
+
+@torch.library.custom_op("sparkbook::marlin_moe", mutates_args=(), device_types="cuda")
+def marlin_moe(  # noqa: PLR0913 - an operator's schema takes tensors, no groups of them
+    x: Tensor,
+    weights13: Tensor,
+    scales13: Tensor,
+    scale13: Tensor,
+    weights2: Tensor,
+    scales2: Tensor,
+    scale2: Tensor,
+    ids: Tensor,
+    weights: Tensor,
+) -> Tensor:
+    """`moe_decode` with weights in Marlin's order; shapes as `Library.marlin_moe` has them."""
+    y = torch.empty_like(x)
+    w13, w2 = (weights13, scales13, scale13), (weights2, scales2, scale2)
+    marlin_moe_into(y, x, w13, w2, ids, weights)
+    return y
+
+
+Experts = tuple[Tensor, Tensor, Tensor]
+"""Weights, scales, and the scale of each expert's whole matrix."""
+
+
+def marlin_moe_into(
+    y: Tensor, x: Tensor, w13: Experts, w2: Experts, ids: Tensor, weights: Tensor
+) -> None:
+    """The same into y, where no graph of torch has to see it."""
+    if not x.is_cuda:
+        y.copy_(torch.ops.sparkbook.marlin_moe(x, *w13, *w2, ids, weights))
+        return
+    h = x.new_empty(x.shape[0], ids.shape[1], w2[0].shape[1] * 16)
+    library, stream = _on(x)
+    library.marlin_moe(x, w13, w2, ids, weights, h, y, stream=stream)
+
+
+@marlin_moe.register_kernel("cpu")
+def _(  # noqa: PLR0913 - as above
+    x: Tensor,
+    weights13: Tensor,
+    scales13: Tensor,
+    scale13: Tensor,
+    weights2: Tensor,
+    scales2: Tensor,
+    scale2: Tensor,
+    ids: Tensor,
+    weights: Tensor,
+) -> Tensor:
+    w13, w2 = _marlin(x, weights13, scales13, scale13), _marlin(x, weights2, scales2, scale2)
+    return _back(marlin.moe(_numpy(x), w13, w2, _numpy(ids), _numpy(weights)), x)
+
+
+@marlin_moe.register_fake
+def _(  # noqa: PLR0913 - as above
+    x: Tensor,
+    weights13: Tensor,
+    scales13: Tensor,
+    scale13: Tensor,
+    weights2: Tensor,
+    scales2: Tensor,
+    scale2: Tensor,
+    ids: Tensor,
+    weights: Tensor,
+) -> Tensor:
+    return torch.empty_like(x)
+
+
+def _marlin(x: Tensor, weights: Tensor, scales: Tensor, scale: Tensor) -> list[marlin.Marlin]:
+    """Return CPU tensors of several matrices, as the reference takes them."""
+    kind = "bf16" if x.dtype == torch.bfloat16 else "f16"
+    each = zip(_numpy(weights), _numpy(scales), _numpy(scale), strict=True)
+    return [marlin.Marlin(w, s, g, kind) for w, s, g in each]
 
 
 @torch.library.custom_op("sparkbook::nvfp4_quantize", mutates_args=(), device_types="cuda")

@@ -5,10 +5,9 @@ vLLM calls `register` in every one of its processes. It does nothing unless SPAR
 1; then it says in vLLM's log either that the kernels were registered, or why not, and vLLM goes on
 without them. Nothing is imported, built or changed with the switch off.
 
-With it on, NVFP4 products of linear layers take K3, and a mixture-of-experts layer that was set to
-use the backend 'emulation' (`--moe-backend emulation`: the one that keeps the checkpoint's own
-layout) takes K5 for up to eight tokens. More tokens, and whatever else the kernels don't do, go the
-way that they went before.
+With it on, layers that vLLM gives to Marlin take, for each number of tokens, whichever was measured
+faster when the model was loaded: Marlin's product or ours. More tokens than were measured, prefill
+among them, and other backends stay as they were.
 """
 
 from __future__ import annotations
@@ -33,8 +32,7 @@ def register() -> None:
 
             vllm_layers.install()
             _log.info(
-                "%s: NVFP4 decoding uses the sparkbook kernels (linear layers; experts with"
-                " --moe-backend emulation)",
+                "%s: NVFP4 layers on Marlin take the sparkbook kernels where they measure faster",
                 SWITCH,
             )
     except Exception as error:  # noqa: BLE001 - a plug-in must not take the server down

@@ -1,0 +1,377 @@
+// Products of a few tokens with NVFP4 weights in the order in which vLLM's Marlin keeps them: linear layers (1 to 16 tokens) and the
+// experts of a mixture-of-experts layer. So one copy of the weights serves both, and whoever calls may take either for each number of tokens.
+//
+// Marlin's order: W [N, K] in tiles of 64 rows x 16 k, [K / 16][N / 64][512 bytes]; a lane's 16 bytes are its part of four tensor-core
+// operands (16 rows x 16 k each). The word of an operand holds codes of rows g and g + 8, g = lane / 4: nibbles j and j + 4 are a pair
+// (k, k + 1), and pairs 0 to 3 are rows and k (g, 2t), (g, 2t + 8), (g + 8, 2t), (g + 8, 2t + 8), t = lane % 4.
+// Scales: [K / 16][N] bytes of five exponent and three mantissa bits, 128 times the scale; a lane's eight are those of rows g + 8 i, in the
+// order 0 2 1 3 4 6 5 7. The scale of the whole tensor carries what Marlin's decoding leaves out: 2^119 for bf16, 2^7 for f16.
+#include "common.cuh"
+
+namespace sb {
+
+// Four scales to pairs for rows (g, g + 8) of two operands, in the range that fp4_pair wants: times 2^119 (bf16) or 2^7 (f16).
+template <class T>
+__device__ __forceinline__ void marlin_scales(uint32_t four, uint32_t& first, uint32_t& second);
+template <>
+__device__ __forceinline__ void marlin_scales<__nv_bfloat16>(uint32_t four, uint32_t& first, uint32_t& second) {
+  using A = Act<__nv_bfloat16>;
+  constexpr uint32_t up = 0x77807780u;  // 2^112, twice: the exponent's five bits stand at the low end of bf16's eight
+  first = A::mul2(A::mul2(four << 4 & 0x0ff00ff0u, up), up);
+  second = A::mul2(A::mul2(four >> 4 & 0x0ff00ff0u, up), up);
+}
+template <>
+__device__ __forceinline__ void marlin_scales<__half>(uint32_t four, uint32_t& first, uint32_t& second) {
+  first = four << 7 & 0x7f807f80u;
+  second = four >> 1 & 0x7f807f80u;
+}
+
+// a's two times the lower or the upper half of b, which the multiplication picks by itself.
+template <class T>
+__device__ __forceinline__ uint32_t mul2_by_half(uint32_t a, uint32_t b, bool upper);
+template <>
+__device__ __forceinline__ uint32_t mul2_by_half<__nv_bfloat16>(uint32_t a, uint32_t b, bool upper) {
+  uint32_t r;
+  if (upper) asm("{.reg .b16 l, h; .reg .b32 d; mov.b32 {l, h}, %2; mov.b32 d, {h, h}; mul.rn.bf16x2 %0, %1, d;}" : "=r"(r) : "r"(a), "r"(b));
+  else asm("{.reg .b16 l, h; .reg .b32 d; mov.b32 {l, h}, %2; mov.b32 d, {l, l}; mul.rn.bf16x2 %0, %1, d;}" : "=r"(r) : "r"(a), "r"(b));
+  return r;
+}
+template <>
+__device__ __forceinline__ uint32_t mul2_by_half<__half>(uint32_t a, uint32_t b, bool upper) {
+  uint32_t r;
+  if (upper) asm("{.reg .b16 l, h; .reg .b32 d; mov.b32 {l, h}, %2; mov.b32 d, {h, h}; mul.rn.f16x2 %0, %1, d;}" : "=r"(r) : "r"(a), "r"(b));
+  else asm("{.reg .b16 l, h; .reg .b32 d; mov.b32 {l, h}, %2; mov.b32 d, {l, l}; mul.rn.f16x2 %0, %1, d;}" : "=r"(r) : "r"(a), "r"(b));
+  return r;
+}
+
+// What is left of Marlin's scale of the whole tensor once the accumulators are 2^-7 of the sums: 2^7 / 2^119, 2^7 / 2^7.
+template <class T>
+constexpr float kMarlinUndo = 1.0f;
+template <>
+constexpr float kMarlinUndo<__nv_bfloat16> = 1.92592994438723585305597794258493e-34f;  // 2^-112
+
+// R tiles of 64 rows, B times eight tokens.
+template <int R, int B>
+using MarlinAcc = float[R][4][B][4];
+
+constexpr int kMarlinStages = 4;  // of a warp's ring in shared memory
+template <int R>
+constexpr int kMarlinStage = R * 1152;  // bytes of 32 k of R tiles: weights [R][2][512], scales [R][2][64]
+template <int R>
+constexpr int kMarlinRing = kMarlinStages * kMarlinStage<R>;
+
+__device__ __forceinline__ void copy16(uint32_t to, const uint8_t* from, bool take = true) {
+  asm volatile("{.reg .pred p; setp.ne.u32 p, %2, 0; @p cp.async.cg.shared.global.L2::128B [%0], [%1], 16;}" ::"r"(to), "l"(from),
+               "r"(static_cast<uint32_t>(take))
+               : "memory");
+}
+__device__ __forceinline__ uint2 shared8(uint32_t at) {
+  uint2 v;
+  asm volatile("ld.shared.v2.u32 {%0,%1}, [%2];" : "=r"(v.x), "=r"(v.y) : "r"(at));
+  return v;
+}
+
+// A warp's part of R tiles: where this lane copies from next, and how far it is to the second tile, the second 16 k and the next turn.
+template <int R>
+struct MarlinTiles {
+  const uint8_t *w, *s;
+  size_t w_gap, s_gap, w_half, w_turn, s_turn;
+  // codes, scales: of a matrix of n rows; row: the first tile's first; gap: rows to the second; k, turn: the warp's first 32 k, to its next
+  __device__ __forceinline__ MarlinTiles(const uint8_t* codes, const uint8_t* scales, int n, int row, int gap, int k, int turn) {
+    const int lane = threadIdx.x & 31;
+    w = codes + (static_cast<size_t>(2 * k) * n + row) * 8 + 16 * lane;
+    s = scales + static_cast<size_t>(2 * k + (lane >> 2 & 1)) * n + row + 16 * (lane & 3);
+    w_gap = static_cast<size_t>(gap) * 8, s_gap = gap, w_half = static_cast<size_t>(n) * 8;
+    w_turn = static_cast<size_t>(turn) * n * 16, s_turn = static_cast<size_t>(turn) * n * 2;
+  }
+  __device__ __forceinline__ void copy(uint32_t stage) {
+    const int lane = threadIdx.x & 31;
+#pragma unroll
+    for (int r = 0; r < R; ++r) {
+      copy16(stage + r * 1024 + 16 * lane, w + r * w_gap);
+      copy16(stage + r * 1024 + 512 + 16 * lane, w + r * w_gap + w_half);
+      copy16(stage + R * 1024 + r * 128 + 16 * lane, s + r * s_gap, lane < 8);
+    }
+    w += w_turn, s += s_turn;
+  }
+};
+
+template <class T, int R, int B>
+__device__ __forceinline__ void multiply(uint32_t stage, const uint32_t (&x)[B][4], MarlinAcc<R, B>& acc) {
+  const int lane = threadIdx.x & 31;
+#pragma unroll
+  for (int r = 0; r < R; ++r)
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const uint4 w = shared16(stage + r * 1024 + half * 512 + 16 * lane);
+      const uint2 s = shared8(stage + R * 1024 + r * 128 + half * 64 + 8 * (lane >> 2));
+      uint32_t scale[4];
+      marlin_scales<T>(s.x, scale[0], scale[1]);
+      marlin_scales<T>(s.y, scale[2], scale[3]);
+#pragma unroll
+      for (int j = 0; j < 4; ++j) {
+        const uint32_t word = j == 0 ? w.x : j == 1 ? w.y : j == 2 ? w.z : w.w;
+        uint32_t p[4];
+#pragma unroll
+        for (int i = 0; i < 4; ++i) p[i] = mul2_by_half<T>(fp4_pair<T>(word, i), scale[j], i >= 2);
+#pragma unroll
+        for (int b = 0; b < B; ++b) mma<T>(acc[r][j][b], p[0], p[2], p[1], p[3], x[b][2 * half], x[b][2 * half + 1]);
+      }
+    }
+}
+
+// A warp's part of K: `count` times 32, each a turn behind the one before. Weights come by asynchronous copies into the warp's ring, x
+// straight into registers, two steps ahead. x: this lane's token (lane / 4, and the one eight further); a column of the tensor core's tile
+// whose token does not exist may read any. The weights do not depend on the kernel before; x does.
+template <class T, int R, int B>
+__device__ __forceinline__ void marlin_walk(MarlinTiles<R> at, int count, const T* (&x)[B], int turn, uint32_t ring, MarlinAcc<R, B>& acc) {
+  constexpr int S = kMarlinStages, X = 2;
+#pragma unroll
+  for (int s = 0; s < S; ++s) {
+    if (s < count) at.copy(ring + s * kMarlinStage<R>);
+    copy_commit();
+  }
+  let_next_start();
+  wait_for_previous();
+  uint32_t ahead[X][B][4];
+  auto fetch = [&](uint32_t (&to)[B][4]) {
+#pragma unroll
+    for (int b = 0; b < B; ++b) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) to[b][i] = load_after_wait32(x[b] + 8 * i);
+      x[b] += 32 * turn;
+    }
+  };
+#pragma unroll
+  for (int d = 0; d < X; ++d)
+    if (d < count) fetch(ahead[d]);
+  for (int left = count; left > 0; left -= S) {
+#pragma unroll
+    for (int d = 0; d < S; ++d)
+      if (d < left) {
+        copy_wait<S - 1>();
+        __syncwarp();
+        multiply<T, R, B>(ring + d * kMarlinStage<R>, ahead[d % X], acc);
+        if (d + X < left) fetch(ahead[d % X]);
+        __syncwarp();
+        if (d + S < left) at.copy(ring + d * kMarlinStage<R>);
+        copy_commit();
+      }
+  }
+  __syncthreads();  // the rings' room is for the sums now
+}
+
+// ---- the sum over a block's warps, then over a cluster's blocks, in their order: the same bits in every run
+
+__device__ __forceinline__ void cluster_barrier() {
+  asm volatile("barrier.cluster.arrive.aligned;\nbarrier.cluster.wait.aligned;" ::: "memory");
+}
+__device__ __forceinline__ float shared_of(const float* mine, int rank) {
+  uint32_t at = static_cast<uint32_t>(__cvta_generic_to_shared(mine));
+  float v;
+  asm volatile("{.reg .b32 a; mapa.shared::cluster.u32 a, %1, %2; ld.shared::cluster.f32 %0, [a];}" : "=f"(v) : "r"(at), "r"(rank) : "memory");
+  return v;
+}
+
+// Shared memory of a block: the rings, then in their place for each of m tokens a row of sums for each warp, and one for all.
+template <int R, int W>
+int marlin_room(int m) {
+  return max(W * kMarlinRing<R>, (W + 1) * m * (64 * R + 8) * 4);
+}
+// This warp's ring.
+template <int R>
+__device__ __forceinline__ uint32_t marlin_ring(const float* room) {
+  return static_cast<uint32_t>(__cvta_generic_to_shared(room)) + (threadIdx.x >> 5) * kMarlinRing<R>;
+}
+
+// Puts the block's sums into room, [token][64 R + 8], where the whole cluster may read them.
+template <int W, int R, int B>
+__device__ __forceinline__ void marlin_sum(float* room, const MarlinAcc<R, B>& acc, int m, float factor, int split) {
+  constexpr int width = 64 * R + 8;
+  const int warp = threadIdx.x >> 5, g = (threadIdx.x & 31) >> 2, t = threadIdx.x & 3;
+  float* const mine = room + (warp + 1) * m * width;
+#pragma unroll
+  for (int r = 0; r < R; ++r)
+#pragma unroll
+    for (int j = 0; j < 4; ++j)
+#pragma unroll
+      for (int b = 0; b < B; ++b)
+#pragma unroll
+        for (int c = 0; c < 4; ++c) {
+          const int token = 8 * b + 2 * t + (c & 1), row = 64 * r + 16 * j + g + 8 * (c >> 1);
+          if (token < m) mine[token * width + row] = acc[r][j][b][c] * factor;
+        }
+  __syncthreads();
+  for (int i = threadIdx.x; i < m * width; i += 32 * W) {
+    float sum = 0.0f;
+#pragma unroll
+    for (int w = 1; w <= W; ++w) sum += room[w * m * width + i];
+    room[i] = sum;
+  }
+  split > 1 ? cluster_barrier() : __syncthreads();
+}
+__device__ __forceinline__ float cluster_sum(const float* at, int split) {
+  if (split == 1) return *at;
+  float sum = 0.0f;
+  for (int c = 0; c < split; ++c) sum += shared_of(at, c);
+  return sum;
+}
+
+// This block's share of `total`, of `split` shares.
+struct Share {
+  int first, last;
+  __device__ __forceinline__ Share(int total, int rank, int split) : first(total * rank / split), last(total * (rank + 1) / split) {}
+};
+
+// ---- linear layers
+
+// A cluster of `split` blocks: 64 rows, K split among them, and in each among its W warps.
+template <class T, int B, int W>
+__global__ void __launch_bounds__(32 * W, (B == 1 ? 24 : 16) / W)
+    marlin_gemv(const uint8_t* __restrict__ w, const uint8_t* __restrict__ scale, const float* __restrict__ global, const T* __restrict__ x,
+                void* __restrict__ y, int y_kind, int m, int n, int k, int split) {
+  extern __shared__ __align__(16) float sums[];  // before that, the rings
+  const int warp = threadIdx.x >> 5, g = (threadIdx.x & 31) >> 2, t = threadIdx.x & 3;
+  const int rank = blockIdx.x % split, row0 = blockIdx.x / split * 64;
+  const Share share(k >> 5, rank, split);
+  const int begin = share.first + warp, count = max(0, (share.last - begin + W - 1) / W);
+  const MarlinTiles<1> at(w, scale, n, row0, 0, begin, W);
+  const T* from[B];
+#pragma unroll
+  for (int b = 0; b < B; ++b) from[b] = x + static_cast<size_t>(min(g + 8 * b, m - 1)) * k + 32 * begin + 2 * t;
+  MarlinAcc<1, B> acc = {};
+  marlin_walk<T, 1, B>(at, count, from, W, marlin_ring<1>(sums), acc);
+  marlin_sum<W, 1, B>(sums, acc, m, 1.0f, split);
+  const float a = __ldg(global) * kMarlinUndo<T>;
+  for (int i = rank * 32 * W + threadIdx.x; i < m * 64; i += split * 32 * W)
+    store(y, y_kind, static_cast<size_t>(i / 64) * n + row0 + i % 64, cluster_sum(sums + i / 64 * 72 + i % 64, split) * a);
+  if (split > 1) cluster_barrier();  // no block leaves while another reads its sums
+}
+
+// ---- experts: W13 [E] of 2 inter rows (gate's before up's) and hidden columns, W2 [E] of hidden rows and inter columns
+
+// A cluster: 64 rows of gate and the 64 of up that go with them, of one token's one expert.
+template <class T, int W>
+__global__ void __launch_bounds__(32 * W, 16 / W)
+    marlin_gate_up(const uint8_t* __restrict__ w13, const uint8_t* __restrict__ s13, const float* __restrict__ global13, int experts,
+                   const int* __restrict__ ids, const T* __restrict__ x, T* __restrict__ h, int topk, int inter, int hidden, int split) {
+  extern __shared__ __align__(16) float sums[];  // before that, the rings
+  const int warp = threadIdx.x >> 5, t = threadIdx.x & 3;
+  const int rank = blockIdx.x % split, row0 = blockIdx.x / split * 64, pair = blockIdx.y;
+  wait_for_previous();  // the router's ids
+  const int e = load_after_wait32(ids + pair);
+  if (e < 0 || e >= experts) return let_next_start();  // the second launch leaves it out too
+  const size_t weights = static_cast<size_t>(e) * 2 * inter * hidden;
+  const Share share(hidden >> 5, rank, split);
+  const int begin = share.first + warp, count = max(0, (share.last - begin + W - 1) / W);
+  const MarlinTiles<2> at(w13 + weights / 2, s13 + weights / 16, 2 * inter, row0, inter, begin, W);
+  const T* from[1] = {x + static_cast<size_t>(pair / topk) * hidden + 32 * begin + 2 * t};
+  MarlinAcc<2, 1> acc = {};
+  marlin_walk<T, 2, 1>(at, count, from, W, marlin_ring<2>(sums), acc);
+  marlin_sum<W, 2, 1>(sums, acc, 1, __ldg(global13 + e) * kMarlinUndo<T>, split);
+  for (int i = rank * 32 * W + threadIdx.x; i < 64; i += split * 32 * W) {
+    const float gate = cluster_sum(sums + i, split), up = cluster_sum(sums + 64 + i, split);
+    store(h, Act<T>::kind, static_cast<size_t>(pair) * inter + row0 + i, gate / (1.0f + expf(-gate)) * up);
+  }
+  if (split > 1) cluster_barrier();
+}
+
+// A cluster: 64 rows of a token's result; `per` warps of the cluster take an expert each.
+template <class T, int W>
+__global__ void __launch_bounds__(32 * W, 24 / W)
+    marlin_down(const uint8_t* __restrict__ w2, const uint8_t* __restrict__ s2, const float* __restrict__ global2, int experts,
+                const int* __restrict__ ids, const float* __restrict__ weights, const T* __restrict__ h, void* __restrict__ y, int y_kind,
+                int topk, int inter, int hidden, int split) {
+  extern __shared__ __align__(16) float sums[];  // before that, the rings
+  const int t = threadIdx.x & 3;
+  const int rank = blockIdx.x % split, row0 = blockIdx.x / split * 64, token = blockIdx.y;
+  const int per = split * W / topk, warp = rank * W + (threadIdx.x >> 5), slot = warp / per, begin = warp % per;
+  const int e = slot < topk ? __ldg(ids + token * topk + slot) : -1;  // the ids are older than the kernel before
+  const bool there = e >= 0 && e < experts;
+  const size_t before = there ? static_cast<size_t>(e) * hidden * inter : 0;
+  const int count = there ? max(0, ((inter >> 5) - begin + per - 1) / per) : 0;
+  const float factor = there ? __ldg(weights + token * topk + slot) * __ldg(global2 + e) * kMarlinUndo<T> : 0.0f;
+  const MarlinTiles<1> at(w2 + before / 2, s2 + before / 16, hidden, row0, 0, begin, per);
+  const T* from[1] = {h + (static_cast<size_t>(token) * topk + min(slot, topk - 1)) * inter + 32 * begin + 2 * t};
+  MarlinAcc<1, 1> acc = {};
+  marlin_walk<T, 1, 1>(at, count, from, per, marlin_ring<1>(sums), acc);
+  marlin_sum<W, 1, 1>(sums, acc, 1, factor, split);
+  for (int i = rank * 32 * W + threadIdx.x; i < 64; i += split * 32 * W)
+    store(y, y_kind, static_cast<size_t>(token) * hidden + row0 + i, cluster_sum(sums + i, split));
+  if (split > 1) cluster_barrier();
+}
+
+// ---- launches
+
+template <class... P, class... A>
+int launch_marlin(void (*kernel)(P...), dim3 grid, int warps, int shared_bytes, void* stream, int pdl, int split, A... args) {
+  cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout, cudaSharedmemCarveoutMaxShared);
+  return launch_clusters(kernel, grid, 32 * warps, shared_bytes, stream, pdl, split, args...);
+}
+
+// Blocks a cluster and warps a block for `tiles` clusters: the busiest multiprocessor should have least to do, with 16 warps or more.
+// Clusters of four are harder to place, and only for few tiles.
+inline void marlin_choose(int tiles, int most, int& split, int& warps) {
+  const int processors = attribute(cudaDevAttrMultiProcessorCount);
+  auto busiest = [&](int s) { return (tiles * s + processors - 1) / processors; };
+  if (!split) split = 4 * tiles <= processors ? 4 : busiest(2) < 2 * busiest(1) ? 2 : 1;
+  if (!warps) warps = busiest(split) == 1 ? most : 8;
+}
+
+template <class T, int B, int W>
+int run_marlin(const void* w, const void* s, const void* global, const void* x, void* y, int y_kind, int m, int n, int k, int split, int pdl,
+               void* stream) {
+  return launch_marlin(marlin_gemv<T, B, W>, dim3(n / 64 * split), W, marlin_room<1, W>(m), stream, pdl, split,
+                       static_cast<const uint8_t*>(w), static_cast<const uint8_t*>(s), static_cast<const float*>(global),
+                       static_cast<const T*>(x), y, y_kind, m, n, k, split);
+}
+
+template <class T>
+int run_marlin(const void* w, const void* s, const void* global, const void* x, void* y, int y_kind, int m, int n, int k, int split,
+               int warps, int pdl, void* stream) {
+  marlin_choose(n / 64, 16, split, warps);
+  const auto run = m > 8 ? (warps == 8 ? run_marlin<T, 2, 8> : run_marlin<T, 2, 16>) : (warps == 8 ? run_marlin<T, 1, 8> : run_marlin<T, 1, 16>);
+  return run(w, s, global, x, y, y_kind, m, n, k, split, pdl, stream);
+}
+
+template <class T>
+int run_marlin_moe(const void* w13, const void* s13, const void* global13, const void* w2, const void* s2, const void* global2, int experts,
+                   const void* ids, const void* weights, const void* x, void* h, void* y, int y_kind, int m, int topk, int inter, int hidden,
+                   int pdl, void* stream) {
+  const bool small = attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin) < 160 * 1024;
+  int up = 0, warps = 0;
+  marlin_choose(m * topk * (inter / 64), small ? 8 : 16, up, warps);
+  const bool wide = warps == 16;
+  const int code = launch_marlin(wide ? marlin_gate_up<T, 16> : marlin_gate_up<T, 8>, dim3(inter / 64 * up, m * topk), warps,
+                                 wide ? marlin_room<2, 16>(1) : marlin_room<2, 8>(1), stream, pdl, up, static_cast<const uint8_t*>(w13),
+                                 static_cast<const uint8_t*>(s13), static_cast<const float*>(global13), experts,
+                                 static_cast<const int*>(ids), static_cast<const T*>(x), static_cast<T*>(h), topk, inter, hidden, up);
+  if (code) return code;
+  int down = m * hidden / 64 * 4 <= attribute(cudaDevAttrMultiProcessorCount) ? 4 : 2;
+  while (down * 16 < topk) down *= 2;
+  return launch_marlin(marlin_down<T, 16>, dim3(hidden / 64 * down, m), 16, marlin_room<1, 16>(1), stream, 1, down,
+                       static_cast<const uint8_t*>(w2), static_cast<const uint8_t*>(s2), static_cast<const float*>(global2), experts,
+                       static_cast<const int*>(ids), static_cast<const float*>(weights), static_cast<const T*>(h), y, y_kind, topk, inter,
+                       hidden, down);
+}
+
+}  // namespace sb
+
+// w, scale: as Marlin keeps [n, k]; global: its one float32; x [m, k], y [m, n]. n is a multiple of 64, k of 32, m is 1 to 16.
+// split (1, 2, 4, 8) and warps (8, 16) choose the variant; 0: the one measured best.
+SB_API int sb_marlin_gemv(const void* w, const void* scale, const void* global, const void* x, int x_kind, void* y, int y_kind, int m, int n,
+                          int k, int split, int warps, int pdl, void* stream) {
+  if (m < 1 || m > 16 || n < 64 || n % 64 || k < 32 || k % 32) return cudaErrorInvalidValue;
+  return x_kind == sb::kBf16 ? sb::run_marlin<__nv_bfloat16>(w, scale, global, x, y, y_kind, m, n, k, split, warps, pdl, stream)
+                             : sb::run_marlin<__half>(w, scale, global, x, y, y_kind, m, n, k, split, warps, pdl, stream);
+}
+
+// w13 [E] of [2 inter, hidden], w2 [E] of [hidden, inter], each with scales and global [E]; ids int32 and weights float32 [m, topk];
+// x [m, hidden]; h [m, topk, inter]: room, of x's type; y [m, hidden]. hidden and inter are multiples of 64, topk is 1 to 64.
+SB_API int sb_marlin_moe(const void* w13, const void* s13, const void* global13, const void* w2, const void* s2, const void* global2,
+                         int experts, const void* ids, const void* weights, const void* x, int x_kind, void* h, void* y, int y_kind, int m,
+                         int topk, int inter, int hidden, int pdl, void* stream) {
+  if (m < 1 || topk < 1 || topk > 64 || experts < 1 || inter < 64 || inter % 64 || hidden < 64 || hidden % 64) return cudaErrorInvalidValue;
+  const auto run = x_kind == sb::kBf16 ? sb::run_marlin_moe<__nv_bfloat16> : sb::run_marlin_moe<__half>;
+  return run(w13, s13, global13, w2, s2, global2, experts, ids, weights, x, h, y, y_kind, m, topk, inter, hidden, pdl, stream);
+}

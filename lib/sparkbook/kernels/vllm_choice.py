@@ -1,0 +1,146 @@
+"""Which of two products is faster for how many tokens: measured once, kept in a file.
+
+A product is timed as decoding runs it: in a CUDA graph that goes round through copies of the
+weights, together larger than the L2 cache. Ours is taken where it took less than `MARGIN` of the
+other's time, and only if both give the same. The key of a measurement names the GPU, vLLM, the
+version of the kernels and the hash of their sources, the other product and the shape: what was
+measured on another of any of these is not used.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+SIZES = (1, 2, 4, 8, 16, 32)
+MARGIN = 0.98
+TOLERANCE = 0.02
+"""Relative difference of two results in bfloat16 that still counts as equal."""
+
+Calls = Sequence[Callable[[], torch.Tensor]]
+"""The same product on copies of the weights."""
+
+
+@dataclass(frozen=True)
+class Choice:
+    """Microseconds by the number of tokens, ours and theirs; `refused`: why ours is out."""
+
+    ours: Mapping[int, float]
+    theirs: Mapping[int, float]
+    refused: str = ""
+
+    def table(self) -> list[bool]:
+        """Return for each number of tokens, from 0 on, whether ours is taken: as measured with the
+        next larger number. More tokens than the list is long are theirs.
+        """
+        measured = [(m, self.ours[m] < MARGIN * self.theirs[m]) for m in sorted(self.ours)]
+        taken = [False]
+        for m, faster in measured if not self.refused else ():
+            taken += [faster] * (m - len(taken) + 1)
+        return taken
+
+    def words(self) -> str:
+        """Return what was measured and what follows, for vLLM's log."""
+        if self.refused:
+            return f"vLLM's own, for {self.refused}"
+        pairs = (f"{m}: {self.ours[m]:.1f}/{self.theirs[m]:.1f}" for m in self.ours)
+        taken = [str(m) for m in self.ours if self.table()[m]]
+        which = f"ours for up to {', '.join(taken)} tokens" if taken else "vLLM's own for all"
+        return f"{which}; microseconds, tokens: ours/vLLM's, {', '.join(pairs)}"
+
+
+class Choices:
+    """Measurements in a file, each by its key."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def get(self, key: str, measure: Callable[[], Choice]) -> Choice:
+        """Return what is kept under `key`; otherwise measure it and keep it."""
+        try:
+            kept = json.loads(self.path.read_text("utf-8"))
+            one = kept[key]
+            sides = ({int(m): us for m, us in one[side].items()} for side in ("ours", "theirs"))
+            return Choice(*sides, one["refused"])
+        except (OSError, ValueError, KeyError, AttributeError, TypeError):
+            pass
+        choice = measure()
+        self._keep(key, choice)
+        return choice
+
+    def _keep(self, key: str, choice: Choice) -> None:
+        """Add one; a file that can't be written costs the next start a measurement, no more."""
+        try:
+            kept = json.loads(self.path.read_text("utf-8"))
+        except (OSError, ValueError):
+            kept = {}
+        one = {"ours": choice.ours, "theirs": choice.theirs, "refused": choice.refused}
+        part = self.path.with_suffix(f".{os.getpid()}.part")
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            part.write_text(json.dumps(kept | {key: one}, indent=1) + "\n", "utf-8")
+            part.replace(self.path)
+        except OSError:
+            part.unlink(missing_ok=True)
+
+
+def copies(nbytes: int) -> int:
+    """Return how many sets of weights make twice the L2 cache, and at least two."""
+    cache = torch.cuda.get_device_properties().L2_cache_size
+    return max(2, -(-2 * cache // nbytes))
+
+
+def microseconds(calls: Calls) -> float:
+    """Return the median time of one call, of seven replays of a CUDA graph of them all."""
+    calls[0]()
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        kept = [call() for call in calls]
+    events = [torch.cuda.Event(enable_timing=True) for _ in range(16)]
+    for first, last in zip(events[::2], events[1::2], strict=True):
+        first.record()
+        graph.replay()
+        last.record()
+    torch.cuda.synchronize()
+    times = [a.elapsed_time(b) for a, b in zip(events[::2], events[1::2], strict=True)]
+    del kept
+    return statistics.median(times[1:]) * 1e3 / len(calls)
+
+
+def measure(
+    ours: Callable[[int], Calls], theirs: Callable[[int], Calls], most: int, timed=microseconds
+) -> Choice:
+    """Return both products' times for `SIZES`, ours up to `most` tokens."""
+    mine: dict[int, float] = {}
+    other: dict[int, float] = {}
+    for m in (size for size in SIZES if size <= most):
+        a, b = ours(m), theirs(m)
+        if (off := _difference(a[0]().clone(), b[0]())) > TOLERANCE:
+            return Choice({}, {}, f"results differ by {off:.1e} with {m} tokens")
+        mine[m], other[m] = round(timed(a), 2), round(timed(b), 2)
+    return Choice(mine, other)
+
+
+def worse(a: Choice, b: Choice) -> Choice:
+    """Return for each number of tokens the pair of times in which ours compares worse."""
+    if a.refused or b.refused:
+        return Choice({}, {}, a.refused or b.refused)
+    parts = {m: max((a, b), key=lambda one: one.ours[m] / one.theirs[m]) for m in a.ours}
+    return Choice(
+        {m: one.ours[m] for m, one in parts.items()},
+        {m: one.theirs[m] for m, one in parts.items()},
+    )
+
+
+def _difference(a: torch.Tensor, b: torch.Tensor) -> float:
+    """Return |a - b| relative to |b|; 0 where both are zero."""
+    a, b = (torch.nan_to_num(t.float(), 0, 0, 0) for t in (a, b))
+    off = (a - b).norm()
+    return float(off / b.norm()) if off else 0.0
