@@ -270,62 +270,31 @@ class _Bench:
         shapes: Sequence[tuple[int, int]],
         tokens: Sequence[int],
         pdl: Sequence[bool] = (False,),
+        *,
+        marlin: bool = False,
         **variant: int,
     ) -> None:
+        """The NVFP4 product, with weights of random bytes in the checkpoint's or Marlin's order."""
+        torch = self.torch
+        what, product = (
+            ("marlin_gemv", self.lib.marlin_gemv) if marlin else ("fp4_gemv", self.lib.fp4_gemv)
+        )
+        alpha = self.ones(1) * (2.0**119 if marlin else 1)
+        shown = "".join(f" {name}={value}" for name, value in variant.items())
         for n, k in shapes:
             nbytes = n * k * 9 // 16
             sets = [
-                (self.bytes_(n, k // 2), self.scales(n, k // 16))
+                (self.bytes_(k // 16, 8 * n).view(torch.int32), self.marlin_scales(k // 16, n))
+                if marlin
+                else (self.bytes_(n, k // 2), self.scales(n, k // 16))
                 for _ in range(self.copies(nbytes))
             ]
-            alpha = self.ones(1)
             for m in tokens:
-                x, y = (
-                    self.x(m, k),
-                    self.torch.empty(m, n, dtype=self.torch.bfloat16, device="cuda"),
-                )
+                x, y = self.x(m, k), torch.empty(m, n, dtype=torch.bfloat16, device="cuda")
                 for p in pdl:
-                    calls = [
-                        lambda c=c, s=s: self.lib.fp4_gemv(
-                            x, c, s, alpha, y, stream=self.stream.cuda_stream, pdl=p, **variant
-                        )
-                        for c, s in sets
-                    ]
-                    what = (
-                        "fp4_gemv"
-                        + (" pdl" if p else "")
-                        + "".join(f" {name}={value}" for name, value in variant.items())
-                    )
-                    self.row(what, f"{n}x{k}", m, nbytes, calls)
-
-    def marlin(
-        self,
-        shapes: Sequence[tuple[int, int]],
-        tokens: Sequence[int],
-        pdl: Sequence[bool] = (False,),
-        **variant: int,
-    ) -> None:
-        """The product with weights in Marlin's order, of random bytes."""
-        for n, k in shapes:
-            nbytes = n * k * 9 // 16
-            sets = [
-                (self.bytes_(k // 16, 8 * n).view(self.torch.int32), self.marlin_scales(k // 16, n))
-                for _ in range(self.copies(nbytes))
-            ]
-            scale = self.ones(1) * 2.0**119
-            for m in tokens:
-                x = self.x(m, k)
-                y = self.torch.empty(m, n, dtype=self.torch.bfloat16, device="cuda")
-                for p in pdl:
-                    calls = [
-                        lambda w=w, s=s: self.lib.marlin_gemv(
-                            x, w, s, scale, y, stream=self.stream.cuda_stream, pdl=p, **variant
-                        )
-                        for w, s in sets
-                    ]
-                    what = "marlin_gemv" + (" pdl" if p else "")
-                    what += "".join(f" {name}={value}" for name, value in variant.items())
-                    self.row(what, f"{n}x{k}", m, nbytes, calls)
+                    how = {"stream": self.stream.cuda_stream, "pdl": p, **variant}
+                    calls = [partial(product, x, w, s, alpha, y, **how) for w, s in sets]
+                    self.row(what + (" pdl" if p else "") + shown, f"{n}x{k}", m, nbytes, calls)
 
     def marlin_scales(self, *shape: int) -> Any:
         """Bytes of Marlin's scales, 2 to 128: none that its rounding drops."""
@@ -590,8 +559,8 @@ def run(*, quick: bool = False, say: Callable[[str], None] = lambda text: None) 
     bench.reads(SHAPES)
     bench.fp4(SHAPES, (1,), (False, True))
     bench.fp4(COMPARED, (2, 4, 8))
-    bench.marlin(SHAPES, (1,), (False, True))
-    bench.marlin(COMPARED, (2, 4, 8, 16))
+    bench.fp4(SHAPES, (1,), (False, True), marlin=True)
+    bench.fp4(COMPARED, (2, 4, 8, 16), marlin=True)
     bench.moe("Qwen3-Next-80B-A3B", 512, 10, 512, 2048, (1, 4))
     bench.moe("Qwen3-30B-A3B", 128, 8, 768, 2048, (1, 4))
     bench.sparse(COMPARED)

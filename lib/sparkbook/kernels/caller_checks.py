@@ -91,7 +91,7 @@ class CallerChecks(OnGpu):
         y["moe"], y["experts"] = self.torch.full((2, 2, 512), float("nan"), device="cuda")
         y["marlin"] = self.torch.full((m, n), float("nan"), device="cuda")
         ordered = self.marlin(marlin.to_marlin(codes, scales, alpha))
-        experts = self.marlin_experts(*self.experts(8, 256, 512), "bf16")[1]
+        on13, on2 = self.marlin_experts(*self.experts(8, 256, 512), "bf16")[1]
         return {
             "fp4": (lambda **how: self.lib.fp4_gemv(x, *on, y["fp4"], **how), y["fp4"]),
             "fp8": (lambda **how: self.lib.fp8_gemv(x, fp8, ones, y["fp8"], **how), y["fp8"]),
@@ -109,7 +109,7 @@ class CallerChecks(OnGpu):
             ),
             "experts": (
                 lambda **how: self.lib.marlin_moe(
-                    xm, *experts, ids, weights, h, y["experts"], **how
+                    xm, on13, on2, ids, weights, h, y["experts"], **how
                 ),
                 y["experts"],
             ),

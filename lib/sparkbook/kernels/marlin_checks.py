@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from sparkbook.kernels import marlin
@@ -38,18 +40,19 @@ class MarlinChecks(OnGpu):
             (16, 384, 1280),
         ):
             codes, scales, alpha = self.weights(n, k)
+            variants: list[dict[str, Any]] = [
+                {},
+                {"pdl": True},
+                *({"split": split, "warps": 8} for split in (1, 2, 4, 8)),
+                *({"split": split, "warps": 16} for split in (1, 4)),
+            ]
             for dtype, kind in _KIND.items():
                 ordered = marlin.to_marlin(codes, scales, alpha, kind)
                 on = self.marlin(ordered)
                 x, exact = self.x(m, k, dtype)
                 want = marlin.gemv(exact, ordered)
                 for out in ("float32", dtype):
-                    for how in (
-                        {},
-                        {"pdl": True},
-                        *({"split": split, "warps": 8} for split in (1, 2, 4, 8)),
-                        *({"split": split, "warps": 16} for split in (1, 4)),
-                    ):
+                    for how in variants:
                         y = self.poisoned(m, n, dtype=out)
                         self.lib.marlin_gemv(x, *on, y, **how)
                         error = self.near(f"{m} x {n} x {k} {dtype} to {out} {how}", y, want, out)
@@ -75,15 +78,17 @@ class MarlinChecks(OnGpu):
             weights = self.rng.uniform(0.05, 1, (m, topk)).astype(np.float32)
             ids = self.rng.integers(0, e, (m, topk)).astype(np.int32)
             for dtype, kind in _KIND.items():
-                matrices, on = self.marlin_experts(w13, w2, kind)
+                (up, down), (on13, on2) = self.marlin_experts(w13, w2, kind)
                 x, exact = self.x(m, hidden, dtype)
                 for missing in (False, True):
                     if missing:
                         ids[0, 0], ids[-1, -1] = -1, e
-                    want = marlin.moe(exact, *matrices, ids, weights)
+                    want = marlin.moe(exact, up, down, ids, weights)
                     h = self.poisoned(m, topk, inter, dtype=dtype)
                     y = self.poisoned(m, hidden)
-                    self.lib.marlin_moe(x, *on, self.up(ids), self.up(weights), h, y, pdl=missing)
+                    self.lib.marlin_moe(
+                        x, on13, on2, self.up(ids), self.up(weights), h, y, pdl=missing
+                    )
                     if not want.any():
                         assert not y.any(), "no expert, but a result"
                         continue

@@ -97,9 +97,10 @@ class OnGpu:
         """Return weights, scales and the scales of the whole tensors; of several matrices, each
         with a dimension for them.
         """
-        parts = [[one.weights, one.scales, np.float32([one.scale])] for one in matrices]
+        parts: Any = [(one.weights, one.scales, np.array([one.scale])) for one in matrices]
         if len(matrices) == 1:
-            return tuple(map(self.up, parts[0]))  # type: ignore[return-value]
+            weights, scales, scale = map(self.up, parts[0])
+            return weights, scales, scale
         weights, scales, scale = (self.up(np.stack(part)) for part in zip(*parts, strict=True))
         return weights, scales, scale.view(-1)
 
@@ -111,4 +112,4 @@ class OnGpu:
             [marlin.to_marlin(c, s, a, kind) for c, s, a in zip(w[0], w[1], alpha, strict=True)]
             for w, alpha in ((w13, w13[2][:, 0]), (w2, w2[2]))
         ]
-        return both, tuple(self.marlin(*matrices) for matrices in both)
+        return both, (self.marlin(*both[0]), self.marlin(*both[1]))
