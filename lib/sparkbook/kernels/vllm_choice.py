@@ -66,8 +66,10 @@ class Choices:
         try:
             kept = json.loads(self.path.read_text("utf-8"))
             one = kept[key]
-            sides = ({int(m): us for m, us in one[side].items()} for side in ("ours", "theirs"))
-            return Choice(*sides, one["refused"])
+            ours, theirs = (
+                {int(m): us for m, us in one[side].items()} for side in ("ours", "theirs")
+            )
+            return Choice(ours, theirs, one["refused"])
         except (OSError, ValueError, KeyError, AttributeError, TypeError):
             pass
         choice = measure()
