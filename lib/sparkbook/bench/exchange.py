@@ -542,6 +542,13 @@ def read(file: str | Path) -> Report:
         SparkbookError: it can't be read, or is none of them.
     """
     value = limits.read_json(file)
+    try:
+        return _read(value, file)
+    except ArithmeticError as error:
+        raise SparkbookError(f"{file}: a number in it is out of range ({error})") from None
+
+
+def _read(value: Any, file: str | Path) -> Report:
     if isinstance(value, dict) and "output_throughput" in value:
         return from_vllm(value)
     if isinstance(value, dict) and "aiperf_version" in value:
