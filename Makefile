@@ -30,7 +30,7 @@ endif
 # With TARGET=plan no engine is needed. Chapters that are about a start always start their own, also where a server is named.
 NEEDED := $(BOOK) $(if $(filter plan,$(TARGET)),,$(ENGINE))
 
-.PHONY: help book test gates fast quick test-arm install engine lab serve-site refresh check-drift clean
+.PHONY: help book test gates fast quick test-arm test-clients install engine lab serve-site refresh check-drift clean
 
 help:  ## this list
 	@echo "make TARGET, where TARGET is one of"
@@ -51,7 +51,10 @@ book: $(NEEDED)  ## run the chapters that changed and build the site
 	@test ! -f _build/html/index.html || echo "The site: _build/html/index.html (to look at it: make serve-site)"
 
 test: $(BOOK) $(ENGINE)  ## run the tests and compare every notebook's outputs with a fresh run
-	@$(PY) -m pytest --nbval -n 2 $(if $(AS_BUILT),--as-built) tests notebooks
+	@$(PY) -m pytest --nbval -n 2 -m "not clients" $(if $(AS_BUILT),--as-built) tests notebooks
+
+test-clients: $(BOOK) $(ENGINE)  ## try other people's clients against the embedded engine (2.5 GB from PyPI and npm)
+	@$(PY) -m pytest -q -m clients tests/clients
 
 gates: $(BOOK)  ## check format, lint and types
 	@.venv/bin/ruff format --check --quiet . || { echo "Not formatted: run .venv/bin/ruff format"; exit 1; }
@@ -59,7 +62,7 @@ gates: $(BOOK)  ## check format, lint and types
 	@.venv/bin/mypy
 
 fast: $(BOOK)
-	@$(PY) -m pytest -q -n 2 -m "not slow and not engine and not kernel and not site and not browser and not docker and not cluster and not nvcc" tests
+	@$(PY) -m pytest -q -n 2 -m "not slow and not engine and not kernel and not site and not browser and not docker and not cluster and not nvcc and not clients" tests
 
 quick: gates fast  ## run the gates and the fast tests only: no engine, no kernel, no browser, no docker, no cluster, no nvcc
 

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import ast
-import re
 from importlib import metadata
 from pathlib import Path
 
 import pytest
 from build_sentences import WHEELS, Slice, installed_files, merge, read_files
 from sentence_source import Message, Reader, is_spoken, read_binary, read_cpp, read_go
-from sparkbook.logs import described, sentences
+from sparkbook.logs import sentences
 
 FOREIGN = Path(__file__).parents[1] / "data" / "logs" / "foreign-lines.txt"
 
@@ -219,25 +218,3 @@ def test_a_value_inside_a_sentence_may_have_three_words() -> None:
     hashes = sentences.shingles(["no kernel", "for this device"])
     assert sentences.shingle(["no", "kernel"], ["for", "this"]) in hashes
     assert sentences.shingle(["for", "this", "device"]) in hashes
-
-
-def test_a_sentence_is_explained() -> None:
-    best = sentences.lookup(KNOWN[4][0], package="vllm")[0]
-    told = described.describe(best, "0.32.0")
-    assert told.who == ("vLLM raises it in vllm.config.model, ModelConfig._verify_quantization.")
-    assert re.fullmatch(
-        r"vLLM has this sentence (since|in) \d[^.]*\.\d+\.\d+( only)?\.", told.releases
-    )
-    assert told.condition == "It depends on `quantization`."
-    assert told.options == ("--quantization",)
-
-
-def test_switches_are_options_of_the_release() -> None:
-    line = "Free memory on device cuda:0 (1/2 GiB) on startup is less than desired GPU memory"
-    sentence = sentences.lookup(line)[0]
-    moe = described.Sentence(
-        **{**vars(sentence), "module": "vllm.model_executor.layers.fused_moe.layer"}
-    )
-    assert described.switches(moe, "0.32.0") == ("--moe-backend",)
-    assert described.switches(moe, "0.11.0") == ()
-    assert described.switches(sentence, "0.32.0") == ()

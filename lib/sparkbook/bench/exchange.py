@@ -40,7 +40,7 @@ def to_vllm(report: Report, cell: Cell) -> dict[str, Any]:
         SparkbookError: the row has no figures.
     """
     f = cell.figures
-    if not f.completed or f.duration_s is None:
+    if not f.completed or not f.duration_s:
         raise SparkbookError(
             f"{cell.prompt_class} {cell.load} has no replies: there is nothing to export"
         )

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from sparkbook.cli.options import WAIT, Json
-from sparkbook.cli.output import answer, exit_with, progress, show, wants_bar
+from sparkbook.cli.output import answer, exit_with, progress, say, show, wants_bar
 from sparkbook.cli.servers import Deadline, DryRun, Port, run_server
 from sparkbook.cli.verbs import alone, verb
 from sparkbook.errors import SparkbookError
@@ -88,7 +88,7 @@ def start(
         run_server(lambda: steps.run(wanted, say=progress, show=show, bar=bar))
     except steps.StepFailed as error:
         answer(as_json, error.findings.to_dict(step=error.step), [error.findings])
-        typer.echo(f"sparkbook: {error}", err=True)
+        say(f"sparkbook: {error}", err=True)
         raise typer.Exit(1) from None
 
 

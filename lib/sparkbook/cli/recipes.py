@@ -161,6 +161,7 @@ def update(
 
     from sparkbook import upstream
     from sparkbook.serve.paths import state_dir
+    from sparkbook.util.shell_text import command_line
 
     folder = Path(into).expanduser() if into else state_dir() / "recipes"
     ours = upstream.ours(folder)
@@ -176,10 +177,10 @@ def update(
     else:
         for one in moved:
             for line in one.lines():
-                typer.echo(line)
-        typer.echo(f"{len(found)} recipes, {len(found) - len(moved)} as they were")
+                say(line)
+        say(f"{len(found)} recipes, {len(found) - len(moved)} as they were")
         for path in written:
-            typer.echo(f"Written: {path}. See it with: sparkbook plan {path}")
+            say(f"Written: {path}. Plan it with: {command_line(['sparkbook', 'plan', path])}")
     if moved and not written:
         raise typer.Exit(1)
 
