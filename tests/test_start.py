@@ -13,10 +13,11 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent / "cli"))
 
 from command_line import COMMAND, ENV, run
-from sparkbook import host, start, weights
+from sparkbook import host, recipes, start, weights
 from sparkbook.errors import SparkbookError
 from sparkbook.findings import Findings
 from sparkbook.runner.project import here
+from sparkbook.serve.running import Server
 from sparkbook.start import Started, StepFailed, Wanted
 from sparkbook.weights import HUB, WeightsError
 
@@ -41,7 +42,7 @@ def steps(monkeypatch):
         started.server = facts
         return started
 
-    monkeypatch.setattr(start, "_is_up", lambda recipe: False)
+    monkeypatch.setattr(start, "_ready", lambda recipe, port: None)
     monkeypatch.setattr(start.launcher, "serve", serve)
     monkeypatch.setattr(start, "_asked", ready)
     return done
@@ -151,11 +152,30 @@ def test_a_dry_run_shows_all_of_it_and_does_nothing(steps):
 
 def test_a_server_that_runs_is_only_asked(steps, monkeypatch):
     facts = {"url": "http://127.0.0.1:8001/v1"}
-    monkeypatch.setattr(start, "_is_up", lambda recipe: True)
-    monkeypatch.setattr(start, "_running", lambda recipe: facts)
+    monkeypatch.setattr(start, "_ready", lambda recipe, port: recipe.id)
+    monkeypatch.setattr(start, "_facts", lambda name: facts)
     started = taken(recipe="gpt-oss-20b")
     assert steps == [] and started.server == facts
     assert started.steps == dict.fromkeys(("check", "fetch", "serve"), "left out")
+
+
+def test_of_two_servers_of_a_recipe_the_port_says_which(monkeypatch):
+    recipe = recipes.load("embedded/tiny-dense")
+    servers = [
+        Server(
+            name=f"tiny-dense-{port}",
+            target="process",
+            recipe=recipe.id,
+            served="tiny",
+            url=f"http://127.0.0.1:{port}",
+            state=state,
+        )
+        for port, state in ((18100, "starting"), (18101, "ready"), (18102, "ready"))
+    ]
+    monkeypatch.setattr(start.running, "status", lambda docker: servers)
+    assert start._ready(recipe, None) == "tiny-dense-18101"
+    assert start._ready(recipe, 18102) == "tiny-dense-18102"
+    assert start._ready(recipe, 18100) is None
 
 
 def test_skipping_serve_needs_a_server_that_runs(tmp_path, monkeypatch):

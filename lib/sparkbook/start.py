@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 from sparkbook import clients, host, plan, recipes, weights
 from sparkbook.checkpoint.store import repositories
@@ -56,7 +57,8 @@ class Wanted:
         client: the client whose settings are printed; None: none.
         skip: steps to leave out.
         memory_gib: memory available for the server; None: as the machine has it.
-        port, deadline_s: as `sparkbook serve` takes them.
+        port: as `sparkbook serve` takes it; only a server there then counts as running already.
+        deadline_s: as `sparkbook serve` takes it.
     """
 
     recipe: str
@@ -235,7 +237,8 @@ def run(
     """
     recipe = checked(wanted)
     wish, verdict = wish_of(wanted, recipe)
-    facts = _running(recipe) if "serve" in wanted.skip or _is_up(recipe) else None
+    name = _ready(recipe, wanted.port) or (recipe.id if "serve" in wanted.skip else None)
+    facts = _facts(name) if name else None
     left = wanted.skip if facts is None else (*wanted.skip, "check", "fetch", "serve")
     started = Started(steps={step: "left out" for step in STEPS if step in left})
     if facts is not None:
@@ -255,11 +258,20 @@ def run(
     launcher.serve(wish, say=say, show=lambda ready: show(_asked(wanted, started, ready, say)))
 
 
-def _is_up(recipe: Recipe) -> bool:
-    """Return whether the recipe's server is ready already."""
+def _ready(recipe: Recipe, port: int | None) -> str | None:
+    """Return the name of the recipe's server that is ready, at this port if one is given."""
     with running.engines() as (docker, _):
         servers = running.status(docker)
-    return any(one.recipe == recipe.id and one.state == "ready" for one in servers)
+    return next(
+        (
+            one.name
+            for one in servers
+            if one.recipe == recipe.id
+            and one.state == "ready"
+            and port in (None, urlsplit(one.url).port)
+        ),
+        None,
+    )
 
 
 def _fetch(recipe: Recipe, bar: bool) -> str:
@@ -274,11 +286,11 @@ def _fetch(recipe: Recipe, bar: bool) -> str:
     return f"{fetched.downloaded / GIB:.1f} GiB came, all files are here"
 
 
-def _running(recipe: Recipe) -> dict[str, Any]:
-    """Return what to know of the recipe's server, which runs already."""
+def _facts(name: str) -> dict[str, Any]:
+    """Return what to know of a server that runs already."""
     with running.engines() as (docker, _):
-        endpoint = running.endpoint(docker, recipe.id)
-        key = str(running.key_file(docker, recipe.id))
+        endpoint = running.endpoint(docker, name)
+        key = str(running.key_file(docker, name))
     return {"url": f"{endpoint.url}/v1", "model": endpoint.model, "key": key}
 
 
