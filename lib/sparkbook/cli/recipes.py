@@ -180,7 +180,7 @@ def update(
                 say(line)
         say(f"{len(found)} recipes, {len(found) - len(moved)} as they were")
         for path in written:
-            say(f"Written: {path}. Plan it with: {command_line(['sparkbook', 'plan', path])}")
+            say(f"Written: {path}. Plan it with: {command_line('sparkbook', 'plan', path)}")
     if moved and not written:
         raise typer.Exit(1)
 
