@@ -323,3 +323,31 @@ def batched_tokens(case: Case) -> Iterator[Hit]:
             case.shown("max-num-batched-tokens"),
             "Set 8192 to 16384.",
         )
+
+
+@MEM.rule(
+    "MEM113",
+    "small-batches",
+    "error",
+    claims="refused",
+    source="https://github.com/vllm-project/vllm/blob/main/vllm/config/scheduler.py",
+    fails="vllm serve ORG/MODEL --max-num-batched-tokens 4 --max-num-seqs 8",
+    passes="vllm serve ORG/MODEL --max-num-batched-tokens 1024 --max-num-seqs 8",
+)
+def small_batches(case: Case) -> Iterator[Hit]:
+    """A step has to hold one token of each sequence: `--max-num-batched-tokens` below
+    `--max-num-seqs` is refused. Without chunked prefill it also has to hold the longest prompt,
+    `--max-model-len`.
+    """
+    tokens = case.number("max-num-batched-tokens")
+    if tokens is None:
+        return
+    whole_prompts = case.off("enable-chunked-prefill")
+    for name in ("max-num-seqs", *(["max-model-len"] if whole_prompts else [])):
+        least = case.number(name)
+        if least is not None and tokens < least:
+            yield Hit(
+                f"{case.shown('max-num-batched-tokens')} is less than {case.shown(name)}.",
+                case.shown("max-num-batched-tokens"),
+                f"Set --max-num-batched-tokens {least:.0f} or more.",
+            )
