@@ -18,6 +18,7 @@ HEADERS = {
     "driver_types.h": r"\bcudaError\w+(?=\s*=\s*\d+)",
     "cuda.h": r"\bCUDA_ERROR_\w+(?=\s*=\s*\d+)",
     "cublas_api.h": r"\bCUBLAS_STATUS_\w+(?=\s*=\s*\d+)",
+    "cudnn_graph.h": r"\bCUDNN_STATUS_\w+(?=\s*=\s*\d+)",
     "nccl.h": r"\bnccl(?!NumResults|Success)\w+(?=\s*=\s*\d+\s*[,}])",
 }
 """What is looked for in which header."""

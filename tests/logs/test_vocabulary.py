@@ -54,13 +54,14 @@ def test_a_form_is_recognized_and_not_called_healthy(rule, entry):
 
 
 def test_the_names_are_the_ones_that_nvidia_defines():
-    """Every name of CUDA, cuBLAS and NCCL in a form is in NVIDIA's headers."""
+    """Every name of CUDA, cuBLAS, cuDNN and NCCL in a form is in NVIDIA's headers."""
     known = {name for one in NAMES.values() for name in one["names"]}
     said = " ".join(form for _, entry in ENTRIES for form in entry.forms)
     for pattern in (
         r"\bcudaError[A-Z]\w+",
         r"\bCUDA_ERROR_\w+",
         r"\bCUBLAS_STATUS_\w+",
+        r"\bCUDNN_STATUS_\w+",
         r"\bnccl\w+(?:Error|Argument|Usage|InProgress|Timeout)\b",
     ):
         named = set(re.findall(pattern, said))
