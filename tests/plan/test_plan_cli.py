@@ -3,8 +3,10 @@
 import json
 
 import pytest
+from sparkbook import recipes
 from sparkbook.cli import app
 from sparkbook.errors import SparkbookError
+from sparkbook.plan import request
 from sparkbook.plan.rules import PLAN
 from typer.testing import CliRunner
 
@@ -25,6 +27,14 @@ def test_a_bar_a_table_and_the_working():
     assert "sequences at once" in text
     assert "requested = total x fraction = 121.63 x 0.8 = 97.30 GiB" in text
     assert text == run("gpt-oss-120b", "--fraction", "0.8", "--explain")
+
+
+@pytest.mark.parametrize("more", [(), ("--json",), ("--nodes", "2")])
+def test_a_recipe_of_ones_own_is_planned_as_the_one_it_extends(more, tmp_path):
+    own = tmp_path / "mine-new.yaml"
+    own.write_text("extends: gpt-oss-120b\nid: mine-new\ntitle: My own\n")
+    assert run(str(own), *more) == run("gpt-oss-120b", *more)
+    assert request.served(recipes.load(own)) == request.served(recipes.load("gpt-oss-120b"))
 
 
 def test_what_does_not_fit_exits_with_one():

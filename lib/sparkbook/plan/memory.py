@@ -259,10 +259,9 @@ class MemoryPlan:
         """What others measured of the recipe; empty where the line is from none."""
         if self.setup.recipe is None:
             return []
-        from sparkbook import recipes
         from sparkbook.plan import speeds
 
-        return speeds.published(recipes.load(self.setup.recipe))
+        return speeds.published(self.setup.recipe)
 
     # ---- what to ask for
 
