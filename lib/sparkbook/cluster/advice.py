@@ -568,6 +568,7 @@ def advise(
             f"more than {MOST_NODES:,} nodes: nothing is known of so many; give --nodes 2 or"
             " somewhat more"
         )
+    setup = replace(setup, shards=1, stages=1)
     single, split = (plan(replace(setup, shards=shards), host) for shards in (1, nodes))
     memory: dict[Way, Memory] = {
         "one node": _memory("one node", single, 1),
