@@ -137,6 +137,13 @@ def test_three_nodes_do_not_divide_eight_heads() -> None:
     found = advice.advise(request.read("gpt-oss-120b"), nodes=3)
     assert found.memory["tensor parallel"].fits == advice.SPLIT_NOT
     assert found.speed("tensor parallel", 1) is None
+    about = [reason for reason in found.reasons() if "ensor parallel" in reason]
+    assert len(about) == 2 and about[0].endswith("vLLM refuses to start.")
+    assert about[1].startswith("How sure")
+    told = found.to_dict()
+    assert told["all_reduce"] is None
+    assert told["break_even"] == {"requests": None, "latency_us": None}
+    assert any("Tensor parallel sends" in reason for reason in llama().reasons())
     with pytest.raises(SparkbookError, match="give --nodes 2 or more"):
         advice.advise(request.read("gpt-oss-120b"), nodes=1)
 
