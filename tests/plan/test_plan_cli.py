@@ -37,6 +37,13 @@ def test_a_recipe_of_ones_own_is_planned_as_the_one_it_extends(more, tmp_path):
     assert request.served(recipes.load(own)) == request.served(recipes.load("gpt-oss-120b"))
 
 
+@pytest.mark.parametrize("size", ["tensor", "pipeline", "data"])
+def test_one_spark_has_one_gpu(size):
+    text = " ".join(run(f"{LINE} --{size}-parallel-size 2", "--fraction", "0.5").split())
+    assert "PLAN115" in text and "2 GPUs are asked for, and 1 machine has one each." in text
+    assert "PLAN115" not in run(f"{LINE} --{size}-parallel-size 2 --nnodes 2")
+
+
 def test_what_does_not_fit_exits_with_one():
     text = run("vllm serve google/gemma-4-31B-it", "--fraction", "0.4", code=1)
     assert "PLAN101" in text

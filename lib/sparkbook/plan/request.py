@@ -189,6 +189,8 @@ def of_case(case: Case, override: Override) -> Setup:
         SparkbookError: the line is broken, holds a word where a number belongs, or names a
             checkpoint of which nothing is known.
     """
+    from sparkbook.lint.rules.spark import one_gpu
+
     _check(case, override)
     stated = _options(case)
     checkpoint = _checkpoint(case, override)
@@ -235,6 +237,7 @@ def of_case(case: Case, override: Override) -> Setup:
         most=most,
         recipe=case.recipe,
         total=_total(case),
+        crowded=next(one_gpu.findings(case), None),
     )
 
 

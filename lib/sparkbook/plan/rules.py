@@ -126,6 +126,23 @@ def co_tenants_too_large(plan: MemoryPlan) -> Iterator[Hit]:
         )
 
 
+@PLAN.rule(
+    "PLAN115",
+    "more-gpus-than-one",
+    "warning",
+    source="a DGX Spark has one GPU",
+    fails=f"{_GPT} 0.5 --data-parallel-size 2",
+    passes=f"{_GPT} 0.5 --tensor-parallel-size 2 --nnodes 2",
+)
+def more_gpus_than_one(plan: MemoryPlan) -> Iterator[Hit]:
+    """The line asks for more GPUs than its machines have, and vLLM refuses to start: one Spark has
+    one GPU. The plan shows one machine of as many as the line needs. SPARK104 of the linter reports
+    the same.
+    """
+    if (same := plan.setup.crowded) is not None:
+        yield Hit(same.message, same.evidence, same.fix)
+
+
 def _asked(plan: MemoryPlan) -> float:
     """What has to be available: what the start check asks for, or what a cache of a given size
     makes the engine grow to.

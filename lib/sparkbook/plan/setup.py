@@ -17,6 +17,7 @@ from sparkbook.releases import at_least
 from sparkbook.units import GIB
 
 if TYPE_CHECKING:
+    from sparkbook.findings import Finding
     from sparkbook.recipes.schema import Recipe
 
 SYSTEM = Range(7.9 * GIB, 20.4 * GIB)
@@ -143,6 +144,7 @@ class Setup:
             lifts it.
         recipe: the one that the line is from; None where it is from none.
         total: memory in bytes of the Spark that the line is for; None: the usual one.
+        crowded: what the linter finds where the line asks for more GPUs than its machines have.
     """
 
     checkpoint: Checkpoint
@@ -168,6 +170,7 @@ class Setup:
     most: int | None = None
     recipe: Recipe | None = None
     total: int | None = None
+    crowded: Finding | None = None
 
     @property
     def own_head(self) -> bool:
