@@ -124,10 +124,26 @@ def test_a_latent_cache_is_kept_whole_by_every_node() -> None:
     assert any(reason.startswith("Pipeline parallel holds") for reason in found.reasons())
 
 
+@pytest.mark.parametrize("spread", ["--pipeline-parallel-size 4", "--tensor-parallel-size 4"])
+def test_how_the_line_spreads_the_model_plays_no_part(spread: str) -> None:
+    line = "vllm serve Qwen/Qwen3-235B-A22B-FP8"
+    found = advice.advise(request.read(f"{line} {spread} --nnodes 4"))
+    assert found.to_dict() == advice.advise(request.read(line)).to_dict()
+    assert found.needed
+    assert advice.advise(request.read("mimo-v2.6-flash-3x")).needed
+
+
 def test_three_nodes_do_not_divide_eight_heads() -> None:
     found = advice.advise(request.read("gpt-oss-120b"), nodes=3)
     assert found.memory["tensor parallel"].fits == advice.SPLIT_NOT
     assert found.speed("tensor parallel", 1) is None
+    about = [reason for reason in found.reasons() if "ensor parallel" in reason]
+    assert len(about) == 2 and about[0].endswith("vLLM refuses to start.")
+    assert about[1].startswith("How sure")
+    told = found.to_dict()
+    assert told["all_reduce"] is None
+    assert told["break_even"] == {"requests": None, "latency_us": None}
+    assert any("Tensor parallel sends" in reason for reason in llama().reasons())
     with pytest.raises(SparkbookError, match="give --nodes 2 or more"):
         advice.advise(request.read("gpt-oss-120b"), nodes=1)
 

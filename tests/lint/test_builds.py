@@ -99,6 +99,28 @@ def test_a_plain_line_with_two_gpus_is_still_refused():
     assert found("vllm serve ORG/MODEL --tensor-parallel-size 2")["SPARK104"] == "error"
 
 
+@pytest.mark.parametrize("size", ["pipeline-parallel-size", "data-parallel-size"])
+def test_more_gpus_than_machines_are_refused_by_the_options_name(size):
+    (told,) = [
+        finding
+        for finding in lint.lint(f"vllm serve ORG/MODEL --{size} 2").findings
+        if finding.rule == "SPARK104"
+    ]
+    assert told.message == "2 GPUs are asked for, and 1 machine has one each."
+    assert told.fix.startswith(f"Use --{size} 1, or --nnodes")
+
+
+@pytest.mark.parametrize(
+    "more",
+    ["--nnodes 2", "--data-parallel-size-local 1", "--data-parallel-rank 0"],
+)
+def test_data_parallel_ranks_of_other_machines_take_no_gpu_of_this_one(more):
+    assert "SPARK104" not in found(f"vllm serve ORG/MODEL --data-parallel-size 2 {more}")
+    doubled = more.replace("local 1", "local 2").replace("nnodes 2", "nnodes 1")
+    line = f"vllm serve ORG/MODEL --data-parallel-size 2 --tensor-parallel-size 2 {doubled}"
+    assert found(line)["SPARK104"] == "error"
+
+
 def test_a_key_given_twice_with_one_value_is_read():
     text = eugr(more="container: vllm-node\n")
     assert formats.read(text).recipe.image.ref == "vllm-node"

@@ -3,8 +3,10 @@
 import json
 
 import pytest
+from sparkbook import recipes
 from sparkbook.cli import app
 from sparkbook.errors import SparkbookError
+from sparkbook.plan import request
 from sparkbook.plan.rules import PLAN
 from typer.testing import CliRunner
 
@@ -25,6 +27,35 @@ def test_a_bar_a_table_and_the_working():
     assert "sequences at once" in text
     assert "requested = total x fraction = 121.63 x 0.8 = 97.30 GiB" in text
     assert text == run("gpt-oss-120b", "--fraction", "0.8", "--explain")
+
+
+@pytest.mark.parametrize("more", [(), ("--json",), ("--nodes", "2")])
+def test_a_recipe_of_ones_own_is_planned_as_the_one_it_extends(more, tmp_path):
+    own = tmp_path / "mine-new.yaml"
+    own.write_text("extends: gpt-oss-120b\nid: mine-new\ntitle: My own\n")
+    assert run(str(own), *more) == run("gpt-oss-120b", *more)
+    assert request.served(recipes.load(own)) == request.served(recipes.load("gpt-oss-120b"))
+
+
+def test_less_memory_than_the_weights_is_no_matter_of_the_fraction():
+    given = ("gpt-oss-120b", "--available-gib")
+    text = " ".join(run(*given, "10", "--explain", code=1).split())
+    assert "10.0 GiB are available: the model does not fit, whatever the fraction." in text
+    assert "10.0 GiB available before the start" in text and "10.0 GiB: as given" in text
+    assert "Set --gpu-memory-utilization" not in text and "less the system" not in text
+    assert "PLAN102" not in text and "a smaller model" in text
+    little = " ".join(run(*given, "66.8", code=1).split())
+    assert "PLAN102" in little and "Set --gpu-memory-utilization" not in little
+    assert "Set --gpu-memory-utilization 0.65 or less." in " ".join(
+        run(*given, "80", code=1).split()
+    )
+
+
+@pytest.mark.parametrize("size", ["tensor", "pipeline", "data"])
+def test_one_spark_has_one_gpu(size):
+    text = " ".join(run(f"{LINE} --{size}-parallel-size 2", "--fraction", "0.5").split())
+    assert "PLAN115" in text and "2 GPUs are asked for, and 1 machine has one each." in text
+    assert "PLAN115" not in run(f"{LINE} --{size}-parallel-size 2 --nnodes 2")
 
 
 def test_what_does_not_fit_exits_with_one():

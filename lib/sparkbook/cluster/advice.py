@@ -321,9 +321,10 @@ class Advice:
         """Return the latency of an 8 KiB all-reduce from which tensor parallel is slower than
         replicas (with one request: than one node).
 
-        None where the model's bytes are not known; 0 where it is slower at any latency.
+        None where the model's bytes are not known or tensor parallel can't start; 0 where it is
+        slower at any latency.
         """
-        if self.model is None:
+        if self.model is None or not self.memory["tensor parallel"].possible:
             return None
         cost = self.model.cost(requests, self.link.with_latency(0), self.nodes)
         groups = min(self.nodes, requests)
@@ -382,29 +383,17 @@ class Advice:
         if self.model is None:
             yield "How many bytes a step reads is not known, so there is no speed estimate."
             return
-        cost = self.model.cost(1, self.link, self.nodes)
-        reading = self.model.step_s(1, self.context, self.nodes)
-        yield (
-            f"Tensor parallel sends {cost.count} all-reduces of {cost.size:,} bytes for one token"
-            f" of one request, {cost.count * cost.size / 1024:,.0f} KiB: {cost.seconds * 1e3:.2g}"
-            f" ms next to {reading * 1e3:.3g} ms of reading weights and starting kernels. Latency"
-            " decides, not bandwidth."
-        )
-        limit = self.break_even_latency_s()
-        assert limit is not None
-        yield (
-            f"With one request it pays up to {limit * 1e6:,.0f} µs for an all-reduce of 8 KiB; "
-            f"this link takes {self.link.latency_s * 1e6:.0f} µs."
-        )
+        if whole.possible:
+            yield from self._price(self.model)
         yield (
             "Pipeline parallel does not speed up one request: its token goes through every layer"
             " all the same, one node after the other."
         )
-        if self.memory["replicas"].possible:
+        if whole.possible and self.memory["replicas"].possible:
             even = self.break_even_requests
             yield (
-                f"From {even} requests at once two replicas are estimated to give more together"
-                " than tensor parallel."
+                f"From {even} requests at once {'two' if self.nodes == 2 else self.nodes} replicas"
+                " are estimated to give more together than tensor parallel."
                 if even
                 else (
                     "Tensor parallel is estimated to give more together than replicas up to 512"
@@ -423,6 +412,23 @@ class Advice:
             f" Against published figures, the gain of two Sparks is off by {few:.0%} (median) with"
             f" one request under tensor parallel and by {many:.0%} with more, mostly too high. Ways"
             f" that differ by less than {CLOSE - 1:.0%} are called equal."
+        )
+
+    def _price(self, model: Model) -> Iterator[str]:
+        """Yield what tensor parallel pays for the network."""
+        cost = model.cost(1, self.link, self.nodes)
+        reading = model.step_s(1, self.context, self.nodes)
+        yield (
+            f"Tensor parallel sends {cost.count} all-reduces of {cost.size:,} bytes for one token"
+            f" of one request, {cost.count * cost.size / 1024:,.0f} KiB: {cost.seconds * 1e3:.2g}"
+            f" ms next to {reading * 1e3:.3g} ms of reading weights and starting kernels. Latency"
+            " decides, not bandwidth."
+        )
+        limit = self.break_even_latency_s()
+        assert limit is not None
+        yield (
+            f"With one request it pays up to {limit * 1e6:,.0f} µs for an all-reduce of 8 KiB; "
+            f"this link takes {self.link.latency_s * 1e6:.0f} µs."
         )
 
     def lines(self) -> Iterator[Text]:
@@ -488,7 +494,8 @@ class Advice:
             )
 
         latency, link = self.break_even_latency_s(), self.link
-        cost = self.model.cost(1, link, self.nodes) if self.model else None
+        split = self.memory["tensor parallel"].possible
+        cost = self.model.cost(1, link, self.nodes) if self.model and split else None
         memory = {
             way: {
                 "fits": m.fits,
@@ -568,6 +575,7 @@ def advise(
             f"more than {MOST_NODES:,} nodes: nothing is known of so many; give --nodes 2 or"
             " somewhat more"
         )
+    setup = replace(setup, shards=1, stages=1)
     single, split = (plan(replace(setup, shards=shards), host) for shards in (1, nodes))
     memory: dict[Way, Memory] = {
         "one node": _memory("one node", single, 1),

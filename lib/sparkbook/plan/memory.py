@@ -259,10 +259,9 @@ class MemoryPlan:
         """What others measured of the recipe; empty where the line is from none."""
         if self.setup.recipe is None:
             return []
-        from sparkbook import recipes
         from sparkbook.plan import speeds
 
-        return speeds.published(recipes.load(self.setup.recipe))
+        return speeds.published(self.setup.recipe)
 
     # ---- what to ask for
 
@@ -473,8 +472,8 @@ class MemoryPlan:
                 f" {self.checked * gib:.2f} GiB all the same"
             )
         lines.append(
-            f"available to the engine = {self.host.free_for_engine * gib:.1f} GiB: total, less the"
-            " system"
+            f"available to the engine = {self.host.free_for_engine * gib:.1f} GiB:"
+            + (" total, less the system" if self.host.available is None else " as given")
             + (f", less {self.host.held * gib:.1f} GiB of others" if self.host.cotenants else "")
         )
         for i, pages in enumerate(self.pages):

@@ -176,7 +176,10 @@ def served(recipe: Recipe) -> Served | None:
     """Return what is known of a recipe's model; None where its bytes, or those of its draft, are
     not, or the recipe is not for a Spark.
     """
-    return of_setup(read(recipe.id))
+    from sparkbook.formats.lines import of_launch
+    from sparkbook.lint.case import Case
+
+    return of_setup(of_case(Case(of_launch(recipe.launch, recipe)), Override()))
 
 
 def of_case(case: Case, override: Override) -> Setup:
@@ -186,6 +189,8 @@ def of_case(case: Case, override: Override) -> Setup:
         SparkbookError: the line is broken, holds a word where a number belongs, or names a
             checkpoint of which nothing is known.
     """
+    from sparkbook.lint.rules.spark import one_gpu
+
     _check(case, override)
     stated = _options(case)
     checkpoint = _checkpoint(case, override)
@@ -230,8 +235,9 @@ def of_case(case: Case, override: Override) -> Setup:
         assumed=(*assumed, *missing),
         table_on_disk=_table_on_disk(case),
         most=most,
-        recipe=case.recipe.id if case.recipe else None,
+        recipe=case.recipe,
         total=_total(case),
+        crowded=next(one_gpu.findings(case), None),
     )
 
 

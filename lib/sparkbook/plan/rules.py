@@ -68,18 +68,53 @@ def weights_too_large(plan: MemoryPlan) -> Iterator[Hit]:
     """Weights and working memory alone are more than the engine may take, so nothing is left for a
     KV cache. The model needs a smaller format, or more machines.
     """
-    least = plan.weights.low + plan.draft.low + plan.working.low
-    free = plan.host.free_for_engine.high
+    least, free = _least(plan), plan.host.free_for_engine.high
     budget = free - plan.kv.low if plan.requested is None else plan.requested
-    if least >= budget:
+    held = (
+        f"weights {_gib(plan.weights):.1f} GiB, draft {_gib(plan.draft):.1f}, working"
+        f" {_gib(plan.working):.1f}"
+    )
+    takes = f"Weights and working memory take at least {_gib(least):.1f} GiB, and"
+    if least >= free:
         yield Hit(
-            f"Weights and working memory take at least {_gib(least):.1f} GiB, and the engine may"
-            f" take {_gib(budget):.1f}.",
-            f"weights {_gib(plan.weights):.1f} GiB, draft {_gib(plan.draft):.1f}, working"
-            f" {_gib(plan.working):.1f}",
+            f"{takes} {_gib(max(free, 0)):.1f} GiB are available: the model does not fit, whatever"
+            " the fraction.",
+            f"{held}; {_available(plan)}",
+            _INSTEAD,
+        )
+    elif least >= budget:
+        yield Hit(
+            f"{takes} the engine may take {_gib(budget):.1f}.",
+            held,
             "Use a narrower weight format, a smaller model, a larger fraction, or two machines with"
             " --tensor-parallel-size 2.",
         )
+
+
+_INSTEAD = (
+    "Stop other programs that hold memory, or use a narrower weight format, a smaller model, or"
+    " several machines with --tensor-parallel-size."
+)
+
+
+def _least(plan: MemoryPlan) -> float:
+    """What the engine holds at least, without a KV cache."""
+    return plan.weights.low + plan.draft.low + plan.working.low
+
+
+def _holds(plan: MemoryPlan, fraction: float) -> bool:
+    """Whether the model may fit into a fraction of all memory."""
+    return fraction * plan.host.total > _least(plan)
+
+
+def _available(plan: MemoryPlan) -> str:
+    """How the memory that is available to the engine comes about."""
+    host = plan.host
+    if host.available is None:
+        others = f" and {_gib(host.held):.1f} GiB of others" if host.held else ""
+        return f"{_gib(host.total):.2f} GiB in total, less the system{others}"
+    others = f", less {_gib(host.held):.1f} GiB of others" if host.held else ""
+    return f"{_gib(host.available):.1f} GiB available before the start{others}"
 
 
 @PLAN.rule(
@@ -126,6 +161,23 @@ def co_tenants_too_large(plan: MemoryPlan) -> Iterator[Hit]:
         )
 
 
+@PLAN.rule(
+    "PLAN115",
+    "more-gpus-than-one",
+    "warning",
+    source="a DGX Spark has one GPU",
+    fails=f"{_GPT} 0.5 --data-parallel-size 2",
+    passes=f"{_GPT} 0.5 --tensor-parallel-size 2 --nnodes 2",
+)
+def more_gpus_than_one(plan: MemoryPlan) -> Iterator[Hit]:
+    """The line asks for more GPUs than its machines have, and vLLM refuses to start: one Spark has
+    one GPU. The plan shows one machine of as many as the line needs. SPARK104 of the linter reports
+    the same.
+    """
+    if (same := plan.setup.crowded) is not None:
+        yield Hit(same.message, same.evidence, same.fix)
+
+
 def _asked(plan: MemoryPlan) -> float:
     """What has to be available: what the start check asks for, or what a cache of a given size
     makes the engine grow to.
@@ -158,13 +210,13 @@ def start_check_fails(plan: MemoryPlan) -> Iterator[Hit]:
     """
     host = plan.host
     free = host.free_for_engine
-    if _asked(plan) > free.high:
+    if _asked(plan) > free.high > _least(plan):
+        safe = plan.largest_fraction
         yield Hit(
             f"{_who(plan)} asks for {_gib(_asked(plan)):.1f} GiB, and {_gib(free):.1f} GiB are"
             " available.",
-            f"{_gib(host.total):.2f} GiB in total, less the system and {_gib(host.held):.1f} GiB of"
-            " others",
-            f"Set --gpu-memory-utilization {plan.largest_fraction:g} or less.",
+            _available(plan),
+            f"Set --gpu-memory-utilization {safe:g} or less." if _holds(plan, safe) else _INSTEAD,
         )
 
 
@@ -184,12 +236,13 @@ def start_check_unsure(plan: MemoryPlan) -> Iterator[Hit]:
     """
     free = plan.host.free_for_engine
     if free.low < _asked(plan) <= free.high:
+        safe = plan.largest_fraction
+        lower = f", or set --gpu-memory-utilization {safe:g}, which is safe"
         yield Hit(
             f"{_who(plan)} asks for {_gib(_asked(plan)):.1f} GiB; a host has {_gib(free):.1f} GiB"
             " available.",
             "two reports of idle Sparks" if plan.host.available is None else None,
-            "Measure MemAvailable with `sparkbook check`, or set --gpu-memory-utilization"
-            f" {plan.largest_fraction:g}, which is safe.",
+            f"Measure MemAvailable with `sparkbook check`{lower if _holds(plan, safe) else ''}.",
         )
 
 

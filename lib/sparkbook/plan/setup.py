@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from sparkbook.checkpoint import built
 from sparkbook.checkpoint.built import Built
@@ -14,6 +15,10 @@ from sparkbook.host.spark import ENGINE_RELEASE, TOTAL
 from sparkbook.plan.kv import KV_WIDTH, Pages, Paging, as_built, cut
 from sparkbook.releases import at_least
 from sparkbook.units import GIB
+
+if TYPE_CHECKING:
+    from sparkbook.findings import Finding
+    from sparkbook.recipes.schema import Recipe
 
 SYSTEM = Range(7.9 * GIB, 20.4 * GIB)
 """What an idle host has in use: total less available in the two reports of idle Sparks
@@ -137,8 +142,9 @@ class Setup:
         table_on_disk: whether a lookup table of the checkpoint stays on the disk.
         most: context beyond which vLLM refuses to start; None where that is not known, or the line
             lifts it.
-        recipe: id of the recipe that the line is from; None where it is from none.
+        recipe: the one that the line is from; None where it is from none.
         total: memory in bytes of the Spark that the line is for; None: the usual one.
+        crowded: what the linter finds where the line asks for more GPUs than its machines have.
     """
 
     checkpoint: Checkpoint
@@ -162,8 +168,9 @@ class Setup:
     assumed: tuple[str, ...] = ()
     table_on_disk: bool = False
     most: int | None = None
-    recipe: str | None = None
+    recipe: Recipe | None = None
     total: int | None = None
+    crowded: Finding | None = None
 
     @property
     def own_head(self) -> bool:

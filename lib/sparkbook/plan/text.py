@@ -171,17 +171,18 @@ def _ask(plan: MemoryPlan) -> Iterator[Text]:
     smallest, largest = plan.fraction_for(), plan.largest_fraction
     wanted = min(plan.setup.sequences, 16)
     each = plan.fraction_for(wanted)
+    host = "a typical host" if plan.host.available is None else "this host"
     if smallest is None:
         yield Text("  no --gpu-memory-utilization is sure to hold one sequence of this length")
     elif smallest > largest:
         yield Text(
-            f"  one sequence needs --gpu-memory-utilization {smallest:.2f}, and a typical host can"
+            f"  one sequence needs --gpu-memory-utilization {smallest:.2f}, and {host} can"
             f" spare {largest:.2f}"
         )
     else:
         yield Text(
             f"  --gpu-memory-utilization {smallest:.2f} (enough for one sequence) to"
-            f" {largest:.2f} (the most a typical host can spare)"
+            f" {largest:.2f} (the most {host} can spare)"
         )
         if each is not None and each <= largest and wanted > 1:
             yield Text(f"  {wanted} such sequences at once need {each:.2f} or more")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator
 
@@ -109,23 +110,26 @@ def trtllm(case: Case) -> Iterator[Hit]:
     passes="vllm serve ORG/MODEL --tensor-parallel-size 1",
 )
 def one_gpu(case: Case) -> Iterator[Hit]:
-    """One Spark has one GPU. A product of tensor, pipeline and data parallel sizes above one needs
-    as many machines, which the line has to name (`--nnodes`, or Ray).
+    """One Spark has one GPU, and every rank needs one of its own. A product of tensor, pipeline and
+    data parallel sizes above one needs as many machines, which the line has to name (`--nnodes`, or
+    Ray). Of the data parallel ranks count those that the line starts itself.
     """
-    tensor, pipeline = (
-        case.number("tensor-parallel-size") or 1,
-        case.number("pipeline-parallel-size") or 1,
-    )
-    if case.spark and tensor * pipeline > case.nodes and not case.ray:
+    split = ("tensor-parallel-size", "pipeline-parallel-size")
+    sizes = {name: case.number(name) or 1 for name in split}
+    local = case.number("data-parallel-size-local")
+    if local is not None:
+        sizes["data-parallel-size-local"] = local
+    elif "data-parallel-rank" not in case.options and not case.on("data-parallel-external-lb"):
+        sizes["data-parallel-size"] = case.number("data-parallel-size") or 1
+    gpus = math.prod(sizes.values())
+    if case.spark and gpus > case.nodes and not case.ray:
+        wrong = [name for name, size in sizes.items() if size > 1]
+        machines = "1 machine has" if case.nodes == 1 else f"{case.nodes} machines have"
         yield Hit(
-            f"{tensor * pipeline:.0f} GPUs are asked for, and {case.nodes} machine has one each.",
-            (
-                case.shown("tensor-parallel-size")
-                if tensor > 1
-                else case.shown("pipeline-parallel-size")
-            ),
-            "Use --tensor-parallel-size 1, or --nnodes with --node-rank and --master-addr on each"
-            " machine.",
+            f"{gpus:.0f} GPUs are asked for, and {machines} one each.",
+            " ".join(case.shown(name) for name in wrong),
+            f"Use {' and '.join(f'--{name} 1' for name in wrong)}, or --nnodes with --node-rank and"
+            " --master-addr on each machine.",
         )
 
 
