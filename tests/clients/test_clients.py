@@ -109,3 +109,19 @@ def test_the_one_server_that_runs_here_is_meant(stand_in_engine, tmp_path, monke
         with ProcessEngine(launch, model, name="small2") as two:
             two.wait_ready()
             assert "several servers run here" in run("client", "openai", check=2).stderr
+
+
+@pytest.mark.parametrize("url", ["http://127.0.0.1:99999", "http://[::1"])
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("client", "litellm", "--model", "m", "--url"),
+        ("check-tools",),
+        ("bench",),
+        ("equal", "http://127.0.0.1:9"),
+    ],
+    ids=lambda words: words[0],
+)
+def test_what_is_no_address_is_one_line(words, url):
+    said = run(*words, url, check=2).stderr
+    assert "Traceback" not in said and "write an address such as" in said

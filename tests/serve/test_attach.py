@@ -3,6 +3,7 @@
 import contextlib
 from types import SimpleNamespace
 
+import httpx
 import pytest
 from sparkbook.errors import SparkbookError
 from sparkbook.serve import attach, running
@@ -52,3 +53,22 @@ def test_an_address_without_its_scheme_is_named(tmp_path, monkeypatch):
         attach.is_address("spark-2:8000")
     (tmp_path / "spark-2:8000").write_text("")
     assert not attach.is_address("spark-2:8000")
+
+
+@pytest.mark.parametrize(
+    "url", ["http://127.0.0.1:99999", "http://[::1", "http://", "spark:1", "http://h:0", "ftp://h"]
+)
+def test_what_is_no_address_is_refused_where_addresses_are_read(url):
+    with pytest.raises(SparkbookError, match="write an address such as"):
+        attach.server(url)
+
+
+def test_the_models_are_waited_for_no_longer_than_asked(monkeypatch):
+    waits = []
+
+    def models(_self, _path, timeout_s):
+        waits.append(timeout_s)
+        return httpx.Response(200, json={"data": [{"id": "m", "max_model_len": 512}]})
+
+    monkeypatch.setattr(Endpoint, "get", models)
+    assert attach.context_of(Endpoint(MINE), 2.0) == ("m", 512) and set(waits) == {2.0}

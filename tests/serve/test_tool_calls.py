@@ -263,13 +263,18 @@ def test_an_agent_whose_history_is_refused_ends_early():
     assert report.grades[-1].asked == 5 and "--turns" in report.findings[0].fix
 
 
-@pytest.mark.parametrize("text", ["", "[]", '{"choices": []}', '{"choices": [7]}', "x" * 99])
+@pytest.mark.parametrize(
+    "text",
+    ["", "[]", '{"choices": []}', '{"choices": [7]}', '{"choices": [{"message": 7}]}', "<p>"],
+)
 def test_a_reply_of_another_shape_is_refused_and_no_crash(text, monkeypatch):
     import httpx
 
     monkeypatch.setattr(Endpoint, "post", lambda *_: httpx.Response(200, text=text))
     reply = tool_calls.ask(Endpoint("http://127.0.0.1:9", "x"), ONE)
-    assert {finding.rule for finding in TOOL.judge(reply)} == {"TOOL101"}
+    (finding,) = TOOL.judge(reply)
+    assert finding.rule == "TOOL101" and "is no chat completion" in finding.message
+    assert "200" not in finding.message and finding.evidence
     streamed = tool_calls.ask(Endpoint("http://127.0.0.1:9", "x"), STREAMED)
     assert {finding.rule for finding in TOOL.judge(streamed)} == {"TOOL108", "TOOL201"}
 

@@ -108,10 +108,7 @@ def equal_servers(
     """
     from sparkbook.bench import lossless
 
-    if wrong := [url for url in (a, b) if not url.startswith(("http://", "https://"))]:
-        raise SparkbookError(
-            f"'{wrong[0]}' is not an address: write one such as http://127.0.0.1:8000"
-        )
+    a, b = (attach.server(url).url for url in (a, b))  # no address: said before one is asked
     first, second = _server(a), _server(b)
     total = 3 * (len(lossless.texts(each)) + len(lossless.tasks()))
     with _bar(bar) as progress:

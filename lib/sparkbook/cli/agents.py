@@ -176,10 +176,8 @@ def check_tools(
     """
     from sparkbook.serve import attach, tool_calls
 
-    if not attach.is_address(url):
-        raise SparkbookError(f"'{url}' is not an address such as http://127.0.0.1:8000")
     endpoint = attach.server(url, model or "")
-    endpoint = attach.server(url, attach.context_of(endpoint)[0])
+    endpoint = attach.server(url, attach.context_of(endpoint, min(timeout, 10.0))[0])
     report = tool_calls.check(endpoint, turns=turns, timeout_s=timeout, say=progress)
     answer(as_json, report.to_dict(), [*report.lines, report.findings])
     exit_with(report.findings)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from urllib.parse import urlsplit
 
 from sparkbook.clients import Settings
 from sparkbook.errors import SparkbookError
@@ -42,8 +41,6 @@ def settings(
         if own and key_file is None:
             key_file = str(running.key_file(docker, own.name))
     address = own.url if own else str(address)
-    if urlsplit(address).scheme not in ("http", "https") or not urlsplit(address).hostname:
-        raise SparkbookError(f"--url is '{url}': write an address such as http://spark.local:8000")
     served, context = model or (own.served if own else ""), None
     server = attach.server(address, served)
     if key_file and Path(key_file).is_file():

@@ -6,6 +6,7 @@ import contextlib
 import os
 import re
 import time
+from dataclasses import replace
 from urllib.parse import urlsplit
 
 from sparkbook import releases
@@ -39,7 +40,8 @@ def server(url: str, model: str = "") -> Endpoint:
         SparkbookError: the address or the key file can't be used.
     """
     address = url.rstrip("/").removesuffix("/v1").removesuffix("/metrics")
-    return Endpoint(address, model, key_from_environment() or _own_key(address))
+    endpoint = Endpoint(address, model, key_from_environment())
+    return endpoint if endpoint.api_key else replace(endpoint, api_key=_own_key(address))
 
 
 def _own_key(address: str) -> str:
@@ -81,21 +83,21 @@ def release_of(endpoint: Endpoint) -> str | None:
     return None
 
 
-def context_of(endpoint: Endpoint) -> tuple[str, int | None]:
+def context_of(endpoint: Endpoint, timeout_s: float = 10.0) -> tuple[str, int | None]:
     """Return the served model's name, and its context in tokens if the server reports it. An
     endpoint without a model means the server's first.
 
     Raises:
         SparkbookError: nothing answers, or the model is not served.
     """
-    names = endpoint.served_models()
+    names = endpoint.served_models(timeout_s)
     model = endpoint.model or next(iter(names), "")
     if not model or model not in names:
         raise SparkbookError(
             f"{endpoint.url} serves {', '.join(names) or 'nothing'}"
             + (f", not {model}" if model else "")
         )
-    for one in endpoint.get("/v1/models").json()["data"]:
+    for one in endpoint.get("/v1/models", timeout_s).json()["data"]:
         if one["id"] == model and isinstance(one.get("max_model_len"), int):
             return model, one["max_model_len"]
     return model, None

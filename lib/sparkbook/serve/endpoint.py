@@ -8,7 +8,7 @@ import secrets
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 import httpx
 
@@ -39,13 +39,17 @@ class Endpoint:
     api_key: str = field(default="", repr=False)
 
     def __post_init__(self) -> None:
-        """Raises `SparkbookError`, without showing the address, where it holds a name or password:
-        each message names the address.
+        """Raises `SparkbookError` for an address that is none. One that holds a name or password
+        is not shown.
         """
         if "@" in self.url.partition("://")[2].partition("/")[0]:
             raise SparkbookError(
                 "the address holds a name or password before the host: leave it out; a key goes"
                 f" into {KEY_FILE_VARIABLE}"
+            )
+        if _parts(self.url) is None:
+            raise SparkbookError(
+                f"'{self.url}' is no server: write an address such as http://127.0.0.1:8000"
             )
 
     def client(self, timeout_s: float = 120.0, whole_s: float | None = None) -> openai.OpenAI:
@@ -123,13 +127,13 @@ class Endpoint:
             )
         return reply.content.decode("utf-8", "replace")
 
-    def served_models(self) -> list[str]:
+    def served_models(self, timeout_s: float = 10.0) -> list[str]:
         """Return names that `/v1/models` lists.
 
         Raises:
             SparkbookError: nothing answers, or the key is refused.
         """
-        return [name for name, _ in self._listed()]
+        return [name for name, _ in self._listed(timeout_s)]
 
     def root_of_model(self) -> str | None:
         """Return folder or repository that the server says its model comes from; None where it does
@@ -138,11 +142,11 @@ class Endpoint:
         Raises:
             SparkbookError: as `served_models`.
         """
-        return dict(self._listed()).get(self.model)
+        return dict(self._listed(10.0)).get(self.model)
 
-    def _listed(self) -> list[tuple[str, str | None]]:
+    def _listed(self, timeout_s: float) -> list[tuple[str, str | None]]:
         """Return name and root of each served model."""
-        reply = self.get("/v1/models")
+        reply = self.get("/v1/models", timeout_s)
         if reply.status_code == httpx.codes.UNAUTHORIZED:
             raise SparkbookError(
                 f"{self.url} refuses the API key; give the server's own in VLLM_API_KEY or a file"
@@ -177,22 +181,13 @@ class Endpoint:
         url = os.environ.get(ADDRESS_VARIABLE, "").strip().rstrip("/").removesuffix("/v1")
         if not url:
             return None
-        try:
-            parts = urlsplit(url)
-            usable = (
-                parts.scheme.lower() in ("http", "https")
-                and parts.hostname
-                and parts.port != 0
-                and not parts.path
-            )
-        except ValueError:
-            usable, parts = False, urlsplit("")
         if "@" in url:
             raise SparkbookError(
                 f"{ADDRESS_VARIABLE} holds a name or password before the host: leave it out; a key"
                 f" goes into {KEY_FILE_VARIABLE}"
             )
-        if not usable:
+        parts = _parts(url)
+        if parts is None or parts.path:
             raise SparkbookError(
                 f"{ADDRESS_VARIABLE} is '{url}'; write an address such as http://127.0.0.1:8000"
             )
@@ -201,6 +196,16 @@ class Endpoint:
         if not models:
             raise SparkbookError(f"{url} serves no model")
         return cls(url, models[0], endpoint.api_key)
+
+
+def _parts(url: str) -> SplitResult | None:
+    """Return the parts of a server's address; None where it is none."""
+    try:
+        parts = urlsplit(url)
+        usable = parts.scheme.lower() in ("http", "https") and parts.hostname and parts.port != 0
+    except ValueError:
+        return None
+    return parts if usable else None
 
 
 def _no_list(url: str, what: str) -> NoReturn:

@@ -33,14 +33,12 @@ def ask(endpoint: Endpoint, probe: Probe, timeout_s: float = 300.0) -> Reply:
         return _joined(probe, got.text)
     try:
         choice = got.json()["choices"][0]
-        message = choice["message"]
-    except (ValueError, TypeError, LookupError):
+        message, finish = choice["message"], choice.get("finish_reason")
+    except (ValueError, TypeError, LookupError, RecursionError):
+        message, finish = None, None
+    if not isinstance(message, dict):
         return Reply(probe=probe, status=got.status_code, error=_words(got.text))
-    return Reply(
-        probe=probe,
-        message=message if isinstance(message, dict) else {},
-        finish=choice.get("finish_reason"),
-    )
+    return Reply(probe=probe, message=message, finish=finish)
 
 
 def _words(text: str) -> str:
@@ -49,7 +47,7 @@ def _words(text: str) -> str:
         value = json.loads(text)
         inner = value.get("error", value)
         text = str(inner.get("message", inner)) if isinstance(inner, dict) else str(inner)
-    except (ValueError, AttributeError):
+    except (ValueError, AttributeError, RecursionError):
         pass
     return " ".join(text.split())[:300] or "an empty reply"
 

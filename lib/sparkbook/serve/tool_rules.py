@@ -74,6 +74,14 @@ def refused(reply: Reply) -> Iterator[Hit]:
     """
     if not reply.error:
         return
+    if 200 <= reply.status < 300:
+        yield Hit(
+            "The server's answer to a request with tools is no chat completion.",
+            reply.error,
+            "Check that the address is a vLLM server's, without a path or a proxy that answers"
+            " for it.",
+        )
+        return
     fix = "Read what the server says; its log has the whole of it."
     if "tool-call-parser" in reply.error:
         fix = "Add --enable-auto-tool-choice and the model's --tool-call-parser to the launch line."
