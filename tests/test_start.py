@@ -22,6 +22,7 @@ from sparkbook.start import Started, StepFailed, Wanted
 from sparkbook.weights import HUB, WeightsError
 
 TINY = "embedded/tiny-dense"
+SHORT = "qwen3.6-35b-a3b-fp8"
 
 
 @pytest.fixture
@@ -57,7 +58,10 @@ def taken(**wanted) -> Started:
 def test_the_steps_come_in_their_order(steps):
     started = taken(recipe="gpt-oss-20b")
     assert steps == ["fetch gpt-oss-20b", "serve gpt-oss-20b 0.83"]
-    assert list(started.steps) == ["check", "fetch"] and "memory: may fit" in started.steps["check"]
+    assert (
+        list(started.steps) == ["check", "fetch"]
+        and "memory: fits; served" in started.steps["check"]
+    )
 
 
 def test_a_step_is_left_out(steps):
@@ -73,9 +77,27 @@ def test_less_memory_is_served_with_a_smaller_share(steps):
 
 
 def test_a_model_that_does_not_fit_fails_before_anything_is_done(steps):
-    with pytest.raises(StepFailed) as failed:
-        taken(recipe="gpt-oss-120b", memory_gib=20)
-    assert failed.value.step == "check" and failed.value.findings.worst == "error" and steps == []
+    with pytest.raises(StepFailed, match="the memory does not suffice") as failed:
+        taken(recipe="gpt-oss-120b", memory_gib=20, skip=("check",))
+    assert failed.value.step == "memory" and failed.value.findings.worst == "error" and steps == []
+    assert "--skip" not in str(failed.value) and "--memory-gib 20" in str(failed.value)
+
+
+@pytest.mark.parametrize(("size", "status"), [(40, 1), (58, 0)])
+def test_start_and_plan_have_one_machine(size, status):
+    name = "gpt-oss-20b-64gb"
+    planned = json.loads(
+        run("plan", name, "--available-gib", str(size), "--json", check=status).stdout
+    )["summary"]
+    wanted = Wanted(recipe=name, memory_gib=size)
+    wish, _ = start.wish_of(wanted, start.checked(wanted))
+    assert planned["fits_with"].get("gpu-memory-utilization") == wish.fraction
+
+
+def test_the_verdict_is_of_the_line_that_is_served():
+    wanted = Wanted(recipe="gpt-oss-120b", memory_gib=100)
+    wish, verdict = start.wish_of(wanted, start.checked(wanted))
+    assert verdict == f"fits; served with --gpu-memory-utilization {wish.fraction:g}"
 
 
 def test_a_blocked_host_stops_it(steps, monkeypatch):
@@ -109,6 +131,13 @@ def test_a_download_that_fails_names_its_rule(steps, monkeypatch):
         (("gpt-oss-20b", "--use", "agent"), "one is named"),
         (("--use", "fly"), "choose chat, agent, any"),
         (("gpt-oss-20b", "--memory-gib", "nan"), "nan is no size"),
+        (("gpt-oss-20b-64gb", "--memory-gib", "100"), "100 GiB available of 60.8"),
+        (("--use", "chat", "--memory-gib", "3"), "no recipe for chat fits 3 GiB"),
+        (("--use", "chat", "--memory-gib", "900"), "900 GiB available of 121.6"),
+        (
+            ("jina-embeddings-v5-text-small", "--client", "opencode"),
+            "does not chat: it is for embedding",
+        ),
         (("--use", "any"), "name a recipe: sparkbook start RECIPE"),
         (("glm-5.3-flash-nvfp4-2x", "--dry-run"), "2 Sparks"),
     ],
@@ -124,6 +153,42 @@ def test_the_list_holds_what_fits_and_suits():
     small = {recipe.id for recipe, _ in start.candidates("agent", 40)}
     assert small < {recipe.id for recipe, _ in listed}
     assert len(start.candidates("any")) > len(listed)
+    assert {plan.verdict for size in (None, 64) for _, plan in start.candidates("any", size)} <= {
+        "fits",
+        "may fit",
+    }
+
+
+def test_the_list_says_where_a_speed_is_not_known():
+    said = run("start", "--memory-gib", "64", check=2)
+    assert said.stdout.startswith("Recipes that fit or may fit") and " 0 tok/s" not in said.stdout
+    listed = json.loads(run("start", "--json", check=2).stdout)["recipes"]
+    assert {"recipe", "tok_s", "verdict"} == set(listed[0])
+    assert any(one["tok_s"] is None for one in listed)
+    assert "speed unknown" in run("start", check=2).stdout
+
+
+def test_a_server_that_does_not_chat_is_not_asked_to():
+    name = "jina-embeddings-v5-text-small"
+    shown = json.loads(run("start", name, "--dry-run", "--json").stdout)["steps"]
+    assert shown["ask"] == ["nothing more: serve itself tries embedding"]
+
+
+def test_what_a_client_can_not_do_is_said_before_anything_is_fetched(steps):
+    said = []
+    wanted = Wanted(recipe="gpt-oss-20b", client="claude-code")
+    start.run(wanted, say=lambda line: said.append((line, len(steps))), show=lambda _started: None)
+    warned = [(line, done) for line, done in said if line.startswith("warning: ")]
+    assert len(warned) == 2 and not any(done for _, done in warned)
+    assert "slash" in warned[0][0] and "tool parser" in warned[1][0]
+    shown = dict(start.dry(wanted))["client"]
+    assert [line for line, _ in warned] == shown[:2]
+
+
+def test_the_settings_have_the_recipes_context():
+    lines = dict(start.dry(Wanted(recipe=SHORT, client="opencode")))["client"]
+    context = recipes.load(SHORT).serve.args["max-model-len"]
+    assert context != 131072 and f'"context": {context},' in "\n".join(lines)
 
 
 def test_a_terminal_is_asked_what_was_left_out(monkeypatch):

@@ -8,12 +8,12 @@ again: the same line again resumes a start that failed.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from sparkbook import clients, host, plan, recipes, weights
+from sparkbook import clients, host, recipes, weights
 from sparkbook.checkpoint.store import repositories
 from sparkbook.errors import SparkbookError
 from sparkbook.findings import Findings
@@ -38,12 +38,15 @@ QUESTION = "Say hello in one sentence."
 
 
 class StepFailed(SparkbookError):
-    """A step found what has to be set right first. `findings` says what and how."""
+    """A step, or the plan of the memory before them, found what has to be set right first.
+    `findings` says what and how.
+    """
 
-    def __init__(self, step: str, findings: Findings):
+    def __init__(self, step: str, findings: Findings, message: str = ""):
         self.step, self.findings = step, findings
         super().__init__(
-            f"the step {step} failed. Set it right and give the same line again: what is done is"
+            message
+            or f"the step {step} failed. Set it right and give the same line again: what is done is"
             f" not done again. To leave the step out: --skip {step}"
         )
 
@@ -99,31 +102,38 @@ class Started:
 
 
 def candidates(use: str, memory_gib: float | None = None) -> list[tuple[Recipe, MemoryPlan]]:
-    """Return the recipes for one Spark that suit a use and fit the memory: the newest first, and of
-    one day the fastest.
+    """Return the recipes for one Spark that suit a use and fit the memory or may fit, each with the
+    plan of the line that is served: the newest source first, and of one day the fastest.
 
     Raises:
-        SparkbookError: an unknown use, or no such memory.
+        SparkbookError: an unknown use, no such memory, or nothing fits.
     """
-    from sparkbook.plan import memory, request
+    from sparkbook.plan import request
 
     if use not in USES:
         raise SparkbookError(f"--use is '{use}': choose {', '.join(USES)}")
-    machine = request.host(None, memory_gib)
+    most = request.host(None, memory_gib).total / GIB
     found = []
     for recipe in recipes.all():
         able = recipe.capabilities.chat and (recipe.capabilities.tools or use != "agent")
         if recipe.image is None or recipe.successor or recipe.topology.nodes > 1 or not able:
             continue
-        planned = memory.plan(request.read(recipe.id, request.Override()), machine)
-        if planned.fitting() is not None:
+        size = most * recipe.topology.memory_gb / 128
+        if memory_gib is not None and memory_gib > size:
+            continue  # a Spark that has so much is not the one that it is for
+        planned, _ = _line(recipe.id, memory_gib)
+        if planned.verdict in ("fits", "may fit"):
             found.append((recipe, planned))
-    return sorted(found, key=lambda pair: (_age(pair[0]), -speed_of(pair[1]), pair[0].id))
+    if not found:
+        raise SparkbookError(
+            f"no recipe for {use} fits" + f" {memory_gib:g} GiB" * (memory_gib is not None)
+        )
+    return sorted(found, key=lambda pair: (_age(pair[0]), -(speed_of(pair[1]) or 0), pair[0].id))
 
 
-def speed_of(planned: MemoryPlan) -> float:
-    """Return the estimated decode speed of one request, tok/s; 0 where it is not known."""
-    return planned.decode[0].tok_s if planned.decode else 0.0
+def speed_of(planned: MemoryPlan) -> float | None:
+    """Return the estimated decode speed of one request, tok/s; None where it is not known."""
+    return planned.decode[0].tok_s if planned.decode else None
 
 
 def _age(recipe: Recipe) -> int:
@@ -140,9 +150,29 @@ def checked(wanted: Wanted) -> Recipe:
     for step in wanted.skip:
         if step not in STEPS:
             raise SparkbookError(f"--skip is '{step}': the steps are {', '.join(STEPS)}")
-    if wanted.client:
-        clients.find(wanted.client)
-    return recipes.load(wanted.recipe)
+    client = clients.find(wanted.client) if wanted.client else None
+    recipe = recipes.load(wanted.recipe)
+    if client and not recipe.capabilities.chat:
+        raise SparkbookError(
+            f"{client.title} uses {client.api}, and {recipe.id} does not chat: it is for"
+            f" {_service(recipe)}. Leave --client out"
+        )
+    return recipe
+
+
+def _objections(wanted: Wanted, recipe: Recipe) -> list[str]:
+    """Return why the client will not work with the server, a warning each."""
+    if not wanted.client:
+        return []
+    client = clients.find(wanted.client)
+    found = client.objections(recipe.served_name, recipe.capabilities.tools)
+    return [f"warning: {one}" for one in found]
+
+
+def _service(recipe: Recipe) -> str:
+    """Return what a server that does not chat is for, and was asked before it was called ready."""
+    names = ("embedding", "reranking", "transcription")
+    return ", ".join(name for name in names if getattr(recipe.capabilities, name))
 
 
 def wish_of(wanted: Wanted, recipe: Recipe) -> tuple[launcher.Wish, str]:
@@ -156,14 +186,19 @@ def wish_of(wanted: Wanted, recipe: Recipe) -> tuple[launcher.Wish, str]:
     launcher.wanted(launcher.Wish(source=wanted.recipe))  # refuses what no server here can serve
     share, verdict = None, "not planned: it runs on the CPU"
     if recipe.image is not None:
-        planned = plan.of(wanted.recipe, _machine(wanted))
-        changed = planned.fitting()
+        planned, share = _line(wanted.recipe, wanted.memory_gib)
         verdict = planned.verdict
-        if changed and "max-model-len" not in changed:
-            share = float(changed["gpu-memory-utilization"])
+        if share is not None:
             verdict = f"{verdict}; served with --gpu-memory-utilization {share:g}"
-        elif not planned.fits:
-            raise StepFailed("check", planned.findings)
+        if not planned.fits:
+            raise StepFailed(
+                "memory",
+                planned.findings,
+                f"the memory does not suffice for {recipe.id}, so nothing was fetched or started."
+                " Give it more (stop what else runs), or choose another recipe: sparkbook start"
+                + f" --memory-gib {wanted.memory_gib or 0:g}" * (wanted.memory_gib is not None)
+                + " lists those that fit",
+            )
     wish = launcher.Wish(
         source=wanted.recipe,
         port=wanted.port,
@@ -173,10 +208,19 @@ def wish_of(wanted: Wanted, recipe: Recipe) -> tuple[launcher.Wish, str]:
     return wish, verdict
 
 
-def _machine(wanted: Wanted) -> Any:
-    from sparkbook.plan import request
+def _line(source: str, memory_gib: float | None) -> tuple[MemoryPlan, float | None]:
+    """Return the plan of the line that is served, and its share of the memory where that is another
+    than the recipe's.
+    """
+    from sparkbook.plan import memory, request
 
-    return request.host(None, wanted.memory_gib)
+    setup = request.read(source)
+    planned = memory.plan(setup, request.host(None, memory_gib, total=setup.total))
+    changed = planned.fitting()
+    if not changed or "max-model-len" in changed:
+        return planned, None
+    share = float(changed["gpu-memory-utilization"])
+    return replace(planned, setup=replace(setup, fraction=share)), share
 
 
 def dry(wanted: Wanted) -> Iterator[tuple[str, list[str]]]:
@@ -192,19 +236,31 @@ def dry(wanted: Wanted) -> Iterator[tuple[str, list[str]]]:
         "check": [f"reads this machine, changes nothing. Memory: {verdict}"],
         "fetch": _fetches(recipe),
         "serve": [planned.text],
-        "ask": [f"POST /v1/chat/completions: {QUESTION}"]
-        + [f"POST /v1/chat/completions with a tool: {ONE.messages[0]['content']}"]
-        * recipe.capabilities.tools,
+        "ask": _asks(recipe),
     }
     for step, lines in steps.items():
         yield step, ["left out: --skip"] if step in wanted.skip else lines
     if wanted.client:
         from sparkbook.clients import text
+        from sparkbook.plan import request
 
         address = f"http://127.0.0.1:{wanted.port or recipe.launch.port}"
         key = str(state_dir() / "api-key")
-        settings = clients.Settings(url=address, model=recipe.served_name, key_file=key)
-        yield "client", [str(line) for line in text.lines(clients.find(wanted.client), settings)]
+        settings = clients.Settings(
+            url=address,
+            model=recipe.served_name,
+            key_file=key,
+            context=request.read(wanted.recipe).context,
+        )
+        shown = [str(line) for line in text.lines(clients.find(wanted.client), settings)]
+        yield "client", [*_objections(wanted, recipe), *shown]
+
+
+def _asks(recipe: Recipe) -> list[str]:
+    if not recipe.capabilities.chat:
+        return [f"nothing more: serve itself tries {_service(recipe)}"]
+    tool = f"POST /v1/chat/completions with a tool: {ONE.messages[0]['content']}"
+    return [f"POST /v1/chat/completions: {QUESTION}"] + [tool] * recipe.capabilities.tools
 
 
 def _fetches(recipe: Recipe) -> list[str]:
@@ -237,6 +293,8 @@ def run(
     """
     recipe = checked(wanted)
     wish, verdict = wish_of(wanted, recipe)
+    for objection in _objections(wanted, recipe):
+        say(objection)
     name = _ready(recipe, wanted.port) or (recipe.id if "serve" in wanted.skip else None)
     facts = _facts(name) if name else None
     left = wanted.skip if facts is None else (*wanted.skip, "check", "fetch", "serve")
@@ -302,11 +360,15 @@ def _asked(
     started.server = facts
     url, key = facts["url"].removesuffix("/v1"), facts["key"]
     endpoint = Endpoint(url, facts["model"], key_in(Path(key), key))
+    recipe = recipes.load(wanted.recipe)
+    if not recipe.capabilities.chat:
+        started.steps.setdefault("ask", f"serve tried {_service(recipe)}")
+        return started
     if "ask" not in wanted.skip:
         say(f"ask: {QUESTION}")
         started.answer = stream_chat(endpoint, QUESTION, max_tokens=128).text.strip()
         started.steps["ask"] = "answered"
-        if recipes.load(wanted.recipe).capabilities.tools:
+        if recipe.capabilities.tools:
             reply = tool_calls.ask(endpoint, ONE)
             graded = tool_calls.grade([reply], ONE.name)
             if graded.word == "fail" or not reply.calls:

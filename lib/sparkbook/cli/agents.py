@@ -56,7 +56,9 @@ def start(
     from sparkbook.clients import text
 
     if recipe is None:
-        recipe, client = _choose(use, memory_gib, client, ask=sys.stdin.isatty() and not as_json)
+        recipe, client = _choose(
+            use, memory_gib, client, as_json, ask=sys.stdin.isatty() and not as_json
+        )
     elif use:
         raise SparkbookError("--use chooses a recipe, and one is named: leave one of them out")
     wanted = steps.Wanted(
@@ -75,7 +77,7 @@ def start(
         lines += [f"tool     {started.call}"] * bool(started.call)
         if wanted.client and started.settings:
             lines += ["", *text.lines(clients.find(wanted.client), started.settings)]
-        else:
+        elif started.settings:
             lines += ["", "For the settings of a program: sparkbook client NAME"]
         answer(as_json, started.to_dict(wanted.client), lines)
 
@@ -93,7 +95,7 @@ def start(
 
 
 def _choose(
-    use: str | None, memory_gib: float | None, client: str | None, ask: bool
+    use: str | None, memory_gib: float | None, client: str | None, as_json: bool, *, ask: bool
 ) -> tuple[str, str | None]:
     """Return the recipe and the client that the user chooses in a terminal."""
     from sparkbook import clients
@@ -103,13 +105,19 @@ def _choose(
         show(*(f"  {name:<6} {what}" for name, what in steps.USES.items()))
         use = typer.prompt("What for", default="agent")
     found = steps.candidates(use or "any", memory_gib)
+    speeds = [steps.speed_of(planned) for _, planned in found]
+    words = [f"{speed:>4.0f} tok/s (estimate)" if speed else "speed unknown" for speed in speeds]
     rows = [
-        f"  {number:>3}  {recipe.id:<46}  {steps.speed_of(planned):>4.0f} tok/s (estimate)"
-        f"  {planned.verdict}"
-        for number, (recipe, planned) in enumerate(found, 1)
+        f"  {number:>3}  {recipe.id:<46}  {word:<21}  {planned.verdict}"
+        for number, ((recipe, planned), word) in enumerate(zip(found, words, strict=True), 1)
     ]
     if not ask:
-        show("Recipes that fit, the newest first, of one day the fastest:", *rows)
+        listed = [
+            {"recipe": recipe.id, "tok_s": speed, "verdict": planned.verdict}
+            for (recipe, planned), speed in zip(found, speeds, strict=True)
+        ]
+        head = "Recipes that fit or may fit, by their newest source, of one day the fastest first:"
+        answer(as_json, {"recipes": listed}, [head, *rows])
         raise SparkbookError("name a recipe: sparkbook start RECIPE")
     show(*rows)
     number = typer.prompt("Which one", type=int, default=1)

@@ -12,7 +12,6 @@ from sparkbook.cli.output import answer, text_of
 from sparkbook.cli.verbs import alone, verb
 from sparkbook.errors import SparkbookError
 from sparkbook.host.spark import TOTAL_GIB
-from sparkbook.units import GIB
 
 if TYPE_CHECKING:
     from sparkbook.checkpoint.values import Checkpoint
@@ -101,10 +100,12 @@ def plan(
     look = _looker(offline)
     override = request.Override(context, seqs, kv_dtype, fraction, release, hub, look)
     setup = request.read(source, override)
-    if memory_gib is None and setup.total and not meminfo:
-        memory_gib = setup.total / GIB
     host = request.host(
-        memory_gib, available_gib, tuple(cotenant or ()), text_of(meminfo) if meminfo else None
+        memory_gib,
+        available_gib,
+        tuple(cotenant or ()),
+        text_of(meminfo) if meminfo else None,
+        setup.total,
     )
     planned = memory.plan(setup, host, known)
     if ask:

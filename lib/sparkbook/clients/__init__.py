@@ -97,6 +97,8 @@ class Client:
         install: how it is installed; None where every machine has it.
         tried: name and version of the package that the tests run; None: it was not run here.
         templates: its settings.
+        tools: whether it does nothing useful without tool calls.
+        slash: whether it takes a model's name that has a slash.
         notes: what to know, a sentence or two each.
     """
 
@@ -110,7 +112,26 @@ class Client:
     install: str | None = None
     tried: str | None = None
     templates: tuple[Block, ...]
+    tools: bool = False
+    slash: bool = True
     notes: tuple[str, ...] = ()
+
+    def objections(self, model: str, tools: bool) -> list[str]:
+        """Return why it will not work with a server, by its model's name and whether it makes tool
+        calls.
+        """
+        found = []
+        if "/" in model and not self.slash:
+            found.append(
+                f"{self.title} takes no model with a slash in its name, such as {model}: serve it"
+                " with another --served-model-name"
+            )
+        if self.tools and not tools:
+            found.append(
+                f"{self.title} needs tool calls, and the launch line has no tool parser: choose"
+                " another recipe with sparkbook start --use agent"
+            )
+        return found
 
     def blocks(self, settings: Settings) -> list[Block]:
         """Return its settings for a server."""

@@ -108,6 +108,7 @@ def host(
     available_gib: float | None = None,
     cotenants: tuple[str, ...] = (),
     meminfo: str | None = None,
+    total: int | None = None,
 ) -> Host:
     """Return the machine as the command line describes it; a Spark where it says nothing.
 
@@ -117,10 +118,13 @@ def host(
         cotenants: what else will run, as `tenant` reads it; what runs already is off what is
             available, so it is not named again.
         meminfo: text of /proc/meminfo, instead of the two sizes.
+        total: bytes of the Spark that the line is for (`Setup.total`), where no total is given.
 
     Raises:
         SparkbookError: sizes that cannot be.
     """
+    if memory_gib is None and total:
+        memory_gib = total / GIB
     for size in (memory_gib, available_gib):
         if size is not None and not math.isfinite(size):
             raise SparkbookError(f"{size} is no size: write GiB as a number such as 121.6")
