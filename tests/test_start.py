@@ -83,7 +83,7 @@ def test_a_model_that_does_not_fit_fails_before_anything_is_done(steps):
     assert "--skip" not in str(failed.value) and "--memory-gib 20" in str(failed.value)
 
 
-@pytest.mark.parametrize(("size", "status"), [(40, 1), (58, 0)])
+@pytest.mark.parametrize(("size", "status"), [(35, 1), (58, 0)])
 def test_start_and_plan_have_one_machine(size, status):
     name = "gpt-oss-20b-64gb"
     planned = json.loads(

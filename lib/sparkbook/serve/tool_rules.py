@@ -70,7 +70,8 @@ TOOL = Family(
 def refused(reply: Reply) -> Iterator[Hit]:
     """The server refuses a request with tools. Without `--enable-auto-tool-choice` and
     `--tool-call-parser`, vLLM refuses all of them. A request in an agent's loop may also be longer
-    than `--max-model-len`, or the chat template may not know the role `tool`.
+    than `--max-model-len`, or the chat template may not know the role `tool`. Or
+    something else than vLLM answers at the address, and not with a chat completion.
     """
     if not reply.error:
         return
