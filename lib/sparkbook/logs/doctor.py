@@ -84,17 +84,20 @@ class Diagnosis:
         if self.primary is not None:
             return self.primary.message
         if self.verdict == "healthy":
-            number = self.story.served
-            if self.stopped:
-                served = f" and answered {number} requests" if number else ""
-                state = f"was up{served} until it was stopped"
-            else:
-                state = "is up" + (f" and has answered {number} requests" if number else "")
-            return f"Healthy: the engine {state}; nothing in this log is a fault."
+            return f"Healthy: the engine {self._state}; nothing in this log is a fault."
         first = next(iter(self.findings), None)
         if first is not None and self.verdict not in ("empty", "docker", "kernel log", "download"):
             return first.message
         return f"No fault is known in it. {MEANINGS[self.verdict]}"
+
+    @property
+    def _state(self) -> str:
+        """What an engine that came up does now, and how many requests it answered."""
+        number = self.story.served
+        requests = f"{number} request{'s'[: number != 1]}"
+        if self.stopped:
+            return f"was up{f' and answered {requests}' if number else ''} until it was stopped"
+        return f"is up{f' and has answered {requests}' if number else ''}"
 
     def to_dict(self) -> dict[str, Any]:
         """The `--json` answer: findings, and in the summary the verdict, the story's facts and its
@@ -299,7 +302,7 @@ class Doctor:
             related: whether to look for public reports that resemble it, which takes longer.
         """
         story = self._teller.finish()
-        story.served = self._reader.served
+        story.answered, story.served = self._reader.answered, self._reader.served
         story.last_lines = _last_lines(self._reader.last)
         context = Context(story, self._facts, self._found, self._bars)
         judged = [j for found in self._found.values() if (j := judge(found, context)) is not None]

@@ -77,6 +77,7 @@ class Story:
         start_line: the line at which the last one begins.
         stage: the last step of the start that the log shows; seconds since the start in `age_s`.
         ready: whether the API server said that it is up.
+        answered: how many requests were answered; `served` of them by generating.
         last_lines: the last line of each process.
     """
 
@@ -116,6 +117,7 @@ class Story:
     age_s: float | None = None
     ready: bool = False
     ready_line: int = 0
+    answered: int = 0
     served: int = 0
     phases: list[Phase] = field(default_factory=list)
     throughput: list[Throughput] = field(default_factory=list)
