@@ -238,6 +238,7 @@ class Teller:
         self._zero: float | None = None
         self._now: float | None = None
         self._number = 0
+        self._announced = False
         self._marks: dict[str, float] = {}
         self._phases: dict[str, Phase] = {}
         self._details: dict[str, str] = {}
@@ -273,13 +274,17 @@ class Teller:
         story = self.story
         if b"version" in words and (found := _first(_VERSION, text, str)):
             story.release = story.release or found
+            if "API server version" in text and not again:
+                self._begin(self._number)
+                self._announced, story = True, self.story
             self._mark("begin")
         if b"nvidia" in words and (gpu := _first(_GPU, text, str)):
             story.gpu = gpu
         if b"non" in words and (args := _first(r"non-default args: (\{.*\})", text, str)):
-            if not again:
+            if not again and not self._announced:
                 self._begin(self._number)
                 story = self.story
+            self._announced = False
             story.args = _literal(args)
             story.model = story.model or _text(
                 story.args.get("model") or story.args.get("model_tag")
