@@ -87,3 +87,44 @@ def test_the_command_takes_several(tmp_path):
 @pytest.mark.parametrize("text", [b"", b"[]", b"{", b'[{"State": 3}]', b"\xff\x00" * 50])
 def test_what_is_no_log_breaks_nothing(text):
     assert together({"a": text, "b": b"x"}).verdict
+
+
+_READY = b"(APIServer pid=1) INFO:     Application startup complete.\n"
+_BEGUN = b"(APIServer pid=1) INFO 07-04 10:00:00 [a.py:1] vLLM API server version 0.28.0\n"
+
+
+@pytest.mark.parametrize(
+    ("other", "verdict"),
+    [
+        (_READY, "healthy"),
+        (_BEGUN, "starting"),
+        (b"(EngineCore pid=9) INFO 07-04 10:00:00 [a.py:1] fruit\n", "cut off"),
+        (b"Jul  4 10:00:00 spark kernel: docker0: port 1 entered blocking state\n", "healthy"),
+        (b"Jul 04 10:00:00 spark sshd[7]: Accepted publickey for spark\n", "healthy"),
+        (b'[{"State": {"ExitCode": 0, "OOMKilled": false}}]', "healthy"),
+        (b"(Worker_TP1 pid=9) INFO 07-04 10:00:00 [a.py:1] fruit\n", "healthy"),
+    ],
+)
+def test_several_logs_are_healthy_only_if_each_is(tmp_path, other, verdict):
+    for order in (("a.log", "b.log"), ("b.log", "a.log")):
+        run = together({name: _READY if name == "a.log" else other for name in order})
+        assert run.verdict == verdict and run.healthy == (verdict == "healthy")
+        if not run.healthy:
+            assert f"b.log: {verdict}" in run.headline and "a.log: healthy" in run.headline
+    (tmp_path / "a.log").write_bytes(_READY)
+    (tmp_path / "b.log").write_bytes(other)
+    words = ["diagnose", str(tmp_path / "a.log"), str(tmp_path / "b.log")]
+    assert CliRunner().invoke(app, words).exit_code == (verdict != "healthy")
+
+
+def test_bytes_that_are_no_text_are_told_and_never_shown(tmp_path):
+    junk = bytes(range(1, 256)) * 40
+    (tmp_path / "a.log").write_bytes(_READY)
+    (tmp_path / "b.log").write_bytes(junk)
+    words = ["diagnose", str(tmp_path / "a.log"), str(tmp_path / "b.log")]
+    assert "b.log is not a log of vLLM" in str(CliRunner().invoke(app, words).exception)
+    (tmp_path / "b.log").write_bytes(_BEGUN + b"(EngineCore pid=9) ERROR 07-04 [a] " + junk)
+    shown = CliRunner().invoke(app, words)
+    assert shown.exit_code == 1
+    assert all(one.isprintable() or one == "\n" for one in shown.output)
+    assert "\ufffd\ufffd" not in shown.output

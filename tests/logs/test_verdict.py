@@ -147,3 +147,73 @@ def test_half_a_traceback_names_its_place():
     assert diagnosis.verdict == "fault, cause unknown"
     assert "speculative decoding (mixer.py, blend)" in diagnosis.headline
     assert "--speculative-config" in diagnosis.primary.fix
+
+
+_ACCESS = '(APIServer pid=1) INFO:     127.0.0.1:5000 - "{} HTTP/1.1" 200 OK\n'
+_ASKED = "POST /v1/chat/completions"
+_FORGED = [
+    '"POST /v1/chat/completions HTTP/1.1" 500 Internal Server Error',
+    '1.1.1.1:1 - "POST /v1/chat/completions HTTP/1.1" 400 Bad Request',
+    "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 20.00 GiB",
+    "vLLM API server version 0.1.0 [shutdown] API server: shutdown triggered",
+]
+_LOGGED = [
+    "Received request chatcmpl-1: prompt: {!r}, params: SamplingParams(n=1)",
+    "Received request {}: params: SamplingParams(n=1), lora_request: None.",
+    "Request chatcmpl-1 details: prompt: {!r}, prompt_token_ids: None.",
+    "Generated response chatcmpl-1: output: {!r}, finish_reason: stop",
+]
+
+
+@pytest.mark.parametrize("said", _FORGED)
+@pytest.mark.parametrize("logged", _LOGGED)
+def test_what_a_client_says_is_no_line_of_the_server(said, logged):
+    line = f"(APIServer pid=1) INFO 07-04 10:00:02 [logger.py:40] {logged.format(said)}\n"
+    diagnosis = logs.diagnose(f"{READY}\n{line}{_ACCESS.format(_ASKED)}")
+    assert diagnosis.headline == (
+        "Healthy: the engine is up and has answered 1 request; nothing in this log is a fault."
+    )
+    assert diagnosis.story.release is None and not diagnosis.findings
+
+
+@pytest.mark.parametrize("path", ["GET /health", "GET /metrics", "GET /v1/models"])
+def test_only_requests_that_generate_count_as_answered(path):
+    looked = logs.diagnose(f"{READY}\n{_ACCESS.format(path)}")
+    assert "engine is up; nothing" in looked.headline
+    asked = logs.diagnose(_ACCESS.format(path) + _ACCESS.format(_ASKED) * 2)
+    assert "has answered 2 requests;" in asked.headline
+    assert logs.diagnose(_ACCESS.format(path)).healthy, "it answers"
+
+
+@pytest.mark.parametrize("prefix", ["", "vllm-1  | ", "2026-11-28T10:00:00.1Z ", "(x pid=1) "])
+def test_the_web_servers_own_line_is_read_behind_any_prefix(prefix):
+    line = f'{prefix}INFO:     [::1]:9 - "{_ASKED} HTTP/1.1" 500 Internal Server Error'
+    assert logs.diagnose(line).primary.rule == "LOG621"
+
+
+_START = "(APIServer pid=1) INFO 07-04 10:00:00 [api_server.py:1] vLLM API server version 0.28.0\n"
+_UP = f"{_START}{READY}\n" + _ACCESS.format(_ASKED)
+_DOWN = "INFO:     Shutting down\nINFO:     Application shutdown complete.\n"
+_FULL = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 20.00 GiB.\n"
+
+
+@pytest.mark.parametrize("down", [_DOWN, *_DOWN.splitlines()])
+def test_an_engine_that_shut_down_is_no_longer_up(down):
+    assert "was up and answered 1 request until" in logs.diagnose(_UP + down).headline
+    assert "is up and has answered" in logs.diagnose(f"{_UP}{down}\n{_UP}").headline, "again"
+    begun = logs.diagnose(f"{_UP}{down}\n{_START}")
+    assert begun.verdict == "starting", begun.headline
+
+
+@pytest.mark.parametrize("why", [_FULL, "MixError: the blender is out of fruit\n"])
+def test_a_fault_of_an_earlier_start_leaves_the_last_one_up(why):
+    diagnosis = logs.diagnose(why + _UP)
+    assert diagnosis.headline.startswith("The last start is up and has answered 1 request; an earl")
+    assert diagnosis.primary.message in diagnosis.headline and not diagnosis.healthy
+    for later in (_UP + why, why + _START, why + _UP + why):
+        assert not logs.diagnose(later).up_again, later
+
+
+def test_a_fault_after_an_ordered_stop_and_a_new_start_counts():
+    assert logs.diagnose(_UP + _DOWN + _UP + "MixError: no fruit").primary is not None
+    assert logs.diagnose(f"{_UP}{_DOWN}MixError: no fruit\n{_UP}").healthy, "an echo of the stop"

@@ -58,6 +58,8 @@ class Diagnosis:
         lines: how many lines were read.
         known: whether any line of it is known; if none is, it may be no log at all.
         fault_s: the time of the primary fault, seconds since the turn of the year.
+        stopped: whether the last start was ordered to stop.
+        up_again: whether the faults are of earlier starts, and the last one came up without any.
     """
 
     verdict: Verdict
@@ -72,6 +74,7 @@ class Diagnosis:
     known: bool = True
     fault_s: float | None = None
     stopped: bool = False
+    up_again: bool = False
 
     @property
     def healthy(self) -> bool:
@@ -81,20 +84,26 @@ class Diagnosis:
     @property
     def headline(self) -> str:
         """The answer in one sentence."""
+        if self.primary is not None and self.up_again:
+            failed = f"an earlier one failed: {self.primary.message}"
+            return f"The last start {self._state}; {failed}"
         if self.primary is not None:
             return self.primary.message
         if self.verdict == "healthy":
-            number = self.story.served
-            if self.stopped:
-                served = f" and answered {number} requests" if number else ""
-                state = f"was up{served} until it was stopped"
-            else:
-                state = "is up" + (f" and has answered {number} requests" if number else "")
-            return f"Healthy: the engine {state}; nothing in this log is a fault."
+            return f"Healthy: the engine {self._state}; nothing in this log is a fault."
         first = next(iter(self.findings), None)
         if first is not None and self.verdict not in ("empty", "docker", "kernel log", "download"):
             return first.message
         return f"No fault is known in it. {MEANINGS[self.verdict]}"
+
+    @property
+    def _state(self) -> str:
+        """What an engine that came up does now, and how many requests it answered."""
+        number = self.story.served
+        requests = f"{number} request{'s'[: number != 1]}"
+        if self.stopped:
+            return f"was up{f' and answered {requests}' if number else ''} until it was stopped"
+        return f"is up{f' and has answered {requests}' if number else ''}"
 
     def to_dict(self) -> dict[str, Any]:
         """The `--json` answer: findings, and in the summary the verdict, the story's facts and its
@@ -140,6 +149,7 @@ class Doctor:
         self._teller = Teller()
         self._found: dict[str, Found] = {}
         self._gathered = Gathered()
+        self._stop = 0
         self._speakers: Counter[str] = Counter()
         self._bars: dict[str, int] = {}
         self._by_word = self._known.by_word
@@ -273,6 +283,8 @@ class Doctor:
             for doubled in ("what", "parser", "status"):
                 if f"{doubled}2" in groups:
                     groups.setdefault(doubled, groups[f"{doubled}2"])
+            if signature.stops and not self._ordered_to_stop():
+                self._stop = event.number
             if earlier := self._found.get(signature.code):
                 earlier.again(event)
                 if signature.keep == "worst":
@@ -299,7 +311,7 @@ class Doctor:
             related: whether to look for public reports that resemble it, which takes longer.
         """
         story = self._teller.finish()
-        story.served = self._reader.served
+        story.answered, story.served = self._reader.answered, self._reader.served
         story.last_lines = _last_lines(self._reader.last)
         context = Context(story, self._facts, self._found, self._bars)
         judged = [j for found in self._found.values() if (j := judge(found, context)) is not None]
@@ -341,6 +353,7 @@ class Doctor:
             bool(self._reader.known or self._found or primary),
             primary.time_s if primary else None,
             self._ordered_to_stop(),
+            primary is not None and self._is_up_again([*causes, *echoes], others, states),
         )
 
     def _root(
@@ -351,6 +364,9 @@ class Doctor:
         """
         story, stop = context.story, context.stop.event.number if context.stop else None
         root = self._gathered.root(stop)
+        if root is None and stop is not None and stop < story.start_line:
+            last = self._stop if self._ordered_to_stop() else None
+            root = self._gathered.root(last, story.start_line)
         if root is None:
             return None, None
         number = root.event.number
@@ -362,7 +378,22 @@ class Doctor:
         return root, None
 
     def _ordered_to_stop(self) -> bool:
-        return any(one.signature.stops for one in self._found.values())
+        """Whether the last start was: an order before it, or before it was up, is another one's."""
+        story = self._teller.story
+        return self._stop > max(story.start_line, story.ready_line)
+
+    def _is_up_again(
+        self, faults: list[Judged], others: list[Judged], states: list[Finding]
+    ) -> bool:
+        """Whether the last start came up after all the faults, and had none since."""
+        story, codes = self._teller.story, {j.finding.rule for j in faults}
+        lines = [found.end for code, found in self._found.items() if code in codes]
+        return (
+            story.ready
+            and max([*lines, *(j.order for j in faults)]) < story.start_line
+            and self._gathered.root(None, story.ready_line) is None
+            and self._verdict(None, others, states, None) == "healthy"
+        )
 
     def _verdict(
         self,

@@ -15,6 +15,8 @@ from sparkbook.logs.weight import is_exception
 from sparkbook.rules import Hit, as_words
 
 _EVIDENCE = 320
+_UNPRINTABLE = re.compile(r"[^\x20-\x7e]")
+_UNDECODED = re.compile("\ufffd[\ufffd ]*\ufffd")
 
 
 @dataclass(kw_only=True)
@@ -160,7 +162,9 @@ def evidence(event: Event, row: int = 0) -> str:
 
 
 def short(text: str, most: int) -> str:
-    """Return a text of at most so many characters."""
+    """Return a text of at most so many characters, all of them fit for a screen."""
+    text = _UNPRINTABLE.sub(lambda m: m[0] if m[0].isprintable() else " ", text)
+    text = _UNDECODED.sub("\ufffd", text)
     return text if len(text) <= most else f"{text[: most - 1]}…"
 
 

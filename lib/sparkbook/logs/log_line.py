@@ -14,7 +14,7 @@ PROCESS = re.compile(
     rb"^\s*(\((?P<process>[A-Za-z][\w.: -]*?)(?:[ _]pid=(?P<pid>\d+)(?:, ip=[\w.:]+)?)?\)\s?)"
 )
 RANK = re.compile(rb"^\[rank(\d+)\]:\s?")
-_JOURNAL = re.compile(
+JOURNAL = re.compile(
     rb"^(?:[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d|\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d\S*) \S+"
     rb" (?P<unit>[\w@./-]+?)(?:\[\d+\])?: "
 )
@@ -106,7 +106,7 @@ def unwrapped(line: bytes) -> bytes:
     """
     if match := _COMPOSE.match(line) or _DOCKER_TIME.match(line):
         return line[match.end() :]
-    if (match := _JOURNAL.match(line)) and match["unit"].decode("utf-8", "replace") not in _UNITS:
+    if (match := JOURNAL.match(line)) and match["unit"].decode("utf-8", "replace") not in _UNITS:
         return line[match.end() :]
     return line
 
@@ -120,7 +120,7 @@ def parse_line(raw: bytes | str) -> Line:
     time_s: float | None = None
     if match := _DOCKER_TIME.match(rest) or _COMPOSE.match(rest):
         rest = rest[match.end() :]
-    if match := _JOURNAL.match(rest):
+    if match := JOURNAL.match(rest):
         source = _UNITS.get(match["unit"].decode("utf-8", "replace"), "")
         rest = rest[match.end() :]
     for _ in range(2):  # a worker's line may have its engine's prefix before its own

@@ -42,7 +42,7 @@ def together(names: Sequence[str], facts: Facts | None = None) -> Together:
     """Return the answer to several logs of one run, named by their files.
 
     Raises:
-        SparkbookError: one can't be read or is empty.
+        SparkbookError: one can't be read, is empty, or is no log of a run.
     """
     texts: dict[str, bytes] = {}
     for name in names:
@@ -54,7 +54,11 @@ def together(names: Sequence[str], facts: Facts | None = None) -> Together:
         if not text.strip():
             raise SparkbookError(f"{shown} is empty: there is nothing to diagnose")
         texts[shown] = text
-    return several(texts, facts)
+    run = several(texts, facts)
+    for member in run.members:
+        if member.has_to_serve and not member.diagnosis.known:
+            raise SparkbookError(f"{member.name} is not a log of vLLM: no line of it is known")
+    return run
 
 
 def _short(name: str, names: Sequence[str]) -> str:

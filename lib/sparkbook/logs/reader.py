@@ -64,6 +64,16 @@ _KNOWN = re.compile(
 """How a line begins that a start of an engine prints, whoever prints it; the container's banner is
 among them.
 """
+_CLIENTS = re.compile(
+    rb"\[[\w./-]+:\d+\] (?:Received request|Generated response|Request .*? details:) [^\n]*"
+)
+"""What vLLM logs of a request or an answer: a client chose the words, and its id as well."""
+_CLIENTS_WORDS = (b"] Received request ", b"] Generated response ", b" details: prompt")
+_ANSWERED = re.compile(
+    rb"^[^\"'\n]{0,160}(?<=[\d ] - )\"(POST /v1/(?=\S)|[A-Z]+ /)\S* HTTP/1\.[01]\" 200\b",
+    re.MULTILINE,
+)
+"""The web server's own line of a request that was answered with 200: nothing quoted before it."""
 _EXCEPTION = re.compile(
     rb"^(?P<name>(?:[A-Za-z_]\w*\.)*(?:[A-Z]\w*(?:Error|Exception|Interrupt|Exit|Warning|Timeout|Fault)\d*|StopIteration|Exception(?=:)))(?:\b|:)"
 )
@@ -226,7 +236,8 @@ class Reader:
 
     Attributes:
         lines: how many lines were read.
-        served: how many requests were answered with 200, by the lines of the web server.
+        answered: how many requests were answered with 200, by the lines of the web server.
+        served: how many of them let the engine generate (POST to /v1/…).
         bytes: how many bytes, line ends not counted.
         last: the last line of each process, by its prefix, as read.
         known: whether any line has the form that an engine, or what surrounds it, gives its lines.
@@ -238,6 +249,7 @@ class Reader:
             None if words is None else frozenset(word.encode() for word in words) | {b"traceback"}
         )
         self.lines = 0
+        self.answered = 0
         self.served = 0
         self.bytes = 0
         self.last: dict[bytes, bytes] = {}
@@ -262,6 +274,7 @@ class Reader:
                 self._wrapped = is_wrapped(block)
             if self._wrapped:
                 block = [unwrapped(line) for line in block]
+            block = _without_clients_words(block)
             self.tail = next((one for one in reversed(block) if one.strip()), self.tail)
             awaited = self._awaited(block)
             begin, number = 0, self.lines
@@ -308,7 +321,9 @@ class Reader:
     def _pass_over(self, lines: list[bytes]) -> None:
         """Take notice of lines that nobody waits for."""
         self.known = self.known or any(map(is_known, lines))
-        self.served += b"\n".join(lines).count(b'HTTP/1.1" 200')
+        answered = _ANSWERED.findall(b"\n".join(lines))
+        self.answered += len(answered)
+        self.served += answered.count(b"POST /v1/")
         self.last.update(
             (line[: line.find(b")", 0, 80) + 1], line)
             for line in lines
@@ -486,6 +501,19 @@ class Reader:
         elif "\n" in event.text:
             event.words = tokens(event.text.encode("utf-8", "replace"))
         yield event
+
+
+def _without_clients_words(block: list[bytes]) -> list[bytes]:
+    """Return lines without what clients made the engine log: nobody may forge a fault with it."""
+    whole = b"\n".join(block)
+    if any(part in whole for part in _CLIENTS_WORDS):
+        return [_CLIENTS.sub(_head, line) for line in block]
+    return block
+
+
+def _head(match: re.Match[bytes]) -> bytes:
+    place, _, said = match[0].partition(b"] ")
+    return place + b"] " + b" ".join(said.split(b" ", 2)[:2])
 
 
 def _bare(raw: bytes, prefix: bytes) -> tuple[bytes, str]:

@@ -77,6 +77,7 @@ class Story:
         start_line: the line at which the last one begins.
         stage: the last step of the start that the log shows; seconds since the start in `age_s`.
         ready: whether the API server said that it is up.
+        answered: how many requests were answered; `served` of them by generating.
         last_lines: the last line of each process.
     """
 
@@ -116,6 +117,7 @@ class Story:
     age_s: float | None = None
     ready: bool = False
     ready_line: int = 0
+    answered: int = 0
     served: int = 0
     phases: list[Phase] = field(default_factory=list)
     throughput: list[Throughput] = field(default_factory=list)
@@ -236,6 +238,7 @@ class Teller:
         self._zero: float | None = None
         self._now: float | None = None
         self._number = 0
+        self._announced = False
         self._marks: dict[str, float] = {}
         self._phases: dict[str, Phase] = {}
         self._details: dict[str, str] = {}
@@ -271,13 +274,17 @@ class Teller:
         story = self.story
         if b"version" in words and (found := _first(_VERSION, text, str)):
             story.release = story.release or found
+            if "API server version" in text and not again:
+                self._begin(self._number)
+                self._announced, story = True, self.story
             self._mark("begin")
         if b"nvidia" in words and (gpu := _first(_GPU, text, str)):
             story.gpu = gpu
         if b"non" in words and (args := _first(r"non-default args: (\{.*\})", text, str)):
-            if not again:
+            if not again and not self._announced:
                 self._begin(self._number)
                 story = self.story
+            self._announced = False
             story.args = _literal(args)
             story.model = story.model or _text(
                 story.args.get("model") or story.args.get("model_tag")

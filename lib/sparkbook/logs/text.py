@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from rich.text import Text
 
+from sparkbook.logs.judging import short
 from sparkbook.units import format_seconds
 
 if TYPE_CHECKING:
@@ -36,7 +37,7 @@ def lines(diagnosis: Diagnosis) -> Iterator[RenderableType]:
     if facts:
         yield Text("\nWhat the engine resolved", "bold")
         for name, value in facts.items():
-            shown = f"{value:g}" if isinstance(value, float) else str(value)
+            shown = f"{value:g}" if isinstance(value, float) else short(str(value), 400)
             yield Text.assemble((f"  {name:<20}", "cyan"), shown)
     if story.phases:
         yield Text("\nThe start", "bold")

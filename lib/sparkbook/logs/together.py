@@ -17,6 +17,7 @@ from sparkbook.findings import Finding, Findings
 from sparkbook.logs.doctor import UNKNOWN, Diagnosis, diagnose
 from sparkbook.logs.facts import Facts
 from sparkbook.logs.judging import as_consequence
+from sparkbook.logs.log_line import JOURNAL
 from sparkbook.logs.signatures import signatures
 from sparkbook.logs.states import fell_silent
 from sparkbook.logs.verdict import Verdict
@@ -57,6 +58,7 @@ class Member:
 
     Attributes:
         begin_s, end_s: its first and last time, seconds since the turn of the year.
+        journal: whether it is a node's journal, without a line of vLLM.
         exit_code, killed: of a container that `docker inspect` describes.
     """
 
@@ -64,6 +66,7 @@ class Member:
     diagnosis: Diagnosis
     begin_s: float | None = None
     end_s: float | None = None
+    journal: bool = False
     exit_code: int | None = None
     killed: bool = False
 
@@ -71,6 +74,20 @@ class Member:
     def engine(self) -> bool:
         """Whether a rank of the engine wrote it."""
         return bool(self.diagnosis.story.stage or self.diagnosis.story.starts)
+
+    @property
+    def has_to_serve(self) -> bool:
+        """Whether it is healthy only if it shows that the engine is up: not the log of a rank
+        without a web server or of the kernel, nor what is said of a container.
+        """
+        args, speakers = self.diagnosis.story.args, tuple(self.diagnosis.story.last_lines)
+        worker = any(one.startswith(("Worker", "RayWorker")) for one in speakers)
+        server = any(one.startswith("APIServer") for one in speakers)
+        silent = args.get("headless") or args.get("node_rank") or (worker and not server)
+        silent = silent and self.diagnosis.verdict in ("starting", "cut off", "stopped")
+        host = self.journal or self.exit_code is not None
+        of_host = host or self.diagnosis.verdict == "kernel log"
+        return not (silent or of_host or self.only_reports)
 
     @property
     def stopped(self) -> bool:
@@ -123,15 +140,10 @@ class Together:
     def headline(self) -> str:
         """The answer in one sentence."""
         if self.first is None:
-            return (
-                "Healthy: none of these logs has a fault."
-                if self.healthy
-                else (
-                    self.findings[0].message
-                    if self.findings
-                    else "No log shows that the engine is up."
-                )
-            )
+            if self.healthy:
+                return "Healthy: none of these logs has a fault."
+            told = ", ".join(f"{one.name}: {one.diagnosis.verdict}" for one in self.members)
+            return f"Not every log shows an engine that is up. {told}."
         return f"{self.first.name}: {self.findings[0].message}"
 
     def to_dict(self) -> dict[str, Any]:
@@ -184,6 +196,7 @@ def _member(name: str, text: bytes, facts: Facts | None) -> Member:
             diagnosis=found,
             begin_s=_time(text[:_PIECE]),
             end_s=_time(text[-_PIECE:], -1),
+            journal=bool(JOURNAL.match(text.lstrip()[:400])) and b".py:" not in text,
         )
     code = state.get("ExitCode")
     said = f"container exited with code {code}" if code else "container runs"
@@ -312,7 +325,7 @@ def _rest(member: Member, first: Member | None) -> list[Finding]:
 def _verdict(members: list[Member], first: Member | None) -> Verdict:
     if first is not None:
         return first.diagnosis.verdict if first.has_cause else "fault, cause unknown"
-    ranks = [one for one in members if one.engine and not one.only_reports]
-    if any(one.diagnosis.healthy for one in ranks):
-        return "healthy"
-    return ranks[0].diagnosis.verdict if ranks else "cut off"
+    others = [one for one in members if one.has_to_serve and not one.diagnosis.healthy]
+    if others:
+        return others[0].diagnosis.verdict
+    return "healthy" if any(one.diagnosis.healthy for one in members) else "cut off"

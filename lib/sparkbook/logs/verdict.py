@@ -106,4 +106,4 @@ def without_fault(
 
 def is_up(story: Story) -> bool:
     """Whether the log has evidence that the engine serves: of its last start, if it has several."""
-    return story.ready or (story.served > 0 and story.starts <= 1)
+    return story.ready or (story.answered > 0 and story.starts <= 1)
