@@ -19,6 +19,7 @@ from sparkbook.formats.from_launch import build
 from sparkbook.recipes import Recipe
 from sparkbook.recipes.launch import Launch
 from sparkbook.util import documents
+from sparkbook.util.printable import CONTROL
 
 DATA = Path(__file__).parents[1] / "data/formats"
 EXAMPLES = {
@@ -184,7 +185,7 @@ def plain(value: Any) -> Any:
     if isinstance(value, list):
         return [plain(item) for item in value]
     if isinstance(value, str):
-        return re.sub(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]", "?", value)
+        return CONTROL.sub("?", value)
     return value
 
 
