@@ -162,6 +162,7 @@ _LOGGED = [
     "Received request {}: params: SamplingParams(n=1), lora_request: None.",
     "Request chatcmpl-1 details: prompt: {!r}, prompt_token_ids: None.",
     "Generated response chatcmpl-1: output: {!r}, finish_reason: stop",
+    "Error with model error=ErrorInfo(message='The model `{}` does not exist.', code=404)",
 ]
 
 

@@ -68,7 +68,13 @@ _CLIENTS = re.compile(
     rb"\[[\w./-]+:\d+\] (?:Received request|Generated response|Request .*? details:) [^\n]*"
 )
 """What vLLM logs of a request or an answer: a client chose the words, and its id as well."""
-_CLIENTS_WORDS = (b"] Received request ", b"] Generated response ", b" details: prompt")
+_CLIENTS_WORDS = (
+    b"] Received request ",
+    b"] Generated response ",
+    b" details: prompt",
+    b"The model `",
+)
+_CLIENTS_MODEL = re.compile(rb"(?<=ErrorInfo\(message=.The model `)[^\n]*(?=` does not exist)")
 _ANSWERED = re.compile(
     rb"^[^\"'\n]{0,160}(?<=[\d ] - )\"(POST /v1/(?=\S)|[A-Z]+ /)\S* HTTP/1\.[01]\" 200\b",
     re.MULTILINE,
@@ -507,7 +513,7 @@ def _without_clients_words(block: list[bytes]) -> list[bytes]:
     """Return lines without what clients made the engine log: nobody may forge a fault with it."""
     whole = b"\n".join(block)
     if any(part in whole for part in _CLIENTS_WORDS):
-        return [_CLIENTS.sub(_head, line) for line in block]
+        return [_CLIENTS_MODEL.sub(b"...", _CLIENTS.sub(_head, line)) for line in block]
     return block
 
 
