@@ -93,9 +93,9 @@ def test_every_page_is_light_and_whole(tab: Tab, address: str, small_site: Path)
         if "_static" not in path.parts
     )
     assert {"flags/max-model-len.html", "rules/spec.html", "genindex.html"} <= set(pages)
-    for page in (
-        page for page in pages if page != "index.html"
-    ):  # it only leads on to the start page
+    for page in pages:
+        if b'http-equiv="refresh"' in (small_site / page).read_bytes()[:500].lower():
+            continue  # it only leads on to another page
         size = len((small_site / page).read_bytes())
         assert size < LARGE.get(page, MOST_BYTES), f"{page} has {size} bytes"
         tab.open(f"{address}/{page}", 390, "dark", rest_ms=30)
