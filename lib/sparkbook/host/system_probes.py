@@ -140,7 +140,7 @@ def _owner(access: Access, port: int, inodes: set[str]) -> str:
     from docker.errors import DockerException
 
     try:
-        for one in access.docker().containers.list():
+        for one in access.docker().containers.list(ignore_removed=True):
             published = [
                 entry
                 for entries in (one.attrs["NetworkSettings"].get("Ports") or {}).values()

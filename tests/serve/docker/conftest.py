@@ -139,7 +139,7 @@ class Engine:
 
     def close(self) -> None:
         with contextlib.suppress(Exception):
-            for container in self.client.containers.list(all=True):
+            for container in self.client.containers.list(all=True, ignore_removed=True):
                 container.remove(force=True)
         self.client.close()
         with contextlib.suppress(ProcessLookupError, psutil.Error, IndexError):
@@ -199,8 +199,11 @@ def engine(dockerd, tmp_path, monkeypatch):
         monkeypatch.delenv(name, raising=False)
     with dockerd.network():
         yield dockerd
-        left = [container.name for container in dockerd.client.containers.list(all=True)]
-        for container in dockerd.client.containers.list(all=True):
+        left = [
+            container.name
+            for container in dockerd.client.containers.list(all=True, ignore_removed=True)
+        ]
+        for container in dockerd.client.containers.list(all=True, ignore_removed=True):
             container.remove(force=True)
     assert not left, f"containers left behind: {left}"
 

@@ -104,7 +104,7 @@ def test_a_lost_engine_is_named_and_said_to_be_left(engine, answering, two):
         assert {finding.rule for finding in left} == {"FAB501"} and time.monotonic() - begin < 300
     finally:
         engine.start_daemon()
-        for container in engine.client.containers.list(all=True):
+        for container in engine.client.containers.list(all=True, ignore_removed=True):
             container.remove(force=True)
 
 
@@ -130,9 +130,11 @@ def test_a_start_over_several_nodes_that_is_killed_leaves_no_container(engine, a
     words = [sys.executable, "-c", STARTER, file, launch]
     with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as started:
         assert started.stdout.readline() == "started\n"
-        assert len(engine.client.containers.list(all=True)) == 2
+        assert len(engine.client.containers.list(all=True, ignore_removed=True)) == 2
         started.kill()
     deadline = time.monotonic() + 60
-    while engine.client.containers.list(all=True) and time.monotonic() < deadline:
+    while (
+        engine.client.containers.list(all=True, ignore_removed=True) and time.monotonic() < deadline
+    ):
         time.sleep(0.1)
-    assert engine.client.containers.list(all=True) == []
+    assert engine.client.containers.list(all=True, ignore_removed=True) == []

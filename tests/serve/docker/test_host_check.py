@@ -89,7 +89,7 @@ def test_servers_in_each_state(engine):
     assert (by_name["vllm-loops"].restart, by_name["vllm-loops"].restarts) == ("on-failure:3", 3)
     assert "could not select device driver" in by_name["vllm-left"].error
     assert {"HOST031", "HOST032", "HOST033"} <= set(codes(machine))
-    for container in engine.client.containers.list(all=True):
+    for container in engine.client.containers.list(all=True, ignore_removed=True):
         container.remove(force=True)
 
 
@@ -117,7 +117,7 @@ def test_an_engine_without_a_gpu_runtime_says_so_and_keeps_nothing(engine):
     spark = machine.model_copy(update={"gpu": host.recorded("healthy").gpu})
     (finding,) = [finding for finding in host.judge(spark) if finding.rule == "HOST035"]
     assert finding.kind == "nvidia-runtime"
-    assert engine.client.containers.list(all=True) == []
+    assert engine.client.containers.list(all=True, ignore_removed=True) == []
 
 
 def test_an_engine_that_was_stopped(engine):

@@ -434,7 +434,7 @@ def test_ctrl_c_while_pulling(engine, host, registry):
     )
     assert code == 130 and "Interrupted" in output and "Traceback" not in output, output
     time.sleep(0.5)
-    assert engine.client.containers.list(all=True) == []
+    assert engine.client.containers.list(all=True, ignore_removed=True) == []
     assert docker_host.image_present(host.client, f"{name}@{digest}") is None
 
 
@@ -459,11 +459,14 @@ def test_each_end_of_a_start_leaves_no_container(engine, launch_file, sign, numb
     if number == signal.SIGKILL:
         assert code == -number
         deadline = time.monotonic() + 30  # the one that guards the start removes it
-        while engine.client.containers.list(all=True) and time.monotonic() < deadline:
+        while (
+            engine.client.containers.list(all=True, ignore_removed=True)
+            and time.monotonic() < deadline
+        ):
             time.sleep(0.1)
     else:
         assert code == 128 + number and "Interrupted" in output, output
-    assert engine.client.containers.list(all=True) == []
+    assert engine.client.containers.list(all=True, ignore_removed=True) == []
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
@@ -471,7 +474,7 @@ def test_the_end_of_a_watch_leaves_the_server(engine, host, launch_file, number)
     code, output = interrupted(launch_file(""), "url", "--watch", number=number)
     assert code == 0 and "Traceback" not in output, output
     assert running.stop(host, "victim") == "victim"
-    assert engine.client.containers.list(all=True) == []
+    assert engine.client.containers.list(all=True, ignore_removed=True) == []
 
 
 # ---- Docker's states, one by one
