@@ -195,9 +195,8 @@ def wish_of(wanted: Wanted, recipe: Recipe) -> tuple[launcher.Wish, str]:
                 "memory",
                 planned.findings,
                 f"the memory does not suffice for {recipe.id}, so nothing was fetched or started."
-                " Give it more (stop what else runs), or choose another recipe: sparkbook start"
-                + f" --memory-gib {wanted.memory_gib or 0:g}" * (wanted.memory_gib is not None)
-                + " lists those that fit",
+                " Give it more (stop what else runs), or choose another: without a recipe, the"
+                " same line lists those that fit",
             )
     wish = launcher.Wish(
         source=wanted.recipe,

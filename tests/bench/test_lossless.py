@@ -198,7 +198,7 @@ def test_the_verb_compares_two_servers(servers):
 
 
 @pytest.mark.parametrize(
-    ("b", "words"), [("mute", "no log-probabilities"), (None, "not an address")]
+    ("b", "words"), [("mute", "no log-probabilities"), (None, "is no server: write an address")]
 )
 def test_what_cannot_be_compared_is_said(servers, b, words):
     found = equal(servers["a"], servers[b] if b else "localhost")
