@@ -12,6 +12,9 @@ from sparkbook.kernels.library import Library
 
 #: Relative Frobenius error that passes, by the result's type: one rounding of that type, or
 #: float32 sums in another order.
+EXPERTS = ((1, 1, 4, 64, 64), (1, 10, 24, 512, 2048), (3, 8, 12, 192, 320), (2, 16, 16, 320, 576))
+"""Layers of experts to check: tokens, experts a token, experts, their width, and the model's."""
+
 TOLERANCE = {"float32": 5e-4, "bfloat16": 4e-3, "float16": 1e-3}
 
 

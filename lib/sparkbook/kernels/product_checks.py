@@ -10,7 +10,7 @@ import numpy as np
 from sparkbook.errors import SparkbookError
 from sparkbook.kernels import reference
 from sparkbook.kernels.library import MAX_TOKENS
-from sparkbook.kernels.on_gpu import TOLERANCE, OnGpu
+from sparkbook.kernels.on_gpu import EXPERTS, TOLERANCE, OnGpu
 
 
 class ProductChecks(OnGpu):
@@ -224,12 +224,7 @@ class ProductChecks(OnGpu):
         out of range, permuted experts.
         """
         worst = 0.0
-        for m, topk, e, inter, hidden in (
-            (1, 1, 4, 64, 64),
-            (1, 10, 24, 512, 2048),
-            (3, 8, 12, 192, 320),
-            (2, 16, 16, 320, 576),
-        ):
+        for m, topk, e, inter, hidden in EXPERTS:
             w13, w2 = self.experts(e, inter, hidden)
             weights = self.rng.uniform(0.05, 1, (m, topk)).astype(np.float32)
             ids = self.rng.integers(0, e, (m, topk)).astype(np.int32)
