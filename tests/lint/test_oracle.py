@@ -37,6 +37,8 @@ ELSEWHERE = {
     "tool-parser-plugin",
     "mm-processor-device",
     "data-parallel-multi-port-external-lb",
+    "data-parallel-size",
+    "data-parallel-size-local",
 }
 OPTIONS = [option for name, option in sorted(RELEASE.options.items()) if name not in ELSEWHERE]
 GOOD = {

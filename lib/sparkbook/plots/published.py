@@ -97,27 +97,9 @@ def _speed_label(figure: Speed) -> str:
     return text if len(text) <= 42 else f"{text[:41]}…"
 
 
-def best_figure(recipe: Recipe) -> Speed | None:
-    """Return the published figure with the highest decode rate of one request at a time on a Spark;
-    None where there is none.
-
-    Of a range the upper end counts, of an average and a peak the average, as in
-    `sparkbook.checkpoint.bandwidth.published_points`.
-
-    Figures of other machines are on the recipe's page, each with its machine; next to a Spark's
-    they would mislead.
-    """
-    figures = [
-        figure
-        for figure in recipe.benchmarks.speed
-        if figure.concurrency == 1 and figure.on_spark and figure.best_tok_s is not None
-    ]
-    return max(figures, key=lambda figure: figure.best_tok_s or 0, default=None)
-
-
 def best_single(recipe: Recipe) -> float | None:
-    """Return the decode rate of `best_figure`, in tok/s."""
-    figure = best_figure(recipe)
+    """Return the decode rate of `Benchmarks.best`, in tok/s."""
+    figure = recipe.benchmarks.best
     return figure.best_tok_s if figure else None
 
 

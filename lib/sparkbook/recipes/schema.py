@@ -359,6 +359,22 @@ class Benchmarks(Strict):
     speed: list[Speed] = Field(default_factory=list)
     claims: list[Remark] = Field(default_factory=list)
 
+    @property
+    def best(self) -> Speed | None:
+        """The figure with the highest decode rate of one request at a time on a Spark; None where
+        there is none.
+
+        Of a range the upper end counts, of an average and a peak the average, as in
+        `sparkbook.checkpoint.bandwidth.published_points`. Figures of other machines are on the
+        recipe's page, each with its machine; next to a Spark's they would mislead.
+        """
+        figures = [
+            figure
+            for figure in self.speed
+            if figure.concurrency == 1 and figure.on_spark and figure.best_tok_s is not None
+        ]
+        return max(figures, key=lambda figure: figure.best_tok_s or 0, default=None)
+
 
 def _entries(value: Any) -> Any:
     """A list that may also be written as a mapping `name: entry`.

@@ -15,7 +15,6 @@ from typing import Any
 from sparkbook import recipes
 from sparkbook.formats import FORMATS
 from sparkbook.plan.memory import MemoryPlan
-from sparkbook.plots.published import best_figure
 from sparkbook.recipes import Recipe
 from sparkbook.site import model_pages, recommended
 from sparkbook.site.tailor import MEMORIES, USES, Memory, Refused, Tailored, Use, tailored
@@ -158,7 +157,7 @@ def _order(
 
 def _entry(recipe: Recipe, heading: str) -> dict[str, Any]:
     who, source = recommended.line_source(recipe)
-    figure = best_figure(recipe)
+    figure = recipe.benchmarks.best
     published = figure and {
         "tok_s": figure.best_tok_s,
         "prompt": figure.prompt_tokens or figure.context_tokens,

@@ -8,7 +8,6 @@ import datetime
 import functools
 from dataclasses import dataclass
 
-from sparkbook.plots.published import best_figure
 from sparkbook.recipes import Recipe, names
 from sparkbook.recipes.schema import Source
 from sparkbook.site import book_data
@@ -68,7 +67,7 @@ def order(recipe: Recipe, memory_gb: int = 128) -> tuple[bool, int, int, bool, i
     place = [one.recipe for one in recommended()]
     models = [names.model_of(one) for one in place]
     model = names.model_of(recipe.id)
-    source, figure = line_source(recipe)[1], best_figure(recipe)
+    source, figure = line_source(recipe)[1], recipe.benchmarks.best
     return (
         recipe.successor is not None,
         recipe.topology.nodes,
