@@ -161,14 +161,14 @@ def test_speculation_is_real(cache, recipe, kind):
 
 
 def test_killed_while_loading(cache):
-    engine = embedded.start("embedded/tiny-dense", ready=False)
-    while (group := leader(engine)) is None:
-        time.sleep(0.05)
-    processes = tree(engine)
-    threading.Timer(4, lambda: os.killpg(group, signal.SIGKILL)).start()
-    with pytest.raises(NotReady, match="ended with status 137 while waiting for port"):
-        engine.wait_ready(deadline_s=120)
-    assert gone(processes)
+    with embedded.start("embedded/tiny-dense", ready=False) as engine:
+        while (group := leader(engine)) is None:
+            time.sleep(0.05)
+        processes = tree(engine)
+        threading.Timer(4, lambda: os.killpg(group, signal.SIGKILL)).start()
+        with pytest.raises(NotReady, match="ended with status 137 while waiting for port"):
+            engine.wait_ready(deadline_s=120)
+        assert gone(processes)
 
 
 def test_smollm2_is_converted_and_whole():
