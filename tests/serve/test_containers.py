@@ -96,6 +96,19 @@ def test_on_the_hosts_network_the_socket_must_be_the_containers(listener):
         containers.listens(DockerHost(Exec([b"socket:[4]\n"]), None, "/root"), found)
 
 
+def test_a_server_that_binds_its_port_while_we_look_is_no_stranger(listener, monkeypatch):
+    """Its sockets are asked for after those at the address: before, they lack the new one."""
+    listener(0)
+    bound = []
+    at_the_address = identity.listening
+    monkeypatch.setattr(
+        identity, "listening", lambda *given: bound.append(5) or at_the_address(*given)
+    )
+    printed = (b"socket:[%d]\n" % inode for inode in bound)  # read when it is asked for
+    found = container(network="host")
+    assert containers.listens(DockerHost(Exec(printed), None, "/root"), found)
+
+
 def test_an_image_without_the_programs_is_not_taken_at_its_word(listener):
     listener(0)
     with pytest.raises(SparkbookError, match="its image has no sh, cat or readlink"):

@@ -180,8 +180,11 @@ def listens(host: DockerHost, container: dict[str, Any]) -> bool:
         return False
     url = container["Config"]["Labels"][f"{LABEL}.url"]
     if container["HostConfig"]["NetworkMode"] == "host":
-        tables, own = _sockets_in(host, container["Id"])
-        return identity.listens(url, lambda: own, tables if host.remote else None)
+        if host.remote:
+            tables, own = _sockets_in(host, container["Id"])
+            return identity.listens(url, lambda: own, tables)
+        # Asked after the tables were read: a server that binds its port in between is no stranger.
+        return identity.listens(url, lambda: _sockets_in(host, container["Id"])[1])
     published = container["NetworkSettings"]["Ports"] or {}
     port = url.rpartition(":")[2]
     if not any(at["HostPort"] == port for bound in published.values() for at in bound or ()):
