@@ -1,7 +1,7 @@
 """Records what only a vLLM on a GPU can show: the plug-in of the kernels in whole models, options
 that claim to change nothing, faults.
 
-    python tools/record_gpu.py MODELS OUT [smoke] [compare] [few] [faults] [speed-NAME] [alone]
+    python tools/record_gpu.py MODELS OUT [smoke] [compare] [nvfp4] [few] [faults] [speed-NAME] [alone]
     python tools/record_gpu.py MODELS OUT judge
 
 MODELS is what `tools/make_nvfp4_models.py` made. The `vllm` that this Python imports is started as
@@ -566,6 +566,8 @@ def main(models: Path, out: Path, wanted: Sequence[str]) -> None:
         recorder.together(SMOKE)
     if "compare" in wanted:
         recorder.together([*NVFP4, *LOSSLESS])
+    if "nvfp4" in wanted:
+        recorder.together(NVFP4)
     if "few" in wanted:
         recorder.together(FEW)
     if "faults" in wanted:
