@@ -73,6 +73,7 @@ NEEDS = {
         root=True,
     ),
     "nvcc": Need({"g++": "g++"}),
+    "proxies": Need({"caddy": "caddy", "nginx": "nginx-light", "openssl": "openssl"}),
     "root": Need({}, root=True),
 }
 

@@ -31,6 +31,7 @@ VERBS = {
     "stop": "serve",
     "client": "agents",
     "check-tools": "agents",
+    "proxy": "sharing",
     "cluster": "several",
     "diagnose": "diagnosis",
     "metrics": "diagnosis",
