@@ -342,6 +342,35 @@ def test_docker_containers(tmp_path):
     assert found[1].error == "port is already allocated"
 
 
+@pytest.mark.parametrize(
+    ("conf", "ufw"), [(None, None), ("ENABLED=no\n", False), ("# x\nENABLED=yes\n", True)]
+)
+def test_what_docker_publishes_to_others_and_whether_ufw_is_on(tmp_path, conf, ufw):
+    def publishing(name, ports):
+        one = container(name)
+        one.attrs["NetworkSettings"] = ports and {"Ports": ports}
+        return one
+
+    def at(address, port="8000"):
+        return {"HostIp": address, "HostPort": port}
+
+    containers = [
+        publishing("own", {"8000/tcp": [at("127.0.0.1"), at("::1")]}),
+        publishing("all", {"80/tcp": [at("0.0.0.0"), at("::")], "81/tcp": None}),
+        publishing("old", {"80/tcp": [at("", "80")]}),
+        publishing("one", {"80/tcp": [at("192.168.1.20", "90")]}),
+        publishing("gone", None),
+    ]
+    files = {"etc/ufw/ufw.conf": conf}
+    docker = look(None, access(tmp_path, files, client=lambda: FakeDocker(*containers))).docker
+    assert docker.published == {
+        "all": ["0.0.0.0:8000", "[::]:8000"],
+        "old": ["0.0.0.0:80"],
+        "one": ["192.168.1.20:90"],
+    }
+    assert docker.ufw is ufw
+
+
 def test_docker_that_refuses_and_docker_that_is_not_there(tmp_path):
     refused = look(recipe(), access(tmp_path, client=refuse))
     assert refused.docker.version is None

@@ -27,11 +27,8 @@ def docker_probe(access: Access, want: Wanted, found: dict[str, Any]) -> dict[st
     try:
         client = access.docker()
         version, info = client.version(), client.info()
-        containers = [
-            _container(access, one)
-            for one in client.containers.list(all=True, ignore_removed=True)
-            if _serves(one)
-        ]
+        every = client.containers.list(all=True, ignore_removed=True)
+        containers = [_container(access, one) for one in every if _serves(one)]
     except (DockerException, OSError) as error:
         return {"docker": seen.Docker(client=client_version, error=last_line(str(error))[:300])}
     return {
@@ -45,8 +42,30 @@ def docker_probe(access: Access, want: Wanted, found: dict[str, Any]) -> dict[st
             root=info.get("DockerRootDir"),
             cdi=sorted({str(device.get("ID")) for device in info.get("DiscoveredDevices") or []}),
             containers=containers,
+            published={one.attrs["Name"].lstrip("/"): out for one in every if (out := _out(one))},
+            ufw=_ufw(access),
         )
     }
+
+
+def _out(container: Any) -> list[str]:
+    """Return the addresses that a container publishes to others than this machine."""
+    ports = (container.attrs.get("NetworkSettings") or {}).get("Ports") or {}
+    addresses = {
+        f"[{one['HostIp']}]:{one['HostPort']}"
+        if ":" in one["HostIp"]
+        else f"{one['HostIp'] or '0.0.0.0'}:{one['HostPort']}"
+        for bindings in ports.values()
+        for one in bindings or ()
+        if not one["HostIp"].startswith("127.") and one["HostIp"] != "::1"
+    }
+    return sorted(addresses)
+
+
+def _ufw(access: Access) -> bool | None:
+    """Return whether ufw is on, from its file, which everyone may read."""
+    text = access.text("etc/ufw/ufw.conf")
+    return None if text is None else bool(re.search(r"^ENABLED=yes\b", text, re.M | re.I))
 
 
 def _serves(container: Any) -> bool:

@@ -158,7 +158,8 @@ class Container(Section):
 
 class Docker(Section):
     """The Docker engine. `error` is why it does not answer; `api` and `api_min` the versions of its
-    API that it speaks.
+    API that it speaks; `published` the addresses, other than loopback, that each container that
+    runs publishes; `ufw` whether that firewall is on, None where it is not installed.
     """
 
     client: str | None = None
@@ -171,6 +172,8 @@ class Docker(Section):
     cdi: list[str] = Field(default_factory=list)
     root: str | None = None
     containers: list[Container] = Field(default_factory=list)
+    published: dict[str, list[str]] = Field(default_factory=dict)
+    ufw: bool | None = None
 
 
 class Image(Section):

@@ -100,10 +100,12 @@ def test_the_port_of_a_container_is_named(engine):
         ["sleep", "60"],
         name="holds",
         detach=True,
-        ports={"80/tcp": ("127.0.0.1", 8000)},
+        ports={"80/tcp": [("127.0.0.1", 8000), ("0.0.0.0", 8001)]},
     )
     try:
         machine = seen()
+        assert machine.docker.published == {"holds": ["0.0.0.0:8001"]}
+        assert "HOST038" in codes(machine)
         assert machine.port.owner == "the container holds"
         assert "HOST060" in codes(machine)
     finally:

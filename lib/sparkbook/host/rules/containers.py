@@ -152,3 +152,37 @@ def no_restart_policy(machine: Machine) -> Iterator[Hit]:
                     f" `{command_line(*_UPDATE, one.name)}`."
                 ),
             )
+
+
+@check("published ports", probe="docker")
+def published(machine: Machine) -> str:
+    needs_engine(machine)
+    ufw = {True: "on", False: "off", None: "not installed"}[machine.docker.ufw]
+    seen = "; ".join(f"{name} {' '.join(out)}" for name, out in machine.docker.published.items())
+    return f"{seen or 'none beyond loopback'}; ufw {ufw}"
+
+
+@published.rule(
+    "HOST038",
+    "published-past-firewall",
+    "warning",
+    source="https://docs.docker.com/engine/network/packet-filtering-firewalls/#docker-and-ufw",
+    fix=(
+        "Publish it on loopback (`-p 127.0.0.1:8000:8000`; `sparkbook serve` does so without"
+        " --expose), and let a proxy answer the network: `sparkbook proxy`."
+    ),
+    fails={"docker": {"published": {"vllm": ["0.0.0.0:8000"]}, "ufw": True}},
+    passes={"docker": {"published": {}, "ufw": True}},
+)
+def published_past_firewall(machine: Machine) -> Iterator[Hit]:
+    """Docker sends what arrives at a published port to the container before ufw's rules see it:
+    `ufw deny 8000` does not close the port, and `ufw status` does not show that it is open. Only
+    the address that the port is published on, and the chain `DOCKER-USER`, decide who reaches it.
+    Without ufw the same port is open, and nobody expects otherwise: then it is a note.
+    """
+    for name, addresses in machine.docker.published.items():
+        past = "past ufw" if machine.docker.ufw else "to the network"
+        yield Hit(
+            f"The container {name} publishes {', '.join(addresses)} {past}.",
+            severity=None if machine.docker.ufw else "info",
+        )
