@@ -75,6 +75,7 @@ NEEDS = {
     "nvcc": Need({"g++": "g++"}),
     "proxies": Need({"caddy": "caddy", "nginx": "nginx-light", "openssl": "openssl"}),
     "root": Need({}, root=True),
+    "systemd": Need({"systemd-analyze": "systemd"}),
 }
 
 

@@ -190,11 +190,11 @@ def free_port() -> int:
 
 
 @contextlib.contextmanager
-def running(wanted: proxy.Wanted, folder: Path) -> Iterator[Running]:
+def running(wanted: proxy.Wanted, folder: Path, server_key: str = SERVER_KEY) -> Iterator[Running]:
     """Start a proxy with the configuration that the command writes."""
     log = folder / "requests.log"
     wanted = replace(wanted, host="localhost", port=free_port(), log=str(log))
-    made, files = proxy.write(wanted, SERVER_KEY, add=["alice", "bob"], folder=folder / "made")
+    made, files = proxy.write(wanted, server_key, add=["alice", "bob"], folder=folder / "made")
     home = folder / "home"
     home.mkdir()
     if wanted.kind == "caddy":

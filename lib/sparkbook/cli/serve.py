@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -12,6 +12,9 @@ from sparkbook.cli.output import answer, print_bytes, progress
 from sparkbook.cli.servers import Deadline, DryRun, Name, Port, ready, run_server
 from sparkbook.cli.verbs import alone, verb
 from sparkbook.errors import SparkbookError
+
+if TYPE_CHECKING:
+    from sparkbook.serve.launcher import Wish
 
 app = alone()
 
@@ -51,6 +54,9 @@ def serve(
     watch: Annotated[
         bool, typer.Option("--watch", help="Stay and guard it. Ctrl-C leaves the server running.")
     ] = False,
+    unit: Annotated[
+        bool, typer.Option("--unit", help="Print a systemd unit that serves it at boot.")
+    ] = False,
     floor: Annotated[
         str | None, typer.Option(help="Memory that the watchdog keeps free, such as 8GiB.")
     ] = None,
@@ -74,7 +80,8 @@ def serve(
     A process stays in the foreground; a container keeps running.
     """
     if cluster:
-        if source is None or any((locked, host, expose, offline, replace, restart_always, watch)):
+        single = (locked, host, expose, offline, replace, restart_always, watch, unit)
+        if source is None or any(single):
             raise SparkbookError(
                 "--cluster needs an INPUT, and accepts: --name, --port, --layout, --backend,"
                 " --stage, --deadline"
@@ -107,6 +114,8 @@ def serve(
         fraction=shares.get(None),
         deadline_s=deadline,
     )
+    if unit:
+        return _print_unit(wish, dry_run, as_json)
     if _is_set(source):
         from sparkbook.serve import side_by_side
 
@@ -126,6 +135,22 @@ def serve(
         answer(as_json, plan.to_dict(), [plan.text, plan.notes])
     else:
         run_server(lambda: launcher.serve(wish, say=progress, show=ready(as_json)))
+
+
+def _print_unit(wish: Wish, dry_run: bool, as_json: bool) -> None:
+    """Print the unit that gives this very command at boot."""
+    import getpass
+    import sys
+    from pathlib import Path
+
+    from sparkbook.serve import boot
+
+    if dry_run or _is_set(wish.source):
+        raise SparkbookError("--unit is for one server, and starts nothing: leave out --dry-run")
+    words = [word for word in sys.argv[1:] if word not in ("--unit", "--json")]
+    command = [str(Path(sys.argv[0]).absolute()), *words]
+    text = boot.unit(wish, command, user=getpass.getuser(), folder=Path.cwd())
+    answer(as_json, {"unit": text}, [text.rstrip("\n")])
 
 
 def _is_set(source: str | None) -> bool:
