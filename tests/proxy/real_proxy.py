@@ -141,6 +141,7 @@ class Running:
         keys: of each user. log: the file of its requests. folder: where its files are.
     """
 
+    host: str
     port: int
     keys: dict[str, str]
     log: Path
@@ -149,7 +150,7 @@ class Running:
 
     def connect(self) -> http.client.HTTPSConnection:
         return http.client.HTTPSConnection(
-            "localhost", self.port, timeout=LIMIT_S, context=self.trust
+            self.host, self.port, timeout=LIMIT_S, context=self.trust
         )
 
     def raw(self) -> ssl.SSLSocket:
@@ -193,7 +194,7 @@ def free_port() -> int:
 def running(wanted: proxy.Wanted, folder: Path, server_key: str = SERVER_KEY) -> Iterator[Running]:
     """Start a proxy with the configuration that the command writes."""
     log = folder / "requests.log"
-    wanted = replace(wanted, host="localhost", port=free_port(), log=str(log))
+    wanted = replace(wanted, port=free_port(), log=str(log))
     made, files = proxy.write(wanted, server_key, add=["alice", "bob"], folder=folder / "made")
     home = folder / "home"
     home.mkdir()
@@ -220,8 +221,9 @@ def running(wanted: proxy.Wanted, folder: Path, server_key: str = SERVER_KEY) ->
     with output.open("wb") as out:
         process = subprocess.Popen(command, env=os.environ | own, stdout=out, stderr=out)
     try:
-        _wait_for(process, wanted.port, certificate, output)
+        _wait_for(process, wanted, certificate, output)
         yield Running(
+            host=wanted.host,
             port=wanted.port,
             keys={name: file.read_text() for name, file in files.items()},
             log=log,
@@ -233,14 +235,16 @@ def running(wanted: proxy.Wanted, folder: Path, server_key: str = SERVER_KEY) ->
         process.wait(LIMIT_S)
 
 
-def _wait_for(process: subprocess.Popen[bytes], port: int, certificate: Path, said: Path) -> None:
+def _wait_for(
+    process: subprocess.Popen[bytes], wanted: proxy.Wanted, certificate: Path, said: Path
+) -> None:
     """Wait until a proxy takes TLS connections."""
     limit = time.monotonic() + LIMIT_S
     while process.poll() is None and time.monotonic() < limit:
         with contextlib.suppress(OSError):  # ssl.SSLError among them: no certificate yet
             trust = ssl.create_default_context(cafile=str(certificate))
-            plain = socket.create_connection(("127.0.0.1", port), timeout=5)
-            with plain, trust.wrap_socket(plain, server_hostname="localhost"):
+            plain = socket.create_connection(("127.0.0.1", wanted.port), timeout=5)
+            with plain, trust.wrap_socket(plain, server_hostname=wanted.host):
                 return
         time.sleep(0.05)
     raise AssertionError(said.read_text("utf-8", "replace")[-3000:])

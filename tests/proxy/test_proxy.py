@@ -61,6 +61,7 @@ def test_users_keep_their_keys_and_one_is_taken_away(kind, tmp_path):
         ({"upstream": "https://spark.lan"}, "the server's address on this machine"),
         ({"upstream": "http://127.0.0.1:8000/x"}, "the server's address on this machine"),
         ({"upstream": "http://127.0.0.1:99999"}, "the server's address on this machine"),
+        ({"upstream": "http://[x"}, "the server's address on this machine"),
         ({"upstream": "http://a;b:8000"}, "the server's address on this machine"),
         ({"max_body": "10"}, "write MiB, such as 32m"),
         ({"certificate": "/a.crt"}, "belong together"),

@@ -193,6 +193,13 @@ def test_nginx_counts_the_requests_of_each_user(behind, tmp_path):
 
 
 @pytest.mark.parametrize("kind", proxy.KINDS)
+def test_clients_may_use_an_address_instead_of_a_name(kind, behind, tmp_path):
+    wanted = proxy.Wanted(kind=kind, host="127.0.0.1", upstream=behind.url)
+    with running(wanted, tmp_path) as front:
+        assert front.ask("GET", "/v1/models")[0] == 200
+
+
+@pytest.mark.parametrize("kind", proxy.KINDS)
 def test_a_server_that_is_gone_is_502(kind, tmp_path):
     with upstream() as gone:
         address = gone.url

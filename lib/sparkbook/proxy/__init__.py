@@ -29,7 +29,6 @@ OPEN = r"^(/v1(/\w[\w.-]*)+|/health)([?]|$)"
 """
 KEYS = "sparkbook-keys"
 _FILES = {"caddy": "Caddyfile", "nginx": "sparkbook.conf"}
-_TEMPLATES = {"caddy": "Caddyfile", "nginx": "nginx.conf"}
 _HOST = re.compile(
     r"[a-z0-9]([a-z0-9-]*[a-z0-9])?(\.[a-z0-9]([a-z0-9-]*[a-z0-9])?)*", re.IGNORECASE
 )
@@ -100,8 +99,8 @@ class Wanted:
         Raises:
             SparkbookError: it is none that a proxy on the same machine asks.
         """
-        parts = urlsplit(self.upstream.rstrip("/").removesuffix("/v1"))
         try:
+            parts = urlsplit(self.upstream.rstrip("/").removesuffix("/v1"))
             plain = parts.scheme == "http" and not parts.path and "@" not in parts.netloc
             usable = plain and _HOST.fullmatch(parts.hostname or "") and parts.port
         except ValueError:
@@ -115,7 +114,7 @@ class Wanted:
 
     def text(self) -> str:
         """Return the configuration."""
-        template = Path(__file__).parent / "templates" / _TEMPLATES[self.kind]
+        template = Path(__file__).parent / "templates" / _FILES[self.kind]
         values = {field.name: getattr(self, field.name) for field in fields(self)}
         values |= {"upstream": self.address(), "rate": self.rate or 60}
         if self.kind == "caddy":
@@ -181,7 +180,10 @@ class Wanted:
             "sudo nginx -t && sudo systemctl reload nginx",
         ]
         if self.certificate is None:
-            steps.insert(1, command_line("sudo", *self.certificate_command(Path("/etc/nginx"))))
+            # Once: another certificate is one that no client trusts yet.
+            there = command_line("sudo", "test", "-e", self.trust())
+            made_once = command_line("sudo", *self.certificate_command(Path("/etc/nginx")))
+            steps.insert(1, f"{there} || {made_once}")
         return steps
 
     def certificate_command(self, folder: Path) -> list[str]:
