@@ -102,7 +102,7 @@ class Handler(BaseHTTPRequestHandler):
         """Send a piece, then another when the test has read the first."""
         self._begin()
         self.wfile.write(b"data: one\n\n")
-        self.state.more.wait(LIMIT_S)
+        self.state.more.wait(4 * LIMIT_S)  # longer than any client: one that waits has failed
         self.wfile.write(b"data: two\n\n")
         with contextlib.suppress(OSError):
             while self.path.endswith("forever"):
