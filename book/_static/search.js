@@ -35,6 +35,22 @@
       .map(({ signature }) => signature);
   }
 
+  // Questions that share at least half of the words asked for; a word counts the more, the fewer questions have it.
+  const SMALL = new Set("an and any are at be can do does for from has have how in is it my no not of on or the there to what when which why with".split(" "));
+  function alike(questions) {
+    const split = (text) => [...new Set(text.toLowerCase().match(/[a-z0-9][a-z0-9.]*[a-z0-9]/g) ?? [])].filter((word) => !SMALL.has(word));
+    const theirs = questions.map(([question, , more]) => split(`${question} ${more}`));
+    const has = (set, word) => set.some((one) => one === word || (word.length > 3 && one.startsWith(word)));
+    const mine = split(query).map((word) => ({ word, weight: 1 / (1 + theirs.filter((set) => has(set, word)).length) }));
+    const sum = (words) => words.reduce((total, { weight }) => total + weight, 0);
+    return questions
+      .map((question, i) => ({ question, score: sum(mine.filter(({ word }) => has(theirs[i], word))) }))
+      .filter(({ score }) => score > 0 && score >= sum(mine) / 2)
+      .sort((a, b) => b.score - a.score)
+      .slice(0, 3)
+      .map(({ question: [text, address] }) => [text, address, ""]);
+  }
+
   function list(title, items) {
     const section = document.createElement("section");
     const head = document.createElement("h2");
@@ -87,7 +103,7 @@
       .map(({ title, address, hit }) => [title, address, hit === title ? "" : `: ${hit}`]);
   }
 
-  function show({ signatures, flags, codes, recipes, models: known, pages }) {
+  function show({ signatures, flags, codes, recipes, models: known, questions, pages }) {
     const found = fitting(signatures, query);
     const titled = holding(signatures, (one) => `${one.title} ${one.example}`).filter((one) => !found.includes(one));
     const of = holding(known, ([title, , names]) => `${title} ${names}`);
@@ -103,6 +119,7 @@
     add("Models", of.slice(0, 5).map(([title, address]) => [title, address, ""]));
     add("Flags", flagsNamed(flags).map((flag) => [`--${flag}`, `flags/${flag}.html`, ""]));
     add("Recipes", models.slice(0, 8).map(([title, address]) => [title, address, ""]));
+    add("Questions", alike(questions));
     add("Chapters and pages", read.slice(0, 6));
     add("Faults in a log", titled.slice(0, 5).map(shown));
     add("Similar lines of a log", near.map(shown));

@@ -115,6 +115,12 @@ RANGES: dict[str, dict[str, Iterable[Any] | str]] = {
     },
     "14_nvfp4_claims": {"seed": (2**31,), "rows": (64, 1024)},
     "15_keep_running": {"recipe_id": ENGINE, "target": ENGINE, "former_id": ENGINE},
+    "15_long_agents": {
+        "recipe_id": ALL,
+        "prompt": (8_000, 1_000_000),
+        "new": (1, 7_999),
+        "turns": (1, 500),
+    },
     "16_will_it_fit": {
         "recipe_id": ALL,
         "context": (1, 4096, 10_000_000),

@@ -29,6 +29,7 @@ from sparkbook.site import (
     packed,
     pasted,
     planner,
+    questions,
     recommended,
     record,
     rule_pages,
@@ -59,6 +60,8 @@ def assemble(project: Project, pages: list[Page]) -> None:
     sizes = packed.write(project, static / "planner")
     _write_prose(project, fresh, linker, pasted.block(sizes.doctor))
     (fresh / "book" / "_chooser.md").write_text(chooser.page(chooser.data(models)), "utf-8")
+    asked = linker.markdown(questions.page(), "book/questions.html")
+    (fresh / "book" / "_questions.md").write_text(asked, "utf-8")
     register = (project.root / claims.FOLDER).is_dir()
     chapters = []
     parts: dict[str, dict[str, Any]] = {}

@@ -1,5 +1,5 @@
-"""What the search page needs to recognize a pasted line of a log and the names of flags, rules and
-recipes: a script that the page loads (`_static/search.js`).
+"""What the search page needs to recognize a pasted line of a log, a question and the names of
+flags, rules and recipes: a script that the page loads (`_static/search.js`).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from sparkbook import recipes
 from sparkbook.logs.signatures import signatures
 from sparkbook.rules import every, plain
 from sparkbook.runner import notebooks
-from sparkbook.site import model_pages, recommended
+from sparkbook.site import model_pages, questions, recommended
 
 _HEADING = re.compile(r"^(?P<level>#{1,3}) (?P<text>.+)$", re.MULTILINE)
 _FENCED = re.compile(r"^(`{3,}|~{3,}).*?^\1", re.MULTILINE | re.DOTALL)
@@ -87,6 +87,9 @@ def script(
                 " ".join(f"{one.title} {one.id} {one.model.repo}" for one in found),
             ]
             for name, found in model_pages.by_page(recipe.id for recipe in loaded).items()
+        ],
+        "questions": [
+            [one.question, one.page, " ".join(one.search)] for one in questions.questions()
         ],
         "pages": [[titles[0], address, titles[1:]] for address, titles in (pages or {}).items()],
     }
