@@ -88,9 +88,7 @@ def make(  # noqa: PLR0913 - each is one part of the lock
     kernel, machine = runner(["uname", "-r"]), runner(["uname", "-m"])
     return {
         "format": FORMAT,
-        "recipe": (
-            {"id": recipe.id, "sha256": _digest(recipe.model_dump(mode="json"))} if recipe else None
-        ),
+        "recipe": ({"id": recipe.id, "sha256": fingerprint(recipe)} if recipe else None),
         "image": _image(launch, served),
         "models": {
             name: _files(folder, revision, deep)
@@ -165,10 +163,10 @@ def _gpu(asked: Ran) -> dict[str, Any]:
     }
 
 
-def _digest(value: Any) -> str:
-    return hashlib.sha256(
-        json.dumps(value, sort_keys=True, ensure_ascii=False).encode()
-    ).hexdigest()
+def fingerprint(recipe: Recipe) -> str:
+    """Return the SHA-256 of everything that a recipe says."""
+    text = json.dumps(recipe.model_dump(mode="json"), sort_keys=True, ensure_ascii=False)
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def _models(

@@ -40,6 +40,7 @@ VERBS = {
     "equal": "measure",
     "monitor": "measure",
     "lock": "stack_lock",
+    "upgrade": "upgrading",
     "kernels": "cuda",
     "record": "checking",
     "rules": "codes",

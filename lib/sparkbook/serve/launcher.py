@@ -327,7 +327,7 @@ def _folders(locked: dict[str, Any]) -> dict[str, Path] | None:
 
 
 def lock_of(
-    source: str,
+    source: str | Stack,
     *,
     name: str | None = None,
     deep: bool = False,
@@ -337,7 +337,7 @@ def lock_of(
     """Return the lock of a stack, with what its running server reports.
 
     Args:
-        source: a recipe's id, or a launch line.
+        source: a recipe's id, a launch line, or the stack itself.
         name: name of the running server; None takes the stack's.
         deep: hash every weight file.
         plan, bench: summaries, where there are.
@@ -345,7 +345,8 @@ def lock_of(
     Raises:
         SparkbookError: it can't be read.
     """
-    return _now(stack.given(source), name, deep, plan, bench)
+    asked = source if isinstance(source, Stack) else stack.given(source)
+    return _now(asked, name, deep, plan, bench)
 
 
 def _now(
@@ -401,7 +402,9 @@ def verify(
     """
     locked = lock.read(file)
     recipe = lock.recipe_of(locked)
-    launch = recipe.launch if recipe else lock.launch_of(locked)
+    # A recipe that is as it was locked has nothing to say of a lock with another image.
+    same = recipe is None or lock.fingerprint(recipe) == locked["recipe"]["sha256"]
+    launch = lock.launch_of(locked) if same or recipe is None else recipe.launch
     container = launch.container.name or (recipe.slug if recipe else None)
     now = _now(
         Stack(stack.given(launch, container).name, launch, recipe),

@@ -22,9 +22,11 @@ from pathlib import Path
 import docker
 import psutil
 import pytest
+from sparkbook import recipes
 from sparkbook.recipes import Launch, Serve
 from sparkbook.recipes.launch import Container
-from sparkbook.serve import docker_host
+from sparkbook.recipes.schema import Image
+from sparkbook.serve import docker_host, embedded, paths
 
 _CLONE_NEWNET = 0x40000000
 # The first process of the namespaces. It starts dockerd again when it ends: how a restart is made.
@@ -279,3 +281,48 @@ def answering(tmp_path):
         )
 
     return make
+
+
+@pytest.fixture
+def real(borrowed_volumes):
+    """The recipe of tiny-dense in a container: the real vLLM, out of the engine's environment on
+    this host.
+    """
+    recipe = recipes.load("embedded/tiny-dense")
+    python, model = paths.engine_python(), embedded.model_folder("tiny-dense")
+    environment = python.parents[1].resolve()
+    container = recipe.container.model_copy(
+        update={
+            "name": "tiny",
+            "ports": ["127.0.0.1:8000:8000"],
+            "restart": "unless-stopped",
+            "ipc": "host",
+            "volumes": [
+                *borrowed_volumes,
+                f"{environment}:{environment}:ro",
+                f"{model}:/models/tiny-dense:ro",
+            ],
+        }
+    )
+    serve = recipe.serve.model_copy(
+        update={
+            "model": "/models/tiny-dense",
+            "args": {**recipe.serve.args, "host": "0.0.0.0", "port": 8000},
+        }
+    )
+    env = {
+        **recipe.env,
+        "PATH": f"{environment}/bin:/usr/bin:/bin",
+        "HOME": "/root",
+        "HF_TOKEN": None,
+    }
+    if (openmp := environment / "lib" / "libiomp5.so").exists():
+        env["LD_PRELOAD"] = str(openmp)
+    return recipe.model_copy(
+        update={
+            "image": Image(ref="test/host:1"),
+            "container": container,
+            "serve": serve,
+            "env": env,
+        }
+    )

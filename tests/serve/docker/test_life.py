@@ -18,15 +18,12 @@ import yaml
 from sparkbook import lock, logs, recipes
 from sparkbook import start as first
 from sparkbook.host import docker_probes
-from sparkbook.recipes.schema import Image
 from sparkbook.releases import images
 from sparkbook.serve import (
     containers,
     docker_engine,
     docker_host,
-    embedded,
     launcher,
-    paths,
     running,
 )
 from sparkbook.serve.docker_engine import start
@@ -40,51 +37,6 @@ from sparkbook.units import format_bytes
 pytestmark = pytest.mark.docker
 CLONE_NEWNET = 0x40000000
 COMMAND = Path(sys.executable).with_name("sparkbook")
-
-
-@pytest.fixture
-def real(borrowed_volumes):
-    """The recipe of tiny-dense in a container: the real vLLM, out of the engine's environment on
-    this host.
-    """
-    recipe = recipes.load("embedded/tiny-dense")
-    python, model = paths.engine_python(), embedded.model_folder("tiny-dense")
-    environment = python.parents[1].resolve()
-    container = recipe.container.model_copy(
-        update={
-            "name": "tiny",
-            "ports": ["127.0.0.1:8000:8000"],
-            "restart": "unless-stopped",
-            "ipc": "host",
-            "volumes": [
-                *borrowed_volumes,
-                f"{environment}:{environment}:ro",
-                f"{model}:/models/tiny-dense:ro",
-            ],
-        }
-    )
-    serve = recipe.serve.model_copy(
-        update={
-            "model": "/models/tiny-dense",
-            "args": {**recipe.serve.args, "host": "0.0.0.0", "port": 8000},
-        }
-    )
-    env = {
-        **recipe.env,
-        "PATH": f"{environment}/bin:/usr/bin:/bin",
-        "HOME": "/root",
-        "HF_TOKEN": None,
-    }
-    if (openmp := environment / "lib" / "libiomp5.so").exists():
-        env["LD_PRELOAD"] = str(openmp)
-    return recipe.model_copy(
-        update={
-            "image": Image(ref="test/host:1"),
-            "container": container,
-            "serve": serve,
-            "env": env,
-        }
-    )
 
 
 def test_the_whole_life_of_a_real_server(engine, host, real, monkeypatch, tmp_path):

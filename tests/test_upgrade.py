@@ -1,0 +1,101 @@
+"""When another image is as good, and what its lock says. `tests/serve/docker/test_upgrade.py` has
+the real thing.
+"""
+
+import json
+
+import pytest
+from sparkbook import lock, recipes, upgrade
+from sparkbook.bench.equality import Answer
+from sparkbook.bench.results import Cell, Figures, Report, Request
+from sparkbook.serve import launcher, tool_calls
+from sparkbook.serve.tool_rules import TOOL
+
+NEAR, FAR = -0.2, -3.0
+
+
+def answers(real=0, near=0):
+    """Replies of which some differ from those without arguments."""
+    letters = ["z"] * real + ["n"] * near + ["a"] * (20 - real - near)
+    top = {"a": -0.1, "n": NEAR, "z": FAR}
+    return [Answer(f"p{i}", (letter,), (top,), letter) for i, letter in enumerate(letters)]
+
+
+def tools(*codes):
+    """A report of the tool calls with these rules' examples."""
+    replies = [TOOL[code].example("fails") for code in codes]
+    return tool_calls.Report("u", "m", [tool_calls.grade(replies, "one call")])
+
+
+def speed(factor=1.0, ttft=1.0, name="code"):
+    """A measurement of decode speeds around 10 tok/s, times a factor."""
+    requests = []
+    for i in range(16):
+        end = ttft + 10 / (10 * (1 + i / 16) * factor)
+        figures = {"ttft_s": ttft, "latency_s": end, "stamps_s": [ttft, end], "output_tokens": 11}
+        requests.append(Request(prompt=f"{name}-{i}", **figures))
+    cell = Cell(prompt_class=name, concurrency=1, figures=Figures(completed=16), requests=requests)
+    return Report(date="2026-11-28T00:00:00Z", tool="sparkbook", model="m", cells=[cell])
+
+
+OLD = upgrade.Look(answers(), answers(), tools("TOOL102"), speed())
+
+
+@pytest.mark.parametrize(
+    ("new", "options", "reason"),
+    [
+        (OLD, {}, None),
+        (upgrade.Look(answers(near=9)), {}, None),
+        (upgrade.Look(answers(real=1)), {}, "answers differ"),
+        (upgrade.Look(answers(real=1)), {"allow_changed": True}, None),
+        (upgrade.Look(answers(), tools=tools("TOOL102", "TOOL101")), {}, "TOOL101"),
+        (upgrade.Look(answers(), tools=tools()), {}, None),
+        (upgrade.Look(answers(), speed=speed(0.96)), {}, None),
+        (upgrade.Look(answers(), speed=speed(0.9)), {}, "slower for sure: decode"),
+        (upgrade.Look(answers(), speed=speed(0.9)), {"slower": 15}, None),
+        (upgrade.Look(answers(), speed=speed(1.5)), {}, None),
+        (upgrade.Look(answers(), speed=speed(ttft=1.5)), {}, None),
+    ],
+)
+def test_what_is_as_good(new, options, reason):
+    wanted = upgrade.Wanted(source="r", image="b:2", **options)
+    outcome = upgrade.Outcome("a:1", "b:2", "swap")
+    upgrade.judge(OLD, new, wanted, outcome)
+    assert outcome.taken == (reason is None), outcome.reasons
+    assert reason is None or reason in outcome.reasons[0]
+    assert json.loads(json.dumps(outcome.to_dict()))["taken"] == outcome.taken
+    assert outcome.lines[-1].startswith("taken: b:2" if outcome.taken else "not taken, a:1")
+
+
+def test_a_long_prompt_that_waits_longer_and_a_rejected_measurement():
+    wanted = upgrade.Wanted(source="r", image="b:2")
+    outcome = upgrade.Outcome("a:1", "b:2", "swap")
+    old = upgrade.Look(speed=speed(name="long-4k"))
+    upgrade.judge(old, upgrade.Look(speed=speed(ttft=1.3, name="long-4k")), wanted, outcome)
+    assert outcome.reasons[0].startswith("slower for sure: TTFT")
+    outcome = upgrade.Outcome("a:1", "b:2", "swap")
+    rejected = speed(0.5)
+    rejected.cells[0].verdict = "invalid"
+    upgrade.judge(old, upgrade.Look(speed=rejected), wanted, outcome)
+    assert outcome.taken and outcome.notes == [
+        "speed is not judged: the gate rejected a measurement (bench)"
+    ]
+
+
+def test_a_dry_run_names_every_step_and_what_the_image_refuses():
+    lines = upgrade.dry(
+        upgrade.Wanted(source="gpt-oss-20b", image="vllm/vllm-openai:v0.33.0", lock="x.json")
+    )
+    assert lines[0] == "old: nvcr.io/nvidia/vllm:26.04-py3, new: vllm/vllm-openai:v0.33.0"
+    assert any(line.startswith("refused: IMG104") for line in lines)
+    assert any("write x.json" in line for line in lines)
+    assert any(line.startswith("POST /containers/create") for line in lines)
+
+
+def test_the_lock_of_an_upgraded_server_verifies(tmp_path):
+    """Its image is another than the recipe's, and that is what was locked."""
+    recipe = recipes.load("gpt-oss-20b")
+    changed = recipe.launch.model_copy(update={"image": "vllm/vllm-openai:v0.33.0"})
+    file = tmp_path / "lock.json"
+    file.write_text(lock.dumps(lock.make(changed, recipe)))
+    assert launcher.verify(str(file))[0] == []
