@@ -28,7 +28,6 @@ from sparkbook.serve.engine import EngineError
 from sparkbook.serve.faults import ServeFault
 from sparkbook.serve.interrupts import Interrupted, held_back
 from sparkbook.serve.process import free_port
-from sparkbook.serve.ready import NotReady
 from sparkbook.serve.stack import KEPT_FREE, KEY, Choices, Stack
 from sparkbook.units import format_bytes
 from sparkbook.util.files import write_text
@@ -123,6 +122,10 @@ class _Refused(Exception):
     """The new server is not as good as the old one."""
 
 
+class NotBack(EngineError):
+    """The old server does not serve again."""
+
+
 # ---- what runs, and what is to run
 
 
@@ -161,22 +164,24 @@ def _running(host: DockerHost, wanted: Wanted, known: Sequence[Stack]) -> tuple[
     Raises:
         SparkbookError: none runs, several do, or it runs otherwise than the source says.
     """
-    name = wanted.name or known[0].name
-    found = [one for one in containers.find(host, name) if one.state == "running"]
-    kept = [one.name for one in containers.find(host) if one.name == name + _KEPT]
-    if kept:
-        raise SparkbookError(
-            f"an upgrade was cut off: {kept[0]} is the old server. Go back to it with:"
-            f" {command_line('sparkbook', 'stop', name)};"
-            f" {command_line('docker', 'rename', kept[0], name)} &&"
-            f" {command_line('docker', 'start', name)}; or remove it:"
-            f" {command_line('docker', 'rm', kept[0])}"
-        )
+    first = known[0]
+    names = {wanted.name} if wanted.name else {first.name, first.recipe.id if first.recipe else ""}
+    ours = [one for one in containers.find(host) if names & ({one.name, one.recipe} - {""})]
+    for one in ours:
+        if (name := one.name.removesuffix(_KEPT)) != one.name:
+            raise SparkbookError(
+                f"an upgrade was cut off, and {one.name} is the old server. Go back to it with:"
+                f" {command_line('sparkbook', 'stop', name)} (if it runs);"
+                f" {command_line('docker', 'rename', one.name, name)} &&"
+                f" {command_line('docker', 'start', name)}. Or remove it:"
+                f" {command_line('docker', 'rm', one.name)}"
+            )
+    found = [one for one in ours if one.state == "running"]
     if len(found) != 1:
         runs = " and ".join(one.name for one in found) or "nothing"
         raise SparkbookError(
-            f"{runs} runs as {name}: an upgrade needs the one server that runs. Start it with"
-            " `sparkbook serve`, or name it with --name"
+            f"{runs} runs as {wanted.name or first.name}: an upgrade needs the one server that"
+            " runs. Start it with `sparkbook serve`, or name it with --name"
         )
     (old,) = found
     for stack in known:
@@ -293,7 +298,7 @@ def _speed(old: Report, new: Report, wanted: Wanted, outcome: Outcome) -> None:
 
 @contextlib.contextmanager
 def _kept(host: DockerHost, old: Found, stack: Stack, wanted: Wanted, say: Any) -> Iterator[None]:
-    """Stop the old server and keep it. If what follows fails, start it again; else remove it."""
+    """Stop the old server and keep it. If what follows fails, start it again."""
     mark, (_, key_file) = containers.mark_of(old.name), containers.key_of(old.name, old.id)
     own = [file for file in (mark, key_file) if file.parent == mark.parent and file.is_file()]
     files = {file: file.read_bytes() for file in own}  # the new server's take their place
@@ -306,11 +311,16 @@ def _kept(host: DockerHost, old: Found, stack: Stack, wanted: Wanted, say: Any) 
     except BaseException:
         with held_back():
             say(f"going back to {old.image}")
-            engine = _restarted(host, old, files)
-            engine.wait_ready(stack.claims, deadline_s=wanted.deadline_s, progress=say)
+            try:
+                engine = _restarted(host, old, files)
+                engine.wait_ready(stack.claims, deadline_s=wanted.deadline_s, progress=say)
+            except SparkbookError as error:
+                status = command_line("docker", "ps", "-a", "--filter", f"id={old.id[:12]}")
+                raise NotBack(
+                    f"{old.name} did not come back: {error}\nIts container is kept: {status}"
+                ) from None
             say(f"{old.name} serves again, from {old.image}")
         raise
-    containers.remove(host, old.id)
 
 
 def _restarted(
@@ -361,8 +371,8 @@ def run(wanted: Wanted, *, say: Callable[[str], None]) -> Outcome:
 
     Raises:
         SparkbookError: the wish can't be used; nothing was changed.
-        ServeFault: Docker can't do it, or the old server did not come back: the message says what
-            to do.
+        ServeFault: Docker does not answer, or has not the image; nothing was changed.
+        NotBack: the old server did not come back.
     """
     known, new = _stacks(wanted)
     host = docker_host.reach()
@@ -378,7 +388,8 @@ def run(wanted: Wanted, *, say: Callable[[str], None]) -> Outcome:
             return outcome
         if docker_host.image_present(host.client, wanted.image) is None:
             docker_host.pull(host.client, wanted.image, say)
-        say(f"the new server is tried {way} the old one: {why}")
+        place = "next to" if way == "together" else "in place of"
+        say(f"the new server is tried {place} the old one: {why}")
         endpoint = containers.endpoint_of(host, old)
         say(f"asking {old.image}")
         before = look(endpoint, new, wanted, twice=True, say=say)
@@ -387,8 +398,15 @@ def run(wanted: Wanted, *, say: Callable[[str], None]) -> Outcome:
                 _replace(host, (old, new, choices), wanted, before, outcome, say)
             except _Refused:
                 pass
-            except (EngineError, NotReady, ServeFault) as error:
+            except NotBack:
+                raise
+            except SparkbookError as error:
                 outcome.reasons.append(str(error))
+        if outcome.taken:
+            try:
+                containers.remove(host, old.id)
+            except ServeFault as fault:
+                outcome.notes.append(str(fault))
         return outcome
     finally:
         host.close()

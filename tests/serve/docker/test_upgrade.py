@@ -96,6 +96,12 @@ def test_an_image_is_taken_or_the_old_one_serves_again(engine, host, tiny):
 
 def test_what_can_not_be_upgraded(engine, host, tiny):
     file, _ = tiny
+    host.client.api.rename("tiny", "tiny-before-upgrade")
+    with pytest.raises(
+        SparkbookError, match=r"cut off(?s:.*)docker rename tiny-before-upgrade tiny"
+    ):
+        upgrade.run(upgrade.Wanted(source=file, image="test/host:2"), say=print)
+    host.client.api.rename("tiny-before-upgrade", "tiny")
     running.stop(host, "tiny")
     with pytest.raises(SparkbookError, match="nothing runs as tiny"):
         upgrade.run(upgrade.Wanted(source=file, image="test/host:2"), say=print)
