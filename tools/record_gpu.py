@@ -1,7 +1,8 @@
 """Records what only a vLLM on a GPU can show: the plug-in of the kernels in whole models, options
 that claim to change nothing, faults.
 
-    python tools/record_gpu.py MODELS OUT [smoke] [compare] [nvfp4] [few] [faults] [speed-NAME] [alone]
+    python tools/record_gpu.py MODELS OUT [smoke] [compare] [nvfp4] [few] [faults] [speed-NAME]
+                                     [alone]
     python tools/record_gpu.py MODELS OUT judge
 
 MODELS is what `tools/make_nvfp4_models.py` made. The `vllm` that this Python imports is started as
