@@ -155,7 +155,7 @@ def geometry(config: Config) -> Geometry:
         caches=tuple(caches),
         tied=bool(text.get("tie_word_embeddings", tied_by_default(text))),
         experts=experts_of(text),
-        active_experts=_active(text) if experts_of(text) else 0,
+        active_experts=active_experts(text) if experts_of(text) else 0,
         attention_width=width,
         context=_context(text),
         intermediate=text.get("intermediate_size") or 0,
@@ -257,7 +257,7 @@ def tied_by_default(text: Config) -> bool:
     return str(text.get("model_type")).startswith("gemma")
 
 
-def _active(text: Config) -> int:
+def active_experts(text: Config) -> int:
     """Routed experts of one token; at least one."""
     names = ("num_experts_per_tok", "num_experts_per_token", "top_k_experts", "moe_k")
     return next((int(count) for name in names if (count := text.get(name))), 1)

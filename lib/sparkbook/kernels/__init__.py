@@ -6,7 +6,8 @@
 - `checkpoint`: reads NVFP4 layers out of a checkpoint, as the kernels take them
 - `build`: finds nvcc, compiles a target, reads what came out
 - `library`: the built library, on arrays that are on the GPU already (torch, CuPy, whatever has
-  `__cuda_array_interface__`)
+  `__cuda_array_interface__`: `arrays`)
+- `gb10`: what the compiler made of the kernels for the Spark, and how their launches fit it
 - `torch_ops`: the same as operators of torch, for `torch.compile` and CUDA graphs; on the CPU they
   are the reference
 - `instructions`, `weights24`, `triton_gemv`, `records`: the laboratory of chapter 14

@@ -444,6 +444,19 @@ class _Bench:
         self.torch.cuda.synchronize()
         self.torch.cuda.empty_cache()
 
+    def prefill(self) -> None:
+        """Ours, and off by default: many tokens on the tensor core's own FP4 instruction."""
+        self.lib.prefill, m = True, 2048
+        for n, k in COMPARED:
+            x, w = (
+                (self.bytes_(rows, k // 2), self.scales(rows, k // 16), self.ones(1))
+                for rows in (m, n)
+            )
+            y = self.torch.empty(m, n, dtype=self.torch.bfloat16, device="cuda")
+            call = partial(self.lib.fp4_prefill, x, w, y, stream=self.stream.cuda_stream)
+            row = self.row("fp4_prefill", f"{n}x{k}", m, n * k * 9 // 16, [call])
+            row.note = f"{2 * m * n * k / row.us / 1e6:.0f} TFLOP/s"
+
     def torch_bf16(self) -> None:
         for n, k in COMPARED:
             w = [
@@ -568,6 +581,7 @@ def run(*, quick: bool = False, say: Callable[[str], None] = lambda text: None) 
     bench.lm_head(151936, 2048)
     bench.quant(1, 8192)
     bench.quant(4096, 8192)
+    bench.rival("fp4_prefill", bench.prefill)
     bench.rival("torch linear bf16", bench.torch_bf16)
     bench.rival("torch _weight_int4pack_mm", bench.torch_int4)
     bench.rival("bitsandbytes fp4", bench.bitsandbytes)

@@ -16,6 +16,7 @@ import shutil
 import subprocess
 import sys
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -42,6 +43,9 @@ _FLAGS = (
 )
 #: Names of the wheels. nvcc's own has no front end, no headers and no runtime library.
 WHEELS = "nvidia-cuda-nvcc nvidia-cuda-crt nvidia-nvvm nvidia-cuda-runtime nvidia-cuda-cccl"
+_INSTRUCTION = re.compile(
+    r"^\s+/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+ )?([A-Z][A-Z0-9_.]*)", re.MULTILINE
+)
 _INSTALL = command_line("pip", "install", *WHEELS.split())
 
 
@@ -71,15 +75,33 @@ class Toolchain:
 
 
 @dataclass(frozen=True)
+class Used:
+    """What a kernel uses, as the assembler reported: registers of a thread, bytes of shared memory
+    that every launch has, bytes spilled.
+    """
+
+    registers: int
+    shared: int
+    spilled: int
+
+
+@dataclass(frozen=True)
 class Built:
-    """A library that was built, and what the assembler reported about its kernels."""
+    """A library that was built, and what its kernels use, by their names in the machine code."""
 
     target: str
     path: Path
-    kernels: int
-    registers: int  # of the kernel that uses most
-    spills: int  # bytes stored, over all kernels
+    used: dict[str, Used]
     fresh: bool  # False: it was there already, of the same sources
+
+    @property
+    def kernels(self) -> int:
+        return len(self.used)
+
+    @property
+    def spills(self) -> int:
+        """Bytes stored, over all kernels."""
+        return sum(one.spilled for one in self.used.values())
 
     def to_dict(self) -> dict[str, str | int | bool]:
         return {
@@ -206,10 +228,16 @@ def build(target: str, *, toolchain: Toolchain | None = None, again: bool = Fals
         for old in path.parent.glob(f"sparkbook-{target}-*"):
             if old.stem != path.stem:
                 old.unlink()
-    said = log.read_text("utf-8")
-    registers = [int(n) for n in re.findall(r"Used (\d+) registers", said)]
-    spills = sum(int(n) for n in re.findall(r"(\d+) bytes spill stores", said))
-    return Built(target, path, len(registers), max(registers, default=0), spills, fresh)
+    return Built(target, path, dict(_used(log.read_text("utf-8"))), fresh)
+
+
+def _used(log: str) -> Iterator[tuple[str, Used]]:
+    for part in log.split("Compiling entry function '")[1:]:
+        spilled, registers, shared = (
+            int(found[1]) if (found := re.search(pattern, part)) else 0
+            for pattern in (r"(\d+) bytes spill st", r"Used (\d+) reg", r"(\d+) bytes smem")
+        )
+        yield part.partition("'")[0], Used(registers, shared, spilled)
 
 
 def find_disassembler() -> Path:
@@ -236,17 +264,22 @@ def instructions(library: Path) -> Counter[str]:
     """Count each machine instruction in a library, by its full name such as
     'F2FP.SATFINITE.E2M1.F32.PACK_AB_MERGE_C'.
     """
+    return sum(instructions_by_kernel(library).values(), Counter())
+
+
+def instructions_by_kernel(library: Path) -> dict[str, Counter[str]]:
+    """Count the same kernel by kernel, by their names in the machine code."""
     tool = find_disassembler()
     # cuobjdump calls nvdisasm, which the wheels put beside it.
     environment = {**os.environ, "PATH": f"{tool.parent}{os.pathsep}{os.environ.get('PATH', '')}"}
     done = _run([str(tool), "-sass", str(library)], environment)
     if done.returncode:
         raise SparkbookError(f"cuobjdump could not read {library}: {done.stderr.strip()[-500:]}")
-    return Counter(
-        re.findall(
-            r"^\s+/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+ )?([A-Z][A-Z0-9_.]*)", done.stdout, re.MULTILINE
-        )
-    )
+    parts = re.split(r"^\s+Function : (\S+)$", done.stdout, flags=re.MULTILINE)
+    return {
+        name: Counter(_INSTRUCTION.findall(text))
+        for name, text in zip(parts[1::2], parts[2::2], strict=True)
+    }
 
 
 def _run(

@@ -12,46 +12,24 @@ types.
 from __future__ import annotations
 
 import ctypes
-from dataclasses import dataclass
-from math import prod
+import os
 from pathlib import Path
 from typing import Any
 
 from sparkbook.errors import SparkbookError
 from sparkbook.kernels import build
+from sparkbook.kernels.arrays import KINDS, Array, Raw, array, multiple, scalar
 from sparkbook.kernels.reference import TILE_BYTES, TILE_K, TILE_ROWS
 
-_KINDS = {"f32": 0, "bf16": 1, "f16": 2}
-_TORCH = {
-    "torch.float32": "f32",
-    "torch.bfloat16": "bf16",
-    "torch.float16": "f16",
-    "torch.uint8": "u8",
-    "torch.float8_e4m3fn": "u8",
-    "torch.float4_e2m1fn_x2": "u8",
-    "torch.int8": "u8",
-    "torch.int32": "i32",
-    "torch.int64": "i64",
-}
-_TYPESTR = {
-    "<f4": "f32",
-    "<V2": "bf16",
-    "|V2": "bf16",
-    "<f2": "f16",
-    "|u1": "u8",
-    "|i1": "u8",
-    "|V1": "u8",
-    "<i4": "i32",
-    "<i8": "i64",
-}
 MAX_TOKENS = 8
 MARLIN_TOKENS = 16
 """Tokens that `marlin_gemv` takes in one reading of the weights."""
 
 _P, _I, _L, _F = ctypes.c_void_p, ctypes.c_int, ctypes.c_int64, ctypes.c_float
-_SIGNATURES = {
+SIGNATURES = {
     "sb_fp4_gemv": [_P, _P, _P, _P, _I, _P, _I, _I, _I, _I, _I, _I, _I, _P],
     "sb_fp8_gemv": [_P, _P, _I, _P, _I, _P, _I, _I, _I, _I, _I, _P],
+    "sb_fp4_prefill": [*[_P] * 7, *[_I] * 5, _P],
     "sb_argmax": [_P, _I, _I, _P, _I, _P],
     "sb_moe_decode": [*[_P] * 6, _I, *[_P] * 3, _I, _P, _P, *[_I] * 6, _P],
     "sb_marlin_gemv": [*[_P] * 4, _I, _P, *[_I] * 7, _P],
@@ -64,70 +42,6 @@ _SIGNATURES = {
     "sb_e2m1_sweep": [ctypes.c_uint32, _L, _P, _P],
     "sb_read_probe": [_P, _L, _P, _I, _P],
 }
-
-
-@dataclass(frozen=True)
-class _Array:
-    pointer: int
-    shape: tuple[int, ...]
-    kind: str
-
-
-def _array(
-    name: str, value: Any, kinds: str, shape: tuple[int | None, ...], align: int = 1
-) -> _Array:
-    """`value` as address, shape and type, if it is what is expected: one of the kinds, the shape
-    (None: any), C order, aligned.
-    """
-    if hasattr(value, "data_ptr") and hasattr(value, "is_contiguous"):
-        if not value.is_cuda:
-            raise SparkbookError(
-                f"{name} is on {value.device}; the kernels work on the GPU's memory"
-            )
-        kind = _TORCH.get(str(value.dtype), str(value.dtype))
-        found, contiguous = (
-            _Array(value.data_ptr(), tuple(value.shape), kind),
-            value.is_contiguous(),
-        )
-    elif (interface := getattr(value, "__cuda_array_interface__", None)) is not None:
-        dims = tuple(interface["shape"])
-        kind = _TYPESTR.get(interface["typestr"], interface["typestr"])
-        size = int("".join(filter(str.isdigit, interface["typestr"])))
-        strides = interface.get("strides")
-        contiguous = strides is None or tuple(strides) == tuple(
-            size * prod(dims[i + 1 :]) for i in range(len(dims))
-        )
-        found = _Array(interface["data"][0], dims, kind)
-    else:
-        raise SparkbookError(
-            f"{name} is a {type(value).__name__}; expected a torch tensor on the GPU or an array"
-            " with __cuda_array_interface__"
-        )
-    if found.kind not in kinds.split():
-        raise SparkbookError(
-            f"{name} is of type {found.kind}; expected {' or '.join(kinds.split())}"
-        )
-    if len(found.shape) != len(shape) or any(
-        want is not None and want != have for want, have in zip(shape, found.shape, strict=True)
-    ):
-        expected = " x ".join("any" if want is None else str(want) for want in shape)
-        raise SparkbookError(
-            f"{name} has the shape {' x '.join(map(str, found.shape)) or 'of a single number'};"
-            f" expected {expected}"
-        )
-    if not contiguous:
-        raise SparkbookError(f"{name} is not contiguous: call .contiguous() on it first")
-    if found.pointer % align:
-        raise SparkbookError(f"{name} starts at an address that is not a multiple of {align} bytes")
-    return found
-
-
-def _scalar(name: str, value: Any) -> _Array:
-    """Return an array of one float32 on the GPU; its shape does not matter."""
-    shape = tuple(value.shape) if hasattr(value, "shape") else ()
-    if prod(shape) != 1:
-        raise SparkbookError(f"{name} has {prod(shape)} values; expected one")
-    return _array(name, value, "f32", shape)
 
 
 def capability(device: int = 0) -> tuple[int, int]:
@@ -187,7 +101,13 @@ class Library:
     Every method takes `stream` (the CUDA stream's handle, 0: the default one) and most take `pdl`:
     start while the kernel before still runs (programmatic dependent launch). With it weights are
     fetched before that kernel has ended; they must not be its output.
+
+    Attributes:
+        prefill: whether `fp4_prefill` may run. It has run on no GPU yet, so it is off unless
+            SPARKBOOK_FP4_PREFILL=1; the checks and the benchmark switch it on for themselves.
     """
+
+    prefill = False
 
     def __init__(self, path: Path) -> None:
         try:
@@ -203,8 +123,9 @@ class Library:
                 _P,
             ],
         )
-        for name, arguments in _SIGNATURES.items():
+        for name, arguments in SIGNATURES.items():
             getattr(self._c, name).argtypes = arguments
+        self.prefill = os.environ.get("SPARKBOOK_FP4_PREFILL") == "1"
 
     @classmethod
     def for_device(cls, device: int = 0) -> Library:
@@ -213,7 +134,7 @@ class Library:
 
     def _call(self, name: str, *arguments: Any) -> None:
         values = [
-            argument.pointer if isinstance(argument, _Array) else argument for argument in arguments
+            argument.pointer if isinstance(argument, Array) else argument for argument in arguments
         ]
         if code := getattr(self._c, name)(*values):
             raise SparkbookError(
@@ -228,15 +149,15 @@ class Library:
         """Quantize x [M, K] by g (one float32): codes [M, 8 ceil(K / 16)], scales
         [M, ceil(K / 16)].
         """
-        x = _array("x", x, "f32 bf16 f16", (None, None), 16)
+        x = array("x", x, "f32 bf16 f16", (None, None), 16)
         m, k = x.shape
         blocks = -(-k // 16)
         codes, scales = (
-            _array("codes", codes, "u8", (m, 8 * blocks), 8),
-            _array("scales", scales, "u8", (m, blocks)),
+            array("codes", codes, "u8", (m, 8 * blocks), 8),
+            array("scales", scales, "u8", (m, blocks)),
         )
         self._call(
-            "sb_quantize", x, _KINDS[x.kind], _scalar("g", g), codes, scales, m, k, pdl, stream
+            "sb_quantize", x, KINDS[x.kind], scalar("g", g), codes, scales, m, k, pdl, stream
         )
 
     def rmsnorm_quantize(  # noqa: PLR0913 - the kernel's own arguments
@@ -252,21 +173,21 @@ class Library:
         pdl: bool = False,
     ) -> None:
         """x [M, K] / sqrt(mean(x^2) + eps) * weight [K], quantized. K is a multiple of 16."""
-        x = _array("x", x, "f32 bf16 f16", (None, None), 16)
+        x = array("x", x, "f32 bf16 f16", (None, None), 16)
         m, k = x.shape
-        _multiple("K", k, 16)
-        weight = _array("weight", weight, x.kind, (k,), 16)
+        multiple("K", k, 16)
+        weight = array("weight", weight, x.kind, (k,), 16)
         codes, scales = (
-            _array("codes", codes, "u8", (m, k // 2), 8),
-            _array("scales", scales, "u8", (m, k // 16)),
+            array("codes", codes, "u8", (m, k // 2), 8),
+            array("scales", scales, "u8", (m, k // 16)),
         )
         self._call(
             "sb_rmsnorm_quantize",
             x,
-            _KINDS[x.kind],
+            KINDS[x.kind],
             weight,
             eps,
-            _scalar("g", g),
+            scalar("g", g),
             codes,
             scales,
             m,
@@ -279,18 +200,18 @@ class Library:
         self, x: Any, g: Any, codes: Any, scales: Any, *, stream: int = 0, pdl: bool = False
     ) -> None:
         """x [M, 2 K], gate then up: silu(gate) * up, quantized. K is a multiple of 16."""
-        x = _array("x", x, "f32 bf16 f16", (None, None), 16)
+        x = array("x", x, "f32 bf16 f16", (None, None), 16)
         m, k = x.shape[0], x.shape[1] // 2
-        _multiple("half of x's columns", x.shape[1] / 2, 16)
+        multiple("half of x's columns", x.shape[1] / 2, 16)
         codes, scales = (
-            _array("codes", codes, "u8", (m, k // 2), 8),
-            _array("scales", scales, "u8", (m, k // 16)),
+            array("codes", codes, "u8", (m, k // 2), 8),
+            array("scales", scales, "u8", (m, k // 16)),
         )
         self._call(
             "sb_silu_mul_quantize",
             x,
-            _KINDS[x.kind],
-            _scalar("g", g),
+            KINDS[x.kind],
+            scalar("g", g),
             codes,
             scales,
             m,
@@ -303,15 +224,15 @@ class Library:
         self, codes: Any, scales: Any, g: Any, y: Any, *, stream: int = 0, pdl: bool = False
     ) -> None:
         """codes [M, K / 2] and scales [M, K / 16] to y [M, K]."""
-        codes = _array("codes", codes, "u8", (None, None), 8)
+        codes = array("codes", codes, "u8", (None, None), 8)
         m, k = codes.shape[0], 2 * codes.shape[1]
-        _multiple("K", k, 16)
+        multiple("K", k, 16)
         scales, y = (
-            _array("scales", scales, "u8", (m, k // 16)),
-            _array("y", y, "f32 bf16 f16", (m, k), 16),
+            array("scales", scales, "u8", (m, k // 16)),
+            array("y", y, "f32 bf16 f16", (m, k), 16),
         )
         self._call(
-            "sb_dequantize", codes, scales, _scalar("g", g), y, _KINDS[y.kind], m, k, pdl, stream
+            "sb_dequantize", codes, scales, scalar("g", g), y, KINDS[y.kind], m, k, pdl, stream
         )
 
     # ---- products
@@ -335,20 +256,20 @@ class Library:
         M is 1 to 8, K a multiple of 64. tiles and warps choose a variant for measurements; 0 takes
         the one measured best.
         """
-        codes = _array("codes", codes, "u8", (None, None), 16)
+        codes = array("codes", codes, "u8", (None, None), 16)
         n, k = codes.shape[0], 2 * codes.shape[1]
-        _multiple("K", k, 64)
-        scales = _array("scales", scales, "u8", (n, k // 16), 4)
+        multiple("K", k, 64)
+        scales = array("scales", scales, "u8", (n, k // 16), 4)
         x, y = self._sides(x, y, n, k)
         self._call(
             "sb_fp4_gemv",
             codes,
             scales,
-            _scalar("alpha", alpha),
+            scalar("alpha", alpha),
             x,
-            _KINDS[x.kind],
+            KINDS[x.kind],
             y,
-            _KINDS[y.kind],
+            KINDS[y.kind],
             x.shape[0],
             n,
             k,
@@ -358,17 +279,49 @@ class Library:
             stream,
         )
 
+    def fp4_prefill(
+        self,
+        x: tuple[Any, Any, Any],
+        w: tuple[Any, Any, Any],
+        y: Any,
+        *,
+        stream: int = 0,
+        pdl: bool = False,
+    ) -> None:
+        """y [M, N] = x [M, K] W^T, both NVFP4: x and w are codes [rows, K / 2], scales [rows,
+        K / 16] and alpha, as `quantize` and the checkpoint have them. K is a multiple of 64. For
+        many tokens, on GPUs of generation 12 (GB10, RTX Blackwell); see `prefill`.
+        """
+        if not self.prefill:
+            raise SparkbookError(
+                "fp4_prefill is off, because it has run on no GPU yet. To try it, set"
+                " SPARKBOOK_FP4_PREFILL=1"
+            )
+        sides: list[Array] = []
+        k = 2 * x[0].shape[-1]
+        multiple("K", k, 64)
+        for name, (codes, scales, alpha) in (("x", x), ("w", w)):
+            rows = codes.shape[0]
+            sides += (
+                array(f"{name}'s codes", codes, "u8", (rows, k // 2), 16),
+                array(f"{name}'s scales", scales, "u8", (rows, k // 16), 4),
+                scalar(f"{name}'s alpha", alpha),
+            )
+        m, n = sides[0].shape[0], sides[3].shape[0]
+        y = array("y", y, "f32 bf16 f16", (m, n))
+        self._call("sb_fp4_prefill", *sides, y, KINDS[y.kind], m, n, k, pdl, stream)
+
     def fp8_gemv(
         self, x: Any, weights: Any, scale: Any, y: Any, *, stream: int = 0, pdl: bool = False
     ) -> None:
         """y [M, N] = x [M, K] W^T with E4M3 W [N, K]; scale float32 [N], or [ceil(N / 128), ceil(K
         / 128)]. K is a multiple of 16.
         """
-        weights = _array("weights", weights, "u8", (None, None), 16)
+        weights = array("weights", weights, "u8", (None, None), 16)
         n, k = weights.shape
-        _multiple("K", k, 16)
+        multiple("K", k, 16)
         blocked = len(scale.shape) == 2
-        scale = _array("scale", scale, "f32", (-(-n // 128), -(-k // 128)) if blocked else (n,))
+        scale = array("scale", scale, "f32", (-(-n // 128), -(-k // 128)) if blocked else (n,))
         x, y = self._sides(x, y, n, k)
         self._call(
             "sb_fp8_gemv",
@@ -376,9 +329,9 @@ class Library:
             scale,
             blocked,
             x,
-            _KINDS[x.kind],
+            KINDS[x.kind],
             y,
-            _KINDS[y.kind],
+            KINDS[y.kind],
             x.shape[0],
             n,
             k,
@@ -400,9 +353,9 @@ class Library:
         """fp8_gemv into logits [M, N] float32, and each token's largest logit's index into index
         [M] int64.
         """
-        logits = _array("logits", logits, "f32", (None, None))
-        index = _array("index", index, "i64", (logits.shape[0],))
-        self.fp8_gemv(x, weights, scale, _Raw(logits), stream=stream, pdl=pdl)
+        logits = array("logits", logits, "f32", (None, None))
+        index = array("index", index, "i64", (logits.shape[0],))
+        self.fp8_gemv(x, weights, scale, Raw(logits), stream=stream, pdl=pdl)
         self._call("sb_argmax", logits, logits.shape[0], logits.shape[1], index, pdl, stream)
 
     def sparse_gemv(
@@ -411,7 +364,7 @@ class Library:
         """y [M, N] = x [M, K] W^T with 2:4 W in the layout of `reference.to_sparse24`: tiles
         [ceil(N / 16), K / 256, 1792].
         """
-        tiles = _array("tiles", tiles, "u8", (None, None, TILE_BYTES), 16)
+        tiles = array("tiles", tiles, "u8", (None, None, TILE_BYTES), 16)
         k = tiles.shape[1] * TILE_K
         n = y.shape[-1]
         if -(-n // TILE_ROWS) != tiles.shape[0]:
@@ -422,11 +375,11 @@ class Library:
         self._call(
             "sb_sparse_gemv",
             tiles,
-            _scalar("alpha", alpha),
+            scalar("alpha", alpha),
             x,
-            _KINDS[x.kind],
+            KINDS[x.kind],
             y,
-            _KINDS[y.kind],
+            KINDS[y.kind],
             x.shape[0],
             n,
             k,
@@ -456,23 +409,23 @@ class Library:
         tokens share is read once for each. With pdl the ids must not be written by the kernel just
         before, except by one that itself waits for what came before it.
         """
-        codes13 = _array("w13's codes", w13[0], "u8", (None, None, None), 16)
+        codes13 = array("w13's codes", w13[0], "u8", (None, None, None), 16)
         experts, hidden = codes13.shape[0], 2 * codes13.shape[2]
         inter = codes13.shape[1] // 2
-        _multiple("the hidden size", hidden, 64)
-        _multiple("the experts' inner size", codes13.shape[1] / 2, 64)
-        scales13 = _array("w13's scales", w13[1], "u8", (experts, 2 * inter, hidden // 16), 4)
-        alpha13 = _array("w13's alpha", w13[2], "f32", (experts, 2))
-        codes2 = _array("w2's codes", w2[0], "u8", (experts, hidden, inter // 2), 16)
-        scales2 = _array("w2's scales", w2[1], "u8", (experts, hidden, inter // 16), 4)
-        alpha2 = _array("w2's alpha", w2[2], "f32", (experts,))
-        x = _array("x", x, "bf16 f16", (None, hidden), 16)
+        multiple("the hidden size", hidden, 64)
+        multiple("the experts' inner size", codes13.shape[1] / 2, 64)
+        scales13 = array("w13's scales", w13[1], "u8", (experts, 2 * inter, hidden // 16), 4)
+        alpha13 = array("w13's alpha", w13[2], "f32", (experts, 2))
+        codes2 = array("w2's codes", w2[0], "u8", (experts, hidden, inter // 2), 16)
+        scales2 = array("w2's scales", w2[1], "u8", (experts, hidden, inter // 16), 4)
+        alpha2 = array("w2's alpha", w2[2], "f32", (experts,))
+        x = array("x", x, "bf16 f16", (None, hidden), 16)
         m = x.shape[0]
-        ids = _array("ids", ids, "i32", (m, None))
+        ids = array("ids", ids, "i32", (m, None))
         topk = ids.shape[1]
-        weights = _array("weights", weights, "f32", (m, topk))
-        h = _array("h", h, x.kind, (m, topk, inter), 16)
-        y = _array("y", y, "f32 bf16 f16", (m, hidden))
+        weights = array("weights", weights, "f32", (m, topk))
+        h = array("h", h, x.kind, (m, topk, inter), 16)
+        y = array("y", y, "f32 bf16 f16", (m, hidden))
         self._call(
             "sb_moe_decode",
             codes13,
@@ -485,10 +438,10 @@ class Library:
             ids,
             weights,
             x,
-            _KINDS[x.kind],
+            KINDS[x.kind],
             h,
             y,
-            _KINDS[y.kind],
+            KINDS[y.kind],
             m,
             topk,
             inter,
@@ -518,14 +471,14 @@ class Library:
         M is 1 to 16, N a multiple of 64, K of 32. split (1, 2, 4, 8) and warps (8, 16) choose a
         variant for measurements.
         """
-        weights = _array("weights", weights, "i32", (None, None), 16)
+        weights = array("weights", weights, "i32", (None, None), 16)
         n, k = weights.shape[1] // 2, 16 * weights.shape[0]
-        _multiple("N", n, 64)
-        _multiple("K", k, 32)
-        scales = _array("scales", scales, "u8", (k // 16, n), 8)
+        multiple("N", n, 64)
+        multiple("K", k, 32)
+        scales = array("scales", scales, "u8", (k // 16, n), 8)
         x, y = self._sides(x, y, n, k, MARLIN_TOKENS)
-        sides = (x, _KINDS[x.kind], y, _KINDS[y.kind], x.shape[0], n, k)
-        scale = _scalar("scale", scale)
+        sides = (x, KINDS[x.kind], y, KINDS[y.kind], x.shape[0], n, k)
+        scale = scalar("scale", scale)
         self._call("sb_marlin_gemv", weights, scales, scale, *sides, split, warps, pdl, stream)
 
     def marlin_moe(  # noqa: PLR0913 - the kernel's own arguments
@@ -544,32 +497,32 @@ class Library:
         """`moe_decode` with weights as Marlin keeps them: w13 = (int32 [E, hidden / 16, 4 I],
         scales [E, hidden / 16, 2 I], scale [E]), w2 = (int32 [E, I / 16, 2 hidden], scales, scale).
         """
-        codes13 = _array("w13's weights", w13[0], "i32", (None, None, None), 16)
+        codes13 = array("w13's weights", w13[0], "i32", (None, None, None), 16)
         experts, hidden, inter = codes13.shape[0], 16 * codes13.shape[1], codes13.shape[2] // 4
-        _multiple("the hidden size", hidden, 64)
-        _multiple("the experts' inner size", codes13.shape[2] / 4, 64)
-        x = _array("x", x, "bf16 f16", (None, hidden), 16)
+        multiple("the hidden size", hidden, 64)
+        multiple("the experts' inner size", codes13.shape[2] / 4, 64)
+        x = array("x", x, "bf16 f16", (None, hidden), 16)
         m = x.shape[0]
-        ids = _array("ids", ids, "i32", (m, None))
+        ids = array("ids", ids, "i32", (m, None))
         topk = ids.shape[1]
-        h = _array("h", h, x.kind, (m, topk, inter), 16)
-        y = _array("y", y, "f32 bf16 f16", (m, hidden))
+        h = array("h", h, x.kind, (m, topk, inter), 16)
+        y = array("y", y, "f32 bf16 f16", (m, hidden))
         self._call(
             "sb_marlin_moe",
             codes13,
-            _array("w13's scales", w13[1], "u8", (experts, hidden // 16, 2 * inter), 8),
-            _array("w13's scale", w13[2], "f32", (experts,)),
-            _array("w2's weights", w2[0], "i32", (experts, inter // 16, 2 * hidden), 16),
-            _array("w2's scales", w2[1], "u8", (experts, inter // 16, hidden), 8),
-            _array("w2's scale", w2[2], "f32", (experts,)),
+            array("w13's scales", w13[1], "u8", (experts, hidden // 16, 2 * inter), 8),
+            array("w13's scale", w13[2], "f32", (experts,)),
+            array("w2's weights", w2[0], "i32", (experts, inter // 16, 2 * hidden), 16),
+            array("w2's scales", w2[1], "u8", (experts, inter // 16, hidden), 8),
+            array("w2's scale", w2[2], "f32", (experts,)),
             experts,
             ids,
-            _array("weights", weights, "f32", (m, topk)),
+            array("weights", weights, "f32", (m, topk)),
             x,
-            _KINDS[x.kind],
+            KINDS[x.kind],
             h,
             y,
-            _KINDS[y.kind],
+            KINDS[y.kind],
             m,
             topk,
             inter,
@@ -582,7 +535,7 @@ class Library:
 
     def e2m1_sweep(self, first: int, codes: Any, *, stream: int = 0) -> None:
         """Write E2M1 codes, two a byte, of the float32s with the bits first, first + 1, ..."""
-        codes = _array("codes", codes, "u8", (None,), 4)
+        codes = array("codes", codes, "u8", (None,), 4)
         self._call("sb_e2m1_sweep", first, 2 * codes.shape[0], codes, stream)
 
     def e2m1_sweep_host(self, first: int, codes: Any) -> None:
@@ -591,30 +544,16 @@ class Library:
 
     def read_probe(self, data: Any, sink: Any, blocks: int, *, stream: int = 0) -> None:
         """Reads data [bytes] and writes nothing: the ceiling of whatever only reads."""
-        data = _array("data", data, "u8", (None,), 16)
+        data = array("data", data, "u8", (None,), 16)
         self._call(
-            "sb_read_probe", data, data.shape[0], _array("sink", sink, "i32", (1,)), blocks, stream
+            "sb_read_probe", data, data.shape[0], array("sink", sink, "i32", (1,)), blocks, stream
         )
 
-    def _sides(
-        self, x: Any, y: Any, n: int, k: int, most: int = MAX_TOKENS
-    ) -> tuple[_Array, _Array]:
-        x = _array("x", x, "bf16 f16", (None, k), 16)
+    def _sides(self, x: Any, y: Any, n: int, k: int, most: int = MAX_TOKENS) -> tuple[Array, Array]:
+        x = array("x", x, "bf16 f16", (None, k), 16)
         if not 1 <= x.shape[0] <= most:
             raise SparkbookError(f"x has {x.shape[0]} rows; these kernels take 1 to {most}")
-        y = y.array if isinstance(y, _Raw) else _array("y", y, "f32 bf16 f16", (x.shape[0], n))
+        y = y.array if isinstance(y, Raw) else array("y", y, "f32 bf16 f16", (x.shape[0], n))
         if y.shape != (x.shape[0], n):
             raise SparkbookError(f"the result has the shape {y.shape}; expected {(x.shape[0], n)}")
         return x, y
-
-
-@dataclass(frozen=True)
-class _Raw:
-    """An array that was looked at already."""
-
-    array: _Array
-
-
-def _multiple(name: str, value: float, of: int) -> None:
-    if value % of:
-        raise SparkbookError(f"{name} is {value:g}; it has to be a multiple of {of}")

@@ -38,6 +38,7 @@ class OnGpu:
             )
         self.torch, self.quick = torch, quick
         self.lib = Library.for_device()
+        self.native_prefill = torch.cuda.get_device_capability()[0] == 12
         self.rng = np.random.default_rng(7)
 
     def up(self, array: Any, dtype: str | None = None) -> Any:

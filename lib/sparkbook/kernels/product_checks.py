@@ -302,3 +302,32 @@ class ProductChecks(OnGpu):
                 ),
             )
         return f"largest error {worst:.1e}"
+
+    def check_18_prefill(self) -> str:
+        """FP4 for prefill: odd sizes against the reference; the same bits twice; refused where the
+        instruction is not there.
+        """
+        self.lib.prefill = True
+        worst = 0.0
+        for m, n, k in ((1, 8, 64), (131, 130, 448), (512, 1024, 4096)):
+            sides = [self.weights(rows, k, 1.0) for rows in (m, n)]
+            x, w = (
+                (self.up(codes), self.up(scales), self.up(np.array([alpha], np.float32)))
+                for codes, scales, alpha in sides
+            )
+            y, again = self.poisoned(m, n), self.poisoned(m, n)
+            if not self.native_prefill:
+                try:
+                    self.lib.fp4_prefill(x, w, y)
+                except SparkbookError as error:
+                    assert "not supported" in str(error), error
+                    return "this GPU lacks the instruction, and the call says so"
+                raise AssertionError("a GPU without the instruction took it")
+            self.lib.fp4_prefill(x, w, y)
+            self.lib.fp4_prefill(x, w, again)
+            assert self.torch.equal(y, again), "two runs differ"
+            codes, scales, alpha = sides[1]
+            exact = reference.dequantize(*sides[0]).astype(np.float64)
+            want = reference.fp4_gemv(exact, codes, scales, alpha)
+            worst = max(worst, self.near(f"{m} x {n} x {k}", y, want, "float32"))
+        return f"largest error {worst:.1e}"
