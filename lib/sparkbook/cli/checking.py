@@ -59,9 +59,16 @@ def check(
         raise typer.Exit(report.exit_code)
 
 
-@verb(app, "record")
+@verb(app, "record", done="Written.", bad="A check of --kernels failed; the file says which.")
 def record(
-    out: Annotated[str, typer.Argument(metavar="OUT", help="A new folder, or a new .tar.gz.")],
+    out: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[OUT]",
+            help="A new folder, or a new .tar.gz; with --kernels a new file"
+            " [default: sparkbook-kernels.json].",
+        ),
+    ] = None,
     log: Annotated[
         list[str] | None,
         typer.Option(metavar="FILE", help="An engine's log, or -; repeatable."),
@@ -78,6 +85,9 @@ def record(
         list[str] | None,
         typer.Option(metavar="WORD", help="Another word to remove; repeatable."),
     ] = None,
+    kernels: Annotated[
+        bool, typer.Option("--kernels", help="Check and time the CUDA kernels on this GPU instead.")
+    ] = False,
 ) -> None:
     """Bundle logs, metrics and checks as test data, scrubbed.
 
@@ -87,6 +97,20 @@ def record(
 
     from sparkbook import bundle
 
+    scrubber = bundle.Scrubber.of_this_machine(also or ())
+    if kernels:
+        if log or url or metrics or not host:
+            raise SparkbookError("--kernels takes no --log, --url, --metrics or --no-host")
+        from sparkbook.kernels import gpu_record
+
+        file = Path(out or "sparkbook-kernels.json")
+        found = gpu_record.record(file, say, scrubber=scrubber)
+        say(f"{file}: {len(found['checks'])} checks, {found['failed']} failed")
+        if found["failed"]:
+            raise typer.Exit(1)
+        return
+    if out is None:
+        raise SparkbookError("name a new folder or a new .tar.gz for the bundle")
     scrapes, release = bundle.served(url) if url else ({}, None)
     files = bundle.record(
         Path(out),
@@ -94,6 +118,6 @@ def record(
         metrics=bundle.named(metrics or (), text_of) | scrapes,
         host=bundle.this_machine if host else None,
         release=release,
-        scrubber=bundle.Scrubber.of_this_machine(also or ()),
+        scrubber=scrubber,
     )
     say("\n".join([f"{out}:", *(f"  {name}" for name in files)]))

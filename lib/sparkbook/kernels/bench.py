@@ -98,7 +98,7 @@ class _Bench:
             import torch
         except ImportError:
             raise SparkbookError(
-                "the benchmark needs torch with CUDA, which is not installed here"
+                "the benchmark needs torch with CUDA, which is missing here: pip install torch"
             ) from None
         if not torch.cuda.is_available():
             raise SparkbookError("torch finds no GPU here. Run the benchmark on a machine with one")

@@ -231,8 +231,8 @@ def _calls() -> Iterator[tuple[str, str, int, tuple[Any, ...]]]:
             out, size = (there, there), (2048, k, 0, stream)
             yield "sb_quantize", f"2048x{k}", 2048, (there, kind, there, *out, *size)
             yield "sb_silu_mul_quantize", f"2048x{k}", 2048, (there, kind, there, *out, *size)
-            given = (there, kind, there, 1e-6, there, *out, *size)
-            yield "sb_rmsnorm_quantize", f"2048x{k}", 2048, given
+            norm = (there, kind, there, 1e-6)
+            yield "sb_rmsnorm_quantize", f"2048x{k}", 2048, (*norm, there, *out, *size)
             yield "sb_dequantize", f"2048x{k}", 2048, (there, there, there, there, kind, *size)
     yield "sb_argmax", "151936", 1, (there, 1, 151936, there, 0, stream)
     yield "sb_e2m1_sweep", "2048", 1, (0, 2048, there, stream)

@@ -30,7 +30,7 @@ class OnGpu:
             import torch
         except ImportError:
             raise SparkbookError(
-                "the checks need torch with CUDA, which is not installed here"
+                "the checks need torch with CUDA, which is missing here: pip install torch"
             ) from None
         if not torch.cuda.is_available():
             raise SparkbookError(

@@ -48,6 +48,8 @@ def run(*, quick: bool = False, say: Callable[[Check], None] = lambda check: Non
             ok, detail = True, function()
         except AssertionError as error:
             ok, detail = False, str(error) or "assertion failed"
+        except Exception as error:  # noqa: BLE001 - a kernel that faults fails its check
+            ok, detail = False, f"{type(error).__name__}: {str(error)[:300]}"
         check = Check(
             (function.__doc__ or name).strip().rstrip("."), ok, detail, time.monotonic() - begin
         )

@@ -1,0 +1,76 @@
+"""`sparkbook record --kernels`: the kernels checked and timed on this machine's GPU, in one file
+that can be sent back.
+
+The file holds the checks, the benchmark's report, versions, and what was predicted for a Spark. It
+holds no names and no addresses: it goes through the same scrubber as a bundle.
+"""
+
+from __future__ import annotations
+
+import json
+import platform
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from sparkbook.bundle import Scrubber
+from sparkbook.errors import SparkbookError
+from sparkbook.kernels import bench, records, roofline, selftest
+from sparkbook.util.files import write_text
+
+
+def record(
+    out: Path,
+    say: Callable[[str], None],
+    *,
+    check: Callable[..., Sequence[selftest.Check]] = selftest.run,
+    measure: Callable[..., bench.Report] = bench.run,
+    scrubber: Scrubber | None = None,
+) -> dict[str, Any]:
+    """Build or find the kernels for this GPU, check them, time them, and write the file: about ten
+    minutes.
+
+    Args:
+        out: the file; must not be there yet.
+        say: takes each line of progress.
+        check, measure: what checks and times.
+        scrubber: what takes secrets and names out; left out, one that knows this machine's.
+
+    Returns:
+        What was written.
+
+    Raises:
+        SparkbookError: there is no GPU, torch or compiler, `out` can't be written, or a name could
+            not be taken out.
+    """
+    if out.exists() or out.is_symlink():
+        raise SparkbookError(f"{out} is there already and is left as it is: choose another name")
+    if not out.parent.is_dir():
+        raise SparkbookError(f"{out.parent} is no folder: make it first")
+    checks = check(say=lambda one: say(selftest.line(one)))
+    try:
+        report = measure(say=say).to_dict()
+    except Exception as error:  # noqa: BLE001 - what was found up to here is worth sending
+        report = {"stopped": f"{type(error).__name__}: {str(error)[:300]}"}
+        say(f"The benchmark stopped: {report['stopped']}")
+    predicted = [asdict(one) for one in roofline.predict(records.load()["H100"])]
+    found = {
+        "sparkbook": version("sparkbook"),
+        "system": {
+            "os": platform.system(),
+            "release": platform.release(),
+            "machine": platform.machine(),
+        },
+        "checks": [one.to_dict() for one in checks],
+        "failed": sum(not one.ok for one in checks) + ("stopped" in report),
+        **report,
+        "predicted_for_a_spark": predicted,
+    }
+    scrubber = scrubber or Scrubber.of_this_machine()
+    text = scrubber.scrub(json.dumps(found, indent=1) + "\n")
+    if what := scrubber.left(text):
+        raise SparkbookError(f"{what} is still in the result: nothing was written")
+    write_text(out, text)
+    return found

@@ -1,0 +1,146 @@
+"""`sparkbook record --kernels` and the predictions that go with it, with stand-ins for the GPU."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+from sparkbook.bundle import Scrubber
+from sparkbook.cli import app
+from sparkbook.errors import SparkbookError
+from sparkbook.kernels import bench, build, gpu_record, records, roofline, selftest
+from typer.main import get_command
+
+PASSED = selftest.Check("the product", True, "largest error 1e-4", 0.123)
+SCRUBBER = Scrubber(["a-secret-value"], ["ana-spark"], "/home/ana")
+
+
+def report(**_: object) -> bench.Report:
+    """What the H100's report says, and a library's failure that names where it lies."""
+    said = json.loads((build.sources() / "results" / "h100.json").read_text("utf-8"))
+    fields = ("what", "shape", "tokens", "us")
+    rows = [
+        bench.Row(*(row[name] for name in fields), int(row["mb"] * 1e6), row["spread"])
+        for row in said["rows"]
+    ]
+    failed = "ImportError: /home/ana/lib/x.so on ana-spark, 10.1.2.3, a-secret-value"
+    return bench.Report(said["machine"], said["ceilings_gb_s"], rows, {"humming": failed})
+
+
+def checks(say, **_: object) -> list[selftest.Check]:
+    say(PASSED)
+    return [PASSED]
+
+
+def recorded(out: Path, **changes) -> tuple[dict, list[str]]:
+    said: list[str] = []
+    given = {"check": checks, "measure": report, "scrubber": SCRUBBER, **changes}
+    gpu_record.record(out, said.append, **given)
+    return json.loads(out.read_text("utf-8")), said
+
+
+def test_one_file_has_all_of_it_and_no_names(tmp_path: Path) -> None:
+    found, said = recorded(tmp_path / "mine.json")
+    assert found["checks"] == [PASSED.to_dict()] and found["failed"] == 0
+    assert said == ["ok   the product (largest error 1e-4; 0.1 s)"]
+    want = report().to_dict()
+    assert found["rows"] == want["rows"] and found["ceilings_gb_s"] == want["ceilings_gb_s"]
+    assert {"driver", "cuda", "torch", "python", "kernels"} <= found["machine"].keys()
+    assert {one["what"] for one in found["predicted_for_a_spark"]} >= {"fp4_gemv", "moe_decode"}
+    text = (tmp_path / "mine.json").read_text("utf-8")
+    assert not re.search(r"ana|10\.1\.2\.3|a-secret", text)
+    assert found["absent"]["humming"].startswith("ImportError: /home/user/lib/x.so on name1, 192")
+
+
+def test_a_name_that_stays_keeps_the_file_from_being_written(tmp_path: Path) -> None:
+    class Blind(Scrubber):
+        def scrub(self, text: str) -> str:
+            return text
+
+    with pytest.raises(SparkbookError, match="a name is still in the result"):
+        recorded(tmp_path / "mine.json", scrubber=Blind((), ["ana-spark"]))
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_benchmark_that_stops_is_no_reason_to_lose_the_checks(tmp_path: Path) -> None:
+    def stops(**_: object) -> bench.Report:
+        raise RuntimeError("CUDA error: an illegal instruction was encountered")
+
+    found, said = recorded(tmp_path / "mine.json", measure=stops)
+    assert found["failed"] == 1 and "illegal instruction" in found["stopped"]
+    assert found["checks"] and said[-1].startswith("The benchmark stopped: RuntimeError")
+
+
+def test_nothing_is_measured_if_the_file_can_not_be_written(tmp_path: Path) -> None:
+    def never(**_: object) -> list[selftest.Check]:
+        raise AssertionError("checked before the place was looked at")
+
+    (tmp_path / "there").write_text("mine", "utf-8")
+    for name, why in (("there", "is there already"), ("no/where", "is no folder")):
+        with pytest.raises(SparkbookError, match=why):
+            recorded(tmp_path / name, check=never)
+    assert (tmp_path / "there").read_text("utf-8") == "mine"
+
+
+@pytest.mark.parametrize(("failed", "code"), [(0, 0), (2, 1)])
+def test_the_command_says_where_the_file_is(monkeypatch, failed: int, code: int) -> None:
+    given = []
+
+    def record(out: Path, say, *, scrubber: Scrubber) -> dict:
+        given.append((str(out), "ACME" in scrubber.names))
+        return {"checks": [PASSED], "failed": failed}
+
+    monkeypatch.setattr(gpu_record, "record", record)
+    done = CliRunner().invoke(get_command(app), ["record", "--kernels", "--also", "ACME"])
+    assert given == [("sparkbook-kernels.json", True)] and done.exit_code == code
+    assert done.output == f"sparkbook-kernels.json: 1 checks, {failed} failed\n"
+
+
+def test_a_kernel_that_faults_fails_its_check(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Faulty:
+        def __init__(self, quick: bool) -> None:
+            pass
+
+        def check_1(self) -> str:
+            """Encoding."""
+            raise RuntimeError("CUDA error: misaligned address")
+
+        def check_2(self) -> str:
+            """Decoding."""
+            return "exact"
+
+    monkeypatch.setattr(selftest, "_Checks", Faulty)
+    first, second = selftest.run()
+    assert (first.ok, first.detail) == (False, "RuntimeError: CUDA error: misaligned address")
+    assert second.ok
+
+
+def test_predictions_lie_between_the_memorys_rates() -> None:
+    h100 = records.load()["H100"]
+    found = {(one.what, one.shape, one.tokens): one for one in roofline.predict(h100)}
+    assert all(one.floor_us < one.low_us < one.high_us for one in found.values())
+    one = found["fp4_gemv", "8192x8192", 1]
+    # 8192 x 8192 weights of 4.5 bits; 5 us of the launch.
+    assert one.floor_us == pytest.approx(8192**2 * 9 / 16 / 273e3, rel=1e-3)
+    assert one.high_us - one.mb * 1e3 / 231 == pytest.approx(
+        h100.us("fp4_gemv", "8192x8192") - one.mb * 1e3 / h100.ceilings_gb_s["read"]
+    )
+    assert not [what for what, *_ in found if "torch" in what or "probe" in what]
+    besides = [
+        one.high_us - one.mb * 1e3 / 231
+        for (what, _, tokens), one in found.items()
+        if what == "fp4_gemv" and tokens == 1 and one.mb < 140
+    ]
+    assert 4.5 < min(besides) < max(besides) < 6.5
+
+
+def test_instructions_and_tensor_cores_of_a_spark() -> None:
+    # 23 us of decoding at 132 MB on an H200 (kernels/VERSIONS.md), whose clock is 1.98 GHz.
+    share = roofline.instruction_share(23, records.load()["H200"], 1.98, 132.12)
+    assert 0.08 < share < 0.11
+    many = [roofline.prefill_floor_us(2048, 8192, 8192, bits) for bits in (4, 8, 16)]
+    assert many == pytest.approx([549.8, 1099.5, 2199.0], rel=1e-3)
+    assert roofline.prefill_floor_us(1, 8192, 8192, 4) == pytest.approx(138.3, rel=1e-3)
