@@ -6,7 +6,7 @@
 //   D: four values, row g + 8 (value / 2), column 2 t + (value & 1).
 //   Scales: a word of four, for k / 16 = 0 to 3: of A's row g + 8 (t & 1), read from lanes with t < 2; of B's column g, from t = 0.
 // PTX ISA 9.0, https://docs.nvidia.com/cuda/parallel-thread-execution/, "Matrix fragments for mma.m16n8k64" and "Block scaling for
-// mma.sync", both selectors 0. A word's first code is in its lowest bits.
+// mma.sync", both selectors 0; CUTLASS's mma_traits_sm120.hpp has the same. A word's first code is in its lowest bits.
 #pragma once
 #include "common.cuh"
 

@@ -185,6 +185,13 @@ class Scrubber:
             )
         return text
 
+    def clean(self, text: str) -> str:
+        """The text without them. Raises SparkbookError if one is in it still."""
+        text = self.scrub(text)
+        if what := self.left(text):
+            raise SparkbookError(f"{what} is still in the result: nothing was written")
+        return text
+
     def _number(self, kind: str, value: str) -> int:
         known = [key for key in self._stand_ins if key[0] == kind]
         if (kind, value) not in self._stand_ins:

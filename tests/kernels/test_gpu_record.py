@@ -37,7 +37,7 @@ def checks(say, **_: object) -> list[selftest.Check]:
 
 def recorded(out: Path, **changes) -> tuple[dict, list[str]]:
     said: list[str] = []
-    given = {"check": checks, "measure": report, "scrubber": SCRUBBER, **changes}
+    given = {"clean": SCRUBBER.clean, "check": checks, "measure": report, **changes}
     gpu_record.record(out, said.append, **given)
     return json.loads(out.read_text("utf-8")), said
 
@@ -61,7 +61,7 @@ def test_a_name_that_stays_keeps_the_file_from_being_written(tmp_path: Path) -> 
             return text
 
     with pytest.raises(SparkbookError, match="a name is still in the result"):
-        recorded(tmp_path / "mine.json", scrubber=Blind((), ["ana-spark"]))
+        recorded(tmp_path / "mine.json", clean=Blind((), ["ana-spark"]).clean)
     assert not list(tmp_path.iterdir())
 
 
@@ -89,13 +89,13 @@ def test_nothing_is_measured_if_the_file_can_not_be_written(tmp_path: Path) -> N
 def test_the_command_says_where_the_file_is(monkeypatch, failed: int, code: int) -> None:
     given = []
 
-    def record(out: Path, say, *, scrubber: Scrubber) -> dict:
-        given.append((str(out), "ACME" in scrubber.names))
+    def record(out: Path, say, clean) -> dict:
+        given.append((str(out), clean("of ACME")))
         return {"checks": [PASSED], "failed": failed}
 
     monkeypatch.setattr(gpu_record, "record", record)
     done = CliRunner().invoke(get_command(app), ["record", "--kernels", "--also", "ACME"])
-    assert given == [("sparkbook-kernels.json", True)] and done.exit_code == code
+    assert given == [("sparkbook-kernels.json", "of name1")] and done.exit_code == code
     assert done.output == f"sparkbook-kernels.json: 1 checks, {failed} failed\n"
 
 

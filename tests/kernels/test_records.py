@@ -130,3 +130,15 @@ def test_the_table_has_a_row_a_goal() -> None:
         and rows[0][1].startswith("**yes**: 93.5")
         and rows[-1][2] == "**with pdl**: 1.34×; pdl 1.56×"
     )
+
+
+def test_a_report_of_somebody_else_is_read_by_its_rows(tmp_path) -> None:
+    file = build.sources() / "results" / "h200.json"
+    assert records.times(str(file))["fp4_gemv pdl", "4096x4096", 1] == 5.62
+    stopped = tmp_path / "stopped.json"
+    stopped.write_text('{"stopped": "RuntimeError"}', "utf-8")
+    assert records.times(str(stopped)) == {}
+    for text in ("[]", '{"rows": [{"what": 1}]}', "no json"):
+        stopped.write_text(text, "utf-8")
+        with pytest.raises(SparkbookError, match=r"stopped\.json is no report of the kernels"):
+            records.times(str(stopped))

@@ -113,6 +113,10 @@ RANGES: dict[str, dict[str, Iterable[Any] | str]] = {
         "context": (1000, 262144),
         "users": (1, 1000),
     },
+    "14_kernels_gb10": {
+        "tokens": (1, 65536),
+        "file": (str(here().root / "kernels/results/h100.json"),),
+    },
     "14_nvfp4_claims": {"seed": (2**31,), "rows": (64, 1024)},
     "15_keep_running": {"recipe_id": ENGINE, "target": ENGINE, "former_id": ENGINE},
     "15_long_agents": {

@@ -104,7 +104,7 @@ def record(
         from sparkbook.kernels import gpu_record
 
         file = Path(out or "sparkbook-kernels.json")
-        found = gpu_record.record(file, say, scrubber=scrubber)
+        found = gpu_record.record(file, say, scrubber.clean)
         say(f"{file}: {len(found['checks'])} checks, {found['failed']} failed")
         if found["failed"]:
             raise typer.Exit(1)

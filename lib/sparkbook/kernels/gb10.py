@@ -28,11 +28,10 @@ from sparkbook.recipes import catalogue
 
 TARGET = "sm_121f"
 FILE = "gb10.json"
-WARPS = 48
-"""That a multiprocessor of GB10 holds at a time, and its shared memory for one block, bytes: CUDA
-C++ Programming Guide, technical specifications by compute capability, 12.x.
+WARPS, SHARED = 48, 101376
+"""Warps that a multiprocessor of GB10 holds at a time, and bytes of shared memory that a block can
+have: CUDA C++ Programming Guide, technical specifications by compute capability, 12.x.
 """
-SHARED = 101376
 _TELLING = re.compile(r"F2FP\.\S*(E2M1|E4M3)|[HOQ]MMA")
 
 
@@ -78,6 +77,36 @@ class Record:
     compiler: str
     kernels: dict[str, Kernel]
     fits: tuple[Fit, ...]
+
+    def rows(self) -> Iterator[list[Any]]:
+        """Yield a row a family of kernels: its name, variants, most registers, most shared memory
+        of a block in kB, fewest and most resident warps, conversions and products.
+        """
+        for family in dict.fromkeys(name.partition("<")[0] for name in self.kernels):
+            mine = {name: one for name, one in self.kernels.items() if _of(name, family)}
+            fits = [fit for fit in self.fits if _of(fit.kernel, family) and fit.warps]
+            warps = sorted({fit.warps for fit in fits})
+            machine = {name for one in mine.values() for name in one.machine}
+            yield [
+                f"`{family}`",
+                len(mine),
+                max(one.registers for one in mine.values()),
+                round(max(fit.shared for fit in fits) / 1024, 1),
+                " to ".join(map(str, dict.fromkeys((warps[0], warps[-1])))),
+                ", ".join(f"`{name}`" for name in sorted(machine)),
+            ]
+
+    def refused(self) -> dict[str, float]:
+        """Return the launches that need more shared memory than a block can have, in kB."""
+        return {
+            f"{fit.call}, {fit.shape}": round(fit.shared / 1024, 1)
+            for fit in self.fits
+            if not fit.warps
+        }
+
+
+def _of(kernel: str, family: str) -> bool:
+    return kernel.partition("<")[0] == family
 
 
 def shapes() -> tuple[set[tuple[int, int]], set[tuple[int, int, int, int]]]:

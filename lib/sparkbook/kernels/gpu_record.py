@@ -15,7 +15,6 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from sparkbook.bundle import Scrubber
 from sparkbook.errors import SparkbookError
 from sparkbook.kernels import bench, records, roofline, selftest
 from sparkbook.util.files import write_text
@@ -24,19 +23,18 @@ from sparkbook.util.files import write_text
 def record(
     out: Path,
     say: Callable[[str], None],
+    clean: Callable[[str], str],
     *,
     check: Callable[..., Sequence[selftest.Check]] = selftest.run,
     measure: Callable[..., bench.Report] = bench.run,
-    scrubber: Scrubber | None = None,
 ) -> dict[str, Any]:
-    """Build or find the kernels for this GPU, check them, time them, and write the file: about ten
-    minutes.
+    """Build or find the kernels for this GPU, check them, time them, and write the file: minutes.
 
     Args:
         out: the file; must not be there yet.
         say: takes each line of progress.
+        clean: takes secrets and names out of a text (`bundle.Scrubber.clean`).
         check, measure: what checks and times.
-        scrubber: what takes secrets and names out; left out, one that knows this machine's.
 
     Returns:
         What was written.
@@ -49,13 +47,13 @@ def record(
         raise SparkbookError(f"{out} is there already and is left as it is: choose another name")
     if not out.parent.is_dir():
         raise SparkbookError(f"{out.parent} is no folder: make it first")
+    predicted = [asdict(one) for one in roofline.predict(records.load()["H100"])]
     checks = check(say=lambda one: say(selftest.line(one)))
     try:
         report = measure(say=say).to_dict()
     except Exception as error:  # noqa: BLE001 - what was found up to here is worth sending
         report = {"stopped": f"{type(error).__name__}: {str(error)[:300]}"}
         say(f"The benchmark stopped: {report['stopped']}")
-    predicted = [asdict(one) for one in roofline.predict(records.load()["H100"])]
     found = {
         "sparkbook": version("sparkbook"),
         "system": {
@@ -68,9 +66,5 @@ def record(
         **report,
         "predicted_for_a_spark": predicted,
     }
-    scrubber = scrubber or Scrubber.of_this_machine()
-    text = scrubber.scrub(json.dumps(found, indent=1) + "\n")
-    if what := scrubber.left(text):
-        raise SparkbookError(f"{what} is still in the result: nothing was written")
-    write_text(out, text)
+    write_text(out, clean(json.dumps(found, indent=1) + "\n"))
     return found

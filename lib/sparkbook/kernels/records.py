@@ -13,6 +13,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from sparkbook.errors import SparkbookError
@@ -87,6 +88,17 @@ def load() -> dict[str, Report]:
             raise SparkbookError(f"{file} can't be read: {str(error)[:120]}") from None
         found[card] = Report(card, data["machine"], data["ceilings_gb_s"], tuple(data["rows"]))
     return found
+
+
+def times(file: str) -> dict[tuple[str, str, int], float]:
+    """Return the times of a benchmark's report, or of `sparkbook record --kernels`, in microseconds
+    by what, shape and tokens. Raises SparkbookError if the file can't be read as one.
+    """
+    try:
+        rows = json.loads(Path(file).read_text("utf-8")).get("rows", ())
+        return {(row["what"], row["shape"], row["tokens"]): row["us"] for row in rows}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise SparkbookError(f"{file} is no report of the kernels: {str(error)[:120]}") from None
 
 
 Measure = Callable[[Report, str], list[float]]

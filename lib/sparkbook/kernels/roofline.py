@@ -58,10 +58,9 @@ def predict(report: Report) -> Iterator[Predicted]:
         if not row["what"].startswith(_OURS):
             continue
         besides = max(0.0, row["us"] - 1e3 * row["mb"] / report.ceilings_gb_s["read"])
-        times = [1e3 * row["mb"] / rate for rate in (spark.BANDWIDTH_GB_S, fast, slow)]
-        yield Predicted(
-            row["what"], row["shape"], row["tokens"], row["mb"], *times[:2], times[2] + besides
-        )
+        floor, low, high = (1e3 * row["mb"] / rate for rate in (spark.BANDWIDTH_GB_S, fast, slow))
+        what, shape, tokens = row["what"], row["shape"], row["tokens"]
+        yield Predicted(what, shape, tokens, row["mb"], floor, low, high + besides)
 
 
 def instruction_share(us: float, report: Report, clock_ghz: float, mb: float) -> float:
