@@ -70,6 +70,14 @@ def test_occupancy_is_a_whole_number_of_blocks_of_at_most_48_warps() -> None:
     }
 
 
+def test_the_catalogues_shapes_are_those_of_its_models() -> None:
+    dense, experts = gb10.shapes()
+    # Llama 3.3 70B: 64 heads and 8 of keys, 128 wide; MLP of 28672.
+    assert dense >= {(10240, 8192), (8192, 8192), (57344, 8192), (8192, 28672)}
+    # Qwen3-Next 80B, Qwen3.6 35B, and Nemotron 3 Super in its narrower latent space.
+    assert experts >= {(512, 10, 512, 2048), (256, 8, 512, 2048), (512, 22, 2688, 1024)}
+
+
 @pytest.mark.nvcc
 def test_the_record_is_what_the_compiler_says() -> None:
     now = gb10.record()

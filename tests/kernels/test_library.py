@@ -149,3 +149,28 @@ def test_an_architecture_without_a_target_is_named(monkeypatch):
         lib.target_for()
     monkeypatch.setattr(lib, "capability", lambda device: (12, 1))
     assert lib.target_for() == "sm_121f"
+
+
+def test_a_call_for_prefill_passes_both_sides(calls):
+    library, seen = calls
+    library.prefill = True
+
+    def side(rows: int, k: int, first: int, **changes):
+        given = {
+            "codes": Fake("|u1", rows, k // 2, pointer=first),
+            "scales": Fake("|u1", rows, k // 16, pointer=first + 4096),
+            "alpha": Fake("<f4", 1, pointer=first + 8192),
+        }
+        return tuple((given | changes).values())
+
+    y = Fake("|V2", 300, 130, pointer=65536)
+    library.fp4_prefill(side(300, 192, 16384), side(130, 192, 32768), y, stream=7, pdl=True)
+    (name, arguments) = seen.pop()
+    assert name == "sb_fp4_prefill"
+    places = (16384, 20480, 24576, 32768, 36864, 40960, 65536)
+    assert arguments == (*places, 1, 300, 130, 192, True, 7)
+    with pytest.raises(SparkbookError, match="K is 96; it has to be a multiple of 64"):
+        library.fp4_prefill(side(300, 96, 16384), side(130, 96, 32768), y)
+    with pytest.raises(SparkbookError, match="w's codes has the shape 130 x 64; expected 130 x 96"):
+        library.fp4_prefill(side(300, 192, 16384), side(130, 128, 32768), y)
+    assert not seen

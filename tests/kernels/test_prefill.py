@@ -113,7 +113,14 @@ def test_the_machine_code_is_the_tensor_cores_own_instruction(arch: str, tmp_pat
     assert products == {"OMMA.SF.16864.F32.E2M1.E2M1.UE4M3.4X": 16}
 
 
-def test_it_is_off_by_default(monkeypatch: pytest.MonkeyPatch):
+@pytest.mark.nvcc
+@pytest.mark.parametrize("switch", [None, "0", "1"])
+def test_it_is_off_by_default(monkeypatch: pytest.MonkeyPatch, switch: str | None):
     monkeypatch.delenv("SPARKBOOK_FP4_PREFILL", raising=False)
-    with pytest.raises(SparkbookError, match="SPARKBOOK_FP4_PREFILL=1"):
-        object.__new__(library.Library).fp4_prefill((), (), None)
+    if switch:
+        monkeypatch.setenv("SPARKBOOK_FP4_PREFILL", switch)
+    made = library.Library(build.build("sm_121f").path)
+    assert made.prefill is (switch == "1")
+    if not made.prefill:
+        with pytest.raises(SparkbookError, match="SPARKBOOK_FP4_PREFILL=1"):
+            made.fp4_prefill((), (), None)

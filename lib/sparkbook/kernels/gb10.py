@@ -80,7 +80,7 @@ class Record:
 
     def rows(self) -> Iterator[list[Any]]:
         """Yield a row a family of kernels: its name, variants, most registers, most shared memory
-        of a block in kB, fewest and most resident warps, conversions and products.
+        of a block in KiB, fewest and most resident warps, conversions and products.
         """
         for family in dict.fromkeys(name.partition("<")[0] for name in self.kernels):
             mine = {name: one for name, one in self.kernels.items() if _of(name, family)}
@@ -97,7 +97,7 @@ class Record:
             ]
 
     def refused(self) -> dict[str, float]:
-        """Return the launches that need more shared memory than a block can have, in kB."""
+        """Return the launches that need more shared memory than a block can have, in KiB."""
         return {
             f"{fit.call}, {fit.shape}": round(fit.shared / 1024, 1)
             for fit in self.fits
@@ -111,7 +111,8 @@ def _of(kernel: str, family: str) -> bool:
 
 def shapes() -> tuple[set[tuple[int, int]], set[tuple[int, int, int, int]]]:
     """Return the NVFP4 products of the catalogue's models, as far as their configurations are
-    known: weights [N, K], and experts (all, a token's, inner size, hidden size).
+    known: weights [N, K] of full attention and MLPs, and experts (all, a token's, inner size,
+    hidden size).
     """
     dense, experts = set(), set()
     for recipe in catalogue.all():
