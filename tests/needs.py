@@ -72,6 +72,7 @@ NEEDS = {
         },
         root=True,
     ),
+    "monitor": Need({"prometheus": "prometheus", "promtool": "prometheus"}),
     "nvcc": Need({"g++": "g++"}),
     "proxies": Need({"caddy": "caddy", "nginx": "nginx-light", "openssl": "openssl"}),
     "root": Need({}, root=True),

@@ -34,18 +34,20 @@ class Panel:
 
     Attributes:
         kind: gauges as they are; rates of counters; quantiles of a histogram; acceptance by
-            position.
+            position; for `promql`, the queries are the metrics.
         metrics: vLLM's names without `vllm:` and `_total`. unit: Grafana's name of the unit.
     """
 
     title: str
-    kind: Literal["gauge", "rate", "quantiles", "positions"]
+    kind: Literal["gauge", "rate", "quantiles", "positions", "promql"]
     metrics: tuple[str, ...]
     unit: str
 
     def queries(self) -> list[tuple[str, str]]:
         """PromQL and legend of each line."""
         window = "[$__rate_interval]"
+        if self.kind == "promql":
+            return [(query, "") for query in self.metrics]
         if self.kind == "gauge":
             return [(f"vllm:{name}", f"{name} {{{{instance}}}}") for name in self.metrics]
         if self.kind == "rate":
@@ -79,10 +81,30 @@ PANELS = (
 )
 
 
-def grafana() -> dict[str, Any]:
-    """A dashboard to import into Grafana; its data source is chosen on import."""
-    source = {"type": "prometheus", "uid": "${DS_PROMETHEUS}"}
-    panels = [
+HOST_PANELS = (
+    Panel("Alerts that fire", "promql", ('ALERTS{alertstate="firing"}',), "short"),
+    Panel(
+        "Memory: available, and in all",
+        "promql",
+        ("sparkbook_memory_available_bytes", "sparkbook_memory_total_bytes"),
+        "bytes",
+    ),
+    Panel("GPU power", "promql", ("sparkbook_gpu_power_watts",), "watt"),
+    Panel("GPU temperature", "promql", ("sparkbook_gpu_temperature_celsius",), "celsius"),
+    Panel("GPU clock (SM)", "promql", ("sparkbook_gpu_clock_mhz * 1e6",), "hertz"),
+)
+"""What `sparkbook monitor up` adds: its exporter's metrics of the machine, and its alerts."""
+
+
+def grafana(panels: Sequence[Panel] = PANELS, source_uid: str | None = None) -> dict[str, Any]:
+    """A dashboard for Grafana.
+
+    Args:
+        panels: what it shows.
+        source_uid: its data source; None lets the user choose one on import.
+    """
+    source = {"type": "prometheus", "uid": source_uid or "${DS_PROMETHEUS}"}
+    drawn = [
         {
             "id": number + 1,
             "title": panel.title,
@@ -100,7 +122,7 @@ def grafana() -> dict[str, Any]:
                 for place, (expression, legend) in enumerate(panel.queries())
             ],
         }
-        for number, panel in enumerate(PANELS)
+        for number, panel in enumerate(panels)
     ]
     wanted = {
         "name": "DS_PROMETHEUS",
@@ -110,18 +132,25 @@ def grafana() -> dict[str, Any]:
         "pluginName": "Prometheus",
     }
     return {
-        "__inputs": [wanted],
+        **({} if source_uid else {"__inputs": [wanted]}),
         "title": "vLLM on a Spark",
         "uid": "sparkbook-vllm",
         "schemaVersion": 39,
         "refresh": "10s",
         "time": {"from": "now-30m", "to": "now"},
-        "panels": panels,
+        "panels": drawn,
     }
 
 
 def prometheus(targets: Sequence[str] = ("127.0.0.1:8000",)) -> str:
-    """A Prometheus configuration that scrapes these servers; `/metrics` asks for no key.
+    """A Prometheus configuration that scrapes these servers; `/metrics` asks for no key."""
+    import yaml
+
+    return yaml.safe_dump({"scrape_configs": [scrape_job(targets)]}, sort_keys=False)
+
+
+def scrape_job(targets: Sequence[str]) -> dict[str, Any]:
+    """Prometheus' job that scrapes these servers.
 
     Args:
         targets: HOST:PORT, which is what Prometheus wants; of a URL, scheme and path are left out.
@@ -129,18 +158,15 @@ def prometheus(targets: Sequence[str] = ("127.0.0.1:8000",)) -> str:
     Raises:
         SparkbookError: a target is empty.
     """
-    import yaml
-
     targets = [target.strip().rpartition("://")[2].partition("/")[0] for target in targets]
     if not all(targets):
         raise SparkbookError("a server has no name: give HOST:PORT, such as 127.0.0.1:8000")
-    job = {
+    return {
         "job_name": "vllm",
         "scrape_interval": "5s",
         "metrics_path": "/metrics",
         "static_configs": [{"targets": list(targets)}],
     }
-    return yaml.safe_dump({"scrape_configs": [job]}, sort_keys=False)
 
 
 @dataclass(frozen=True)

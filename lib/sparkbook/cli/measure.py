@@ -1,4 +1,4 @@
-"""`sparkbook bench`, `advise`, `equal` and `monitor`: measurements of running servers."""
+"""`sparkbook bench`, `advise` and `equal`: measurements of running servers."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from sparkbook.cli.options import WAIT, Json, between
-from sparkbook.cli.output import answer, exit_with, print_json, say, terminal, wants_bar
+from sparkbook.cli.output import answer, exit_with, print_json, terminal, wants_bar
 from sparkbook.cli.verbs import alone, verb
 from sparkbook.errors import SparkbookError
 
@@ -203,28 +203,3 @@ def equal(
     answer(as_json, summary, text.trial(trial, option))
     if trial.verdict == "changed":
         raise typer.Exit(1)
-
-
-@verb(app, "monitor")
-def monitor(
-    form: Annotated[
-        str,
-        typer.Argument(metavar="grafana|prometheus", help="A dashboard, or a scrape config."),
-    ],
-    server: Annotated[
-        list[str] | None,
-        typer.Option(metavar="HOST:PORT", help="For Prometheus: a server; repeatable."),
-    ] = None,
-) -> None:
-    """Write a Grafana dashboard or a Prometheus configuration.
-
-    The dashboard has the panels that the book's live view draws.
-    """
-    from sparkbook import dashboard
-
-    if form == "grafana":
-        print_json(dashboard.grafana())
-    elif form == "prometheus":
-        say(dashboard.prometheus(server or ["127.0.0.1:8000"]), nl=False)
-    else:
-        raise SparkbookError(f"Unknown form '{form}'. Write grafana or prometheus")

@@ -38,7 +38,7 @@ VERBS = {
     "bench": "measure",
     "advise": "measure",
     "equal": "measure",
-    "monitor": "measure",
+    "monitor": "monitoring",
     "lock": "stack_lock",
     "upgrade": "upgrading",
     "kernels": "cuda",

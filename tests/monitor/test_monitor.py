@@ -1,0 +1,246 @@
+"""What `monitor up` writes: read by the real promtool and Prometheus of Debian. Grafana is in none
+of Debian, PyPI and npm: its dashboard is compared with what Prometheus has.
+"""
+
+import http.server
+import json
+import os
+import re
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import httpx
+import pytest
+import yaml
+from sparkbook import monitor, releases
+from sparkbook.errors import SparkbookError
+from sparkbook.host import spark
+from sparkbook.monitor import _exporter, alerts
+
+PAGE = (Path(__file__).parents[1] / "data/metrics/h100-0.24.0-ngram-after.txt").read_text()
+PORTS = {"exporter": 19101, "prometheus": 19090, "grafana": 19301}
+V, HOST = 'instance="a:1",job="vllm"', 'instance="h:1",job="host"'
+LOW = f"{spark.STUCK_MHZ - 100:g}"
+SERIES = {
+    "Silent": ([(f"up{{{V}}}", "0x60")], [(f"up{{{V}}}", "1x60")]),
+    "MemoryLow": (
+        [
+            (f"sparkbook_memory_total_bytes{{{HOST}}}", "100x60"),
+            (f"sparkbook_memory_available_bytes{{{HOST}}}", "4x60"),
+        ],
+        [
+            (f"sparkbook_memory_total_bytes{{{HOST}}}", "100x60"),
+            (f"sparkbook_memory_available_bytes{{{HOST}}}", "6x60"),
+        ],
+    ),
+    "NoProgress": (
+        [
+            (f"vllm:num_requests_running{{{V}}}", "2x60"),
+            (f"vllm:generation_tokens_total{{{V}}}", "9x60"),
+            (f"vllm:prompt_tokens_total{{{V}}}", "9x60"),
+        ],
+        [
+            (f"vllm:num_requests_running{{{V}}}", "2x60"),
+            (f"vllm:generation_tokens_total{{{V}}}", "0+5x60"),
+            (f"vllm:prompt_tokens_total{{{V}}}", "9x60"),
+        ],
+    ),
+    "ClockStuck": (
+        [
+            (f"sparkbook_gpu_clock_mhz{{{HOST}}}", f"{LOW}x60"),
+            (f"sparkbook_gpu_busy_ratio{{{HOST}}}", "0.9x60"),
+            (f"sparkbook_gpu_throttled{{{HOST}}}", "0x60"),
+        ],
+        [
+            (f"sparkbook_gpu_clock_mhz{{{HOST}}}", f"{LOW}x60"),
+            (f"sparkbook_gpu_busy_ratio{{{HOST}}}", "0.9x60"),
+            (f"sparkbook_gpu_throttled{{{HOST}}}", "1x60"),
+        ],
+    ),
+    "Queue": (
+        [(f"vllm:num_requests_waiting{{{V}}}", "3x60")],
+        [(f"vllm:num_requests_waiting{{{V}}}", "3x5 0 3x5 0 3x5 0 3x2")],
+    ),
+    "KvCacheFull": (
+        [
+            (f"vllm:kv_cache_usage_perc{{{V}}}", "0.99x60"),
+            (f"vllm:num_requests_waiting{{{V}}}", "0x60"),
+            (f"vllm:num_preemptions_total{{{V}}}", "0+1x60"),
+        ],
+        [
+            (f"vllm:kv_cache_usage_perc{{{V}}}", "0.99x60"),
+            (f"vllm:num_requests_waiting{{{V}}}", "0x60"),
+            (f"vllm:num_preemptions_total{{{V}}}", "7x60"),
+        ],
+    ),
+    "Restarted": (
+        [(f"process_start_time_seconds{{{V}}}", "100x22 700x40")],
+        [(f"process_start_time_seconds{{{V}}}", "100x60")],
+    ),
+}
+"""For each alert: what makes it fire, and what comes close and does not. A value every 30 s."""
+
+
+def wanted(**changes):
+    return monitor.Wanted(
+        **{
+            "servers": ("127.0.0.1:8000",),
+            "key_file": None,
+            "ports": PORTS,
+            "gpu": False,
+            **changes,
+        }
+    )
+
+
+@pytest.fixture
+def files(tmp_path, monkeypatch):
+    monkeypatch.setenv("SPARKBOOK_STATE", str(tmp_path / "state"))
+    planned = monitor.plan(wanted())
+    monitor._write(planned)
+    return planned.folder
+
+
+@pytest.mark.monitor
+def test_promtool_accepts_the_configuration_and_its_rules(files):
+    asked = subprocess.run(
+        ["promtool", "check", "config", files / "prometheus/prometheus.yml"],
+        capture_output=True,
+        text=True,
+    )
+    assert asked.returncode == 0, asked.stderr
+    assert f"SUCCESS: {len(alerts.ALERTS)} rules found" in asked.stdout
+
+
+@pytest.mark.monitor
+@pytest.mark.parametrize("name", [alert.name for alert in alerts.ALERTS])
+@pytest.mark.parametrize("fires", [True, False])
+def test_an_alert_fires_when_it_should(files, tmp_path, name, fires):
+    series = [{"series": key, "values": values} for key, values in SERIES[name][not fires]]
+    test = {
+        "interval": "30s",
+        "input_series": series,
+        "promql_expr_test": [
+            {
+                "expr": f'count(ALERTS{{alertname="{name}",alertstate="firing"}}) or vector(0)',
+                "eval_time": "12m",
+                "exp_samples": [{"labels": "{}", "value": int(fires)}],
+            }
+        ],
+    }
+    file = tmp_path / "test.yml"
+    rules = str(files / "prometheus/alerts.yml")
+    file.write_text(yaml.safe_dump({"rule_files": [rules], "tests": [test]}))
+    asked = subprocess.run(
+        ["promtool", "test", "rules", file], capture_output=True, text=True, check=False
+    )
+    assert asked.returncode == 0, asked.stdout + asked.stderr
+
+
+def test_every_metric_of_an_alert_exists():
+    text = " ".join(alert.expr for alert in alerts.ALERTS)
+    known = releases.get("0.32.0").metrics
+    names = {re.sub("_total$", "", name) for name in re.findall(r"vllm:(\w+)", text)}
+    assert len(names) >= 6 and not names - set(known)
+    own = {*_exporter.HOST.values(), *_exporter.GPU.values(), "sparkbook_gpu_throttled"}
+    assert set(re.findall(r"sparkbook_\w+", text)) <= own
+    assert "process_start_time_seconds" in PAGE
+
+
+def test_what_is_unknown_is_left_out_of_the_page():
+    page = _exporter.page("MemTotal: 100 kB\nMemAvailable: 7 kB\n", {"clock_mhz": None})
+    assert "sparkbook_memory_available_bytes 7168" in page and "gpu" not in page
+    seen = _exporter.page("", {"clock_mhz": 700.0, "gpu_busy": 0.9, "reasons": 0x4})
+    assert "sparkbook_gpu_clock_mhz 700.0" in seen and "sparkbook_gpu_throttled 1" in seen
+    assert "sparkbook_gpu_throttled 0" in _exporter.page("", {"reasons": 0x1})
+
+
+def test_all_listen_on_the_loopback_address_and_no_secret_is_shown(tmp_path, monkeypatch):
+    monkeypatch.setenv("SPARKBOOK_STATE", str(tmp_path / "state"))
+    key = tmp_path / "key"
+    key.write_text("secret-of-the-server")
+    key.chmod(0o600)
+    planned = monitor.plan(wanted(key_file=str(key), gpu=True))
+    shown = json.dumps(planned.to_dict())
+    assert "secret-of-the-server" not in shown and str(key) in shown
+    config = yaml.safe_load(planned.files["prometheus/prometheus.yml"])
+    assert config["scrape_configs"][0]["authorization"] == {"credentials_file": "/server-key"}
+    assert "0.0.0.0" not in shown
+    assert "--web.listen-address=127.0.0.1:19090" in planned.requests["prometheus"]["command"]
+    assert planned.requests["grafana"]["environment"]["GF_SERVER_HTTP_ADDR"] == "127.0.0.1"
+    assert planned.requests["exporter"]["device_requests"]
+    key.chmod(0o644)
+    with pytest.raises(SparkbookError, match="chmod 600"):
+        monitor.plan(wanted(key_file=str(key)))
+
+
+@pytest.mark.monitor
+@pytest.mark.slow
+def test_prometheus_has_what_every_panel_asks_for(tmp_path, monkeypatch):
+    """The real Prometheus scrapes the exporter, with a stand-in nvidia-smi, and a page of vLLM."""
+    monkeypatch.setenv("SPARKBOOK_STATE", str(tmp_path / "state"))
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_GET(self):
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(PAGE.encode())
+
+        def log_message(self, *_):
+            pass
+
+    bin_ = tmp_path / "bin"
+    bin_.mkdir()
+    smi = bin_ / "nvidia-smi"
+    smi.write_text('#!/bin/sh\nwhile sleep 1; do echo "0, 700, 3003, 25, 60, 95, 0x0"; done\n')
+    smi.chmod(0o755)
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        planned = monitor.plan(wanted(servers=(f"127.0.0.1:{server.server_port}",), gpu=True))
+        monitor._write(planned)
+        place = planned.folder
+        exporter = subprocess.Popen(
+            [sys.executable, place / "exporter/_exporter.py", "19101", "--gpu"],
+            env={**os.environ, "PATH": f"{bin_}:/usr/bin:/bin"},
+            start_new_session=True,
+        )
+        prometheus = subprocess.Popen(
+            [
+                "prometheus",
+                f"--config.file={place}/prometheus/prometheus.yml",
+                f"--storage.tsdb.path={place}/data/prometheus",
+                *planned.requests["prometheus"]["command"][2:],
+            ],
+            stderr=subprocess.DEVNULL,
+        )
+
+        def ask(query):
+            query = query.replace("$__rate_interval", "1m")
+            reply = httpx.get(f"{planned.urls['prometheus']}/api/v1/query", params={"query": query})
+            return reply.json()["data"]["result"]
+
+        try:
+            deadline = time.monotonic() + 60
+            while time.monotonic() < deadline:
+                time.sleep(0.5)
+                try:
+                    if len(ask("count_over_time(up[1m]) > 3")) == 2 and ask("sum(up) == 2"):
+                        break
+                except httpx.TransportError:
+                    assert prometheus.poll() is None, "Prometheus ended"
+            board = json.loads(planned.files["grafana/dashboards/spark.json"])
+            for panel in board["panels"]:
+                for target in panel["targets"]:
+                    quiet = panel["title"] == "Alerts that fire"
+                    assert ask(target["expr"]) or quiet, (panel["title"], target["expr"])
+            assert ask("sparkbook_gpu_clock_mhz")[0]["value"][1] == "700"
+        finally:
+            server.shutdown()
+            for process in (exporter, prometheus):
+                process.terminate()
+            os.killpg(exporter.pid, 15)
+            for process in (exporter, prometheus):
+                process.wait(20)
