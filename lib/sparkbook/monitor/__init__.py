@@ -182,7 +182,7 @@ def _request(name: str, image: str, wanted: Wanted) -> dict[str, Any]:
         volumes.append(f"{key}:{_KEY}:ro")
     if name in _DATA:
         volumes.append(f"{here / 'data' / name}:{_DATA[name]}")
-    request = {
+    request: dict[str, Any] = {
         "name": f"sparkbook-{name}",
         "image": image,
         "command": commands[name],

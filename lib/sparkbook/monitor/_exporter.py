@@ -57,7 +57,7 @@ def page(meminfo: str, state: dict[str, object]) -> str:
 
 def main() -> None:
     """Serve the page."""
-    from _sampler import gpu, watch_gpu  # type: ignore[import-not-found]
+    from _sampler import gpu, watch_gpu
 
     port, wanted, latest = int(sys.argv[1]), "--gpu" in sys.argv, Latest()
 
