@@ -1,5 +1,7 @@
-"""What `monitor up` writes: read by the real promtool and Prometheus of Debian. Grafana is in none
-of Debian, PyPI and npm: its dashboard is compared with what Prometheus has.
+"""What `monitor up` writes. Debian's promtool and Prometheus read their files for real. Debian, PyPI
+and npm do not have Grafana: TypeScript checks the dashboard against Grafana's own types (npm's
+@grafana/schema, of the image's release), the real Prometheus answers every query of its panels, and
+the provisioning files are compared with Grafana's documentation.
 """
 
 import http.server
@@ -15,13 +17,16 @@ from pathlib import Path
 import httpx
 import pytest
 import yaml
-from sparkbook import monitor, releases
+from sparkbook import dashboard, monitor, releases
 from sparkbook.errors import SparkbookError
 from sparkbook.host import spark
 from sparkbook.monitor import _exporter, alerts
+from sparkbook.runner.project import here
+from sparkbook.serve.process import free_port
+from sparkbook.site import vendor
 
 PAGE = (Path(__file__).parents[1] / "data/metrics/h100-0.24.0-ngram-after.txt").read_text()
-PORTS = {"exporter": 19101, "prometheus": 19090, "grafana": 19301}
+PORTS = {"exporter": 9101, "prometheus": 9090, "grafana": 3001}
 V, HOST = 'instance="a:1",job="vllm"', 'instance="h:1",job="host"'
 LOW = f"{spark.STUCK_MHZ - 100:g}"
 SERIES = {
@@ -169,12 +174,81 @@ def test_all_listen_on_the_loopback_address_and_no_secret_is_shown(tmp_path, mon
     config = yaml.safe_load(planned.files["prometheus/prometheus.yml"])
     assert config["scrape_configs"][0]["authorization"] == {"credentials_file": "/server-key"}
     assert "0.0.0.0" not in shown
-    assert "--web.listen-address=127.0.0.1:19090" in planned.requests["prometheus"]["command"]
+    assert "--web.listen-address=127.0.0.1:9090" in planned.requests["prometheus"]["command"]
     assert planned.requests["grafana"]["environment"]["GF_SERVER_HTTP_ADDR"] == "127.0.0.1"
     assert planned.requests["exporter"]["device_requests"]
     key.chmod(0o644)
     with pytest.raises(SparkbookError, match="chmod 600"):
         monitor.plan(wanted(key_file=str(key)))
+
+
+def compiled(folder: Path, board: dict) -> subprocess.CompletedProcess[str]:
+    """TypeScript's verdict on a dashboard as a value of Grafana's type."""
+    tools = here().vendor / "tests"
+    file = folder / "board.ts"
+    file.write_text(
+        f'import type {{ Dashboard }} from "{tools}/grafana/index";\n'
+        f"export const board: Dashboard = {json.dumps(board)};\n"
+    )
+    compiler = [vendor.node(), tools / "typescript/tsc.js"]
+    options = ["--noEmit", "--strict", "--skipLibCheck", "--lib", "es2022"]
+    return subprocess.run([*compiler, *options, file], capture_output=True, text=True, check=False)
+
+
+@pytest.fixture
+def board(files):
+    vendor.ensure(here())
+    return json.loads((files / "grafana/dashboards/spark.json").read_text())
+
+
+@pytest.mark.slow
+def test_grafanas_own_types_accept_the_dashboards(board, tmp_path):
+    to_import = dashboard.grafana()
+    assert [one["name"] for one in to_import.pop("__inputs")] == ["DS_PROMETHEUS"]  # of an export
+    for one in (board, to_import):
+        done = compiled(tmp_path, one)
+        assert done.returncode == 0, done.stdout
+    release = json.loads((here().root / "package.json").read_text())["dependencies"]
+    assert f":{release['@grafana/schema']}@" in monitor.IMAGES["grafana"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("change", "refused"),
+    [
+        ({"refresh": 10}, "'number' is not assignable to type 'string'"),
+        ({"tittle": "x"}, "'\"tittle\"' does not exist in type 'Dashboard'"),
+        ({"panels": [{"type": "timeseries", "title": 1}]}, "'number' is not assignable"),
+    ],
+)
+def test_they_refuse_another(board, tmp_path, change, refused):
+    done = compiled(tmp_path, board | change)
+    assert done.returncode and refused in done.stdout, done.stdout
+
+
+def test_grafana_finds_what_it_provisions(files):
+    """Keys and folders: https://grafana.com/docs/grafana/v13.3/administration/provisioning/, paths
+    of the image: https://grafana.com/docs/grafana/v13.3/setup-grafana/configure-docker/ (both
+    2026-11-29).
+    """
+    place = files / "grafana"
+    source = yaml.safe_load((place / "datasources/prometheus.yml").read_text())
+    provider = yaml.safe_load((place / "dashboards/provider.yml").read_text())
+    assert source.keys() == {"apiVersion", "datasources"} and source["apiVersion"] == 1
+    assert provider.keys() == {"apiVersion", "providers"} and provider["apiVersion"] == 1
+    [one] = source["datasources"]
+    known = "name type access orgId uid url user database basicAuth basicAuthUser version editable"
+    assert one.keys() <= {*known.split(), "withCredentials", "isDefault", "jsonData"}
+    assert {"name", "type", "access"} <= one.keys() and one["jsonData"].keys() == {"timeInterval"}
+    [one] = provider["providers"]
+    known = "name orgId folder folderUid type disableDeletion updateIntervalSeconds allowUiUpdates"
+    assert one.keys() <= {*known.split(), "options"} and one["type"] == "file"
+    asked = monitor.plan(wanted()).requests["grafana"]
+    mounted = dict(volume.split(":")[:2] for volume in asked["volumes"])
+    inside = mounted[str(place)]
+    assert asked["environment"]["GF_PATHS_PROVISIONING"] == inside
+    assert one["options"] == {"path": f"{inside}/dashboards"}
+    assert mounted[str(files / "data/grafana")] == "/var/lib/grafana"
 
 
 @pytest.mark.monitor
@@ -199,11 +273,13 @@ def test_prometheus_has_what_every_panel_asks_for(tmp_path, monkeypatch):
     smi.chmod(0o755)
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
-        planned = monitor.plan(wanted(servers=(f"127.0.0.1:{server.server_port}",), gpu=True))
+        ports = {name: free_port() for name in PORTS}
+        target = f"127.0.0.1:{server.server_port}"
+        planned = monitor.plan(wanted(servers=(target,), gpu=True, ports=ports))
         monitor._write(planned)
         place = planned.folder
         exporter = subprocess.Popen(
-            [sys.executable, place / "exporter/_exporter.py", "19101", "--gpu"],
+            [sys.executable, place / "exporter/_exporter.py", str(ports["exporter"]), "--gpu"],
             env={**os.environ, "PATH": f"{bin_}:/usr/bin:/bin"},
             start_new_session=True,
         )
@@ -231,8 +307,8 @@ def test_prometheus_has_what_every_panel_asks_for(tmp_path, monkeypatch):
                         break
                 except httpx.TransportError:
                     assert prometheus.poll() is None, "Prometheus ended"
-            board = json.loads(planned.files["grafana/dashboards/spark.json"])
-            for panel in board["panels"]:
+            drawn = json.loads(planned.files["grafana/dashboards/spark.json"])
+            for panel in drawn["panels"]:
                 for target in panel["targets"]:
                     quiet = panel["title"] == "Alerts that fire"
                     assert ask(target["expr"]) or quiet, (panel["title"], target["expr"])

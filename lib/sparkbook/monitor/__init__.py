@@ -21,20 +21,22 @@ from urllib.parse import urlsplit
 from sparkbook import dashboard
 from sparkbook.errors import SparkbookError
 from sparkbook.monitor.alerts import rules
-from sparkbook.serve import containers, paths
+from sparkbook.serve import containers, interrupts, paths
 from sparkbook.serve.docker_host import DockerHost, image_present, mapped, pull
 from sparkbook.serve.endpoint import Endpoint, key_in, write_private
 from sparkbook.serve.engine import EngineError
 from sparkbook.util.files import write_text
 
 IMAGES = {
-    "exporter": "python:3.13.15-slim-bookworm",
-    "prometheus": "prom/prometheus:v3.13.1",
-    "grafana": "grafana/grafana:13.2.0",
+    "exporter": "python:3.13.15-slim-bookworm"
+    "@sha256:ed86c82274b3c69b52fb5820f358f0bd7df0b603332063cb5c6e32bd220c3e6e",
+    "prometheus": "prom/prometheus:v3.13.4"
+    "@sha256:87861b8cf91579109319ebc300f3f1060e6da9c05d6ae8ad15a20c879e84e32e",
+    "grafana": "grafana/grafana:13.2.3"
+    "@sha256:b28bae15e219c998fb0e0424ed724930cc61b1f61fb404d47c862f9a23f9e572",
 }
-"""Version tags, read on 2026-11-29: https://github.com/docker-library/official-images/pull/22004
-(2026-08-06), https://github.com/prometheus/client_java/pull/2299 (2026-07-11),
-https://github.com/AndreiGavriliu/homelab/pull/7187 (2026-08-18). No digest is known.
+"""Digests of the indexes for all architectures. Several public repositories on GitHub pin each of
+them to its tag, with the same digest (seen 2026-11-29).
 """
 MEMORY = {"exporter": "64m", "prometheus": "512m", "grafana": "512m"}
 """The most that each may take of the memory that the model shares."""
@@ -175,6 +177,11 @@ def _request(name: str, image: str, wanted: Wanted) -> dict[str, Any]:
         "GF_ANALYTICS_CHECK_FOR_UPDATES": "false",
         "GF_ANALYTICS_CHECK_FOR_PLUGIN_UPDATES": "false",
         "GF_NEWS_NEWS_FEED_ENABLED": "false",
+        # Grafana 13 would unload the bundled Prometheus plugin to update it, fail as a user who may
+        # not write there, and not load it again: https://github.com/grafana/grafana/issues/132528
+        # (2026-09-14). /api/health stays green meanwhile.
+        "GF_PLUGINS_PREINSTALL_DISABLED": "true",
+        "GF_PLUGINS_PREINSTALL_AUTO_UPDATE": "false",
     }
     volumes = [f"{here / name}:{_FOLDER[name]}:ro"]
     if name == "prometheus" and wanted.key_file:
@@ -228,7 +235,7 @@ def up(host: DockerHost, planned: Plan, say: Callable[[str], None], within_s: fl
     try:
         for request in planned.requests.values():
             say(f"starting {request['name']} from {request['image']}")
-            with mapped(name=request["name"]):
+            with interrupts.held_back(), mapped(name=request["name"]):
                 host.client.containers.run(**request, detach=True)
         for name, url in planned.urls.items():
             _wait(host, f"sparkbook-{name}", f"{url}{_READY[name]}", within_s)

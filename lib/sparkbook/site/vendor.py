@@ -17,11 +17,16 @@ from sparkbook.errors import SparkbookError
 from sparkbook.runner.project import Project
 
 # What of which package, and where it goes: below `site` what the pages load, below `tests` what
-# only the browser tests do. Mermaid's chunks are the parts it loads by itself when a page needs
+# only tests do. Mermaid's chunks are the parts it loads by itself when a page needs
 # them; MathJax finds its fonts and extensions beside its own script. Pyodide is Python for the
 # planner in the page (Mozilla Public License 2.0; its standard library is CPython's).
 _WANTED = {
     "axe-core": ("tests", ["axe.min.js"]),
+    "@grafana/schema/dist/types": ("tests/grafana", ["**/*.d.ts"]),
+    "typescript/lib": (
+        "tests/typescript",
+        ["tsc.js", "_tsc.js", "lib.es*.d.ts", "lib.decorators*.d.ts"],
+    ),
     "mermaid/dist": ("site/mermaid", ["mermaid.esm.min.mjs", "chunks/mermaid.esm.min/*.mjs"]),
     "mathjax/es5": (
         "site/mathjax",
