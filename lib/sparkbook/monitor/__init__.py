@@ -197,6 +197,7 @@ def _request(name: str, image: str, wanted: Wanted) -> dict[str, Any]:
         "volumes": volumes,
         "network_mode": "host",
         "user": f"{os.getuid()}:{os.getgid()}",
+        "init": True,  # Python as the first process ignores SIGTERM
         "cap_drop": ["ALL"],
         "security_opt": ["no-new-privileges"],
         "mem_limit": MEMORY[name],
