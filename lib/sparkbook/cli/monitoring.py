@@ -15,14 +15,16 @@ from sparkbook.cli.verbs import group, verb
 app = group("monitor", "Watch servers and the machine with Prometheus and Grafana.")
 
 Servers = Annotated[
-    list[str] | None, typer.Option("--server", metavar="HOST:PORT", help="A server; repeatable.")
+    list[str],
+    typer.Option("--server", metavar="HOST:PORT", help="A server; repeatable."),
 ]
+_HERE = ["127.0.0.1:8000"]
 _PORT = {"min": 1, "max": 65535}
 
 
-@verb(app, "up", done="It runs.", bad="A container failed.", interrupted="Interrupted.")
+@verb(app, "up", done="It runs.", bad="Docker or a container failed.", interrupted="Interrupted.")
 def up(
-    server: Servers = None,
+    server: Servers = _HERE,
     key_file: Annotated[
         str | None,
         typer.Option(metavar="FILE", help="Key for /metrics, if a server asks for one."),
@@ -43,7 +45,7 @@ def up(
     ports = {"exporter": exporter_port, "prometheus": prometheus_port, "grafana": grafana_port}
     planned = monitor.plan(
         monitor.Wanted(
-            servers=tuple(server or ["127.0.0.1:8000"]),
+            servers=tuple(server),
             key_file=key_file,
             ports=ports,
             gpu=shutil.which("nvidia-smi") is not None,
@@ -115,8 +117,8 @@ def grafana() -> None:
 
 
 @verb(app, "prometheus")
-def prometheus(server: Servers = None) -> None:
+def prometheus(server: Servers = _HERE) -> None:
     """Print a Prometheus configuration that scrapes servers."""
     from sparkbook import dashboard
 
-    say(dashboard.prometheus(server or ["127.0.0.1:8000"]), nl=False)
+    say(dashboard.prometheus(server), nl=False)

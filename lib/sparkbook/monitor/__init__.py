@@ -87,7 +87,7 @@ def folder() -> Path:
     return paths.state_dir() / "monitor"
 
 
-def plan(wanted: Wanted, images: Mapping[str, str] = IMAGES) -> Plan:
+def plan(wanted: Wanted) -> Plan:
     """Return what `up` writes and starts.
 
     Raises:
@@ -113,7 +113,7 @@ def plan(wanted: Wanted, images: Mapping[str, str] = IMAGES) -> Plan:
     return Plan(
         folder(),
         _files(job, at),
-        {name: _request(name, image, wanted) for name, image in images.items()},
+        {name: _request(name, image, wanted) for name, image in IMAGES.items()},
         {name: f"http://{address}" for name, address in at.items()},
     )
 
