@@ -82,9 +82,9 @@ PANELS = (
 
 
 HOST_PANELS = (
-    Panel("Alerts that fire", "promql", ('ALERTS{alertstate="firing"}',), "short"),
+    Panel("Firing alerts", "promql", ('ALERTS{alertstate="firing"}',), "short"),
     Panel(
-        "Memory: available, and in all",
+        "Memory: available and total",
         "promql",
         ("sparkbook_memory_available_bytes", "sparkbook_memory_total_bytes"),
         "bytes",
@@ -97,7 +97,7 @@ HOST_PANELS = (
 
 
 def grafana(panels: Sequence[Panel] = PANELS, source_uid: str | None = None) -> dict[str, Any]:
-    """A dashboard for Grafana.
+    """Return a dashboard for Grafana.
 
     Args:
         panels: what it shows.
@@ -143,14 +143,14 @@ def grafana(panels: Sequence[Panel] = PANELS, source_uid: str | None = None) -> 
 
 
 def prometheus(targets: Sequence[str] = ("127.0.0.1:8000",)) -> str:
-    """A Prometheus configuration that scrapes these servers; `/metrics` asks for no key."""
+    """Return a Prometheus configuration that scrapes these servers, without a key."""
     import yaml
 
     return yaml.safe_dump({"scrape_configs": [scrape_job(targets)]}, sort_keys=False)
 
 
 def scrape_job(targets: Sequence[str]) -> dict[str, Any]:
-    """Prometheus' job that scrapes these servers.
+    """Return Prometheus' job that scrapes these servers.
 
     Args:
         targets: HOST:PORT, which is what Prometheus wants; of a URL, scheme and path are left out.

@@ -310,7 +310,7 @@ def test_prometheus_has_what_every_panel_asks_for(tmp_path, monkeypatch):
             drawn = json.loads(planned.files["grafana/dashboards/spark.json"])
             for panel in drawn["panels"]:
                 for target in panel["targets"]:
-                    quiet = panel["title"] == "Alerts that fire"
+                    quiet = panel["title"] == "Firing alerts"
                     assert ask(target["expr"]) or quiet, (panel["title"], target["expr"])
             assert ask("sparkbook_gpu_clock_mhz")[0]["value"][1] == "700"
         finally:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 from typing import Annotated
 
@@ -37,8 +38,8 @@ def up(
 ) -> None:
     """Start Prometheus, Grafana and an exporter of the machine's metrics.
 
-    All three listen on 127.0.0.1 only, and take 1.1 GiB of memory at most. Given again, it starts
-    them with the new options; data stays.
+    All three listen on 127.0.0.1 only and take at most 1.2 GiB of memory. If they already run, they
+    start again with the new options; data stays.
     """
     from sparkbook import monitor
 
@@ -59,11 +60,8 @@ def up(
     def act() -> None:
         from sparkbook.serve import docker_host
 
-        host = docker_host.reach()
-        try:
+        with contextlib.closing(docker_host.reach()) as host:
             monitor.up(host, planned, progress)
-        finally:
-            host.close()
         lines = [f"{name:<11} {url}" for name, url in planned.urls.items()]
         password = f"Grafana's admin password is in {planned.folder / 'grafana/admin-password'}"
         answer(as_json, {"urls": planned.urls}, [*lines, password])
@@ -77,11 +75,8 @@ def down(as_json: Json = False) -> None:
     from sparkbook import monitor
     from sparkbook.serve import docker_host
 
-    host = docker_host.reach()
-    try:
+    with contextlib.closing(docker_host.reach()) as host:
         removed = monitor.down(host)
-    finally:
-        host.close()
     lines = [f"{name} is removed" for name in removed] or ["The monitor does not run"]
     answer(as_json, {"removed": removed, "data": str(monitor.folder() / "data")}, lines)
 
@@ -92,15 +87,14 @@ def status(as_json: Json = False) -> None:
     from sparkbook import monitor
     from sparkbook.serve import docker_host
 
-    host = docker_host.reach()
-    try:
+    with contextlib.closing(docker_host.reach()) as host:
         found = monitor.status(host)
-    finally:
-        host.close()
     lines = [f"{one['name']:<21} {one['state']:<11} {one['url']}" for one in found["containers"]]
     for one in found["firing"] or []:
         lines.append(f"{one['alert']}: {one['summary']} {one['fix']}")
-    if found["firing"] is None:
+    if not found["containers"]:
+        lines.append("The monitor does not run. Start it with: sparkbook monitor up")
+    elif found["firing"] is None:
         lines.append("Alerts are unknown: Prometheus does not answer")
     answer(as_json, found, lines)
     running = [one for one in found["containers"] if one["state"] == "running"]

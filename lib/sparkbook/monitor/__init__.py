@@ -38,8 +38,8 @@ IMAGES = {
 """Digests of the indexes for all architectures. Several public repositories on GitHub pin each of
 them to its tag, with the same digest (seen 2026-11-29).
 """
-MEMORY = {"exporter": "64m", "prometheus": "512m", "grafana": "512m"}
-"""The most that each may take of the memory that the model shares."""
+MEMORY = {"exporter": "128m", "prometheus": "512m", "grafana": "512m"}
+"""Limits, since the model uses the same memory."""
 LABEL = "sparkbook.monitor"
 SOURCE = "sparkbook"
 LOOPBACK = "127.0.0.1"
@@ -68,8 +68,8 @@ class Wanted:
 
 @dataclass(frozen=True)
 class Plan:
-    """Files by their path in the folder, and the request to Docker for each container. No secret is
-    in either.
+    """Files by their path in the folder, and a request to Docker for each container. Neither
+    contains a secret.
     """
 
     folder: Path
@@ -298,9 +298,7 @@ def down(host: DockerHost) -> list[str]:
 
 
 def status(host: DockerHost) -> dict[str, Any]:
-    """Return each container's state, and the alerts that fire; None where Prometheus is not there
-    to be asked.
-    """
+    """Return each container's state and the firing alerts; None if Prometheus does not answer."""
     with mapped():
         found = host.client.api.containers(all=True, filters={"label": LABEL})
     listed = [

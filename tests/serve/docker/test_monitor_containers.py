@@ -94,7 +94,7 @@ def test_the_command_line(host, planned):
     for name in planned.requests:
         seen = host.client.containers.get(f"sparkbook-{name}").attrs
         assert kept not in str(seen) and seen["HostConfig"]["CapDrop"] == ["ALL"]
-        assert seen["HostConfig"]["Memory"] in (64 << 20, 512 << 20)
+        assert seen["HostConfig"]["Memory"] in (128 << 20, 512 << 20)
     answer("up")  # in place of those that run
     assert password.read_text() == kept
     host.client.containers.get("sparkbook-prometheus").stop()
