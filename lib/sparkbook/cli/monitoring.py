@@ -91,7 +91,7 @@ def status(as_json: Json = False) -> None:
         found = monitor.status(host)
     lines = [f"{one['name']:<21} {one['state']:<11} {one['url']}" for one in found["containers"]]
     for one in found["firing"] or []:
-        lines.append(f"{one['alert']}: {one['summary']} {one['fix']}")
+        lines.append(f"{one['alert']}: {one['summary']} What to do: {one['fix']}")
     if not found["containers"]:
         lines.append("The monitor does not run. Start it with: sparkbook monitor up")
     elif found["firing"] is None:
