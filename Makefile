@@ -62,7 +62,7 @@ gates: $(BOOK)  ## check format, lint and types
 	@.venv/bin/mypy
 
 fast: $(BOOK)
-	@$(PY) -m pytest -q -n 2 -m "not slow and not engine and not kernel and not site and not browser and not docker and not cluster and not nvcc and not clients and not proxies" tests
+	@$(PY) -m pytest -q -n 2 -m "not slow and not engine and not kernel and not site and not browser and not docker and not cluster and not nvcc and not clients and not proxies and not monitor" tests
 
 quick: gates fast  ## run the gates and the fast tests only: no engine, no kernel, no browser, no docker, no cluster, no nvcc
 
