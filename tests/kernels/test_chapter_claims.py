@@ -7,7 +7,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from sparkbook.errors import SparkbookError
-from sparkbook.kernels import build, instructions, records, reference, weights24
+from sparkbook.kernels import build, instructions, records, reference, roofline, weights24
 from sparkbook.plots import kernels as plots
 from sparkbook.register import claims
 from sparkbook.runner import notebooks
@@ -110,6 +110,7 @@ def test_pictures_of_measured_kernels():
     charts = (
         plots.roofline(reports, 232),
         plots.bandwidth(reports),
+        plots.spark_roofline(list(roofline.predict(reports["H100"]))),
         plots.parts({"a": (1e9, 1e9), "b": (1e9, 2e9)}),
     )
     for chart in charts:
@@ -118,6 +119,7 @@ def test_pictures_of_measured_kernels():
         "13 times (H100) and 18 times (H200)" in charts[0].alt
         and "95% on the H100 and 80% on the H200" in charts[1].alt
     )
+    assert "500 (FP4) and 125 (BF16)" in charts[2].alt
     for chart in charts[:2]:
         assert [panel.get_title(loc="left") for panel in chart.figure.axes] == [
             report.title for report in reports.values()

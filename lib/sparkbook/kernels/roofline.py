@@ -19,6 +19,8 @@ MULTIPROCESSORS, CLOCK_GHZ = 48, 2.418
 """Of GB10, by its deviceQuery: https://blog.kubesimplify.com/blog/day-3-the-dgx-spark-unpacked-gb10-unified-memory-sm-121-and-the-one-reason-this-hardware-exists,
 read 2026-11-29.
 """
+HOPPER_GHZ = 1.98
+"""Highest clock of the multiprocessors of an H100 or H200 SXM, by `nvidia-smi -q -d CLOCK`."""
 _OURS = (
     "fp4_gemv",
     "marlin_gemv",
@@ -63,16 +65,15 @@ def predict(report: Report) -> Iterator[Predicted]:
         yield Predicted(what, shape, tokens, row["mb"], floor, low, high + besides)
 
 
-def instruction_share(us: float, report: Report, clock_ghz: float, mb: float) -> float:
+def instruction_share(us: float, report: Report, mb: float) -> float:
     """Return the share of the reading time that GB10 needs for the instructions of a product.
 
     Args:
-        us: they take on the report's card, at its clock.
+        us: they take on the report's card, an H100 or H200.
         report: of that card, for its number of multiprocessors.
-        clock_ghz: of that card.
         mb: of the weights.
     """
-    there = us * report.machine["multiprocessors"] * clock_ghz / (MULTIPROCESSORS * CLOCK_GHZ)
+    there = us * report.machine["multiprocessors"] * HOPPER_GHZ / (MULTIPROCESSORS * CLOCK_GHZ)
     return there / (1e3 * mb / spark.READ_GB_S[1])
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from typing import Any
 
 from matplotlib.axes import Axes
@@ -12,7 +13,9 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
+from sparkbook.host import spark
 from sparkbook.kernels.records import OURS, Report
+from sparkbook.kernels.roofline import Predicted
 from sparkbook.kernels.weights24 import Pruning
 from sparkbook.plots import style
 from sparkbook.plots.style import COLOURS, INK, Chart, book_style
@@ -34,8 +37,8 @@ BF16_TFLOPS = 989.0
 """Dense BF16 of an H100 SXM and of an H200 SXM, by their data sheets
 (https://www.nvidia.com/en-us/data-center/h100/, …/h200/).
 """
-SPARK_TFLOPS = 500.0
-"""Dense FP4 of a Spark: half of the petaflop that is advertised for sparse weights."""
+SPARK_TFLOPS = spark.PEAK_FLOP_S / 1e12
+"""Dense FP4 of a Spark."""
 
 
 def flop_per_byte(row: Mapping[str, Any]) -> float | None:
@@ -76,15 +79,8 @@ def roofline(reports: Mapping[str, Report], spark_gb_s: float) -> Chart:
                 color=colour,
                 markersize=4,
             )
-        axes.set_xscale("log")
-        axes.set_yscale("log")
-        axes.set_xlim(*_ENDS)
-        axes.set_ylim(0.1, 2000)
-        _ticks(axes.xaxis, [1, 10, 100, 1000])
-        _ticks(axes.yaxis, [0.1, 1, 10, 100, 1000])
-        axes.grid()
+        _log_log(axes)
         axes.set_title(report.title)
-        axes.set_xlabel("operations for each byte read")
     panels[0].set_ylabel("TFLOP/s")
     _legend(figure, _LOOKS)
     slopes = " and ".join(
@@ -98,11 +94,62 @@ def roofline(reports: Mapping[str, Report], spark_gb_s: float) -> Chart:
     )
 
 
+@book_style()
+def spark_roofline(predicted: Sequence[Predicted]) -> Chart:
+    """Draw what is predicted for a Spark under its roofs: memory as specified with FP4, and memory
+    as a probe reads it with BF16.
+    """
+    figure, axes = style.axes(4.4)
+    read = sum(spark.READ_GB_S) / 2
+    for rate, tflops, name, line, side in (
+        (spark.BANDWIDTH_GB_S, SPARK_TFLOPS, "specified, FP4", "-", 4),
+        (read, SPARK_TFLOPS / 4, "probe, BF16", "--", -11),
+    ):
+        _roof_line(axes, rate, tflops, line)
+        axes.annotate(
+            f"{name}: {rate:.4g} GB/s",
+            (_ENDS[1], tflops),
+            xytext=(-4, side),
+            textcoords="offset points",
+            ha="right",
+            fontsize=7,
+        )
+    places = [
+        (one.what, x, x * one.mb / (one.low_us + one.high_us) * 2)
+        for one in predicted
+        if (x := flop_per_byte(asdict(one)))
+    ]
+    for what, (_, colour, marker) in _LOOKS.items():
+        mine = [(x, y) for name, x, y in places if name == what]
+        axes.plot([x for x, _ in mine], [y for _, y in mine], marker, color=colour, markersize=4)
+    _log_log(axes)
+    axes.set_ylabel("TFLOP/s")
+    names = {what for what, *_ in places}
+    _legend(figure, {what: look for what, look in _LOOKS.items() if what in names})
+    least, most = (f"{end(y for *_, y in places):.2g}" for end in (min, max))
+    return Chart(
+        figure,
+        f"Roofline of a Spark: predicted products of 1 to 8 tokens are on the slope of its memory"
+        f" at {least} to {most} TFLOP/s; the flat roofs are at {SPARK_TFLOPS:g} (FP4) and"
+        f" {SPARK_TFLOPS / 4:g} (BF16)",
+    )
+
+
 _ENDS = (0.6, 5000)
 
 
-def _roof(axes: Axes, gb_s: float, tflops: float, name: str, line: str, *, above: bool) -> None:
-    """The slope of memory up to the flat part of compute, with its name along the slope."""
+def _log_log(axes: Axes) -> None:
+    axes.set_xscale("log")
+    axes.set_yscale("log")
+    axes.set_xlim(*_ENDS)
+    axes.set_ylim(0.1, 2000)
+    _ticks(axes.xaxis, [1, 10, 100, 1000])
+    _ticks(axes.yaxis, [0.1, 1, 10, 100, 1000])
+    axes.grid()
+    axes.set_xlabel("operations for each byte read")
+
+
+def _roof_line(axes: Axes, gb_s: float, tflops: float, line: str) -> None:
     knee = tflops / gb_s * 1e3
     axes.plot(
         [_ENDS[0], knee, _ENDS[1]],
@@ -111,6 +158,11 @@ def _roof(axes: Axes, gb_s: float, tflops: float, name: str, line: str, *, above
         linewidth=1,
         linestyle=line,
     )
+
+
+def _roof(axes: Axes, gb_s: float, tflops: float, name: str, line: str, *, above: bool) -> None:
+    """The slope of memory up to the flat part of compute, with its name along the slope."""
+    _roof_line(axes, gb_s, tflops, line)
     axes.annotate(
         f"{name}, {gb_s:,.4g} GB/s",
         (9 if above else 45, (9 if above else 45) * gb_s / 1e3),
