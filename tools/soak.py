@@ -448,7 +448,7 @@ class Soak:
         self.violations += load.wrong
         # The last lines of the engine's log, which may hold one, are indented.
         printed = (self.work / "serve.txt").read_text("utf-8", "replace")
-        for found in re.finditer(r"^Traceback.*(?:\n.*){0,12}", printed, re.M):
+        for found in re.finditer(r"^Traceback.*(?:\n .*)*(?:\n.*){0,3}", printed, re.M):
             self.violations.append(f"`sparkbook serve` printed a traceback: {found[0]}")
         every = {"full disk", "clock step"} | set(self.faults())
         faults = collections.Counter(step["fault"] for step in self.steps[:-1])
@@ -510,6 +510,8 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--report", type=Path)
     given = parser.parse_args()
+    for number in (signal.SIGINT, signal.SIGHUP):  # ignored where a shell starts this with `&`
+        signal.signal(number, signal.default_int_handler)
     with workplace() as work:
         os.environ |= {
             "SPARKBOOK_CACHE": str(work / "cache"),

@@ -1,6 +1,7 @@
 """Other tools' files, out and in; the tables; the pictures; the schema."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -273,6 +274,19 @@ def test_other_files_are_refused_in_one_line(tmp_path, content):
     with pytest.raises(SparkbookError) as error:
         exchange.read(tmp_path / "x.json")
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("number", ["1e999", "NaN", "-Infinity"])
+@pytest.mark.parametrize("times", ["ttfts", "itls"])
+def test_a_time_that_is_no_number_is_invalid_and_written_again(tmp_path, times, number):
+    text = (DATA / "cpu-0.32.0-vllm-bench.json").read_text()
+    changed, count = re.subn(rf'("{times}": \[+)[\d.e-]+', rf"\g<1>{number}", text)
+    assert count == 1
+    (tmp_path / "x.json").write_text(changed)
+    result = exchange.read(tmp_path / "x.json")
+    assert result.verdict == "invalid"
+    assert exchange.to_vllm(result, result.cells[0])["completed"]
+    assert exchange.to_llama_benchy(result)["benchmarks"]
 
 
 def test_performance_yaml_takes_valid_rows_alone():

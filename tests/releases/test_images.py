@@ -73,8 +73,9 @@ def test_every_release_named_is_one_that_was_read_or_lies_between_two():
 
 def test_the_file_holds_what_the_classes_say() -> None:
     data = own_yaml.read(images.FILE)
-    assert set(data) == {"images", "sources"}
+    assert set(data) == {"images", "sources", "starts"}
     TypeAdapter(dict[str, images.Source]).validate_python(data["sources"])
+    TypeAdapter(dict[str, images.Start]).validate_python(data["starts"])
     TypeAdapter(list[images.ImageInfo]).validate_python(data["images"])
 
 
@@ -84,3 +85,16 @@ def test_every_image_cites_a_source_and_a_moving_tag_has_a_date() -> None:
         assert not entry.moving or entry.local or entry.as_of, entry.image
         for name in (entry.source, *(bug.source for bug in entry.bugs)):
             assert images.source(name).url
+
+
+def test_what_an_image_needs_is_stated() -> None:
+    names = {entry.image for entry in images.all()}
+    for name, start in images.starts().items():
+        assert name in names
+        assert images.source(start.source).url
+    text = images.needs("eugr/spark-vllm:latest")
+    assert "read-only root: untried" in text
+    assert "--cap-add=IPC_LOCK" in text
+    assert "memory limit: 110g" in text
+    assert "memory limit: none" in images.needs("vllm/vllm-openai:v0.28.0")
+    assert images.needs("example.org/mine:1").endswith("not known")

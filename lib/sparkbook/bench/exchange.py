@@ -10,6 +10,7 @@ that of GuideLLM and aiperf is `tpot_s`, llama-benchy's "tg" is `decode_tok_s`.
 from __future__ import annotations
 
 import datetime
+import math
 import statistics
 from collections.abc import Sequence
 from pathlib import Path
@@ -83,7 +84,7 @@ def to_vllm(report: Report, cell: Cell) -> dict[str, Any]:
             result |= {
                 f"mean_{theirs}_ms": 1000 * statistics.fmean(values),
                 f"median_{theirs}_ms": 1000 * statistics.median(values),
-                f"std_{theirs}_ms": 1000 * statistics.pstdev(values),
+                f"std_{theirs}_ms": 1000 * _spread(values),
                 f"p99_{theirs}_ms": 1000 * stats.quantile(values, 0.99),
             }
     if (engine := cell.engine) and engine.drafts and engine.acceptance is not None:
@@ -96,6 +97,11 @@ def to_vllm(report: Report, cell: Cell) -> dict[str, Any]:
             "spec_decode_per_position_acceptance_rates": engine.per_position,
         }
     return result
+
+
+def _spread(values: Sequence[float]) -> float:
+    """Return the standard deviation; of times that are no numbers there is none."""
+    return statistics.pstdev(values) if all(map(math.isfinite, values)) else math.nan
 
 
 def _values(cell: Cell, name: str) -> list[float]:
@@ -264,9 +270,7 @@ def to_llama_benchy(report: Report) -> dict[str, Any]:
 def _metric(values: Sequence[float | None]) -> dict[str, Any] | None:
     found = [value for value in values if value is not None]
     return (
-        {"mean": statistics.fmean(found), "std": statistics.pstdev(found), "values": found}
-        if found
-        else None
+        {"mean": statistics.fmean(found), "std": _spread(found), "values": found} if found else None
     )
 
 

@@ -41,6 +41,22 @@ class Source:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Start:
+    """What a publisher's own start gives a container on its host.
+
+    Attributes:
+        rights: capabilities and shared resources of the host.
+        memory: its memory limit; None: it sets none.
+    """
+
+    __pydantic_config__ = {"extra": "forbid"}  # noqa: RUF012
+
+    rights: str
+    source: str
+    memory: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
 class Bug:
     """Something known to be wrong with an image. If a condition is given, it only concerns launches
     that meet it.
@@ -127,6 +143,24 @@ def _file() -> tuple[dict[str, Source], list[ImageInfo]]:
 def all() -> list[ImageInfo]:
     """Every entry, in the file's order."""
     return _file()[1]
+
+
+@functools.cache
+def starts() -> dict[str, Start]:
+    """How the publishers of images start them, by image name."""
+    return {name: Start(**entry) for name, entry in own_yaml.read(FILE)["starts"].items()}
+
+
+def needs(ref: str) -> str:
+    """Return what is known, and what is not, of the rights that an image needs on its host."""
+    info, start = find(ref), starts().get(split(ref)[0])
+    root = info.root if info else "untried"
+    published = f"{start.rights}; memory limit: {start.memory or 'none'}" if start else "not known"
+    return (
+        f"read-only root: {root}; capabilities beyond those of sparkbook:"
+        f" {' '.join(info.capabilities) if info and info.capabilities else 'none known'};"
+        f" its publisher's start: {published}"
+    )
 
 
 def source(name: str) -> Source:

@@ -21,6 +21,7 @@ from sparkbook.plan.speeds import Shown, published
 from sparkbook.plots.published import best_single
 from sparkbook.recipes import Recipe, load
 from sparkbook.recipes.schema import Accuracy, PrepareStep, RequestDefaults
+from sparkbook.releases import images
 from sparkbook.site import chooser
 from sparkbook.util.markup import capital, code, directive, fenced
 from sparkbook.util.shell_text import command_line, mark_home
@@ -162,6 +163,7 @@ def facts(recipe: Recipe) -> Html:
             ("Digest", _code(image.digest)),
             ("vLLM", _code(image.vllm and image.vllm.removeprefix("=="))),
             ("Runs", _ENTRY_POINTS[recipe.launch.entrypoint]),
+            ("Needs", _needs(image.ref)),
         ]
     else:
         rows.append(("Runs", "as a process, without a container"))
@@ -184,6 +186,12 @@ def facts(recipe: Recipe) -> Html:
         f"Facts: {recipe.id}",
         f'<div class="sb-scroll"><table class="table sb-facts"><tbody>{body}</tbody></table></div>',
     )
+
+
+def _needs(ref: str) -> str:
+    start = images.starts().get(images.split(ref)[0])
+    cite = f" ({_link('source', images.source(start.source).url)})" if start else ""
+    return f"{_text(images.needs(ref))}{cite}"
 
 
 def _parameters(recipe: Recipe) -> str | None:

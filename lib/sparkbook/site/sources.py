@@ -92,6 +92,9 @@ def _of_images() -> Iterator[_Citation]:
         for key in (image.source, *(bug.source for bug in image.bugs)):
             source = images.source(key)
             yield _Citation(source.url, source.title, source.date, "images", image.image)
+    for name, start in images.starts().items():
+        source = images.source(start.source)
+        yield _Citation(source.url, source.title, source.date, "images", name)
     for resource in landscape.RESOURCES:
         yield _Citation(resource.url, resource.name, resource.seen, "landscape", resource.name)
 
