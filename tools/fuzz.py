@@ -65,7 +65,15 @@ _BYTES = [
         b"#",
     ),
     *(b"!!python/object:os.system ", b"|", b";", b"--", b"=", b"NaN", b"Infinity", b"1e999", b"-"),
-    *(b"9" * 23, b"0x", b"2026-99-99", b",", "\u202e".encode(), "\U0001f600".encode()),
+    *(
+        b"9" * 23,
+        b"0x",
+        b"0x" + b"f" * 5000,
+        b"2026-99-99",
+        b",",
+        "\u202e".encode(),
+        "\U0001f600".encode(),
+    ),
 ]
 
 

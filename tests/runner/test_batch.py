@@ -103,6 +103,8 @@ def test_a_matrix_file_names_notebook_and_values_and_the_line_takes_precedence(
         (["n=1", "n=2"], "parameter n is given twice"),
         (["m=1"], "no parameter m; it has n, gate, fail, die"),
         (["n=one"], "parameter n is int"),
+        (["n=0x" + "f" * 5000], "is not of the type int"),
+        (["n=2026-99-99"], "parameter n is int"),
         (["fail=3"], "parameter fail is bool"),
     ],
 )

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from sparkbook.errors import SparkbookError
+from sparkbook.recipes.catalogue import CATALOGUE
 from sparkbook.util import limits
 
 
@@ -103,7 +104,7 @@ FILES = [
     ["record", "--log", "{}", "--out", "out"],
 ]
 RUN_ALL = """
-import contextlib, io, json, resource, sys
+import contextlib, io, json, resource, sys, traceback
 from sparkbook.cli import main
 resource.setrlimit(resource.RLIMIT_AS, (2_000_000_000, 2_000_000_000))
 answers = []
@@ -115,9 +116,25 @@ for words in json.load(sys.stdin):
             code = main()
         except SystemExit as end:
             code = end.code
+        except Exception:
+            code = traceback.format_exc()
     answers.append([words, code, out.getvalue()])
 print(json.dumps(answers))
 """
+
+
+def answers(commands: list[list[str]], folder: Path) -> None:
+    """Run commands in one process: each refuses what it was given, without a traceback."""
+    done = subprocess.run(
+        [sys.executable, "-c", RUN_ALL], input=json.dumps(commands), cwd=folder,
+        capture_output=True, text=True, timeout=300,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-2000:]
+    rows = json.loads(done.stdout)
+    assert len(rows) == len(commands)
+    for words, code, text in rows:
+        assert code in (1, 2), (words, code, text[-500:])
+        assert text.strip() and "Traceback" not in text, (words, text[-500:])
 
 
 @pytest.mark.slow
@@ -131,17 +148,48 @@ def test_no_verb_reads_without_end(endless: str, tmp_path: Path) -> None:
     if endless == "pipe":
         place = str(tmp_path / "pipe")
         os.mkfifo(place)
-    done = subprocess.run(
-        [sys.executable, "-c", RUN_ALL],
-        input=json.dumps([[word.format(place) for word in words] for words in verbs]),
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
-    assert done.returncode == 0, done.stderr[-2000:]
-    answers = json.loads(done.stdout)
-    assert len(answers) == len(verbs)
-    for words, code, text in answers:
-        assert code in (1, 2), (words, code, text[-500:])
-        assert text.strip() and "Traceback" not in text, (words, text[-500:])
+    answers([[word.format(place) for word in words] for words in verbs], tmp_path)
+
+
+HEX = "0x" + "f" * 5000  # Python computes with it, and refuses to write it
+DOCUMENTS = [
+    *(f"a: {HEX}", f"{HEX}: 1", "a: 0b" + "1" * 20_000, "a: " + "9" * 5000, "a: 2026-99-99"),
+    *(
+        '"\\ud800"',
+        '{"recipe": "\\ud800"}',
+        "a: 1e999",
+        '{"schema": Infinity}',
+        "<<: 1",
+        "? [a]\n: 1",
+    ),
+    *("", "null", "3", "[1]", '"x"', "\0", '{"a":' * 100 + "1" + "}" * 100),
+    *('{"schema": 1, "recipe": {}}', '{"recipe": 3}', '{"model": 3}', '{"system": 3, "gpus": 3}'),
+    f"nodes: [{{host: a, env: {{1: {HEX}}}}}]\nlink_gbit: {HEX}",
+    "nodes: [{host: a, address: 2026-99-99}, {host: b, address: 1.5}]",
+    f"services: {{v: {{image: 'vllm/vllm-openai:v0.28.0', command: [a/b], shm_size: {HEX}}}}}",
+    "kind: Deployment\napiVersion: apps/v1\nspec: {template: {spec: {containers: [{name: v,"
+    f" image: 'vllm/vllm-openai:v0.28.0', args: [--model, a/b, --seed, {HEX}]}}]}}}}}}",
+    *(
+        (CATALOGUE / "gpt-oss-120b.yaml").read_text("utf-8").replace("weights_gb: 65", change)
+        for change in (f"weights_gb: {HEX}", "weights_gb: 2026-99-99", "weights_gb: [1]")
+    ),
+]
+
+
+@pytest.mark.slow
+def test_no_verb_answers_a_document_with_a_traceback(tmp_path: Path) -> None:
+    """Documents that are not what any verb reads, or hold a value that breaks Python itself."""
+    verbs = [
+        *([*words] for words in FILES if words[0] not in ("record", "bench")),
+        *(["convert", "{}", "--to", name] for name in ("compose", "kubernetes", "recipe")),
+        *(["recipes", "show", "{}", "--as", name] for name in ("nvidia", "sparkrun")),
+        *(["ask", "{}"], ["lock", "make", "{}"], ["serve", "{}", "--dry-run"]),
+        *(["serve", "--locked", "{}", "--dry-run"], ["weights", "verify", "{}"]),
+        *(["book", "--matrix", "{}"], ["cluster", "status", "{}"], ["advise", "{}", "{}"]),
+    ]
+    commands = []
+    for number, text in enumerate(DOCUMENTS):
+        file = tmp_path / f"{number}.yaml"
+        file.write_text(text, "utf-8")
+        commands += [[word.format(file) for word in words] for words in verbs]
+    answers(commands, tmp_path)

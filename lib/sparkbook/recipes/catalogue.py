@@ -27,6 +27,7 @@ from pydantic import ValidationError
 
 from sparkbook.errors import SparkbookError
 from sparkbook.recipes.schema import VARIANTS, Recipe
+from sparkbook.util import documents
 
 CATALOGUE = Path(__file__).parent / "catalogue"
 SCHEMA_FILE = Path(__file__).parent / "recipe.schema.json"
@@ -37,12 +38,7 @@ class RecipeError(SparkbookError):
     """A recipe that cannot be used: not found, not readable, or not valid."""
 
 
-_SafeLoader: Any = getattr(
-    yaml, "CSafeLoader", yaml.SafeLoader
-)  # libyaml where PyYAML was built with it: eight times faster
-
-
-class _Loader(_SafeLoader):
+class _Loader(documents.BoundedLoader):
     """YAML without explicit tags, and with an error where a key is given twice (YAML itself would
     silently keep the last).
     """

@@ -257,11 +257,9 @@ def _typed(parameter: notebooks.Parameter, value: Any) -> Any:
     YAML makes of it.
     """
     if isinstance(value, _Text) and parameter.type.split("|")[0].strip() != "str":
-        import yaml
-
         try:
-            value = yaml.safe_load(value)
-        except yaml.YAMLError:
+            value = documents.parse(str(value))
+        except SparkbookError:
             raise SparkbookError(
                 f"parameter {parameter.name}: its value is not of the type {parameter.type}"
             ) from None
