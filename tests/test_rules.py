@@ -7,7 +7,10 @@ from __future__ import annotations
 import dataclasses
 import functools
 import re
+import threading
+import time
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -189,6 +192,22 @@ def test_a_file_of_rules(tmp_path: Path) -> None:
     finding = rule.finding(port=8000, owner="vllm")
     assert finding.message == "Port 8000 of HOST is taken." and finding.fix == "Stop vllm."
     assert finding.why == "rules/tst.html#tst101" and finding.severity == "error"
+
+
+def test_threads_that_ask_first_at_once_get_all_rules() -> None:
+    family, asked = Family("TST", "tests", "Rules for tests."), threading.Barrier(4)
+
+    def slow() -> list[Rule]:
+        time.sleep(0.05)
+        return [Rule(**ENTRY)]
+
+    def ask(_: int) -> str:
+        asked.wait(10)
+        return str(family["TST101"].code)
+
+    family.load(slow)
+    with ThreadPoolExecutor(4) as pool:
+        assert list(pool.map(ask, range(4))) == ["TST101"] * 4
 
 
 @pytest.mark.parametrize(

@@ -30,6 +30,7 @@ import functools
 import importlib
 import inspect
 import re
+import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -299,6 +300,7 @@ class Family:
         self._samples, self._describe, self._examine = samples, describe, examine
         self._rules: dict[str, Rule] = {}
         self._unread: list[Callable[[], Iterable[Rule]]] = []
+        self._reading = threading.RLock()
 
     @property
     def page(self) -> str:
@@ -315,9 +317,10 @@ class Family:
     @property
     def rules(self) -> dict[str, Rule]:
         """The rules by code, in the order in which they were declared."""
-        while self._unread:
-            for rule in self._unread.pop(0)():
-                self.add(rule)
+        with self._reading:  # of two threads that ask first, the second waits for all of them
+            while self._unread:
+                for rule in self._unread.pop(0)():
+                    self.add(rule)
         return self._rules
 
     def __getitem__(self, code: str) -> Any:

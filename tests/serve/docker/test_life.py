@@ -10,6 +10,7 @@ import time
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Barrier
 
 import httpx
 import psutil
@@ -159,6 +160,34 @@ def test_another_stack_on_the_port_is_named_and_can_be_replaced(host, answering)
     assert other_port.endpoint.served_models() == ["small"]
     for server in (second, other_port):
         server.stop()
+
+
+def test_of_starts_at_once_under_one_name_one_is_left_alone(host, answering, monkeypatch):
+    """Each has another configuration and port, and has looked before any makes its container."""
+    together, look = Barrier(4), docker_engine._check_strangers
+
+    def looked(*given):
+        look(*given)
+        together.wait(20)
+
+    def begin(number):
+        stack = given(answering(port=8000 + number), "victim")
+        try:
+            return start(stack, host=host, watch=False, ready=False)
+        except ServeFault as fault:
+            return fault.finding
+
+    monkeypatch.setattr(docker_engine, "_check_strangers", looked)
+    with ThreadPoolExecutor(4) as pool:
+        outcomes = list(pool.map(begin, range(4)))
+    (winner,) = [one for one in outcomes if isinstance(one, docker_engine.DockerEngine)]
+    losers = [one for one in outcomes if one is not winner]
+    assert [one.id for one in containers.find(host)] == [winner.id]
+    for finding in losers:
+        assert finding.rule == "DOCK105" and "another configuration" in finding.evidence
+        assert "sparkbook stop victim" in finding.fix and "docker rm" not in finding.fix
+    winner.wait_ready(deadline_s=30)
+    winner.stop(grace_s=1)
 
 
 def test_a_stranger_on_the_hosts_network_is_not_ready_and_never_gets_the_key(
