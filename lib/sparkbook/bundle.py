@@ -25,13 +25,12 @@ import tarfile
 import tempfile
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
-from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
 from sparkbook.errors import SparkbookError
-from sparkbook.util.secret import KNOWN_FORMS, is_secret
+from sparkbook.util.secret import hide, is_secret
 
 MOST_BYTES = 64 * 2**20
 """Of one log or scrape; what is longer is refused, since nobody could read it before giving it
@@ -42,44 +41,8 @@ REMOVED = "REMOVED"
 _ORDINARY = {"root", "user", "vllm", "docker", "spark", "nvidia", "admin", "ubuntu", "localhost"}
 """Names of users and hosts that identify nobody, and are words of logs as well."""
 
-_PATTERNS = tuple(
-    (re.compile(pattern, re.IGNORECASE | re.DOTALL), stand_in)
-    for pattern, stand_in in (
-        *((form, REMOVED) for form in KNOWN_FORMS),
-        (r"(?P<keep>\b(?:Proxy-)?Authorization[\"']?\s{0,4}[:=]\s{0,4}[\"']?)[^\r\n\"']+", REMOVED),
-        (r"(?P<keep>\b(?:Set-)?Cookie[\"']?\s{0,4}:\s{0,4}[\"']?)[^\r\n\"']+", REMOVED),
-        (r"(?P<keep>\b(?:Bearer|Basic)\s{1,4})[A-Za-z0-9+/=._~-]{4,}", REMOVED),
-        (r"(?P<keep>(?<!\S)(?:-u|--user)[\s=]{1,4}[\"']?)[^\s:\"']+:[^\s\"']+", REMOVED),
-        (r"(?P<keep>(?<![a-z0-9+.-])[a-z][a-z0-9+.-]{0,20}://)[^\s/'\"]+@", ""),
-    )
-)
-"""What is written like a secret, and what takes its place; `keep` stays before it."""
-_FIELD = re.compile(
-    r"(?P<keep>(?<![\w-])(?P<option>--)?"
-    r"(?=[\w.-]{0,60}?(?:token|key|pass|pat\b|pw|secret|credential|auth|cookie|bearer|jwt))"
-    r"(?P<name>[a-z][\w.-]{1,79})"
-    r"(?:[\"']?\s{0,4}[=:]\s{0,4}[\[(]?\s{0,4}|(?(option)\s{1,4}|(?!))))"
-    r"(?P<value>\"[^\"\n]{0,4000}(?:\n[^\"\n]{0,4000})?\"|'[^'\n]{0,4000}(?:\n[^'\n]{0,4000})?'"
-    r"|[^\s\"',;&\])}<]+)",
-    re.IGNORECASE,
-)
-"""A name that may be a secret's, and its value: in quotes over two lines at most, or one word.
-Every repetition is bounded, so that no text makes the search quadratic.
-"""
-
-
-def _hidden(match: re.Match[str]) -> str:
-    """Return a field with its value replaced if the field is a secret."""
-    name, value = match["name"], match["value"].strip("\"'")
-    if value == REMOVED or not is_secret(name, value) or re.fullmatch(r"\w+_token", value):
-        return match[0]
-    counted = re.search(r"tokens?(?:_?ids?)?$|(?<!api)[_-]?key$", name, re.IGNORECASE)
-    if counted and len(value) < (8 if value.isdigit() else 6) and not match["option"]:
-        return match[0]  # a number of tokens, a key of a cache
-    quote = match["value"][0] if match["value"][0] in "\"'" else ""
-    return f"{match['keep']}{quote}{REMOVED}{quote}"
-
-
+_LOGIN = re.compile(r"((?<!\S)(?:-u|--user)[\s=]{1,4}[\"']?)[^\s:\"']+:[^\s\"']+")
+_USER = re.compile(r"((?<![a-z0-9+.-])[a-z][a-z0-9+.-]{0,20}://)[^\s/'\"]+@", re.IGNORECASE)
 _IPV4 = re.compile(
     r"(?<![\d.])(?:(?:25[0-5]|2[0-4]\d|1?\d?\d)\.){3}(?:25[0-5]|2[0-4]\d|1?\d?\d)(?![\d.]*\d)"
 )
@@ -92,11 +55,6 @@ _UUID = re.compile(
 _HOME = re.compile(r"(?P<keep>/(?:home|Users)/)(?P<name>[^/\s:'\",;)\]}]+)")
 _OPEN = ("127.", "0.0.0.0", "255.255.255.255", "192.0.2.")
 """Addresses that do not identify a network."""
-
-
-def _replaced(stand_in: str, match: re.Match[str]) -> str:
-    """Return a stand-in for a match, after its group `keep` if the pattern has one."""
-    return (match.groupdict().get("keep") or "") + stand_in
 
 
 class Scrubber:
@@ -155,9 +113,8 @@ class Scrubber:
         """The text without them."""
         for secret in self.secrets:
             text = text.replace(secret, REMOVED)
-        for pattern, stand_in in _PATTERNS:
-            text = pattern.sub(partial(_replaced, stand_in), text)
-        text = _FIELD.sub(_hidden, text)
+        text = _USER.sub(r"\1", _LOGIN.sub(rf"\1{REMOVED}", text))
+        text = hide(text, REMOVED)
         if self.home:
             text = re.sub(rf"{re.escape(self.home)}(?![\w-])", "/home/user", text)
         text = _HOME.sub(lambda m: f"{m['keep']}user", text)

@@ -40,6 +40,7 @@ from sparkbook.errors import SparkbookError
 from sparkbook.findings import Finding, Findings, Severity
 from sparkbook.util import own_yaml
 from sparkbook.util.markup import fenced
+from sparkbook.util.secret import hide
 from sparkbook.util.shell_text import quote
 
 Confidence = Literal["high", "medium", "low"]
@@ -231,7 +232,7 @@ class Rule:
         fix: str | None = None,
         **figures: object,
     ) -> Finding:
-        """Return the rule's finding. No other place assembles one.
+        """Return the rule's finding, without a secret in it. No other place assembles one.
 
         Args:
             what: a hit, or the message; None: the rule's title.
@@ -239,13 +240,14 @@ class Rule:
             figures: values of the names in the rule's title and fix.
         """
         hit = what if isinstance(what, Hit) else Hit(what, evidence, fix)
+        fix = hit.fix or (filled(self.fix, as_words(figures)) if self.fix else None)
         return Finding(
             rule=self.code,
             kind=hit.kind or self.kind,
             severity=hit.severity or self.severity,
             message=filled(self.title or "", figures) if hit.message is None else hit.message,
-            evidence=hit.evidence,
-            fix=hit.fix or (filled(self.fix, as_words(figures)) if self.fix else None),
+            evidence=hit.evidence and hide(hit.evidence),
+            fix=fix and hide(fix),
             why=self.address,
             source=hit.source or self.source,
             since=hit.since or self.since,

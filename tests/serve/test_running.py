@@ -297,6 +297,17 @@ def test_without_docker_one_line_says_what_to_do(run, monkeypatch):
     monkeypatch.delenv("DOCKER_HOST")
 
 
+@pytest.mark.parametrize("scheme", ["ssh", "tcp"])
+def test_a_password_in_the_engines_address_is_not_shown(monkeypatch, scheme):
+    address = f"{scheme}://user:canary@127.0.0.1:1"
+    given = [[*words, "--host", address] for words in (["status"], ["stop", "x"], ["logs", "x"])]
+    monkeypatch.setenv("DOCKER_HOST", address)
+    for words in (*given, ["status"], ["check"], ["serve", "gpt-oss-20b"]):
+        done = subprocess.run([COMMAND, *words], capture_output=True, text=True, timeout=60)
+        assert "canary" not in done.stdout + done.stderr, words
+        assert done.returncode in (0, 1, 2) and "Traceback" not in done.stderr, done
+
+
 @pytest.mark.slow
 def test_a_server_in_the_foreground(run, stand_in):
     """serve, status, logs, stop by the command, around the stand-in; another one ends by Ctrl-C."""

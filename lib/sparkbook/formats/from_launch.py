@@ -14,6 +14,7 @@ from sparkbook.formats.conversion import Conversion, Notes
 from sparkbook.recipes.launch import Launch, Value
 from sparkbook.recipes.names import entrypoint_of
 from sparkbook.recipes.schema import Recipe
+from sparkbook.util.secret import without_secrets
 
 _FAMILIES = (
     ("gpt-oss", "openai"),
@@ -114,6 +115,9 @@ def build(
     serve = launch.serve.model_dump()
     if launch.serve.model == model["repo"]:
         serve["model"] = None
+    foreign = without_secrets(notes.foreign)
+    if foreign != notes.foreign:
+        notes.add("CONV206", "A secret that the recipe has no field for was left out.")
     data = {
         **fields,
         "model": model,
@@ -121,7 +125,7 @@ def build(
         "serve": serve,
         "env": launch.env,
         "container": launch.container.model_dump(),
-        "foreign": {name: notes.foreign} if notes.foreign else {},
+        "foreign": {name: foreign} if foreign else {},
     }
     try:
         recipe = Recipe.model_validate(data)

@@ -24,7 +24,7 @@ from sparkbook.launch.release import release_of
 from sparkbook.launch.server import PROGRAM, SHELLS, program_of
 from sparkbook.recipes.launch import DOCKER_OPTION, Container, Launch, Value
 from sparkbook.recipes.names import SHORT_FLAGS, EntryPoint, option_name
-from sparkbook.util.secret import is_secret
+from sparkbook.util.secret import by_name, is_secret
 from sparkbook.util.shell_text import HOME, quote
 
 _FIELDS = {
@@ -271,6 +271,8 @@ class Reading:
         """Take one option of `vllm serve`."""
         name = _name(given)
         words = [*given.values, *given.surplus]
+        if words and given.option and by_name(given.option.name):
+            name = given.option.name  # also under the beginning of its name
         if name == "api-key" and words:
             self.env["VLLM_API_KEY"] = None
             if passed_on(words[0].text) != "VLLM_API_KEY":

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from sparkbook.launch.line import Word
 from sparkbook.releases import Option, Release
+from sparkbook.util.secret import by_name
 from sparkbook.util.shell_text import command_line
 
 _NEGATIVE = re.compile(r"-\d+|-\d*\.\d+", re.ASCII)
@@ -103,13 +104,21 @@ class Given:
 
     @property
     def shown(self) -> str:
-        """The option as it was written."""
-        return " ".join(word.shown for word in self.words)
+        """The option as it was written, a secret's value hidden."""
+        return " ".join(self._words)
 
     @property
     def pasted(self) -> str:
         """The option as words to paste into a line."""
-        return command_line(*(word.shown for word in self.words))
+        return command_line(*self._words)
+
+    @property
+    def _words(self) -> list[str]:
+        if (
+            self.values and self.option and by_name(self.option.name)
+        ):  # also under the beginning of its name
+            return [self.word.shown.partition("=")[0], "***"]
+        return [word.shown for word in self.words]
 
 
 @dataclass

@@ -18,7 +18,7 @@ from sparkbook.errors import SparkbookError
 from sparkbook.recipes.names import EntryPoint, option_name
 from sparkbook.units import parse_size
 from sparkbook.util.printable import CONTROL
-from sparkbook.util.secret import is_secret
+from sparkbook.util.secret import is_secret, without_secrets
 
 
 class Strict(BaseModel):
@@ -264,7 +264,7 @@ class Serve(Strict):
                 raise ValueError(
                     f"port: {str(value)[:40]} is not a port: write a number from 1 to 65535"
                 )
-            if not isinstance(value, bool) and is_secret(name, str(value)):
+            if without_secrets({name: value}) != {name: value}:
                 variable = "HF_TOKEN" if name == "hf-token" else "VLLM_API_KEY"
                 raise ValueError(
                     f"{name} is a secret and must not be in a recipe: leave it out, and write"

@@ -26,6 +26,7 @@ from sparkbook.recipes.launch import (
 )
 from sparkbook.recipes.names import EntryPoint, entrypoint_of
 from sparkbook.units import gb_to_gib
+from sparkbook.util.secret import without_secrets
 
 Status = Literal["published", "lint-clean", "run"]
 """`published`: taken over from its sources; `lint-clean`: judged against the release it names;
@@ -493,6 +494,8 @@ class Recipe(Strict):
         for name, kept in foreign.items():
             # Other formats hold docker's options beside their own keys.
             check_docker_options(kept if name == "docker" else kept.get("docker", {}))
+        if without_secrets(foreign) != foreign:
+            raise ValueError("a secret must not be in a recipe: leave it out")
         return foreign
 
     @model_validator(mode="after")

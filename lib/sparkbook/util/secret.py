@@ -7,6 +7,9 @@ token's prefix or an address with a password, is one under any name.
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
 
 _WORDS = {
     "token",
@@ -48,6 +51,28 @@ prefix of whoever issues them (Hugging Face, OpenAI, NVIDIA, GitHub, GitLab, Sla
 AWS, JSON web tokens).
 """
 _VALUES = re.compile("|".join(KNOWN_FORMS), re.DOTALL)
+_WRITTEN = tuple(
+    re.compile(pattern, re.IGNORECASE | re.DOTALL)
+    for pattern in (
+        *(f"(?P<keep>){form}" for form in KNOWN_FORMS),
+        r"(?P<keep>\b(?:Proxy-)?Authorization[\"']?\s{0,4}[:=]\s{0,4}[\"']?)[^\r\n\"']+",
+        r"(?P<keep>\b(?:Set-)?Cookie[\"']?\s{0,4}:\s{0,4}[\"']?)[^\r\n\"']+",
+        r"(?P<keep>\b(?:Bearer|Basic)\s{1,4})[A-Za-z0-9+/=._~-]{4,}",
+    )
+)
+"""What is written like a secret; `keep` stays before the stand-in."""
+_FIELD = re.compile(
+    r"(?P<keep>(?<![\w-])(?P<option>--)?"
+    r"(?=[\w.-]{0,60}?(?:token|key|pass|pat\b|pw|secret|credential|auth|cookie|bearer|jwt))"
+    r"(?P<name>[a-z][\w.-]{1,79})"
+    r"(?:[\"']?\s{0,4}[=:]\s{0,4}[\[(]?\s{0,4}|(?(option)\s{1,4}|(?!))))"
+    r"(?P<value>\"[^\"\n]{0,4000}(?:\n[^\"\n]{0,4000})?\"|'[^'\n]{0,4000}(?:\n[^'\n]{0,4000})?'"
+    r"|[^\s\"',;&\])}<]+)",
+    re.IGNORECASE,
+)
+"""A name that may be a secret's, and its value: in quotes over two lines at most, or one word.
+Every repetition is bounded, so that no text makes the search quadratic.
+"""
 _ADDRESS = re.compile(r"([a-z][a-z0-9+.-]{0,20}://[^\s/@:]*:)[^\s/]+@", re.IGNORECASE)
 
 
@@ -74,13 +99,72 @@ def without_passwords(text: str) -> str:
     return _ADDRESS.sub(r"\1***@", text)
 
 
+def hide(text: str, stand_in: str = "***") -> str:
+    """Return a text with a stand-in for whatever is written like a secret in it."""
+    for pattern in _WRITTEN:
+        text = pattern.sub(rf"\g<keep>{stand_in}", text)
+    return _FIELD.sub(partial(_hidden, stand_in), without_passwords(text))
+
+
+def _hidden(stand_in: str, match: re.Match[str]) -> str:
+    """Return a field with its value replaced if the field is a secret."""
+    name, value = match["name"], match["value"].strip("\"'")
+    if (
+        value == stand_in
+        or not _named(name, value)
+        or re.fullmatch(r"\w+_token|<\|?\w+\|?>", value)
+    ):
+        return match[0]
+    counted = re.search(r"tokens?(?:_?ids?)?$|(?<!api)[_-]?key$", name, re.IGNORECASE)
+    if counted and len(value) < (8 if value.isdigit() else 6) and not match["option"]:
+        return match[0]  # a number of tokens, a key of a cache
+    quote = match["value"][0] if match["value"][0] in "\"'" else ""
+    return f"{match['keep']}{quote}{stand_in}{quote}"
+
+
+def _named(name: str, value: str) -> bool:
+    return by_value(value) or (by_name(name) and value.lower() not in _SWITCHES)
+
+
 def is_secret(name: str, value: str | None = None) -> bool:
     """Return whether a variable, an option or a field holds a secret.
 
     Args:
         name: its name.
-        value: its value where one is written; a switch such as 0 or true is none.
+        value: its value where one is written; a switch such as 0 or true is none, and a field
+            inside the value, such as one of JSON or after `=`, may be one.
     """
     if value is None:
         return by_name(name)
-    return by_value(value) or (by_name(name) and value.lower() not in _SWITCHES)
+    return _named(name, value) or _FIELD.sub(partial(_hidden, ""), value) != value
+
+
+def without_secrets(value: Any, name: str = "") -> Any:
+    """Return a mapping or a list without the secrets in it; what says where a secret is kept stays.
+
+    Args:
+        value: a value of a document.
+        name: the key that holds it.
+    """
+    if isinstance(value, list):
+        return [without_secrets(item, name) for item in value if not _hides(name, item)]
+    if not isinstance(value, Mapping):
+        return value
+    kept = {}
+    for key, item in value.items():
+        if value.get("kind") == "Secret" and key in ("data", "stringData"):
+            continue
+        # The name of an entry {name: HF_TOKEN, value: …} is beside its value.
+        label = str(value.get("name", "")) if key == "value" else str(key)
+        if not _hides(label, item):
+            inside = item if key == "secretKeyRef" else without_secrets(item, label)
+            kept |= {key: inside} if inside or not item else {}
+    return kept
+
+
+def _hides(name: str, value: Any) -> bool:
+    """Return whether a scalar of a document is a secret."""
+    if value is None or isinstance(value, bool | Mapping | list):
+        return False
+    number = isinstance(value, int) and name.endswith(("token_id", "token_ids"))
+    return not number and is_secret(name, str(value))
