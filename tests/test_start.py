@@ -191,14 +191,20 @@ def test_the_settings_have_the_recipes_context():
     assert context != 131072 and f'"context": {context},' in "\n".join(lines)
 
 
-def test_a_terminal_is_asked_what_was_left_out(monkeypatch):
-    answers = iter(["chat", 1, "llm"])
+@pytest.mark.parametrize("memory", [0.0, 40.0])
+def test_a_terminal_is_asked_what_was_left_out(monkeypatch, memory):
+    answers = iter(["chat", memory, 1, "llm"])
     asked = []
     monkeypatch.setattr("typer.prompt", lambda text, **_: asked.append(text) or next(answers))
     monkeypatch.setattr("sys.stdin", type("Terminal", (), {"isatty": staticmethod(lambda: True)}))
     shown = run("start", "--dry-run").stdout
-    assert asked == ["What for", "Which one", "Settings for which program"]
-    newest = start.candidates("chat")[0][0].id
+    assert [text.split(" in ")[0] for text in asked] == [
+        "What for",
+        "Memory for the server",
+        "Which one",
+        "Settings for which program",
+    ]
+    newest = start.candidates("chat", memory or None)[0][0].id
     assert f"1  {newest}" in shown and "== client\nllm (command line)" in shown
 
 

@@ -56,7 +56,7 @@ def start(
     from sparkbook.clients import text
 
     if recipe is None:
-        recipe, client = _choose(
+        recipe, client, memory_gib = _choose(
             use, memory_gib, client, as_json, ask=sys.stdin.isatty() and not as_json
         )
     elif use:
@@ -96,14 +96,17 @@ def start(
 
 def _choose(
     use: str | None, memory_gib: float | None, client: str | None, as_json: bool, *, ask: bool
-) -> tuple[str, str | None]:
-    """Return the recipe and the client that the user chooses in a terminal."""
+) -> tuple[str, str | None, float | None]:
+    """Return the recipe, the client and the memory that the user chooses in a terminal."""
     from sparkbook import clients
     from sparkbook import start as steps
 
     if ask and use is None:
         show(*(f"  {name:<6} {what}" for name, what in steps.USES.items()))
         use = typer.prompt("What for", default="agent")
+    if ask and memory_gib is None:
+        text = "Memory for the server in GiB, or 0 for all that is free"
+        memory_gib = typer.prompt(text, type=float, default=0.0) or None
     found = steps.candidates(use or "any", memory_gib)
     speeds = [steps.speed_of(planned) for _, planned in found]
     words = [f"{speed:>4.0f} tok/s (estimate)" if speed else "speed unknown" for speed in speeds]
@@ -126,7 +129,7 @@ def _choose(
     if client is None:
         show("  " + " ".join(clients.every()))
         client = typer.prompt("Settings for which program", default="curl")
-    return found[number - 1][0].id, client
+    return found[number - 1][0].id, client, memory_gib
 
 
 @verb(app, "client")
