@@ -42,7 +42,7 @@ $(BOOK): requirements.txt pyproject.toml tools/setup.sh
 	@tools/setup.sh book
 	@touch $@
 
-$(ENGINE): requirements-engine.txt tools/setup.sh tools/repair_engine.py | $(BOOK)
+$(ENGINE): requirements-torch.txt requirements-engine.txt tools/setup.sh tools/repair_engine.py | $(BOOK)
 	@tools/setup.sh engine
 	@touch $@
 

@@ -1,14 +1,13 @@
 #!/usr/bin/env bash
 # Make one of the project's two environments, or install the command alone:   tools/setup.sh book|engine|install
 #   book    .venv          the library, the notebooks' kernel, the site and the tests   (requirements.txt)
-#   engine  .venv-engine   vLLM's CPU build, in its own place since its pins differ     (requirements-engine.txt)
+#   engine  .venv-engine   vLLM's CPU build, in its own place since its pins differ     (requirements-torch.txt, requirements-engine.txt)
 #   install                `sparkbook` on the PATH, without vLLM and Jupyter             (pyproject.toml)
 # PYTHON chooses the interpreter (3.11 or newer). Run again it repairs or updates what is there.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 PYTHON=${PYTHON:-python3}
 export UV_COMPILE_BYTECODE=${UV_COMPILE_BYTECODE:-1}
-TORCH=(torch==2.13.0 torchvision==0.28.0)
 say() { printf '[setup] %s\n' "$*" >&2; }
 die() { printf '[setup] error: %s\n' "$*" >&2; exit 1; }
 
@@ -26,8 +25,9 @@ uv_in_book() {
     }
     rm -f .setup-error
   }
-  local want; want=$(grep -m1 -o '^uv==[^ ]*' requirements.txt)
-  [ "uv==$(.venv/bin/uv --version 2>/dev/null | cut -d' ' -f2)" = "$want" ] || .venv/bin/pip install --quiet --disable-pip-version-check "$want"
+  local want; want=$(sed -n '/^uv==/,/[^\\]$/p' requirements.txt)  # with its hashes
+  [ "uv==$(.venv/bin/uv --version 2>/dev/null | cut -d' ' -f2)" = "${want%% *}" ] ||
+    .venv/bin/pip install --quiet --disable-pip-version-check --require-hashes -r <(echo "$want")
 }
 
 book() {
@@ -45,12 +45,12 @@ engine() {
     die "libnuma.so.1 is missing, which vLLM's CPU build loads; on Debian and Ubuntu: sudo apt-get install libnuma1"
   [ -x .venv-engine/bin/python ] && .venv-engine/bin/python -c '' 2>/dev/null || { rm -rf .venv-engine; "$PYTHON" -m venv --without-pip .venv-engine; }
   # The CPU build of torch: from wherever pip is told to look (a wheel folder on disk, say), else the PyTorch project's own CPU index.
-  local links=() backend=(--torch-backend cpu)
+  local links=() backend=(--torch-backend cpu) left_out=
   while read -r place; do
-    compgen -G "$place/torch-2.13.0+cpu-*.whl" >/dev/null && links=(--find-links "$place") backend=()
+    compgen -G "$place/torch-2.13.0+cpu-*.whl" >/dev/null && links=(--find-links "$place") backend=() left_out='/^torchvision/,$d'
   done < <(.venv/bin/pip config list 2>/dev/null | sed -n "s/.*find-links='\(.*\)'/\1/p" | tr ' ' '\n')
   local into=(--quiet --no-deps --python .venv-engine/bin/python)
-  .venv/bin/uv pip install "${into[@]}" "${links[@]}" "${backend[@]}" "${TORCH[@]}"
+  sed "$left_out" requirements-torch.txt | .venv/bin/uv pip install "${into[@]}" "${links[@]}" "${backend[@]}" --require-hashes -r -
   .venv/bin/uv pip install "${into[@]}" --require-hashes -r requirements-engine.txt
   .venv-engine/bin/python tools/repair_engine.py
 }

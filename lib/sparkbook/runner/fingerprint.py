@@ -21,7 +21,7 @@ _BUILDERS = ("runner", "register", "site")
 
 _FROM_ROOM = re.compile(rf"from sparkbook\.({'|'.join(_BUILDERS)}) import (\([\w\s,]+\)|[\w ,]+)")
 _OF_ROOM = re.compile(rf"sparkbook\.({'|'.join(_BUILDERS)})\.(\w+)")
-_REQUIREMENTS = ("requirements.txt", "requirements-engine.txt")
+_REQUIREMENTS = ("requirements.txt", "requirements-torch.txt", "requirements-engine.txt")
 
 
 class Fingerprints:
