@@ -146,6 +146,29 @@ def test_a_step_of_the_clock_loses_no_server(stand_in, launch, monkeypatch):
         assert running.stop(None, engine.name) == engine.name
 
 
+@pytest.mark.native("QEMU's unshare knows no time namespaces")
+@pytest.mark.parametrize("seconds", [-1, 86_400])
+def test_a_clock_that_really_differs_loses_no_server(stand_in, launch, seconds):
+    """In a time namespace: the time since boot is another there."""
+    if os.geteuid():
+        pytest.skip("a time namespace needs root: in a user namespace no process may be looked at")
+    elsewhere = ["unshare", "--time", "--fork", f"--boottime={seconds}"]
+    elsewhere += [f"--monotonic={seconds}", COMMAND]
+
+    def run(*words):
+        done = subprocess.run([*elsewhere, *words], capture_output=True, text=True, timeout=60)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    with ProcessEngine(launch, stand_in, name="small") as engine:
+        engine.wait_ready(Capabilities(structured_output=False))
+        (listed,) = json.loads(run("status", "--json"))["servers"]
+        assert (listed["name"], listed["state"]) == (engine.name, "ready")
+        assert run("logs", engine.name)
+        run("stop", engine.name)
+        assert not engine.running
+
+
 def test_a_dead_guard_is_not_mistaken_for_a_new_process(stand_in, launch):
     with ProcessEngine(launch, stand_in, name="small") as engine:
         record = json.loads((engine.folder / "engine.json").read_text())

@@ -34,7 +34,8 @@ class ProcessId:
 
     Attributes:
         pid: process id.
-        ticks: start of the process in clock ticks since boot, which no step of the clock moves.
+        ticks: start of the process in clock ticks since boot, which no step of the clock moves; the
+            same in every time namespace.
         boot: id of the boot.
     """
 
@@ -52,7 +53,7 @@ class ProcessId:
             return None
         # The second field, the program's name in parentheses, can contain both.
         state, *fields = stat.rpartition(")")[2].split()
-        return None if state in "ZX" else cls(pid, int(fields[18]), boot)
+        return None if state in "ZX" else cls(pid, int(fields[18]) - _ticks_ahead(), boot)
 
     @property
     def alive(self) -> bool:
@@ -96,6 +97,19 @@ class ProcessId:
     def sockets(self) -> set[int]:
         """Return the inodes of the sockets that this process and its descendants hold open."""
         return sockets_of(self.tree())
+
+
+def _ticks_ahead() -> int:
+    """Return by how much the time since boot is ahead in this process's time namespace
+    (time_namespaces(7)).
+    """
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/self/timens_offsets").read_text("ascii").splitlines():
+            clock, seconds, nanoseconds = line.split()
+            if clock == "boottime":
+                ahead = int(seconds) * 10**9 + int(nanoseconds)
+                return ahead * os.sysconf("SC_CLK_TCK") // 10**9
+    return 0
 
 
 @dataclass(frozen=True)
