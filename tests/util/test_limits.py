@@ -152,7 +152,11 @@ def test_no_verb_reads_without_end(endless: str, tmp_path: Path) -> None:
 
 
 HEX = "0x" + "f" * 5000  # Python computes with it, and refuses to write it
+BOMB = "a0: &a0 [x, x]\n" + "".join(
+    f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]\n" for n in range(1, 10)
+)
 DOCUMENTS = [
+    f"{BOMB}nodes: *a9",
     *(f"a: {HEX}", f"{HEX}: 1", "a: 0b" + "1" * 20_000, "a: " + "9" * 5000, "a: 2026-99-99"),
     *(
         '"\\ud800"',
