@@ -150,7 +150,7 @@ def without_secrets(value: Any, name: str = "") -> Any:
         return [without_secrets(item, name) for item in value if not _hides(name, item)]
     if not isinstance(value, Mapping):
         return value
-    kept = {}
+    kept: dict[str, Any] = {}
     for key, item in value.items():
         if value.get("kind") == "Secret" and key in ("data", "stringData"):
             continue
