@@ -109,11 +109,7 @@ def hide(text: str, stand_in: str = "***") -> str:
 def _hidden(stand_in: str, match: re.Match[str]) -> str:
     """Return a field with its value replaced if the field is a secret."""
     name, value = match["name"], match["value"].strip("\"'")
-    if (
-        value == stand_in
-        or not _named(name, value)
-        or re.fullmatch(r"\w+_token|<\|?\w+\|?>", value)
-    ):
+    if value == stand_in or not _named(name, value) or re.fullmatch(r"\w+_token", value):
         return match[0]
     counted = re.search(r"tokens?(?:_?ids?)?$|(?<!api)[_-]?key$", name, re.IGNORECASE)
     if counted and len(value) < (8 if value.isdigit() else 6) and not match["option"]:
@@ -123,7 +119,11 @@ def _hidden(stand_in: str, match: re.Match[str]) -> str:
 
 
 def _named(name: str, value: str) -> bool:
-    return by_value(value) or (by_name(name) and value.lower() not in _SWITCHES)
+    """Return whether the name or the value's own form says so; a model's token (`<|im_end|>`), a
+    switch and a stand-in are none.
+    """
+    plain = value.lower() in _SWITCHES or re.fullmatch(r"<\|?\w+\|?>|\*\*\*", value)
+    return by_value(value) or (by_name(name) and not plain)
 
 
 def is_secret(name: str, value: str | None = None) -> bool:
