@@ -84,7 +84,8 @@ def test_a_document_without_its_secrets() -> None:
     kept = {
         "env": [{"name": "A", "value": "1"}, {"name": "DB_PASS"}],
         "valueFrom": {"HF_TOKEN": {"secretKeyRef": {"name": "x", "key": "hf_token"}}},
-        "pad_token_id": 151643, "eos_token": "<|im_end|>", "labels": ["a=b"], "empty": [], "none": None,
+        "pad_token_id": 151643, "eos_token": "<|im_end|>", "labels": ["a=b"], "empty": [],
+        "none": None,
     }  # fmt: skip
     secret = {
         "env": [{"name": "A", "value": "1"}, {"name": "DB_PASS", "value": "x"}],
