@@ -218,3 +218,8 @@ def test_a_fault_of_an_earlier_start_leaves_the_last_one_up(why):
 def test_a_fault_after_an_ordered_stop_and_a_new_start_counts():
     assert logs.diagnose(_UP + _DOWN + _UP + "MixError: no fruit").primary is not None
     assert logs.diagnose(f"{_UP}{_DOWN}MixError: no fruit\n{_UP}").healthy, "an echo of the stop"
+
+
+def test_what_comes_after_an_ordered_stop_is_not_called_free_of_faults():
+    crashed = logs.diagnose(f"{_UP}{_DOWN}Segmentation fault (core dumped)\n").headline
+    assert crashed.endswith("until it was stopped; nothing before that is a fault.")

@@ -90,7 +90,8 @@ class Diagnosis:
         if self.primary is not None:
             return self.primary.message
         if self.verdict == "healthy":
-            return f"Healthy: the engine {self._state}; nothing in this log is a fault."
+            which = "before that" if self.stopped else "in this log"
+            return f"Healthy: the engine {self._state}; nothing {which} is a fault."
         first = next(iter(self.findings), None)
         if first is not None and self.verdict not in ("empty", "docker", "kernel log", "download"):
             return first.message
