@@ -38,6 +38,7 @@ VERBS = {
     "bench": "measure",
     "advise": "measure",
     "equal": "measure",
+    "tune": "tuning",
     "monitor": "monitoring",
     "lock": "stack_lock",
     "upgrade": "upgrading",

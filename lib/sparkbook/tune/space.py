@@ -1,0 +1,208 @@
+"""What may be tried: the options of `space.yaml`, and the candidates that follow for a recipe."""
+
+from __future__ import annotations
+
+import datetime
+import itertools
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from sparkbook.bench.sweep import with_args
+from sparkbook.errors import SparkbookError
+from sparkbook.recipes import Recipe
+from sparkbook.util import documents, limits
+
+FILE = Path(__file__).with_name("space.yaml")
+
+
+class _Entry(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Use(_Entry):
+    """What a server is tuned for.
+
+    Attributes:
+        text: in words.
+        changes: options that a candidate may change at once.
+    """
+
+    text: str
+    changes: int = Field(ge=1, le=6)
+
+
+class Source(_Entry):
+    """Where it is said that an option may help, and when that was read."""
+
+    url: str = Field(pattern=r"^https://\S+$")
+    date: datetime.date
+
+
+class Option(_Entry):
+    """One thing that may be changed.
+
+    Attributes:
+        why: why it may help. source: who says so.
+        values: changes of the recipe's arguments, of which a candidate takes one at most.
+        needs: an option that the recipe has to have.
+        image: only recipes that run in an image.
+        mixture: only models with experts.
+        uses: only for these uses; empty: for all.
+        lossless: whether answers stay as they are.
+    """
+
+    why: str
+    source: Source
+    values: tuple[dict[str, Any], ...] = Field(min_length=1)
+    needs: str | None = None
+    image: bool = False
+    mixture: bool = False
+    uses: tuple[str, ...] = ()
+    lossless: bool = True
+
+    def why_not(self, recipe: Recipe, use: str) -> str | None:
+        """Return why it does not apply to a recipe; None: it does."""
+        if self.uses and use not in self.uses:
+            return f"not for the use '{use}'"
+        if self.needs and self.needs not in recipe.serve.args:
+            return f"the recipe has no {self.needs}"
+        if self.image and recipe.image is None:
+            return "the embedded engine has no GPU"
+        if self.mixture and not recipe.model.mixture_of_experts:
+            return "the model has no experts"
+        return None
+
+
+class Space(_Entry):
+    """All that may be tried."""
+
+    uses: dict[str, Use]
+    options: dict[str, Option]
+
+    @model_validator(mode="after")
+    def _known_uses(self) -> Space:
+        for name, option in self.options.items():
+            if unknown := set(option.uses) - set(self.uses):
+                raise ValueError(f"{name} is for {', '.join(sorted(unknown))}, which is no use")
+        return self
+
+    def use(self, name: str) -> Use:
+        """Return a use by its name.
+
+        Raises:
+            SparkbookError: there is no such use.
+        """
+        if name not in self.uses:
+            raise SparkbookError(f"Unknown use '{name}'. --for accepts: {', '.join(self.uses)}")
+        return self.uses[name]
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """The recipe with some options changed.
+
+    Attributes:
+        recipe: what would be started.
+        changes: by option, the changed arguments; empty: the baseline.
+    """
+
+    recipe: Recipe
+    changes: dict[str, dict[str, Any]] = field(default_factory=dict)
+
+    @property
+    def key(self) -> str:
+        """Its name: the changes in words; the same in every run."""
+        words = [shown(change) for change in self.changes.values()]
+        return " ".join(words) or "baseline"
+
+    def contains(self, other: Candidate) -> bool:
+        """Return whether it makes all changes of another candidate, and more."""
+        mine, its = self.changes, other.changes
+        return len(its) < len(mine) and all(mine.get(name) == its[name] for name in its)
+
+
+def shown(change: dict[str, Any]) -> str:
+    """Return a change as words of a launch line; an argument that is only removed has a `no`."""
+    words = []
+    for name, value in change.items():
+        if value is None:
+            words += [] if len(change) > 1 else [f"without --{name}"]
+        elif value is True:
+            words.append(f"--{name}")
+        else:
+            words.append(f"--{name} {json.dumps(value) if isinstance(value, dict) else value}")
+    return " ".join(words)
+
+
+def read(file: str | Path | None = None) -> Space:
+    """Read a space; None: the project's own.
+
+    Raises:
+        SparkbookError: it can't be read, or is no space.
+    """
+    path = Path(file) if file is not None else FILE
+    try:
+        return Space.model_validate(documents.parse(limits.read_text(path)))
+    except ValidationError as error:
+        problem = error.errors()[0]
+        key = ".".join(str(part) for part in problem["loc"])
+        raise SparkbookError(f"{path}: {key}: {problem['msg']}") from None
+
+
+def candidates(
+    space: Space, recipe: Recipe, use: str, *, lossy: bool = False
+) -> tuple[list[Candidate], dict[str, str]]:
+    """Return the baseline and every candidate, those with the fewest changes first; and by option,
+    why it is left out whole.
+
+    Args:
+        lossy: take options that change answers too.
+
+    Raises:
+        SparkbookError: there is no such use.
+    """
+    most = space.use(use).changes
+    left_out: dict[str, str] = {}
+    choices: list[list[tuple[str, dict[str, Any]]]] = []
+    for name, option in space.options.items():
+        why_not = option.why_not(recipe, use)
+        if why_not is None and not option.lossless and not lossy:
+            why_not = "it changes answers (--quality near tries it)"
+        if why_not is not None:
+            left_out[name] = why_not
+            continue
+        new = [value for value in option.values if not _is_so(recipe, value)]
+        choices.append([(name, value) for value in new])
+    found = [Candidate(recipe)]
+    for count in range(1, most + 1):
+        for several in itertools.combinations(choices, count):
+            found += [_changed(recipe, dict(one)) for one in itertools.product(*several)]
+    return found, left_out
+
+
+def _changed(recipe: Recipe, changes: dict[str, dict[str, Any]]) -> Candidate:
+    return Candidate(with_args(recipe, dict(_whole(recipe, changes))), changes)
+
+
+def _whole(recipe: Recipe, changes: dict[str, dict[str, Any]]) -> Iterator[tuple[str, Any]]:
+    """Yield the changed arguments; a changed key of a JSON option gives the whole option."""
+    for change in changes.values():
+        for name, value in change.items():
+            option, _, key = name.partition(".")
+            if not key:
+                yield option, value
+                continue
+            config = recipe.serve.args.get(option)
+            if not isinstance(config, dict):
+                raise SparkbookError(f"{recipe.id} has no JSON option --{option} to change")
+            yield option, {**config, key: value}
+
+
+def _is_so(recipe: Recipe, change: dict[str, Any]) -> bool:
+    """Return whether the recipe already says what a change would say."""
+    return with_args(recipe, dict(_whole(recipe, {"": change}))).serve.args == recipe.serve.args
