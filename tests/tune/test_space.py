@@ -113,3 +113,8 @@ def test_a_space_of_ones_own_is_checked(
 def test_an_unknown_use_is_said_with_those_that_there_are() -> None:
     with pytest.raises(SparkbookError, match="chat, agent, users, batch"):
         SPACE.use("gaming")
+
+
+def test_a_recipe_whose_image_has_a_script_of_its_own_is_not_tuned() -> None:
+    with pytest.raises(SparkbookError, match="own script"):
+        spaces.candidates(SPACE, recipes.load("qwen3-next-80b-a3b-nvfp4"), "chat")

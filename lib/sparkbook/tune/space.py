@@ -164,9 +164,14 @@ def candidates(
         lossy: take options that change answers too.
 
     Raises:
-        SparkbookError: there is no such use.
+        SparkbookError: there is no such use, or the recipe's arguments are not those of
+            `vllm serve`.
     """
     most = space.use(use).changes
+    if recipe.serve.command is not None:
+        raise SparkbookError(
+            f"{recipe.id} runs its image's own script, whose options can't be changed from here"
+        )
     left_out: dict[str, str] = {}
     choices: list[list[tuple[str, dict[str, Any]]]] = []
     for name, option in space.options.items():
