@@ -12,6 +12,7 @@ from sparkbook.tune.space import Space
 
 SPACE = spaces.read()
 MTP = "embedded/tiny-mtp-k3"
+LOAD = {"classes": ["code"], "concurrency": 1, "max_tokens": 64}
 
 
 def small(text: str) -> Space:
@@ -19,7 +20,7 @@ def small(text: str) -> Space:
     source = {"url": "https://example.org/", "date": "2026-11-29"}
     option = {"why": "w", "source": source}
     return Space.model_validate(
-        {"uses": {"chat": {"text": "t", "changes": 2}}}
+        {"uses": {"chat": {"text": "t", "changes": 2, "load": LOAD}}}
         | {
             "options": {
                 text: option | {"values": [{text: 1}, {text: 2}]},

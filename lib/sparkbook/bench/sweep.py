@@ -72,7 +72,7 @@ class Sweep:
         recording.write(
             file,
             {"equality": equal},
-            ({"k": k, "report": _thin(report).to_dict()} for k, report in rows),
+            ({"k": k, "report": thin(report).to_dict()} for k, report in rows),
         )
 
     @classmethod
@@ -107,7 +107,8 @@ def _parsed(rows: Sequence[dict[str, Any]]) -> Equality:
     return Equality(tuple(equality.Difference(**row) for row in rows))
 
 
-def _thin(report: Report) -> Report:
+def thin(report: Report) -> Report:
+    """Return a report with only the first and the last stamp of each request, and no replies."""
     thin = report.model_copy(deep=True)
     for request in (r for cell in thin.cells for r in cell.requests):
         request.stamps_s = (

@@ -7,7 +7,7 @@ from __future__ import annotations
 import contextlib
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -218,6 +218,48 @@ def serve(
             _watch(engine, floor, say, guard=wish.watch)
         except KeyboardInterrupt:
             say("stopping")
+
+
+@contextlib.contextmanager
+def guarded(
+    asked: Stack,
+    *,
+    floor: int | None = None,
+    deadline_s: float = 1800.0,
+    say: Callable[[str], None] = lambda _line: None,
+) -> Iterator[Engine]:
+    """Start a server, wait until it answers, guard the host's memory meanwhile and from then on,
+    and stop the server at the end of the context.
+
+    Args:
+        floor: bytes of MemAvailable that the guard keeps free; None: the usual share.
+        deadline_s: seconds to wait until it answers.
+        say: called with a line for each step.
+
+    Raises:
+        SparkbookError: it can't be started, or it was running before: it is not ours to stop.
+        EngineError, NotReady, ServeFault: it failed, or the guard stopped it; nothing is left.
+    """
+    with contextlib.ExitStack() as over:
+        engine: Engine
+        if asked.launch.image:
+            host = docker_host.reach(None)
+            over.callback(host.close)
+            engine = docker_engine.start(
+                asked, host=host, watch=True, floor=floor, deadline_s=deadline_s, progress=say
+            )
+            if engine.already:
+                raise SparkbookError(f"{engine.name} is running already: stop it first")
+        else:
+            engine = _process(asked, Wish(deadline_s=deadline_s), floor, say)
+        over.enter_context(engine)
+        dog = over.enter_context(watchdog.guard(engine.kill, engine.endpoint, floor))
+        try:
+            yield engine
+        except SparkbookError:
+            if dog.finding:
+                raise ServeFault(dog.finding) from None
+            raise
 
 
 def _answer(asked: Stack, engine: Engine, target: str) -> dict[str, Any]:

@@ -24,16 +24,33 @@ class _Entry(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
+class Load(_Entry):
+    """What a candidate is measured with.
+
+    Attributes:
+        classes: of prompts, as `bench.prompts` knows them.
+        concurrency: requests at a time. max_tokens: length of a reply.
+        shared: tokens with which all prompts begin alike, for the prefix cache to find; 0: none.
+    """
+
+    classes: tuple[str, ...] = Field(min_length=1)
+    concurrency: int = Field(ge=1, le=1000)
+    max_tokens: int = Field(ge=1)
+    shared: int = Field(0, ge=0)
+
+
 class Use(_Entry):
     """What a server is tuned for.
 
     Attributes:
         text: in words.
         changes: options that a candidate may change at once.
+        load: what it is measured with.
     """
 
     text: str
     changes: int = Field(ge=1, le=6)
+    load: Load
 
 
 class Source(_Entry):

@@ -1,0 +1,146 @@
+"""Which candidates are started, and what is believed of them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from fleet import Fleet, candidates
+from sparkbook.errors import SparkbookError
+from sparkbook.tune.halving import Tuning, above, compared
+
+K3 = "--speculative-config.num_speculative_tokens 3"
+SEQS = "--max-num-seqs 16"
+BATCH = "--max-num-batched-tokens 4096"
+
+
+def decided(tuning: Tuning) -> dict[str, bool]:
+    """Return by finalist whether it is faster than both turns of the baseline."""
+    turns = tuning.final(tuning.baseline)
+    return {
+        one.key: all(above(compared([turn], tuning.final(one))) for turn in turns)
+        for one in tuning.best
+    }
+
+
+def test_the_best_combination_wins_with_few_starts() -> None:
+    fleet = Fleet({K3: 1.3, SEQS: 1.2, BATCH: 0.9})
+    tuning = fleet.tuning()
+    tuning.run()
+    assert tuning.best[0].key == f"{K3} {SEQS}"
+    assert decided(tuning)[f"{K3} {SEQS}"]
+    # Of the combinations only that of the two changes that help was started.
+    pairs = {one.key for one in candidates() if len(one.changes) == 2} & set(fleet.log)
+    assert pairs == {f"{K3} {SEQS}"}
+    assert "promises no more" in tuning.unstarted[f"{K3} {BATCH}"]
+
+
+def test_every_option_has_its_first_value_tried_before_any_has_its_second() -> None:
+    fleet = Fleet()
+    fleet.tuning().run()
+    single = [one for one in candidates() if len(one.changes) == 1 and one.key in fleet.log]
+    option = {one.key: next(iter(one.changes)) for one in single}
+    first = [option[key] for key in fleet.log[1:] if key in option][: len(set(option.values()))]
+    assert len(set(first)) == len(first)
+
+
+def test_the_final_takes_turns_there_and_back() -> None:
+    fleet = Fleet({K3: 1.3, SEQS: 1.2}, spread=0.001)
+    fleet.tuning().run()
+    a, b, c = fleet.log[-6:-3]
+    assert a == "baseline"
+    assert fleet.log[-6:] == [a, b, c, c, b, a]
+
+
+def test_where_nothing_helps_nothing_is_better() -> None:
+    tuning = Fleet(spread=0.05).tuning()
+    tuning.run()
+    assert not any(decided(tuning).values())
+
+
+def test_a_baseline_that_was_slow_once_makes_no_winner() -> None:
+    """The first measurement of the baseline was taken on a slow engine: all look faster."""
+    fleet = Fleet(factor=lambda key, count: 0.7 if (key, count) == ("baseline", 1) else 1.0)
+    tuning = fleet.tuning()
+    tuning.run()
+    assert tuning.best
+    assert not any(decided(tuning).values())
+
+
+@pytest.mark.parametrize("rule", ["BENCH111", "BENCH311"])
+def test_what_the_gate_rejects_is_repeated_once_and_never_counts(rule: str) -> None:
+    """A machine under other load; a model that repeats itself."""
+    fleet = Fleet({K3: 5.0, SEQS: 1.2}, wrong={K3: rule})
+    tuning = fleet.tuning()
+    tuning.run()
+    assert K3 not in {one.key for one in tuning.best}
+    outcome = tuning.journal.get(K3, "short")
+    assert outcome is not None
+    assert outcome.rejected == f"{rule}: Something is wrong."
+    assert sum(line.startswith(f"{K3}: repeated") for line in fleet.said) == 1
+    assert sum(line.startswith(f"{K3}: left out") for line in fleet.said) == 1
+    assert compared([outcome], [outcome]) is None
+
+
+def test_a_baseline_that_can_not_be_measured_ends_the_run_and_is_tried_again(
+    tmp_path: Path,
+) -> None:
+    fleet = Fleet(wrong={"baseline": "BENCH111"})
+    with pytest.raises(SparkbookError, match="baseline can't be measured: BENCH111"):
+        fleet.tuning(tmp_path / "journal").run()
+    fleet.wrong = {}
+    fleet.tuning(tmp_path / "journal").run()
+
+
+def test_a_dead_start_leaves_out_its_whole_class() -> None:
+    fleet = Fleet({SEQS: 1.2}, dead={K3: "no such kernel"})
+    tuning = fleet.tuning()
+    tuning.run()
+    sentence = f"{K3} does not start here: no such kernel"
+    assert sentence in fleet.said
+    with_it = [one.key for one in candidates() if K3 in one.key and one.key != K3]
+    assert with_it
+    assert {tuning.unstarted[key] for key in with_it} == {sentence}
+
+
+def test_an_interruption_keeps_what_was_measured(tmp_path: Path) -> None:
+    whole = Fleet({K3: 1.3, SEQS: 1.2})
+    whole.tuning().run()
+
+    def stop(_key: str, count: int) -> None:
+        if count == 5:
+            raise KeyboardInterrupt
+
+    broken = Fleet({K3: 1.3, SEQS: 1.2}, stop=stop)
+    with pytest.raises(KeyboardInterrupt):
+        broken.tuning(tmp_path / "journal").run()
+    rest = Fleet({K3: 1.3, SEQS: 1.2})
+    rest.tuning(tmp_path / "journal").run()
+    assert broken.log + rest.log == whole.log
+    again = Fleet()
+    again.tuning(tmp_path / "journal").run()
+    assert again.log == []
+
+
+def test_the_budget_holds_the_start_and_leaves_time_for_the_final() -> None:
+    fleet = Fleet({K3: 1.3})
+    tuning = fleet.tuning(budget_s=2000)
+    tuning.run()
+    assert tuning.journal.spent_s <= 2000
+    assert tuning.best
+    assert "the time is up" in tuning.unstarted.values()
+    small = Fleet({K3: 1.3}).tuning(budget_s=100)
+    small.run()
+    assert not small.best
+
+
+def test_a_journal_of_something_else_is_not_gone_on_with(tmp_path: Path) -> None:
+    from sparkbook.tune.journal import Journal
+
+    fleet = Fleet()
+    fleet.tuning(tmp_path / "journal").run()
+    with pytest.raises(SparkbookError, match="another recipe"):
+        Journal(tmp_path / "journal", {"test": 2})
+    (tmp_path / "other").write_text("{}\n{}\n", "utf-8")
+    with pytest.raises(SparkbookError, match="is not a journal"):
+        Journal(tmp_path / "other", {})
