@@ -51,12 +51,12 @@ class Server:
 @dataclass
 class Fleet:
     """Attributes:
-        gains: by option and value, the factor of speed; all others are 1.
-        spread: of one prompt's speed, as a share.
-        wrong: by key, findings of the gate that each measurement gets.
-        dead: keys that do not start.
-        stop: called with each start's key, before it.
-        log: starts and stops.
+    gains: by option and value, the factor of speed; all others are 1.
+    spread: of one prompt's speed, as a share.
+    wrong: by key, findings of the gate that each measurement gets.
+    dead: keys that do not start.
+    stop: called with each start's key, before it.
+    log: starts and stops.
     """
 
     gains: dict[str, float] = field(default_factory=dict)

@@ -134,7 +134,7 @@ def test_what_contains_a_dropped_change_is_counted_and_not_listed() -> None:
 def test_the_command_gives_the_same_as_json() -> None:
     from sparkbook.cli import app
 
-    line = ["tune", "gpt-oss-120b", "--for", "chat", "--json"]
+    line = ["tune", "gpt-oss-120b", "--for", "chat", "--dry-run", "--json"]
     value = json.loads(CliRunner().invoke(app, line).stdout)
     assert value["candidates"] == len(value["left"]) + len(value["dropped"])
     assert value["left"][0] == {"candidate": "baseline", "changes": {}}

@@ -1,4 +1,4 @@
-"""`sparkbook tune`: the settings of a recipe that are worth a start."""
+"""`sparkbook tune`: the fastest settings of a recipe for a use."""
 
 from __future__ import annotations
 
@@ -6,15 +6,21 @@ from typing import Annotated
 
 import typer
 
-from sparkbook.cli.options import Json
+from sparkbook.cli.options import Json, between
 from sparkbook.cli.output import answer, progress
+from sparkbook.cli.servers import run_server
 from sparkbook.cli.verbs import alone, verb
-from sparkbook.errors import SparkbookError
 
 app = alone()
 
 
-@verb(app, "tune")
+@verb(
+    app,
+    "tune",
+    done="Answered: a winner, or none.",
+    bad="A server failed.",
+    interrupted="Interrupted; the same line again resumes.",
+)
 def tune(
     source: Annotated[str, typer.Argument(metavar="RECIPE", help="A recipe ID or recipe file.")],
     use: Annotated[
@@ -26,6 +32,22 @@ def tune(
             help="Options: same (lossless ones), or near (also those that change answers)."
         ),
     ] = "same",
+    hours: Annotated[
+        float,
+        typer.Option(callback=between(0, 1000), help="For all starts and measurements together."),
+    ] = 8.0,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="List what is worth a start; start nothing.")
+    ] = False,
+    out: Annotated[
+        str | None, typer.Option(metavar="FILE", help="Write the winner as a recipe file.")
+    ] = None,
+    journal: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FILE", help="What was measured [default: one a recipe and use, kept]."
+        ),
+    ] = None,
     space: Annotated[
         str | None, typer.Option(metavar="FILE", help="Options to try [default: the project's].")
     ] = None,
@@ -35,26 +57,38 @@ def tune(
     image: Annotated[
         str | None, typer.Option(metavar="REF", help="Ask inside this image of this machine.")
     ] = None,
+    seed: Annotated[int, typer.Option(help="Seed of the prompts.")] = 0,
     as_json: Json = False,
 ) -> None:
-    """List the settings of a recipe that are worth a start.
+    """Find the fastest settings of a recipe for a use, by starting servers and measuring them.
 
-    Starts nothing. Names the reason for each that it leaves out: errors, known-bad
-    combinations, what vLLM refuses, what does not fit, what vLLM makes the same of.
+    Leaves out without a start what is known to be bad, refused by vLLM, too large, or the same as
+    another. A measurement that the gate rejects is never counted. The winner has to be faster than
+    the recipe by more than the noise, and to give the same answers.
     """
-    from sparkbook import recipes
-    from sparkbook.tune import space as spaces
-    from sparkbook.tune import text, without_start
+    from sparkbook.tune import commands, text
 
-    if quality not in ("same", "near"):
-        raise SparkbookError(f"Unknown quality '{quality}'. --quality accepts: same, near")
-    if release and image:
-        raise SparkbookError("--release and --image can't be used together: an image has its own")
-    found, left_out = spaces.candidates(
-        spaces.read(space), recipes.load(source), use, lossy=quality == "near"
+    wish = commands.Wish(
+        source=source,
+        use=use,
+        quality=quality,
+        space=space,
+        release=release,
+        image=image,
+        hours=hours,
+        journal=journal,
+        seed=seed,
     )
-    pruned = without_start.prune(
-        found, without_start.asker(found[0], release, image, progress), release
-    )
-    pruned.options = left_out
-    answer(as_json, pruned.to_dict(), text.pruned(pruned))
+    if dry_run:
+        _, _, left = commands.pruned(wish, progress)
+        answer(as_json, left.to_dict(), text.pruned(left))
+        return
+
+    def act() -> None:
+        left, found, kept = commands.tune(wish, progress)
+        value = {**found.to_dict(), "space": left.to_dict(), "journal": str(kept.file)}
+        if out and found.winner:
+            commands.keep(found, use, out)
+        answer(as_json, value, text.answer(found))
+
+    run_server(act)

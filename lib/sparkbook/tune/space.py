@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import functools
 import itertools
 import json
 from collections.abc import Iterator
@@ -131,7 +132,7 @@ class Candidate:
     recipe: Recipe
     changes: dict[str, dict[str, Any]] = field(default_factory=dict)
 
-    @property
+    @functools.cached_property
     def key(self) -> str:
         """Its name: the changes in words; the same in every run."""
         words = [shown(change) for change in self.changes.values()]

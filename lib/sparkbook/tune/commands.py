@@ -1,0 +1,122 @@
+"""What `sparkbook tune` does between its options and the library."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from sparkbook import recipes
+from sparkbook.errors import SparkbookError
+from sparkbook.formats import own
+from sparkbook.recipes import Recipe
+from sparkbook.serve import paths
+from sparkbook.tune import answer, measuring, without_start
+from sparkbook.tune import space as spaces
+from sparkbook.tune.answer import Answer, Asking
+from sparkbook.tune.halving import Tuning
+from sparkbook.tune.journal import Journal
+from sparkbook.tune.measuring import Plans, Starter
+from sparkbook.tune.space import Space
+from sparkbook.tune.without_start import Pruned, Say
+from sparkbook.util.files import write_text
+
+QUALITIES = ("same", "near")
+
+
+@dataclass(frozen=True)
+class Wish:
+    """What the user asked for; the fields are the options of `sparkbook tune`."""
+
+    source: str
+    use: str
+    quality: str = "same"
+    space: str | None = None
+    release: str | None = None
+    image: str | None = None
+    hours: float = 8.0
+    journal: str | None = None
+    seed: int = 0
+
+    @property
+    def near(self) -> bool:
+        """Whether options may be tried that change answers."""
+        return self.quality == "near"
+
+
+def pruned(wish: Wish, say: Say) -> tuple[Recipe, Space, Pruned]:
+    """Return the recipe, what may be tried, and what is left of it without a start.
+
+    Raises:
+        SparkbookError: an option can't be used, or vLLM refuses the recipe as it is.
+    """
+    if wish.quality not in QUALITIES:
+        raise SparkbookError(
+            f"Unknown quality '{wish.quality}'. --quality accepts: {', '.join(QUALITIES)}"
+        )
+    if wish.release and wish.image:
+        raise SparkbookError("--release and --image can't be used together: an image has its own")
+    space, recipe = spaces.read(wish.space), recipes.load(wish.source)
+    found, left_out = spaces.candidates(space, recipe, wish.use, lossy=wish.near)
+    ask = without_start.asker(found[0], wish.release, wish.image, say)
+    rest = without_start.prune(found, ask, wish.release)
+    rest.options = left_out
+    return recipe, space, rest
+
+
+def journal_of(wish: Wish, recipe: Recipe, space: Space) -> Journal:
+    """Return the journal of a wish: the one that it names, or its own in the user's state folder.
+
+    Raises:
+        SparkbookError: it can't be read, or is about something else.
+    """
+    about = {
+        "recipe": recipe.id,
+        "launch": recipe.launch.model_dump(mode="json", exclude_defaults=True),
+        "use": wish.use,
+        "load": space.use(wish.use).load.model_dump(mode="json"),
+        "seed": wish.seed,
+    }
+    mark = hashlib.sha256(json.dumps(about, sort_keys=True).encode()).hexdigest()[:8]
+    file = wish.journal or paths.state_dir() / "tune" / f"{recipe.slug}-{wish.use}-{mark}.jsonl"
+    Path(file).parent.mkdir(parents=True, exist_ok=True)
+    return Journal(file, about)
+
+
+def tune(wish: Wish, say: Say, starter: Starter | None = None) -> tuple[Pruned, Answer, Journal]:
+    """Measure what is worth a start, and answer.
+
+    Args:
+        say: called with a line for each step.
+        starter: how servers are started and measured, where it is not as usual.
+
+    Raises:
+        SparkbookError: it can't be done here.
+        KeyboardInterrupt: Ctrl-C; the same wish goes on later.
+    """
+    recipe, space, left = pruned(wish, say)
+    say(f"{len(left.left)} candidates are left")
+    journal = journal_of(wish, recipe, space)
+    say(f"journal: {journal.file}")
+    tuning = Tuning(
+        left.left,
+        Plans(recipe, space.use(wish.use).load, wish.seed),
+        journal,
+        starter or Starter(partial(measuring.start, say=say), say=say),
+        budget_s=3600 * wish.hours,
+    )
+    tuning.finalist = Asking(tuning, recipe.capabilities.tools)
+    tuning.run()
+    lossy = {name: not option.lossless for name, option in space.options.items()}
+    return left, answer.finish(tuning, lossy=lossy, near=wish.near), journal
+
+
+def keep(found: Answer, use: str, out: str) -> None:
+    """Write the winner as a recipe.
+
+    Raises:
+        SparkbookError: there is no winner, or the file can't be written.
+    """
+    write_text(out, own.write(answer.recipe(found, use)))
