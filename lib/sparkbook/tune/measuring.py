@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from typing import Any
 
 from sparkbook import logs
 from sparkbook.bench import load, prompts, sweep, telemetry
@@ -125,18 +126,25 @@ class Plans:
     def shape(self) -> list[BenchPlan]:
         """Return what shows a server's other speeds: requests at a time, and a long prompt."""
         usual = self.run(0)
-        same = {"max_tokens": usual.max_tokens, "seed": self.seed, "keep_text": False}
+        same: dict[str, Any] = {
+            "max_tokens": usual.max_tokens,
+            "seed": self.seed,
+            "waves": usual.waves,
+            "keep_text": False,
+        }
         long = f"long-{min(LONG_TOKENS, self.context // 4)}"
-        return [
+        plans = [
             BenchPlan(
                 classes=usual.classes[:1],
                 texts=usual.texts,
-                concurrency=LOADS,
+                concurrency=(many,),
+                requests=max(8, 2 * many),
                 caching=usual.caching,
                 **same,
-            ),
-            BenchPlan(classes=(long,), concurrency=(1,), requests=4, **{**same, "max_tokens": 2}),
+            )
+            for many in LOADS
         ]
+        return [*plans, BenchPlan(classes=(long,), concurrency=(1,), requests=4, **same)]
 
 
 def rejection(report: Report) -> str | None:
