@@ -60,9 +60,9 @@ def tune(
     seed: Annotated[int, typer.Option(help="Seed of the prompts.")] = 0,
     as_json: Json = False,
 ) -> None:
-    """Find the fastest settings of a recipe for a use, by starting servers and measuring them.
+    """Find the fastest settings of a recipe for a use.
 
-    Leaves out without a start what is known to be bad, refused by vLLM, too large, or the same as
+    Starts servers and measures them. Leaves out without a start what is known to be bad, refused by vLLM, too large, or the same as
     another. A measurement that the gate rejects is never counted. The winner has to be faster than
     the recipe by more than the noise, and to give the same answers.
     """
