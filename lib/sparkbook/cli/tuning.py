@@ -62,9 +62,9 @@ def tune(
 ) -> None:
     """Find the fastest settings of a recipe for a use.
 
-    Starts servers and measures them. Leaves out without a start what is known to be bad, refused by vLLM, too large, or the same as
-    another. A measurement that the gate rejects is never counted. The winner has to be faster than
-    the recipe by more than the noise, and to give the same answers.
+    Starts servers and measures them. Leaves out without a start what is known to be bad, refused
+    by vLLM, too large, or the same as another. A measurement that the gate rejects is never
+    counted. The winner is faster than the recipe by more than the noise, and answers the same.
     """
     from sparkbook.tune import commands, text
 

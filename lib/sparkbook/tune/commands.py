@@ -7,6 +7,7 @@ import json
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any, NoReturn
 
 from sparkbook import recipes
 from sparkbook.errors import SparkbookError
@@ -17,7 +18,7 @@ from sparkbook.tune import answer, measuring, without_start
 from sparkbook.tune import space as spaces
 from sparkbook.tune.answer import Answer, Asking
 from sparkbook.tune.halving import Tuning
-from sparkbook.tune.journal import Journal
+from sparkbook.tune.journal import Journal, read
 from sparkbook.tune.measuring import Plans, Starter
 from sparkbook.tune.space import Space
 from sparkbook.tune.without_start import Pruned, Say
@@ -85,12 +86,11 @@ def journal_of(wish: Wish, recipe: Recipe, space: Space) -> Journal:
     return Journal(file, about)
 
 
-def tune(wish: Wish, say: Say, starter: Starter | None = None) -> tuple[Pruned, Answer, Journal]:
+def tune(wish: Wish, say: Say) -> tuple[Pruned, Answer, Journal]:
     """Measure what is worth a start, and answer.
 
     Args:
         say: called with a line for each step.
-        starter: how servers are started and measured, where it is not as usual.
 
     Raises:
         SparkbookError: it can't be done here.
@@ -104,13 +104,38 @@ def tune(wish: Wish, say: Say, starter: Starter | None = None) -> tuple[Pruned, 
         left.left,
         Plans(recipe, space.use(wish.use).load, wish.seed),
         journal,
-        starter or Starter(partial(measuring.start, say=say), say=say),
+        Starter(partial(measuring.start, say=say), say=say),
         budget_s=3600 * wish.hours,
     )
-    tuning.finalist = Asking(tuning, recipe.capabilities.tools)
+    return left, measured(tuning, space, near=wish.near), journal
+
+
+def measured(tuning: Tuning, space: Space, *, near: bool = False) -> Answer:
+    """Run a tuning, and answer."""
+    tuning.finalist = Asking(tuning, tuning.baseline.recipe.capabilities.tools)
     tuning.run()
     lossy = {name: not option.lossless for name, option in space.options.items()}
-    return left, answer.finish(tuning, lossy=lossy, near=wish.near), journal
+    return answer.finish(tuning, lossy=lossy, near=near)
+
+
+def recorded() -> tuple[dict[str, Any], Answer, Journal]:
+    """Return a run on the embedded engine that was recorded with `tools/record_tuning.py`: what was
+    left of the space (`Pruned.to_dict`), the answer, and what it rests on. Starts nothing.
+
+    Raises:
+        SparkbookError: the recording lacks a measurement.
+    """
+    journal = read(Path(__file__).with_name("recorded") / "tiny-mtp.jsonl")
+    about, recipe = journal.about, recipes.load(journal.about["recipe"])
+    space = Space.model_validate(about["space"])
+    candidates = [spaces.changed(recipe, one["changes"]) for one in about["pruned"]["left"]]
+
+    def start(recipe: Recipe) -> NoReturn:
+        raise SparkbookError(f"the recording has no measurement of {recipe.serve.args}")
+
+    plans = Plans(recipe, space.use(about["use"]).load, about["seed"])
+    tuning = Tuning(candidates, plans, journal, Starter(start))
+    return about["pruned"], measured(tuning, space), journal
 
 
 def keep(found: Answer, use: str, out: str) -> None:

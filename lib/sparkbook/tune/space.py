@@ -204,11 +204,16 @@ def candidates(
     found = [Candidate(recipe)]
     for count in range(1, most + 1):
         for several in itertools.combinations(choices, count):
-            found += [_changed(recipe, dict(one)) for one in itertools.product(*several)]
+            found += [changed(recipe, dict(one)) for one in itertools.product(*several)]
     return found, left_out
 
 
-def _changed(recipe: Recipe, changes: dict[str, dict[str, Any]]) -> Candidate:
+def changed(recipe: Recipe, changes: dict[str, dict[str, Any]]) -> Candidate:
+    """Return a recipe with changes by option.
+
+    Raises:
+        SparkbookError: a change is of a key of a JSON option that the recipe lacks.
+    """
     return Candidate(with_args(recipe, dict(_whole(recipe, changes))), changes)
 
 
