@@ -76,6 +76,7 @@ class Answer:
     Attributes:
         rows: the baseline, then the finalists, the fastest first.
         winner: the fastest that is faster by more than the noise and may win; None: there is none.
+        short: by candidate, its speed over the baseline's in the short runs.
         parts: of a winner with several changes, by change, its speed over the same without it.
         died, rejected: sentences about starts and measurements.
         unstarted: by candidate, why it was never started.
@@ -85,6 +86,7 @@ class Answer:
 
     rows: list[Row]
     winner: Candidate | None = None
+    short: dict[str, Comparison] = field(default_factory=dict)
     parts: dict[str, Comparison] = field(default_factory=dict)
     died: list[str] = field(default_factory=list)
     rejected: list[str] = field(default_factory=list)
@@ -103,10 +105,8 @@ class Answer:
         return {
             "winner": self.winner.key if self.winner else None,
             "rows": [row.to_dict() for row in self.rows],
-            "parts": {
-                name: {"ratio": one.ratio, "interval": one.interval}
-                for name, one in self.parts.items()
-            },
+            "short": _plain(self.short),
+            "parts": _plain(self.parts),
             "died": self.died,
             "rejected": self.rejected,
             "unstarted": self.unstarted,
@@ -114,6 +114,10 @@ class Answer:
             "spent_s": self.spent_s,
             "about": self.about,
         }
+
+
+def _plain(ratios: Mapping[str, Comparison]) -> dict[str, Any]:
+    return {key: {"ratio": one.ratio, "interval": one.interval} for key, one in ratios.items()}
 
 
 @dataclass(frozen=True)
@@ -173,20 +177,26 @@ def finish(tuning: Tuning, *, lossy: Mapping[str, bool], near: bool = False) -> 
         if any(outcome.counts for outcome in tuning.final(one))
     ]
     finalists.sort(key=lambda row: -(row.ratio.ratio if row.ratio else 0))
-    first = base or [tuning.journal.get(tuning.baseline.key, "short")]
     rows = [_row(tuning, tuning.baseline, None), *finalists] if base else []
     winner = next((row.candidate for row in finalists if row.refused is None), None)
     about = {}
-    if first[0] and first[0].report:
-        report = first[0].report
+    usual = tuning.journal.get(tuning.baseline.key, "short")
+    if usual and usual.report:
+        report = usual.report
         about = {"engine": report.engine, "machine": report.machine, "date": report.date[:10]}
-        about["digest"] = first[0].digest
+        about["digest"] = usual.digest
     parts = dict(_parts(tuning, winner)) if winner and len(winner.changes) > 1 else {}
     outcomes = list(tuning.journal)
+    ratios = {
+        one.candidate: compared([usual], [one])
+        for one in outcomes
+        if usual and one.stage == "short" and one is not usual
+    }
     return Answer(
         rows,
         winner,
-        parts,
+        short={key: ratio for key, ratio in ratios.items() if ratio},
+        parts=parts,
         died=[one.died for one in outcomes if one.died],
         rejected=[f"{one.candidate}: {one.rejected}" for one in outcomes if one.rejected],
         unstarted=tuning.unstarted,
