@@ -60,6 +60,8 @@ def pruned(wish: Wish, say: Say) -> tuple[Recipe, Space, Pruned]:
     if wish.release and wish.image:
         raise SparkbookError("--release and --image can't be used together: an image has its own")
     space, recipe = spaces.read(wish.space), recipes.load(wish.source)
+    if recipe.topology.nodes > 1:
+        raise SparkbookError(f"{recipe.id} is for {recipe.topology.nodes} Sparks: tune one of one")
     found, left_out = spaces.candidates(space, recipe, wish.use, lossy=wish.near)
     ask = without_start.asker(found[0], wish.release, wish.image, say)
     rest = without_start.prune(found, ask, wish.release)
