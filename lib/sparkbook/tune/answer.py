@@ -17,7 +17,7 @@ from sparkbook.recipes.schema import Image, Remark, Source
 from sparkbook.serve import tool_calls
 from sparkbook.serve.endpoint import Endpoint
 from sparkbook.serve.engine import Engine
-from sparkbook.tune.halving import FIGURE, Tuning, above, compared
+from sparkbook.tune.halving import FIGURE, SHORT, Tuning, above, compared
 from sparkbook.tune.journal import Outcome
 from sparkbook.tune.measuring import Measure
 from sparkbook.tune.space import Candidate, shown
@@ -180,17 +180,18 @@ def finish(tuning: Tuning, *, lossy: Mapping[str, bool], near: bool = False) -> 
     rows = [_row(tuning, tuning.baseline, None), *finalists] if base else []
     winner = next((row.candidate for row in finalists if row.refused is None), None)
     about = {}
-    usual = tuning.journal.get(tuning.baseline.key, "short")
-    if usual and usual.report:
-        report = usual.report
+    stages = [tuning.journal.get(tuning.baseline.key, stage) for stage in SHORT]
+    usual = [one for one in stages if one]
+    if usual and usual[0].report:
+        report = usual[0].report
         about = {"engine": report.engine, "machine": report.machine, "date": report.date[:10]}
-        about["digest"] = usual.digest
+        about["digest"] = usual[0].digest
     parts = dict(_parts(tuning, winner)) if winner and len(winner.changes) > 1 else {}
     outcomes = list(tuning.journal)
     ratios = {
-        one.candidate: compared([usual], [one])
+        one.candidate: compared(usual, [one])
         for one in outcomes
-        if usual and one.stage == "short" and one is not usual
+        if one.stage == SHORT[0] and one.candidate != tuning.baseline.key
     }
     return Answer(
         rows,

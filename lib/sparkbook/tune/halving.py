@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from sparkbook.bench import compare
@@ -26,6 +26,8 @@ FIGURE = "req_tok_s"
 """What is compared: tokens of a reply / its whole time, from the request to the last byte. So it
 counts the first token and waiting, and under a steady number of requests it follows throughput.
 """
+SHORT = ("short", "short again")
+"""Stages of the short runs; the second is of the baseline alone, after the single changes."""
 FINALISTS = 2
 _FINAL_STARTS = 6
 
@@ -131,53 +133,64 @@ class Tuning:
         return outcome
 
     def _short(self) -> dict[str, Comparison]:
-        """Measure shortly what promises something; the comparisons with the baseline."""
-        stage = "short"
-        base = self._base(stage, 0)
-        ratios: dict[str, Comparison] = {}
+        """Measure shortly what promises something; the comparisons with the baseline, which is
+        measured before the single changes and after them.
+        """
+        base = [self._base(SHORT[0], 0)]
+        measured: dict[str, Outcome] = {}
         waiting = {one.key: one for one in self.candidates[1:]}
-        while (candidate := self._next(waiting.values(), ratios)) is not None:
-            if not self.journal.get(candidate.key, stage) and not self._affords(1, 1):
+        while waiting:
+            single = [one for one in waiting.values() if len(one.changes) == 1]
+            if not single and len(base) == 1:
+                base.append(self._base(SHORT[1], 0))
+            candidate = self._turn(single) if single else self._next(waiting, base, measured)
+            if candidate is None:
+                why = "what its changes gave alone promises no more than the best"
+                self._leave_out(waiting, why)
+                break
+            if not self.journal.get(candidate.key, SHORT[0]) and not self._affords(1, 1):
                 self._leave_out(waiting, "the time is up")
                 break
             del waiting[candidate.key]
-            outcome = self.measured(candidate, stage, 0)
+            outcome = measured[candidate.key] = self.measured(candidate, SHORT[0], 0)
             if outcome.died:
                 # What contains it would die too.
                 dead = [key for key, one in waiting.items() if one.contains(candidate)]
                 self._leave_out(dead, outcome.died)
                 waiting = {key: one for key, one in waiting.items() if key not in dead}
-            elif ratio := compared([base], [outcome]):
-                ratios[candidate.key] = ratio
-        else:
-            self._leave_out(waiting, "what its changes gave alone promises no more than the best")
-        return ratios
+        return _ratios(base, measured)
+
+    def _turn(self, single: Sequence[Candidate]) -> Candidate:
+        """Return the next single change: the first value of every option, then the second ones."""
+        every = Counter(next(iter(one.changes)) for one in self._single)
+        left = Counter(next(iter(one.changes)) for one in single)
+        return min(single, key=lambda one: (every - left)[next(iter(one.changes))])
 
     def _next(
-        self, waiting: Collection[Candidate], ratios: dict[str, Comparison]
+        self,
+        waiting: Mapping[str, Candidate],
+        base: Sequence[Outcome],
+        measured: Mapping[str, Outcome],
     ) -> Candidate | None:
-        """Return the candidate with the most expected gain per minute; None: none promises more."""
-        single = [one for one in waiting if len(one.changes) == 1]
-        if single:
-            # The first value of every option, then the second ones.
-            every = Counter(next(iter(one.changes)) for one in self._single)
-            left = Counter(next(iter(one.changes)) for one in single)
-            return min(single, key=lambda one: (every - left)[next(iter(one.changes))])
+        """Return the combination with the most expected gain per minute; None: none promises more
+        than the best so far.
+        """
+        ratios = _ratios(base, measured)
+        sure = {
+            key: ratio.ratio
+            for key, ratio in ratios.items()
+            if all(above(compared([one], [measured[key]])) for one in base)
+        }
         best = max((ratio.ratio for ratio in ratios.values()), default=1.0)
-        rates = [(self._rate(one, ratios, best), one) for one in waiting]
-        rate, first = max(rates, key=lambda pair: pair[0], default=(0.0, None))
-        return first if rate > 0 else None
-
-    def _rate(self, candidate: Candidate, ratios: dict[str, Comparison], best: float) -> float:
-        """Return the gain over the best that a combination is expected to bring, per second."""
-        single = [one for one in self._single if candidate.contains(one)]
-        gains = [ratios.get(one.key) for one in single]
-        if len(single) < len(candidate.changes) or not all(above(gain) for gain in gains):
-            return 0.0
-        expected = math.prod(gain.ratio for gain in gains if gain)
-        outcomes = [self.journal.get(one.key, "short") for one in single]
-        cost = max(one.seconds for one in outcomes if one)
-        return max(expected / best - 1, 0.0) / max(cost, 1e-9)
+        rates = {}
+        for candidate in waiting.values():
+            parts = [one.key for one in self._single if candidate.contains(one)]
+            if len(parts) == len(candidate.changes) and all(key in sure for key in parts):
+                cost = max(measured[key].seconds for key in parts)
+                gain = math.prod(sure[key] for key in parts) / best - 1
+                rates[candidate.key] = gain / max(cost, 1e-9)
+        first = max(rates, key=lambda key: rates[key], default=None)
+        return waiting[first] if first and rates[first] > 0 else None
 
     def _leave_out(self, keys: Iterable[str], why: str) -> None:
         self.unstarted |= dict.fromkeys(keys, why)
@@ -186,7 +199,7 @@ class Tuning:
         """Return whether there is time for so many starts, with runs so many times as long as the
         shortest, and the final after them.
         """
-        one = self.journal.get(self.baseline.key, "short")
+        one = self.journal.get(self.baseline.key, SHORT[0])
         if one is None or one.start_s is None:
             return True
         run = one.seconds - one.start_s
@@ -195,13 +208,8 @@ class Tuning:
 
     def _rung(self, ratios: dict[str, Comparison], stage: str, size: int) -> dict[str, Comparison]:
         base = self._base(stage, size)
-        found = {}
-        for candidate in self.candidates:
-            if candidate.key in ratios:
-                outcome = self.measured(candidate, stage, size)
-                if ratio := compared([base], [outcome]):
-                    found[candidate.key] = ratio
-        return found
+        again = [one for one in self.candidates if one.key in ratios]
+        return _ratios([base], {one.key: self.measured(one, stage, size) for one in again})
 
     def _final(self) -> None:
         """Measure the baseline and the finalists by turns, there and back."""
@@ -214,6 +222,12 @@ class Tuning:
                     self.measured(candidate, f"final {turn}", 1)
 
 
+def _ratios(base: Sequence[Outcome], measured: Mapping[str, Outcome]) -> dict[str, Comparison]:
+    """Return the comparisons of those that count."""
+    found = {key: compared(base, [outcome]) for key, outcome in measured.items()}
+    return {key: ratio for key, ratio in found.items() if ratio}
+
+
 def _hopeful(ratios: dict[str, Comparison]) -> dict[str, Comparison]:
     """Return those that are not surely slower than the baseline."""
     return {key: one for key, one in ratios.items() if not one.interval or one.interval[1] > 1}
@@ -221,16 +235,15 @@ def _hopeful(ratios: dict[str, Comparison]) -> dict[str, Comparison]:
 
 def _better_half(ratios: dict[str, Comparison]) -> dict[str, Comparison]:
     """Return the better half, the best first, without those that are surely behind the best; two at
-    least.
+    least, of three or more.
     """
     ranked = sorted(ratios.items(), key=lambda one: -one[1].ratio)
     best = ranked[0][1]
-    half = [
-        (key, one)
-        for place, (key, one) in enumerate(ranked[: math.ceil(len(ranked) / 2)])
+    half = ranked[: math.ceil(len(ranked) / 2)]
+    return {
+        key: one
+        for place, (key, one) in enumerate(half)
         if place < FINALISTS
-        or not best.interval
-        or not one.interval
+        or not (best.interval and one.interval)
         or one.interval[1] >= best.interval[0]
-    ]
-    return dict(half if len(half) >= FINALISTS else ranked[:FINALISTS])
+    }
