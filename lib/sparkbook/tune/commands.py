@@ -136,7 +136,7 @@ def recorded() -> tuple[dict[str, Any], Answer, Journal]:
         raise SparkbookError(f"the recording has no measurement of {recipe.serve.args}")
 
     plans = Plans(recipe, space.use(about["use"]).load, about["seed"])
-    tuning = Tuning(candidates, plans, journal, Starter(start))
+    tuning = Tuning(candidates, plans, journal, Starter(start), about["budget_s"])
     return about["pruned"], measured(tuning, space), journal
 
 
