@@ -137,6 +137,10 @@ RANGES: dict[str, dict[str, Iterable[Any] | str]] = {
         "formats_shown": [name for name, form in FORMATS.items() if form.write],
     },
     "18_claims": {"documents": ["all", *claims.registers()]},
+    "19_tune": {
+        "recipe_id": ("qwen3.6-35b-a3b-nvfp4", "qwen3-next-80b-a3b-nvfp4", "embedded/tiny-mtp-k3"),
+        "use": ("agent", "users", "batch"),
+    },
     "model": {"recipe_id": ALL, "target": ("auto", "plan")},
 }
 """Values to try for each parameter, or the reason why none can be tried here."""
