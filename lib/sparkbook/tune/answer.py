@@ -297,7 +297,7 @@ def recipe(answer: Answer, use: str) -> Recipe:
     )
     source = Source(
         id="tune",
-        title=f"sparkbook tune {tuned.id} --for {use}, on {machine}",
+        title=f"tuned from {tuned.id} for the use '{use}', on {machine}",
         date=datetime.date.fromisoformat(str(answer.about["date"])),
     )
     config = tuned.serve.args.get("speculative-config")
