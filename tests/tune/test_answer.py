@@ -107,7 +107,9 @@ def test_the_recipe_says_where_it_is_from_and_pins_the_image() -> None:
     assert tuned.id == "gpt-oss-120b-tuned-users"
     assert tuned.image is not None
     assert tuned.image.digest == f"sha256:{'a' * 64}"
-    assert tuned.source("tune").title == "sparkbook tune gpt-oss-120b --for users, on NVIDIA GB10"
+    assert tuned.source("tune").title == (
+        "tuned from gpt-oss-120b for the use 'users', on NVIDIA GB10"
+    )
     remark = tuned.remarks[-1]
     assert remark.source == "tune"
     assert SEQS in remark.text
