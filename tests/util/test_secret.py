@@ -22,7 +22,7 @@ SECRET_NAMES = [
 OTHER_NAMES = [
     "MAX_TOKENS", "TOKENIZERS_PARALLELISM", "HF_TOKEN_PATH", "SPARKBOOK_KEY_FILE", "tokenizer",
     "ssl-keyfile", "SSH_AUTH_SOCK", "VLLM_HTTP_TIMEOUT_KEEP_ALIVE", "KEYBOARD", "max-num-seqs",
-    "long-prefill-token-threshold", "PASSTHROUGH", "return-tokens-as-token-ids", "HOME", "",
+    "long-prefill-token-threshold", "PASSTHROUGH", "detach-keys", "return-tokens-as-token-ids", "HOME", "",
 ]  # fmt: skip
 
 

@@ -37,6 +37,8 @@ _ALWAYS = {"password", "passwd", "passphrase", "secret", "secrets", "credential"
 """Words that mark a secret anywhere in a name; the others do so at its end."""
 _PLACES = {"file", "path", "dir", "url", "name", "command", "cmd", "timeout", "sock"}
 """Last words of names that say where a secret is, not what it is."""
+_PRESSED = ["detach", "keys"]
+"""Docker's option for the keys of a keyboard that leave a container."""
 _SWITCHES = {"", "0", "1", "true", "false", "yes", "no", "none"}
 
 KNOWN_FORMS = (
@@ -80,7 +82,7 @@ def by_name(name: str) -> bool:
     """Return whether a variable, an option or a field of this name holds a secret."""
     parted = re.sub(r"([a-z0-9])([A-Z])", r"\1_\2", name)
     words = [word for word in re.split(r"[^a-z]+", parted.lower()) if word]
-    if not words or words[-1] in _PLACES:
+    if not words or words[-1] in _PLACES or words == _PRESSED:
         return False
     if words[-1] == "id" and len(words) > 1:  # AWS_ACCESS_KEY_ID
         words.pop()
