@@ -8,6 +8,7 @@ import pytest
 from sparkbook import lock, recipes, upgrade
 from sparkbook.bench.equality import Answer
 from sparkbook.bench.results import Cell, Figures, Report, Request
+from sparkbook.errors import SparkbookError
 from sparkbook.serve import launcher, tool_calls
 from sparkbook.serve.tool_rules import TOOL
 
@@ -82,14 +83,24 @@ def test_a_long_prompt_that_waits_longer_and_a_rejected_measurement():
     ]
 
 
-def test_a_dry_run_names_every_step_and_what_the_image_refuses():
-    lines = upgrade.dry(
-        upgrade.Wanted(source="gpt-oss-20b", image="vllm/vllm-openai:v0.33.0", lock="x.json")
-    )
-    assert lines[0] == "old: nvcr.io/nvidia/vllm:26.04-py3, new: vllm/vllm-openai:v0.33.0"
-    assert any(line.startswith("refused: IMG104") for line in lines)
+def test_a_dry_run_names_every_step():
+    lines = upgrade.dry(upgrade.Wanted(source="gpt-oss-20b", image="b:2", lock="x.json"))
+    assert lines[0] == "old: nvcr.io/nvidia/vllm:26.04-py3, new: b:2"
     assert any("write x.json" in line for line in lines)
     assert any(line.startswith("POST /containers/create") for line in lines)
+
+
+def test_a_dry_run_says_what_the_image_refuses_and_no_step_that_is_not_taken():
+    image = "vllm/vllm-openai:v0.33.0"
+    _, refused, end = upgrade.dry(upgrade.Wanted(source="gpt-oss-20b", image=image))
+    assert refused.startswith("refused: IMG104") and end.startswith("nothing is pulled or started")
+
+
+@pytest.mark.parametrize("place", ["no/where.json", "."])
+def test_a_lock_that_can_not_be_written_is_refused_before_anything_is_measured(tmp_path, place):
+    wanted = upgrade.Wanted(source="gpt-oss-20b", image="b:2", lock=str(tmp_path / place))
+    with pytest.raises(SparkbookError, match="can't be written"):
+        upgrade.run(wanted, say=print)
 
 
 def test_the_lock_of_an_upgraded_server_verifies(tmp_path):

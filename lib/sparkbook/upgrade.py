@@ -30,7 +30,7 @@ from sparkbook.serve.interrupts import Interrupted, held_back
 from sparkbook.serve.process import free_port
 from sparkbook.serve.stack import KEPT_FREE, KEY, Choices, Stack
 from sparkbook.units import format_bytes
-from sparkbook.util.files import write_text
+from sparkbook.util.files import check_place, write_text
 from sparkbook.util.shell_text import command_line
 
 WAYS = ("auto", "together", "swap")
@@ -109,7 +109,7 @@ class Outcome:
     @property
     def lines(self) -> list[str]:
         """For a terminal."""
-        end = f"taken: {self.new}" if self.taken else f"not taken, {self.old} serves again"
+        end = f"taken: {self.new}" if self.taken else f"not taken, {self.old} serves as before"
         return [
             *(f"{name:<12} {text}" for name, text in self.figures.items()),
             *(f"note         {text}" for text in self.notes),
@@ -139,6 +139,8 @@ def _stacks(wanted: Wanted) -> tuple[list[Stack], Stack]:
         raise SparkbookError(f"--way is '{wanted.way}': choose {', '.join(WAYS)}")
     if not wanted.image.strip() or set(wanted.image) & set(" \t\n'\"") or "://" in wanted.image:
         raise SparkbookError(f"--to is '{wanted.image}': write an image, as REPOSITORY:TAG")
+    if wanted.lock:
+        check_place(Path(wanted.lock).expanduser())
     asked, target = launcher.wanted(launcher.Wish(source=wanted.source, name=wanted.name))
     if target != "docker":
         raise SparkbookError(
@@ -464,10 +466,11 @@ def dry(wanted: Wanted) -> list[str]:
     """
     known, new = _stacks(wanted)
     plan = docker_engine.prepare(new, None, Choices(), "hidden")
-    refused = [f"refused: {one}" for one in _refusals(known, new)]
+    head = f"old: {known[0].launch.image}, new: {wanted.image}"
+    if refused := [f"refused: {one}" for one in _refusals(known, new)]:
+        return [head, *refused, "nothing is pulled or started: the old server serves as before"]
     return [
-        f"old: {known[0].launch.image}, new: {wanted.image}",
-        *refused,
+        head,
         "1. pull the new image; the old server answers meanwhile",
         "2. ask the old server: equal (twice), check-tools, bench",
         "3. start the new one next to it if the memory allows, else stop the old one and keep it",

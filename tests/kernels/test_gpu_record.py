@@ -79,10 +79,17 @@ def test_nothing_is_measured_if_the_file_can_not_be_written(tmp_path: Path) -> N
         raise AssertionError("checked before the place was looked at")
 
     (tmp_path / "there").write_text("mine", "utf-8")
-    for name, why in (("there", "is there already"), ("no/where", "is no folder")):
+    for name, why in (("there", "is there already"), ("no/where", "can't be written")):
         with pytest.raises(SparkbookError, match=why):
             recorded(tmp_path / name, check=never)
     assert (tmp_path / "there").read_text("utf-8") == "mine"
+
+
+def test_the_benchmark_looks_at_its_file_first(tmp_path: Path) -> None:
+    done = CliRunner().invoke(
+        get_command(app), ["kernels", "bench", "--out", str(tmp_path / "no/where.json")]
+    )
+    assert "can't be written" in str(done.exception)
 
 
 @pytest.mark.parametrize(("failed", "code"), [(0, 0), (2, 1)])

@@ -20,7 +20,7 @@ from sparkbook.findings import Findings
 from sparkbook.plan import request
 from sparkbook.serve import attach
 from sparkbook.serve.endpoint import Endpoint
-from sparkbook.util.files import write_text
+from sparkbook.util.files import check_place, write_text
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -271,15 +271,7 @@ def _check_target(out: str | None, form: str, rows: int) -> None:
         return
     if form in ("vllm", "performance"):
         _one_row(form, rows)
-    path = Path(out)
-    if (
-        path.is_dir()
-        or not path.parent.is_dir()
-        or not os.access(path if path.exists() else path.parent, os.W_OK)
-    ):
-        raise SparkbookError(
-            f"{out} can't be written: name a file in a folder that is there and yours"
-        )
+    check_place(out)
 
 
 def _check_form(form: str) -> None:

@@ -80,10 +80,11 @@ def bench(
     import json
 
     from sparkbook.kernels import bench as timing
+    from sparkbook.util.files import check_place, write_text
 
+    if out:
+        check_place(out)
     report = timing.run(quick=quick, say=lambda line: None if as_json else say(line)).to_dict()
     if out:
-        from sparkbook.util.files import write_text
-
         write_text(out, json.dumps(report, indent=1) + "\n")
     answer(as_json, report, [])

@@ -17,7 +17,7 @@ from typing import Any
 
 from sparkbook.errors import SparkbookError
 from sparkbook.kernels import bench, records, roofline, selftest
-from sparkbook.util.files import write_text
+from sparkbook.util.files import check_place, write_text
 
 
 def record(
@@ -45,8 +45,7 @@ def record(
     """
     if out.exists() or out.is_symlink():
         raise SparkbookError(f"{out} is there already and is left as it is: choose another name")
-    if not out.parent.is_dir():
-        raise SparkbookError(f"{out.parent} is no folder: make it first")
+    check_place(out)
     predicted = [asdict(one) for one in roofline.predict(records.load()["H100"])]
     checks = check(say=lambda one: say(selftest.line(one)))
     try:

@@ -24,6 +24,23 @@ def write_text(file: str | Path, text: str) -> None:
         raise SparkbookError(f"{file} can't be written: {error}") from None
 
 
+def check_place(file: str | Path) -> None:
+    """Check that a file can be written, before the work that fills it.
+
+    Raises:
+        SparkbookError: it can't: a folder has its name, or its own folder is missing or not yours.
+    """
+    path = Path(file)
+    if (
+        path.is_dir()
+        or not path.parent.is_dir()
+        or not os.access(path if path.exists() else path.parent, os.W_OK)
+    ):
+        raise SparkbookError(
+            f"{file} can't be written: name a file in a folder that is there and yours"
+        )
+
+
 def _replace(path: Path, data: bytes) -> None:
     """Put a whole file in a file's place; a device, a pipe, or a file in a folder that takes no new
     one, is written as it is.
