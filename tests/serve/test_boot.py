@@ -17,6 +17,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "cli"))
 from command_line import COMMAND, run
 
 RECIPE = "gpt-oss-20b"
+LINE = "docker run --gpus all -p 8000:8000 vllm/vllm-openai:v0.28.0 --model openai/gpt-oss-20b"
 ODD = ["/bin/true", "serve", 'a"b', "50%", "$HOME", "it's", "back\\slash", "two words", "a;b"]
 
 
@@ -54,6 +55,8 @@ def test_what_fails_is_not_started_forever_and_what_is_unusable_not_again():
     ("wish", "message"),
     [
         ({"source": "vllm serve x"}, "put the launch line into a file"),
+        ({"source": "-"}, "put the launch line into a file"),
+        ({"source": "/dev/null"}, "put the launch line into a file"),
         ({"restart_always": True}, "either restarts it"),
         ({"source": "no-such-recipe"}, "no-such-recipe"),
         ({"target": "moon"}, "'moon' is not a target"),
@@ -64,6 +67,15 @@ def test_what_cannot_be_served_gets_no_unit(wish, message):
         made(**wish)
 
 
+def test_a_file_with_a_blank_in_its_name_is_a_file(tmp_path):
+    file = tmp_path / "my line.txt"
+    file.write_text(LINE)
+    command = ["/bin/true", "serve", str(file)]
+    assert lines(made(command, source=str(file)), "ExecStart") == [
+        f'/bin/true serve "{file}" --watch'
+    ]
+
+
 def test_a_letter_that_would_begin_another_line_is_refused():
     with pytest.raises(SparkbookError, match="can't be in a unit"):
         made(command=["/bin/true", "a\nExecStartPre=/bin/false"])
@@ -71,6 +83,9 @@ def test_a_letter_that_would_begin_another_line_is_refused():
 
 def test_the_command_refuses_what_does_not_go_together():
     assert "--dry-run" in run("serve", RECIPE, "--unit", "--dry-run", check=2).stderr
+    assert "several" in run("serve", "two-chats", "--unit", check=2).stderr
+    share = ["--gpu-memory-utilization", f"{RECIPE}=0.5"]
+    assert "ID=SHARE only for a set" in run("serve", RECIPE, *share, "--unit", check=2).stderr
 
 
 @pytest.mark.systemd

@@ -114,9 +114,9 @@ def serve(
         fraction=shares.get(None),
         deadline_s=deadline,
     )
-    if unit:
-        return _print_unit(wish, dry_run, as_json)
     if _is_set(source):
+        if unit:
+            raise SparkbookError("--unit is for one server, and a set has several")
         from sparkbook.serve import side_by_side
 
         if None in shares:
@@ -130,6 +130,8 @@ def serve(
         return
     if any(shares):
         raise SparkbookError("--gpu-memory-utilization takes ID=SHARE only for a set of servers")
+    if unit:
+        return _print_unit(wish, dry_run, as_json)
     if dry_run:
         plan = launcher.plan(wish)
         answer(as_json, plan.to_dict(), [plan.text, plan.notes])
@@ -145,8 +147,8 @@ def _print_unit(wish: Wish, dry_run: bool, as_json: bool) -> None:
 
     from sparkbook.serve import boot
 
-    if dry_run or _is_set(wish.source):
-        raise SparkbookError("--unit is for one server, and starts nothing: leave out --dry-run")
+    if dry_run:
+        raise SparkbookError("--unit starts nothing: leave out --dry-run")
     words = [word for word in sys.argv[1:] if word not in ("--unit", "--json")]
     command = [str(Path(sys.argv[0]).absolute()), *words]
     text = boot.unit(wish, command, user=getpass.getuser(), folder=Path.cwd())

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from sparkbook.errors import SparkbookError
+from sparkbook.formats import file_of
 from sparkbook.serve import launcher
 from sparkbook.serve.stack import FIRST_RESTARTS
 
@@ -26,7 +27,9 @@ def unit(wish: launcher.Wish, command: Sequence[str], *, user: str, folder: Path
     Raises:
         SparkbookError: it can't be served, or systemd can't hold the line.
     """
-    if wish.source and re.search(r"\s", wish.source):
+    source = wish.source or ""
+    file = file_of(source)
+    if not file.is_file() if file else source == "-" or re.search(r"\s", source):
         raise SparkbookError("--unit takes a recipe ID or a file: put the launch line into a file")
     if wish.restart_always:
         raise SparkbookError("--unit can't be used with --restart-always: either restarts it")
