@@ -51,6 +51,42 @@ def test_users_keep_their_keys_and_one_is_taken_away(kind, tmp_path):
     assert alice in text and bob not in text and not first["bob"].exists()
 
 
+@pytest.mark.parametrize("kind", proxy.KINDS)
+def test_a_user_who_is_taken_away_and_added_gets_a_new_key(kind, tmp_path):
+    wanted = Wanted(kind=kind, host="spark.lan")
+    _, files = proxy.write(wanted, "s", add=["alice"], folder=tmp_path)
+    lost = files["alice"].read_text()
+    proxy.write(wanted, "s", add=["alice"], without=["alice"], folder=tmp_path)
+    text = (tmp_path / proxy.KEYS).read_text()
+    assert files["alice"].read_text() in text and lost not in text
+
+
+def test_the_commands_are_right_in_every_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    wanted = Wanted(kind="nginx", host="spark.lan")
+    made, files = proxy.write(wanted, "s", add=["alice"], folder=proxy.Path("-mine"))
+    assert made == tmp_path / "-mine" and files["alice"].is_absolute()
+    assert f"{tmp_path}/-mine/sparkbook.conf" in " ".join(wanted.steps(made))
+
+
+@pytest.mark.parametrize(
+    ("name", "key", "message"),
+    [("ann", 'a" x; "b', "no bearer token has"), ("a b;", "abc", "'a b;' is no user")],
+)
+def test_a_users_file_made_by_hand_can_not_leave_its_quotes(name, key, message, tmp_path):
+    wanted = Wanted(kind="nginx", host="spark.lan")
+    proxy.write(wanted, "s", add=["bob"], folder=tmp_path)
+    file = tmp_path / f"users/{name}.key"
+    file.write_text(key.replace(" ", ""))
+    file.chmod(0o600)
+    with pytest.raises(SparkbookError, match=message):
+        proxy.write(wanted, "s", folder=tmp_path)
+
+
+def test_a_point_in_a_users_key_stands_for_a_point_only():
+    assert "Bearer a\\.b$" in Wanted(kind="nginx", host="x").keys_text({"ann": "a.b"}, "s")
+
+
 @pytest.mark.parametrize(
     ("given", "message"),
     [
@@ -58,6 +94,9 @@ def test_users_keep_their_keys_and_one_is_taken_away(kind, tmp_path):
         ({"host": "https://spark.lan"}, "without https:// and port"),
         ({"host": "spark.lan:443"}, "without https:// and port"),
         ({"host": "a {\n}"}, "without https:// and port"),
+        ({"host": "192.168.1.999"}, "without https:// and port"),
+        ({"host": "12345"}, "without https:// and port"),
+        ({"host": "a" * 61 + ".lan"}, "without https:// and port"),
         ({"upstream": "https://spark.lan"}, "the server's address on this machine"),
         ({"upstream": "http://127.0.0.1:8000/x"}, "the server's address on this machine"),
         ({"upstream": "http://127.0.0.1:99999"}, "the server's address on this machine"),

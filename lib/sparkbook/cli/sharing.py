@@ -23,7 +23,8 @@ def proxy(
         list[str] | None, typer.Option(metavar="USER", help="Give this user a key. Repeatable.")
     ] = None,
     without: Annotated[
-        list[str] | None, typer.Option(metavar="USER", help="Delete this user's key. Repeatable.")
+        list[str] | None,
+        typer.Option(metavar="USER", help="Delete this user's key; with --user, replace it."),
     ] = None,
     url: Annotated[
         str, typer.Option(help="The server's address on this machine.")

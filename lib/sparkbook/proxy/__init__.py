@@ -7,10 +7,12 @@ compares them as they are, since neither Caddy nor nginx compares hashes of bear
 
 from __future__ import annotations
 
+import contextlib
 import re
 import secrets
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
+from ipaddress import IPv4Address
 from pathlib import Path
 from typing import Literal
 from urllib.parse import urlsplit
@@ -37,6 +39,17 @@ _TOKEN = re.compile(r"[A-Za-z0-9._~+/=-]+")
 _PATH = re.compile(r"[\w./+-]+", re.ASCII)
 _SIZE = re.compile(r"[1-9][0-9]{0,5}m")
 _NAME = re.compile(r"\{\{(\w+)\}\}")
+
+
+def _usable(host: str) -> bool:
+    """Return whether a certificate holds a host: X.509 allows 64 letters in a common name (RFC
+    5280, appendix A), and what ends with a number is an IPv4 address.
+    """
+    if host.rpartition(".")[2].isdigit():
+        with contextlib.suppress(ValueError):
+            return str(IPv4Address(host)) == host
+        return False
+    return len(host) <= 64 and bool(_HOST.fullmatch(host))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,7 +86,7 @@ class Wanted:
         """Raises `SparkbookError` for a value that a configuration can't hold."""
         if self.kind not in KINDS:
             raise SparkbookError(f"Unknown proxy '{self.kind}'. There are: {', '.join(KINDS)}")
-        if not _HOST.fullmatch(self.host):
+        if not _usable(self.host):
             raise SparkbookError(
                 f"--host is '{self.host}': write the name or IPv4 address that clients use, such as"
                 " spark.lan, without https:// and port"
@@ -140,13 +153,14 @@ class Wanted:
             users: the key of each user. server_key: the server's own, which no user gets.
 
         Raises:
-            SparkbookError: the server's key can't be written into it.
+            SparkbookError: a key can't be written into it.
         """
-        if not _TOKEN.fullmatch(server_key):
-            raise SparkbookError(
-                "the server's key holds a letter that no bearer token has (RFC 6750): give the"
-                " server another one"
-            )
+        for name, key in {"the server": server_key, **users}.items():
+            if not _TOKEN.fullmatch(key):
+                raise SparkbookError(
+                    f"the key of {name} holds a letter that no bearer token has (RFC 6750): choose"
+                    " another one"
+                )
         if self.kind == "caddy":
             rows = "".join(f'\t\t"Bearer {key}" {name}\n' for name, key in users.items())
             return (
@@ -155,7 +169,7 @@ class Wanted:
                 f'{rows}\t\tdefault ""\n\t}}\n}}\n'
                 f'(sparkbook_key) {{\n\theader_up Authorization "Bearer {server_key}"\n}}\n'
             )
-        rows = "".join(f'    "~^Bearer {key}$" {name};\n' for name, key in users.items())
+        rows = "".join(f'    "~^Bearer {re.escape(key)}$" {name};\n' for name, key in users.items())
         return (
             f'map $http_authorization $sparkbook_user {{\n    default "";\n{rows}}}\n'
             f'map "" $sparkbook_authorization {{\n    default "Bearer {server_key}";\n}}\n'
@@ -218,15 +232,16 @@ def write(
     Users that are there keep their keys.
 
     Args:
-        add, without: users to add and to take away. folder: None is one of this user's.
+        add, without: users to add and to take away; one who is in both gets a new key.
+        folder: None is one of this user's.
 
     Raises:
         SparkbookError: a name is none, nobody is left, or a file can't be written.
     """
-    folder = folder or state_dir() / "proxy"
+    folder = (folder or state_dir() / "proxy").absolute()
     people, gone = folder / "users", set(without)
     known = {file.stem for file in people.glob("*.key")}
-    for name in [*add, *gone]:
+    for name in [*add, *gone, *known]:
         if not _USER.fullmatch(name):
             raise SparkbookError(
                 f"'{name}' is no user: write at most 32 small letters, digits, '.', '_' and '-'"
@@ -234,7 +249,7 @@ def write(
     if unknown := gone - known:
         there = ", ".join(sorted(known)) or "none"
         raise SparkbookError(f"{', '.join(sorted(unknown))} has no key. There are: {there}")
-    names = sorted((known | set(add)) - gone)
+    names = sorted((known - gone) | set(add))
     if not names:
         raise SparkbookError("nobody would have a key: name one with --user NAME")
     try:
@@ -242,12 +257,12 @@ def write(
     except OSError as error:
         raise SparkbookError(f"{people} can't be made: {error.strerror}") from None
     files = {name: people / f"{name}.key" for name in names}
-    for file in files.values():
-        if not file.exists():
-            write_private(file, secrets.token_hex(32), first=True)
+    for name, file in files.items():
+        if name in gone or not file.exists():
+            write_private(file, secrets.token_hex(32), first=name not in gone)
     keys = {name: key_in(file, str(file)) for name, file in files.items()}
     write_private(folder / KEYS, wanted.keys_text(keys, server_key))
     write_text(folder / _FILES[wanted.kind], wanted.text())
-    for name in gone:
+    for name in gone - files.keys():
         (people / f"{name}.key").unlink()
     return folder, files
