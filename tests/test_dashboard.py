@@ -139,3 +139,5 @@ def test_prometheus_gets_host_and_port():
     assert dashboard.prometheus(["http://x:1/metrics"]) == dashboard.prometheus(["x:1"])
     with pytest.raises(SparkbookError, match="HOST:PORT"):
         dashboard.prometheus([""])
+    with pytest.raises(SparkbookError, match="uses TLS"):
+        dashboard.prometheus(["https://x:1"])

@@ -156,8 +156,11 @@ def scrape_job(targets: Sequence[str]) -> dict[str, Any]:
         targets: HOST:PORT, which is what Prometheus wants; of a URL, scheme and path are left out.
 
     Raises:
-        SparkbookError: a target is empty.
+        SparkbookError: a target is empty, or asks for TLS.
     """
+    for target in targets:
+        if target.strip().lower().startswith("https:"):
+            raise SparkbookError(f"'{target}' uses TLS: give the server's own HOST:PORT")
     targets = [target.strip().rpartition("://")[2].partition("/")[0] for target in targets]
     if not all(targets):
         raise SparkbookError("a server has no name: give HOST:PORT, such as 127.0.0.1:8000")

@@ -8,22 +8,27 @@ import http.server
 import json
 import os
 import re
+import socket
 import subprocess
 import sys
 import threading
 import time
 from pathlib import Path
+from unittest.mock import MagicMock
 
 import httpx
 import pytest
 import yaml
+from click.testing import CliRunner
 from sparkbook import dashboard, monitor, releases
+from sparkbook.cli import app
 from sparkbook.errors import SparkbookError
 from sparkbook.host import spark
 from sparkbook.monitor import _exporter, alerts
 from sparkbook.runner.project import here
 from sparkbook.serve.process import free_port
 from sparkbook.site import vendor
+from typer.main import get_command
 
 PAGE = (Path(__file__).parents[1] / "data/metrics/h100-0.24.0-ngram-after.txt").read_text()
 PORTS = {"exporter": 9101, "prometheus": 9090, "grafana": 3001}
@@ -180,6 +185,36 @@ def test_all_listen_on_the_loopback_address_and_no_secret_is_shown(tmp_path, mon
     key.chmod(0o644)
     with pytest.raises(SparkbookError, match="chmod 600"):
         monitor.plan(wanted(key_file=str(key)))
+
+
+def test_a_key_file_that_docker_can_not_mount_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setenv("SPARKBOOK_STATE", str(tmp_path / "state"))
+    key = tmp_path / "my:key"
+    key.write_text("secret")
+    key.chmod(0o600)
+    with pytest.raises(SparkbookError, match="no file with a colon"):
+        monitor.plan(wanted(key_file=str(key)))
+
+
+def test_a_port_that_is_taken_leaves_the_monitor_that_runs(tmp_path, monkeypatch):
+    monkeypatch.setenv("SPARKBOOK_STATE", str(tmp_path / "state"))
+    removed = []
+    monkeypatch.setattr(monitor, "down", removed.append)
+    monkeypatch.setattr(monitor, "image_present", lambda *_: True)
+    host = MagicMock(remote=False)
+    host.client.info.return_value = {}
+    host.client.api.containers.return_value = []
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        ports = PORTS | {"grafana": taken.getsockname()[1]}
+        with pytest.raises(SparkbookError, match="--grafana-port"):
+            monitor.up(host, monitor.plan(wanted(ports=ports)), print)
+    assert not removed
+
+
+def test_a_dry_run_shows_requests_as_docker_gets_them():
+    text = CliRunner().invoke(get_command(app), ["monitor", "up", "--dry-run"]).output
+    shown = text.rpartition("# exporter\n")[2].partition("# prometheus\n")[0]
+    assert json.loads(shown)["name"] == "sparkbook-exporter"
 
 
 def compiled(folder: Path, board: dict) -> subprocess.CompletedProcess[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import shutil
 from typing import Annotated
 
@@ -54,7 +55,10 @@ def up(
     )
     if dry_run:
         lines = [f"# {planned.folder / name}\n{text}" for name, text in planned.files.items()]
-        requests = [f"# {name}\n{request}" for name, request in planned.requests.items()]
+        requests = [
+            f"# {name}\n{json.dumps(request, indent=2)}"
+            for name, request in planned.requests.items()
+        ]
         return answer(as_json, planned.to_dict(), [*lines, *requests])
 
     def act() -> None:

@@ -108,6 +108,8 @@ def plan(wanted: Wanted) -> Plan:
         raise SparkbookError("exporter, prometheus and grafana need three different ports")
     if wanted.key_file:
         key_in(Path(wanted.key_file).expanduser(), wanted.key_file)
+        if ":" in str(Path(wanted.key_file).expanduser().resolve()):
+            raise SparkbookError(f"Docker mounts no file with a colon: rename {wanted.key_file}")
         job["authorization"] = {"credentials_file": _KEY}
     at = {name: f"{LOOPBACK}:{port}" for name, port in wanted.ports.items()}
     return Plan(
@@ -213,7 +215,7 @@ def _request(name: str, image: str, wanted: Wanted) -> dict[str, Any]:
 
 def up(host: DockerHost, planned: Plan, say: Callable[[str], None], within_s: float = 120) -> None:
     """Write the files, start the containers in place of those that run, and wait until they answer.
-    A start that fails leaves no container behind.
+    A port that is taken changes nothing; a start that fails leaves no container behind.
 
     Raises:
         SparkbookError: Docker is elsewhere or rootless, or a port is taken.
@@ -229,9 +231,11 @@ def up(host: DockerHost, planned: Plan, say: Callable[[str], None], within_s: fl
     for image in (request["image"] for request in planned.requests.values()):
         if not image_present(host.client, image):
             pull(host.client, image, say)
-    down(host)
+    running = {one["url"] for one in status(host)["containers"] if one["state"] == "running"}
     for name, url in planned.urls.items():
-        _assert_free(name, url)
+        if url not in running:
+            _assert_free(name, url)
+    down(host)
     _write(planned)
     try:
         for request in planned.requests.values():
