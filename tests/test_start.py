@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import typer
 
 sys.path.insert(0, str(Path(__file__).parent / "cli"))
 
@@ -204,8 +205,18 @@ def test_a_terminal_is_asked_what_was_left_out(monkeypatch, memory):
         "Which one",
         "Settings for which program",
     ]
+    assert "0 for an empty Spark" in asked[1]  # what None is planned for, whatever runs here
     newest = start.candidates("chat", memory or None)[0][0].id
     assert f"1  {newest}" in shown and "== client\nllm (command line)" in shown
+
+
+def test_an_interrupt_at_a_question_is_one(monkeypatch):
+    def interrupted(*_: object, **__: object) -> None:
+        raise typer.Abort
+
+    monkeypatch.setattr("typer.prompt", interrupted)
+    monkeypatch.setattr("sys.stdin", type("Terminal", (), {"isatty": staticmethod(lambda: True)}))
+    run("start", check=130)
 
 
 def test_a_dry_run_shows_all_of_it_and_does_nothing(steps):

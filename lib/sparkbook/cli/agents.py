@@ -56,9 +56,11 @@ def start(
     from sparkbook.clients import text
 
     if recipe is None:
-        recipe, client, memory_gib = _choose(
-            use, memory_gib, client, as_json, ask=sys.stdin.isatty() and not as_json
-        )
+        ask = sys.stdin.isatty() and not as_json
+        try:
+            recipe, client, memory_gib = _choose(use, memory_gib, client, as_json, ask=ask)
+        except typer.Abort:  # Ctrl-C or Ctrl-D at a question
+            raise typer.Exit(130) from None
     elif use:
         raise SparkbookError("--use chooses a recipe, and one is named: leave one of them out")
     wanted = steps.Wanted(
@@ -105,7 +107,7 @@ def _choose(
         show(*(f"  {name:<6} {what}" for name, what in steps.USES.items()))
         use = typer.prompt("What for", default="agent")
     if ask and memory_gib is None:
-        text = "Memory for the server in GiB, or 0 for all that is free"
+        text = "Memory for the server in GiB, or 0 for an empty Spark"
         memory_gib = typer.prompt(text, type=float, default=0.0) or None
     found = steps.candidates(use or "any", memory_gib)
     speeds = [steps.speed_of(planned) for _, planned in found]
