@@ -96,6 +96,13 @@ def test_a_dry_run_says_what_the_image_refuses_and_no_step_that_is_not_taken():
     assert refused.startswith("refused: IMG104") and end.startswith("nothing is pulled or started")
 
 
+def test_a_server_with_another_share_of_the_memory_keeps_it():
+    wanted = upgrade.Wanted(source="gpt-oss-20b", image="b:2", fraction=0.31)
+    (old,), new = upgrade._stacks(wanted)
+    for one in (old, new):
+        assert one.launch.serve.args["gpu-memory-utilization"] == 0.31
+
+
 @pytest.mark.parametrize("place", ["no/where.json", "."])
 def test_a_lock_that_can_not_be_written_is_refused_before_anything_is_measured(tmp_path, place):
     wanted = upgrade.Wanted(source="gpt-oss-20b", image="b:2", lock=str(tmp_path / place))

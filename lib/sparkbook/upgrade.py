@@ -46,6 +46,7 @@ class Wanted:
         source: recipe's id or launch line of the server that runs.
         image: the new image.
         name: the server's name, if several run from this source.
+        fraction: share of the memory that it was started with, if not the source's.
         lock: file of the stack lock: read if it is there, written when the image is taken.
         way: `together`: the new server next to the old one; `swap`: in its place; `auto`: as the
             memory allows.
@@ -58,6 +59,7 @@ class Wanted:
     source: str
     image: str
     name: str | None = None
+    fraction: float | None = None
     lock: str | None = None
     way: str = "auto"
     allow_changed: bool = False
@@ -141,7 +143,8 @@ def _stacks(wanted: Wanted) -> tuple[list[Stack], Stack]:
         raise SparkbookError(f"--to is '{wanted.image}': write an image, as REPOSITORY:TAG")
     if wanted.lock:
         check_place(Path(wanted.lock).expanduser())
-    asked, target = launcher.wanted(launcher.Wish(source=wanted.source, name=wanted.name))
+    wish = launcher.Wish(source=wanted.source, name=wanted.name, fraction=wanted.fraction)
+    asked, target = launcher.wanted(wish)
     if target != "docker":
         raise SparkbookError(
             f"{asked.name} has no image to change: it runs as a process, with the vLLM that is"
@@ -201,7 +204,7 @@ def _running(host: DockerHost, wanted: Wanted, known: Sequence[Stack]) -> tuple[
                 return old, choices
     raise SparkbookError(
         f"{old.name} runs with other settings than {wanted.source} has: give the line that it was"
-        " started with, or its lock with --lock"
+        " started with, its share with --gpu-memory-utilization, or its lock with --lock"
     )
 
 
@@ -217,7 +220,10 @@ def _room(host: DockerHost, wanted: Wanted, new: Stack) -> tuple[str, str]:
         return "swap", "the server is on another host, or shares the host's network"
     free = psutil.virtual_memory()
     try:
-        needed = memory.plan(request.read(wanted.source)).engine.high
+        setup = request.read(wanted.source)
+        if wanted.fraction is not None:
+            setup = replace(setup, fraction=wanted.fraction)
+        needed = memory.plan(setup).engine.high
     except (SparkbookError, AttributeError):
         return "swap", "its memory can't be planned"
     words = f"it needs {format_bytes(int(needed))}, {format_bytes(free.available)} are available"

@@ -27,6 +27,15 @@ def upgrade(
     ],
     to: Annotated[str, typer.Option("--to", metavar="IMAGE", help="The new image.")],
     name: Name = None,
+    fraction: Annotated[
+        float | None,
+        typer.Option(
+            "--gpu-memory-utilization",
+            metavar="SHARE",
+            callback=between(0.01, 0.99),
+            help="The share that it was started with, if not INPUT's.",
+        ),
+    ] = None,
     lock: Annotated[
         str | None,
         typer.Option(metavar="FILE", help="Stack lock: updated when the image is taken."),
@@ -55,6 +64,7 @@ def upgrade(
         source=source,
         image=to,
         name=name,
+        fraction=fraction,
         lock=lock,
         way=way,
         allow_changed=allow_changed,
