@@ -3,13 +3,17 @@ the real thing.
 """
 
 import json
+from unittest.mock import MagicMock
 
 import pytest
 from sparkbook import lock, recipes, upgrade
 from sparkbook.bench.equality import Answer
 from sparkbook.bench.results import Cell, Figures, Report, Request
 from sparkbook.errors import SparkbookError
-from sparkbook.serve import launcher, tool_calls
+from sparkbook.serve import docker_engine, launcher, tool_calls
+from sparkbook.serve import stack as stacks
+from sparkbook.serve.containers import Found
+from sparkbook.serve.stack import Choices
 from sparkbook.serve.tool_rules import TOOL
 
 NEAR, FAR = -0.2, -3.0
@@ -98,8 +102,8 @@ def test_a_dry_run_says_what_the_image_refuses_and_no_step_that_is_not_taken():
 
 def test_a_server_with_another_share_of_the_memory_keeps_it():
     wanted = upgrade.Wanted(source="gpt-oss-20b", image="b:2", fraction=0.31)
-    (old,), new = upgrade._stacks(wanted)
-    for one in (old, new):
+    (old,) = upgrade._stacks(wanted)
+    for one in (old, upgrade._changed(old, wanted)):
         assert one.launch.serve.args["gpu-memory-utilization"] == 0.31
 
 
@@ -108,6 +112,33 @@ def test_a_lock_that_can_not_be_written_is_refused_before_anything_is_measured(t
     wanted = upgrade.Wanted(source="gpt-oss-20b", image="b:2", lock=str(tmp_path / place))
     with pytest.raises(SparkbookError, match="can't be written"):
         upgrade.run(wanted, say=print)
+
+
+def test_a_lock_of_another_model_is_refused(tmp_path):
+    recipe = recipes.load("gpt-oss-120b")
+    file = tmp_path / "lock.json"
+    file.write_text(lock.dumps(lock.make(recipe.launch, recipe)))
+    with pytest.raises(SparkbookError, match="is about openai/gpt-oss-120b"):
+        upgrade.dry(upgrade.Wanted(source="gpt-oss-20b", image="b:2", lock=str(file)))
+
+
+def test_the_new_server_has_the_settings_of_the_one_that_runs_and_not_of_an_old_lock(
+    tmp_path, monkeypatch
+):
+    recipe = recipes.load("gpt-oss-20b")
+    args = {**recipe.launch.serve.args, "max-model-len": 4096}
+    serve = recipe.launch.serve.model_copy(update={"args": args})
+    file = tmp_path / "lock.json"
+    older = recipe.launch.model_copy(update={"serve": serve})
+    file.write_text(lock.dumps(lock.make(older, recipe)))
+    wanted = upgrade.Wanted(source="gpt-oss-20b", image="b:2", lock=str(file))
+    host = MagicMock(home=None, memory=None)
+    stack = stacks.given("gpt-oss-20b", None)
+    runs = docker_engine.prepare(stack, None, Choices(port=8000), "hidden").stack
+    found = Found("id", stack.name, "gpt-oss-20b", runs, "", "http://x:8000", "running", "a:1")
+    monkeypatch.setattr(upgrade.containers, "find", lambda _host: [found])
+    _, matched, _ = upgrade._running(host, wanted, upgrade._stacks(wanted))
+    assert matched.launch.serve.args == recipe.launch.serve.args
 
 
 def test_the_lock_of_an_upgraded_server_verifies(tmp_path):

@@ -131,8 +131,8 @@ class NotBack(EngineError):
 # ---- what runs, and what is to run
 
 
-def _stacks(wanted: Wanted) -> tuple[list[Stack], Stack]:
-    """Return what the running server may be, and the stack with the new image.
+def _stacks(wanted: Wanted) -> list[Stack]:
+    """Return what the running server may be, the likeliest first.
 
     Raises:
         SparkbookError: there is no image to change, or the wish can't be used.
@@ -156,15 +156,26 @@ def _stacks(wanted: Wanted) -> tuple[list[Stack], Stack]:
         launch = lock.launch_of(locked)
         if launch.image is None:
             raise SparkbookError(f"the lock {wanted.lock} is about a server without an image")
+        if launch.serve.model != asked.launch.serve.model:
+            raise SparkbookError(
+                f"the lock {wanted.lock} is about {launch.serve.model}, and {wanted.source} serves"
+                f" {asked.launch.serve.model}: name its own lock"
+            )
         for image in (launch.image, launch.image.partition("@")[0]):
             changed = launch.model_copy(update={"image": image})
             known.insert(0, replace(asked, launch=changed))
-    new = known[0].launch.model_copy(update={"image": wanted.image})
-    return known, replace(asked, launch=new)
+    return known
 
 
-def _running(host: DockerHost, wanted: Wanted, known: Sequence[Stack]) -> tuple[Found, Choices]:
-    """Return the server that runs, and the choices that it was started with.
+def _changed(stack: Stack, wanted: Wanted) -> Stack:
+    """Return a stack with the new image."""
+    return replace(stack, launch=stack.launch.model_copy(update={"image": wanted.image}))
+
+
+def _running(
+    host: DockerHost, wanted: Wanted, known: Sequence[Stack]
+) -> tuple[Found, Stack, Choices]:
+    """Return the server that runs, and the stack and the choices that it was started with.
 
     Raises:
         SparkbookError: none runs, several do, or it runs otherwise than the source says.
@@ -201,7 +212,7 @@ def _running(host: DockerHost, wanted: Wanted, known: Sequence[Stack]) -> tuple[
             named = replace(stack, name=old.name)
             asked = docker_engine.prepare(named, host.home, choices, "hidden", host.memory)
             if asked.stack == old.stack:
-                return old, choices
+                return old, named, choices
     raise SparkbookError(
         f"{old.name} runs with other settings than {wanted.source} has: give the line that it was"
         " started with, its share with --gpu-memory-utilization, or its lock with --lock"
@@ -363,9 +374,9 @@ def _same_key(endpoint: Endpoint) -> Iterator[None]:
             os.environ[KEY] = before
 
 
-def _refusals(known: Sequence[Stack], new: Stack) -> list[str]:
+def _refusals(old: Stack, new: Stack) -> list[str]:
     """Return what the new image refuses of the line, and the old one does not."""
-    before = {finding.rule for finding in lint.lint(known[0].launch).findings}
+    before = {finding.rule for finding in lint.lint(old.launch).findings}
     return [
         f"{finding.rule}: {finding.message} (lint)"
         for finding in lint.lint(new.launch).findings
@@ -382,16 +393,16 @@ def run(wanted: Wanted, *, say: Callable[[str], None]) -> Outcome:
         ServeFault: Docker does not answer, or has not the image; nothing was changed.
         NotBack: the old server did not come back.
     """
-    known, new = _stacks(wanted)
+    known = _stacks(wanted)
     host = docker_host.reach()
     try:
-        old, choices = _running(host, wanted, known)
-        new = replace(new, name=old.name)
+        old, stack, choices = _running(host, wanted, known)
+        new = _changed(stack, wanted)
         if docker_engine.prepare(new, host.home, choices, "hidden").image == old.image:
             raise SparkbookError(f"{old.name} runs from {wanted.image} already")
         way, why = _room(host, wanted, new)
         outcome = Outcome(old.image, wanted.image, way)
-        outcome.reasons += _refusals(known, new)
+        outcome.reasons += _refusals(stack, new)
         if outcome.reasons:
             return outcome
         if docker_host.image_present(host.client, wanted.image) is None:
@@ -470,10 +481,11 @@ def dry(wanted: Wanted) -> list[str]:
     Raises:
         SparkbookError: the wish can't be used.
     """
-    known, new = _stacks(wanted)
+    old = _stacks(wanted)[0]
+    new = _changed(old, wanted)
     plan = docker_engine.prepare(new, None, Choices(), "hidden")
-    head = f"old: {known[0].launch.image}, new: {wanted.image}"
-    if refused := [f"refused: {one}" for one in _refusals(known, new)]:
+    head = f"old: {old.launch.image}, new: {wanted.image}"
+    if refused := [f"refused: {one}" for one in _refusals(old, new)]:
         return [head, *refused, "nothing is pulled or started: the old server serves as before"]
     return [
         head,
