@@ -186,8 +186,8 @@ def test_committed_results_say_where_they_come_from():
             1 <= report["machine"]["kernels"]["version"] <= build.VERSION
             and report["machine"]["kernels"]["sources"]
         )
-        copy = report["ceilings_gb_s"]["copy"]
-        for row in report["rows"]:
+        copy = report.get("ceilings_gb_s", {}).get("copy")
+        for row in report.get("rows", ()):  # a whole model's speeds have none
             if row["mb"] > 1:  # smaller ones are rounded too much
                 assert row["gb_s"] == pytest.approx(row["mb"] * 1e3 / row["us"], rel=0.02)
             assert row["of_copy"] == pytest.approx(row["gb_s"] / copy, abs=0.002)

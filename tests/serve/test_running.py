@@ -475,7 +475,7 @@ def test_a_signal_while_it_starts_leaves_nothing(stand_in, monkeypatch, number, 
         server.send_signal(number)
         time.sleep(0.1)
     _, err = server.communicate(timeout=30)
-    assert server.returncode == 128 + number
+    assert server.returncode == 128 + number, err
     assert "Traceback" not in err and "Interrupted" in err
     assert processes and not psutil.wait_procs(processes, timeout=10)[1]
 

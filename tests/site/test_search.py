@@ -210,7 +210,7 @@ def test_pasted_lines_find_their_signature(tmp_path: Path) -> None:
         assert hits("Qwen3.8")[1] == "models/qwen3.8-27b.html#recipe-qwen3.8-27b-nvfp4"
         assert hits("embedding")[0] == "models/qwen3-vl-embedding-8b.html"
         assert "notebooks/10_clients.html" in hits("open webui")
-        assert hits("TLS") == ["book/reference/network.html"]
+        assert hits("TLS") == ["book/reference/sharing.html", "book/reference/network.html"]
         assert hits("out of memory")[0].startswith("rules/log1.html")
         assert "rules/log4.html#log404" in hits("port"), "a word of a title"
         assert "rules/log2.html#log203" not in hits("port"), "not the end of one, as in support"
