@@ -23,7 +23,7 @@ from sparkbook.tune import answer, measuring, text
 from sparkbook.tune.answer import Asking
 from sparkbook.tune.halving import Tuning
 from sparkbook.tune.journal import Journal
-from sparkbook.tune.measuring import Plans, Starter
+from sparkbook.tune.measuring import Plans, Start, Starter
 from sparkbook.tune.space import Candidate, Load, Space
 
 K3 = "--speculative-config.num_speculative_tokens 3"
@@ -112,10 +112,8 @@ def test_a_start_that_dies_is_diagnosed() -> None:
     assert outcome.start_s is None
 
 
-@pytest.mark.usefixtures("stand_in_engine")
-def test_an_interruption_leaves_no_engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("SPARKBOOK_CACHE", str(tmp_path / "cache"))
-    alive: list[Engine] = []
+def remembering(alive: list[Engine]) -> Start:
+    """Return what starts a recipe's server as the tuner does, and adds it to a list."""
 
     @contextlib.contextmanager
     def start(recipe: Recipe) -> Iterator[Engine]:
@@ -123,12 +121,20 @@ def test_an_interruption_leaves_no_engine(tmp_path: Path, monkeypatch: pytest.Mo
             alive.append(engine)
             yield engine
 
+    return start
+
+
+@pytest.mark.usefixtures("stand_in_engine")
+def test_an_interruption_leaves_no_engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SPARKBOOK_CACHE", str(tmp_path / "cache"))
+    alive: list[Engine] = []
+
     def measure(_endpoint: Endpoint, _plan: BenchPlan, _recipe: Recipe) -> Report:
         assert [server.state for server in running.status(None)] == ["ready"]
         raise KeyboardInterrupt
 
     tuning = Fleet().tuning(tmp_path / "journal")
-    tuning.starter = Starter(start, measure)
+    tuning.starter = Starter(remembering(alive), measure)
     with pytest.raises(KeyboardInterrupt):
         tuning.run()
     assert [engine.running for engine in alive] == [False]
@@ -143,18 +149,14 @@ def test_a_server_that_ends_under_load_is_diagnosed(
     monkeypatch.setenv("SPARKBOOK_CACHE", str(tmp_path / "cache"))
     alive: list[Engine] = []
 
-    @contextlib.contextmanager
-    def start(recipe: Recipe) -> Iterator[Engine]:
-        with launcher.guarded(stack.given(recipe)) as engine:
-            alive.append(engine)
-            yield engine
-
     def measure(endpoint: Endpoint, plan: BenchPlan, _recipe: Recipe) -> Report:
         alive[0].kill()
         return load.measure(endpoint, plan)
 
     candidate: Candidate = candidates()[1]
-    outcome = Starter(start, measure).once(candidate, "short", Plans(RECIPE, LOAD).run(0))
+    outcome = Starter(remembering(alive), measure).once(
+        candidate, "short", Plans(RECIPE, LOAD).run(0)
+    )
     assert outcome.died is not None
     assert outcome.died.startswith(f"{candidate.key} ends under load: ")
     assert not outcome.counts
