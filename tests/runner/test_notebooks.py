@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -121,6 +122,29 @@ def test_a_kernel_that_dies_is_a_failure(notebook: Make, tmp_path: Path) -> None
     assert not any(cell["outputs"] for cell in notebooks.code_cells({"cells": shown})), (
         "nothing is shown that this run did not give"
     )
+
+
+@pytest.mark.parametrize(("deaths", "failed"), [(1, False), (9, True)])
+def test_a_kernel_that_dies_before_it_answers_is_started_again(
+    notebook: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, deaths: int, failed: bool
+) -> None:
+    """As one does that finds its port taken: it is tried again, and in the end it is a failure of
+    this page, not of the whole run.
+    """
+    spec = tmp_path / "kernels" / "python3"
+    spec.mkdir(parents=True)
+    starts = tmp_path / "starts"
+    run = f'echo >> {starts}; test $(wc -l < {starts}) -gt {deaths} && exec "$@"'
+    words = ["sh", "-c", run, "sh", sys.executable, "-m", "ipykernel_launcher"]
+    kernel = {"argv": [*words, "-f", "{connection_file}"], "display_name": "", "language": "python"}
+    (spec / "kernel.json").write_text(json.dumps(kernel), "utf-8")
+    monkeypatch.setenv("JUPYTER_PATH", str(tmp_path))
+    failure = notebooks.execute(notebook("print(6 * 7)"), tmp_path / "out.ipynb")
+    assert (failure is not None) == failed
+    assert ("42" in (tmp_path / "out.ipynb").read_text("utf-8")) != failed
+    if failure:
+        assert "Kernel died before replying" in failure.error
+        assert len(starts.read_text().splitlines()) == 3
 
 
 def test_plan_shows_the_engine_cells_and_runs_the_others(notebook: Make, tmp_path: Path) -> None:

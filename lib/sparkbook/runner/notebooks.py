@@ -22,10 +22,14 @@ ENGINES: tuple[Engine, ...] = ("attach", "own", "none")
 CELL_TIMEOUT_S = 600
 NOT_RUN = "Not run: this book was built with `TARGET=plan`."
 
-# ipykernel warns at each start that its messages are not encrypted; they do not leave this machine.
 _CELL_LINE = re.compile(r"Cell In\[\d+\], line (\d+)")
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
+# ipykernel warns at each start that its messages are not encrypted; they do not leave this machine.
 _KERNEL_ARGUMENTS = ["--log-level=CRITICAL"]
+_KERNEL_STARTS = 3
+"""A kernel is given ports that were free a moment ago; where another program has taken one of them
+since, it ends before it answers.
+"""
 _PARAMETER = re.compile(
     r"(?P<name>\w+): (?P<type>[\w\[\]|., ]+) = (?P<default>.+?)  # (?P<help>.+)"
 )
@@ -227,23 +231,29 @@ def execute(
             "resources": {"metadata": {"path": str(source.parent)}},
             "extra_arguments": _KERNEL_ARGUMENTS,
         }
-        try:
-            papermill.execute_notebook(
-                node,
-                temporary,
-                values or {},
-                kernel_name="python3",
-                language="python",
-                progress_bar=progress,
-                execution_timeout=CELL_TIMEOUT_S,
-                # it would write and check the whole notebook twice for each cell
-                request_save_on_cell_execute=False,
-                **client,
-            )
-        except PapermillExecutionError as error:
-            failure = Failure(*_place(temporary), _last_line(f"{error.ename}: {error.evalue}"))
-        except (DeadKernelError, TimeoutError) as error:
-            failure = Failure(0, "", _last_line(f"{type(error).__name__}: {error}"))
+        for left in reversed(range(_KERNEL_STARTS)):
+            try:
+                papermill.execute_notebook(
+                    node,
+                    temporary,
+                    values or {},
+                    kernel_name="python3",
+                    language="python",
+                    progress_bar=progress,
+                    execution_timeout=CELL_TIMEOUT_S,
+                    # it would write and check the whole notebook twice for each cell
+                    request_save_on_cell_execute=False,
+                    **client,
+                )
+            except PapermillExecutionError as error:
+                failure = Failure(*_place(temporary), _last_line(f"{error.ename}: {error.evalue}"))
+            except (DeadKernelError, TimeoutError) as error:
+                failure = Failure(0, "", _last_line(f"{type(error).__name__}: {error}"))
+            except RuntimeError as error:  # jupyter_client's: the kernel never answered
+                if left and not (stop and stop.is_set()):
+                    continue
+                failure = Failure(0, "", _last_line(f"{type(error).__name__}: {error}"))
+            break
         if stop and stop.is_set():
             raise Abandoned(source.name)
         if failure and out == source:
