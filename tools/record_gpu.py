@@ -209,19 +209,39 @@ class Recorder:
 
     def measured(self, runs: Sequence[Run]) -> None:
         """Started one after the other, so that what the plug-in measures when it loads is measured
-        on an idle GPU; then measured one after the other while the rest have nothing to do.
+        on an idle GPU; then measured by turns while the rest have nothing to do: within one second
+        the first tokens of one server differ by as much as two servers do. At last each is
+        profiled over a few prompts (OUT/profile/NAME: traces of PyTorch's profiler).
         """
         with contextlib.ExitStack() as running:
             engines = []
             for run in runs:
+                traces = {
+                    "profiler": "torch",
+                    "torch_profiler_dir": str(self.out / "profile" / run.name),
+                    "torch_profiler_with_stack": False,
+                }
+                args = (*run.args, "--profiler-config", json.dumps(traces))
+                run = dataclasses.replace(run, args=args)
                 engines.append(running.enter_context(Engine(run, self.models, self.out)))
                 said = told(engines[-1]) if engines[-1].ready(300) else "did not start"
                 took = time.monotonic() - engines[-1].started
                 self.say(f"{run.name}: {said}; after {took:.0f} s")
-            for name, plan in (("decode", DECODE), ("prefill", PREFILL)):
-                for engine in engines:
-                    if engine.process.poll() is None:
-                        self.measure(engine, name, plan)
+            turns = [("decode", DECODE), *((f"prefill-{n}", PREFILL) for n in range(1, 6))]
+            for turn, (name, plan) in enumerate(turns):
+                for engine in engines if turn % 2 else reversed(engines):
+                    self.measure(engine, name, plan)
+            for engine in engines:
+                self.profile(engine)
+
+    def profile(self, engine: Engine) -> None:
+        """Trace three prompts of each length."""
+        try:
+            engine.endpoint.post("/start_profile", {}, 60)
+            bench.measure(engine.endpoint, dataclasses.replace(PREFILL, requests=3))
+            engine.endpoint.post("/stop_profile", {}, 300)
+        except SparkbookError as error:
+            self.say(f"{engine.run.name} profile: {error}")
 
     def measure(self, engine: Engine, name: str, plan: bench.BenchPlan) -> None:
         """With the project's own client and its gate."""
