@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 BATCHED = 2048
 """Default of `--max-num-batched-tokens` of a server on a Spark (vLLM 0.32.0, `get_batch_defaults`).
 A GPU of 70 GiB or more gets 8,192, but vLLM asks NVML for the size, which on GB10 answers "Not
-Supported": so a Spark is taken for a small GPU.
+Supported": so a Spark is taken for a small GPU. The embedded CPU build has the same default.
 """
 SEQUENCES = 256
 """Default of `--max-num-seqs` there; 1,024 on a large GPU that tells its size."""
@@ -224,7 +224,7 @@ def of_case(case: Case, override: Override) -> Setup:
         release=case.version,
         batched=_count(
             "--max-num-batched-tokens",
-            stated.get("max-num-batched-tokens") or (4096 if embedded else BATCHED),
+            stated.get("max-num-batched-tokens") or BATCHED,
         ),
         method=method,
         drafted=drafted,
