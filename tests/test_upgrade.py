@@ -2,7 +2,9 @@
 the real thing.
 """
 
+import contextlib
 import json
+import signal
 from unittest.mock import MagicMock
 
 import pytest
@@ -10,9 +12,11 @@ from sparkbook import lock, recipes, upgrade
 from sparkbook.bench.equality import Answer
 from sparkbook.bench.results import Cell, Figures, Report, Request
 from sparkbook.errors import SparkbookError
-from sparkbook.serve import docker_engine, launcher, tool_calls
+from sparkbook.serve import docker_engine, interrupts, launcher, tool_calls
 from sparkbook.serve import stack as stacks
 from sparkbook.serve.containers import Found
+from sparkbook.serve.endpoint import Endpoint
+from sparkbook.serve.engine import EngineError
 from sparkbook.serve.stack import Choices
 from sparkbook.serve.tool_rules import TOOL
 
@@ -139,6 +143,32 @@ def test_the_new_server_has_the_settings_of_the_one_that_runs_and_not_of_an_old_
     monkeypatch.setattr(upgrade.containers, "find", lambda _host: [found])
     _, matched, _ = upgrade._running(host, wanted, upgrade._stacks(wanted))
     assert matched.launch.serve.args == recipe.launch.serve.args
+
+
+@pytest.mark.parametrize("interrupted", [True, False])
+def test_a_clean_up_that_fails_is_still_of_an_interruption(monkeypatch, interrupted):
+    """And no reason against the image, as a fault of the new server is."""
+
+    def replaced(*_):
+        try:
+            if interrupted:
+                raise interrupts.Interrupted(signal.SIGINT)
+        finally:
+            raise EngineError("the new server can't be stopped")
+
+    stack = stacks.given("gpt-oss-20b", None)
+    found = Found("id", stack.name, "gpt-oss-20b", "", "", "http://x:8000", "running", "a:1")
+    for name, value in {"_running": (found, stack, Choices()), "look": OLD}.items():
+        monkeypatch.setattr(upgrade, name, lambda *_, value=value, **__: value)
+    monkeypatch.setattr(upgrade, "_replace", replaced)
+    host = MagicMock(home=None, memory=None)
+    monkeypatch.setattr(upgrade.docker_host, "reach", lambda: host)
+    monkeypatch.setattr(
+        upgrade.containers, "endpoint_of", lambda *_: Endpoint("http://x", "m", "k")
+    )
+    wanted = upgrade.Wanted(source="gpt-oss-20b", image="nvcr.io/nvidia/vllm:26.05-py3", way="swap")
+    with pytest.raises(EngineError) if interrupted else contextlib.nullcontext():
+        assert upgrade.run(wanted, say=print).reasons == ["the new server can't be stopped"]
 
 
 def test_the_lock_of_an_upgraded_server_verifies(tmp_path):

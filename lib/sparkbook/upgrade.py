@@ -20,13 +20,20 @@ from sparkbook import lint, lock
 from sparkbook.bench import compare, load, lossless
 from sparkbook.bench.results import Report
 from sparkbook.errors import SparkbookError
-from sparkbook.serve import attach, containers, docker_engine, docker_host, launcher, tool_calls
+from sparkbook.serve import (
+    attach,
+    containers,
+    docker_engine,
+    docker_host,
+    interrupts,
+    launcher,
+    tool_calls,
+)
 from sparkbook.serve.containers import Found
 from sparkbook.serve.docker_host import DockerHost, mapped
 from sparkbook.serve.endpoint import Endpoint, own_key, write_private
 from sparkbook.serve.engine import EngineError
 from sparkbook.serve.faults import ServeFault
-from sparkbook.serve.interrupts import Interrupted, held_back
 from sparkbook.serve.process import free_port
 from sparkbook.serve.stack import KEPT_FREE, KEY, Choices, Stack
 from sparkbook.units import format_bytes
@@ -272,7 +279,7 @@ def look(
     plan = load.BenchPlan(classes=classes, concurrency=(1,), requests=wanted.requests)
     speed = load.measure(endpoint, plan)
     if speed.interrupted:
-        raise Interrupted(signal.SIGINT)
+        raise interrupts.Interrupted(signal.SIGINT)
     return Look(answers, again, tools, speed)
 
 
@@ -323,12 +330,12 @@ def _kept(host: DockerHost, old: Found, stack: Stack, wanted: Wanted, say: Any) 
     files = {file: file.read_bytes() for file in own}  # the new server's take their place
     say(f"stopping {old.name}, {old.image}")
     try:
-        with held_back(), mapped(name=old.name):
+        with interrupts.held_back(), mapped(name=old.name):
             host.client.api.stop(old.id, timeout=40)
             host.client.api.rename(old.id, old.name + _KEPT)
         yield
     except BaseException:
-        with held_back():
+        with interrupts.held_back():
             say(f"going back to {old.image}")
             try:
                 engine = _restarted(host, old, files)
@@ -420,6 +427,8 @@ def run(wanted: Wanted, *, say: Callable[[str], None]) -> Outcome:
             except NotBack:
                 raise
             except SparkbookError as error:
+                if interrupts.behind(error):
+                    raise
                 outcome.reasons.append(str(error))
         if outcome.taken:
             try:

@@ -1,12 +1,15 @@
 """What a node turns out to be, and what is started on it: all of it that node's own."""
 
+import contextlib
 from pathlib import Path
+from unittest.mock import MagicMock
 
 import pytest
 from sparkbook import cluster, lint
-from sparkbook.cluster import cluster_plan, nodes, server
+from sparkbook.cluster import cluster_plan, commands, nodes, server
 from sparkbook.cluster.inventory import Layout, Node
 from sparkbook.errors import SparkbookError
+from sparkbook.findings import Findings
 from sparkbook.serve import stack
 from sparkbook.util.limits import Ran
 
@@ -192,6 +195,27 @@ def test_ray_is_whole_before_the_server_starts(monkeypatch, recipe, order):
     monkeypatch.setattr(server.ClusterServer, "_watch", lambda self: None)
     server.ClusterServer(planned(recipe, backend="ray"), []).start()
     assert found == order
+
+
+@pytest.mark.parametrize("ready", [False, True])
+def test_ctrl_c_is_an_interruption_of_a_start_and_the_end_of_a_watch(monkeypatch, ready):
+    def interrupted(*_, **__):
+        raise KeyboardInterrupt
+
+    served = MagicMock(readiness="it answers" if ready else None, fall=None)
+    served.wait_ready.side_effect = None if ready else interrupted
+    served.stop.return_value = []
+    plan = planned("embedded/tiny-dense")
+    monkeypatch.setattr(commands, "read", lambda _file: plan.inventory)
+    monkeypatch.setattr(commands, "plan", lambda _wish: (plan, [], Findings()))
+    monkeypatch.setattr(commands.server, "ClusterServer", lambda *_: served)
+    monkeypatch.setattr(commands.time, "sleep", interrupted)
+    said = []
+    with contextlib.nullcontext() if ready else pytest.raises(KeyboardInterrupt):
+        wish = commands.Wish(file="two.yaml", source="embedded/tiny-dense")
+        commands.serve(wish, say=said.append, show=lambda _facts: None)
+    assert ("stopping" in said) == ready
+    served.stop.assert_called_once()
 
 
 def test_ray_as_processes():

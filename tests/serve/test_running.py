@@ -14,11 +14,14 @@ from types import SimpleNamespace
 
 import psutil
 import pytest
+import typer
 from sparkbook import cli
+from sparkbook.cli import servers
 from sparkbook.errors import SparkbookError
 from sparkbook.recipes.schema import Capabilities
 from sparkbook.serve import folders, interrupts, launcher, pulse, running
 from sparkbook.serve.endpoint import own_key
+from sparkbook.serve.engine import EngineError
 from sparkbook.serve.identity import Stranger
 from sparkbook.serve.launcher import Wish
 from sparkbook.serve.process import ProcessEngine, free_port
@@ -133,7 +136,7 @@ def test_a_real_engine_whose_core_is_frozen():
         core.resume()
         assert [server.state for server in running.status(None)] == ["ready"]
         os.kill(engine._guard.pid, signal.SIGKILL)
-        assert not psutil.wait_procs([core], timeout=20)[1]
+        assert not psutil.wait_procs([core], timeout=60)[1]
 
 
 def test_a_step_of_the_clock_loses_no_server(stand_in, launch, monkeypatch):
@@ -260,7 +263,7 @@ def test_key_and_record_of_an_engine_that_was_killed_are_swept(stand_in, launch)
     tree = [psutil.Process(pid) for pid in engine._identity.tree()]
     for one in tree:
         one.kill()
-    engine._guard.wait(20)
+    engine._guard.wait(60)
     psutil.wait_procs(tree, 20)
     assert engine.key_file.exists()
     assert running.status(None) == []
@@ -353,10 +356,10 @@ def test_a_server_in_the_foreground(run, stand_in):
         assert key not in told + json.dumps(listed)
         if end == "stop":
             assert "is stopped" in run("stop", answer["name"]).stdout
-            assert server.wait(20) == 1  # it was ended by somebody else
+            assert server.wait(60) == 1  # it was ended by somebody else
         else:
             server.send_signal(signal.SIGINT)
-            assert server.wait(20) == 0
+            assert server.wait(60) == 0
         assert "Traceback" not in server.stderr.read()
         server.stdout.close()
         server.stderr.close()
@@ -474,10 +477,10 @@ def test_a_signal_while_it_starts_leaves_nothing(stand_in, monkeypatch, number, 
     for _ in range(times):
         server.send_signal(number)
         time.sleep(0.1)
-    _, err = server.communicate(timeout=30)
+    _, err = server.communicate(timeout=60)
     assert server.returncode == 128 + number, err
     assert "Traceback" not in err and "Interrupted" in err
-    assert processes and not psutil.wait_procs(processes, timeout=10)[1]
+    assert processes and not psutil.wait_procs(processes, timeout=60)[1]
 
 
 @pytest.mark.slow
@@ -494,7 +497,7 @@ def test_a_terminal_that_is_closed_leaves_nothing(stand_in, monkeypatch, ready):
     os.close(terminal)
     status = os.waitstatus_to_exitcode(os.waitpid(server, 0)[1])
     assert status == (0 if ready else 128 + signal.SIGHUP)
-    assert processes and not psutil.wait_procs(processes, timeout=10)[1]
+    assert processes and not psutil.wait_procs(processes, timeout=60)[1]
     assert not (folders.path_of(listed.name) / folders.KEY_FILE).exists()
 
 
@@ -524,6 +527,26 @@ def test_a_clean_up_is_not_cut_short(number):
     finally:
         for one, handler in before.items():
             signal.signal(one, handler)
+
+
+@pytest.mark.parametrize("number", ENDS)
+def test_a_clean_up_that_fails_is_still_of_an_interruption(number, capsys):
+    def act():
+        try:
+            signal.raise_signal(number)
+        finally:
+            raise EngineError("the container is still there")
+
+    before = {one: signal.getsignal(one) for one in ENDS}
+    try:
+        with pytest.raises(typer.Exit) as end:
+            servers.run_server(act)
+    finally:
+        for one, handler in before.items():
+            signal.signal(one, handler)
+    assert end.value.exit_code == 128 + number
+    lines = ["sparkbook: the container is still there", "sparkbook: Interrupted"]
+    assert capsys.readouterr().err.splitlines() == lines
 
 
 def test_lock_by_the_command(run, tmp_path):

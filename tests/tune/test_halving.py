@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from fleet import Fleet, candidates
 from sparkbook.errors import SparkbookError
+from sparkbook.serve.engine import EngineError
 from sparkbook.tune.halving import Tuning, above, compared
 
 K3 = "--speculative-config.num_speculative_tokens 3"
@@ -104,16 +105,21 @@ def test_a_dead_start_leaves_out_its_whole_class() -> None:
     assert {tuning.unstarted[key] for key in with_it} == {sentence}
 
 
-def test_an_interruption_keeps_what_was_measured(tmp_path: Path) -> None:
+@pytest.mark.parametrize("clean", [True, False])
+def test_an_interruption_keeps_what_was_measured(tmp_path: Path, clean: bool) -> None:
     whole = Fleet({K3: 1.3, SEQS: 1.2})
     whole.tuning().run()
 
     def stop(_key: str, count: int) -> None:
         if count == 5:
-            raise KeyboardInterrupt
+            try:
+                raise KeyboardInterrupt
+            finally:
+                if not clean:  # it ends the tuner too: the candidate did not die
+                    raise EngineError("the server can't be stopped")
 
     broken = Fleet({K3: 1.3, SEQS: 1.2}, stop=stop)
-    with pytest.raises(KeyboardInterrupt):
+    with pytest.raises(KeyboardInterrupt if clean else EngineError):
         broken.tuning(tmp_path / "journal").run()
     rest = Fleet({K3: 1.3, SEQS: 1.2})
     rest.tuning(tmp_path / "journal").run()

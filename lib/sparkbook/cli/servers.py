@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Callable
 from typing import Annotated, Any
 
@@ -29,7 +30,8 @@ def ready(as_json: bool) -> Callable[[dict[str, Any]], None]:
 
 def run_server(act: Callable[[], None]) -> None:
     """Do what starts a server: exit with 1 if the server failed, with 130 after Ctrl-C, and with
-    128 + the signal's number after SIGTERM and SIGHUP. None of the three leaves anything behind.
+    128 + the signal's number after SIGTERM and SIGHUP. None of the three leaves anything behind;
+    where a clean-up fails, its message says what is left.
     """
     from sparkbook.serve import interrupts
     from sparkbook.serve.engine import EngineError
@@ -39,9 +41,11 @@ def run_server(act: Callable[[], None]) -> None:
     try:
         with interrupts.raised():
             act()
-    except (EngineError, NotReady, ServeFault) as error:
-        say(f"sparkbook: {error}", err=True)
-        raise typer.Exit(1) from None
-    except interrupts.Interrupted as end:
+    except (EngineError, NotReady, ServeFault, interrupts.Interrupted) as error:
+        end = interrupts.behind(error)
+        if error is not end:
+            say(f"sparkbook: {error}", err=True)
+        if end is None:
+            raise typer.Exit(1) from None
         progress("sparkbook: Interrupted")
-        raise typer.Exit(128 + end.number) from None
+        raise typer.Exit(128 + getattr(end, "number", signal.SIGINT)) from None

@@ -203,6 +203,8 @@ def serve(
             time.sleep(0.3)
         raise served.fall
     except KeyboardInterrupt:
+        if served.readiness is None:
+            raise
         say("stopping")
     finally:
         if planned.head.launch.image is None or served.readiness is None:

@@ -21,6 +21,15 @@ class Interrupted(KeyboardInterrupt):
         super().__init__(signal.Signals(number).name)
 
 
+def behind(error: BaseException | None) -> KeyboardInterrupt | None:
+    """Return the interruption in whose clean-up an error was raised; None if it has another
+    reason.
+    """
+    while error and not isinstance(error, KeyboardInterrupt):
+        error = error.__context__
+    return error
+
+
 def _heard() -> list[signal.Signals]:
     """Return those that are not ignored: `nohup` ignores SIGHUP, and it stays so. Only the main
     thread gets signals, and only there can they be held back.

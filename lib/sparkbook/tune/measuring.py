@@ -20,7 +20,7 @@ from sparkbook.lint.case import Case
 from sparkbook.metrics import Metrics
 from sparkbook.plan import request
 from sparkbook.recipes import Recipe
-from sparkbook.serve import containers, launcher, stack
+from sparkbook.serve import containers, interrupts, launcher, stack
 from sparkbook.serve.docker_engine import DockerEngine
 from sparkbook.serve.endpoint import Endpoint
 from sparkbook.serve.engine import Engine, EngineError
@@ -227,15 +227,21 @@ def _or_died() -> Iterator[None]:
     """
     try:
         yield
-    except NotReady as error:
-        primary = error.diagnosis.primary if error.diagnosis else None
-        raise Died(primary.message if primary else error.message.splitlines()[0]) from None
-    except EngineError as error:
-        raise Died(str(error).splitlines()[0]) from None
-    except ServeFault as error:
-        if not error.finding.rule.startswith(("DOCK3", "DOCK401", "DOCK402")):
+    except (NotReady, EngineError, ServeFault) as error:
+        if interrupts.behind(error) or (death := _death(error)) is None:
             raise
-        raise Died(error.finding.message) from None
+        raise Died(death) from None
+
+
+def _death(error: NotReady | EngineError | ServeFault) -> str | None:
+    """Return why a server ended; None if any server would have met that."""
+    if isinstance(error, NotReady):
+        primary = error.diagnosis.primary if error.diagnosis else None
+        return primary.message if primary else error.message.splitlines()[0]
+    if isinstance(error, EngineError):
+        return str(error).splitlines()[0]
+    of_the_server = error.finding.rule.startswith(("DOCK3", "DOCK401", "DOCK402"))
+    return error.finding.message if of_the_server else None
 
 
 @contextlib.contextmanager
