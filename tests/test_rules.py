@@ -202,7 +202,7 @@ def test_threads_that_ask_first_at_once_get_all_rules() -> None:
         return [Rule(**ENTRY)]
 
     def ask(_: int) -> str:
-        asked.wait(10)
+        asked.wait(60)
         return str(family["TST101"].code)
 
     family.load(slow)

@@ -187,7 +187,7 @@ class Hostile:
             self.loop.call_later(0.05, self.loop.stop)
 
         self.loop.call_soon_threadsafe(end)
-        self.thread.join(5)
+        self.thread.join(60)
         self.loop.close()
 
     def url(self, where, how):

@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 pytestmark = pytest.mark.engine
 
 PLAN = bench.BenchPlan(
-    classes=("code", "prose", "random"),
+    classes=("code", "random"),
     concurrency=(2,),
     requests=10,
     max_tokens=96,

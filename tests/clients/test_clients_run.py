@@ -5,13 +5,13 @@ the real engine: a chat, a stream, a tool call, a JSON schema, a list of models.
 from __future__ import annotations
 
 import json
-import socket
 
 import httpx
 import pytest
 from harness import Installed, long_engine, settings_of
 from sparkbook import clients
 from sparkbook.metrics import Metrics
+from sparkbook.serve.process import free_port
 from sparkbook.serve.ready import ANSWER_SCHEMA
 from sparkbook.serve.tool_probes import WEATHER_TOOL
 
@@ -103,10 +103,7 @@ def test_the_key_is_read_from_one_header(engine):
 
 
 def test_open_webui_does_all_five(install, engine):
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    with install("open-webui").web_interface(port) as page:
+    with install("open-webui").web_interface(free_port()) as page:
         assert [one["id"] for one in page.ask("/api/models")["data"]] == [engine.endpoint.model]
 
         def chat(question, **more):

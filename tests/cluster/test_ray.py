@@ -13,6 +13,7 @@ import psutil
 import pytest
 from sparkbook.cluster import cluster_plan, nodes, server
 from sparkbook.serve import stack
+from sparkbook.serve.engine import EngineError
 
 pytestmark = [pytest.mark.cluster, pytest.mark.engine]
 
@@ -46,15 +47,20 @@ def test_ray_over_two_nodes(two_nodes, ray_environment):
         via=[*two_nodes.via, "unshare", "--mount", "sh", "-c", script, "sh"]
     )
     sites = nodes.look(inventory)
-    served = server.ClusterServer(
-        cluster_plan.plan(
-            inventory, stack.given("embedded/tiny-dense", "two"), sites, backend="ray"
-        ),
-        sites,
+    planned = cluster_plan.plan(
+        inventory, stack.given("embedded/tiny-dense", "two"), sites, backend="ray"
     )
-    said = []
+    for turns_left in (2, 1, 0):
+        served, said = server.ClusterServer(planned, sites), []
+        try:
+            served.start(said.append)
+            break
+        except (
+            EngineError
+        ) as error:  # Ray waits 30 seconds for its daemon: not long on a busy machine
+            if not turns_left or "timed out during startup" not in str(error):
+                raise
     try:
-        served.start(said.append)
         assert said == [
             "starting two-spark-a-ray on spark-a",
             "starting two-spark-b-ray on spark-b",

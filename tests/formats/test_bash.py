@@ -40,7 +40,7 @@ def run(machine: Path, text: str, shell: str = "bash") -> tuple[list[str], dict[
         "LC_ALL": "C.UTF-8",
     }
     result = subprocess.run(
-        [shell], input=text.encode(), env=env, capture_output=True, timeout=20, check=False
+        [shell], input=text.encode(), env=env, capture_output=True, timeout=60, check=False
     )
     assert result.returncode == 0 and not result.stderr, result.stderr.decode()
     argv = (machine / "argv").read_bytes().decode().split("\0")[:-1]
@@ -196,7 +196,7 @@ def test_commands_before_run_in_the_containers_shell(machine: Path) -> None:
         "HOME": "/container",
         "OUT": str(machine),
     }
-    subprocess.run(["bash", "-c", argv[-1]], env=inner, check=True, timeout=20)
+    subprocess.run(["bash", "-c", argv[-1]], env=inner, check=True, timeout=60)
     assert (machine / "said").read_text() == "a  b /container\n"
     where = machine / "my home"
     assert (machine / "argv").read_text().split("\0")[:-1] == [
@@ -254,7 +254,7 @@ def test_bash_accepts_every_line_of_the_catalogue() -> None:
                 text = FORMATS[name].write(recipe.launch)
             except SparkbookError:
                 continue
-            subprocess.run(["bash", "-n"], input=text, text=True, check=True, timeout=20)
+            subprocess.run(["bash", "-n"], input=text, text=True, check=True, timeout=60)
             lines = [line for line in text.splitlines() if "{" not in line and "@sha" not in line]
             assert max(map(len, lines)) <= 100
             seen += 1

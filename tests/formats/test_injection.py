@@ -107,7 +107,7 @@ class Box:
             env=self.env,
             cwd=self.folder / "home",
             capture_output=True,
-            timeout=20,
+            timeout=60,
             check=False,
         )
 
@@ -474,7 +474,7 @@ def typed(box: Box, text: str) -> list[list[str]]:
 
 
 def _until(terminal: int, mark: bytes) -> None:
-    shown, end = b"", time.monotonic() + 20
+    shown, end = b"", time.monotonic() + 60
     while mark not in shown and time.monotonic() < end:
         if select.select([terminal], [], [], 0.5)[0]:
             shown += os.read(terminal, 65536)

@@ -126,7 +126,7 @@ def errors(argv):
     ]
 
 
-@settings(max_examples=1500, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=500, deadline=None, suppress_health_check=list(HealthCheck))
 @given(LINES)
 def test_the_linter_refuses_what_vllm_refuses_and_nothing_else(real_parser, argv):
     refused, found = real_parser.refusal(argv), errors(argv)

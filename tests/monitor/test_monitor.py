@@ -354,4 +354,4 @@ def test_prometheus_has_what_every_panel_asks_for(tmp_path, monkeypatch):
                 process.terminate()
             os.killpg(exporter.pid, 15)
             for process in (exporter, prometheus):
-                process.wait(20)
+                process.wait(60)

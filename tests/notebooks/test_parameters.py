@@ -25,6 +25,10 @@ CHAPTERS = [*(path.stem for path in here().chapters()), "model"]
 
 ALL = recipes.ids()
 SPARK = [name for name in ALL if not name.startswith("embedded/")]
+OTHERWISE_MOUNTED = list(
+    {(*one.container.volumes, *one.env): one.id for one in map(recipes.load, SPARK)}.values()
+)
+"""A recipe for each set of volumes and variables: the chapter reads the whole machine for each."""
 ONE_SPARK = [name for name in SPARK if recipes.load(name).topology.nodes == 1]
 RELEASES = releases.table()["releases"]
 SOME_RELEASES = [*RELEASES[::6], RELEASES[-1]]
@@ -50,7 +54,7 @@ RANGES: dict[str, dict[str, Iterable[Any] | str]] = {
         "disk_free_gb": (0.0, 1e5),
         "fetch_recipe": "downloads weights",
     },
-    "04_volumes": {"show_recipe": SPARK, "cache_on_host": ("/var/cache/vllm", "~/a b")},
+    "04_volumes": {"show_recipe": OTHERWISE_MOUNTED, "cache_on_host": ("/var/cache/vllm", "~/a b")},
     "05_host_setup": {
         "recipe": ["", *ALL],
         "run_container": "starts a container on a GPU",

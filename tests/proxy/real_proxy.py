@@ -20,6 +20,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 from sparkbook import proxy
+from sparkbook.serve.process import free_port
 
 SERVER_KEY = "the-servers-own-key"
 LIMIT_S = 120
@@ -182,12 +183,6 @@ class Running:
             rows = [row for row in text.splitlines() if f'"uri":"{path}"' in row.replace(" ", "")]
             time.sleep(0.05)
         return [json.loads(row) for row in rows]
-
-
-def free_port() -> int:
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return int(one.getsockname()[1])
 
 
 @contextlib.contextmanager

@@ -42,5 +42,5 @@ class RealParser:
 
     def close(self):
         self.process.stdin.close()
-        self.process.wait(30)
+        self.process.wait(60)
         self.process.stdout.close()

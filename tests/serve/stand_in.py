@@ -6,7 +6,8 @@ STAND_IN_MODE chooses how it misbehaves: `dies` (ends with status 3 after a log 
 (starts a child that leaves the process group, and one that stays), `no-tools`, `no-vector`, `late`
 (as vLLM does, binds its port at once and listens when its model is loaded, here when the file
 STAND_IN_LOADED exists; a failure to listen does not end it), `embeds` and `not-there` (have no
-completions), `refuses` (answers 500 to them). While the file STAND_IN_FROZEN exists no token comes;
+completions), `refuses` (answers 500 to them). Three are as ready as the one without a mode, and
+worse: `changed` (another token for sure), `no-agent` (refuses the tool of an agent), `slow`. While the file STAND_IN_FROZEN exists no token comes;
 the counters still move if it holds `busy`. It has made 7 tokens, or as many as STAND_IN_TOKENS
 says.
 """
@@ -29,26 +30,33 @@ PORT = 0 if HEADLESS else int(ARGUMENTS[ARGUMENTS.index("--port") + 1])
 
 
 FROZEN = Path(os.environ.get("STAND_IN_FROZEN", "/nowhere"))
+BASE = {"id": "x", "model": NAME, "created": 0}
 CALL = {
     "id": "c",
     "type": "function",
     "function": {"name": "get_weather", "arguments": '{"city": "Paris"}'},
 }
 tokens = int(os.environ.get("STAND_IN_TOKENS", "7"))
+TOKEN = "token_id:2" if MODE == "changed" else "token_id:1"
+STEP_S = 0.3 if MODE == "slow" else 0.02  # from a stream's first piece to the next
 
 
 class Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True
 
     def log_message(self, *_):
         pass
 
-    def reply(self, value, status=200, kind="application/json"):
-        body = value if isinstance(value, bytes) else json.dumps(value).encode()
+    def begin(self, length, status=200, kind="application/json"):
         self.send_response(status)
         self.send_header("Content-Type", kind)
-        self.send_header("Content-Length", str(len(body)))
+        self.send_header("Content-Length", str(length))
         self.end_headers()
+
+    def reply(self, value, status=200, kind="application/json"):
+        body = value if isinstance(value, bytes) else json.dumps(value).encode()
+        self.begin(len(body), status, kind)
         self.wfile.write(body)
 
     def do_GET(self):
@@ -84,29 +92,33 @@ class Handler(BaseHTTPRequestHandler):
         if self.path == "/v1/completions":
             status = {"embeds": 404, "not-there": 501, "refuses": 500}.get(MODE, 200)
             tokens_made(status == 200)
-            return self.reply({"choices": [{"index": 0, "text": "b"}]}, status)
-        base = {"id": "x", "model": NAME, "created": 0}
-        if body.get("stream"):
-            deltas = [{"content": word} for word in ("Hello", " there")]
-            if body.get("tools") and MODE != "no-tools":
-                deltas = [{"tool_calls": [{"index": 0, **CALL}]}]
-            chunks = [{"choices": [{"index": 0, "delta": delta}]} for delta in deltas]
-            chunks[-1]["choices"][0]["finish_reason"] = (
-                "tool_calls" if "tool_calls" in deltas[-1] else "stop"
-            )
-            chunks.append(
-                {
-                    "choices": [],
-                    "usage": {"prompt_tokens": 3, "completion_tokens": 2, "total_tokens": 5},
-                }
-            )
-            lines = [
-                json.dumps({**base, "object": "chat.completion.chunk", **chunk}) for chunk in chunks
-            ]
-            return self.reply(
-                "".join(f"data: {line}\n\n" for line in [*lines, "[DONE]"]).encode(),
-                kind="text/event-stream",
-            )
+            logprobs = {"tokens": [TOKEN], "token_logprobs": [-0.1], "top_logprobs": [{}]}
+            choice = {"index": 0, "text": "b", "logprobs": logprobs}
+            return self.reply({"choices": [choice]}, status)
+        if MODE == "no-agent" and b"read_file" in sent:
+            return self.reply({"message": "no such tool"}, 400)
+        return self.stream(body) if body.get("stream") else self.chat(body)
+
+    def stream(self, body):
+        deltas = [{"content": word} for word in ("Hello", " there")]
+        if body.get("tools") and MODE != "no-tools":
+            deltas = [{"tool_calls": [{"index": 0, **CALL}]}]
+        chunks = [{"choices": [{"index": 0, "delta": delta}]} for delta in deltas]
+        chunks[-1]["choices"][0]["finish_reason"] = (
+            "tool_calls" if "tool_calls" in deltas[-1] else "stop"
+        )
+        tokens_made(2)
+        read = 1 + len(body["messages"][-1]["content"]) // 4
+        usage = {"prompt_tokens": read, "completion_tokens": 2, "total_tokens": read + 2}
+        chunks.append({"choices": [], "usage": usage})
+        lines = [json.dumps({**BASE, "object": "chat.completion.chunk", **one}) for one in chunks]
+        events = [f"data: {line}\n\n".encode() for line in [*lines, "[DONE]"]]
+        self.begin(sum(map(len, events)), kind="text/event-stream")
+        self.wfile.write(events[0])
+        time.sleep(STEP_S)
+        self.wfile.write(b"".join(events[1:]))
+
+    def chat(self, body):
         message = {"role": "assistant", "content": "Hello there"}
         if body.get("tools") and MODE != "no-tools":
             message["tool_calls"] = [CALL]
@@ -114,19 +126,13 @@ class Handler(BaseHTTPRequestHandler):
             message["content"] = '{"answer": "yes"}'
         if "12*17" in body["messages"][0]["content"]:
             message["reasoning"] = "I multiply."
-        return self.reply(
-            {
-                **base,
-                "object": "chat.completion",
-                "choices": [
-                    {
-                        "index": 0,
-                        "finish_reason": "tool_calls" if "tool_calls" in message else "stop",
-                        "message": message,
-                    }
-                ],
-            }
-        )
+        choice = {
+            "index": 0,
+            "finish_reason": "tool_calls" if "tool_calls" in message else "stop",
+            "message": message,
+            "logprobs": {"content": [{"token": TOKEN, "logprob": -0.1, "top_logprobs": []}]},
+        }
+        self.reply({**BASE, "object": "chat.completion", "choices": [choice]})
 
 
 def tokens_made(number):

@@ -124,7 +124,7 @@ def test_the_life_of_an_engine_until_it_is_killed(cache):
         assert received
         with pytest.raises(SparkbookError, match="does not answer"):
             engine.endpoint.get("/health")
-        assert engine._guard.wait(15) == 137
+        assert engine._guard.wait(60) == 137
     finally:
         engine.stop()
     assert gone(processes)
@@ -253,7 +253,7 @@ def test_two_starts_at_once_of_one_recipe_on_one_port(cache):
         assert (server.name, server.state) == (answer["name"], "ready")
         assert Path(answer["key"]).exists()
         assert running.stop(None, answer["name"]) == answer["name"]
-        assert winner.wait(30) == 1
+        assert winner.wait(60) == 1
     finally:
         for process in both:
             process.kill()

@@ -50,7 +50,7 @@ def test_a_later_process_with_the_same_id_is_another_and_gets_no_signal(child, o
     stale.signal(signal.SIGKILL)
     assert known.alive
     known.signal(signal.SIGKILL)
-    assert child.wait(10) == -signal.SIGKILL
+    assert child.wait(60) == -signal.SIGKILL
     known.signal(signal.SIGKILL)  # has ended: nothing to do
 
 

@@ -104,7 +104,7 @@ def late(stand_in, tmp_path, monkeypatch):
     return tmp_path / "loaded"
 
 
-def bound(log_file, within_s=20):
+def bound(log_file, within_s=60):
     deadline = time.monotonic() + within_s
     while "bound" not in log_file.read_text() and time.monotonic() < deadline:
         time.sleep(0.05)
@@ -124,7 +124,7 @@ def test_a_stranger_on_the_port_is_not_ready_and_never_gets_the_key(
             late.touch()
         said = []
         with pytest.raises(NotReady) as error:
-            engine.wait_ready(deadline_s=30, progress=said.append)
+            engine.wait_ready(deadline_s=60, progress=said.append)
     assert error.value.message.startswith(f"port failed: process {os.getpid()} (")
     assert f"listens on 127.0.0.1:{engine.port}, not the server" in error.value.message
     assert "\n" not in str(error.value) and not error.value.stages and not said
@@ -151,7 +151,7 @@ def test_an_engine_that_has_ended_leaves_the_next_ones_files(stand_in, launch, m
     monkeypatch.setenv("STAND_IN_MODE", "dies")
     port = free_port()
     first = ProcessEngine(launch, stand_in, name="small", port=port)
-    first._guard.wait(20)
+    first._guard.wait(60)
     monkeypatch.delenv("STAND_IN_MODE")
     with ProcessEngine(launch, stand_in, name="small", port=port) as second:
         first.stop()
@@ -166,6 +166,18 @@ def test_a_start_that_fails_leaves_no_key_and_no_record(stand_in, launch, monkey
         ProcessEngine(launch, stand_in, name="small", port=free_port())
     (folder,) = folders.all_folders()
     assert [file.name for file in folder.iterdir()] == ["server.log"]
+
+
+def test_a_free_port_is_not_one_that_the_kernel_gives_away(monkeypatch, tmp_path):
+    given_out = tmp_path / "range"
+    monkeypatch.setattr(process, "_GIVEN_OUT", given_out)
+    given_out.write_text("20003\t60999\n")
+    monkeypatch.setattr(process, "port_is_free", lambda port, _host: port == 20001)
+    assert free_port() == 20001
+    for text in ("1024\t65535\n", "", "20003\t60999\n"):  # no port below is free
+        given_out.write_text(text)
+        monkeypatch.setattr(process, "port_is_free", lambda *_: False)
+        assert free_port() > 0
 
 
 def test_missing_model_folder(stand_in, launch):
@@ -262,7 +274,7 @@ def test_engine_killed_from_outside_is_noticed(stand_in, launch):
         engine.wait_ready(Capabilities(structured_output=False))
         command = descendants(engine)[-1]
         command.kill()
-        assert engine._guard.wait(10) == 128 + signal.SIGKILL
+        assert engine._guard.wait(60) == 128 + signal.SIGKILL
         assert "ended with status 137" in repr(engine)
 
 
@@ -291,7 +303,7 @@ def test_engine_does_not_outlive_a_starter_that_dies(stand_in, number):
     processes = [guard, *guard.children(recursive=True)]
     assert len(processes) >= 2
     starter.send_signal(number)
-    starter.wait(10)
+    starter.wait(60)
     starter.stdout.close()
     assert gone(processes)
 
@@ -332,7 +344,7 @@ def test_descendants_die_with_any_of_their_parents(
         one.kill()
     if victims == "reaper":
         engine.stop()
-    engine._guard.wait(20)
+    engine._guard.wait(60)
     assert gone(processes)
     engine.stop()
 
@@ -343,7 +355,7 @@ def test_an_engine_that_ends_is_called_stopping(stand_in, launch, monkeypatch):
     engine.wait_ready(Capabilities(structured_output=False))
     assert [server.state for server in running.status(None)] == ["ready"]
     engine._guard.terminate()
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 60
     while (state := running.status(None)[0].state) == "ready" and time.monotonic() < deadline:
         time.sleep(0.05)
     assert state == "stopping"

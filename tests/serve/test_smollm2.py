@@ -118,4 +118,4 @@ def test_two_at_once_convert_once(tmp_path):
         )
         for _ in range(2)
     ]
-    assert "".join(process.communicate(timeout=30)[0] for process in both).count("converted") == 1
+    assert "".join(process.communicate(timeout=60)[0] for process in both).count("converted") == 1

@@ -103,7 +103,7 @@ class Tab:
             features=[{"name": "prefers-color-scheme", "value": scheme}],
         )
         self.call("Page.navigate", url=url)
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 60
         while not any(event["method"] == "Page.loadEventFired" for event in self.events):
             assert time.monotonic() < deadline, f"{url} did not load"
             self.events.append(json.loads(self._socket.recv()))
@@ -169,14 +169,14 @@ def browser(folder: Path) -> Iterator[Tab]:
     finally:
         process.terminate()
         try:
-            process.wait(10)
+            process.wait(60)
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
 
 
 def _address(process: subprocess.Popen[bytes], port_file: Path) -> str:
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 60
     while time.monotonic() < deadline:
         assert process.poll() is None, "the browser ended at once"
         with contextlib.suppress(OSError, ValueError, IndexError):

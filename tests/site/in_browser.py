@@ -74,7 +74,7 @@ def said_in_node(
     (folder / "questions.json").write_text(json.dumps(questions), "utf-8")
     places = [site / "_static/planner", folder / "questions.json", folder / "said.json"]
     command = [vendor.node(), Path(__file__).with_name("page.mjs"), *places, *archives]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=240)
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=600)
     assert done.returncode == 0, done.stderr[-2000:]
     return json.loads((folder / "said.json").read_text("utf-8"))["answers"]
 

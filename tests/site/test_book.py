@@ -396,7 +396,7 @@ def test_an_interrupt_stops_the_kernels_and_leaves_nothing_half_written(
             assert time.monotonic() < deadline
             time.sleep(0.05)
         process.send_signal(getattr(signal, name))
-        _, error = process.communicate(timeout=40)
+        _, error = process.communicate(timeout=60)
     finally:
         if process.poll() is None:
             process.kill()

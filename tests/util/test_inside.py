@@ -174,7 +174,7 @@ def test_one_holds_a_lock_and_the_next_waits_for_it(tmp_path):
     def first():
         with root.locked("x.lock"):
             inside.set()
-            go.wait(10)
+            go.wait(60)
             order.append("first")
 
     def second():
@@ -183,7 +183,7 @@ def test_one_holds_a_lock_and_the_next_waits_for_it(tmp_path):
 
     threads = [threading.Thread(target=one) for one in (first, second)]
     threads[0].start()
-    assert inside.wait(10)
+    assert inside.wait(60)
     threads[1].start()
     stop = threading.Event()
     stop.set()
@@ -191,7 +191,7 @@ def test_one_holds_a_lock_and_the_next_waits_for_it(tmp_path):
         pass
     go.set()
     for thread in threads:
-        thread.join(10)
+        thread.join(60)
     assert order == ["first", "second"]
 
 

@@ -84,7 +84,7 @@ def test_bash_reads_the_words_that_were_meant(words: list[str]) -> None:
         if write is command_line:
             assert text.isascii() and text.isprintable()
         done = subprocess.run(
-            ["bash", "-c", text], capture_output=True, check=True, timeout=20, env={}
+            ["bash", "-c", text], capture_output=True, check=True, timeout=60, env={}
         )
         assert done.stdout.decode().split("\0")[:-1] == words
 

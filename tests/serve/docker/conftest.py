@@ -77,7 +77,7 @@ class Engine:
         self.wait_up()
         self.client = docker.DockerClient(base_url=self.address, timeout=60)
 
-    def wait_up(self, within_s: float = 40) -> None:
+    def wait_up(self, within_s: float = 60) -> None:
         deadline = time.monotonic() + within_s
         while True:
             with contextlib.suppress(Exception):
@@ -102,7 +102,7 @@ class Engine:
         (self.folder / "hold").touch()
         daemon = self.daemon()
         daemon.terminate()
-        psutil.wait_procs([daemon], timeout=20)
+        psutil.wait_procs([daemon], timeout=60)
 
     def start_daemon(self) -> None:
         (self.folder / "hold").unlink(missing_ok=True)
@@ -128,12 +128,15 @@ class Engine:
             finally:
                 libc.setns(own.fileno(), _CLONE_NEWNET)
 
-    def load(self, name: str, root: Path, command: list[str] | None = None) -> None:
-        """An image out of a folder, without a registry."""
+    def load(
+        self, name: str, root: Path, command: list[str] | None = None, mode: str | None = None
+    ) -> None:
+        """An image out of a folder, without a registry. `mode`: of the stand-in that runs in it."""
         data = io.BytesIO()
         with tarfile.open(fileobj=data, mode="w") as tar:
             tar.add(root, arcname=".")
         changes = [f"CMD {command!r}".replace("'", '"')] if command else []
+        changes += [f"ENV STAND_IN_MODE={mode}"] if mode else []
         repository, tag = name.split(":")
         self.client.api.import_image_from_data(
             data.getvalue(), repository=repository, tag=tag, changes=changes
@@ -274,7 +277,8 @@ def answering(tmp_path):
         return Launch(
             image="test/host:1",
             container=Container(ports=ports, volumes=volumes, **container),
-            env={"PATH": "/programs:/usr/bin:/bin", "STAND_IN_MODE": mode, "VLLM_API_KEY": None},
+            env={"PATH": "/programs:/usr/bin:/bin", "VLLM_API_KEY": None}
+            | ({"STAND_IN_MODE": mode} if mode else {}),
             serve=Serve(
                 model="tiny", args={"host": "0.0.0.0", "port": 8000, "served-model-name": "small"}
             ),

@@ -74,8 +74,8 @@ def test_servers_in_each_state(engine):
     )
     with pytest.raises(docker.errors.APIError):
         left.start()
-    ends.wait(timeout=20)
-    deadline = time.monotonic() + 20
+    ends.wait(timeout=60)
+    deadline = time.monotonic() + 60
     while time.monotonic() < deadline:
         loops.reload()
         if loops.status == "exited" and loops.attrs["RestartCount"] == 3:
