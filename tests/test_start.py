@@ -219,6 +219,16 @@ def test_an_interrupt_at_a_question_is_one(monkeypatch):
     run("start", check=130)
 
 
+@pytest.mark.parametrize("words", [("--client", "nosuch"), ("--skip", "nosuch")])
+def test_a_wrong_name_is_refused_before_the_questions(monkeypatch, words):
+    def asked(*_: object, **__: object) -> None:
+        raise AssertionError("a question")
+
+    monkeypatch.setattr("typer.prompt", asked)
+    monkeypatch.setattr("sys.stdin", type("Terminal", (), {"isatty": staticmethod(lambda: True)}))
+    assert "nosuch" in run("start", *words, check=2).stderr
+
+
 def test_a_dry_run_shows_all_of_it_and_does_nothing(steps):
     shown = json.loads(
         run("start", "gpt-oss-20b", "--dry-run", "--client", "opencode", "--json").stdout

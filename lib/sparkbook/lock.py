@@ -120,14 +120,14 @@ _OF_A_PLAN = (
 )
 
 
-def planned(source: str) -> dict[str, Any] | None:
-    """Return the memory plan of a stack in the few figures that a lock keeps; None if its
-    checkpoint is unknown.
+def planned(source: str, fraction: float | None = None) -> dict[str, Any] | None:
+    """Return the memory plan of a stack, with another share of the memory if one is given, in the
+    few figures that a lock keeps; None if its checkpoint is unknown.
     """
     from sparkbook import plan
 
     try:
-        summary = plan.of(source).to_dict()["summary"]
+        summary = plan.of(source, fraction=fraction).to_dict()["summary"]
     except SparkbookError:
         return None
     return {name: summary[name] for name in _OF_A_PLAN}

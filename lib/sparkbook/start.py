@@ -7,7 +7,7 @@ again: the same line again resumes a start that failed.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -141,16 +141,25 @@ def _age(recipe: Recipe) -> int:
     return -max((source.date.toordinal() for source in recipe.sources if source.date), default=0)
 
 
+def known(client: str | None, skip: Iterable[str]) -> clients.Client | None:
+    """Return the client of this name.
+
+    Raises:
+        SparkbookError: there is none, or a step to leave out is none.
+    """
+    for step in skip:
+        if step not in STEPS:
+            raise SparkbookError(f"--skip is '{step}': the steps are {', '.join(STEPS)}")
+    return clients.find(client) if client else None
+
+
 def checked(wanted: Wanted) -> Recipe:
     """Return the recipe, after a look at everything that can be wrong with the wish itself.
 
     Raises:
         SparkbookError: something is.
     """
-    for step in wanted.skip:
-        if step not in STEPS:
-            raise SparkbookError(f"--skip is '{step}': the steps are {', '.join(STEPS)}")
-    client = clients.find(wanted.client) if wanted.client else None
+    client = known(wanted.client, wanted.skip)
     recipe = recipes.load(wanted.recipe)
     if client and not recipe.capabilities.chat:
         raise SparkbookError(

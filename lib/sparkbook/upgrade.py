@@ -476,7 +476,7 @@ def _replace(
             if outcome.way == "swap":
                 compared(engine)
             if wanted.lock:
-                made = launcher.lock_of(new, name=new.name, plan=lock.planned(wanted.source))
+                made = launcher.lock_of(new, name=new.name, planned=wanted.source)
                 write_text(Path(wanted.lock).expanduser(), lock.dumps(made))
                 outcome.lock = wanted.lock
         except BaseException:

@@ -74,6 +74,31 @@ def test_a_benchmark_that_stops_is_no_reason_to_lose_the_checks(tmp_path: Path) 
     assert found["checks"] and said[-1].startswith("The benchmark stopped: RuntimeError")
 
 
+@pytest.mark.parametrize("while_it", ["checks", "measures"])
+def test_ctrl_c_keeps_what_was_found(tmp_path: Path, while_it: str) -> None:
+    def interrupted(say=None, **_: object) -> list[selftest.Check]:
+        if while_it == "checks":
+            say(PASSED)
+        raise KeyboardInterrupt
+
+    out, said = tmp_path / "mine.json", []
+    given = {"check": interrupted} if while_it == "checks" else {"measure": interrupted}
+    with pytest.raises(KeyboardInterrupt):
+        gpu_record.record(out, said.append, SCRUBBER.clean, **{"check": checks, **given})
+    found = json.loads(out.read_text("utf-8"))
+    assert (found["checks"], found["stopped"]) == ([PASSED.to_dict()], "Interrupted")
+    assert said[-1] == f"Interrupted: {out} holds the 1 checks that were finished"
+
+
+def test_ctrl_c_before_the_first_check_leaves_no_file(tmp_path: Path) -> None:
+    def interrupted(**_: object) -> list[selftest.Check]:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        recorded(tmp_path / "mine.json", check=interrupted)
+    assert not list(tmp_path.iterdir())
+
+
 def test_nothing_is_measured_if_the_file_can_not_be_written(tmp_path: Path) -> None:
     def never(**_: object) -> list[selftest.Check]:
         raise AssertionError("checked before the place was looked at")

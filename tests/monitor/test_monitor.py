@@ -211,6 +211,31 @@ def test_a_port_that_is_taken_leaves_the_monitor_that_runs(tmp_path, monkeypatch
     assert not removed
 
 
+@pytest.mark.parametrize(
+    "verb",
+    [
+        monitor.status,
+        monitor.down,
+        lambda host: monitor.up(host, monitor.plan(wanted()), print),
+    ],
+)
+def test_the_monitor_of_another_user_is_left_alone(tmp_path, monkeypatch, verb):
+    monkeypatch.setenv("SPARKBOOK_STATE", str(tmp_path / "ana"))
+    labels = monitor.plan(wanted()).requests["grafana"]["labels"]
+    monkeypatch.setenv("SPARKBOOK_STATE", str(tmp_path / "ben"))
+    host = MagicMock(remote=False)
+    host.client.info.return_value = {}
+    entry = {"Id": "1", "Names": ["/sparkbook-grafana"], "State": "running", "Labels": labels}
+    host.client.api.containers.return_value = [entry]
+    removed = []
+    monkeypatch.setattr(monitor.containers, "remove", lambda *_: removed.append(1))
+    with pytest.raises(SparkbookError, match=rf"its files in {tmp_path}/ana/monitor"):
+        verb(host)
+    assert not removed and not host.client.images.method_calls
+    monkeypatch.setenv("SPARKBOOK_STATE", str(tmp_path / "ana"))
+    assert monitor.down(host) == ["sparkbook-grafana"] and removed
+
+
 def test_a_dry_run_shows_requests_as_docker_gets_them():
     text = CliRunner().invoke(get_command(app), ["monitor", "up", "--dry-run"]).output
     shown = text.rpartition("# exporter\n")[2].partition("# prometheus\n")[0]

@@ -102,6 +102,8 @@ def test_a_point_in_a_users_key_stands_for_a_point_only():
         ({"upstream": "http://127.0.0.1:99999"}, "the server's address on this machine"),
         ({"upstream": "http://[x"}, "the server's address on this machine"),
         ({"upstream": "http://a;b:8000"}, "the server's address on this machine"),
+        ({"upstream": "http://spark-2:8000"}, "would cross the network to spark-2 unencrypted"),
+        ({"upstream": "http://10.0.0.2:8000"}, "would cross the network to 10.0.0.2 unencrypted"),
         ({"max_body": "10"}, "write MiB, such as 32m"),
         ({"certificate": "/a.crt"}, "belong together"),
         ({"certificate": "/a b;", "certificate_key": "/b"}, "write a whole path"),

@@ -33,7 +33,7 @@ def lines(text, name):
 
 def test_the_command_prints_the_line_without_the_option():
     text = json.loads(run("serve", RECIPE, "--offline", "--unit", "--json").stdout)["unit"]
-    assert lines(text, "ExecStart") == [f"{COMMAND} serve {RECIPE} --offline --watch"]
+    assert lines(text, "ExecStart") == [f":{COMMAND} serve {RECIPE} --offline --watch"]
     assert run("serve", RECIPE, "--offline", "--unit").stdout == text
 
 
@@ -72,13 +72,18 @@ def test_a_file_with_a_blank_in_its_name_is_a_file(tmp_path):
     file.write_text(LINE)
     command = ["/bin/true", "serve", str(file)]
     assert lines(made(command, source=str(file)), "ExecStart") == [
-        f'/bin/true serve "{file}" --watch'
+        f':/bin/true serve "{file}" --watch'
     ]
 
 
 def test_a_letter_that_would_begin_another_line_is_refused():
     with pytest.raises(SparkbookError, match="can't be in a unit"):
         made(command=["/bin/true", "a\nExecStartPre=/bin/false"])
+
+
+def test_a_program_that_systemd_does_not_start_is_refused():
+    with pytest.raises(SparkbookError, match="a quote or a backslash"):
+        made(command=["/it's/sparkbook", "serve", RECIPE])
 
 
 def test_the_command_refuses_what_does_not_go_together():
@@ -91,8 +96,11 @@ def test_the_command_refuses_what_does_not_go_together():
 @pytest.mark.systemd
 @pytest.mark.parametrize("source", [RECIPE, "embedded/tiny-dense"])
 def test_systemd_takes_it(source, tmp_path):
+    program = tmp_path / "100% $HOME ;x" / "true"  # systemd looks whether it is there
+    program.parent.mkdir()
+    program.symlink_to("/bin/true")
     file = tmp_path / "spark.service"
-    file.write_text(made(command=ODD, source=source))
+    file.write_text(made(command=[str(program), *ODD[1:]], source=source))
     asked = subprocess.run(
         ["systemd-analyze", "verify", "--man=no", file],
         capture_output=True,

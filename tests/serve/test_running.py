@@ -586,6 +586,17 @@ def test_a_lock_keeps_plan_and_measurement(run, tmp_path):
     run("lock", "gpt-oss-20b", "--bench", str(tmp_path / "none.json"), check=2)
 
 
+def test_a_lock_has_the_share_of_the_memory_that_the_server_has(stand_in, launch):
+    launch.serve.args["gpu-memory-utilization"] = 0.31
+    with ProcessEngine(launch, stand_in, name="small"):
+        locked = launcher.lock_of("gpt-oss-20b", name="small", planned="gpt-oss-20b")
+    assert locked["launch"]["serve"]["args"]["gpu-memory-utilization"] == 0.31
+    assert locked["plan"]["fraction"] == 0.31
+    again = launcher.lock_of("gpt-oss-20b", name="small", planned="gpt-oss-20b")
+    assert again["launch"]["serve"]["args"]["gpu-memory-utilization"] == 0.85
+    assert again["plan"]["fraction"] == 0.85
+
+
 def test_a_lock_of_other_files_is_not_served(run, tmp_path):
     file = tmp_path / "one.json"
     locked = launcher.lock_of("embedded/tiny-dense")

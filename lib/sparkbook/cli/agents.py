@@ -55,6 +55,7 @@ def start(
     from sparkbook import start as steps
     from sparkbook.clients import text
 
+    steps.known(client, skip or ())  # before the questions
     if recipe is None:
         ask = sys.stdin.isatty() and not as_json
         try:

@@ -59,7 +59,13 @@ def check(
         raise typer.Exit(report.exit_code)
 
 
-@verb(app, "record", done="Written.", bad="A check of --kernels failed; the file says which.")
+@verb(
+    app,
+    "record",
+    done="Written.",
+    bad="A check of --kernels failed; the file says which.",
+    interrupted="Interrupted; with --kernels the file holds the finished checks.",
+)
 def record(
     out: Annotated[
         str | None,

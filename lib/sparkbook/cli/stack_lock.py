@@ -58,8 +58,7 @@ def make(
         from sparkbook.bench.results import Report
 
         measured = Report.read(bench).summary()
-    plan = lock.planned(source)
-    made = launcher.lock_of(source, name=name, deep=deep, plan=plan, bench=measured)
+    made = launcher.lock_of(source, name=name, deep=deep, planned=source, bench=measured)
     text = lock.dumps(made)
     if output:
         from pathlib import Path

@@ -40,6 +40,7 @@ def record(
         What was written.
 
     Raises:
+        KeyboardInterrupt: Ctrl-C; the file holds the checks that were finished.
         SparkbookError: there is no GPU, torch or compiler, `out` can't be written, or a name could
             not be taken out.
     """
@@ -47,12 +48,20 @@ def record(
         raise SparkbookError(f"{out} is there already and is left as it is: choose another name")
     check_place(out)
     predicted = [asdict(one) for one in roofline.predict(records.load()["H100"])]
-    checks = check(say=lambda one: say(selftest.line(one)))
+    checks: list[selftest.Check] = []
+
+    def checked(one: selftest.Check) -> None:
+        checks.append(one)
+        say(selftest.line(one))
+
+    ended: KeyboardInterrupt | None = None
     try:
-        report = measure(say=say).to_dict()
-    except Exception as error:  # noqa: BLE001 - what was found up to here is worth sending
-        report = {"stopped": f"{type(error).__name__}: {str(error)[:300]}"}
-        say(f"The benchmark stopped: {report['stopped']}")
+        check(say=checked)
+        report = _measured(measure, say)
+    except KeyboardInterrupt as error:
+        if not checks:
+            raise
+        report, ended = {"stopped": "Interrupted"}, error
     found = {
         "sparkbook": version("sparkbook"),
         "system": {
@@ -66,4 +75,16 @@ def record(
         "predicted_for_a_spark": predicted,
     }
     write_text(out, clean(json.dumps(found, indent=1) + "\n"))
+    if ended:
+        say(f"Interrupted: {out} holds the {len(checks)} checks that were finished")
+        raise ended
     return found
+
+
+def _measured(measure: Callable[..., bench.Report], say: Callable[[str], None]) -> dict[str, Any]:
+    try:
+        return measure(say=say).to_dict()
+    except Exception as error:  # noqa: BLE001 - what was found up to here is worth sending
+        stopped = f"{type(error).__name__}: {str(error)[:300]}"
+        say(f"The benchmark stopped: {stopped}")
+        return {"stopped": stopped}

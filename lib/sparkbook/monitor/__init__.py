@@ -41,6 +41,7 @@ them to its tag, with the same digest (seen 2026-11-29).
 MEMORY = {"exporter": "128m", "prometheus": "512m", "grafana": "512m"}
 """Limits, since the model uses the same memory."""
 LABEL = "sparkbook.monitor"
+_OWNER = f"{LABEL}.folder"
 SOURCE = "sparkbook"
 LOOPBACK = "127.0.0.1"
 _READY = {"exporter": "/metrics", "prometheus": "/-/ready", "grafana": "/api/health"}
@@ -204,7 +205,11 @@ def _request(name: str, image: str, wanted: Wanted) -> dict[str, Any]:
         "security_opt": ["no-new-privileges"],
         "mem_limit": MEMORY[name],
         "restart_policy": {"Name": "unless-stopped"},
-        "labels": {LABEL: name, f"{LABEL}.url": f"http://{LOOPBACK}:{port}"},
+        "labels": {
+            LABEL: name,
+            f"{LABEL}.url": f"http://{LOOPBACK}:{port}",
+            _OWNER: str(here),
+        },
     }
     if name == "exporter" and wanted.gpu:
         from docker.types import DeviceRequest
@@ -218,7 +223,8 @@ def up(host: DockerHost, planned: Plan, say: Callable[[str], None], within_s: fl
     A port that is taken changes nothing; a start that fails leaves no container behind.
 
     Raises:
-        SparkbookError: Docker is elsewhere or rootless, or a port is taken.
+        SparkbookError: Docker is elsewhere or rootless, a port is taken, or another user has a
+            monitor.
         ServeFault, EngineError: a container can't be started, or does not answer.
     """
     with mapped():
@@ -228,10 +234,10 @@ def up(host: DockerHost, planned: Plan, say: Callable[[str], None], within_s: fl
             "the monitor uses the network of this machine, which a Docker engine elsewhere, or a"
             " rootless one, does not have: use this machine's own engine"
         )
+    running = {one["url"] for one in status(host)["containers"] if one["state"] == "running"}
     for image in (request["image"] for request in planned.requests.values()):
         if not image_present(host.client, image):
             pull(host.client, image, say)
-    running = {one["url"] for one in status(host)["containers"] if one["state"] == "running"}
     for name, url in planned.urls.items():
         if url not in running:
             _assert_free(name, url)
@@ -292,19 +298,42 @@ def _wait(host: DockerHost, name: str, address: str, within_s: float) -> None:
         time.sleep(0.3)
 
 
-def down(host: DockerHost) -> list[str]:
-    """Remove the containers, and return their names. Files and data stay."""
+def _found(host: DockerHost) -> list[dict[str, Any]]:
+    """Return Docker's entries of the containers.
+
+    Raises:
+        SparkbookError: they are another user's.
+    """
     with mapped():
-        found = host.client.api.containers(all=True, filters={"label": LABEL})
+        found: list[dict[str, Any]] = host.client.api.containers(all=True, filters={"label": LABEL})
+    for entry in found:
+        if (owner := entry["Labels"].get(_OWNER, str(folder()))) != str(folder()):
+            raise SparkbookError(
+                f"another user of this Docker has a monitor, with its files in {owner}: a machine"
+                " has one. That user ends it with: sparkbook monitor down"
+            )
+    return found
+
+
+def down(host: DockerHost) -> list[str]:
+    """Remove the containers, and return their names. Files and data stay.
+
+    Raises:
+        SparkbookError: they are another user's.
+    """
+    found = _found(host)
     for entry in found:
         containers.remove(host, entry["Id"])
     return sorted(entry["Names"][0].lstrip("/") for entry in found)
 
 
 def status(host: DockerHost) -> dict[str, Any]:
-    """Return each container's state and the firing alerts; None if Prometheus does not answer."""
-    with mapped():
-        found = host.client.api.containers(all=True, filters={"label": LABEL})
+    """Return each container's state and the firing alerts; None if Prometheus does not answer.
+
+    Raises:
+        SparkbookError: they are another user's.
+    """
+    found = _found(host)
     listed = [
         {
             "name": entry["Names"][0].lstrip("/"),

@@ -123,6 +123,11 @@ class Wanted:
                 f"--url is '{self.upstream}': write the server's address on this machine, such as"
                 " http://127.0.0.1:8000"
             )
+        if parts.hostname not in ("127.0.0.1", "localhost"):
+            raise SparkbookError(
+                f"the server's key would cross the network to {parts.hostname} unencrypted: run the"
+                " proxy on the server's own machine, with --url http://127.0.0.1:PORT"
+            )
         return f"{parts.hostname}:{parts.port}"
 
     def text(self) -> str:

@@ -33,9 +33,14 @@ def unit(wish: launcher.Wish, command: Sequence[str], *, user: str, folder: Path
         raise SparkbookError("--unit takes a recipe ID or a file: put the launch line into a file")
     if wish.restart_always:
         raise SparkbookError("--unit can't be used with --restart-always: either restarts it")
+    if set(command[0]) & set("'\"\\"):
+        raise SparkbookError(
+            f"systemd starts no program with a quote or a backslash in its path: {command[0]}"
+        )
     stack, target = launcher.wanted(wish)
     docker = target == "docker"
-    words = [*command, *(["--watch"] if docker and not wish.watch else [])]
+    # The colon: no word is read for variables. (`$$` would stay as it is in the program's path.)
+    words = [f":{command[0]}", *command[1:], *(["--watch"] if docker and not wish.watch else [])]
     after = "network-online.target docker.service" if docker else "network-online.target"
     return f"""[Unit]
 Description=Serve {_escaped(stack.name)}
@@ -65,7 +70,7 @@ def _word(text: str) -> str:
     text = _escaped(text)
     if _PLAIN.fullmatch(text):
         return text
-    inside = text.replace("\\", "\\\\").replace('"', '\\"').replace("$", "$$")
+    inside = text.replace("\\", "\\\\").replace('"', '\\"')
     return f'"{inside}"'
 
 

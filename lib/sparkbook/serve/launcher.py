@@ -373,29 +373,40 @@ def lock_of(
     *,
     name: str | None = None,
     deep: bool = False,
-    plan: dict | None = None,
+    planned: str | None = None,
     bench: dict | None = None,
 ) -> dict[str, Any]:
-    """Return the lock of a stack, with what its running server reports.
+    """Return the lock of a stack, with what its running server reports, and its share of the
+    memory.
 
     Args:
         source: a recipe's id, a launch line, or the stack itself.
         name: name of the running server; None takes the stack's.
         deep: hash every weight file.
-        plan, bench: summaries, where there are.
+        planned: the recipe's id or launch line, for the memory plan that the lock is to hold.
+        bench: a measurement's summary.
 
     Raises:
         SparkbookError: it can't be read.
     """
     asked = source if isinstance(source, Stack) else stack.given(source)
+
+    def plan(fraction: float | None) -> dict | None:
+        return lock.planned(planned, fraction) if planned else None
+
     return _now(asked, name, deep, plan, bench)
 
 
 def _now(
-    asked: Stack, name: str | None, deep: bool, plan: dict | None = None, bench: dict | None = None
+    asked: Stack,
+    name: str | None,
+    deep: bool,
+    plan: Callable[[float | None], dict | None],
+    bench: dict | None,
 ) -> dict[str, Any]:
     served = lock.Served()
     with running.engines() as (host, _):
+        asked, fraction = _as_it_runs(host, name, asked)
         found = containers.find(host, name or asked.name) if host and asked.launch.image else []
         digest, image_id = containers.digest_of(host, found[0]) if host and found else (None, None)
         docker = docker_host.version_of(host) if host and asked.launch.image else None
@@ -417,16 +428,37 @@ def _now(
         served=served,
         folders=folders,
         deep=deep,
-        plan=plan,
+        plan=plan(fraction),
         bench=bench,
     )
 
 
+def _names(name: str | None, asked: Stack) -> list[str]:
+    """Return what a running server of the stack may be called."""
+    return [name] if name else [asked.name, *([asked.recipe.id] if asked.recipe else [])]
+
+
+def _as_it_runs(
+    host: docker_host.DockerHost | None, name: str | None, asked: Stack
+) -> tuple[Stack, float | None]:
+    """Return the stack with the share of the memory that its running server has, and that share;
+    None where none runs, or it has the share that is asked for.
+    """
+    launch = asked.launch
+    words = [f"--gpu-memory-utilization {launch.serve.args.get('gpu-memory-utilization')}"]
+    own = stack.fraction_in([*words, *(f"{name}={value}" for name, value in launch.env.items())])
+    if own is None and launch.serve.command is not None:
+        return asked, None  # its image's own script decides
+    for known in _names(name, asked):
+        share = stack.fraction_in(running.words(host, known))
+        if share not in (None, own):
+            return stack.with_fraction(asked, share), share
+    return asked, None
+
+
 def _version(host: docker_host.DockerHost | None, name: str | None, asked: Stack) -> str | None:
     """Return the vLLM version that the running server reports; None where none answers."""
-    for known in [name] if name else [asked.name, asked.recipe.id if asked.recipe else None]:
-        if known is None:
-            continue
+    for known in _names(name, asked):
         try:
             return str(running.endpoint(host, known).get("/version").json()["version"])
         except (SparkbookError, ValueError, KeyError, TypeError):
@@ -452,7 +484,7 @@ def verify(
         Stack(stack.given(launch, container).name, launch, recipe),
         name,
         deep,
-        locked["plan"],
+        lambda _fraction: locked["plan"],
         locked["bench"],
     )
     changes = lock.diff(locked, now)

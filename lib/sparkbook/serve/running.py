@@ -331,6 +331,26 @@ def endpoint(host: DockerHost | None, name: str) -> Endpoint:
     return address
 
 
+def words(host: DockerHost | None, name: str) -> list[str]:
+    """Return the command line, and a container's variables, of a server that runs; nothing where
+    no one server of this name does.
+    """
+    import psutil
+
+    try:
+        picked = _pick(host, name)
+    except SparkbookError:
+        return []
+    if isinstance(picked, Found):
+        assert host is not None
+        config = containers.inspected(host, picked)["Config"]
+        found = [*(config["Cmd"] or ()), *(config["Env"] or ())]
+        return found if picked.state == "running" else []
+    with contextlib.suppress(psutil.Error):
+        return psutil.Process(picked.record.process.pid).cmdline()
+    return []
+
+
 def key_file(host: DockerHost | None, name: str) -> Path:
     """Return the file that holds the key of a server of this name.
 

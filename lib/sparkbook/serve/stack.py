@@ -8,7 +8,7 @@ import copy
 import hashlib
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -147,6 +147,14 @@ def with_fraction(asked: Stack, fraction: float) -> Stack:
             )
         changed = {"env": {**launch.env, named[0]: f"{fraction:g}"}}
     return replace(asked, launch=launch.model_copy(update=changed))
+
+
+def fraction_in(words: Iterable[str]) -> float | None:
+    """Return the share of the memory that a command line, or a variable among its words, gives."""
+    names = "|".join(_FRACTIONS)
+    pattern = rf"(?m)(?:--gpu-memory-utilization[=\s]|^(?:{names})=)(\d*\.?\d+)\b"
+    match = re.search(pattern, "\n".join(words))
+    return float(match[1]) if match else None
 
 
 def _slug(text: str) -> str:

@@ -25,12 +25,12 @@ def box(engine, host, tmp_path):
     another name of its image.
     """
 
-    def start(recipe):
+    def start(recipe, **more):
         file, locked = tmp_path / "tiny-box.yaml", tmp_path / "tiny.lock.json"
         data = recipe.model_dump(mode="json", exclude_unset=True) | {"id": "tiny-box"}
         file.write_text(yaml.safe_dump(data))
         engine.client.images.get("test/host:1").tag("test/host", "2")
-        wish = launcher.Wish(source=str(file), restart_always=True)
+        wish = launcher.Wish(source=str(file), restart_always=True, **more)
         launcher.serve(wish, say=print, show=lambda _facts: None)
         locked.write_text(lock.dumps(launcher.lock_of(str(file))))
         return str(file), locked
@@ -143,7 +143,8 @@ def test_the_real_vllm_is_as_good_as_itself(host, box, real):
 
 
 def test_what_can_not_be_upgraded(host, box, simple):
-    file, _ = box(simple)
+    file, locked = box(simple, fraction=0.3)
+    assert lock.launch_of(lock.read(locked)).serve.args["gpu-memory-utilization"] == 0.3
     host.client.api.rename("tiny", "tiny-before-upgrade")
     with pytest.raises(
         SparkbookError, match=r"cut off(?s:.*)docker rename tiny-before-upgrade tiny"
