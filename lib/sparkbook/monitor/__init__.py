@@ -306,8 +306,9 @@ def _found(host: DockerHost) -> list[dict[str, Any]]:
     """
     with mapped():
         found: list[dict[str, Any]] = host.client.api.containers(all=True, filters={"label": LABEL})
-    for entry in found:
-        if (owner := entry["Labels"].get(_OWNER, str(folder()))) != str(folder()):
+    own = str(folder())
+    for owner in (entry["Labels"].get(_OWNER, own) for entry in found):
+        if owner != own:
             raise SparkbookError(
                 f"another user of this Docker has a monitor, with its files in {owner}: a machine"
                 " has one. That user ends it with: sparkbook monitor down"

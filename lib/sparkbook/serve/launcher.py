@@ -441,19 +441,19 @@ def _names(name: str | None, asked: Stack) -> list[str]:
 def _as_it_runs(
     host: docker_host.DockerHost | None, name: str | None, asked: Stack
 ) -> tuple[Stack, float | None]:
-    """Return the stack with the share of the memory that its running server has, and that share;
-    None where none runs, or it has the share that is asked for.
+    """Return the stack with the share of the memory that its running server has, and the share;
+    None if the image's own script decides.
     """
     launch = asked.launch
     words = [f"--gpu-memory-utilization {launch.serve.args.get('gpu-memory-utilization')}"]
-    own = stack.fraction_in([*words, *(f"{name}={value}" for name, value in launch.env.items())])
+    own = stack.fraction_in([*words, *(f"{key}={value}" for key, value in launch.env.items())])
     if own is None and launch.serve.command is not None:
-        return asked, None  # its image's own script decides
+        return asked, None
     for known in _names(name, asked):
         share = stack.fraction_in(running.words(host, known))
         if share not in (None, own):
             return stack.with_fraction(asked, share), share
-    return asked, None
+    return asked, own
 
 
 def _version(host: docker_host.DockerHost | None, name: str | None, asked: Stack) -> str | None:

@@ -77,7 +77,7 @@ class Engine:
         self.wait_up()
         self.client = docker.DockerClient(base_url=self.address, timeout=60)
 
-    def wait_up(self, within_s: float = 60) -> None:
+    def wait_up(self, within_s: float = 180) -> None:
         deadline = time.monotonic() + within_s
         while True:
             with contextlib.suppress(Exception):
