@@ -66,7 +66,7 @@ class Tab:
     """One page. Everything that it asks for and everything that it complains about is kept."""
 
     def __init__(self, address: str) -> None:
-        self._socket = websocket.create_connection(address, timeout=30)
+        self._socket = websocket.create_connection(address, timeout=120)
         self._number = 0
         self.events: list[dict[str, Any]] = []
         for domain in ("Page", "Runtime", "Network", "Log"):
