@@ -109,6 +109,20 @@ def test_in_a_terminal() -> None:
     assert "\x1b" not in text
 
 
+@pytest.mark.parametrize("width", [20, 60, 80])
+def test_a_terminal_wraps_next_to_the_label_and_breaks_no_address(width: int) -> None:
+    address = "https://example.org/" + "long/" * 30
+    about = finding("FLAG101", "error", fix="Set at most 40960, or " * 5, source=f"Read {address}")
+    console = Console(width=width, force_terminal=True, color_system=None)
+    with console.capture() as capture:
+        console.print(about, crop=False)
+    lines = capture.get().splitlines()
+    assert any(address in line for line in lines)
+    assert width < 40 or all(len(line) <= width for line in lines if "long" not in line)
+    below = lines[lines.index(next(line for line in lines if "fix" in line)) + 1]
+    assert below.startswith(" " * 17 if width > 40 else "  ")
+
+
 @pytest.mark.parametrize(
     "bad",
     [

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from sparkbook.util.shell_text import command_line
+from sparkbook.util.styled import Hanging
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderResult
@@ -94,12 +95,11 @@ class Finding:
         return "\n".join([head, *details])
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        from rich.text import Text
-
-        severity = (f"{self.severity:<7}", _STYLE[self.severity])
-        yield Text.assemble(severity, " ", (self.rule, "bold"), "  ", self.message)
+        severity, rule = (f"{self.severity:<7} ", _STYLE[self.severity]), (self.rule, "bold")
+        yield Hanging((severity, rule, ("  ", "")), self.message)
         for label, text in self._details(self.page):
-            yield Text(f"        {label:<8} {text}", style="dim" if label != "fix" else "green")
+            style = "dim" if label != "fix" else "green"
+            yield Hanging(((f"        {label:<8} ", style),), text, style)
 
     def _details(self, page: str | None) -> Iterator[tuple[str, str]]:
         for label, text in (

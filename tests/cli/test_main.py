@@ -2,6 +2,7 @@
 of the installed program.
 """
 
+import json
 import re
 import subprocess
 from pathlib import Path
@@ -47,22 +48,50 @@ def test_a_full_disk_is_told_without_a_traceback() -> None:
                 check=False,
                 env=ENV,
             )
-        assert (
-            result.returncode == 2
-            and result.stderr == "sparkbook: [Errno 28] No space left on device\n"
-        )
+        assert result.returncode == 2 and result.stderr == "sparkbook: No space left on device\n"
 
 
-def test_a_reader_that_leaves_early_is_no_error() -> None:
-    result = subprocess.run(
-        ["bash", "-c", f'"{COMMAND}" recipes schema | true'],
+def in_bash(line: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        ["bash", "-o", "pipefail", "-c", line.replace("sparkbook", f'"{COMMAND}"')],
         capture_output=True,
         text=True,
         timeout=60,
-        check=True,
+        check=False,
         env=ENV,
     )
-    assert result.stderr == ""
+
+
+@pytest.mark.parametrize("words", ["recipes schema", "plan gpt-oss-120b", "client"])
+def test_a_reader_that_leaves_early_is_no_error_and_no_verdict(words: str) -> None:
+    result = in_bash(f"sparkbook {words} | true")
+    assert (result.returncode, result.stderr) == (141, "")
+
+
+@pytest.mark.parametrize(
+    ("words", "closed"),
+    [
+        ("client", ">&-"),
+        ("plan gpt-oss-120b", ">&-"),
+        ("rules show HOST006", "2>&-"),
+        ("recipes list", "<&- >&- 2>&-"),
+    ],
+)
+def test_a_stream_that_is_closed_is_no_fault(words: str, closed: str) -> None:
+    result = in_bash(f"sparkbook {words} {closed}")
+    assert (result.returncode, result.stderr) == (0, "")
+
+
+def test_what_is_printed_to_nobody_is_in_no_file(tmp_path: Path) -> None:
+    file = tmp_path / "lock.json"
+    assert in_bash(f"sparkbook lock gpt-oss-120b -o {file} >&- 2>&-").returncode == 0
+    assert json.loads(file.read_text())["format"] == "sparkbook-lock/1"
+
+
+def test_no_standard_input_is_nobody_to_ask() -> None:
+    result = in_bash("sparkbook start <&-")
+    assert result.returncode == 2 and "name a recipe" in result.stderr
+    assert "Traceback" not in result.stderr
 
 
 @pytest.mark.parametrize("columns", ["0", "-3"])

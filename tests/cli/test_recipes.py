@@ -41,6 +41,7 @@ def test_list_in_a_terminal(width: int) -> None:
     for row in json.loads(run("recipes", "list", "--json").stdout):
         assert row["id"] in whole and row["model"] in whole and (row["image"] or "none") in whole
     assert ("Quantization" in text) == (width == 240)
+    assert "none GB" not in text
 
 
 @pytest.mark.parametrize("width", [60, 100])

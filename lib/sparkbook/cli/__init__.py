@@ -16,7 +16,7 @@ from typing import Annotated
 
 import typer
 
-from sparkbook.cli.verbs import EVERY_EXIT, Verbs
+from sparkbook.cli.verbs import EVERY_EXIT, READER_GONE, Verbs
 from sparkbook.errors import SparkbookError
 
 __all__ = ["app", "main"]
@@ -40,12 +40,19 @@ def main() -> None:
     # Imported modules stay for good: collecting them again and again would take a tenth of the time
     # of a short command.
     gc.set_threshold(100_000, 20, 20)
+    _open_streams()
+    out = sys.stdout
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             # A character that the terminal's encoding lacks is shown as "?".
             stream.reconfigure(errors="replace")
     try:
-        app(prog_name="sparkbook")  # typer itself ends quietly if the reader of a pipe has gone
+        app(prog_name="sparkbook")
+    except SystemExit:
+        # Where the reader of a pipe has gone, typer puts another stream here and exits with 1.
+        if sys.stdout is not out:
+            sys.exit(READER_GONE)
+        raise
     except SparkbookError as error:
         _fail(str(error))
     except RecursionError:
@@ -56,8 +63,21 @@ def main() -> None:
         # Such as a full disk behind standard output, about which Python would complain again when
         # it flushes at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        _fail(str(error))
+        name = "" if error.filename is None else f"{error.filename}: "
+        _fail(name + (error.strerror or str(error)))
     sys.exit(2)
+
+
+def _open_streams() -> None:
+    """Open what the caller has closed: the next file would get the descriptor, and what is printed
+    would be written into it.
+    """
+    while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:
+        pass
+    os.close(descriptor)
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, io.TextIOWrapper(io.FileIO(os.devnull, "w")))
 
 
 def _fail(message: str) -> None:

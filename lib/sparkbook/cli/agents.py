@@ -57,7 +57,7 @@ def start(
 
     steps.known(client, skip or ())  # before the questions
     if recipe is None:
-        ask = sys.stdin.isatty() and not as_json
+        ask = sys.stdin is not None and sys.stdin.isatty() and not as_json
         try:
             recipe, client, memory_gib = _choose(use, memory_gib, client, as_json, ask=ask)
         except typer.Abort:  # Ctrl-C or Ctrl-D at a question

@@ -5,6 +5,7 @@ a judgement.
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import sys
@@ -43,7 +44,12 @@ def terminal(*, stderr: bool = False) -> Console:
     width = max(console.width, 20) if console.is_terminal else 1000
     console = Console(highlight=False, stderr=stderr, width=width)
     console.push_render_hook(PrintableText())  # type: ignore[arg-type]  # its base class would import rich
+    console.on_broken_pipe = _reader_gone  # type: ignore[method-assign]  # rich would exit with 1
     return console
+
+
+def _reader_gone() -> None:
+    raise BrokenPipeError(errno.EPIPE, os.strerror(errno.EPIPE))
 
 
 class PrintableText:
@@ -92,7 +98,8 @@ def show(*lines: RenderableType, console: Console | None = None) -> None:
             return
         console = terminal()
     for line in lines:
-        console.print(line, markup=False, emoji=False, soft_wrap=isinstance(line, str))
+        whole = isinstance(line, str)
+        console.print(line, markup=False, emoji=False, soft_wrap=whole, crop=False)
 
 
 def print_json(value: Any) -> None:

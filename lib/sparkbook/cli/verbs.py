@@ -50,9 +50,11 @@ VERBS = {
 """Every verb, in the order of the help, and the module of this package that has it."""
 
 UNUSABLE = "The input cannot be used."
+READER_GONE = 141
+"""Exit code if the reader of a pipe ends first, as a shell gives it for SIGPIPE."""
 EVERY_EXIT = (
     f"0 Done, or nothing is wrong.\n1 The answer is bad: see the verb's help.\n2 {UNUSABLE}\n"
-    "130 Interrupted with Ctrl-C."
+    f"130 Interrupted with Ctrl-C.\n{READER_GONE} The reader of its output ended first."
 )
 
 

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 from rich.text import Text
 
+from sparkbook.util.styled import Hanging
+
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
@@ -20,12 +22,9 @@ def lines(report: Report) -> Iterator[RenderableType]:
     for result in report.results:
         seconds = "" if result.seconds is None else f"{result.seconds:.2f} s"
         node = f"{result.node}  " if result.node else ""
-        yield Text.assemble(
-            (f"{result.verdict:<10}", _STYLES[result.verdict]),
-            f"  {seconds:>7}  {node}{result.name:<22}  ",
-            (result.saw, "dim"),
-            overflow="fold",
-        )
+        verdict = (f"{result.verdict:<10}", _STYLES[result.verdict])
+        about = (f"  {seconds:>7}  {node}{result.name:<22}  ", "")
+        yield Hanging((verdict, about), result.saw, "dim")
     for finding in report.findings:
         yield Text()
         yield finding

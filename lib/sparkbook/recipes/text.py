@@ -44,7 +44,7 @@ def listing(rows: list[dict[str, Any]], console: Console) -> Iterator[Renderable
     """Yield a table if it fits the terminal; else model and image on lines of their own under each
     ID.
     """
-    cells = [[_cell(row[key]) for key in _COLUMNS] for row in rows]
+    cells = [[_cell(key, row[key]) for key in _COLUMNS] for row in rows]
     table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
     for key, name in _COLUMNS.items():
         table.add_column(name, no_wrap=True, justify="right" if key == "weights_gb" else "left")
@@ -55,15 +55,17 @@ def listing(rows: list[dict[str, Any]], console: Console) -> Iterator[Renderable
         yield table
         return
     for name, model, quantization, size, image, status in cells:
-        about = f"  {quantization}, {size} GB, {status}"
+        kind = quantization.replace("unknown", "quantization unknown")
+        sized = "size unknown" if size == "unknown" else f"{size} GB"
+        about = f"  {kind}, {sized}, {status}"
         yield Text.assemble((name, "bold"), (about, "dim"), overflow="fold")
         yield Text(f"  model  {model}", overflow="fold")
         yield Text(f"  image  {image}", overflow="fold")
 
 
-def _cell(value: str | float | None) -> str:
+def _cell(key: str, value: str | float | None) -> str:
     if value is None:
-        return "none"
+        return "unknown" if key == "weights_gb" else "none"
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
