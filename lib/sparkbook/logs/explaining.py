@@ -165,7 +165,12 @@ class Gathered:
         order = {"fatal": 0, "answer": 0, "error": 1, "exit": 2, "warning": 3}
         return min(
             faults,
-            key=lambda one: (order[one.weight], not one.explained, one.event.number),
+            key=lambda one: (
+                order[one.weight],
+                not one.explained,
+                one.event.is_traceback and not one.event.exceptions,
+                one.event.number,
+            ),
             default=None,
         )
 

@@ -9,6 +9,7 @@ of the signature's own. None withdraws the finding. Sizes are GiB.
 from __future__ import annotations
 
 import re
+import signal
 from collections.abc import Callable
 from typing import Any
 
@@ -132,7 +133,7 @@ def port_taken(found: Found, context: Context) -> Changes:
 def engine_failed(found: Found, context: Context) -> Changes:
     stop = context.stop
     if stop is None or found.event.number < stop.event.number:
-        return {}
+        return _by_signal(found)
     return {
         "role": "noise",
         "kind": "benign-noise",
@@ -140,6 +141,24 @@ def engine_failed(found: Found, context: Context) -> Changes:
         "text": "that is how an ordered stop looks in this release.",
         "fix": "Ignore it.",
         "collect": (),
+    }
+
+
+def _by_signal(found: Found) -> Changes:
+    """Return what a negative exit code of a process says: the signal that ended it."""
+    code = group(r"Failed core proc\(s\): \{[^}\n]*?: -(\d{1,2})\b", found.event.flat)
+    if code is None or int(code) not in set(signal.Signals):
+        return {}
+    killed = int(code) == signal.SIGKILL
+    return {
+        "title": f"The signal {signal.Signals(int(code)).name} ended an engine process",
+        "text": (
+            "it was killed from outside, mostly for lack of memory."
+            if killed
+            else "it crashed in compiled code, which prints no traceback."
+        ),
+        "fix": "Look at the last line before this one, and at the host's kernel log"
+        " (journalctl -k).",
     }
 
 

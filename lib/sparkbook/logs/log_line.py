@@ -20,6 +20,8 @@ JOURNAL = re.compile(
 )
 _DOCKER_TIME = re.compile(rb"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d+Z ")
 _COMPOSE = re.compile(rb"^[\w.-]+\s+\|(?: |$)")
+_QUOTED = re.compile(rb"^(?:> ?)+(?=\S)")
+"""What Markdown puts before each line of a quotation, as in an issue or a mail."""
 VLLM = re.compile(
     rb"^(?P<level>DEBUG|INFO|WARNING|ERROR|CRITICAL) (?P<stamp>(?:\d{4}-)?\d\d-\d\d"
     rb" \d\d:\d\d:\d\d(?:[.,]\d+)?) \[?(?P<where>[^\]\s]+)\] ?"
@@ -95,15 +97,19 @@ class Line:
 
 
 def is_wrapped(block: list[bytes]) -> bool:
-    """Whether most lines have a prefix that compose, `docker logs -t` or journald gave them."""
+    """Whether most lines have a prefix that compose, `docker logs -t`, journald or a quotation gave
+    them.
+    """
     sample = [line for line in block[:200] if line.strip()]
     return sum(unwrapped(line) is not line for line in sample) * 2 > len(sample) > 0
 
 
 def unwrapped(line: bytes) -> bytes:
-    """Return a line without what compose, docker or journald put before it. Lines of the kernel and
-    of services keep their prefix, which says who speaks.
+    """Return a line without what a quotation, compose, docker or journald put before it. Lines of
+    the kernel and of services keep their prefix, which says who speaks.
     """
+    if match := _QUOTED.match(line):
+        return unwrapped(line[match.end() :])
     if match := _COMPOSE.match(line) or _DOCKER_TIME.match(line):
         return line[match.end() :]
     if (match := JOURNAL.match(line)) and match["unit"].decode("utf-8", "replace") not in _UNITS:

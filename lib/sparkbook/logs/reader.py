@@ -51,7 +51,8 @@ _RECORD = re.compile(
     rb" \d\d:|\[rank\d+\]:|Traceback \(most|\[TensorRT|"
     rb"(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception)\b|[A-Z][\w"
     rb" ,()/-]{3,80}:\s+\d+%|/\S+\.py:\d+: |"
-    rb"[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d |\S+:\d+:\d+ \[\d+\] NCCL|INFO:|\+ |FAILED:|ninja:|\["
+    rb"[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d |\S+:\d+:\d+ \[\d+\] NCCL|INFO:|\+ |FAILED:|ninja:|"
+    rb"\(raylet[),]|\["
     rb" ?\d+\.\d+\] )"
 )
 _KNOWN = re.compile(

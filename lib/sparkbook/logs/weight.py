@@ -45,6 +45,8 @@ _REFUSAL = re.compile(
     r"^(?:[\w./-]{1,40}(?: \w+)?: )?(?:\w+ )?(?:error|fatal)\b(?: response from daemon)?\s*[:!]",
     re.IGNORECASE,
 )
+_COMPILER = re.compile(r"^\S+(?:\(\d+\)|:\d+(?::\d+)?): (?:fatal |catastrophic )?error\b")
+"""How gcc, nvcc and NVRTC begin an error: the file and the line."""
 _CRASH = re.compile(
     r"segmentation fault|segfault at|core dumped|fatal python error|terminate"
     r" called|\baborted\b\s*(?:\(|$)|stack smashing|\bpanic(?:ked)?:|std::\w+_error|"
@@ -105,6 +107,7 @@ def _is_fatal(line: str) -> bool:
         or _BARE_EXCEPTION.match(line)
         or _CRASH.search(line)
         or _REFUSAL.match(line)
+        or _COMPILER.match(line)
     )
 
 
