@@ -9,7 +9,7 @@ from sparkbook.formats.lines import of_launch
 from sparkbook.launch.arguments import parse
 from sparkbook.launch.line import Word
 from sparkbook.lint import Case, read
-from sparkbook.releases import get
+from sparkbook.releases import get, newest
 
 
 def rules(text, **more):
@@ -220,6 +220,62 @@ def test_a_recipe_states_its_release():
     assert lint.lint("gpt-oss-20b").release == "0.19.0"
     assert lint.lint("embedded/tiny-dense").release == "0.32.0"
     assert Case(of_launch(recipes.load("gpt-oss-20b").launch)).version == "0.19.0"
+
+
+COMMENT = """exec docker run --rm --gpus all \\
+  --network host   # vLLM needs the host's network \\
+  vllm/vllm-openai:v0.27.1 a/b
+"""
+SPREAD = """docker run --gpus all "${envs[@]}" ${mounts[@]+"${mounts[@]}"} -p 8000:8000 \\
+  vllm/vllm-openai:v0.28.0 "$MODEL" "$@"
+"""
+
+
+def test_a_comment_before_a_backslash_ends_the_command():
+    """github.com/luongnv89/dgx-spark-llm-lab, configs/qwen3.8-27b-nvfp4-dspark.sh, 2026-08-20."""
+    with pytest.raises(SparkbookError, match="comment in line 2 ends the command"):
+        read(COMMENT)
+    line = read("vllm serve a/b --port 8001 # ours \\\n  --max-num-seqs 4\n")
+    assert line.broken is not None
+    assert "comment in line 1" in line.broken.message
+
+
+def test_words_of_any_number_are_neither_the_image_nor_an_argument():
+    """github.com/bytebunkerlabs/dgx-spark-serve, scripts/launch-solo.sh, 2026-08-06, and
+    github.com/Sunderrrr/dgx-spark-llm-platform, ocr/ocr-recreate.sh, 2026-08-22.
+    """
+    line = read(SPREAD)
+    assert line.image == "vllm/vllm-openai:v0.28.0"
+    assert len(line.spreads) == 2
+    case = Case(line)
+    assert case.args.model.shown == "$MODEL" and not case.args.extra
+    assert rules(SPREAD).isdisjoint({"FLAG111", "MEM101", "MEM105"})
+
+
+def test_what_is_empty_before_a_file_is_sourced_is_not_known():
+    line = read('ARGS=()\nsource ./recipe.env\nvllm serve a/b "${ARGS[@]}"\n')
+    assert len(Case(line).args.spreads) == 1
+
+
+def test_a_compose_file_without_vllm_is_refused():
+    """github.com/Sunderrrr/dgx-spark-llm-platform, docker-compose.yml, 2026-08-22."""
+    services = "services: {db: {image: 'postgres:15'}, web: {image: 'nginx:1'}}"
+    with pytest.raises(SparkbookError, match=r"no service .* starts vLLM: db, web"):
+        read(services)
+
+
+@pytest.mark.parametrize(
+    ("image", "release"),
+    [
+        ("scitrera/dgx-spark-vllm:0.13.0-t4", "0.13.0"),  # github.com/LePhanFF/MyOpenclawAgent
+        ("me/vllm-gb10:v0.28", "0.28.0"),
+        ("anemll/dspark-vllm-gx10:0.1.1", newest()),
+        ("me/server:0.13.0", newest()),
+    ],
+)
+def test_the_tag_of_somebodys_image_names_its_release(image, release):
+    case = Case(read(f"docker run --gpus all {image} vllm serve a/b"))
+    assert case.version == release and case.assumed
 
 
 PIECES = st.sampled_from(

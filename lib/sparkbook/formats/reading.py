@@ -135,6 +135,8 @@ class Reading:
             check_image(self.image)
         for option in line.docker:
             self._option(option, keep=line.form != "compose")
+        for word in line.spreads:
+            _literal(word)
         for word in line.env_words.values():
             self._variable(word)
         if line.form == "compose":
@@ -245,6 +247,8 @@ class Reading:
         """
         parsed = parse(words, releases.get(release))
         surplus = {id(word) for given in parsed.options for word in given.surplus}
+        for word in parsed.spreads:
+            _literal(word)
         for word in parsed.extra:
             if id(word) not in surplus and word is not parsed.second_model:
                 raise SparkbookError(f"'{word.shown}' is not an option of vllm serve: remove it")

@@ -131,6 +131,7 @@ class Arguments:
         model_option: whether the model is given as `--model`.
         second_model: the model given as a word where `--model` is given too; vLLM refuses it.
         extra: words that belong to nothing.
+        spreads: words that only a shell fills in, with any number of arguments.
     """
 
     options: list[Given] = field(default_factory=list)
@@ -138,6 +139,7 @@ class Arguments:
     model_option: bool = False
     second_model: Word | None = None
     extra: list[Word] = field(default_factory=list)
+    spreads: list[Word] = field(default_factory=list)
 
 
 def is_option(word: Word) -> bool:
@@ -166,11 +168,18 @@ def parse(words: list[Word], release: Release) -> Arguments:
     while at < len(words):
         word = words[at]
         at += 1
-        if is_option(word):
+        if word.spread:
+            result.spreads.append(word)
+        elif is_option(word):
             given = _option(word, release, shorts)
             result.options.append(given)
             count = 0 if given.inline else _arity(given, result.model is None)
-            while at < len(words) and not is_option(words[at]) and len(given.values) < count:
+            while (
+                at < len(words)
+                and not is_option(words[at])
+                and not words[at].spread
+                and len(given.values) < count
+            ):
                 given.values.append(words[at])
                 at += 1
         elif result.model is None:

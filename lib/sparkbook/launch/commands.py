@@ -7,12 +7,16 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from sparkbook.launch.lexer import Token, line_of, show
-from sparkbook.launch.line import Line, Word
+from sparkbook.launch.line import Line, Remark, Word
 from sparkbook.launch.variables import ASSIGNMENT
 
 _SEPARATORS = ("&&", ";", ";;", "\n")
 _OPENING = {"(", "&", "|", ")"}
 _KEYWORDS = {"set", ":", "then", "fi", "do", "done", "else", "{", "}", "export"}
+
+
+_CUT = re.compile(r"[ \t]+#[^\n]*\\[ \t]*(?=\n|$)")
+"""A comment that ends in a backslash, behind a command."""
 
 
 @dataclass(frozen=True)
@@ -40,6 +44,21 @@ class Command:
     def first_line(self) -> int:
         """Number of its first line, from 1."""
         return line_of(self.script, self.tokens[0].start)
+
+    @property
+    def cut(self) -> Remark | None:
+        """What is wrong where a comment ends the command, together with the backslash that was
+        meant to continue it; None without one.
+        """
+        end = self.tokens[-1].end
+        if not _CUT.match(self.script, end):
+            return None
+        return Remark(
+            None,
+            f"The comment in line {line_of(self.script, end)} ends the command: the backslash"
+            " after it is part of the comment.",
+            fix="Remove the comment, or put it in a line above the command.",
+        )
 
     @cached_property
     def parts(self) -> tuple[list[Word], list[Token], str | None]:
@@ -95,6 +114,8 @@ class Command:
     def remark_on(self, line: Line) -> None:
         """Note on the line of this command what is joined to it, and a placeholder in it."""
         _, rest, placeholder = self.parts
+        if self.cut:
+            line.mistakes.append(self.cut)
         if placeholder:
             line.breaks(
                 f"{placeholder} in line {self.first_line} is a placeholder, which a shell takes for"
@@ -175,7 +196,8 @@ def _used(assigned: list[str], chained: list[str]) -> list[str]:
 
 def after(line: Line, commands: list[Command]) -> None:
     """Note what follows the server. A word with a dash as the first one means a lost backslash."""
-    if commands and commands[0].tokens[0].text.startswith("-"):
+    lost = commands and commands[0].tokens[0].text.startswith("-")
+    if lost and line.broken is None:
         line.breaks(
             f"Line {commands[0].first_line - 1} ends the command, and more follows.",
             "End the line with a backslash.",

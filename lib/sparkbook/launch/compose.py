@@ -96,6 +96,9 @@ def read(text: str, env: Mapping[str, str] | None = None) -> Line:
         raise problem
     ordered = by_preference(lines)
     line = ordered[0]
+    if len(services) > 1 and not _may_serve(line):
+        names = ", ".join(lines)
+        raise SparkbookError(f"no service of this compose file starts vLLM: {names}")
     line.others = [other for other in ordered[1:] if other.starts or not line.starts]
     if len(services) > 1:
         chosen = next(name for name, other in lines.items() if other is line)
@@ -108,6 +111,12 @@ def read(text: str, env: Mapping[str, str] | None = None) -> Line:
         )
     _keep_file(line, document)
     return line
+
+
+def _may_serve(line: Line) -> bool:
+    """Return whether a service may start vLLM: its words or its image say so, or it gets a GPU."""
+    words = " ".join([line.image or "", line.entry or "", *(word.text for word in line.words)])
+    return line.starts or "vllm" in words or "\0" in words or line.option("gpus") is not None
 
 
 def _keep_file(line: Line, document: dict[str, Any]) -> None:

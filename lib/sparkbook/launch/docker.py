@@ -122,10 +122,13 @@ def read(line: Line, words: list[Word]) -> None:
     """
     line.form = "docker"
     rest = list(words)
-    while rest and rest[0].text.startswith("-") and rest[0].text != "-":
+    while rest and (rest[0].spread or (rest[0].text.startswith("-") and rest[0].text != "-")):
         word = rest.pop(0)
         if word.text == "--":
             break
+        if word.spread:
+            line.spreads.append(word)
+            continue
         for name, given in _options(line, word, rest):
             _take(line, name, given, word)
     if not rest:

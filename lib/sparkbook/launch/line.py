@@ -4,6 +4,7 @@ all.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
@@ -15,6 +16,9 @@ from sparkbook.util.shell_text import HOME
 
 if TYPE_CHECKING:
     from sparkbook.recipes.schema import Model, Recipe
+
+
+_SPREAD = re.compile(r"\0\$(?:[@*]|\{[@*].*\}|\{\w+\[[@*]\].*\})\0", re.DOTALL)
 
 
 @dataclass(frozen=True)
@@ -37,6 +41,11 @@ class Word:
     def known(self) -> bool:
         """Whether the text is what the program receives: nothing is left for a shell to fill in."""
         return "\0" not in self.text.replace(HOME, "")
+
+    @property
+    def spread(self) -> bool:
+        """Whether a shell puts any number of words in its place, such as `"$@"` or an array."""
+        return bool(_SPREAD.fullmatch(self.text))
 
     @property
     def shown(self) -> str:
@@ -109,6 +118,7 @@ class Line:
             server.
         setup: shell commands that run before the server, each as one word.
         mistakes: what is wrong with the line.
+        spreads: words of the start that only a shell fills in, with any number of words.
         remarks: what the reader chose, filled in or left out.
         foreign: keys of a compose file that no option of docker says.
         recipe: the recipe, where the input is one.
@@ -135,6 +145,7 @@ class Line:
     nothing_serves: str | None = None
     setup: list[Word] = field(default_factory=list)
     mistakes: list[Remark] = field(default_factory=list)
+    spreads: list[Word] = field(default_factory=list)
     remarks: list[Remark] = field(default_factory=list)
     foreign: dict[str, Any] = field(default_factory=dict)
     recipe: Recipe | None = None

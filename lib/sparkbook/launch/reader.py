@@ -101,7 +101,7 @@ def _lines(
         try:
             line = _line(command)
         except SparkbookError as error:
-            problems.append(error)
+            problems.append(command.cut.error() if command.cut else error)
             continue
         if line is not None:
             line.text = text if depth == 0 else ""

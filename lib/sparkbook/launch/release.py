@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import re
+
 from packaging.specifiers import SpecifierSet
+from packaging.version import Version
 
 from sparkbook import releases
 from sparkbook.host.spark import ENGINE_RELEASE
 from sparkbook.launch.line import Line
 from sparkbook.releases import images
+
+_TAGGED = re.compile(r"(?<![\d.])v?(0\.\d+(?:\.\d+)?)(?![\d.])")
 
 
 def release_of(line: Line) -> tuple[str, str | None]:
@@ -30,7 +35,20 @@ def release_of(line: Line) -> tuple[str, str | None]:
         fitting = [version for version in releases.known() if version in SpecifierSet(allowed)]
         if fitting:
             return fitting[-1], f"the newest known that {shown(image)} can hold ({allowed})"
+    if tagged := _tagged(image):
+        return tagged, f"the release that the tag of {shown(image)} names"
     return releases.newest(), f"the newest known, as nothing says what {shown(image)} holds"
+
+
+def _tagged(image: str) -> str | None:
+    """Return the release in the tag of somebody's image of vLLM; None without one. A tag below the
+    first known release is the image's own version.
+    """
+    name, tag, _ = images.split(image)
+    match = _TAGGED.search(tag or "") if "vllm" in name else None
+    if match is None or Version(match[1]) < Version(releases.known()[0]):
+        return None
+    return releases.nearest(match[1])
 
 
 def _nearest(version: str, image: str | None) -> tuple[str, str | None]:

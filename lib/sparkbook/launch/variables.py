@@ -61,6 +61,10 @@ class Variables:
                     result.append(Token(words[0], token.start, end))
                     continue
                 self._assign(match[0][:-1], words[0][len(match[0]) :])
+            elif fresh and token.text in ("source", "."):
+                # What is empty so far is there for that file to fill.
+                self.known = {name: value for name, value in self.known.items() if any(value)}
+                fresh = False
             elif token.text not in _DECLARE:
                 fresh = False
             filled = words != [token.text]

@@ -69,6 +69,10 @@ class Case:
 
     # ---- options
 
+    def lacks(self, name: str) -> bool:
+        """Whether the line starts a server without this option, as far as it is written out."""
+        return self.serves and name not in self.options and not self.args.spreads
+
     @functools.cached_property
     def options(self) -> dict[str, Given]:
         """Options that the release knows, by long name, the last use of each."""

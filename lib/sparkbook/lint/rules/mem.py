@@ -31,7 +31,7 @@ def no_fraction(case: Case) -> Iterator[Hit]:
     Spark cannot give that: the system and the page cache live in the same pool, and the start ends
     at the check of free memory. `--kv-cache-memory-bytes` does not change that check.
     """
-    if case.spark and case.serves and "gpu-memory-utilization" not in case.options:
+    if case.spark and case.lacks("gpu-memory-utilization"):
         default = case.release.option("gpu-memory-utilization").default
         yield Hit(
             f"No --gpu-memory-utilization: the default of {default:g} asks for"
@@ -133,7 +133,7 @@ def no_sequences(case: Case) -> Iterator[Hit]:
     sizes buffers for them, and for models with state-space layers it needs a cache block for each.
     A Spark is bound by memory bandwidth and serves a few at a time.
     """
-    if case.spark and case.serves and "max-num-seqs" not in case.options:
+    if case.spark and case.lacks("max-num-seqs"):
         yield Hit(
             "No --max-num-seqs: vLLM plans for 256 concurrent sequences.",
             None,
