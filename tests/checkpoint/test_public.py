@@ -65,6 +65,11 @@ def test_weights_are_those_that_vllm_allocates(name, gib):
     assert size.low / GIB == pytest.approx(gib, rel=0.005)
 
 
+def test_a_shape_written_down_has_the_parameters_of_its_card():
+    found = checkpoint.load("mistralai/Mistral-Nemo-Instruct-2407")
+    assert found.bytes.exact and found.bytes.low / 2e9 == pytest.approx(12.2, rel=0.01)
+
+
 def test_a_list_without_its_exclusions_leaves_a_range():
     """The copy of this file names a format and no modules that are left out."""
     found = checkpoint.load("nvidia/NVIDIA-Nemotron-3-Super-120B-A12B-NVFP4")
@@ -79,6 +84,9 @@ def test_a_list_without_its_exclusions_leaves_a_range():
         ("Intel/Qwen3.5-122B-A10B-int4-AutoRound", "Qwen/Qwen3.5-122B-A10B", "int4"),
         ("RedHatAI/Qwen3-30B-A3B-Instruct-2507-FP8-dynamic", "Qwen/Qwen3-30B-A3B", "fp8"),
         ("cyankiwi/MiniMax-M2.5-AWQ-4bit", "MiniMaxAI/MiniMax-M2.5", "int4"),
+        ("me/Qwen3.5-27B-GPTQ-Int8", "Qwen/Qwen3.5-27B", "int8"),
+        # 410 GB, github.com/ciprianveg/gb10-vllm, 2026-08-20: most of it has four bits
+        ("QuantTrio/GLM-5.2-Int4-Int8", "zai-org/GLM-5.2", "int4"),
         ("deepseek-ai/DeepSeek-V4-Flash-0731", "deepseek-ai/DeepSeek-V4-Flash", None),
         ("Qwen/Qwen3-VL-Embedding-8B", "Qwen/Qwen3-VL-8B-Instruct", None),
         ("Qwen/Qwen3.8-Flash-Next", None, None),

@@ -277,3 +277,13 @@ def test_a_rope_that_is_stretched_by_a_plain_factor_is_longer():
         )
         == 131_072
     )
+
+
+def test_a_guessed_draft_that_no_page_fits_is_no_refusal():
+    """github.com/ciprianveg/gb10-vllm, kimi-k3-dcp-tp16-prd.yaml, 2026-08-20, which runs."""
+    line = (
+        "vllm serve moonshotai/Kimi-K3 -tp 16 --max-model-len 100000 --spec-method dspark"
+        " --spec-model me/Kimi-K3-dspark --spec-tokens 6"
+    )
+    setup = request.of_case(lint.Case(lint.read(line)), request.Override())
+    assert len(setup.draft_caches) == 2 and len(setup.pages) == 1

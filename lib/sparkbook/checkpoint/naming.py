@@ -18,13 +18,16 @@ from dataclasses import dataclass
 _FORMATS: tuple[tuple[str, str], ...] = (
     (r"nvfp4\w*|fp4|w4a4", "nvfp4"),
     (r"mxfp4", "mxfp4"),
+    (r"int4|w4a16|4bit|quantized\.w4a16", "int4"),
     (r"mxfp8", "mxfp8"),
     (r"fp8\w*", "fp8"),
     (r"int8|w8a8|8bit|quantized\.w8a8", "int8"),
-    (r"awq|gptq|int4|w4a16|4bit|autoround|qat|quantized\.w4a16", "int4"),
+    (r"awq|gptq|autoround|qat", "int4"),
     (r"bf16|bfloat16|fp16", "bf16"),
 )
-"""Words of a name that state a format, the most special first."""
+"""Words of a name that state a format. Of several, the first here holds most of the weights: the
+narrow one of a mix, and a width before the method that made it.
+"""
 
 _NEUTRAL = frozenset(
     {
@@ -108,8 +111,8 @@ def read(name: str) -> Parts:
     """Take a handle or path apart."""
     last = name.rstrip("/").rpartition("/")[2].lower()
     words = [word for word in re.split(r"[-_ ]+", last) if word]
-    stated = [form for form in map(_format, words) if form]
-    kept = {word for word in words if not _format(word)}
+    stated = [form for form in map(_format, words) if form is not None]
+    kept = {word for word in words if _format(word) is None}
     rest = {word for word in kept if word in _NEUTRAL or _DATE.fullmatch(word)}
     sizes = [match for word in words if (match := _SIZE.fullmatch(word))]
     full = [float(match[2]) * _SCALE[match[3]] for match in sizes if not match[1]]
@@ -117,7 +120,7 @@ def read(name: str) -> Parts:
     return Parts(
         frozenset(kept - rest),
         frozenset(rest),
-        _first(stated),
+        _FORMATS[min(stated)][1] if stated else None,
         full[-1] if full else _several(last),
         active[-1] if active else None,
         any(word.startswith("reap") for word in words),
@@ -130,14 +133,11 @@ def _several(name: str) -> float | None:
     return round(int(match[1]) * float(match[2]) * 0.85, 1) if match else None
 
 
-def _format(word: str) -> str | None:
-    return next((form for pattern, form in _FORMATS if re.fullmatch(pattern, word)), None)
-
-
-def _first(stated: Iterable[str]) -> str | None:
-    """The most special of the formats that a name states."""
-    order = [form for _, form in _FORMATS]
-    return min(stated, key=order.index, default=None)
+def _format(word: str) -> int | None:
+    """The place in `_FORMATS` of the format that a word states."""
+    return next(
+        (at for at, (pattern, _) in enumerate(_FORMATS) if re.fullmatch(pattern, word)), None
+    )
 
 
 def base_of(name: str, bases: Iterable[str]) -> str | None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from sparkbook.checkpoint import built
 from sparkbook.checkpoint.built import Built
 from sparkbook.checkpoint.values import ZERO, Cache, Checkpoint, Range
+from sparkbook.errors import SparkbookError
 from sparkbook.host.meminfo import VLLM_DEFAULT_UTILIZATION
 from sparkbook.host.spark import ENGINE_RELEASE, TOTAL
 from sparkbook.plan.kv import KV_WIDTH, Pages, Paging, as_built, cut
@@ -283,11 +284,20 @@ class Setup:
         )
         if (pages := self._built_pages(paging)) is not None:
             return (pages,)
-        return tuple(
-            cut([*(_shard(cache, self.shards, self.stages) for cache in layers), *draft], paging)
+        ways = [
+            [*(_shard(cache, self.shards, self.stages) for cache in layers), *draft]
             for layers in self.possible_caches
             for draft in self.draft_caches
-        )
+        ]
+        pages = []
+        for way in ways:
+            try:
+                pages.append(cut(way, paging))
+            except SparkbookError:
+                # A guessed draft that the engine could not place is not the one that runs.
+                if way is ways[-1] and not pages:
+                    raise
+        return tuple(pages)
 
 
 _QUANTIZED = ("attention", "linear", "mlp", "experts", "shared expert")
