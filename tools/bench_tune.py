@@ -1,18 +1,20 @@
 """How near does `sparkbook tune` come to the best of its space, and in which share of the time?
 
-    PYTHONPATH=lib .venv/bin/python tools/bench_tune.py JOURNAL [SEEDS]
+    PYTHONPATH=lib .venv/bin/python tools/bench_tune.py JOURNAL [SEEDS] [busy]
 
-First every candidate of the recording's space is started on the embedded engine and measured with
-the longest run (JOURNAL keeps them; an interrupted run resumes). Then the tuner runs over the same
-candidates, once a seed: a start costs what it cost, and a measurement draws its requests from those
-that were measured. So many seeds cost seconds. What differs between two starts of one candidate is
-not in it.
+First every candidate of the recording's space is started twice on the embedded engine, there and
+back, and measured as in a final: so much it takes to know the best as surely as the tuner knows its
+winner. JOURNAL keeps what was measured, and an interrupted run resumes. Then the tuner runs over
+the same candidates, once a seed: a start is one of the two that were made, costs what it cost, and
+a measurement draws its requests from those of that start. So many seeds cost seconds. Answers are
+not compared. With `busy`, nobody waits for a quiet machine: to try the script, not to judge by.
 """
 
 import contextlib
 import math
 import random
 import sys
+from dataclasses import replace
 from types import SimpleNamespace
 
 import record_tuning
@@ -20,43 +22,43 @@ from sparkbook.bench import compare
 from sparkbook.bench.results import Cell, Report, figures
 from sparkbook.errors import SparkbookError
 from sparkbook.serve.endpoint import Endpoint
+from sparkbook.tune import measuring
 from sparkbook.tune.halving import FIGURE, Tuning, above, compared
 from sparkbook.tune.journal import Journal
 from sparkbook.tune.measuring import Starter
 
-STAGE, LONGEST = "all", 2
+TURNS, SIZE = 2, 1
+"""As in the tuner's final."""
 WITHIN, SHARE = 0.97, 1 / 3
 
 
-def speed(outcome):
+def speed(outcomes):
     """Return the geometric mean over prompts, tokens a second."""
-    values = compare.values(outcome.report.cells, FIGURE).values()
-    logs = [math.log(value) for each in values for value in each]
+    cells = [cell for outcome in outcomes for cell in outcome.report.cells]
+    logs = [math.log(value) for each in compare.values(cells, FIGURE).values() for value in each]
     return math.exp(math.fsum(logs) / len(logs))
 
 
 class Replay:
-    """Servers whose speeds are drawn from what was measured."""
+    """Servers whose speeds are drawn from what was measured; `measured` is by arguments."""
 
-    def __init__(self, outcomes, seed):
-        self.outcomes, self.rng, self.now = outcomes, random.Random(seed), 0.0
+    def __init__(self, measured, seed):
+        self.measured, self.rng, self.now = measured, random.Random(seed), 0.0
+        self.running = None
 
     @contextlib.contextmanager
     def start(self, recipe):
-        """Take as long as the start took."""
-        outcome = next(one for args, one in self.outcomes if args == recipe.serve.args)
-        self.now += outcome.start_s
-        yield SimpleNamespace(
-            endpoint=Endpoint("http://127.0.0.1:9", outcome.candidate), running=True
-        )
+        """Take as long as one of the starts took."""
+        outcomes = next(some for args, some in self.measured if args == recipe.serve.args)
+        self.running = self.rng.choice(outcomes)
+        self.now += self.running.start_s
+        yield SimpleNamespace(endpoint=Endpoint("http://127.0.0.1:9", "replay"), running=True)
 
-    def measure(self, endpoint, plan, _recipe):
+    def measure(self, _endpoint, plan, _recipe):
         """Draw a measured request for each that would be sent."""
-        outcome = next(one for _, one in self.outcomes if one.candidate == endpoint.model)
-        cells = []
+        outcome, cells = self.running, []
         for measured in outcome.report.cells:
-            count = plan.requests or len(measured.requests)
-            requests = [self.rng.choice(measured.requests) for _ in range(count)]
+            requests = [self.rng.choice(measured.requests) for _ in range(plan.requests)]
             cells.append(
                 Cell(
                     prompt_class=measured.prompt_class,
@@ -68,19 +70,22 @@ class Replay:
         whole = sum(len(cell.requests) for cell in outcome.report.cells)
         run_s = outcome.seconds - outcome.start_s
         self.now += run_s * sum(len(cell.requests) for cell in cells) / whole
-        return Report(date="", tool="replay", model=endpoint.model, cells=cells)
+        return Report(date="", tool="replay", model="replay", cells=cells)
 
 
 def exhaustive(run):
-    """Return every candidate's outcome, by its arguments; those that do not count are left out."""
-    found = []
-    for candidate in run.candidates:
-        outcome = run.measured(candidate, STAGE, LONGEST)
-        if outcome.counts:
-            found.append((candidate, outcome))
-        else:
-            print(f"left out: {candidate.key}: {outcome.died or outcome.rejected}")
-    return found
+    """Return every candidate with its outcomes; one with a start that does not count is left
+    out.
+    """
+    found = {candidate.key: [] for candidate in run.candidates}
+    for turn in range(TURNS):
+        for candidate in run.candidates[:: -1 if turn % 2 else 1]:
+            outcome = run.measured(candidate, f"all {turn}", SIZE)
+            if outcome.counts:
+                found[candidate.key].append(outcome)
+            else:
+                print(f"left out: {candidate.key}: {outcome.died or outcome.rejected}")
+    return [(one, found[one.key]) for one in run.candidates if len(found[one.key]) == TURNS]
 
 
 def winner(run):
@@ -92,19 +97,24 @@ def winner(run):
     return run.baseline
 
 
-def main(journal, seeds="10"):
+def main(journal, seeds="10", busy=""):
     """Measure, replay, and print a row for each seed."""
-    run, _ = record_tuning.tuning(journal)
+    run, _ = record_tuning.tuning(journal, busy=bool(busy))
+    if busy:
+        run.starter = replace(run.starter, measure=measuring.measure)
     found = exhaustive(run)
-    if found[0][0] is not run.baseline:
+    if not found or found[0][0] is not run.baseline:
         raise SparkbookError("the baseline was not measured")
-    truth = {candidate.key: speed(outcome) for candidate, outcome in found}
+    truth = {candidate.key: speed(outcomes) for candidate, outcomes in found}
     best = max(truth.values())
-    whole_s = sum(outcome.seconds for _, outcome in found)
-    print(f"{len(found)} candidates, {whole_s:.0f} s; the best: {max(truth, key=truth.get)}")
+    whole_s = sum(outcome.seconds for _, outcomes in found for outcome in outcomes)
+    starts = TURNS * len(found)
+    print(f"{len(found)} candidates, {starts} starts, {whole_s:.0f} s")
+    print(f"the best: {max(truth, key=truth.get)}, {best / truth[run.baseline.key]:.3f}x")
+    print(f"{'seed':>4} {'of best':>8} {'of time':>8} {'starts':>7}  winner")
     good = 0
     for seed in range(int(seeds)):
-        replay = Replay([(one.recipe.serve.args, outcome) for one, outcome in found], seed)
+        replay = Replay([(one.recipe.serve.args, outcomes) for one, outcomes in found], seed)
         starter = Starter(replay.start, replay.measure, clock=lambda replay=replay: replay.now)
         tuning = Tuning([one for one, _ in found], run.plans, Journal(None, {}), starter)
         tuning.run()
@@ -112,10 +122,7 @@ def main(journal, seeds="10"):
         near, share = truth[taken.key] / best, replay.now / whole_s
         good += near >= WITHIN and share <= SHARE
         starts = len(list(tuning.journal))
-        print(
-            f"seed {seed}: {near:.3f} of the best, {share:.0%} of the time, {starts} starts,"
-            f" {taken.key}"
-        )
+        print(f"{seed:>4} {near:>8.3f} {share:>8.0%} {starts:>7}  {taken.key}", flush=True)
     print(f"{good} of {seeds}: within {1 - WITHIN:.0%} of the best in a third of the time")
 
 

@@ -38,6 +38,15 @@ def candidates() -> list[Candidate]:
     return spaces.candidates(SPACE, RECIPE, "users")[0]
 
 
+@functools.cache
+def loaders() -> list[Candidate]:
+    """Return two candidates that differ in their start alone."""
+    return [
+        spaces.changed(RECIPE, {"loader": {"load-format": name}})
+        for name in ("fastsafetensors", "instanttensor")
+    ]
+
+
 class Server:
     """What a start gives."""
 
@@ -55,6 +64,7 @@ class Fleet:
     spread: of one prompt's speed, as a share.
     wrong: by key, findings of the gate that each measurement gets.
     dead: keys that do not start.
+    start_s: by key, seconds of a start; all others take a minute.
     stop: called with each start's key, before it.
     log: starts and stops.
     """
@@ -63,6 +73,7 @@ class Fleet:
     spread: float = 0.02
     wrong: dict[str, str] = field(default_factory=dict)
     dead: dict[str, str] = field(default_factory=dict)
+    start_s: dict[str, float] = field(default_factory=dict)
     stop: Callable[[str, int], None] = lambda _key, _count: None
     factor: Callable[[str, int], float] = lambda _key, _count: 1.0
     log: list[str] = field(default_factory=list)
@@ -71,14 +82,15 @@ class Fleet:
 
     def key(self, recipe: Recipe) -> str:
         """Return the name of the candidate with this recipe."""
-        return next(one.key for one in candidates() if one.recipe.serve == recipe.serve)
+        known = (*candidates(), *loaders())
+        return next(one.key for one in known if one.recipe.serve == recipe.serve)
 
     @contextlib.contextmanager
     def start(self, recipe: Recipe) -> Iterator[Any]:
-        """Start a server; 60 seconds."""
+        """Start a server."""
         key = self.key(recipe)
         self.stop(key, len(self.log))
-        self.now += 60
+        self.now += self.start_s.get(key, 60)
         if key in self.dead:
             raise EngineError(self.dead[key])
         self.log.append(key)

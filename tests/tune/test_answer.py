@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 import pytest
-from fleet import Fleet
+from fleet import Fleet, loaders
 from sparkbook import recipes
 from sparkbook.bench.equality import Answer as Reply
 from sparkbook.errors import SparkbookError
@@ -14,6 +15,7 @@ from sparkbook.serve.engine import Engine
 from sparkbook.tune import answer, text
 from sparkbook.tune.answer import Answer
 from sparkbook.tune.journal import Outcome
+from sparkbook.tune.space import Candidate
 
 K3 = "--speculative-config.num_speculative_tokens 3"
 SEQS = "--max-num-seqs 16"
@@ -25,9 +27,15 @@ def replies(token: str) -> list[Reply]:
     return [Reply("code-000", (token,), ({token: -0.01, "other": -9.0},), token)]
 
 
-def finished(fleet: Fleet, changed: str = "", broken: str = "", **how: Any) -> Answer:
+def finished(
+    fleet: Fleet,
+    changed: str = "",
+    broken: str = "",
+    tried: Sequence[Candidate] = (),
+    **how: Any,
+) -> Answer:
     """Run, and answer; `changed` names what the candidate that answers otherwise has in its key,
-    `broken` the one whose tool calls fail.
+    `broken` the one whose tool calls fail. `tried`: loaders.
     """
 
     def finalist(_engine: Engine, outcome: Outcome) -> None:
@@ -37,7 +45,7 @@ def finished(fleet: Fleet, changed: str = "", broken: str = "", **how: Any) -> A
         outcome.answers = [reply] * rounds
         outcome.tools = ["TOOL101: Wrong."] if broken and broken in key else []
 
-    tuning = fleet.tuning(finalist=finalist)
+    tuning = fleet.tuning(finalist=finalist, loaders=tried)
     tuning.run()
     return answer.finish(tuning, **{"lossy": {}, **how})
 
@@ -79,6 +87,20 @@ def test_one_whose_tool_calls_fail_may_not_win() -> None:
     assert found.winner is not None
     assert found.winner.key == K3
     assert any("tool calls fail with it: TOOL101" in line for line in text.answer(found))
+
+
+@pytest.mark.parametrize(("seconds", "faster"), [(20, True), (60, False)])
+def test_a_loader_is_named_if_its_starts_are_faster(seconds: float, faster: bool) -> None:
+    fast, other = (one.key for one in loaders())
+    found = finished(Fleet({K3: 1.3}, start_s={fast: seconds}), tried=loaders())
+    assert found.winner is not None
+    assert found.winner.key == K3
+    assert found.loading == {"baseline": [60, 60], fast: [seconds] * 2, other: [60, 60]}
+    assert found.loader == (fast if faster else None)
+    lines = list(text.answer(found))
+    assert any("faster than the recipe each time" in line for line in lines) == faster
+    found.about["date"] = "2026-11-29"
+    assert (fast in answer.recipe(found, "users").remarks[-1].text) == faster
 
 
 def test_no_winner_is_an_answer_and_no_recipe() -> None:

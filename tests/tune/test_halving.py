@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from fleet import Fleet, candidates
+from fleet import Fleet, candidates, loaders
 from sparkbook.errors import SparkbookError
 from sparkbook.serve.engine import EngineError
 from sparkbook.tune.halving import Tuning, above, compared
@@ -46,11 +46,37 @@ def test_every_option_has_its_first_value_tried_before_any_has_its_second() -> N
 
 
 def test_the_final_takes_turns_there_and_back() -> None:
-    fleet = Fleet({K3: 1.3, SEQS: 1.2}, spread=0.001)
+    fleet = Fleet({K3: 1.3, K3.replace("3", "2"): 1.3})
     fleet.tuning().run()
     a, b, c = fleet.log[-6:-3]
     assert a == "baseline"
     assert fleet.log[-6:] == [a, b, c, c, b, a]
+
+
+def test_the_way_back_leaves_out_who_is_surely_behind() -> None:
+    fleet = Fleet({K3: 1.5, SEQS: 1.2}, wrong={f"{K3} {SEQS}": "BENCH111"}, spread=0.001)
+    fleet.tuning().run()
+    assert fleet.log[-5:] == ["baseline", K3, SEQS, K3, "baseline"]
+
+
+def test_loaders_take_turns_and_do_not_compete() -> None:
+    fast, dead = (one.key for one in loaders())
+    fleet = Fleet({K3: 1.3}, start_s={fast: 20}, dead={dead: "no such package"})
+    tuning = fleet.tuning(loaders=loaders())
+    tuning.run()
+    assert fast not in {one.key for one in tuning.best}
+    back = fleet.log.index(fast)
+    assert fleet.log[back : back + 2] == [fast, fast]
+    assert [turn.start_s for turn in tuning.final(loaders()[0])] == [20, 20]
+    assert not any(turn.report for turn in tuning.final(loaders()[0]))
+    (died,) = tuning.final(loaders()[1])
+    assert died.died == f"{dead} does not start here: no such package"
+
+
+def test_without_time_no_loader_is_started() -> None:
+    tuning = Fleet().tuning(loaders=loaders(), budget_s=100)
+    tuning.run()
+    assert {tuning.unstarted[one.key] for one in loaders()} == {"the time is up"}
 
 
 def test_where_nothing_helps_nothing_is_better() -> None:

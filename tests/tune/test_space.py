@@ -34,7 +34,7 @@ def test_every_option_is_one_that_the_newest_release_knows() -> None:
     newest = releases.get(releases.known()[-1])
     for option in SPACE.options.values():
         for value in option.values:
-            for name in value:
+            for name in value.keys() - {"image"}:
                 assert newest.accepts(name.partition(".")[0]), name
 
 
@@ -84,6 +84,35 @@ def test_options_that_do_not_apply_are_left_out_with_the_reason() -> None:
     assert any("kv-cache" in one.changes for one in found)
 
 
+def test_images_are_those_of_one_known_release_and_a_tag_that_stays() -> None:
+    recipe = recipes.load("gpt-oss-120b")
+    found, _ = spaces.candidates(SPACE, recipe, "chat")
+    single = {one.image: one for one in found if one.image and len(one.changes) == 1}
+    assert "vllm/vllm-openai:v0.28.0" in single
+    assert recipe.image
+    assert not {recipe.image.ref, "vllm/vllm-openai:nightly", "eugr/spark-vllm:latest"} & set(
+        single
+    )
+    other = single["vllm/vllm-openai:v0.28.0"]
+    assert other.key == "image vllm/vllm-openai:v0.28.0"
+    assert (other.recipe.launch.image or "").startswith("vllm/vllm-openai:v0.28.0@sha256:")
+    assert other.recipe.serve == recipe.serve
+    assert not any(one.image for one in spaces.candidates(SPACE, recipes.load(MTP), "chat")[0])
+
+
+def test_loaders_are_not_combined() -> None:
+    found, _ = spaces.candidates(SPACE, recipes.load("gpt-oss-120b"), "chat")
+    loaders = [one for one in found if SPACE.of_start(one)]
+    assert loaders
+    assert all(len(one.changes) == 1 for one in loaders)
+    keys = {one.key for one in loaders}
+    assert "--load-format safetensors" not in keys, "that is what vLLM does anyway"
+    other = recipes.load("qwen3.8-flash-next-nvfp4")
+    assert (
+        spaces.candidates(SPACE, other, "chat")[1]["loader"] == "the recipe has --load-format b12x"
+    )
+
+
 def test_a_candidate_contains_those_with_fewer_of_its_changes() -> None:
     found, _ = spaces.candidates(small("max-num-seqs"), recipes.load(MTP), "chat")
     one, other, seed, both = (found[i] for i in (1, 2, 3, 4))
@@ -100,6 +129,7 @@ def test_a_candidate_contains_those_with_fewer_of_its_changes() -> None:
         (("uses: [users, batch]", "uses: [users, nobody]"), "sequences is for nobody"),
         (("https://", "http://"), "options.drafts.source.url"),
         (("lossless: false", "loss: false"), "options.kv-cache.loss"),
+        (("catalogue: true", "catalogue: false"), "options.image: .*no values"),
     ],
 )
 def test_a_space_of_ones_own_is_checked(

@@ -78,16 +78,19 @@ class Answer:
         winner: the fastest that is faster by more than the noise and may win; None: there is none.
         short: by candidate, its speed over the baseline's in the short runs.
         parts: of a winner with several changes, by change, its speed over the same without it.
+        loading: if loaders were tried: by candidate, seconds of its starts in the final, those of
+            the baseline too.
         died, rejected: sentences about starts and measurements.
         unstarted: by candidate, why it was never started.
         starts: how many. spent_s: seconds of all of them.
-        about: engine, machine and date of the baseline's measurement, the image's digest.
+        about: engine, machine and date of the baseline's measurement; digest of the winner's image.
     """
 
     rows: list[Row]
     winner: Candidate | None = None
     short: dict[str, Comparison] = field(default_factory=dict)
     parts: dict[str, Comparison] = field(default_factory=dict)
+    loading: dict[str, list[float]] = field(default_factory=dict)
     died: list[str] = field(default_factory=list)
     rejected: list[str] = field(default_factory=list)
     unstarted: dict[str, str] = field(default_factory=dict)
@@ -100,6 +103,14 @@ class Answer:
         """The winner's row."""
         return next((one for one in self.rows if one.candidate is self.winner), None)
 
+    @property
+    def loader(self) -> str | None:
+        """The loader with the fastest starts, if each was faster than each of the recipe's."""
+        base = self.loading.get("baseline")
+        slowest = {key: max(some) for key, some in self.loading.items() if len(some) > 1}
+        best = min(slowest, key=lambda key: slowest[key], default=None)
+        return best if best and base and slowest[best] < min(base) else None
+
     def to_dict(self) -> dict[str, Any]:
         """Return plain values for JSON."""
         return {
@@ -107,6 +118,8 @@ class Answer:
             "rows": [row.to_dict() for row in self.rows],
             "short": _plain(self.short),
             "parts": _plain(self.parts),
+            "loading_s": self.loading,
+            "loader": self.loader,
             "died": self.died,
             "rejected": self.rejected,
             "unstarted": self.unstarted,
@@ -185,7 +198,7 @@ def finish(tuning: Tuning, *, lossy: Mapping[str, bool], near: bool = False) -> 
     if usual and usual[0].report:
         report = usual[0].report
         about = {"engine": report.engine, "machine": report.machine, "date": report.date[:10]}
-        about["digest"] = usual[0].digest
+        about["digest"] = (tuning.final(winner) if winner else usual)[0].digest
     parts = dict(_parts(tuning, winner)) if winner and len(winner.changes) > 1 else {}
     outcomes = list(tuning.journal)
     ratios = {
@@ -198,6 +211,7 @@ def finish(tuning: Tuning, *, lossy: Mapping[str, bool], near: bool = False) -> 
         winner,
         short={key: ratio for key, ratio in ratios.items() if ratio},
         parts=parts,
+        loading=_loading(tuning),
         died=[one.died for one in outcomes if one.died],
         rejected=[f"{one.candidate}: {one.rejected}" for one in outcomes if one.rejected],
         unstarted=tuning.unstarted,
@@ -277,6 +291,15 @@ def _parts(tuning: Tuning, winner: Candidate) -> Iterator[tuple[str, Comparison]
                     yield shown(change), ratio
 
 
+def _loading(tuning: Tuning) -> dict[str, list[float]]:
+    if not tuning.loaders:
+        return {}
+    return {
+        one.key: [turn.start_s for turn in tuning.final(one) if turn.start_s is not None]
+        for one in (tuning.baseline, *tuning.loaders)
+    }
+
+
 def recipe(answer: Answer, use: str) -> Recipe:
     """Return the winner as a recipe that says where its settings come from.
 
@@ -295,6 +318,8 @@ def recipe(answer: Answer, use: str) -> Recipe:
         f" to {high:.3f}) for the use '{use}', measured by turns on {machine}, {engine}. Answers:"
         f" {verdict}."
     )
+    if answer.loader:
+        text += f" The unchanged recipe starts faster with {answer.loader}."
     source = Source(
         id="tune",
         title=f"tuned from {tuned.id} for the use '{use}', on {machine}",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 from dataclasses import dataclass
@@ -13,7 +14,8 @@ from sparkbook import recipes
 from sparkbook.errors import SparkbookError
 from sparkbook.formats import own
 from sparkbook.recipes import Recipe
-from sparkbook.serve import paths
+from sparkbook.serve import docker_host, paths
+from sparkbook.serve.faults import ServeFault
 from sparkbook.tune import answer, measuring, without_start
 from sparkbook.tune import space as spaces
 from sparkbook.tune.answer import Answer, Asking
@@ -64,9 +66,22 @@ def pruned(wish: Wish, say: Say) -> tuple[Recipe, Space, Pruned]:
         raise SparkbookError(f"{recipe.id} is for {recipe.topology.nodes} Sparks: tune one of one")
     found, left_out = spaces.candidates(space, recipe, wish.use, lossy=wish.near)
     ask = without_start.asker(found[0], wish.release, wish.image, say)
-    rest = without_start.prune(found, ask, wish.release)
+    refs = {str(one.recipe.launch.image) for one in found if one.image}
+    rest = without_start.prune(found, ask, wish.release, _here(refs))
     rest.options = left_out
     return recipe, space, rest
+
+
+def _here(refs: set[str]) -> set[str] | None:
+    """Return those of some images that are on this machine; None: Docker does not answer."""
+    if not refs:
+        return set()
+    try:
+        host = docker_host.reach()
+    except ServeFault:
+        return None
+    with contextlib.closing(host):
+        return {ref for ref in refs if docker_host.image_present(host.client, ref)}
 
 
 def journal_of(wish: Wish, recipe: Recipe, space: Space) -> Journal:
@@ -102,12 +117,14 @@ def tune(wish: Wish, say: Say) -> tuple[Pruned, Answer, Journal]:
     say(f"{len(left.left)} candidates are left")
     journal = journal_of(wish, recipe, space)
     say(f"journal: {journal.file}")
+    loaders = [one for one in left.left if space.of_start(one)]
     tuning = Tuning(
-        left.left,
+        [one for one in left.left if one not in loaders],
         Plans(recipe, space.use(wish.use).load, wish.seed),
         journal,
         Starter(partial(measuring.start, say=say), say=say),
         budget_s=3600 * wish.hours,
+        loaders=loaders,
     )
     return left, measured(tuning, space, near=wish.near), journal
 

@@ -62,6 +62,8 @@ class Tuning:
         budget_s: for all starts and measurements together.
         finalist: called with the running server of the baseline's and of each finalist's first
             turn of the final, to ask it more.
+        loaders: candidates that differ in their start alone. They do not compete; the final starts
+            them by turns with the others, and their starts are timed.
         unstarted: by candidate, why it was never started.
         best: the candidates of the final, the best by then first.
     """
@@ -72,6 +74,7 @@ class Tuning:
     starter: Starter
     budget_s: float = math.inf
     finalist: Callable[[Engine, Outcome], None] | None = None
+    loaders: Sequence[Candidate] = ()
     unstarted: dict[str, str] = field(default_factory=dict)
     best: list[Candidate] = field(default_factory=list)
 
@@ -102,8 +105,10 @@ class Tuning:
             rung += 1
         named = {one.key: one for one in self.candidates}
         self.best = [named[key] for key in sorted(ratios, key=lambda k: -ratios[k].ratio)]
-        if self.best:
-            self._final()
+        loaders = self.loaders if self._affords(0, 0) else ()
+        self._leave_out((one.key for one in self.loaders if one not in loaders), "the time is up")
+        if self.best or loaders:
+            self._final(loaders)
 
     def final(self, candidate: Candidate) -> list[Outcome]:
         """Return a candidate's turns of the final."""
@@ -113,13 +118,16 @@ class Tuning:
             if (outcome := self.journal.get(candidate.key, f"final {turn}"))
         ]
 
-    def measured(self, candidate: Candidate, stage: str, size: int) -> Outcome:
-        """Return an outcome: from the journal, or from a start now."""
+    def measured(self, candidate: Candidate, stage: str, size: int | None) -> Outcome:
+        """Return an outcome: from the journal, or from a start now. Without a size it is started
+        and not measured.
+        """
         if kept := self.journal.get(candidate.key, stage):
             return kept
         more = self.finalist if stage == "final 0" else None
         self.starter.say(f"{stage}: {candidate.key}")
-        outcome = self.starter.once(candidate, stage, self.plans.run(size), more)
+        plan = None if size is None else self.plans.run(size)
+        outcome = self.starter.once(candidate, stage, plan, more)
         self.journal.add(outcome)
         return outcome
 
@@ -203,7 +211,7 @@ class Tuning:
         if one is None or one.start_s is None:
             return True
         run = one.seconds - one.start_s
-        final = _FINAL_STARTS * (one.start_s + 4 * run)
+        final = _FINAL_STARTS * (one.start_s + 4 * run) + 2 * len(self.loaders) * one.start_s
         return self.journal.spent_s + starts * (one.start_s + longer * run) + final <= self.budget_s
 
     def _rung(self, ratios: dict[str, Comparison], stage: str, size: int) -> dict[str, Comparison]:
@@ -211,15 +219,31 @@ class Tuning:
         again = [one for one in self.candidates if one.key in ratios]
         return _ratios([base], {one.key: self.measured(one, stage, size) for one in again})
 
-    def _final(self) -> None:
-        """Measure the baseline and the finalists by turns, there and back."""
-        turns = [self.baseline, *self.best]
-        for turn, order in enumerate((turns, turns[::-1])):
-            for candidate in order:
+    def _final(self, loaders: Sequence[Candidate]) -> None:
+        """Measure the baseline and the finalists by turns, there and back; the way back leaves out
+        who is surely behind the best, and a loader with which nothing started.
+        """
+        turns = [self.baseline, *self.best, *loaders]
+        for turn in range(2):
+            if turn:
+                behind = self._behind()
+                turns = [one for one in turns[::-1] if one.key not in behind]
+            for candidate in turns:
                 if candidate is self.baseline:
                     self._base(f"final {turn}", 1)
                 else:
-                    self.measured(candidate, f"final {turn}", 1)
+                    size = None if candidate in loaders else 1
+                    self.measured(candidate, f"final {turn}", size)
+
+    def _behind(self) -> set[str]:
+        """Return finalists that are surely behind the best of the final so far, and what died."""
+        outcomes = {one.key: self.final(one) for one in (*self.best, *self.loaders)}
+        base = self.final(self.baseline)
+        ratios = {key: compared(base, some) for key, some in outcomes.items()}
+        sure = {key: one for key, one in ratios.items() if one and one.interval}
+        best = max(sure, key=lambda key: sure[key].ratio, default=None)
+        behind = {key for key in sure if best and above(compared(outcomes[key], outcomes[best]))}
+        return behind | {key for key, some in outcomes.items() if some and some[0].died}
 
 
 def _ratios(base: Sequence[Outcome], measured: Mapping[str, Outcome]) -> dict[str, Comparison]:

@@ -173,12 +173,13 @@ class Starter:
         self,
         candidate: Candidate,
         stage: str,
-        plan: BenchPlan,
+        plan: BenchPlan | None,
         more: Callable[[Engine, Outcome], None] | None = None,
     ) -> Outcome:
         """Start a candidate and measure it; a second time if the measurement is rejected.
 
         Args:
+            plan: what is measured; None: the start alone.
             more: adds to the outcome what else is asked of the running server.
 
         Raises:
@@ -192,7 +193,8 @@ class Starter:
                 outcome.start_s = self.clock() - begin
                 with _explained(engine, outcome):
                     outcome.kv_tokens, outcome.digest = _kv_tokens(engine), _digest(engine)
-                    self._measure(engine, candidate, plan, outcome)
+                    if plan is not None:
+                        self._measure(engine, candidate, plan, outcome)
                     if more and outcome.counts:
                         more(engine, outcome)
         except Died as death:

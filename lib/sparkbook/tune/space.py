@@ -13,9 +13,12 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from sparkbook import recipes
 from sparkbook.bench.sweep import with_args
 from sparkbook.errors import SparkbookError
 from sparkbook.recipes import Recipe
+from sparkbook.recipes.schema import Image
+from sparkbook.releases import images
 from sparkbook.util import documents, limits
 
 FILE = Path(__file__).with_name("space.yaml")
@@ -72,16 +75,28 @@ class Option(_Entry):
         mixture: only models with experts.
         uses: only for these uses; empty: for all.
         lossless: whether answers stay as they are.
+        start: whether it changes how long a start takes, and nothing else.
+        only: by argument, the values that a recipe may have; None: it does not have the argument.
+        catalogue: take the other images of the catalogue as values too.
     """
 
     why: str
     source: Source
-    values: tuple[dict[str, Any], ...] = Field(min_length=1)
+    values: tuple[dict[str, Any], ...] = ()
     needs: str | None = None
     image: bool = False
     mixture: bool = False
     uses: tuple[str, ...] = ()
     lossless: bool = True
+    start: bool = False
+    only: dict[str, tuple[str | None, ...]] = Field(default_factory=dict)
+    catalogue: bool = False
+
+    @model_validator(mode="after")
+    def _something(self) -> Option:
+        if not self.values and not self.catalogue:
+            raise ValueError("it has no values")
+        return self
 
     def why_not(self, recipe: Recipe, use: str) -> str | None:
         """Return why it does not apply to a recipe; None: it does."""
@@ -93,6 +108,9 @@ class Option(_Entry):
             return "the embedded engine has no GPU"
         if self.mixture and not recipe.model.mixture_of_experts:
             return "the model has no experts"
+        for name, values in self.only.items():
+            if (own := recipe.serve.args.get(name)) not in values:
+                return f"the recipe has --{name} {own}"
         return None
 
 
@@ -119,6 +137,10 @@ class Space(_Entry):
             raise SparkbookError(f"Unknown use '{name}'. --for accepts: {', '.join(self.uses)}")
         return self.uses[name]
 
+    def of_start(self, candidate: Candidate) -> bool:
+        """Return whether a candidate changes how long a start takes, and nothing else."""
+        return any(self.options[name].start for name in candidate.changes)
+
 
 @dataclass(frozen=True)
 class Candidate:
@@ -143,6 +165,11 @@ class Candidate:
         mine, its = self.changes, other.changes
         return len(its) < len(mine) and all(mine.get(name) == its[name] for name in its)
 
+    @property
+    def image(self) -> str | None:
+        """The image that it changes to; None: the recipe's stays."""
+        return next((one["image"] for one in self.changes.values() if "image" in one), None)
+
 
 def shown(change: dict[str, Any]) -> str:
     """Return a change as words of a launch line; an argument that is only removed has a `no`."""
@@ -152,6 +179,8 @@ def shown(change: dict[str, Any]) -> str:
             words += [] if len(change) > 1 else [f"without --{name}"]
         elif value is True:
             words.append(f"--{name}")
+        elif name == "image":
+            words.append(f"image {value}")
         else:
             words.append(f"--{name} {json.dumps(value) if isinstance(value, dict) else value}")
     return " ".join(words)
@@ -192,6 +221,7 @@ def candidates(
         )
     left_out: dict[str, str] = {}
     choices: list[list[tuple[str, dict[str, Any]]]] = []
+    alone: list[dict[str, dict[str, Any]]] = []
     for name, option in space.options.items():
         why_not = option.why_not(recipe, use)
         if why_not is None and not option.lossless and not lossy:
@@ -199,13 +229,33 @@ def candidates(
         if why_not is not None:
             left_out[name] = why_not
             continue
-        new = [value for value in option.values if not _is_so(recipe, value)]
-        choices.append([(name, value) for value in new])
+        others = [{"image": ref} for ref in catalogue_images()] if option.catalogue else []
+        new = [value for value in (*option.values, *others) if not _is_so(recipe, value)]
+        if option.start:
+            alone += [{name: value} for value in new]
+        else:
+            choices.append([(name, value) for value in new])
     found = [Candidate(recipe)]
     for count in range(1, most + 1):
         for several in itertools.combinations(choices, count):
             found += [changed(recipe, dict(one)) for one in itertools.product(*several)]
-    return found, left_out
+    return found + [changed(recipe, one) for one in alone], left_out
+
+
+@functools.cache
+def catalogue_images() -> dict[str, Image]:
+    """Return the images of the catalogue that hold one known release, under a tag that stays; no
+    forks, and none that is built on the machine.
+    """
+    found = {}
+    for recipe in recipes.all():
+        image = recipe.image
+        if image is None or image.moving or not (image.vllm or "").startswith("=="):
+            continue
+        info = images.find(image.ref)
+        if info and not (info.moving or info.fork or info.local):
+            found[image.ref] = image
+    return found
 
 
 def changed(recipe: Recipe, changes: dict[str, dict[str, Any]]) -> Candidate:
@@ -214,7 +264,10 @@ def changed(recipe: Recipe, changes: dict[str, dict[str, Any]]) -> Candidate:
     Raises:
         SparkbookError: a change is of a key of a JSON option that the recipe lacks.
     """
-    return Candidate(with_args(recipe, dict(_whole(recipe, changes))), changes)
+    args = dict(_whole(recipe, changes))
+    if ref := args.pop("image", None):
+        recipe = recipe.model_copy(update={"image": catalogue_images().get(ref) or Image(ref=ref)})
+    return Candidate(with_args(recipe, args), changes)
 
 
 def _whole(recipe: Recipe, changes: dict[str, dict[str, Any]]) -> Iterator[tuple[str, Any]]:
@@ -231,6 +284,16 @@ def _whole(recipe: Recipe, changes: dict[str, dict[str, Any]]) -> Iterator[tuple
             yield option, {**config, key: value}
 
 
+_ALIKE = {"load-format": ("auto", "safetensors")}
+"""Values that come to the same as none: vLLM looks for safetensors first."""
+
+
 def _is_so(recipe: Recipe, change: dict[str, Any]) -> bool:
     """Return whether the recipe already says what a change would say."""
-    return with_args(recipe, dict(_whole(recipe, {"": change}))).serve.args == recipe.serve.args
+    new = changed(recipe, {"": change}).recipe
+    return _said(new) == _said(recipe)
+
+
+def _said(recipe: Recipe) -> tuple[str | None, dict[str, Any]]:
+    args = {k: v for k, v in recipe.serve.args.items() if v not in _ALIKE.get(k, ())}
+    return recipe.image and recipe.image.ref, args

@@ -43,6 +43,11 @@ def answer(found: Answer) -> Iterator[str]:
         yield from _row(row, found)
     for change, ratio in found.parts.items():
         yield f"  of this, {change} gives {ratio}"
+    for key, seconds in found.loading.items():
+        if seconds:
+            times = " and ".join(format_seconds(one) for one in seconds)
+            faster = ", faster than the recipe each time" if key == found.loader else ""
+            yield f"start of {key}: {times}{faster}"
     yield f"winner: {found.winner.key}" if found.winner else NOTHING
 
 

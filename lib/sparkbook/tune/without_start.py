@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,7 +16,7 @@ from sparkbook.lint import lint
 from sparkbook.lint.case import Case
 from sparkbook.oracle import asking
 from sparkbook.plan import memory, request
-from sparkbook.releases.answers import Answer
+from sparkbook.releases.answers import Answer, Judge
 from sparkbook.tune.space import Candidate
 
 Say = Callable[[str], None]
@@ -29,7 +29,7 @@ class Dropped:
 
     Attributes:
         reason: `invalid` (an error of the linter), `known bad`, `refused` (by vLLM), `the same` (as
-            another one) or `too large`.
+            another one), `too large` or `not here` (its image).
         text: the reason in full.
     """
 
@@ -93,19 +93,30 @@ class Pruned:
 
 
 def prune(
-    candidates: Sequence[Candidate], ask: Asker | None = None, release: str | None = None
+    candidates: Sequence[Candidate],
+    ask: Asker | None = None,
+    release: str | None = None,
+    here: Collection[str] | None = None,
 ) -> Pruned:
     """Leave out what needs no start.
 
     Args:
         candidates: the baseline first; it stays whatever is said of it, unless vLLM refuses it.
         ask: asks vLLM about them; None leaves that out, and with it the search for the same ones.
-        release: the vLLM to judge by; None: that of the recipe's image.
+        release: the vLLM to judge by; None: that of the recipe's image. A candidate with another
+            image is judged by that image.
+        here: the images on the machine; None: nobody knows.
 
     Raises:
         SparkbookError: vLLM refuses the baseline.
     """
     pruned = Pruned(list(candidates))
+    if here is not None:
+        refs = {one.key: one.recipe.launch.image for one in pruned.left if one.image}
+        gone = {key: f"docker pull {ref}" for key, ref in refs.items() if ref not in here}
+        _drop(pruned, "not here", gone)
+    elif any(one.image for one in candidates):
+        pruned.notes.append("Docker does not answer: some images may not be on this machine.")
     errors, bad = _linted(pruned.left, release)
     _drop(pruned, "invalid", errors)
     _drop(pruned, "known bad", bad)
@@ -131,7 +142,11 @@ def _drop(pruned: Pruned, reason: str, why: dict[str, str]) -> None:
 
 
 def _case(candidate: Candidate, release: str | None) -> Case:
-    return Case(of_launch(candidate.recipe.launch, candidate.recipe), release)
+    return Case(of_launch(candidate.recipe.launch, candidate.recipe), _judge(candidate, release))
+
+
+def _judge(candidate: Candidate, release: str | None) -> str | None:
+    return None if candidate.image else release
 
 
 def _linted(
@@ -145,7 +160,7 @@ def _linted(
     errors: dict[str, str] = {}
     bad: dict[str, str] = {}
     for candidate in rest:
-        for finding in lint(candidate.recipe, release).findings:
+        for finding in lint(candidate.recipe, _judge(candidate, release)).findings:
             if finding.rule in usual or finding.severity == "info":
                 continue
             if finding.rule.startswith("BAD"):
@@ -197,7 +212,8 @@ def _resolved(candidate: Candidate, answer: Answer) -> str:
     }
     drafts = answer.speculation.model_dump() if answer.speculation else None
     backends = sorted((one.kind, one.backend) for one in answer.backends)
-    return json.dumps([values, backends, drafts, silent], sort_keys=True, default=str)
+    whole = [candidate.image, values, backends, drafts, silent]
+    return json.dumps(whole, sort_keys=True, default=str)
 
 
 def _too_large(pruned: Pruned, release: str | None) -> dict[str, str]:
@@ -250,12 +266,36 @@ def asker(
         where = asking.Where(engine=where.engine, image=where.image, gpu=True)
 
     def ask(candidates: Sequence[Candidate]) -> list[Answer]:
-        questions = [
-            asking.of_case(_case(one, release), name=str(number), depth="model")
-            for number, one in enumerate(candidates)
-        ]
-        say(f"asking vLLM about {len(questions)} lines")
-        holds = asking.installed(case, where.engine.version) if where.engine else None
-        return asking.ask(questions, where, holds=holds)
+        say(f"asking vLLM about {len(candidates)} lines")
+        by_image: dict[str | None, list[Candidate]] = {}
+        for one in candidates:
+            by_image.setdefault(one.image, []).append(one)
+        answers: dict[str, Answer] = {}
+        for ref, some in by_image.items():
+            got = _asked(some, where, release) if ref is None else _asked_elsewhere(some)
+            answers |= {one.key: answer for one, answer in zip(some, got, strict=True)}
+        return [answers[one.key] for one in candidates]
 
     return ask
+
+
+def _asked_elsewhere(candidates: Sequence[Candidate]) -> list[Answer]:
+    """Ask the release of another image about the candidates that take it."""
+    case = _case(candidates[0], None)
+    try:
+        where, _ = asking.choose(case, None, None)
+    except SparkbookError as error:
+        unknown = Answer(judge=Judge(vllm=case.version), failed=str(error))
+        return [unknown for _ in candidates]
+    return _asked(candidates, where, None)
+
+
+def _asked(
+    candidates: Sequence[Candidate], where: asking.Where, release: str | None
+) -> list[Answer]:
+    cases = [_case(one, release) for one in candidates]
+    questions = [
+        asking.of_case(case, name=str(number), depth="model") for number, case in enumerate(cases)
+    ]
+    holds = asking.installed(cases[0], where.engine.version) if where.engine else None
+    return asking.ask(questions, where, holds=holds)
