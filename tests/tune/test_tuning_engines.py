@@ -66,7 +66,7 @@ def test_the_best_number_of_drafts_wins_and_becomes_a_recipe(
 
         starter = Starter(start, counted)
         tuning = Tuning(wanted, Plans(RECIPE, LOAD), Journal(tmp_path / "journal", {}), starter)
-        tuning.finalist = Asking(tuning, tools=True)
+        tuning.finalist = Asking(tuning.plans, counted, tools=True)
         tuning.run()
     found = answer.finish(tuning, lossy={})
     assert [row.candidate.key for row in found.rows] == ["baseline", K3]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Annotated
 
 import typer
@@ -57,6 +58,11 @@ def tune(
     image: Annotated[
         str | None, typer.Option(metavar="REF", help="Ask inside this image of this machine.")
     ] = None,
+    cluster: Annotated[
+        str | None,
+        typer.Option(metavar="FILE", help="Inventory: spread candidates over its nodes."),
+    ] = None,
+    worker: Annotated[bool, typer.Option("--worker", hidden=True)] = False,
     seed: Annotated[int, typer.Option(help="Seed of the prompts.")] = 0,
     as_json: Json = False,
 ) -> None:
@@ -68,6 +74,11 @@ def tune(
     """
     from sparkbook.tune import commands, text
 
+    if worker:
+        from sparkbook.tune.worker import work
+
+        work(sys.stdin, sys.stdout)
+        return
     wish = commands.Wish(
         source=source,
         use=use,
@@ -77,6 +88,7 @@ def tune(
         image=image,
         hours=hours,
         journal=journal,
+        cluster=cluster,
         seed=seed,
     )
     if dry_run:

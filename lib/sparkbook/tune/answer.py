@@ -17,10 +17,10 @@ from sparkbook.recipes.schema import Image, Remark, Source
 from sparkbook.serve import tool_calls
 from sparkbook.serve.endpoint import Endpoint
 from sparkbook.serve.engine import Engine
-from sparkbook.tune.halving import FIGURE, SHORT, Tuning, above, compared
+from sparkbook.tune.halving import FIGURE, Tuning, above, compared
 from sparkbook.tune.journal import Outcome
-from sparkbook.tune.measuring import Measure
-from sparkbook.tune.space import Candidate, shown
+from sparkbook.tune.measuring import Measure, Plans
+from sparkbook.tune.space import BASELINE, Candidate, shown
 
 _EACH = 3
 """Texts of each kind that a finalist is asked."""
@@ -83,7 +83,8 @@ class Answer:
         died, rejected: sentences about starts and measurements.
         unstarted: by candidate, why it was never started.
         starts: how many. spent_s: seconds of all of them.
-        about: engine, machine and date of the baseline's measurement; digest of the winner's image.
+        about: engine, machine, node and date of the baseline's measurement; digest of the winner's
+            image.
     """
 
     rows: list[Row]
@@ -106,7 +107,7 @@ class Answer:
     @property
     def loader(self) -> str | None:
         """The loader with the fastest starts, if each was faster than each of the recipe's."""
-        base = self.loading.get("baseline")
+        base = self.loading.get(BASELINE)
         slowest = {key: max(some) for key, some in self.loading.items() if len(some) > 1}
         best = min(slowest, key=lambda key: slowest[key], default=None)
         return best if best and base and slowest[best] < min(base) else None
@@ -138,16 +139,17 @@ class Asking:
     """What the baseline and the finalists are asked besides the measurement.
 
     Attributes:
-        tuning: its plans and its measure are used. tools: check tool calls.
+        plans: what is measured. measure: how. tools: check tool calls.
     """
 
-    tuning: Tuning
+    plans: Plans
+    measure: Measure
     tools: bool
 
     def __call__(self, engine: Engine, outcome: Outcome) -> None:
         """Add answers, the check of tool calls and other speeds to an outcome."""
         endpoint = engine.endpoint
-        rounds = 2 if outcome.candidate == self.tuning.baseline.key else 1
+        rounds = 2 if outcome.candidate == BASELINE else 1
         outcome.answers = [lossless.ask(endpoint, each=_EACH) for _ in range(rounds)]
         if self.tools:
             errors = [
@@ -156,12 +158,12 @@ class Asking:
                 if one.severity == "error"
             ]
             outcome.tools = [f"{one.rule}: {one.message}" for one in errors]
-        outcome.shape = self._shape(endpoint, self.tuning.starter.measure)
+        outcome.shape = self._shape(endpoint)
 
-    def _shape(self, endpoint: Endpoint, measure: Measure) -> Report:
+    def _shape(self, endpoint: Endpoint) -> Report:
         reports = []
-        for plan in self.tuning.plans.shape():
-            report = measure(endpoint, plan, self.tuning.baseline.recipe)
+        for plan in self.plans.shape():
+            report = self.measure(endpoint, plan, self.plans.recipe)
             if report.interrupted:
                 raise KeyboardInterrupt
             reports.append(report)
@@ -193,23 +195,18 @@ def finish(tuning: Tuning, *, lossy: Mapping[str, bool], near: bool = False) -> 
     rows = [_row(tuning, tuning.baseline, None), *finalists] if base else []
     winner = next((row.candidate for row in finalists if row.refused is None), None)
     about = {}
-    stages = [tuning.journal.get(tuning.baseline.key, stage) for stage in SHORT]
-    usual = [one for one in stages if one]
+    usual = tuning.based()
     if usual and usual[0].report:
         report = usual[0].report
         about = {"engine": report.engine, "machine": report.machine, "date": report.date[:10]}
+        about["node"] = usual[0].node
         about["digest"] = (tuning.final(winner) if winner else usual)[0].digest
     parts = dict(_parts(tuning, winner)) if winner and len(winner.changes) > 1 else {}
     outcomes = list(tuning.journal)
-    ratios = {
-        one.candidate: compared(usual, [one])
-        for one in outcomes
-        if one.stage == SHORT[0] and one.candidate != tuning.baseline.key
-    }
     return Answer(
         rows,
         winner,
-        short={key: ratio for key, ratio in ratios.items() if ratio},
+        short=tuning.short(),
         parts=parts,
         loading=_loading(tuning),
         died=[one.died for one in outcomes if one.died],

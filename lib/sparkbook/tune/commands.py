@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from sparkbook import recipes
+from sparkbook.cluster import inventory
 from sparkbook.errors import SparkbookError
 from sparkbook.formats import own
 from sparkbook.recipes import Recipe
@@ -19,6 +20,7 @@ from sparkbook.serve.faults import ServeFault
 from sparkbook.tune import answer, measuring, without_start
 from sparkbook.tune import space as spaces
 from sparkbook.tune.answer import Answer, Asking
+from sparkbook.tune.crew import Nodes
 from sparkbook.tune.halving import Tuning
 from sparkbook.tune.journal import Journal, read
 from sparkbook.tune.measuring import Plans, Starter
@@ -41,6 +43,7 @@ class Wish:
     image: str | None = None
     hours: float = 8.0
     journal: str | None = None
+    cluster: str | None = None
     seed: int = 0
 
     @property
@@ -67,21 +70,24 @@ def pruned(wish: Wish, say: Say) -> tuple[Recipe, Space, Pruned]:
     found, left_out = spaces.candidates(space, recipe, wish.use, lossy=wish.near)
     ask = without_start.asker(found[0], wish.release, wish.image, say)
     refs = {str(one.recipe.launch.image) for one in found if one.image}
-    rest = without_start.prune(found, ask, wish.release, _here(refs))
+    rest = without_start.prune(found, ask, wish.release, _here(wish, refs))
     rest.options = left_out
     return recipe, space, rest
 
 
-def _here(refs: set[str]) -> set[str] | None:
-    """Return those of some images that are on this machine; None: Docker does not answer."""
-    if not refs:
-        return set()
-    try:
-        host = docker_host.reach()
-    except ServeFault:
-        return None
-    with contextlib.closing(host):
-        return {ref for ref in refs if docker_host.image_present(host.client, ref)}
+def _here(wish: Wish, refs: set[str]) -> set[str] | None:
+    """Return those of some images that are on this machine, or on all nodes; None: a Docker engine
+    does not answer.
+    """
+    nodes = inventory.read(wish.cluster).nodes if wish.cluster else ()
+    for address in {node.docker for node in nodes} or {None} if refs else ():
+        try:
+            host = docker_host.reach(address)
+        except ServeFault:
+            return None
+        with contextlib.closing(host):
+            refs = {ref for ref in refs if docker_host.image_present(host.client, ref)}
+    return refs
 
 
 def journal_of(wish: Wish, recipe: Recipe, space: Space) -> Journal:
@@ -97,6 +103,8 @@ def journal_of(wish: Wish, recipe: Recipe, space: Space) -> Journal:
         "load": space.use(wish.use).load.model_dump(mode="json"),
         "seed": wish.seed,
     }
+    if wish.cluster:
+        about["nodes"] = [node.host for node in inventory.read(wish.cluster).nodes]
     mark = hashlib.sha256(json.dumps(about, sort_keys=True).encode()).hexdigest()[:8]
     file = wish.journal or paths.state_dir() / "tune" / f"{recipe.slug}-{wish.use}-{mark}.jsonl"
     Path(file).parent.mkdir(parents=True, exist_ok=True)
@@ -117,21 +125,28 @@ def tune(wish: Wish, say: Say) -> tuple[Pruned, Answer, Journal]:
     say(f"{len(left.left)} candidates are left")
     journal = journal_of(wish, recipe, space)
     say(f"journal: {journal.file}")
+    plans = Plans(recipe, space.use(wish.use).load, wish.seed)
     loaders = [one for one in left.left if space.of_start(one)]
-    tuning = Tuning(
-        [one for one in left.left if one not in loaders],
-        Plans(recipe, space.use(wish.use).load, wish.seed),
-        journal,
-        Starter(partial(measuring.start, say=say), say=say),
-        budget_s=3600 * wish.hours,
-        loaders=loaders,
-    )
-    return left, measured(tuning, space, near=wish.near), journal
+    with contextlib.ExitStack() as over:
+        crew = None
+        if wish.cluster:
+            crew = over.enter_context(Nodes(inventory.read(wish.cluster), plans, say))
+        tuning = Tuning(
+            [one for one in left.left if one not in loaders],
+            plans,
+            journal,
+            Starter(partial(measuring.start, say=say), say=say),
+            budget_s=3600 * wish.hours,
+            loaders=loaders,
+            crew=crew,
+        )
+        return left, measured(tuning, space, near=wish.near), journal
 
 
 def measured(tuning: Tuning, space: Space, *, near: bool = False) -> Answer:
     """Run a tuning, and answer."""
-    tuning.finalist = Asking(tuning, tuning.baseline.recipe.capabilities.tools)
+    tools = tuning.plans.recipe.capabilities.tools
+    tuning.finalist = Asking(tuning.plans, tuning.starter.measure, tools)
     tuning.run()
     lossy = {name: not option.lossless for name, option in space.options.items()}
     return answer.finish(tuning, lossy=lossy, near=near)

@@ -18,9 +18,10 @@ from sparkbook.bench import compare
 from sparkbook.bench.compare import Comparison
 from sparkbook.errors import SparkbookError
 from sparkbook.serve.engine import Engine
+from sparkbook.tune.crew import Alone, Crew, Job
 from sparkbook.tune.journal import Journal, Outcome
 from sparkbook.tune.measuring import Plans, Starter
-from sparkbook.tune.space import Candidate
+from sparkbook.tune.space import BASELINE, Candidate
 
 FIGURE = "req_tok_s"
 """What is compared: tokens of a reply / its whole time, from the request to the last byte. So it
@@ -58,7 +59,9 @@ class Tuning:
         candidates: the baseline first.
         plans: what is measured.
         journal: what was measured, before an interruption too.
-        starter: how a server is started and measured.
+        starter: how a server is started and measured on this machine.
+        crew: the nodes that measure instead of this machine. Each candidate is measured on one of
+            them, against the baseline there; the final is on the first.
         budget_s: for all starts and measurements together.
         finalist: called with the running server of the baseline's and of each finalist's first
             turn of the final, to ask it more.
@@ -75,6 +78,7 @@ class Tuning:
     budget_s: float = math.inf
     finalist: Callable[[Engine, Outcome], None] | None = None
     loaders: Sequence[Candidate] = ()
+    crew: Crew | None = None
     unstarted: dict[str, str] = field(default_factory=dict)
     best: list[Candidate] = field(default_factory=list)
 
@@ -106,7 +110,8 @@ class Tuning:
         named = {one.key: one for one in self.candidates}
         self.best = [named[key] for key in sorted(ratios, key=lambda k: -ratios[k].ratio)]
         loaders = self.loaders if self._affords(0, 0) else ()
-        self._leave_out((one.key for one in self.loaders if one not in loaders), "the time is up")
+        if not loaders:
+            self.unstarted |= {one.key: "the time is up" for one in self.loaders}
         if self.best or loaders:
             self._final(loaders)
 
@@ -118,55 +123,106 @@ class Tuning:
             if (outcome := self.journal.get(candidate.key, f"final {turn}"))
         ]
 
-    def measured(self, candidate: Candidate, stage: str, size: int | None) -> Outcome:
-        """Return an outcome: from the journal, or from a start now. Without a size it is started
-        and not measured.
+    def based(self, stages: Sequence[str] = SHORT, node: str | None = None) -> list[Outcome]:
+        """Return the baseline's outcomes of some stages on a node; None: this machine, or the
+        first.
         """
-        if kept := self.journal.get(candidate.key, stage):
-            return kept
-        more = self.finalist if stage == "final 0" else None
-        self.starter.say(f"{stage}: {candidate.key}")
-        plan = None if size is None else self.plans.run(size)
-        outcome = self.starter.once(candidate, stage, plan, more)
-        self.journal.add(outcome)
-        return outcome
+        where = node or self._nodes[0]
+        found = (self.journal.get(BASELINE, stage, where) for stage in stages)
+        return [one for one in found if one]
 
-    def _base(self, stage: str, size: int) -> Outcome:
-        outcome = self.measured(self.baseline, stage, size)
-        if not outcome.counts:
-            self.journal.drop(outcome)
-            raise SparkbookError(
-                f"the baseline can't be measured: {outcome.died or outcome.rejected}"
-            )
-        return outcome
+    def short(self) -> dict[str, Comparison]:
+        """Return what the short runs gave, over the baseline of the same node."""
+        short = {one.candidate: one for one in self.journal if one.stage == SHORT[0]}
+        short.pop(BASELINE, None)
+        return self._ratios(short)
+
+    def measured(self, candidate: Candidate, stage: str, size: int | None) -> Outcome:
+        """Return an outcome on this machine, or on the first node: from the journal, or from a
+        start now. Without a size it is started and not measured.
+        """
+        jobs, outcomes = [Job(candidate, stage, size)], list[Outcome]()
+        first = self._nodes[0]
+        self._each(lambda node: jobs.pop() if jobs and node == first else None, outcomes.append)
+        return outcomes[0]
+
+    @property
+    def _nodes(self) -> Sequence[str | None]:
+        return self.crew.nodes if self.crew else (None,)
+
+    def _each(
+        self, choose: Callable[[str | None], Job | None], done: Callable[[Outcome], None]
+    ) -> None:
+        """Let every node take one job after another, until there is none for any of them.
+
+        Args:
+            choose: the next job of a node. done: called with each outcome.
+
+        Raises:
+            SparkbookError: the baseline does not start, or can't be measured on a node.
+        """
+        crew = self.crew or Alone(self.starter, self.plans, self.finalist)
+        busy: set[str | None] = set()
+        while True:
+            for node in (one for one in crew.nodes if one not in busy):
+                while job := choose(node):
+                    where = node if job.candidate is self.baseline else None
+                    if kept := self.journal.get(job.candidate.key, job.stage, where):
+                        done(kept)
+                        continue
+                    self.starter.say(f"{node or ''} {job.stage}: {job.candidate.key}".lstrip())
+                    crew.send(node, job)
+                    busy.add(node)
+                    break
+            if not busy:
+                return
+            outcome = crew.receive()
+            busy.remove(outcome.node)
+            if outcome.candidate == BASELINE and not outcome.counts:
+                on = f" on {outcome.node}" if outcome.node else ""
+                why = outcome.died or outcome.rejected
+                raise SparkbookError(f"the baseline can't be measured{on}: {why}")
+            self.journal.add(outcome)
+            done(outcome)
 
     def _short(self) -> dict[str, Comparison]:
-        """Measure shortly what promises something; the comparisons with the baseline, which is
-        measured before the single changes and after them.
+        """Measure shortly what promises something; the comparisons with the baseline, which each
+        node measures before the single changes and after them.
         """
-        base = [self._base(SHORT[0], 0)]
         measured: dict[str, Outcome] = {}
         waiting = {one.key: one for one in self.candidates[1:]}
-        while waiting:
+
+        def choose(node: str | None) -> Job | None:
             single = [one for one in waiting.values() if len(one.changes) == 1]
-            if not single and len(base) == 1:
-                base.append(self._base(SHORT[1], 0))
-            candidate = self._turn(single) if single else self._next(waiting, base, measured)
+            again = waiting and not single
+            for stage in SHORT if again else SHORT[:1]:
+                if not self.based((stage,), node):
+                    return Job(self.baseline, stage, 0)
+            candidate = self._turn(single) if single else self._next(waiting, measured)
             if candidate is None:
-                why = "what its changes gave alone promises no more than the best"
-                self._leave_out(waiting, why)
-                break
+                return None
             if not self.journal.get(candidate.key, SHORT[0]) and not self._affords(1, 1):
-                self._leave_out(waiting, "the time is up")
-                break
-            del waiting[candidate.key]
-            outcome = measured[candidate.key] = self.measured(candidate, SHORT[0], 0)
+                leave_out(waiting, "the time is up")
+                return None
+            return Job(waiting.pop(candidate.key), SHORT[0], 0)
+
+        def leave_out(keys: Iterable[str], why: str) -> None:
+            for key in list(keys):
+                self.unstarted[key] = why
+                del waiting[key]
+
+        def done(outcome: Outcome) -> None:
+            if outcome.candidate == BASELINE:
+                return
+            measured[outcome.candidate] = outcome
             if outcome.died:
                 # What contains it would die too.
-                dead = [key for key, one in waiting.items() if one.contains(candidate)]
-                self._leave_out(dead, outcome.died)
-                waiting = {key: one for key, one in waiting.items() if key not in dead}
-        return _ratios(base, measured)
+                (dead,) = (one for one in self.candidates if one.key == outcome.candidate)
+                leave_out([key for key in waiting if waiting[key].contains(dead)], outcome.died)
+
+        self._each(choose, done)
+        leave_out(waiting, "what its changes gave alone promises no more than the best")
+        return self._ratios(measured)
 
     def _turn(self, single: Sequence[Candidate]) -> Candidate:
         """Return the next single change: the first value of every option, then the second ones."""
@@ -175,20 +231,13 @@ class Tuning:
         return min(single, key=lambda one: (every - left)[next(iter(one.changes))])
 
     def _next(
-        self,
-        waiting: Mapping[str, Candidate],
-        base: Sequence[Outcome],
-        measured: Mapping[str, Outcome],
+        self, waiting: Mapping[str, Candidate], measured: Mapping[str, Outcome]
     ) -> Candidate | None:
         """Return the combination with the most expected gain per minute; None: none promises more
         than the best so far.
         """
-        ratios = _ratios(base, measured)
-        sure = {
-            key: ratio.ratio
-            for key, ratio in ratios.items()
-            if all(above(compared([one], [measured[key]])) for one in base)
-        }
+        ratios = self._ratios(measured)
+        sure = {key: ratio.ratio for key, ratio in ratios.items() if self._surely(measured[key])}
         best = max((ratio.ratio for ratio in ratios.values()), default=1.0)
         rates = {}
         for candidate in waiting.values():
@@ -200,14 +249,11 @@ class Tuning:
         first = max(rates, key=lambda key: rates[key], default=None)
         return waiting[first] if first and rates[first] > 0 else None
 
-    def _leave_out(self, keys: Iterable[str], why: str) -> None:
-        self.unstarted |= dict.fromkeys(keys, why)
-
     def _affords(self, starts: int, longer: float) -> bool:
         """Return whether there is time for so many starts, with runs so many times as long as the
         shortest, and the final after them.
         """
-        one = self.journal.get(self.baseline.key, SHORT[0])
+        one = self.journal.get(BASELINE, SHORT[0])
         if one is None or one.start_s is None:
             return True
         run = one.seconds - one.start_s
@@ -215,9 +261,34 @@ class Tuning:
         return self.journal.spent_s + starts * (one.start_s + longer * run) + final <= self.budget_s
 
     def _rung(self, ratios: dict[str, Comparison], stage: str, size: int) -> dict[str, Comparison]:
-        base = self._base(stage, size)
-        again = [one for one in self.candidates if one.key in ratios]
-        return _ratios([base], {one.key: self.measured(one, stage, size) for one in again})
+        waiting = [one for one in self.candidates if one.key in ratios]
+        measured: dict[str, Outcome] = {}
+
+        def choose(node: str | None) -> Job | None:
+            if waiting and not self.based((stage,), node):
+                return Job(self.baseline, stage, size)
+            return Job(waiting.pop(0), stage, size) if waiting else None
+
+        def done(outcome: Outcome) -> None:
+            if outcome.candidate != BASELINE:
+                measured[outcome.candidate] = outcome
+
+        self._each(choose, done)
+        return self._ratios(measured, (stage,))
+
+    def _surely(self, outcome: Outcome) -> bool:
+        """Return whether it is faster than each of its node's turns of the baseline."""
+        return all(above(compared([one], [outcome])) for one in self.based(node=outcome.node))
+
+    def _ratios(
+        self, measured: Mapping[str, Outcome], stages: Sequence[str] = SHORT
+    ) -> dict[str, Comparison]:
+        """Return the comparisons of those that count, each with the baseline of its own node."""
+        found = {
+            key: compared(self.based(stages, outcome.node), [outcome])
+            for key, outcome in measured.items()
+        }
+        return {key: ratio for key, ratio in found.items() if ratio}
 
     def _final(self, loaders: Sequence[Candidate]) -> None:
         """Measure the baseline and the finalists by turns, there and back; the way back leaves out
@@ -229,11 +300,7 @@ class Tuning:
                 behind = self._behind()
                 turns = [one for one in turns[::-1] if one.key not in behind]
             for candidate in turns:
-                if candidate is self.baseline:
-                    self._base(f"final {turn}", 1)
-                else:
-                    size = None if candidate in loaders else 1
-                    self.measured(candidate, f"final {turn}", size)
+                self.measured(candidate, f"final {turn}", None if candidate in loaders else 1)
 
     def _behind(self) -> set[str]:
         """Return finalists that are surely behind the best of the final so far, and what died."""
@@ -244,12 +311,6 @@ class Tuning:
         best = max(sure, key=lambda key: sure[key].ratio, default=None)
         behind = {key for key in sure if best and above(compared(outcomes[key], outcomes[best]))}
         return behind | {key for key, some in outcomes.items() if some and some[0].died}
-
-
-def _ratios(base: Sequence[Outcome], measured: Mapping[str, Outcome]) -> dict[str, Comparison]:
-    """Return the comparisons of those that count."""
-    found = {key: compared(base, [outcome]) for key, outcome in measured.items()}
-    return {key: ratio for key, ratio in found.items() if ratio}
 
 
 def _hopeful(ratios: dict[str, Comparison]) -> dict[str, Comparison]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,12 +14,16 @@ from sparkbook.bench.equality import Answer
 from sparkbook.bench.results import Report
 from sparkbook.errors import SparkbookError
 
+TOGETHER = ("short", "longer")
+"""How the names of stages begin in which nodes work side by side."""
+
 
 class Outcome(BaseModel):
     """What one start gave.
 
     Attributes:
-        candidate: its key. stage: which measurement of it; the two name an outcome.
+        candidate: its key. stage: which measurement of it. node: where; None: on this machine. The
+            three name an outcome.
         seconds: start and measurement together. start_s: the start alone; None if it died.
         report: the measurement; None if the start died.
         rejected: why the measurement does not count, though it was repeated.
@@ -35,6 +40,7 @@ class Outcome(BaseModel):
 
     candidate: str
     stage: str
+    node: str | None = None
     seconds: float = Field(ge=0)
     start_s: float | None = None
     report: Report | None = None
@@ -54,7 +60,7 @@ class Outcome(BaseModel):
 
 
 class Journal:
-    """The outcomes so far, by candidate and stage. Attributes: `about` says of what."""
+    """The outcomes so far, by candidate, stage and node. Attributes: `about` says of what."""
 
     def __init__(self, file: str | Path | None, about: dict[str, Any]):
         """Open a journal, or begin one; without a file it is not kept.
@@ -64,7 +70,7 @@ class Journal:
         """
         self.file = Path(file) if file is not None else None
         self.about = about
-        self._outcomes: dict[tuple[str, str], Outcome] = {}
+        self._outcomes: dict[tuple[str, str, str | None], Outcome] = {}
         if self.file is not None and self.file.exists():
             kept = read(self.file)
             if kept.about != about:
@@ -73,22 +79,20 @@ class Journal:
                 )
             self._outcomes = kept._outcomes
 
-    def get(self, candidate: str, stage: str) -> Outcome | None:
-        """Return an outcome; None: there is none yet."""
-        return self._outcomes.get((candidate, stage))
+    def get(self, candidate: str, stage: str, node: str | None = None) -> Outcome | None:
+        """Return an outcome, on a node or on whichever; None: there is none yet."""
+        if node is not None:
+            return self._outcomes.get((candidate, stage, node))
+        key = (candidate, stage)
+        return next((one for one in self if (one.candidate, one.stage) == key), None)
 
     def add(self, outcome: Outcome) -> None:
-        """Keep an outcome, in place of an earlier one of the same candidate and stage.
+        """Keep an outcome, in place of an earlier one of the same name.
 
         Raises:
             SparkbookError: the file can't be written.
         """
-        self._outcomes[outcome.candidate, outcome.stage] = outcome
-        self._keep()
-
-    def drop(self, outcome: Outcome) -> None:
-        """Forget an outcome, so that it is measured again."""
-        del self._outcomes[outcome.candidate, outcome.stage]
+        self._outcomes[outcome.candidate, outcome.stage, outcome.node] = outcome
         self._keep()
 
     def _keep(self) -> None:
@@ -109,8 +113,14 @@ class Journal:
 
     @property
     def spent_s(self) -> float:
-        """Seconds of all starts so far, those before an interruption too."""
-        return sum(one.seconds for one in self)
+        """Seconds so far, those before an interruption too: of all starts, and where nodes work
+        side by side, of the one that took longest.
+        """
+        seconds: Counter[str | None] = Counter()
+        for one in self:
+            seconds[one.node if one.stage.startswith(TOGETHER) else ""] += one.seconds
+        together = [value for node, value in seconds.items() if node != ""]
+        return max(together, default=0) + seconds[""]
 
 
 def read(file: str | Path) -> Journal:

@@ -22,6 +22,8 @@ from sparkbook.releases import images
 from sparkbook.util import documents, limits
 
 FILE = Path(__file__).with_name("space.yaml")
+BASELINE = "baseline"
+"""Key of the candidate that changes nothing."""
 
 
 class _Entry(BaseModel):
@@ -158,7 +160,7 @@ class Candidate:
     def key(self) -> str:
         """Its name: the changes in words; the same in every run."""
         words = [shown(change) for change in self.changes.values()]
-        return " ".join(words) or "baseline"
+        return " ".join(words) or BASELINE
 
     def contains(self, other: Candidate) -> bool:
         """Return whether it makes all changes of another candidate, and more."""

@@ -38,7 +38,8 @@ def answer(found: Answer) -> Iterator[str]:
         count = list(found.unstarted.values()).count(why)
         yield f"{count} candidates were not started: {why}"
     if found.rows:
-        yield f"measured with {found.about['engine']} on {found.about['machine']}"
+        node = f" ({found.about['node']})" if found.about.get("node") else ""
+        yield f"measured with {found.about['engine']} on {found.about['machine']}{node}"
     for row in found.rows:
         yield from _row(row, found)
     for change, ratio in found.parts.items():

@@ -1,0 +1,95 @@
+"""A tuning over two nodes: a server each at a time, started and measured in the node's own network,
+and compared with the baseline of that node.
+"""
+
+import sys
+from pathlib import Path
+
+import pytest
+from sparkbook import recipes
+from sparkbook.cluster.inventory import Node
+from sparkbook.errors import SparkbookError
+from sparkbook.tune import crew
+from sparkbook.tune import space as spaces
+from sparkbook.tune.halving import Tuning
+from sparkbook.tune.journal import Journal
+from sparkbook.tune.measuring import Plans, Starter
+
+RECIPE = recipes.load("embedded/tiny-mtp-k1")
+SPACE = spaces.read()
+K3 = "--speculative-config.num_speculative_tokens 3"
+WANTED = ("baseline", K3, "--max-num-seqs 16", "--max-num-seqs 32")
+
+
+def words(node):
+    program = [sys.executable, str(Path(__file__).with_name("tune_worker.py")), node.host]
+    return [*node.via, *program]
+
+
+def tuned(two_nodes, tmp_path, words=words):
+    plans = Plans(RECIPE, SPACE.use("users").load)
+    found = {one.key: one for one in spaces.candidates(SPACE, RECIPE, "users")[0]}
+    lines = []
+    with crew.Nodes(two_nodes.inventory(), plans, lines.append, words) as nodes:
+        journal = Journal(tmp_path / "journal", {"nodes": list(nodes.nodes)})
+        starter = Starter(say=lines.append)
+        tuning = Tuning([found[key] for key in WANTED], plans, journal, starter, crew=nodes)
+        tuning.run()
+    return tuning, lines
+
+
+@pytest.mark.cluster
+def test_each_node_measures_against_its_own_baseline(two_nodes, tmp_path, stand_in_engine):
+    tuning, lines = tuned(two_nodes, tmp_path)
+    assert not two_nodes.processes()
+    assert tuning.best[0].key == K3
+    ratios = {key: round(ratio.ratio, 2) for key, ratio in tuning.short().items()}
+    assert ratios == {K3: 1.3, "--max-num-seqs 16": 1.0, "--max-num-seqs 32": 1.0}
+    outcomes = list(Journal(tmp_path / "journal", tuning.journal.about))
+    places = {one.node: one.report.machine for one in outcomes}
+    assert (
+        places["spark-a"] == str(Path("/proc/thread-self/ns/net").readlink()) != places["spark-b"]
+    )
+    assert all(one.report.machine == places[one.node] for one in outcomes)
+    short = [(one.candidate, one.node) for one in outcomes if one.stage == "short"]
+    assert short.count(("baseline", "spark-a")) == short.count(("baseline", "spark-b")) == 1
+    assert sorted(key for key, _ in short) == sorted([*WANTED, "baseline"])
+    assert {one.node for one in outcomes if one.stage.startswith("final")} == {"spark-a"}
+    assert f"spark-a final 0: {K3}" in lines
+    again, lines = tuned(two_nodes, tmp_path)
+    assert again.best == tuning.best
+    assert not lines, "all is in the journal"
+
+
+@pytest.mark.cluster
+def test_ctrl_c_stops_the_servers_of_all_nodes(two_nodes, tmp_path, stand_in_engine, monkeypatch):
+    receive = crew.Nodes.receive
+
+    def interrupted(nodes):
+        receive(nodes)
+        assert two_nodes.processes()
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(crew.Nodes, "receive", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        tuned(two_nodes, tmp_path)
+    assert not two_nodes.processes()
+
+
+@pytest.mark.cluster
+def test_a_node_without_sparkbook_is_named(two_nodes, tmp_path, stand_in_engine):
+    def missing(node):
+        return words(node) if node.host == "spark-a" else [*node.via, "sh", "-c", "exit 127"]
+
+    with pytest.raises(SparkbookError, match="spark-b: the worker ended with status 127"):
+        tuned(two_nodes, tmp_path, missing)
+    assert not two_nodes.processes()
+
+
+def test_over_ssh_the_sparkbook_of_a_login_works():
+    words = crew.program(Node(host="spark-b", ssh="me@spark-b"))
+    assert words[0] == "ssh"
+    assert words[-2:] == [
+        "me@spark-b",
+        "bash -lc 'exec sparkbook tune RECIPE --for USE --worker'",
+    ]
