@@ -128,3 +128,36 @@ def test_bytes_that_are_no_text_are_told_and_never_shown(tmp_path):
     assert shown.exit_code == 1
     assert all(one.isprintable() or one == "\n" for one in shown.output)
     assert "\ufffd\ufffd" not in shown.output
+
+
+_SOCKETS = b"""\
+spark-1:97:97 [0] NCCL INFO NCCL_IB_DISABLE set by environment to 1.
+spark-1:97:97 [0] NCCL INFO NET/IB : No device found.
+spark-1:97:97 [0] NCCL INFO NET/Socket : Using [0]enp1s0f0np0:192.168.100.1<0>
+"""
+
+
+_DEAD = (
+    b"(EngineCore pid=1663) ERROR 11-28 14:52:40 [core.py:1512] EngineCore encountered a fatal"
+    b" error.\n"
+)
+
+
+@pytest.mark.parametrize(
+    "end",
+    [
+        b"spark-1:97:202 [0] misc/socket.cc:71 NCCL WARN socketProgress: Connection closed by remote"
+        b" peer spark-2<47282>\n",
+        b"ncclRemoteError: A call failed possibly due to a network error or a remote process exiting"
+        b" prematurely.\n",
+        b"torch.distributed.DistBackendError: NCCL error in: ProcessGroupNCCL.cpp:3690, unhandled"
+        b" system error (run with NCCL_DEBUG=INFO for details), NCCL version 2.28.9\n",
+    ],
+)
+def test_nccl_over_sockets_is_slow_and_no_cause(end):
+    head, worker = killed()
+    head = _SOCKETS + head[: head.rindex(b"(Worker_TP0")] + end + _DEAD
+    run = together({"n0.log": head, "n1.log": worker})
+    assert run.first.name == "n1.log" and run.findings[0].rule == "LOG910"
+    assert not [f for f in run.findings if f.rule == "LOG503"]
+    assert [f.severity for f in run.findings if f.rule == "LOG504"] == ["warning"]
