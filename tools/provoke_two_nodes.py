@@ -352,7 +352,7 @@ class Run:
         shared = [
             str(file.relative_to("/dev/shm"))
             for file in Path("/dev/shm").rglob("*")
-            if file.name != "tmp"
+            if file.name != "tmp" and "torchinductor" not in str(file)
         ]
         keys = [str(one.parent.name) for one in self.cache.glob("engines/*/api-key")]
         return {

@@ -162,3 +162,27 @@ def test_nccl_over_sockets_is_slow_and_no_cause(end):
     assert run.first.name == "n1.log" and run.findings[0].rule == "LOG910"
     assert not [f for f in run.findings if f.rule == "LOG503"]
     assert {f.severity for f in run.findings if f.rule == "LOG504"} == {"warning"}
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "what"),
+    [
+        (b"max model len 4096", b"max model len 2048", "--max-model-len"),
+        (b": Qwen3ForCausalLM", b": LlamaForCausalLM", "the architecture"),
+        (b"NCCL INFO NCCL version 2.28.9", b"NCCL INFO NCCL version 2.30.4", "NCCL's version"),
+    ],
+)
+def test_ranks_that_differ_are_named_first(old, new, what):
+    head, worker = read("healthy-n0"), read("healthy-n1")
+    assert old in worker
+    run = together({"n0.log": head, "n1.log": worker.replace(old, new)})
+    assert run.findings[0].rule == "LOG911" and what in run.headline and not run.healthy
+    head, worker = killed()
+    run = together({"n0.log": head, "n1.log": worker.replace(old, new)})
+    assert run.findings[0].rule == "LOG911"
+    assert [f.rule for f in run.findings if f.severity == "error"] == ["LOG911"]
+
+
+def test_logs_of_servers_of_one_node_each_may_differ():
+    one = b"INFO 11-28 10:00:00 [model.py:2152] Using max model len 512\n" + _READY
+    assert together({"a": one, "b": one.replace(b"512", b"1024")}).healthy

@@ -181,6 +181,8 @@ def serve(
     served.start(say)
     try:
         served.wait_ready(deadline_s=wish.deadline_s, progress=say)
+        for found in served.differences():
+            say(f"{found.severity}: {found.message} ({found.rule})")
         contained = planned.head.launch.image is not None
         named = (wish.file, planned.stack.name)
         show(
@@ -340,7 +342,7 @@ def logs(file: str, name: str) -> Iterator[tuple[str, bytes]]:
 def diagnose(file: str, name: str) -> tuple[Findings, dict[str, list[str]]]:
     """Return which rank fell first, from the logs of all of them, and the last lines of each."""
     from sparkbook.cluster.ranks import RankState
-    from sparkbook.logs.states import fell_silent
+    from sparkbook.logs.states import fell_silent, ranks_differ
     from sparkbook.logs.together import together
 
     inventory, states, texts = read(file), [], {}
@@ -352,10 +354,12 @@ def diagnose(file: str, name: str) -> tuple[Findings, dict[str, list[str]]]:
         up = alive.get(rank) in ("ready", "running", "starting")
         states.append(RankState(number, node.host, text, up, None))
     seen = Seen(inventory, [Site(host=node.host) for node in inventory.nodes], ranks=states)
+    said = together(texts).findings
     found = Findings(
         [
+            *(one for one in said if one.rule == ranks_differ.code),
             *(finding for finding in FAB.judge(seen) if finding.rule.startswith("FAB4")),
-            *(one for one in together(texts).findings if one.rule == fell_silent.code),
+            *(one for one in said if one.rule == fell_silent.code),
         ]
     )
     return found, {f"{state.host} (rank {state.number})": state.tail() for state in states}

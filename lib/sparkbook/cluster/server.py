@@ -24,6 +24,7 @@ from sparkbook.cluster.rules import FAB
 from sparkbook.cluster.sighting import Seen
 from sparkbook.errors import SparkbookError
 from sparkbook.findings import Finding, Findings
+from sparkbook.logs.together import differences
 from sparkbook.serve import (
     abandoned,
     containers,
@@ -332,6 +333,10 @@ class ClusterServer:
             )
         return states
 
+    def differences(self) -> list[Finding]:
+        """Return in what the ranks differ, though they must not; vLLM itself may serve so."""
+        return _different(self.states())
+
     def look(self) -> ClusterFault | None:
         """Return one look at every rank; the fall, if this look found one."""
         with self._lock:
@@ -465,7 +470,13 @@ def _tails(states: Sequence[RankState]) -> dict[str, list[str]]:
 
 def _fall_findings(seen: Seen) -> Findings:
     """Return what is said of a fall: of the ranks, not of what was known of the nodes before."""
-    return Findings(finding for finding in FAB.judge(seen) if finding.rule.startswith("FAB4"))
+    said = [finding for finding in FAB.judge(seen) if finding.rule.startswith("FAB4")]
+    return Findings([*_different(seen.ranks), *said])
+
+
+def _different(states: Sequence[RankState]) -> list[Finding]:
+    """Return in what the ranks differ, though they must not."""
+    return differences({f"rank {state.number} on {state.host}": state.log for state in states})
 
 
 def with_rdma(body: dict) -> dict:

@@ -319,7 +319,7 @@ class Doctor:
         causes = [j for j in judged if j.role == "cause" and j.finding.severity == "error"]
         echoes = [j for j in judged if j.role == "consequence"]
         others = [j for j in judged if j not in causes and j not in echoes]
-        root, survived = self._root(causes, context)
+        root, survived = self._root(causes, echoes, context)
         if root is not None:
             causes.append(root.judged())
         # What killed a process is often told by the kernel, whose clock is another one: order by
@@ -358,10 +358,11 @@ class Doctor:
         )
 
     def _root(
-        self, causes: list[Judged], context: Context
+        self, causes: list[Judged], echoes: list[Judged], context: Context
     ) -> tuple[Unexplained | None, Unexplained | None]:
         """Return the first fault that no signature knows, unless a known one came before it or
-        close behind it; and one that the start survived.
+        close behind it, or it is no more than an ERROR line after another process had failed; and
+        one that the start survived.
         """
         story, stop = context.story, context.stop.event.number if context.stop else None
         root = self._gathered.root(stop)
@@ -375,6 +376,8 @@ class Doctor:
             return self._gathered.root(stop, story.ready_line), root
         first = min((j.order for j in causes), default=None)
         if first is not None and (first <= number + _CLOSE or not root.event.is_traceback):
+            return None, None
+        if root.weight == "error" and any(j.order <= number for j in echoes):
             return None, None
         return root, None
 

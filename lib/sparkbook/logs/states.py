@@ -380,6 +380,41 @@ def fell_silent(order: str, evidence: str, has_cause: bool) -> Iterator[Hit]:
     )
 
 
+_SHORTER = (
+    "(MainProcess pid=9) INFO 11-28 10:00:00 [model.py:2152] Using max model len 512\n"
+    "(MainProcess pid=9) INFO 11-28 10:00:01 [serve.py:224] Launching vLLM (v0.31.0) headless"
+    " multiproc executor"
+)
+_HEAD = (
+    "(APIServer pid=1) INFO 11-28 10:00:00 [model.py:2152] Using max model len 1024\n"
+    "(EngineCore pid=2) INFO 11-28 10:00:01 [core.py:133] Initializing a V1 LLM engine (v0.31.0)"
+    " with config: model='some/model'"
+)
+
+
+@STATES.rule(
+    "LOG911",
+    "ranks-differ",
+    "error",
+    kind="version-drift",
+    source="vLLM 0.32.0, runs of this project in which one rank was started differently",
+    fails=lambda: {"rank0.log": _HEAD, "rank1.log": _SHORTER},
+    passes=lambda: {"rank0.log": _HEAD, "rank1.log": _SHORTER.replace("512", "1024")},
+)
+def ranks_differ(what: str, values: Iterable[tuple[str, str]]) -> Iterator[Hit]:
+    """The ranks of one server were started with another model, release or length. vLLM does not
+    compare them: another length serves until a long request comes, another model answers with
+    nonsense, another release or shape fails in words about something else.
+    """
+    listed = [f"{name} has {value}" for name, value in values]
+    yield Hit(
+        f"The ranks differ in {what}: {', '.join(listed)}.",
+        evidence="; ".join(listed),
+        fix="Start every rank with the same image, model and options; only --node-rank, --headless"
+        " and the addresses of the node differ.",
+    )
+
+
 def _plain_end(text: str | None) -> str:
     return " ".join((text or "").split()).rstrip(" .")
 

@@ -19,7 +19,7 @@ from sparkbook.logs.facts import Facts
 from sparkbook.logs.judging import as_consequence
 from sparkbook.logs.log_line import JOURNAL
 from sparkbook.logs.signatures import signatures
-from sparkbook.logs.states import fell_silent
+from sparkbook.logs.states import fell_silent, ranks_differ
 from sparkbook.logs.verdict import Verdict
 
 _TIME = re.compile(
@@ -50,6 +50,19 @@ _OF_ONE = {"LOG903", "LOG904", "LOG905", "LOG906"}
 """What explains why one log is not healthy; the order of all of them says more."""
 _ZONE_S = 1800.0
 """Clocks of two logs that differ by a multiple of this are in different time zones."""
+
+_SEVERAL = re.compile(rb"\bheadless\b|\bworld[_ ]size[= ](?:[2-9]|[1-9]\d)")
+"""What the log of a rank among several shows."""
+_SAME = {
+    "vLLM's release": re.compile(
+        rb"(?:LLM engine \(v|Launching vLLM \(v|server version |\]\W{0,60}version )(\d[\w.+]*)"
+    ),
+    "the model": re.compile(rb"Starting to load model (\S+?)\.*\s"),
+    "the architecture": re.compile(rb"Resolved architecture: (\w+)"),
+    "--max-model-len": re.compile(rb"Using max model len (\d+)"),
+    "NCCL's version": re.compile(rb"NCCL INFO NCCL version (\d[\w.+]*)"),
+}
+"""What has to be the same on all ranks, and where a log shows it."""
 
 
 @dataclass(kw_only=True)
@@ -184,7 +197,31 @@ def together(logs: Mapping[str, bytes], facts: Facts | None = None) -> Together:
         findings += fell_silent.findings(_order(members, first), *_about(members, first))
     for member in members:
         findings += _rest(member, first)
+    differ = differences(logs)
+    if differ and first is None:
+        first = members[0]
+    findings = [
+        *differ,
+        *(as_consequence(f) if differ and f.severity == "error" else f for f in findings),
+    ]
     return Together(tuple(members), first, Findings(findings), _verdict(members, first))
+
+
+def differences(logs: Mapping[str, bytes]) -> list[Finding]:
+    """Return in what the ranks of one server differ, though they must not."""
+    ranks = {name: log for name, log in logs.items() if _container(log) is None}
+    if not any(_SEVERAL.search(log) for log in ranks.values()):
+        return []
+    found: list[Finding] = []
+    for what, pattern in _SAME.items():
+        values = {
+            name: matches[-1].decode("utf-8", "replace").rstrip("/").rpartition("/")[2]
+            for name, log in ranks.items()
+            if (matches := pattern.findall(log))
+        }
+        if len(set(values.values())) > 1:
+            found += ranks_differ.findings(what, values.items())
+    return found
 
 
 def _member(name: str, text: bytes, facts: Facts | None) -> Member:

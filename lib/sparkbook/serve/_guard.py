@@ -22,6 +22,9 @@ process group of its own. Whoever is left ends the rest:
   elsewhere all processes of the command's session, and those whose standard output is the
   command's log.
 
+What the command leaves when it is killed goes with it: its files in shared memory, which the keeper
+notes while it runs, and its sockets, which have a folder of their own (VLLM_RPC_BASE_PATH).
+
 While the guard ends the command its name is `stopping`. Exit status: the command's own, 128 + the
 signal's number where a signal ended it.
 """
@@ -41,6 +44,9 @@ PR_SET_NAME = 15
 PR_SET_CHILD_SUBREAPER = 36
 HEARD = (signal.SIGTERM, signal.SIGCHLD)
 ROUNDS = 200
+LOOK_S = 5.0
+"""Seconds between two looks at what the command has in shared memory."""
+SHARED = "/dev/shm/"
 libc = ctypes.CDLL(None, use_errno=True)
 
 
@@ -165,15 +171,49 @@ def leave(group: str | None) -> None:
         time.sleep(0.05)
 
 
+def remove(folder: str) -> None:
+    """Remove a folder of sockets."""
+    with contextlib.suppress(OSError):
+        for name in os.listdir(folder):  # noqa: PTH208
+            os.unlink(f"{folder}/{name}")  # noqa: PTH108
+        os.rmdir(folder)  # noqa: PTH106
+
+
+def descendants() -> set[int]:
+    """Return the ids of the processes below this one."""
+    below, ask = set(), [os.getpid()]
+    while ask:
+        with contextlib.suppress(OSError):
+            for thread in os.listdir(f"/proc/{ask[-1]}/task"):  # noqa: PTH208
+                with open(f"/proc/{ask[-1]}/task/{thread}/children") as file:  # noqa: PTH123
+                    ask[:0] = children = [int(pid) for pid in file.read().split()]
+                    below |= set(children)
+        ask.pop()
+    return below
+
+
+def shared(own: set[str]) -> None:
+    """Add to `own` the files in shared memory of the processes below this one: what they map, and
+    what OpenMP names after them.
+    """
+    for pid in descendants():
+        own.add(f"{SHARED}__KMP_REGISTERED_LIB_{pid}_{os.getuid()}")
+        with contextlib.suppress(OSError), open(f"/proc/{pid}/maps") as file:  # noqa: PTH123
+            own |= {line[line.index(SHARED) : -1] for line in file if SHARED in line}
+
+
 def keep(command: list[str], grace_s: float, reaper: int, group: str | None) -> int:
     """Run the command until it ends by itself or SIGTERM asks for its end, and leave nothing of it:
     what the keeper does. Return the command's exit status.
     """
     woken = hear()
+    before = {SHARED + name for name in os.listdir(SHARED)} if os.path.isdir(SHARED) else set()  # noqa: PTH112, PTH208
     leader = subprocess.Popen(command, start_new_session=True, preexec_fn=lambda: enter(group))
     os.write(reaper, str(leader.pid).encode())
+    own: set[str] = set()
     while leader.poll() is None:
-        select.select([woken], [], [])
+        select.select([woken], [], [], LOOK_S)
+        shared(own)
         if signal.SIGTERM in signals_in(woken):
             break
     if leader.poll() is None:
@@ -184,6 +224,9 @@ def keep(command: list[str], grace_s: float, reaper: int, group: str | None) -> 
     signal_group(leader.pid, signal.SIGKILL)
     leader.wait()
     kill_orphans()
+    for file in own - before:
+        with contextlib.suppress(OSError):
+            os.unlink(file)  # noqa: PTH108
     return leader.returncode if leader.returncode >= 0 else 128 - leader.returncode
 
 
@@ -209,6 +252,10 @@ def guard(keeper: int, lifeline: int) -> int:
 
 def main() -> int:
     lifeline, grace_s, command = int(sys.argv[1]), float(sys.argv[2]), sys.argv[3:]
+    sockets = f"/tmp/sparkbook-{os.getpid()}"
+    with contextlib.suppress(OSError):
+        os.mkdir(sockets, 0o700)  # noqa: PTH102
+        os.environ.setdefault("VLLM_RPC_BASE_PATH", sockets)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     # Until each of the two has a pipe of its own for them.
@@ -226,6 +273,7 @@ def main() -> int:
     if keeper:
         status = guard(keeper, lifeline)
         leave(group)
+        remove(sockets)
         return status
     os.close(lifeline)
     os.setsid()
