@@ -35,7 +35,8 @@ class Pair(Strict):
         rtt_us: median round trip of a small TCP message.
         tcp_gbit, tcp_by: rate, and what measured it.
         reduce_gbit: bus bandwidth of a large all-reduce: bytes × 2(n−1)/n per second.
-        reduce_us: median time of an all-reduce of 8 KiB.
+        reduce_us: median time of an all-reduce of 8 KiB. reduce_table: (bytes, µs) of every size
+            that was measured, 8 KiB to 256 MiB (8 MiB without a GPU).
         backend, transport: `nccl` or `gloo`; NCCL's own word for its way: `IB` or `Socket`.
         reduce_problem: why there was no all-reduce.
     """
@@ -50,6 +51,7 @@ class Pair(Strict):
     tcp_by: str | None = None
     reduce_gbit: float | None = None
     reduce_us: float | None = None
+    reduce_table: list[tuple[int, float]] | None = None
     backend: str | None = None
     transport: str | None = None
     reduce_problem: str | None = None
@@ -139,12 +141,14 @@ def run(count, rounds):
         if cuda: torch.cuda.synchronize()
         if n >= 3: times.append(time.perf_counter() - begin)
     return x.numel() * x.element_size(), statistics.median(times)
-small, small_s = run(8192 // (2 if cuda else 4), 30)
-size, large_s = run((256 if cuda else 8) * 2**20 // (2 if cuda else 4), 10 if cuda else 4)
+table, large = [], 256 * 2**20 if cuda else 8 * 2**20
+for size in [2**power for power in range(13, 28, 2) if 2**power < large] + [large]:
+    size, spent = run(size // (2 if cuda else 4), 30 if size < 2**20 else 10 if cuda else 4)
+    table.append((size, round(spent * 1e6, 1)))
 n = dist.get_world_size()
 if dist.get_rank() == 0:
-    print(json.dumps({"reduce_gbit": round(size * 2 * (n - 1) / n / large_s * 8e-9, 3), "reduce_us": round(small_s * 1e6, 1),
-                      "backend": "nccl" if cuda else "gloo"}), flush=True)
+    print(json.dumps({"reduce_gbit": round(size * 2 * (n - 1) / n / spent * 8e-9, 3), "reduce_us": table[0][1],
+                      "reduce_table": table, "backend": "nccl" if cuda else "gloo"}), flush=True)
 dist.destroy_process_group()
 """  # noqa: E501 - a program sent to a node, in one piece
 
