@@ -3,6 +3,7 @@ rank is taken down.
 """
 
 import pytest
+import yaml
 from sparkbook.cluster import cluster_plan, nodes, server
 from sparkbook.serve import stack
 
@@ -74,3 +75,31 @@ def test_a_start_that_fails_half_way_leaves_nothing(two_nodes, stand_in_engine, 
     with pytest.raises(EngineError):
         served.start()
     assert not two_nodes.processes()
+
+
+def test_the_ranks_of_a_server_are_not_exchanged_one_by_one(two_nodes, stand_in_engine, tmp_path):
+    from sparkbook.cluster import commands
+    from sparkbook.errors import SparkbookError
+
+    file = tmp_path / "pair.yaml"
+    file.write_text(
+        yaml.safe_dump(two_nodes.inventory().model_dump(exclude_defaults=True, mode="json")),
+        "utf-8",
+    )
+    wish = commands.Wish(str(file), "embedded/tiny-dense", "two", replace=True)
+    commands.can_replace(wish, two_nodes.inventory(), "two")  # nothing runs: nothing to say
+    served = started(two_nodes)
+    try:
+        served.wait_ready(deadline_s=240)
+        before = {name: engine._guard.pid for name, engine in served.engines.items()}
+        with pytest.raises(SparkbookError) as refused:
+            commands.serve(wish, say=str, show=str)
+        assert "can't be exchanged one by one" in str(refused.value)
+        assert f"sparkbook cluster stop {file} two && sparkbook cluster serve {file}" in str(
+            refused.value
+        )
+        assert {name: engine._guard.pid for name, engine in served.engines.items()} == before
+        assert served.look() is None
+    finally:
+        served.stop()
+    commands.can_replace(wish, two_nodes.inventory(), "two")

@@ -3,7 +3,8 @@ few paths that readiness asks.
 
 STAND_IN_MODE chooses how it misbehaves: `dies` (ends with status 3 after a log line), `hangs`
 (never opens its port), `ignores-term`, `fatal-line` (prints a fatal line and lingers), `forks`
-(starts a child that leaves the process group, and one that stays), `no-tools`, `no-vector`, `late`
+(starts a child that leaves the process group, and one that stays), `shares` (its child holds shared
+memory, OpenMP's mark and a socket), `no-tools`, `no-vector`, `late`
 (as vLLM does, binds its port at once and listens when its model is loaded, here when the file
 STAND_IN_LOADED exists; a failure to listen does not end it), `embeds` and `not-there` (have no
 completions), `refuses` (answers 500 to them). Three are as ready as the one without a mode, and
@@ -29,6 +30,17 @@ HOST = "" if HEADLESS else ARGUMENTS[ARGUMENTS.index("--host") + 1]
 PORT = 0 if HEADLESS else int(ARGUMENTS[ARGUMENTS.index("--port") + 1])
 
 
+SHARES = """
+import os, socket, time
+from multiprocessing import shared_memory
+block = shared_memory.SharedMemory(create=True, size=4096)
+mark = f"/dev/shm/__KMP_REGISTERED_LIB_{os.getpid()}_{os.getuid()}"
+open(mark, "w").close()
+path = os.environ["VLLM_RPC_BASE_PATH"] + "/socket"
+socket.socket(socket.AF_UNIX).bind(path)
+print(f"left: /dev/shm/{block.name} {mark} {path}", flush=True)
+time.sleep(600)
+"""
 FROZEN = Path(os.environ.get("STAND_IN_FROZEN", "/nowhere"))
 BASE = {"id": "x", "model": NAME, "created": 0}
 CALL = {
@@ -159,6 +171,8 @@ if MODE == "forks":
     )
     print(f"child {child.pid}", flush=True)
     subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+if MODE == "shares":
+    subprocess.Popen([sys.executable, "-c", SHARES])
 server = ThreadingHTTPServer((HOST, PORT), Handler, bind_and_activate=False)
 server.server_bind()
 if MODE == "late":

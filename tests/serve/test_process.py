@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 import time
+from multiprocessing import shared_memory
 from pathlib import Path
 
 import psutil
@@ -380,3 +381,28 @@ def test_secrets_that_the_recipe_does_not_name_are_not_passed_on(stand_in, launc
     with ProcessEngine(launch, stand_in, name="small") as engine:
         engine.wait_ready(Capabilities(structured_output=False))
         assert all("HF_TOKEN" not in process.environ() for process in descendants(engine))
+
+
+@pytest.mark.parametrize("how", ["stop", "kill"])
+def test_shared_memory_and_sockets_go_with_the_engine(stand_in, launch, monkeypatch, how):
+    monkeypatch.setenv("STAND_IN_MODE", "shares")
+    other = shared_memory.SharedMemory(create=True, size=16)
+    engine = ProcessEngine(launch, stand_in, name="small", grace_s=1)
+    try:
+        engine.wait_ready(Capabilities(structured_output=False))
+        deadline = time.monotonic() + 60
+        while b"left: " not in (log := engine.log_file.read_bytes()):
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        line = next(line for line in log.decode().splitlines() if line.startswith("left: "))
+        files = [Path(name) for name in line.split()[1:]]
+        assert len(files) == 3 and all(file.exists() for file in files)
+        if how == "kill":
+            psutil.Process(engine._guard.pid).children()[-1].children()[0].kill()
+            engine._guard.wait(60)
+    finally:
+        engine.stop()
+    assert not [file for file in files if file.exists()] and not files[2].parent.exists()
+    assert Path("/dev/shm", other.name).exists(), "what is another program's stays"
+    other.close()
+    other.unlink()

@@ -55,6 +55,9 @@ def serve(
     stage: Annotated[
         bool, typer.Option("--stage", help="First put image and weights on every Spark.")
     ] = False,
+    replace: Annotated[
+        bool, typer.Option("--replace", help="Move a running server, if vLLM can; else say how.")
+    ] = False,
     deadline: Deadline = 1800.0,
     dry_run: DryRun = False,
     as_json: Json = False,
@@ -62,7 +65,7 @@ def serve(
     """Start a server over all Sparks and wait until it answers."""
     from sparkbook.cluster import commands
 
-    wish = commands.Wish(file, source, name, layout, backend, port, stage, deadline)
+    wish = commands.Wish(file, source, name, layout, backend, port, stage, deadline, replace)
     if not dry_run:
         run_server(lambda: commands.serve(wish, say=progress, show=ready(as_json)))
         return

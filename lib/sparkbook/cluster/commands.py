@@ -134,6 +134,36 @@ class Wish:
     port: int | None = None
     stage: bool = False
     deadline_s: float = 1800.0
+    replace: bool = False
+
+
+def can_replace(wish: Wish, inventory: Inventory, name: str) -> None:
+    """Refuse to exchange a server of several ranks node by node, and say what to do instead.
+
+    All ranks of one server, data-parallel ones too, meet once, when they start; vLLM has no way for
+    another one to join them.
+
+    Raises:
+        SparkbookError: the server runs.
+    """
+    own = {f"{name}-{node.host}" for node in inventory.nodes}
+    if not any(row["name"] in own and row["state"] != "stopped" for row in status(wish.file)):
+        return
+    words = [wish.source, *(("--name", name) if wish.name else ())]
+    layout = ("--layout", wish.layout) if wish.layout else ()
+    again = command_line("sparkbook", "cluster", "serve", wish.file, *words, *layout)
+    alone = [
+        command_line("sparkbook", "serve", *words, *where, "--replace")
+        for node in inventory.nodes
+        for where in [("--host", node.docker) if node.docker else ()]
+    ]
+    raise SparkbookError(
+        f"{name} runs, and its ranks can't be exchanged one by one: vLLM's ranks meet once, when"
+        " they start. Nothing was changed. To stop all of it and start again, without an answer in"
+        f" between: {command_line('sparkbook', 'cluster', 'stop', wish.file, name)} && {again}\n"
+        "Where one node can hold the model, replicas that are servers of their own can be exchanged"
+        f" one after the other, with a router before them: {'; then '.join(alone)}"
+    )
 
 
 def plan(wish: Wish) -> tuple[server.ClusterPlan, list[Site], Findings]:
@@ -166,6 +196,8 @@ def serve(
         SparkbookError: it can't be used.
     """
     inventory, asked = read(wish.file), stack.given(wish.source, wish.name)
+    if wish.replace:
+        can_replace(wish, inventory, asked.name)
     if wish.stage:
         _, left = staging.stage(
             inventory, asked.launch.image, staging.model_place(asked), fetch=_fetch(asked), say=say
