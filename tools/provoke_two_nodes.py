@@ -292,7 +292,9 @@ class Run:
         temporary = Path("/dev/shm/tmp")
         shutil.rmtree(temporary, ignore_errors=True)
         temporary.mkdir()
+        self.before = self.shared()
         self.environment = os.environ | {
+            "TORCHINDUCTOR_CACHE_DIR": str(out.parent / "inductor"),  # kept: half of a start
             "SPARKBOOK_CACHE": str(self.cache),
             "TMPDIR": str(temporary),
             "PYTHONPATH": str(ROOT / "lib"),
@@ -343,6 +345,10 @@ class Run:
                 return json.loads(text)
         return None
 
+    def shared(self) -> set[str]:
+        """Return the files in shared memory and in the folder of temporary files."""
+        return {str(file.relative_to("/dev/shm")) for file in Path("/dev/shm").rglob("*")}
+
     def left(self) -> dict[str, list]:
         """Return what there is on the nodes: processes, ports, files in shared memory."""
         own = {self.serve.pid} if self.serve and self.serve.poll() is None else set()
@@ -350,16 +356,11 @@ class Run:
         for pid in set(self.nodes.processes()) - own:
             with contextlib.suppress(psutil.Error):
                 names.append(" ".join(psutil.Process(pid).cmdline())[:120])
-        shared = [
-            str(file.relative_to("/dev/shm"))
-            for file in Path("/dev/shm").rglob("*")
-            if file.name != "tmp" and "torchinductor" not in str(file)
-        ]
         keys = [str(one.parent.name) for one in self.cache.glob("engines/*/api-key")]
         return {
             "processes": sorted(names),
             "ports": self.nodes.listening(),
-            "shared memory": sorted(shared),
+            "shared memory": sorted(self.shared() - self.before),
             "keys": sorted(keys),
         }
 

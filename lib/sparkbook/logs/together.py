@@ -157,7 +157,8 @@ class Together:
                 return "Healthy: none of these logs has a fault."
             told = ", ".join(f"{one.name}: {one.diagnosis.verdict}" for one in self.members)
             return f"Not every log shows an engine that is up. {told}."
-        return f"{self.first.name}: {self.findings[0].message}"
+        named = "" if self.findings[0].rule == ranks_differ.code else f"{self.first.name}: "
+        return named + self.findings[0].message
 
     def to_dict(self) -> dict[str, Any]:
         """The `--json` answer."""
@@ -204,7 +205,8 @@ def together(logs: Mapping[str, bytes], facts: Facts | None = None) -> Together:
         *differ,
         *(as_consequence(f) if differ and f.severity == "error" else f for f in findings),
     ]
-    return Together(tuple(members), first, Findings(findings), _verdict(members, first))
+    verdict: Verdict = "fault" if differ else _verdict(members, first)
+    return Together(tuple(members), first, Findings(findings), verdict)
 
 
 def differences(logs: Mapping[str, bytes]) -> list[Finding]:
