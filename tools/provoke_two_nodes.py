@@ -125,7 +125,9 @@ def cut_for(seconds: float) -> Callable[[Run], None]:
 
     def cut(run: Run) -> None:
         run.nodes.cut()
-        threading.Timer(seconds, run.nodes.mend).start()
+        timer = threading.Timer(seconds, run.nodes.mend)
+        timer.daemon = True
+        timer.start()
 
     return cut
 
@@ -172,10 +174,14 @@ def cases(other: str | None, faketime: str | None) -> dict[str, Case]:
             about="the link is down for 2 s while it serves",
             at="serving",
             do=cut_for(2),
+            undo=lambda run: run.nodes.mend(),
             fatal=False,
         ),
         "link-60s": Case(
-            about="the link is down for 60 s while it serves", at="serving", do=cut_for(60)
+            about="the link is down for 60 s while it serves",
+            at="serving",
+            do=cut_for(60),
+            undo=lambda run: run.nodes.mend(),
         ),
         "loss": Case(
             about="1 % of the packets to the head are lost while it serves (iptables, statistic)",
@@ -390,7 +396,8 @@ class Run:
                 time.sleep(1)
                 client.start()
         result |= self.watched(fault_at, client, told)
-        case.undo(self)
+        with contextlib.suppress(subprocess.CalledProcessError):
+            case.undo(self)  # what was never done can't be undone
         self.kept()
         return result | self.judged() | self.taken_down()
 

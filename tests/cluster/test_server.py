@@ -77,6 +77,18 @@ def test_a_start_that_fails_half_way_leaves_nothing(two_nodes, stand_in_engine, 
     assert not two_nodes.processes()
 
 
+def test_a_firewall_on_the_port_where_they_meet_is_named(two_nodes, stand_in_engine, monkeypatch):
+    monkeypatch.setenv("STAND_IN_MODE", "hangs")
+    monkeypatch.setattr(server, "_PORT_S", 0.2)
+    two_nodes.drop("-p", "tcp", "--dport", "29501")
+    served = started(two_nodes, "hangs")
+    with pytest.raises(server.ClusterFault) as fault:
+        served.wait_ready(deadline_s=240)
+    assert fault.value.findings[0].rule == "FAB406"
+    assert "spark-b reaches spark-a, but not its port 29501" in str(fault.value)
+    assert not two_nodes.processes()
+
+
 def test_the_ranks_of_a_server_are_not_exchanged_one_by_one(two_nodes, stand_in_engine, tmp_path):
     from sparkbook.cluster import commands
     from sparkbook.errors import SparkbookError

@@ -186,3 +186,11 @@ def test_ranks_that_differ_are_named_first(old, new, what):
 def test_logs_of_servers_of_one_node_each_may_differ():
     one = b"INFO 11-28 10:00:00 [model.py:2152] Using max model len 512\n" + _READY
     assert together({"a": one, "b": one.replace(b"512", b"1024")}).healthy
+
+
+def test_a_rank_that_never_began_is_named():
+    head = read("healthy-n0")
+    waits = head[: head.index(b"NCCL INFO NCCL version")]
+    run = together({"n0.log": waits, "n1.log": b""})
+    assert run.findings[0].rule == "LOG912" and "n1.log is empty" in run.headline
+    assert together({"n0.log": head, "n1.log": b""}).findings[0].rule != "LOG912"

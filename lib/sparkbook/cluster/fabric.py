@@ -51,7 +51,7 @@ class Pair(Strict):
     tcp_by: str | None = None
     reduce_gbit: float | None = None
     reduce_us: float | None = None
-    reduce_table: list[tuple[int, float]] | None = None
+    reduce_table: list[list[float]] | None = None
     backend: str | None = None
     transport: str | None = None
     reduce_problem: str | None = None

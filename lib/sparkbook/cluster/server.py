@@ -48,6 +48,9 @@ _LINK_S = 1.0
 """Seconds between two looks at the link."""
 _LINK_MISSES = 3
 """Looks that must fail one after another before a link is called cut."""
+_PORT_S = 10.0
+"""Seconds between two looks at the port where the ranks meet, until the server is ready."""
+_PORT_MISSES = 2
 _JOIN_S = 600.0
 """For nodes that hang: one that can't join gives up by itself, and is named at once."""
 _JOIN_LOOK_S = 10.0
@@ -113,6 +116,7 @@ class ClusterServer:
         self._lost: dict[str, str] = {}
         self._ended: dict[str, int] = {}
         self._misses: dict[str, int] = {}
+        self._shut: dict[str, int] = {}
         self._over = threading.Event()
         self._thread: threading.Thread | None = None
         self._lock = threading.Lock()
@@ -357,18 +361,24 @@ class ClusterServer:
                     self._ended.setdefault(rank.name, len(self._ended))
             except ServeFault as fault:
                 self._lost[rank.node.host] = fault.finding.evidence or fault.finding.message
-        return bool(self._ended or self._lost or self._link_cut())
+        return bool(self._ended or self._lost or self._link_cut() or self._blocked())
 
     def _link_cut(self) -> list[str]:
         return [host for host, misses in self._misses.items() if misses >= _LINK_MISSES]
 
+    def _blocked(self) -> list[str]:
+        return [host for host, misses in self._shut.items() if misses >= _PORT_MISSES]
+
     def _watch(self) -> None:
-        looked = self._clock()
+        looked = asked = self._clock()
         while not self._over.wait(0.25):
             with contextlib.suppress(SparkbookError, OSError):
                 if self._clock() - looked >= _LINK_S:
                     self._look_at_links()
                     looked = self._clock()
+                if self.readiness is None and self._clock() - asked >= _PORT_S:
+                    self._look_at_port()
+                    asked = self._clock()
                 if self.look():
                     for engine in self.engines.values():
                         with contextlib.suppress(SparkbookError):
@@ -383,14 +393,32 @@ class ClusterServer:
         for node, site in list(zip(self.plan.inventory.nodes, self.sites, strict=True))[1:]:
             if head.address is None or site.address is None or not self.plan.inventory.head.local:
                 continue
-            asked = self._run(
-                self.plan.inventory.head, ["python3", "-c", _REACH, head.address, site.address]
-            )
+            words = ["python3", "-c", _REACH, head.address, site.address, "9"]
+            asked = self._run(self.plan.inventory.head, words)
             self._misses[node.host] = self._misses.get(node.host, 0) + 1 if asked.code == 3 else 0
+
+    def _look_at_port(self) -> None:
+        """Ask each of the other nodes for the port of the head where the ranks meet. Refused means
+        that nobody listens yet; a firewall gives no answer.
+        """
+        head, port = self.sites[0].address, str(self.plan.inventory.master_port)
+        if self.plan.backend == "ray" or self.plan.layout.data > 1:
+            return  # they meet elsewhere
+        for node, site in list(zip(self.plan.inventory.nodes, self.sites, strict=True))[1:]:
+            if head is None or site.address is None or self._misses.get(node.host):
+                continue
+            asked = self._run(node, ["python3", "-c", _REACH, site.address, head, port])
+            self._shut[node.host] = self._shut.get(node.host, 0) + 1 if asked.code == 3 else 0
 
     def _judge(self) -> ClusterFault:
         states = self.states()
-        seen = Seen(self.plan.inventory, self.sites, ranks=states, cut=tuple(self._link_cut()))
+        seen = Seen(
+            self.plan.inventory,
+            self.sites,
+            ranks=states,
+            cut=tuple(self._link_cut()),
+            blocked=tuple(self._blocked()),
+        )
         return ClusterFault(_fall_findings(seen), _tails(states))
 
     # ---- end
@@ -452,8 +480,9 @@ class ClusterServer:
 
 _REACH = """
 import errno, socket, sys
+own, other, port = sys.argv[1:]
 try:
-    socket.create_connection((sys.argv[2], 9), timeout=2, source_address=(sys.argv[1], 0)).close()
+    socket.create_connection((other, int(port)), timeout=2, source_address=(own, 0)).close()
 except ConnectionRefusedError: pass
 except OSError as error:
     print(error); sys.exit(3)

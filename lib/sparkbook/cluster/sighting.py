@@ -22,6 +22,7 @@ class Seen:
         pairs: what was measured between them.
         ranks: the ranks of a server, when one was seen to fall or not to get ready.
         cut: hosts that the head's node had no way to.
+        blocked: hosts that reach the head's node, but not the port where the ranks meet.
         waiting: what a server was still waiting for at its deadline.
         left: (host, name, why) of ranks that could not be taken down.
     """
@@ -31,6 +32,7 @@ class Seen:
     pairs: Sequence[Pair] = ()
     ranks: Sequence[RankState] = ()
     cut: tuple[str, ...] = ()
+    blocked: tuple[str, ...] = ()
     waiting: str | None = None
     left: tuple[tuple[str, str, str], ...] = ()
 
@@ -145,6 +147,7 @@ def described(seen: Seen) -> str:
         lines.append(f"rank {state.number} on {state.host}: {state.unreachable or how}")
         lines += [f"  {line}" for line in state.tail(3)]
     lines += [f"no way from the head to {host}" for host in seen.cut]
+    lines += [f"no way from {host} to the port where the ranks meet" for host in seen.blocked]
     lines += [seen.waiting] if seen.waiting else []
     lines += [f"{host}: {name} is not taken down: {why}" for host, name, why in seen.left]
     return "\n".join(lines)

@@ -415,6 +415,27 @@ def ranks_differ(what: str, values: Iterable[tuple[str, str]]) -> Iterator[Hit]:
     )
 
 
+@STATES.rule(
+    "LOG912",
+    "rank-never-began",
+    "error",
+    kind="multi-node-hang",
+    source="vLLM 0.32.0, a run of this project whose second rank was not started",
+    fails=lambda: {"rank0.log": _BEGUN, "rank1.log": ""},
+    passes=lambda: {"rank0.log": _READY, "rank1.log": _READY},
+)
+def never_began(name: str, waits: str) -> Iterator[Hit]:
+    """The log of one rank is empty, and another one waits. It never says for whom: it waits ten
+    minutes, and then reports a timeout of its own.
+    """
+    yield Hit(
+        f"{name} is empty: that rank never began, and {waits} waits for it.",
+        evidence=f"{name}: no line",
+        fix="Look at what starts that rank: whether its command, image and folder are there, and"
+        " what its service or container says (systemctl status, docker ps -a).",
+    )
+
+
 def _plain_end(text: str | None) -> str:
     return " ".join((text or "").split()).rstrip(" .")
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -19,7 +19,7 @@ from sparkbook.logs.facts import Facts
 from sparkbook.logs.judging import as_consequence
 from sparkbook.logs.log_line import JOURNAL
 from sparkbook.logs.signatures import signatures
-from sparkbook.logs.states import fell_silent, ranks_differ
+from sparkbook.logs.states import fell_silent, never_began, ranks_differ
 from sparkbook.logs.verdict import Verdict
 
 _TIME = re.compile(
@@ -60,6 +60,7 @@ _SAME = {
     "the model": re.compile(rb"Starting to load model (\S+?)\.*\s"),
     "the architecture": re.compile(rb"Resolved architecture: (\w+)"),
     "--max-model-len": re.compile(rb"Using max model len (\d+)"),
+    "the address where they meet": re.compile(rb"distributed_init_method=tcp://(\S+)"),
     "NCCL's version": re.compile(rb"NCCL INFO NCCL version (\d[\w.+]*)"),
 }
 """What has to be the same on all ranks, and where a log shows it."""
@@ -157,7 +158,8 @@ class Together:
                 return "Healthy: none of these logs has a fault."
             told = ", ".join(f"{one.name}: {one.diagnosis.verdict}" for one in self.members)
             return f"Not every log shows an engine that is up. {told}."
-        named = "" if self.findings[0].rule == ranks_differ.code else f"{self.first.name}: "
+        of_all = self.findings[0].rule in (ranks_differ.code, never_began.code)
+        named = "" if of_all else f"{self.first.name}: "
         return named + self.findings[0].message
 
     def to_dict(self) -> dict[str, Any]:
@@ -198,7 +200,7 @@ def together(logs: Mapping[str, bytes], facts: Facts | None = None) -> Together:
         findings += fell_silent.findings(_order(members, first), *_about(members, first))
     for member in members:
         findings += _rest(member, first)
-    differ = differences(logs)
+    differ = [*differences(logs), *_unbegun(members)]
     if differ and first is None:
         first = members[0]
     findings = [
@@ -224,6 +226,17 @@ def differences(logs: Mapping[str, bytes]) -> list[Finding]:
         if len(set(values.values())) > 1:
             found += ranks_differ.findings(what, values.items())
     return found
+
+
+def _unbegun(members: Sequence[Member]) -> list[Finding]:
+    """Return which logs are empty, where a rank waits that has not come up."""
+    waits = next((one for one in members if one.diagnosis.verdict in ("starting", "cut off")), None)
+    return [
+        finding
+        for one in members
+        if waits and one.diagnosis.verdict == "empty"
+        for finding in never_began.findings(one.name, waits.name)
+    ]
 
 
 def _member(name: str, text: bytes, facts: Facts | None) -> Member:

@@ -177,7 +177,16 @@ def not_ready(seen: Seen) -> Iterator[Hit]:
     """At its deadline the server still waits: mostly one rank waits for another that never joined.
     The last line of each rank shows which.
     """
-    if seen.waiting and not seen.first and not seen.cut:
+    if seen.waiting and not seen.first and not seen.cut and not seen.blocked:
+        silent = [one for one in seen.ranks if not one.log.strip()]
+        if silent and len(silent) < len(seen.ranks):
+            who = ", ".join(f"rank {one.number} on {one.host}" for one in silent)
+            yield Hit(
+                f"The server did not get ready: {who} never printed a line, and the others wait.",
+                seen.waiting.splitlines()[0],
+                "Look at what starts that rank: its command, its image, its container.",
+            )
+            return
         last = "; ".join(
             f"rank {state.number} on {state.host}: {(state.tail(1) or ['nothing'])[0][:160]}"
             for state in seen.ranks
@@ -186,6 +195,31 @@ def not_ready(seen: Seen) -> Iterator[Hit]:
             f"The server did not get ready: {seen.waiting.splitlines()[0]}.",
             last,
             "Compare what each rank said last; a longer --deadline, if all still load.",
+        )
+
+
+@FAB.rule(
+    "FAB406",
+    "port-blocked",
+    "error",
+    kind="multi-node-interface",
+    source="vLLM 0.32.0, a run of this project with a firewall in front of the head",
+    passes=_good_ranks,
+    fails=lambda: _ran(
+        RankState(0, "spark-1", b""), RankState(1, "spark-2", b""), blocked=("spark-2",)
+    ),
+)
+def port_blocked(seen: Seen) -> Iterator[Hit]:
+    """The nodes reach each other, but not the port on which the ranks meet: a firewall drops it. No
+    rank says so for ten minutes.
+    """
+    if seen.blocked and not seen.cut and not (seen.first and seen.first.own):
+        head, port = seen.inventory.head.host, seen.inventory.master_port
+        yield Hit(
+            f"{', '.join(seen.blocked)} reaches {head}, but not its port {port}.",
+            "no answer, and no refusal, in two looks",
+            f"Open the fast network's port on {head}: `sudo ufw allow in on PORT-OF-THE-CABLE`, or"
+            f" look at `sudo iptables -L -n` for what drops TCP {port}.",
         )
 
 
