@@ -1,0 +1,45 @@
+#!/usr/bin/env bash
+# Makes a machine with two NVIDIA GPUs, Python 3.12, PyTorch and no network ready for tools/measure_links.py.
+#   tools/bare_gpu.sh pack OUT                 here: what such a machine lacks (20 MB): Debian's ip, tc and iptables, this package's
+#                                              dependencies, and the shapes of a dense 8B and of a 30B-A3B without weights
+#   tools/bare_gpu.sh unpack OUT VLLM ENGINE   there, as root: VLLM is the folder of an unpacked GPU build of vLLM, in `v` and `site`.
+#                                              Prints the lines to run next.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+verb=$1 out=$(realpath -m "$2")
+if [ "$verb" = pack ]; then
+  mkdir -p "$out/debs" "$out/shapes" && rm -rf "$out/shapes"/*
+  (cd "$out/debs" && apt-get download iproute2 iptables libbpf1 libelf1 libmnl0 libxtables12 libnftnl11 libip4tc2 libip6tc2)
+  work=$(mktemp -d) && trap 'rm -rf "$work"' EXIT
+  .venv/bin/python -c 'import tomllib; print("\n".join(tomllib.load(open("pyproject.toml", "rb"))["project"]["dependencies"]))' |
+    grep -v numpy >"$work/wanted"
+  python3 -m pip install --quiet --no-compile --target "$work/packages" --python-version 3.12 --only-binary=:all: \
+    --platform manylinux_2_28_x86_64 --platform manylinux_2_17_x86_64 --platform manylinux2014_x86_64 -r "$work/wanted"
+  tar -C "$work" -c packages | xz -T0 >"$out/packages.tar.xz"
+  smollm2=$(.venv/bin/python -c 'from sparkbook.serve import smollm2; print(smollm2.ensure())')
+  PYTHONPATH=lib:tools .venv-engine/bin/python - "$smollm2" "$out/shapes" <<'PY'
+import sys
+from pathlib import Path
+from make_nvfp4_models import COMMON, SHAPES, write
+for name, shape in SHAPES.items():
+    write(Path(sys.argv[2]) / name, Path(sys.argv[1]), COMMON | shape, None)
+PY
+  du -sh "$out"
+  exit
+fi
+vllm=$(realpath "$3") engine=$(realpath -m "$4")
+for deb in "$out"/debs/*.deb; do dpkg -x "$deb" "$engine/net"; done
+mkdir -p "$engine/bin" && xz -dc "$out/packages.tar.xz" | tar -C "$engine" -x
+paths=$engine/net/usr/lib/x86_64-linux-gnu:$engine/net/lib/x86_64-linux-gnu
+for name in python vllm; do
+  [ $name = vllm ] && module="-m vllm.entrypoints.cli.main" || module=
+  printf '#!/bin/sh\nPYTHONPATH=%s/v:%s/site exec python3 %s "$@"\n' "$vllm" "$vllm" "$module" >"$engine/bin/$name"
+  chmod +x "$engine/bin/$name"
+done
+cat <<EOF
+export PATH=$engine/net/sbin:$engine/net/usr/sbin:$engine/net/bin:\$PATH LD_LIBRARY_PATH=$paths
+export PYTHONPATH=$PWD/lib:$engine/packages SPARKBOOK_ENGINE_PYTHON=$engine/bin/python
+# the first call, then the second; each keeps what it has at any moment, and goes on where it was cut off:
+python3 tools/measure_links.py measure "\$OUT" 8b --models $out/shapes --minutes 9
+python3 tools/measure_links.py measure "\$OUT" 30b --models $out/shapes --minutes 9 --ways all-reduce,tp,one,replicas
+EOF
