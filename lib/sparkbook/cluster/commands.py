@@ -184,6 +184,16 @@ def plan(wish: Wish) -> tuple[server.ClusterPlan, list[Site], Findings]:
     )
 
 
+def _accepted(wish: Wish, say: Callable[[str], None]) -> tuple[server.ClusterPlan, list[Site]]:
+    """Return the plan, once what it warns of is said; an error in it is a `ClusterFault`."""
+    planned, sites, notes = plan(wish)
+    if notes.worst == "error":
+        raise server.ClusterFault(Findings(note for note in notes if note.severity == "error"))
+    for note in notes:
+        say(f"{note.severity}: {note.message} ({note.rule})")
+    return planned, sites
+
+
 def serve(
     wish: Wish, *, say: Callable[[str], None], show: Callable[[dict[str, Any]], None]
 ) -> None:
@@ -204,11 +214,7 @@ def serve(
         )
         if left.worst == "error":
             raise server.ClusterFault(left)
-    planned, sites, notes = plan(wish)
-    if notes.worst == "error":
-        raise server.ClusterFault(Findings(note for note in notes if note.severity == "error"))
-    for note in notes:
-        say(f"{note.severity}: {note.message} ({note.rule})")
+    planned, sites = _accepted(wish, say)
     served = server.ClusterServer(planned, sites)
     served.start(say)
     try:
