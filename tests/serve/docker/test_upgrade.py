@@ -91,8 +91,15 @@ def test_an_image_is_taken_or_the_old_one_serves_again(engine, host, box, simple
     assert only(host) == before and locked.read_text() == text
 
     # As good: taken, tried next to the old one first; the lock says so, and its server verifies.
-    taken(host, file, locked, "together")
-    assert only(host)[0] != before[0]
+    line = [COMMAND, "upgrade", file, "--to", "test/host:2", "--lock", locked, "--way", "together"]
+    done = subprocess.run([*line, "--slower", "100", "--json"], capture_output=True, text=True)
+    answer = json.loads(done.stdout)
+    assert (done.returncode, answer["taken"], answer["reasons"]) == (0, True, []), done.stderr
+    assert "starting tiny-upgrade from test/host:2" in done.stderr
+    assert only(host)[1] == "test/host:2" and only(host)[0] != before[0]
+    assert lock.read(locked)["image"]["ref"] == "test/host:2"
+    changes, _ = launcher.verify(str(locked))
+    assert [one.path for one in changes] == ["recipe"]  # a file that the catalogue does not have
     assert running.key_file(host, "tiny").read_text() == key
 
     # What can't be done now.
@@ -100,20 +107,6 @@ def test_an_image_is_taken_or_the_old_one_serves_again(engine, host, box, simple
         upgrade.run(upgrade.Wanted(source=file, image="test/host:2", lock=str(locked)), say=print)
     with pytest.raises(SparkbookError, match="other settings"):
         upgrade.run(upgrade.Wanted(source=file, image="test/host:3"), say=print)
-
-
-def taken(host, file, locked, way):
-    """Upgrade to `test/host:2`."""
-    line = [COMMAND, "upgrade", file, "--to", "test/host:2", "--lock", locked, "--way", way]
-    done = subprocess.run([*line, "--slower", "100", "--json"], capture_output=True, text=True)
-    answer = json.loads(done.stdout)
-    assert (done.returncode, answer["taken"], answer["reasons"]) == (0, True, []), done.stderr
-    assert ("starting tiny-upgrade from test/host:2" in done.stderr) == (way == "together")
-    assert answer["figures"]["equal"].startswith(("identical", "near-ties"))
-    assert only(host)[1] == "test/host:2"
-    assert lock.read(locked)["image"]["ref"] == "test/host:2"
-    changes, _ = launcher.verify(str(locked))
-    assert [one.path for one in changes] == ["recipe"]  # a file that the catalogue does not have
 
 
 @pytest.mark.parametrize(
@@ -139,7 +132,13 @@ def test_an_image_that_starts_and_is_worse(dockerd, engine, host, box, simple, m
 
 
 def test_the_real_vllm_is_as_good_as_itself(host, box, real):
-    taken(host, *box(real), "swap")
+    file, _ = box(real)
+    few = {"slower": 100, "turns": 2, "requests": 4}
+    wanted = upgrade.Wanted(source=file, image="test/host:2", way="swap", **few)
+    outcome = upgrade.run(wanted, say=print)
+    assert outcome.taken and {"equal", "check-tools"} <= set(outcome.figures), outcome
+    assert outcome.figures["equal"].startswith(("identical", "near-ties"))
+    assert only(host)[1] == "test/host:2"
 
 
 def test_what_can_not_be_upgraded(host, box, simple):
