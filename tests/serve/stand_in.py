@@ -10,7 +10,7 @@ STAND_IN_LOADED exists; a failure to listen does not end it), `embeds` and `not-
 completions), `refuses` (answers 500 to them). Three are as ready as the one without a mode, and
 worse: `changed` (another token for sure), `no-agent` (refuses the tool of an agent), `slow`. While the file STAND_IN_FROZEN exists no token comes;
 the counters still move if it holds `busy`. It has made 7 tokens, or as many as STAND_IN_TOKENS
-says.
+says, which no stream adds to.
 """
 
 import json
@@ -119,7 +119,7 @@ class Handler(BaseHTTPRequestHandler):
         chunks[-1]["choices"][0]["finish_reason"] = (
             "tool_calls" if "tool_calls" in deltas[-1] else "stop"
         )
-        tokens_made(2)
+        tokens_made(0 if "STAND_IN_TOKENS" in os.environ else 2)
         read = 1 + len(body["messages"][-1]["content"]) // 4
         usage = {"prompt_tokens": read, "completion_tokens": 2, "total_tokens": read + 2}
         chunks.append({"choices": [], "usage": usage})

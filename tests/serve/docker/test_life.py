@@ -117,9 +117,7 @@ def test_the_whole_life_of_a_real_server(engine, host, real, monkeypatch, tmp_pa
         served=lock.Served(*containers.digest_of(host, containers.find(host)[0]), "0.32.0", "x"),
     )
     assert locked["image"]["id"].startswith("sha256:")
-    assert (
-        launcher._now(given(real), None, False)["engine"]["vllm"] == "0.32.0"
-    )  # as the server reports
+    assert launcher.lock_of(given(real))["engine"]["vllm"] == "0.32.0"  # as the server reports
 
     # The canary and the key are nowhere in what was said, printed, or kept.
     kept = "".join(
@@ -370,7 +368,7 @@ def test_digest_of_what_was_pulled_goes_into_the_lock(host, registry, shell, tmp
         digest,
         server.inspect()["Image"],
     )
-    locked = launcher._now(given(launch, "pulled"), None, False)
+    locked = launcher.lock_of(given(launch, "pulled"))
     server.stop(grace_s=1)
     assert lock.launch_of(locked).image == f"{name}:1@{digest}"
     # Served from the lock: that digest, whatever the tag means by now.
