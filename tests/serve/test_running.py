@@ -35,6 +35,14 @@ def _no_docker(monkeypatch, tmp_path):
     monkeypatch.delenv("DOCKER_HOST", raising=False)
 
 
+@pytest.fixture(autouse=True)
+def _hang_ups_are_heard():
+    """Also where `nohup` started the tests."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, before)
+
+
 def test_status_logs_and_stop(stand_in, launch):
     engine = ProcessEngine(launch, stand_in, name="small", recipe="embedded/small")
     assert [server.state for server in running.status(None)] in (["starting"], ["ready"])
