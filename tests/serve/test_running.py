@@ -503,7 +503,7 @@ def test_a_terminal_that_is_closed_leaves_nothing(stand_in, monkeypatch, ready):
         until(lambda: b"Ctrl-C" in os.read(terminal, 4096))
     processes = psutil.Process(server).children(recursive=True)
     os.close(terminal)
-    status = os.waitstatus_to_exitcode(os.waitpid(server, 0)[1])
+    status = psutil.Process(server).wait(60)
     assert status == (0 if ready else 128 + signal.SIGHUP)
     assert processes and not psutil.wait_procs(processes, timeout=60)[1]
     assert not (folders.path_of(listed.name) / folders.KEY_FILE).exists()
