@@ -70,6 +70,20 @@ def test_a_shape_written_down_has_the_parameters_of_its_card():
     assert found.bytes.exact and found.bytes.low / 2e9 == pytest.approx(12.2, rel=0.01)
 
 
+def test_a_gguf_repository_holds_files_of_any_width():
+    found = checkpoint.load("unsloth/Qwen3.6-35B-A3B-GGUF")
+    assert found.bytes.low / GIB < 20 and found.bytes.high / GIB > 60
+    assert "GGUF" in found.unknown[-1]
+
+
+@pytest.mark.parametrize(
+    "name", ["openai/whisper-large-v3-turbo", "nomic-ai/nomic-embed-text-v1.5"]
+)
+def test_what_is_no_decoder_has_weights_and_no_shape(name):
+    found = checkpoint.load(name)
+    assert found.geometry is None and found.bytes.high / GIB < 2
+
+
 def test_a_list_without_its_exclusions_leaves_a_range():
     """The copy of this file names a format and no modules that are left out."""
     found = checkpoint.load("nvidia/NVIDIA-Nemotron-3-Super-120B-A12B-NVFP4")

@@ -264,6 +264,14 @@ def test_a_compose_file_without_vllm_is_refused():
         read(services)
 
 
+def test_of_several_servers_the_one_that_is_judged_is_named():
+    """github.com/jdaln/dgx-spark-inference-stack, compose/models-gpt.yml, 2026-04-28."""
+    one = "{image: 'vllm-node', command: [vllm, serve, a/b]}"
+    report = lint.lint(f"services: {{small: {one}, large: {one}}}")
+    choice = next(f for f in report.findings if f.rule == "CONV205")
+    assert "small was taken" in choice.message and "large" in choice.evidence
+
+
 @pytest.mark.parametrize(
     ("image", "release"),
     [

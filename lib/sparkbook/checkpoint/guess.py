@@ -66,13 +66,17 @@ def guess(
     params = (card.params_b if card else None) or parts.params_b
     if params is None and not size_gb:
         return None
-    form = parts.format or (card.format if card else None) or "bf16"
-    form = form if form in BITS else "int4"
-    weights, decoder = _weights(params, form, card), card is None or card.context != 0
+    form = parts.format or (card.format if card else None)
+    files = form is None and "gguf" in parts.words
+    form = "int4" if files or (form and form not in BITS) else form or "bf16"
+    weights = _weights(params, form, card, 1.0 if files else None)
+    decoder = card is None or card.context != 0
     said = "its name" if card is None else f"its name and its card ({card.source})"
-    unknown = "shape of the model: weights and KV cache are wide ranges"
+    unknown = ["shape of the model: weights and KV cache are wide ranges"]
     if not decoder:
-        unknown = "what it keeps for a request: it is no decoder of text"
+        unknown = ["what it keeps for a request: it is no decoder of text"]
+    if files:
+        unknown.append("which of its GGUF files, and so how many bits, is served")
     return Checkpoint(
         name,
         None,
@@ -83,13 +87,18 @@ def guess(
         card_bytes=size_gb * 1e9 if size_gb else None,
         source=f"estimated from {said}",
         certain=False,
-        unknown=(unknown,),
+        unknown=tuple(unknown),
     )
 
 
-def _weights(params: float | None, form: str, card: Card | None) -> tuple[Weights, ...]:
+def _weights(
+    params: float | None, form: str, card: Card | None, left: float | None
+) -> tuple[Weights, ...]:
     """The weights in one class, and apart from it a table that can stay on the disk. Where a token
     needs a part of them only, they are experts, of which nobody says how many there are.
+
+    Args:
+        left: the largest share of them that may be in BF16; None: what is usual.
     """
     if params is None:
         return ()
@@ -106,7 +115,8 @@ def _weights(params: float | None, form: str, card: Card | None) -> tuple[Weight
         whole = Range(card.gib * 0.99, card.gib * 1.01) * GIB
         return (Weights(kind, form, count, whole - held), *tables)
     sparse = bool(card and card.active_b and card.active_b < params * _SPARSE)
-    left = 0.5 if params < _SMALL_B else _LEFT_OUT_SPARSE if sparse else _LEFT_OUT
+    if left is None:
+        left = 0.5 if params < _SMALL_B else _LEFT_OUT_SPARSE if sparse else _LEFT_OUT
     bits = Range(BITS[form], BITS[form] + (BITS["bf16"] - BITS[form]) * left)
     return (Weights(kind, form, count, count * bits * (1 / 8)), *tables)
 

@@ -167,6 +167,14 @@ def lint(
         for mistake in line.mistakes
         if mistake.code is not None
     ]
+    if line.others:
+        mistakes += [
+            conversion_finding(
+                remark.code, remark.message, remark.evidence, "Judge each of the others by itself."
+            )
+            for remark in line.remarks
+            if remark.code == "CONV205"
+        ]
     for finding in [*mistakes, *line.findings]:
         if finding.rule in silent:
             suppressed.append((finding.rule, silent[finding.rule]))
