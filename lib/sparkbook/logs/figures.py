@@ -169,6 +169,10 @@ def missing_package(found: Found, context: Context) -> Changes:
     return {"package": package or "the message names it"}
 
 
+def package_built(found: Found, context: Context) -> Changes:
+    return {"package": found.groups.get("package") or "it"}
+
+
 def shm_broadcast(found: Found, context: Context) -> Changes:
     story = context.story
     went_on = any(point.generation_tok_s > 0 for point in story.throughput[-3:])
@@ -352,6 +356,7 @@ FIGURES: dict[str, Callable[[Found, Context], Changes | None]] = {
         port_taken,
         engine_failed,
         missing_package,
+        package_built,
         shm_broadcast,
         memory_registration,
         partner_lost,

@@ -18,6 +18,8 @@ JOURNAL = re.compile(
     rb"^(?:[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d|\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d\S*) \S+"
     rb" (?P<unit>[\w@./-]+?)(?:\[\d+\])?: "
 )
+_TOOL = re.compile(rb"^\[vllm\] ?", re.IGNORECASE)
+"""What some programs that start vLLM put before each of its lines."""
 _DOCKER_TIME = re.compile(rb"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d+Z ")
 _COMPOSE = re.compile(rb"^[\w.-]+\s+\|(?: |$)")
 _QUOTED = re.compile(rb"^(?:> ?)+(?=\S)")
@@ -28,8 +30,8 @@ VLLM = re.compile(
 )
 _UVICORN = re.compile(rb"^(?P<level>DEBUG|INFO|WARNING|ERROR|CRITICAL):?\s+(?=\S)")
 _LOGGING = re.compile(
-    rb"^(?P<stamp>\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d(?:[.,]\d+)?)[ ,]+-?"
-    rb" ?(?P<level>DEBUG|INFO|WARNING|ERROR|CRITICAL)?\b[ :-]*"
+    rb"^\[?(?P<stamp>\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d(?:[.,]\d+)?)\]?[ ,]+-?"
+    rb" ?(?:LMCache )?(?P<level>DEBUG|INFO|WARNING|ERROR|CRITICAL)?\b[ :-]*"
 )
 _GLOG = re.compile(rb"^\[?(?P<level>[IWEF])(?P<stamp>\d{4} \d\d:\d\d:\d\d(?:\.\d+)?) ")
 _GLOG_LEVELS = {"I": "INFO", "W": "WARNING", "E": "ERROR", "F": "CRITICAL"}
@@ -108,7 +110,7 @@ def unwrapped(line: bytes) -> bytes:
     """Return a line without what a quotation, compose, docker or journald put before it. Lines of
     the kernel and of services keep their prefix, which says who speaks.
     """
-    if match := _QUOTED.match(line):
+    if match := _QUOTED.match(line) or _TOOL.match(line):
         return unwrapped(line[match.end() :])
     if match := _COMPOSE.match(line) or _DOCKER_TIME.match(line):
         return line[match.end() :]

@@ -60,7 +60,8 @@ _KNOWN = re.compile(
     rb" T]\d\d:|\([A-Za-z][\w.:-]*?[ _]pid=\d|"
     rb"\[rank\d+\]:|Traceback \(most|\S+\.py:\d+: |\S*Warning: |[A-Z][\w"
     rb" ,()/-]{3,80}:\s+\d+%|[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d |"
-    rb"\S+:\d+:\d+ \[\d+\] NCCL|\[TensorRT|kernel: |=+ ?$|== "
+    rb"\S+:\d+:\d+ \[\d+\] NCCL|\[TensorRT|kernel: |=+ ?$|== |"
+    rb"\[\d{4}-\d\d-\d\d \d\d:\d\d:\d\d[,.]\d+\] LMCache "
 )
 """How a line begins that a start of an engine prints, whoever prints it; the container's banner is
 among them.
