@@ -257,6 +257,17 @@ def test_what_is_empty_before_a_file_is_sourced_is_not_known():
     assert len(Case(line).args.spreads) == 1
 
 
+def test_what_a_shell_fills_in_keeps_its_quotes_in_a_quoted_script():
+    """github.com/mARTin-B78/dgx-spark_lite-llm_llama-swap_vllm_llama-cpp_ollama, the script
+    launch-qwen35-122b-hybrid.sh, 2026-06-25.
+    """
+    awk = "GMEM=$(awk 'BEGIN { print \"0.8\" }' /proc/meminfo)"
+    script = "exec vllm serve a/b --gpu-memory-utilization '${GMEM}' --max-num-seqs 4"
+    case = Case(read(f'{awk}\ndocker run --gpus all vllm-node bash -c "{script}"\n'))
+    assert not case.args.extra and case.options["max-num-seqs"].value == "4"
+    assert case.options["gpu-memory-utilization"].value is None
+
+
 def test_a_compose_file_without_vllm_is_refused():
     """github.com/Sunderrrr/dgx-spark-llm-platform, docker-compose.yml, 2026-08-22."""
     services = "services: {db: {image: 'postgres:15'}, web: {image: 'nginx:1'}}"

@@ -185,6 +185,8 @@ class _Lexer:
 
     def _until(self, quote: str) -> str:
         end = self.text.find(quote, self.at + 1)
+        while self.text.count(MARK, self.at, max(end, 0)) % 2:  # inside what a shell fills in
+            end = self.text.find(quote, end + 1)
         if end < 0:
             raise SparkbookError(
                 f"the quote {quote} in line {line_of(self.text, self.at)} is not closed:"
@@ -235,6 +237,10 @@ class _Lexer:
                 self.at += 2
             elif char in "$`" and self.expand:
                 parts.append(self._expansion(quoted=True))
+            elif char == MARK:
+                end = max(self.text.find(MARK, self.at + 1), self.at)
+                parts.append(self.text[self.at : end + 1])
+                self.at = end + 1
             else:
                 parts.append(char)
                 self.at += 1
