@@ -15,6 +15,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from unittest import mock
 
 import nbformat
 import psutil
@@ -83,6 +84,44 @@ def test_a_matrix_is_every_combination_in_the_order_given(notebook: Path) -> Non
 def test_a_matrix_with_too_many_combinations_is_refused(notebook: Path) -> None:
     with pytest.raises(SparkbookError, match="more than 10,000 combinations"):
         batch.matrix(notebook, {"n": list(range(101)), "fail": [False] * 100})
+
+
+MOST = batch._MOST_JOBS
+LARGE: list[dict[str, list[object]]] = [
+    *({"n": list(range(size))} for size in (MOST + 1, 90_000, 100_000, 250_000)),
+    *({"n": [1] * size, "fail": [False, True]} for size in (MOST // 2 + 1, 90_000)),
+    {"n": list(range(300)), "gate": ["a"] * 300},
+    {"n": [1] * 30, "gate": ["a"] * 30, "fail": [False] * 30, "die": [""] * 30},
+    {f"p{number}": [1, 2] for number in range(5000)},
+    {"n": [[1] * 100] * 1000},
+]
+
+
+@pytest.mark.parametrize("values", LARGE)
+@pytest.mark.parametrize("form", ["file", "line"])
+def test_a_large_matrix_is_refused_before_a_job_is_made(
+    notebook: Path, tmp_path: Path, values: dict, form: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever is large about it, and wherever it comes from."""
+    monkeypatch.setattr(batch, "Job", mock.Mock(side_effect=AssertionError("a job")))
+    monkeypatch.setattr(batch, "_typed", mock.Mock(side_effect=SparkbookError("a value is read")))
+    file = tmp_path / "matrix.yaml"
+    with pytest.raises(SparkbookError) as refused:
+        if form == "file":
+            file.write_text(json.dumps({"notebook": str(notebook), "parameters": values}))
+            batch.jobs([], {}, matrix_file=str(file))
+        else:
+            words = [f"{name}={','.join(map(str, some))}" for name, some in values.items()]
+            batch.jobs([str(notebook)], batch.assignments(words))
+    said = str(refused.value)
+    assert len(said) < 300 and "\n" not in said and "a value is read" not in said
+
+
+def test_the_largest_matrix_is_run(notebook: Path, tmp_path: Path) -> None:
+    file = tmp_path / "matrix.yaml"
+    values = {"n": list(range(MOST // 2)), "fail": [False, True]}
+    file.write_text(json.dumps({"notebook": str(notebook), "parameters": values}))
+    assert len(batch.jobs([], {}, matrix_file=str(file))) == MOST
 
 
 def test_a_matrix_file_names_notebook_and_values_and_the_line_takes_precedence(

@@ -101,7 +101,9 @@ def test_a_key_that_can_not_be_one_is_never_shown(monkeypatch, tmp_path, key):
     assert "secret-part" not in str(told.value)
 
 
-@pytest.mark.parametrize(("content", "message"), [(b"", "is empty"), (b"\xff\xfe", "is not text")])
+@pytest.mark.parametrize(
+    ("content", "message"), [(b"", "is empty"), (b"\xff\xfe", "is not UTF-8 text")]
+)
 def test_key_files_that_hold_no_key(monkeypatch, tmp_path, content, message):
     file = tmp_path / "key"
     file.write_bytes(content)

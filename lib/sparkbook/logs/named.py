@@ -12,6 +12,10 @@ from sparkbook.logs.doctor import Diagnosis
 from sparkbook.logs.facts import Facts
 from sparkbook.logs.together import Together
 from sparkbook.logs.together import together as several
+from sparkbook.util import limits
+
+MAX_LOG = 100_000_000
+"""Bytes of one of several logs, which are read whole; one log alone is read piece by piece."""
 
 
 def diagnose(name: str, facts: Facts | None = None) -> Diagnosis:
@@ -25,8 +29,6 @@ def diagnose(name: str, facts: Facts | None = None) -> Diagnosis:
         SparkbookError: it can't be read, is empty, or is no log of vLLM.
     """
     shown = "standard input" if name == "-" else name
-    if name != "-" and (Path(name).is_char_device() or Path(name).is_block_device()):
-        raise SparkbookError(f"{name} is a device, not a file")
     try:
         diagnosis = doctor(standard_input() if name == "-" else Path(name), facts)
     except OSError as error:
@@ -47,10 +49,11 @@ def together(names: Sequence[str], facts: Facts | None = None) -> Together:
     texts: dict[str, bytes] = {}
     for name in names:
         shown = "standard input" if name == "-" else _short(name, names)
-        try:
-            text = standard_input().read() if name == "-" else Path(name).read_bytes()
-        except OSError as error:
-            raise SparkbookError(f"{name} can't be read: {error.strerror}") from None
+        text = (
+            limits.read_stream(standard_input(), shown, most=MAX_LOG)
+            if name == "-"
+            else limits.read_bytes(name, most=MAX_LOG)
+        )
         if not text.strip():
             raise SparkbookError(f"{shown} is empty: there is nothing to diagnose")
         texts[shown] = text

@@ -30,6 +30,7 @@ from sparkbook.logs.log_line import (
     parse_line,
     unwrapped,
 )
+from sparkbook.util import limits
 
 CHUNK = 1 << 20
 _MAX_SHAPES = 20_000
@@ -174,6 +175,7 @@ def _pieces(source: str | bytes | Path | BinaryIO | Iterable[bytes | str]) -> It
             yield source[begin : begin + CHUNK]
     elif isinstance(source, Path):
         with source.open("rb") as file:
+            limits.refuse_device(file, str(source))
             yield from _pieces(file)
     elif hasattr(source, "read"):
         while piece := source.read(CHUNK):

@@ -20,6 +20,7 @@ from sparkbook.findings import Findings
 from sparkbook.plan.memory import Calibration, MemoryPlan
 from sparkbook.plan.rules import of_log
 from sparkbook.units import GIB
+from sparkbook.util import limits
 
 if TYPE_CHECKING:
     from sparkbook.logs.story import Story
@@ -198,19 +199,11 @@ def load_calibration(path: Path, *, must_exist: bool = False) -> Calibration:
     Raises:
         SparkbookError: the file is no calibration, or must exist and does not.
     """
-    try:
-        data = json.loads(path.read_text("utf-8"))
-    except FileNotFoundError:
+    if not path.exists():
         if must_exist:
-            raise SparkbookError(
-                f"No calibration file {path}. To make one, give --log as well"
-            ) from None
+            raise SparkbookError(f"No calibration file {path}. To make one, give --log as well")
         return Calibration()
-    except (OSError, ValueError) as error:
-        raise SparkbookError(
-            f"{path} is no calibration file:"
-            f" {getattr(error, 'strerror', None) or 'it is not JSON'}; name another file"
-        ) from None
+    data = limits.read_json(path, "the calibration")
     try:
         found = Calibration(
             **{name: data[name] for name in ("weights", "working", "graphs", "samples")}

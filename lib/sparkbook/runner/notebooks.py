@@ -165,8 +165,9 @@ def require_known(path: Path, values: dict[str, Any]) -> None:
     """
     known = parameters(path)
     if unknown := sorted(set(values) - set(known)):
+        others = f" and {len(unknown) - 5:,} others" if len(unknown) > 5 else ""
         raise SparkbookError(
-            f"{path.name} has no parameter {', '.join(unknown)}; it has"
+            f"{path.name} has no parameter {', '.join(unknown[:5])}{others}; it has"
             f" {', '.join(known) or 'none'}"
         )
 

@@ -15,6 +15,7 @@ import httpx
 from sparkbook.errors import SparkbookError
 from sparkbook.serve.bounded import Bounded
 from sparkbook.serve.paths import state_dir
+from sparkbook.util import limits
 from sparkbook.util.shell_text import command_line
 
 if TYPE_CHECKING:
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
 
 ADDRESS_VARIABLE = "SPARKBOOK_ENDPOINT"
 KEY_FILE_VARIABLE = "SPARKBOOK_KEY_FILE"
+MAX_KEY_FILE = 100_000
+"""Bytes of a key file."""
 
 
 @dataclass(frozen=True)
@@ -283,12 +286,11 @@ def key_in(name: Path, shown: str) -> str:
             raise SparkbookError(
                 f"the key file {file} can be read by others: {command_line('chmod', 600, file)}"
             )
-        key = usable_key(file.read_text("utf-8"), f"the key file {file}")
     except (OSError, RuntimeError) as error:
         reason = getattr(error, "strerror", None) or error
         raise SparkbookError(f"the key file {shown} can't be read: {reason}") from None
-    except UnicodeDecodeError:
-        raise SparkbookError(f"the key file {shown} is not text") from None
+    text = limits.read_text(file, "the key file", most=MAX_KEY_FILE)
+    key = usable_key(text, f"the key file {file}")
     if not key:
         raise SparkbookError(f"the key file {shown} is empty")
     return key

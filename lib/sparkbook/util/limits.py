@@ -42,17 +42,23 @@ def read_bytes(file: str | Path, what: str = "", *, most: int = MAX_FILE) -> byt
         path = Path(file).expanduser()
         # Opened without waiting: a pipe that nobody writes to is empty, not a program that hangs.
         with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb", 0) as stream:
-            mode = os.fstat(stream.fileno()).st_mode
-            if stat.S_ISCHR(mode) or stat.S_ISBLK(mode):
-                if os.fspath(path) == os.devnull:
-                    return b""
-                raise SparkbookError(f"{name} is a device, not a file")
+            refuse_device(stream, name)
             return read_stream(stream, name, most=most)
     except (OSError, RuntimeError) as error:  # RuntimeError: no home folder for ~
         reason = getattr(error, "strerror", None) or error
         raise SparkbookError(f"{name} can't be read: {reason}") from None
     except ValueError:  # a NUL character in the name
         raise SparkbookError(f"{str(file)!r} is not the name of a file") from None
+
+
+def refuse_device(stream: IO[bytes], name: str) -> None:
+    """Raise SparkbookError if an open file is a device, which may have no end; not for
+    `/dev/null`.
+    """
+    status = os.fstat(stream.fileno())
+    device = stat.S_ISCHR(status.st_mode) or stat.S_ISBLK(status.st_mode)
+    if device and status.st_rdev != Path(os.devnull).stat().st_rdev:
+        raise SparkbookError(f"{name} is a device, not a file")
 
 
 def read_stream(stream: IO[bytes] | Any, name: str, *, most: int = MAX_FILE) -> bytes:
