@@ -93,6 +93,7 @@ def main(journal_file, busy=""):
     found = commands.measured(run, small)
     for outcome in list(run.journal):  # the verdicts are kept, the replies are not
         run.journal.add(outcome.model_copy(update={"answers": []}))
+    run.journal.about |= {"best": [one.key for one in run.best], "unstarted": run.unstarted}
     OUT.parent.mkdir(exist_ok=True)
     run.journal.write(OUT)
     print("\n".join(text.answer(found)))

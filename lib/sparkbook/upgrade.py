@@ -294,10 +294,8 @@ def judge(old: Look, new: Look, wanted: Wanted, outcome: Outcome) -> None:
     if old.tools and new.tools:
         words = [" ".join(grade.word for grade in one.grades) for one in (old.tools, new.tools)]
         outcome.figures["check-tools"] = " → ".join(words)
-        known = {finding.rule for finding in old.tools.findings}
-        for finding in new.tools.findings:
-            if finding.severity == "error" and finding.rule not in known:
-                outcome.reasons.append(f"{finding.rule}: {finding.message} (check-tools)")
+        errors = tool_calls.worse(old.tools.findings, new.tools.findings)
+        outcome.reasons += [f"{error} (check-tools)" for error in errors]
     if old.speed and new.speed:
         _speed(old.speed, new.speed, wanted, outcome)
 

@@ -11,6 +11,7 @@ from fleet import Fleet, loaders
 from sparkbook import recipes
 from sparkbook.bench.equality import Answer as Reply
 from sparkbook.errors import SparkbookError
+from sparkbook.findings import Finding
 from sparkbook.serve.engine import Engine
 from sparkbook.tune import answer, text
 from sparkbook.tune.answer import Answer
@@ -30,7 +31,7 @@ def replies(token: str) -> list[Reply]:
 def finished(
     fleet: Fleet,
     changed: str = "",
-    broken: str = "",
+    broken: str = "nothing",
     tried: Sequence[Candidate] = (),
     **how: Any,
 ) -> Answer:
@@ -43,7 +44,9 @@ def finished(
         rounds = 2 if key == "baseline" else 1
         reply = replies("changed" if changed and changed in key else "same")
         outcome.answers = [reply] * rounds
-        outcome.tools = ["TOOL101: Wrong."] if broken and broken in key else []
+        wrong = Finding(rule="TOOL101", severity="error", message=f"Wrong with {key}.")
+        weak = Finding(rule="TOOL201", severity="warning", message="Weak.")
+        outcome.tools = [wrong, weak] if broken in key else [weak]
 
     tuning = fleet.tuning(finalist=finalist, loaders=tried)
     tuning.run()
@@ -101,6 +104,12 @@ def test_a_loader_is_named_if_its_starts_are_faster(seconds: float, faster: bool
     assert any("faster than the recipe each time" in line for line in lines) == faster
     found.about["date"] = "2026-11-29"
     assert (fast in answer.recipe(found, "users").remarks[-1].text) == faster
+
+
+def test_tool_calls_that_fail_with_the_recipe_too_refuse_nothing() -> None:
+    found = finished(Fleet({K3: 1.3, SEQS: 1.2}), broken="")
+    assert found.winner is not None
+    assert found.winner.key == BOTH
 
 
 def test_no_winner_is_an_answer_and_no_recipe() -> None:

@@ -118,7 +118,7 @@ def test_an_image_is_judged_by_its_own_release_and_has_to_be_here() -> None:
         "--linear-backend marlin": "FLAG103: --linear-backend came with ",
         old: "docker pull vllm/vllm-openai:v0.24.0",
     }
-    assert any("Docker does not answer" in note for note in without_start.prune(wanted).notes)
+    assert any("Which images are on" in note for note in without_start.prune(wanted).notes)
 
 
 def test_the_release_of_another_image_is_asked_about_it(monkeypatch: pytest.MonkeyPatch) -> None:

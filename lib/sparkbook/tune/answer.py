@@ -152,12 +152,7 @@ class Asking:
         rounds = 2 if outcome.candidate == BASELINE else 1
         outcome.answers = [lossless.ask(endpoint, each=_EACH) for _ in range(rounds)]
         if self.tools:
-            errors = [
-                one
-                for one in tool_calls.check(endpoint, turns=_TURNS).findings
-                if one.severity == "error"
-            ]
-            outcome.tools = [f"{one.rule}: {one.message}" for one in errors]
+            outcome.tools = list(tool_calls.check(endpoint, turns=_TURNS).findings)
         outcome.shape = self._shape(endpoint)
 
     def _shape(self, endpoint: Endpoint) -> Report:
@@ -243,7 +238,7 @@ def _refused(tuning: Tuning, one: Candidate, lossy: Mapping[str, bool], near: bo
     base = tuning.journal.get(tuning.baseline.key, "final 0")
     if outcome is None or base is None or outcome.trial is None:
         return "its answers were not compared"
-    if worse := sorted(set(outcome.tools or ()) - set(base.tools or ())):
+    if worse := tool_calls.worse(base.tools or (), outcome.tools or ()):
         return f"tool calls fail with it: {worse[0]}"
     trial = Trial.from_dict(outcome.trial)
     _, _, high = trial.scores.difference

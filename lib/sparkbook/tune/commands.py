@@ -148,8 +148,7 @@ def measured(tuning: Tuning, space: Space, *, near: bool = False) -> Answer:
     tools = tuning.plans.recipe.capabilities.tools
     tuning.finalist = Asking(tuning.plans, tuning.starter.measure, tools)
     tuning.run()
-    lossy = {name: not option.lossless for name, option in space.options.items()}
-    return answer.finish(tuning, lossy=lossy, near=near)
+    return answer.finish(tuning, lossy=space.lossy, near=near)
 
 
 def recorded() -> tuple[dict[str, Any], Answer, Journal]:
@@ -163,13 +162,20 @@ def recorded() -> tuple[dict[str, Any], Answer, Journal]:
     about, recipe = journal.about, recipes.load(journal.about["recipe"])
     space = Space.model_validate(about["space"])
     candidates = [spaces.changed(recipe, one["changes"]) for one in about["pruned"]["left"]]
+    named = {one.key: one for one in candidates}
 
     def start(recipe: Recipe) -> NoReturn:
         raise SparkbookError(f"the recording has no measurement of {recipe.serve.args}")
 
-    plans = Plans(recipe, space.use(about["use"]).load, about["seed"])
-    tuning = Tuning(candidates, plans, journal, Starter(start), about["budget_s"])
-    return about["pruned"], measured(tuning, space), journal
+    tuning = Tuning(
+        candidates,
+        Plans(recipe, space.use(about["use"]).load, about["seed"]),
+        journal,
+        Starter(start),
+        unstarted=about["unstarted"],
+        best=[named[key] for key in about["best"]],
+    )
+    return about["pruned"], answer.finish(tuning, lossy=space.lossy), journal
 
 
 def keep(found: Answer, use: str, out: str) -> None:

@@ -3,8 +3,8 @@ something, longer ones for the better half, and at the end the best two and the 
 
 The order is by expected gain per minute. Of a single change nothing is known before its start, so
 the options come in turn. A combination is expected to give the product of what its single changes
-gave; it is started only if each of these helped by more than the noise, and the product is above
-the best so far.
+gave; it is started only if each of these helped and the product is above the best so far, or if it
+adds one change to the best that two starts may have hidden.
 """
 
 from __future__ import annotations
@@ -31,6 +31,12 @@ SHORT = ("short", "short again")
 """Stages of the short runs; the second is of the baseline alone, after the single changes."""
 FINALISTS = 2
 _FINAL_STARTS = 6
+_STARTS = 0.05
+"""How far two starts of one server may be apart: two turns of the baseline that are further apart
+were disturbed, and are not averaged.
+"""
+_WORTH = 0.01
+"""What a combination has to promise over the best so far."""
 
 
 def compared(a: Iterable[Outcome], b: Iterable[Outcome]) -> Comparison | None:
@@ -236,18 +242,48 @@ class Tuning:
         """Return the combination with the most expected gain per minute; None: none promises more
         than the best so far.
         """
-        ratios = self._ratios(measured)
-        sure = {key: ratio.ratio for key, ratio in ratios.items() if self._surely(measured[key])}
-        best = max((ratio.ratio for ratio in ratios.values()), default=1.0)
+        outcomes = {key: one for key, one in measured.items() if one.counts}
+        gains = {key: self._gain(one) for key, one in outcomes.items()}
+        best = max(gains.values(), default=1.0)
+        if best <= 1 + _WORTH:
+            return None
+        bases = {key: self.based(node=one.node) for key, one in outcomes.items()}
+        sure = {key for key, one in outcomes.items() if above(compared(bases[key], [one]))}
         rates = {}
         for candidate in waiting.values():
             parts = [one.key for one in self._single if candidate.contains(one)]
-            if len(parts) == len(candidate.changes) and all(key in sure for key in parts):
-                cost = max(measured[key].seconds for key in parts)
-                gain = math.prod(sure[key] for key in parts) / best - 1
-                rates[candidate.key] = gain / max(cost, 1e-9)
+            if len(parts) < len(candidate.changes) or not gains.keys() >= set(parts):
+                continue
+            promised = math.prod(gains[key] for key in parts) / best - 1
+            if (sure >= set(parts) and promised > _WORTH) or self._may_help(candidate, gains):
+                rates[candidate.key] = promised / max(outcomes[key].seconds for key in parts)
         first = max(rates, key=lambda key: rates[key], default=None)
-        return waiting[first] if first and rates[first] > 0 else None
+        return waiting[first] if first else None
+
+    def _may_help(self, candidate: Candidate, gains: Mapping[str, float]) -> bool:
+        """Return whether a candidate is the best so far with fewer changes, if no better one is
+        known for sure, and one change more: the best of its option, which may have helped by as
+        much as two starts of one server differ.
+        """
+        fewer = len(candidate.changes) - 1
+        known = [one for one in self.candidates if one.key in gains and len(one.changes) == fewer]
+        best = max(known, key=lambda one: gains[one.key])
+        if gains[best.key] < (1 - _STARTS) * max(gains.values()) or not candidate.contains(best):
+            return False
+        (added,) = candidate.changes.keys() - best.changes.keys()
+        values = [one for one in self._single if added in one.changes and one.key in gains]
+        first = max(values, key=lambda one: gains[one.key])
+        return candidate.contains(first) and gains[first.key] > 1 - _STARTS
+
+    def _gain(self, outcome: Outcome) -> float:
+        """Return its speed over the baseline of its node; over the faster of two turns that are far
+        apart.
+        """
+        base = self.based(node=outcome.node)
+        ratios = [one.ratio for turn in base if (one := compared([turn], [outcome]))]
+        pooled = compared(base, [outcome])
+        apart = max(ratios) > (1 + _STARTS) * min(ratios)
+        return min(ratios) if apart or not pooled else pooled.ratio
 
     def _affords(self, starts: int, longer: float) -> bool:
         """Return whether there is time for so many starts, with runs so many times as long as the
@@ -275,10 +311,6 @@ class Tuning:
 
         self._each(choose, done)
         return self._ratios(measured, (stage,))
-
-    def _surely(self, outcome: Outcome) -> bool:
-        """Return whether it is faster than each of its node's turns of the baseline."""
-        return all(above(compared([one], [outcome])) for one in self.based(node=outcome.node))
 
     def _ratios(
         self, measured: Mapping[str, Outcome], stages: Sequence[str] = SHORT

@@ -13,6 +13,7 @@ from sparkbook.bench import recording
 from sparkbook.bench.equality import Answer
 from sparkbook.bench.results import Report
 from sparkbook.errors import SparkbookError
+from sparkbook.findings import Finding
 
 TOGETHER = ("short", "longer")
 """How the names of stages begin in which nodes work side by side."""
@@ -33,7 +34,7 @@ class Outcome(BaseModel):
         shape: speed under other loads, and the first token of a long prompt.
         answers: greedy replies; of the baseline two rounds.
         trial: the verdict on the replies, as `bench.lossless.Trial.to_dict` has it.
-        tools: errors of the check of tool calls; None: not checked.
+        tools: what the check of tool calls found; None: not checked.
     """
 
     model_config = ConfigDict(extra="forbid")
@@ -51,7 +52,7 @@ class Outcome(BaseModel):
     shape: Report | None = None
     answers: list[list[Answer]] = Field(default_factory=list)
     trial: dict[str, Any] | None = None
-    tools: list[str] | None = None
+    tools: list[Finding] | None = None
 
     @property
     def counts(self) -> bool:

@@ -139,6 +139,11 @@ class Space(_Entry):
             raise SparkbookError(f"Unknown use '{name}'. --for accepts: {', '.join(self.uses)}")
         return self.uses[name]
 
+    @property
+    def lossy(self) -> dict[str, bool]:
+        """By option, whether it may change answers."""
+        return {name: not option.lossless for name, option in self.options.items()}
+
     def of_start(self, candidate: Candidate) -> bool:
         """Return whether a candidate changes how long a start takes, and nothing else."""
         return any(self.options[name].start for name in candidate.changes)

@@ -116,7 +116,7 @@ def prune(
         gone = {key: f"docker pull {ref}" for key, ref in refs.items() if ref not in here}
         _drop(pruned, "not here", gone)
     elif any(one.image for one in candidates):
-        pruned.notes.append("Docker does not answer: some images may not be on this machine.")
+        pruned.notes.append("Which images are on this machine is not known.")
     errors, bad = _linted(pruned.left, release)
     _drop(pruned, "invalid", errors)
     _drop(pruned, "known bad", bad)
