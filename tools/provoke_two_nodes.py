@@ -132,7 +132,7 @@ def cut_for(seconds: float) -> Callable[[Run], None]:
     return cut
 
 
-LOSS = ("-p", "tcp", "-m", "statistic", "--mode", "random", "--probability", "0.01")
+LOSS = ("-m", "statistic", "--mode", "random", "--probability", "0.01")
 PORT = ("-p", "tcp", "--dport", "29501")
 
 

@@ -56,6 +56,13 @@ def test_a_slow_link(two_nodes):
     assert not delayed or (pair.rtt_us > 20000 and "FAB304" in found)
 
 
+def test_a_link_that_loses_packets(two_nodes):
+    assert measured(two_nodes)[0].lost == 0
+    two_nodes.drop("-m", "statistic", "--mode", "random", "--probability", "0.05")
+    pair, found = measured(two_nodes)
+    assert 0.005 < pair.lost < 0.3 and "FAB308" in found
+
+
 def test_large_packets_that_are_lost(two_nodes):
     # The ends say 9000, what lies between carries 1500.
     for words in (

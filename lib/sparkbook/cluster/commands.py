@@ -146,8 +146,10 @@ def can_replace(wish: Wish, inventory: Inventory, name: str) -> None:
     Raises:
         SparkbookError: the server runs.
     """
-    own = {f"{name}-{node.host}" for node in inventory.nodes}
-    if not any(row["name"] in own and row["state"] != "stopped" for row in status(wish.file)):
+    own = {f"{name}-{node.host}" for node in inventory.nodes if wish.replace}
+    if not own or not any(
+        row["name"] in own and row["state"] != "stopped" for row in status(wish.file)
+    ):
         return
     words = [wish.source, *(("--name", name) if wish.name else ())]
     layout = ("--layout", wish.layout) if wish.layout else ()
@@ -206,8 +208,7 @@ def serve(
         SparkbookError: it can't be used.
     """
     inventory, asked = read(wish.file), stack.given(wish.source, wish.name)
-    if wish.replace:
-        can_replace(wish, inventory, asked.name)
+    can_replace(wish, inventory, asked.name)
     if wish.stage:
         _, left = staging.stage(
             inventory, asked.launch.image, staging.model_place(asked), fetch=_fetch(asked), say=say

@@ -32,6 +32,7 @@ class Pair(Strict):
         problem: why nothing passes, or why a node could not take part.
         full_bytes, full: size of the largest packet that should pass unfragmented, and whether it
             came back.
+        lost: share of 1000 small packets that did not come back.
         rtt_us: median round trip of a small TCP message.
         tcp_gbit, tcp_by: rate, and what measured it.
         reduce_gbit: bus bandwidth of a large all-reduce: bytes × 2(n−1)/n per second.
@@ -46,6 +47,7 @@ class Pair(Strict):
     problem: str | None = None
     full_bytes: int | None = None
     full: bool | None = None
+    lost: float | None = None
     rtt_us: float | None = None
     tcp_gbit: float | None = None
     tcp_by: str | None = None
@@ -114,6 +116,13 @@ else:
             found["full"] = len(u.recv(65536)) == size - 28
             break
         except OSError: pass
+    u.settimeout(0.3); answers = 0
+    for _ in range(20):
+        try:
+            for _ in range(50): u.sendto(b"x" * 32, (peer, datagram))
+            for _ in range(50): u.recv(2048); answers += 1
+        except OSError: pass
+    found["lost"] = round(1 - answers / 1000, 4)
     sent = [0] * streams
     def send(i):
         block = bytes(1 << 20)

@@ -17,6 +17,9 @@ Gbit/s on each half of a Spark's port (https://github.com/NVIDIA/dgx-spark-playb
 2026-08-24); a Python process fills far less than that by itself.
 """
 
+_LOST = 0.002
+"""Of 1000 packets, two may fall to a busy host; a good cable loses none."""
+
 
 def _measured(**values: Any) -> Seen:
     return example(
@@ -221,4 +224,28 @@ def reduce_rate(seen: Seen) -> Iterator[Hit]:
                 f" {seen.inventory.link_gbit:g} Gbit/s.",
                 "bus bandwidth of 256 MiB",
                 "Look at both rails, MTU and flow control, in this order.",
+            )
+
+
+@FAB.rule(
+    "FAB308",
+    "packets-lost",
+    "warning",
+    kind="multi-node-rdma",
+    source="two network namespaces of this project, one of which drops packets at random",
+    passes=_good_pair,
+    fails=lambda: _measured(lost=0.011),
+)
+def lossy(seen: Seen) -> Iterator[Hit]:
+    """Small packets that go out and do not come back. TCP sends them again, so nothing fails: each
+    step that meets a loss waits for it, and RDMA over Ethernet loses most of its rate. No rank ever
+    says so.
+    """
+    for pair in seen.pairs:
+        if pair.lost is not None and pair.lost > _LOST:
+            yield Hit(
+                f"Between {pair.a} and {pair.b}, {pair.lost:.1%} of the packets are lost.",
+                "1000 packets of 32 bytes, there and back",
+                "Reseat or change the cable; compare `ethtool -S PORT | grep -E 'err|drop'` before"
+                " and after on both nodes; look at flow control (FAB109) and at firewalls.",
             )
