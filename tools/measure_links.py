@@ -24,7 +24,6 @@ import argparse
 import contextlib
 import json
 import os
-import signal
 import subprocess
 import sys
 import threading
@@ -275,8 +274,8 @@ class Measurement:
             if step.way == "all-reduce":
                 row |= self.all_reduce()
             else:
-                ways = ("one", "two") if step.way == "replicas" else (step.way,)
-                served = [self.servers[way] for way in ways]
+                names = ("one", "two") if step.way == "replicas" else (step.way,)
+                served = [self.servers[name] for name in names]
                 unready = [one.name for one in served if not one.ready(until)]
                 if unready and time.monotonic() > until:
                     continue  # to be measured by the next call
@@ -329,9 +328,9 @@ class Measurement:
         }
 
     def stop(self) -> None:
-        """End all servers in order, as Ctrl-C does."""
+        """End all servers in order."""
         for server in self.servers.values():
-            server.process.send_signal(signal.SIGINT)
+            server.process.terminate()
         for server in self.servers.values():
             with contextlib.suppress(subprocess.TimeoutExpired):
                 server.process.wait(40)

