@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import itertools
 import json
 import os
 import subprocess
@@ -359,6 +360,19 @@ def all_reduce_s(points: Sequence[tuple[int, float]], size: float) -> float:
     return max(value, points[0][1] if size <= points[0][0] else 0.0) * 1e-6
 
 
+def _no_less_than_zero(terms: np.ndarray) -> np.ndarray:
+    """Return the numbers, none below zero, with which the terms of every row come nearest to 1."""
+    best, least = np.zeros(terms.shape[1]), np.inf
+    for used in itertools.product((False, True), repeat=terms.shape[1]):
+        chosen = np.array(used)
+        values = np.zeros(len(used))
+        values[chosen] = np.linalg.lstsq(terms[:, chosen], np.ones(len(terms)), rcond=None)[0]
+        error = float(((terms @ values - 1) ** 2).sum())
+        if values.min() >= 0 and error < least:
+            best, least = values, error
+    return best
+
+
 def fit(rows: Sequence[dict[str, Any]], shape: Shape) -> dict[str, Any]:
     """Find the model's three numbers on every second row of tensor parallelism, and check them on
     the others.
@@ -368,8 +382,8 @@ def fit(rows: Sequence[dict[str, Any]], shape: Shape) -> dict[str, Any]:
     split = 1/2 of what is read, fixed = the rest of a layer, unhidden = 1.
 
     Returns:
-        The numbers, and for each row that was left out: requests, link, measured and estimated
-        step time, and the error.
+        The numbers, how many of the rows the gate calls valid, and for each row that was left out:
+        requests, link, measured and estimated step time, and the error.
     """
     tables = {
         json.dumps(row["link"]): row["points"]
@@ -395,7 +409,7 @@ def fit(rows: Sequence[dict[str, Any]], shape: Shape) -> dict[str, Any]:
     terms = np.array([terms for _, terms, _ in known])
     step_s = np.array([step for _, _, step in known])
     # Relative errors count: each row is divided by what was measured.
-    found, *_ = np.linalg.lstsq(terms / step_s[:, None], np.ones(len(known)), rcond=None)
+    found = _no_less_than_zero(terms / step_s[:, None])
     checked = []
     for row, terms_of_row, measured in other:
         estimated = float(np.dot(found, terms_of_row))
@@ -412,9 +426,11 @@ def fit(rows: Sequence[dict[str, Any]], shape: Shape) -> dict[str, Any]:
     limits = [0.15 if one["requests"] == 1 else 0.2 for one in checked]
     held = [abs(one["error"]) <= limit for one, limit in zip(checked, limits, strict=True)]
     numbers = {name: round(float(value), 5) for name, value in zip(names, found, strict=True)}
+    valid = sum(row.get("verdict", ["valid"]) == ["valid"] for row, _, _ in points)
     return {
         **numbers,
         "fitted": len(known),
+        "valid": f"{valid} of {len(points)}",
         "checked": checked,
         "held": f"{sum(held)} of {len(held)}",
     }
