@@ -355,8 +355,11 @@ class Run:
         return None
 
     def shared(self) -> set[str]:
-        """Return the files in shared memory and in the folder of temporary files."""
-        return {str(file.relative_to("/dev/shm")) for file in Path("/dev/shm").rglob("*")}
+        """Return the files in shared memory and in the folder of temporary files, without what
+        PyTorch keeps there of its compilations.
+        """
+        files = (str(file.relative_to("/dev/shm")) for file in Path("/dev/shm").rglob("*"))
+        return {file for file in files if "torchinductor" not in file}
 
     def left(self) -> dict[str, list]:
         """Return what there is on the nodes: processes, ports, files in shared memory."""
