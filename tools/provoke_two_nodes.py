@@ -101,11 +101,11 @@ def kill_worker(run: Run) -> None:
 
 
 def kill_node(run: Run) -> None:
-    """Kill all of the second rank at once, as a power cut does."""
+    """Kill all processes of the second rank at once."""
     listed = subprocess.run(["ip", "netns", "pids", run.nodes.b], capture_output=True, text=True)
     for pid in map(int, listed.stdout.split()):
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
+        with contextlib.suppress(psutil.Error):
+            psutil.Process(pid).kill()
 
 
 def kill_head(run: Run) -> None:

@@ -32,13 +32,15 @@ PORT = 0 if HEADLESS else int(ARGUMENTS[ARGUMENTS.index("--port") + 1])
 
 SHARES = """
 import os, socket, time
-from multiprocessing import shared_memory
+from multiprocessing import get_context, shared_memory
+lock = get_context("spawn").Lock()
 block = shared_memory.SharedMemory(create=True, size=4096)
 mark = f"/dev/shm/__KMP_REGISTERED_LIB_{os.getpid()}_{os.getuid()}"
 open(mark, "w").close()
 path = os.environ["VLLM_RPC_BASE_PATH"] + "/socket"
 socket.socket(socket.AF_UNIX).bind(path)
-print(f"left: /dev/shm/{block.name} {mark} {path}", flush=True)
+semaphore = "/dev/shm/sem." + lock._semlock.name.lstrip("/")
+print(f"left: /dev/shm/{block.name} {mark} {semaphore} {path}", flush=True)
 time.sleep(600)
 """
 FROZEN = Path(os.environ.get("STAND_IN_FROZEN", "/nowhere"))

@@ -383,8 +383,11 @@ def test_secrets_that_the_recipe_does_not_name_are_not_passed_on(stand_in, launc
         assert all("HF_TOKEN" not in process.environ() for process in descendants(engine))
 
 
-@pytest.mark.parametrize("how", ["stop", "kill"])
-def test_shared_memory_and_sockets_go_with_the_engine(stand_in, launch, monkeypatch, how):
+@pytest.mark.parametrize("how", ["stop", "kill", "all"])
+def test_shared_memory_and_sockets_go_with_the_engine(stand_in, launch, monkeypatch, tmp_path, how):
+    guard = tmp_path / "guard.py"
+    guard.write_text(process._GUARD.read_text().replace("LOOK_S = 5.0", "LOOK_S = 0.2"))
+    monkeypatch.setattr(process, "_GUARD", guard)
     monkeypatch.setenv("STAND_IN_MODE", "shares")
     other = shared_memory.SharedMemory(create=True, size=16)
     engine = ProcessEngine(launch, stand_in, name="small", grace_s=1)
@@ -396,13 +399,17 @@ def test_shared_memory_and_sockets_go_with_the_engine(stand_in, launch, monkeypa
             time.sleep(0.05)
         line = next(line for line in log.decode().splitlines() if line.startswith("left: "))
         files = [Path(name) for name in line.split()[1:]]
-        assert len(files) == 3 and all(file.exists() for file in files)
+        assert len(files) == 4 and all(file.exists() for file in files)
+        if how != "stop":
+            time.sleep(1.0)  # a look of the guard
         if how == "kill":
             psutil.Process(engine._guard.pid).children()[-1].children()[0].kill()
             engine._guard.wait(60)
+        if how == "all":
+            engine.kill()
     finally:
         engine.stop()
-    assert not [file for file in files if file.exists()] and not files[2].parent.exists()
+    assert not [file for file in files if file.exists()] and not files[3].parent.exists()
     assert Path("/dev/shm", other.name).exists(), "what is another program's stays"
     other.close()
     other.unlink()

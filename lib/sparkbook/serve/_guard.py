@@ -22,7 +22,7 @@ process group of its own. Whoever is left ends the rest:
   elsewhere all processes of the command's session, and those whose standard output is the
   command's log.
 
-What the command leaves when it is killed goes with it: its files in shared memory, which the keeper
+What the command leaves when it is killed goes with it: its files in shared memory, which the guard
 notes while it runs, and its sockets, which have a folder of their own (VLLM_RPC_BASE_PATH).
 
 While the guard ends the command its name is `stopping`. Exit status: the command's own, 128 + the
@@ -47,6 +47,11 @@ ROUNDS = 200
 LOOK_S = 5.0
 """Seconds between two looks at what the command has in shared memory."""
 SHARED = "/dev/shm/"
+OPENMP = "__KMP_REGISTERED_LIB_"
+ANYBODYS = ("psm_", "sem.mp-", "torch_", "nccl-", OPENMP)
+"""How Python, PyTorch, NCCL and OpenMP begin the names of their files there. What a user shares
+with an engine under another name stays.
+"""
 libc = ctypes.CDLL(None, use_errno=True)
 
 
@@ -192,14 +197,35 @@ def descendants() -> set[int]:
     return below
 
 
-def shared(own: set[str]) -> None:
-    """Add to `own` the files in shared memory of the processes below this one: what they map, and
-    what OpenMP names after them.
+class Shared:
+    """The files in shared memory of the processes below this one: what they map, by inode, since a
+    semaphore is renamed once it is mapped; and what OpenMP names after them.
     """
-    for pid in descendants():
-        own.add(f"{SHARED}__KMP_REGISTERED_LIB_{pid}_{os.getuid()}")
-        with contextlib.suppress(OSError), open(f"/proc/{pid}/maps") as file:  # noqa: PTH123
-            own |= {line[line.index(SHARED) : -1] for line in file if SHARED in line}
+
+    def __init__(self) -> None:
+        self.before, self.own = set(self.names()), set[tuple[str, int]]()
+
+    def names(self) -> list[str]:
+        with contextlib.suppress(OSError):
+            return [name for name in os.listdir(SHARED) if name.startswith(ANYBODYS)]  # noqa: PTH208
+        return []
+
+    def look(self) -> None:
+        """Note what they have now."""
+        for pid in descendants():
+            self.own.add((f"{OPENMP}{pid}_{os.getuid()}", 0))
+            with contextlib.suppress(OSError), open(f"/proc/{pid}/maps") as file:  # noqa: PTH123
+                words = [line.split() for line in file if SHARED in line]
+                self.own |= {(device, int(inode)) for _, _, _, device, inode, *_ in words}
+
+    def remove(self) -> None:
+        """Remove what they left."""
+        for name in set(self.names()) - self.before:
+            with contextlib.suppress(OSError):
+                found = os.stat(SHARED + name)  # noqa: PTH116
+                device = f"{os.major(found.st_dev):02x}:{os.minor(found.st_dev):02x}"
+                if {(name, 0), (device, found.st_ino)} & self.own:
+                    os.unlink(SHARED + name)  # noqa: PTH108
 
 
 def keep(command: list[str], grace_s: float, reaper: int, group: str | None) -> int:
@@ -207,13 +233,10 @@ def keep(command: list[str], grace_s: float, reaper: int, group: str | None) -> 
     what the keeper does. Return the command's exit status.
     """
     woken = hear()
-    before = {SHARED + name for name in os.listdir(SHARED)} if os.path.isdir(SHARED) else set()  # noqa: PTH112, PTH208
     leader = subprocess.Popen(command, start_new_session=True, preexec_fn=lambda: enter(group))
     os.write(reaper, str(leader.pid).encode())
-    own: set[str] = set()
     while leader.poll() is None:
-        select.select([woken], [], [], LOOK_S)
-        shared(own)
+        select.select([woken], [], [])
         if signal.SIGTERM in signals_in(woken):
             break
     if leader.poll() is None:
@@ -224,9 +247,6 @@ def keep(command: list[str], grace_s: float, reaper: int, group: str | None) -> 
     signal_group(leader.pid, signal.SIGKILL)
     leader.wait()
     kill_orphans()
-    for file in own - before:
-        with contextlib.suppress(OSError):
-            os.unlink(file)  # noqa: PTH108
     return leader.returncode if leader.returncode >= 0 else 128 - leader.returncode
 
 
@@ -234,14 +254,16 @@ def guard(keeper: int, lifeline: int) -> int:
     """Hand the starter's end, and SIGTERM, on to the keeper, and see to what it leaves. Return its
     exit status.
     """
-    woken, asked = hear(), False
+    woken, asked, own = hear(), False, Shared()
     while True:
         ended, status = os.waitpid(keeper, os.WNOHANG)
         if ended:
             kill_orphans()
+            own.remove()
             code = os.waitstatus_to_exitcode(status)
             return code if code >= 0 else 128 - code
-        readable, _, _ = select.select([woken] if asked else [woken, lifeline], [], [])
+        readable, _, _ = select.select([woken] if asked else [woken, lifeline], [], [], LOOK_S)
+        own.look()
         signals = signals_in(woken)
         over = lifeline in readable and not os.read(lifeline, 1)
         if not asked and (over or signal.SIGTERM in signals):
