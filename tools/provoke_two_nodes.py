@@ -112,9 +112,9 @@ def kill_head(run: Run) -> None:
     """Kill the head's API server."""
     for pid in run.nodes.processes():
         with contextlib.suppress(psutil.Error):
-            words = psutil.Process(pid).cmdline()
-            if "serve" in words and "--port" in words and "sparkbook" not in " ".join(words):
-                os.kill(pid, signal.SIGKILL)
+            process = psutil.Process(pid)
+            if process.name() == "vllm" and "--port" in process.cmdline():
+                process.kill()
 
 
 def kill_starter(run: Run) -> None:
