@@ -5,7 +5,6 @@ ranks of a real vLLM 0.32.0 (CPU) printed names the cause first, in any order of
 from pathlib import Path
 
 import pytest
-from sparkbook.cluster.fixtures import faults
 from sparkbook.logs.together import together
 
 DATA = Path(__file__).parents[1] / "data" / "cluster"
@@ -26,15 +25,3 @@ def test_both_logs_name_the_cause(name, order):
     assert run.findings[0].rule == rule and said in run.findings[0].message, run.headline
     assert {one.rule for one in run.findings if one.severity == "error"} == {rule}
     assert not run.healthy
-
-
-def test_the_record_of_faults_is_whole():
-    kept = {one.name: one for one in faults()}
-    assert set(SAID) <= set(kept) and len(kept) >= 18
-    for one in kept.values():
-        assert not one.left, f"{one.name} left {one.left}"
-        assert one.status_right is not False, one.name
-        assert one.name in ("healthy", "link-2s", "loss", "clock") or one.serve or one.diagnose
-    assert kept["killed-serving"].serve.startswith("FAB402") and kept["killed-serving"].client_s < 10
-    assert kept["link-60s"].serve.startswith("FAB404")
-    assert kept["port-blocked"].serve.startswith("FAB406")
