@@ -21,7 +21,6 @@ import os
 import re
 import shlex
 import shutil
-import signal
 import subprocess
 import sys
 import threading
@@ -92,20 +91,25 @@ class Case:
     deadline_s: float = DEADLINE_S
 
 
+def second(run: Run) -> list[psutil.Process]:
+    """Return the processes of the second node."""
+    listed = subprocess.run(["ip", "netns", "pids", run.nodes.b], capture_output=True, text=True)
+    return [
+        psutil.Process(pid) for pid in map(int, listed.stdout.split()) if psutil.pid_exists(pid)
+    ]
+
+
 def kill_worker(run: Run) -> None:
-    """Kill the process of the second rank that holds the model, as the kernel does."""
-    for pid in run.nodes.processes():
-        with contextlib.suppress(psutil.Error):
-            if "Worker_TP1" in " ".join(psutil.Process(pid).cmdline()):
-                os.kill(pid, signal.SIGKILL)
+    """Kill the process of the second rank that holds the model, as the kernel does: the largest."""
+    workers = [process for process in second(run) if process.name() != "vllm"]
+    max(workers, key=lambda process: process.memory_info().rss).kill()
 
 
 def kill_node(run: Run) -> None:
     """Kill all processes of the second rank at once."""
-    listed = subprocess.run(["ip", "netns", "pids", run.nodes.b], capture_output=True, text=True)
-    for pid in map(int, listed.stdout.split()):
+    for process in second(run):
         with contextlib.suppress(psutil.Error):
-            psutil.Process(pid).kill()
+            process.kill()
 
 
 def kill_head(run: Run) -> None:
