@@ -10,7 +10,8 @@ two GPUs. The servers are started by `sparkbook cluster serve` and `sparkbook se
 and measured one after another by `sparkbook bench`, the most valuable rows first. Each row is
 appended to `OUT/links.jsonl` as soon as it is there; a second call skips those, so that a run that
 was cut off goes on. `--minutes` ends it in order before a machine is taken away; `--ways tp,one`
-starts only some of the servers, where memory or time is short. Needs root, `ip`
+starts only some of the servers, where memory or time is short (`tp-eager`, `tp-ll` and `tp-simple`
+are started only where they are named). Needs root, `ip`
 and `tc`; the engine is the one that SPARKBOOK_ENGINE_PYTHON names, with a `vllm` next to it.
 
 `fit` holds the model of `sparkbook plan --nodes` (a step is the reading of half the weights, plus
@@ -50,6 +51,15 @@ GPU = {
     "VLLM_USE_FLASHINFER_SAMPLER": "0",
     "HF_HUB_OFFLINE": "1",
 }
+
+VARIANTS: dict[str, tuple[str, dict[str, str]]] = {
+    "tp": ("", {}),
+    "pp": ("", {}),
+    "tp-eager": (" --enforce-eager", {}),
+    "tp-ll": ("", {"NCCL_PROTO": "LL"}),
+    "tp-simple": ("", {"NCCL_PROTO": "Simple"}),
+}
+"""Servers over both nodes: more words of the launch line, and of the environment."""
 
 
 @dataclass(frozen=True, order=True)
@@ -113,7 +123,7 @@ SHAPES = {
 
 @dataclass(frozen=True)
 class Step:
-    """One row to measure. `way` is tp, pp, one, replicas, or all-reduce."""
+    """One row to measure. `way` is one of `VARIANTS`, one, replicas, or all-reduce."""
 
     way: str
     link: Link
@@ -142,6 +152,8 @@ def steps(shape: Shape) -> Iterator[Step]:
     for link in (whole, shape.links[0]):
         yield from (Step("pp", link, count) for count in shape.few)
         yield from (Step("pp", link, 1, name) for name in shape.prefill)
+    for way in ("tp-eager", "tp-ll", "tp-simple"):
+        yield from (Step(way, whole, count) for count in shape.few)
     for link in (link for link in shape.links if link.delay_us):
         yield from (Step("tp", link, count) for count in shape.few)
     for link in (link for link in shape.links if not link.delay_us):
@@ -188,14 +200,17 @@ class Measurement:
         self.servers: dict[str, Server] = {}
         self.done = {row["key"] for row in read(self.file) if row["shape"] == name}
         self.name = name
-        self.source = shape.source
-        if shape.gpu:
-            line = out / f"{name}.txt"
-            line.write_text(
-                f"vllm serve {(models or Path()).resolve()}/shape-{name} {shape.source}\n"
-            )
-            self.source = str(line)
+        self.models = models or Path()
         self.environment = os.environ | {"SPARKBOOK_CACHE": str(out / "cache")}
+
+    def source(self, more: str = "") -> str:
+        """Return what `serve` takes: a recipe, or a file with a launch line."""
+        if not self.shape.gpu:
+            return self.shape.source
+        file = self.out / f"{self.name}{more.replace(' ', '')}.txt"
+        model = self.models.resolve() / f"shape-{self.name}"
+        file.write_text(f"vllm serve {model} {self.shape.source}{more}\n", "utf-8")
+        return str(file)
 
     def environment_of(self, number: int) -> dict[str, str]:
         """Return what a node's ranks get besides."""
@@ -204,24 +219,25 @@ class Measurement:
 
     def inventory(self, way: str, port: int) -> Path:
         """Write the inventory of one server: each has a port of its own where its ranks meet."""
-        pair = self.made.inventory(env=self.environment_of(1))
+        env = VARIANTS[way][1]
+        pair = self.made.inventory(env=self.environment_of(1) | env)
         pair = pair.model_copy(update={"name": way, "master_port": port})
         text = pair.model_dump(exclude_defaults=True, mode="json")
-        text["nodes"][0]["env"] = self.environment_of(0)
+        text["nodes"][0]["env"] = self.environment_of(0) | env
         file = self.out / f"{way}.yaml"
         file.write_text(yaml.safe_dump(text), "utf-8")
         return file
 
     def start(self, ways: Sequence[str]) -> None:
         """Start the servers at once: they answer one after another, and cost nothing when idle."""
-        for place, way in enumerate(way for way in ("tp", "pp") if way in ways):
-            file = self.inventory(way, 29501 + 10 * place)
-            words = ["cluster", "serve", str(file), self.source, "--layout", f"{way}=2"]
+        for place, way in enumerate(way for way in VARIANTS if way in ways):
+            file, source = self.inventory(way, 29501 + 10 * place), self.source(VARIANTS[way][0])
+            words = ["cluster", "serve", str(file), source, "--layout", f"{way[:2]}=2"]
             self._start(way, words, 8000 + place)
         wanted = ("one", "two") if "replicas" in ways else ("one",) if "one" in ways else ()
         for number, way in enumerate(wanted):
             via = tuple(self.made.via) if number else ()
-            words = ["serve", self.source, "--target", "process"]
+            words = ["serve", self.source(), "--target", "process"]
             self._start(way, words, 8010 + number, via, self.environment_of(number))
 
     def _start(
