@@ -81,7 +81,7 @@ def test_no_file_means_the_general_figures_and_a_bad_one_is_refused(tmp_path):
         json.dumps({"weights": 0, "working": 1, "graphs": 1, "samples": 1}),
     ):
         (tmp_path / "bad.json").write_text(text)
-        with pytest.raises(SparkbookError, match="is no calibration|is not JSON"):
+        with pytest.raises(SparkbookError, match=r"is no calibration|is not JSON"):
             load_calibration(tmp_path / "bad.json")
 
 
