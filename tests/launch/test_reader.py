@@ -268,6 +268,13 @@ def test_what_a_shell_fills_in_keeps_its_quotes_in_a_quoted_script():
     assert case.options["gpu-memory-utilization"].value is None
 
 
+@pytest.mark.parametrize("image", ["avarok/vllm-dgx-spark:v11", "me/img:1"])
+def test_an_image_that_is_given_serve_runs_vllm(image):
+    """github.com/jdaln/dgx-spark-inference-stack, compose/models-llama.yml, 2026-04-28."""
+    line = read(f"docker run --gpus all {image} serve --model a/b --max-num-seqs 4")
+    assert line.starts and Case(line).args.model.text == "a/b"
+
+
 def test_a_compose_file_without_vllm_is_refused():
     """github.com/Sunderrrr/dgx-spark-llm-platform, docker-compose.yml, 2026-08-22."""
     services = "services: {db: {image: 'postgres:15'}, web: {image: 'nginx:1'}}"

@@ -287,3 +287,21 @@ def test_a_guessed_draft_that_no_page_fits_is_no_refusal():
     )
     setup = request.of_case(lint.Case(lint.read(line)), request.Override())
     assert len(setup.draft_caches) == 2 and len(setup.pages) == 1
+
+
+def test_decode_context_parallelism_spreads_the_tokens_over_machines():
+    """github.com/ciprianveg/gb10-vllm, kimi-k3-dcp-tp16-prd.yaml, 2026-08-20: 2M tokens in all, and
+    four requests of 500,000 each.
+    """
+    line = (
+        "vllm serve moonshotai/Kimi-K3 -tp 16 -dcp {machines} --kv-cache-dtype fp8"
+        " --kv-cache-memory-bytes 5000000000 --max-model-len 500000 --max-num-seqs 4"
+        " --gpu-memory-utilization 0.8"
+    )
+    setups = [
+        request.of_case(lint.Case(lint.read(line.format(machines=n))), request.Override())
+        for n in (1, 8, 3)
+    ]
+    assert [setup.split for setup in setups] == [1, 8, 1], "3 does not divide 16"
+    one, eight = (plan.plan(setup, Host()).tokens.low for setup in setups[:2])
+    assert 6 < eight / one < 8 and 2_000_000 < eight < 2_700_000, "there with a draft"

@@ -50,6 +50,8 @@ def container(line: Line, words: list[Word]) -> None:
     name = program_of(line.entry) if line.entry else line.entry
     if name:
         _entry(line, name, words)
+    elif line.entry is None and _vllms_words(line, words):
+        line.runs, line.serve = "command", words[1:]
     elif line.runs == "wrapper" and name is None:
         return
     elif line.runs == "vllm-serve" and name is None:
@@ -78,6 +80,14 @@ def _arguments(line: Line, words: list[Word]) -> None:
         line.doubled = (words[0], words[0])
     else:
         line.serve = words
+
+
+def _vllms_words(line: Line, words: list[Word]) -> bool:
+    """Return whether the words are a command of vllm, which is then the image's entry point: a
+    script of its own takes no model on its line.
+    """
+    texts = [word.text for word in words]
+    return texts[:1] == ["serve"] and (line.runs != "wrapper" or "--model" in texts)
 
 
 def _model_first(line: Line, words: list[Word]) -> bool:

@@ -235,6 +235,7 @@ def of_case(case: Case, override: Override) -> Setup:
         load_format=_load_format(case, checkpoint),
         shards=_shards(case),
         stages=_stages(case),
+        split=_split(case),
         block=_block(case, embedded),
         assumed=(*assumed, *missing),
         table_on_disk=_table_on_disk(case),
@@ -332,6 +333,13 @@ def _shards(case: Case) -> int:
 
 def _stages(case: Case) -> int:
     return _count("--pipeline-parallel-size", case.number("pipeline-parallel-size") or 1)
+
+
+def _split(case: Case) -> int:
+    machines = _count(
+        "--decode-context-parallel-size", case.number("decode-context-parallel-size") or 1
+    )
+    return machines if _shards(case) % machines == 0 else 1
 
 
 def _block(case: Case, embedded: bool) -> int | None:

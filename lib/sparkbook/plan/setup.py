@@ -138,6 +138,8 @@ class Setup:
         load_format: `fp8` where the weights are quantized while loading.
         shards: machines that the weights are spread over by tensor parallelism.
         stages: machines that the layers are spread over by pipeline parallelism.
+        split: machines that share the tokens of a sequence (decode context parallelism), of those
+            that tensor parallelism uses.
         block: tokens of a block to begin with; None: 16, as on CUDA.
         assumed: what the line does not say, in words.
         table_on_disk: whether a lookup table of the checkpoint stays on the disk.
@@ -165,6 +167,7 @@ class Setup:
     load_format: str | None = None
     shards: int = 1
     stages: int = 1
+    split: int = 1
     block: int | None = None
     assumed: tuple[str, ...] = ()
     table_on_disk: bool = False
@@ -218,6 +221,8 @@ class Setup:
         whole = packed and self.stages == 1 and c.certain
         own = built.find(c.name) if whole else self._built
         if own is None or self.draft_caches != ((),) or not (self.drafted == 0 or self.own_head):
+            return None
+        if self.split > 1:
             return None
         kinds: dict[float, str] = {1: "fp8", 2: "auto"}
         kind = "auto" if self.kv_dtype == "auto" else kinds.get(paging.width)
@@ -285,7 +290,10 @@ class Setup:
         if (pages := self._built_pages(paging)) is not None:
             return (pages,)
         ways = [
-            [*(_shard(cache, self.shards, self.stages) for cache in layers), *draft]
+            [
+                *(_split(_shard(cache, self.shards, self.stages), self.split) for cache in layers),
+                *draft,
+            ]
             for layers in self.possible_caches
             for draft in self.draft_caches
         ]
@@ -304,6 +312,18 @@ _QUANTIZED = ("attention", "linear", "mlp", "experts", "shared expert")
 """Classes that `--quantization fp8` quantizes while loading: linear layers and experts, not
 embedding, head, router and norms.
 """
+
+
+def _split(cache: Cache, machines: int) -> Cache:
+    """What one of so many machines keeps, if each keeps its share of the tokens."""
+    if cache.recurrent or cache.window:
+        return cache
+    return replace(
+        cache,
+        size=-(-cache.size // machines),
+        size_v=-(-cache.size_v // machines),
+        fixed=cache.fixed / machines,
+    )
 
 
 def _shard(cache: Cache, shards: int, stages: int) -> Cache:
