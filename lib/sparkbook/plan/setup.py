@@ -287,8 +287,8 @@ class Setup:
             drafted=self.drafted,
             states="none" if not self.prefix_caching else "all" if mamba_all else "align",
         )
-        if (pages := self._built_pages(paging)) is not None:
-            return (pages,)
+        if (built := self._built_pages(paging)) is not None:
+            return (built,)
         ways = [
             [
                 *(_split(_shard(cache, self.shards, self.stages), self.split) for cache in layers),
@@ -297,7 +297,7 @@ class Setup:
             for layers in self.possible_caches
             for draft in self.draft_caches
         ]
-        pages = []
+        pages: list[Pages] = []
         for way in ways:
             try:
                 pages.append(cut(way, paging))
