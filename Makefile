@@ -34,7 +34,7 @@ NEEDED := $(BOOK) $(if $(filter plan,$(TARGET)),,$(ENGINE))
 
 help:  ## this list
 	@echo "make TARGET, where TARGET is one of"
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-11s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-12s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
 	@echo "variables: PYTHON=python3.12  TARGET=plan (start no engine)  ONLY=06_launch (one page)  PORT=8080 (serve-site)"
 	@echo "           AS_BUILT=1 (test: compare the outputs of the last make book, where nothing has changed since)"
 

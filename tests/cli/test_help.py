@@ -56,6 +56,13 @@ def test_every_verb_of_the_table_is_there_and_listed_whole() -> None:
     } == set(VERBS.values())
 
 
+def test_a_group_lists_its_verbs_whole() -> None:
+    groups = [words for words, command in EVERY.items() if hasattr(command, "list_commands")]
+    assert len(groups) > 5
+    for words in groups:
+        assert "..." not in run(*words, "--help").stdout.partition("Commands:")[2], words
+
+
 @pytest.mark.parametrize("words", EVERY, ids=" ".join)
 def test_a_summary_is_one_imperative_line_and_the_exit_codes_end_the_help(
     words: tuple[str, ...],

@@ -197,6 +197,16 @@ def test_repairs_at_one_place_come_in_the_same_order_in_every_process():
     assert len(seen) == 1 and seen.pop().count("--") == 3
 
 
+@pytest.mark.parametrize("count", [2, 3, 5000])
+def test_an_option_given_many_times_is_one_finding_and_one_repair(count):
+    each = " ".join(f"--max-model-len {number}" for number in range(1, count + 1))
+    report = lint.lint(f"vllm serve a/b {each} --port 8000", "0.32.0")
+    [again] = [one for one in report.findings if one.rule == "FLAG107"]
+    times = "twice" if count == 2 else f"{count:,} times"
+    assert again.message == f"--max-model-len is given {times}; the last one counts."
+    assert report.fixed().startswith(f"vllm serve a/b --max-model-len {count} --port 8000")
+
+
 def test_json_of_a_repair_is_json(tmp_path):
     file = tmp_path / "line.sh"
     file.write_text(BAD, "utf-8")

@@ -37,7 +37,7 @@ def up(
     dry_run: DryRun = False,
     as_json: Json = False,
 ) -> None:
-    """Start Prometheus, Grafana and an exporter of the machine's metrics.
+    """Start Prometheus, Grafana and the machine's exporter.
 
     All three listen on 127.0.0.1 only and take at most 1.2 GiB of memory. If they already run, they
     start again with the new options; data stays.
@@ -108,7 +108,7 @@ def status(as_json: Json = False) -> None:
 
 @verb(app, "grafana")
 def grafana() -> None:
-    """Print a Grafana dashboard with the panels that the book's live view draws."""
+    """Print a Grafana dashboard: the book's live view."""
     from sparkbook import dashboard
 
     print_json(dashboard.grafana())

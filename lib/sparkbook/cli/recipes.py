@@ -156,7 +156,7 @@ def update(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Show what others' recipes are now, and take over those that you name."""
+    """Compare with others' recipes, and take over those you name."""
     from pathlib import Path
 
     from sparkbook import upstream

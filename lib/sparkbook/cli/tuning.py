@@ -73,6 +73,7 @@ def tune(
     counted. The winner is faster than the recipe by more than the noise, and answers the same.
     """
     from sparkbook.tune import commands, text
+    from sparkbook.util.files import check_place
 
     if worker:
         from sparkbook.tune.worker import work
@@ -95,6 +96,9 @@ def tune(
         _, _, left = commands.pruned(wish, progress)
         answer(as_json, left.to_dict(), text.pruned(left))
         return
+
+    if out:
+        check_place(out)
 
     def act() -> None:
         left, found, kept = commands.tune(wish, progress)

@@ -475,7 +475,7 @@ class Advice:
                     f" {said}"
                 )
             yield Text(
-                f"  estimated tok/s, all requests together, {self.context:,} tokens behind each",
+                f"  estimated tok/s, all together, each with {self.context:,} tokens of context",
                 "dim",
             )
         yield Text()

@@ -17,7 +17,7 @@ from sparkbook.units import GIB, KIB
 VLLM_DEFAULT_UTILIZATION = 0.92
 """Default of `--gpu-memory-utilization` (vLLM 0.32.0, `vllm/config/cache.py`; formerly 0.9)."""
 
-_LINE = re.compile(r"^(\w+(?:\(\w+\))?):\s+(\d+)(?: kB)?\s*$", re.MULTILINE)
+_LINE = re.compile(r"^(\w+(?:\(\w+\))?):\s+(\d{1,18})(?: kB)?\s*$", re.MULTILINE)
 _NEEDED = ("MemTotal", "MemFree", "MemAvailable")
 
 

@@ -340,8 +340,9 @@ class Case:
         return (Edit(self._blank_before(first.start), last.end, ""),)
 
     def _blank_before(self, start: int) -> int:
-        match = re.search(r"[\s\\]*\Z", self.line.text[:start])
-        return match.start() if match else start
+        while start and (self.line.text[start - 1].isspace() or self.line.text[start - 1] == "\\"):
+            start -= 1
+        return start
 
     def rename(self, given: Given, name: str) -> tuple[Edit, ...]:
         """Give an option another name, its value as it is."""

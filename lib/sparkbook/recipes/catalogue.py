@@ -245,9 +245,7 @@ def _read(path: Path) -> dict[str, Any]:
     except RecursionError:
         raise RecipeError(f"{_show(path)} is nested too deeply") from None
     if not isinstance(data, dict):
-        raise RecipeError(
-            f"{_show(path)} holds {type(data).__name__}, not a mapping of recipe keys"
-        )
+        raise RecipeError(f"{_show(path)} holds {documents.kind_of(data)}, not keys of a recipe")
     return data
 
 

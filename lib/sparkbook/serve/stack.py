@@ -525,7 +525,8 @@ def _policies(stack: Stack, launch: Launch, choices: Choices) -> list[Finding]:
     if launch.image and "@" not in launch.image:
         notes.append(
             DOCK["DOCK204"].finding(
-                image=launch.image, pin="sparkbook lock writes the digest, serve --locked uses it"
+                image=launch.image,
+                pin="`sparkbook lock` writes the digest, `serve --locked` uses it",
             )
         )
     home = launch.env.get("HF_HOME")

@@ -288,7 +288,7 @@ def mapping(value: Any, place: str) -> dict[str, Any]:
     if value is None:
         return {}
     if not isinstance(value, dict):
-        raise SparkbookError(f"{place}: expected a mapping, found {_kind(value)}")
+        raise SparkbookError(f"{place}: expected a mapping, found {kind_of(value)}")
     return {text_of(key): item for key, item in value.items()}
 
 
@@ -301,7 +301,7 @@ def sequence(value: Any, place: str) -> list[Any]:
     if value is None:
         return []
     if not isinstance(value, list):
-        raise SparkbookError(f"{place}: expected a list, found {_kind(value)}")
+        raise SparkbookError(f"{place}: expected a list, found {kind_of(value)}")
     return value
 
 
@@ -312,7 +312,7 @@ def scalar(value: Any, place: str) -> str:
         SparkbookError: it is a list, a mapping or null.
     """
     if value is None or isinstance(value, dict | list):
-        raise SparkbookError(f"{place}: expected a text or a number, found {_kind(value)}")
+        raise SparkbookError(f"{place}: expected a text or a number, found {kind_of(value)}")
     return text_of(value)
 
 
@@ -321,7 +321,8 @@ def optional(value: Any, place: str) -> str | None:
     return None if value is None else scalar(value, place)
 
 
-def _kind(value: Any) -> str:
+def kind_of(value: Any) -> str:
+    """Return what a value of a document is, in plain words."""
     kinds = {
         dict: "a mapping",
         list: "a list",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterator
+from itertools import pairwise
 
 from sparkbook import releases
 from sparkbook.launch.arguments import Given, problem
@@ -264,19 +265,21 @@ def given_twice(case: Case) -> Iterator[Hit]:
     """An option given twice. The last one counts, without an error, so an edit of the first changes
     nothing.
     """
-    seen: dict[str, Given] = {}
+    several: dict[str, list[Given]] = {}
     for given in case.args.options:
-        if given.option is None or given.key or given.option.repeated:
-            continue
-        name = given.option.name
-        if name in seen and seen[name].negated == given.negated:
+        if given.option and not given.key and not given.option.repeated:
+            several.setdefault(given.option.name, []).append(given)
+    for name, each in several.items():
+        again = [(one, after) for one, after in pairwise(each) if one.negated == after.negated]
+        if again:
+            last_but_one, last = again[-1]
+            times = "twice" if len(again) == 1 else f"{len(again) + 1:,} times"
             yield Hit(
-                f"--{name} is given twice; the last one counts.",
-                f"{seen[name].shown} … {given.shown}",
-                f"Keep one: {given.pasted}.",
-                edits=case.drop(seen[name]),
+                f"--{name} is given {times}; the last one counts.",
+                f"{last_but_one.shown} … {last.shown}",
+                f"Keep one: {last.pasted}.",
+                edits=tuple(edit for one, _ in again for edit in case.drop(one)),
             )
-        seen[name] = given
 
 
 @FLAG.rule(
