@@ -2,6 +2,7 @@
 and compared with the baseline of that node.
 """
 
+import json
 import sys
 from pathlib import Path
 
@@ -30,7 +31,7 @@ def tuned(two_nodes, tmp_path, words=words):
     plans = Plans(RECIPE, SPACE.use("users").load)
     found = {one.key: one for one in spaces.candidates(SPACE, RECIPE, "users")[0]}
     lines = []
-    with crew.Nodes(two_nodes.inventory(), plans, lines.append, words) as nodes:
+    with crew.Nodes(two_nodes.inventory(env={"OF_NODE": "b"}), plans, lines.append, words) as nodes:
         journal = Journal(tmp_path / "journal", {"nodes": list(nodes.nodes)})
         starter = Starter(say=lines.append)
         tuning = Tuning([found[key] for key in WANTED], plans, journal, starter, crew=nodes)
@@ -93,3 +94,9 @@ def test_over_ssh_the_sparkbook_of_a_login_works():
         "me@spark-b",
         "bash -lc 'exec sparkbook tune RECIPE --for USE --worker'",
     ]
+
+
+def test_every_recipe_reaches_a_worker_as_it_is():
+    for recipe in recipes.all():
+        sent = json.dumps(recipe.model_dump(mode="json", by_alias=True))
+        assert type(recipe).model_validate(json.loads(sent)) == recipe

@@ -13,6 +13,7 @@ from sparkbook.tune import measuring, worker
 
 def measure(endpoint, plan, recipe):
     """Ask the server that runs on this node, and say where that was."""
+    assert (recipe.env.get("OF_NODE") == "b") == (sys.argv[1] == "spark-b")
     assert "generation_tokens" in endpoint.metrics_text()
     drafts = recipe.serve.args["speculative-config"]["num_speculative_tokens"]
     speed = (100 if sys.argv[1] == "spark-a" else 200) * (1.3 if drafts == 3 else 1)

@@ -106,11 +106,8 @@ class Nodes:
         self._lines: queue.Queue[tuple[str, str]] = queue.Queue()
 
     def __enter__(self) -> Nodes:
-        hello = {
-            "recipe": self.plans.recipe.model_dump(mode="json", by_alias=True),
-            "load": self.plans.load.model_dump(mode="json"),
-            "seed": self.plans.seed,
-        }
+        recipe = self.plans.recipe
+        hello = {"load": self.plans.load.model_dump(mode="json"), "seed": self.plans.seed}
         try:
             for node in self.inventory.nodes:
                 # In a session of its own: Ctrl-C reaches it once, by the end of its input.
@@ -123,7 +120,9 @@ class Nodes:
                 )
                 self._workers[node.host] = worker
                 threading.Thread(target=self._read, args=(node.host, worker), daemon=True).start()
-                self._write(node.host, hello)
+                own = recipe.model_copy(update={"env": {**recipe.env, **node.env}})
+                sent = own.model_dump(mode="json", by_alias=True)
+                self._write(node.host, hello | {"recipe": sent})
         except BaseException:
             self.__exit__()
             raise

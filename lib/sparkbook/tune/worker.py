@@ -36,8 +36,8 @@ def work(source: TextIO, out: TextIO) -> None:
         out.flush()
 
     orders = _Orders(source)
+    orders.start()
     try:
-        orders.start()
         hello = json.loads(orders.next())
         recipe = Recipe.model_validate(hello["recipe"])
         plans = Plans(recipe, Load.model_validate(hello["load"]), hello["seed"])
