@@ -7,7 +7,8 @@ back, and measured as in a final: so much it takes to know the best as surely as
 winner. JOURNAL keeps what was measured, and an interrupted run resumes. Then the tuner runs over
 the same candidates, once a seed: a start is one of the two that were made, costs what it cost, and
 a measurement draws its requests from those of that start. So many seeds cost seconds. Answers are
-not compared. With `busy`, nobody waits for a quiet machine: to try the script, not to judge by.
+not compared. Sixty starts take half an hour on a quiet machine. With `busy`, nobody waits for a
+quiet machine: to try the script, not to judge by.
 """
 
 import contextlib
@@ -22,7 +23,7 @@ from sparkbook.bench import compare
 from sparkbook.bench.results import Cell, Report, figures
 from sparkbook.errors import SparkbookError
 from sparkbook.serve.endpoint import Endpoint
-from sparkbook.tune import measuring
+from sparkbook.tune import answer, measuring
 from sparkbook.tune.halving import FIGURE, Tuning, above, compared
 from sparkbook.tune.journal import Journal
 from sparkbook.tune.measuring import Starter
@@ -91,10 +92,11 @@ def exhaustive(run):
 def winner(run):
     """Return the candidate that the tuner takes."""
     base = run.final(run.baseline)
-    for one in run.best:
-        if all(above(compared([turn], run.final(one))) for turn in base):
-            return one
-    return run.baseline
+    fast = [
+        one for one in run.best if all(above(compared([turn], run.final(one))) for turn in base)
+    ]
+    fast.sort(key=lambda one: -compared(base, run.final(one)).ratio)
+    return answer.pick(run, fast) or run.baseline
 
 
 def main(journal, seeds="10", busy=""):

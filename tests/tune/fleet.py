@@ -33,9 +33,11 @@ LOAD = SPACE.use("users").load
 
 
 @functools.cache
-def candidates() -> list[Candidate]:
-    """Return what the project's space makes of the recipe."""
-    return spaces.candidates(SPACE, RECIPE, "users")[0]
+def candidates(changes: int = 2) -> list[Candidate]:
+    """Return what the project's space makes of the recipe, with so many changes at most."""
+    use = SPACE.use("users").model_copy(update={"changes": changes})
+    space = SPACE.model_copy(update={"uses": {"users": use}})
+    return spaces.candidates(space, RECIPE, "users")[0]
 
 
 @functools.cache
@@ -61,6 +63,7 @@ class Server:
 class Fleet:
     """Attributes:
     gains: by option and value, the factor of speed; all others are 1.
+    changes: options that a candidate changes at most.
     spread: of one prompt's speed, as a share.
     wrong: by key, findings of the gate that each measurement gets.
     dead: keys that do not start.
@@ -70,6 +73,7 @@ class Fleet:
     """
 
     gains: dict[str, float] = field(default_factory=dict)
+    changes: int = 2
     spread: float = 0.02
     wrong: dict[str, str] = field(default_factory=dict)
     dead: dict[str, str] = field(default_factory=dict)
@@ -82,7 +86,7 @@ class Fleet:
 
     def key(self, recipe: Recipe) -> str:
         """Return the name of the candidate with this recipe."""
-        known = (*candidates(), *loaders())
+        known = (*candidates(self.changes), *loaders())
         return next(one.key for one in known if one.recipe.serve == recipe.serve)
 
     @contextlib.contextmanager
@@ -102,7 +106,7 @@ class Fleet:
 
     def speed(self, key: str) -> float:
         """Return the true speed of a candidate, tokens a second."""
-        (one,) = (one for one in candidates() if one.key == key)
+        (one,) = (one for one in candidates(self.changes) if one.key == key)
         speed = 100.0
         for change in one.changes.values():
             speed *= self.gains.get(spaces.shown(change), 1.0)
@@ -146,5 +150,9 @@ class Fleet:
         """Return a tuning over this fleet."""
         starter = Starter(self.start, self.measure, self.said.append, lambda: self.now)
         return Tuning(
-            candidates(), Plans(RECIPE, LOAD), Journal(journal, {"test": 1}), starter, **more
+            candidates(self.changes),
+            Plans(RECIPE, LOAD),
+            Journal(journal, {"test": 1}),
+            starter,
+            **more,
         )

@@ -74,6 +74,14 @@ def test_the_best_is_tried_with_what_two_starts_may_have_hidden() -> None:
     assert not {f"{K3} {other}" for other in others} & set(fleet.log)
 
 
+def test_three_changes_are_reached_step_by_step() -> None:
+    fleet = Fleet({K3: 1.3, SEQS: 1.2, BATCH: 1.1}, changes=3)
+    tuning = fleet.tuning()
+    tuning.run()
+    assert set(tuning.best[0].changes) == {"drafts", "sequences", "batched-tokens"}
+    assert len(fleet.log) < len(candidates(3)) / 3
+
+
 def test_without_a_gain_no_combination_is_started() -> None:
     fleet = Fleet(spread=0.002)
     fleet.tuning().run()

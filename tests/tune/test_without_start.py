@@ -46,6 +46,19 @@ def test_a_combination_that_is_known_to_be_bad_is_named() -> None:
     assert "not asked" in found.notes[0]
 
 
+@pytest.mark.parametrize(
+    ("recipe", "candidate", "code"),
+    [
+        ("qwen3-vl-embedding-8b", "--load-format fastsafetensors", "BAD116"),
+        ("qwen3.8-27b-nvfp4", "image nvcr.io/nvidia/vllm:26.04-py3", "BAD126"),
+    ],
+)
+def test_so_is_a_loader_or_an_image(recipe: str, candidate: str, code: str) -> None:
+    (dropped,) = without_start.prune(candidates(recipe, candidate)).dropped
+    assert dropped.reason == "known bad"
+    assert dropped.text.startswith(code)
+
+
 def test_an_option_that_the_release_lacks_is_invalid() -> None:
     wanted = candidates("gpt-oss-120b", "--linear-backend marlin")
     assert without_start.prune(wanted).dropped[0].text.startswith("FLAG103")

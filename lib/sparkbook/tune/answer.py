@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import datetime
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -188,7 +188,7 @@ def finish(tuning: Tuning, *, lossy: Mapping[str, bool], near: bool = False) -> 
     ]
     finalists.sort(key=lambda row: -(row.ratio.ratio if row.ratio else 0))
     rows = [_row(tuning, tuning.baseline, None), *finalists] if base else []
-    winner = next((row.candidate for row in finalists if row.refused is None), None)
+    winner = pick(tuning, [row.candidate for row in finalists if row.refused is None])
     about = {}
     usual = tuning.based()
     if usual and usual[0].report:
@@ -211,6 +211,18 @@ def finish(tuning: Tuning, *, lossy: Mapping[str, bool], near: bool = False) -> 
         spent_s=tuning.journal.spent_s,
         about=about,
     )
+
+
+def pick(tuning: Tuning, ranked: Sequence[Candidate]) -> Candidate | None:
+    """Return the winner of those that may win, the fastest first: the first one, or a part of it
+    that is not surely slower.
+    """
+    winner = ranked[0] if ranked else None
+    for one in ranked[1:]:
+        if winner and winner.contains(one):
+            ratio = compared(tuning.final(one), tuning.final(winner))
+            winner = winner if above(ratio) else one
+    return winner
 
 
 def _judge_answers(tuning: Tuning, lossy: Mapping[str, bool]) -> None:

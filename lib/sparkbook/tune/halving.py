@@ -36,7 +36,7 @@ _STARTS = 0.05
 were disturbed, and are not averaged.
 """
 _WORTH = 0.01
-"""What a combination has to promise over the best so far."""
+"""What a combination has to promise over the best so far, and to give over its parts."""
 
 
 def compared(a: Iterable[Outcome], b: Iterable[Outcome]) -> Comparison | None:
@@ -104,7 +104,7 @@ class Tuning:
             SparkbookError: the baseline does not start, or can't be measured here.
             KeyboardInterrupt: Ctrl-C; what was measured is in the journal, and no server is left.
         """
-        ratios = _hopeful(self._short())
+        ratios = self._simplest(_hopeful(self._short()))
         rung = 1
         while len(ratios) > FINALISTS:
             rest = _better_half(ratios)
@@ -120,6 +120,19 @@ class Tuning:
             self.unstarted |= {one.key: "the time is up" for one in self.loaders}
         if self.best or loaders:
             self._final(loaders)
+
+    def _simplest(self, ratios: dict[str, Comparison]) -> dict[str, Comparison]:
+        """Leave out what is not faster than a part of it: a change that does nothing is none."""
+        named = {one.key: one for one in self.candidates}
+        parts = {
+            key: [other.ratio for part, other in ratios.items() if named[key].contains(named[part])]
+            for key in ratios
+        }
+        return {
+            key: one
+            for key, one in ratios.items()
+            if one.ratio > (1 + _WORTH) * max(parts[key], default=0)
+        }
 
     def final(self, candidate: Candidate) -> list[Outcome]:
         """Return a candidate's turns of the final."""
@@ -247,8 +260,7 @@ class Tuning:
         best = max(gains.values(), default=1.0)
         if best <= 1 + _WORTH:
             return None
-        bases = {key: self.based(node=one.node) for key, one in outcomes.items()}
-        sure = {key for key, one in outcomes.items() if above(compared(bases[key], [one]))}
+        sure = {key for key, ratio in self._ratios(outcomes).items() if above(ratio)}
         rates = {}
         for candidate in waiting.values():
             parts = [one.key for one in self._single if candidate.contains(one)]
@@ -256,7 +268,8 @@ class Tuning:
                 continue
             promised = math.prod(gains[key] for key in parts) / best - 1
             if (sure >= set(parts) and promised > _WORTH) or self._may_help(candidate, gains):
-                rates[candidate.key] = promised / max(outcomes[key].seconds for key in parts)
+                cost = max(outcomes[key].seconds for key in parts)
+                rates[candidate.key] = promised / max(cost, 1e-9)
         first = max(rates, key=lambda key: rates[key], default=None)
         return waiting[first] if first else None
 
@@ -267,8 +280,9 @@ class Tuning:
         """
         fewer = len(candidate.changes) - 1
         known = [one for one in self.candidates if one.key in gains and len(one.changes) == fewer]
-        best = max(known, key=lambda one: gains[one.key])
-        if gains[best.key] < (1 - _STARTS) * max(gains.values()) or not candidate.contains(best):
+        best = max(known, key=lambda one: gains[one.key], default=self.baseline)
+        near = gains.get(best.key, 0) >= (1 - _STARTS) * max(gains.values())
+        if not near or not candidate.contains(best):
             return False
         (added,) = candidate.changes.keys() - best.changes.keys()
         values = [one for one in self._single if added in one.changes and one.key in gains]
