@@ -51,14 +51,9 @@ SPARKBOOK = [sys.executable, "-c", "import sys; from sparkbook.cli import main; 
 
 def swapped(old: str, new: str) -> list[str]:
     """Return the words that start a rank with one word of vLLM's command line exchanged."""
-    script = (
-        'for w; do shift; case "$w" in ('
-        + shlex.quote(old)
-        + ") w="
-        + shlex.quote(new)
-        + ";; esac;"
-        ' set -- "$@" "$w"; done; exec "$@"'
-    )
+    swap = f'case "$w" in ({shlex.quote(old)}) w={shlex.quote(new)};; esac'
+    words = f'for w; do shift; {swap}; set -- "$@" "$w"; done'
+    script = f'case "$1" in (*/vllm) {words};; esac; exec "$@"'
     return ["sh", "-c", script, "sh"]
 
 

@@ -360,7 +360,7 @@ def known_combination(one: Combination) -> Iterator[Hit]:
     fails=lambda: {"rank0.log": _LOST, "rank1.log": _BEGUN},
     passes=lambda: {"rank0.log": _READY, "rank1.log": _READY},
 )
-def fell_silent(order: str, evidence: str, has_cause: bool) -> Iterator[Hit]:
+def fell_silent(order: str, name: str, evidence: str, has_cause: bool) -> Iterator[Hit]:
     """Of several logs of one run (`sparkbook diagnose rank0.log rank1.log journal.txt
     inspect.json`): which fell silent first, on one clock, and which only report it. Without a fault
     of its own, the rank that fell silent first was ended from outside.
@@ -369,7 +369,7 @@ def fell_silent(order: str, evidence: str, has_cause: bool) -> Iterator[Hit]:
         yield Hit(order, evidence=evidence, fix="Look into that log first; the others follow it.")
         return
     yield Hit(
-        f"{order} The first one ended without a word: it was killed, or its node failed.",
+        f"{order} {name} ends without a cause: a process was killed there, or the node failed.",
         evidence=evidence,
         fix=(
             "Look at journalctl -k and at the memory guard's log of that node at that time, and at"

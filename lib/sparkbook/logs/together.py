@@ -60,7 +60,10 @@ _SAME = {
     "the model": re.compile(rb"Starting to load model (\S+?)\.*\s"),
     "the architecture": re.compile(rb"Resolved architecture: (\w+)"),
     "--max-model-len": re.compile(rb"Using max model len (\d+)"),
-    "the address where they meet": re.compile(rb"distributed_init_method=tcp://(\S+)"),
+    "the address where they meet": re.compile(
+        rb"(?:distributed_init_method=tcp://|master_addr=|head node address )"
+        rb"\[?([\w.:-]+?)\]?(?::\d+)?[,\s]"
+    ),
     "NCCL's version": re.compile(rb"NCCL INFO NCCL version (\d[\w.+]*)"),
 }
 """What has to be the same on all ranks, and where a log shows it."""
@@ -119,6 +122,19 @@ class Member:
         if signature.lost == "no-answer":
             return bool(NO_ANSWER.search(primary.evidence or ""))
         return bool(signature.echo or signature.lost)
+
+    @property
+    def echo(self) -> str | None:
+        """Of what its fault is the echo: a process that `vanished`, or one that `failed`."""
+        primary = self.diagnosis.primary
+        signature = signatures().get(primary.rule) if primary else None
+        return signature.echo if signature else None
+
+    @property
+    def lost_a_rank(self) -> bool:
+        """Whether it says that another rank is gone."""
+        found = [signatures().get(finding.rule) for finding in self.diagnosis.findings]
+        return any(signature is not None and signature.lost for signature in found)
 
     @property
     def has_cause(self) -> bool:
@@ -197,7 +213,8 @@ def together(logs: Mapping[str, bytes], facts: Facts | None = None) -> Together:
     if first is not None:
         if first.has_cause and first.diagnosis.primary:
             findings.append(_named(first, first.diagnosis.primary))
-        findings += fell_silent.findings(_order(members, first), *_about(members, first))
+        about = _about(members, first)
+        findings += fell_silent.findings(_order(members, first), first.name, *about)
     for member in members:
         findings += _rest(member, first)
     differ = [*differences(logs), *_unbegun(members)]
@@ -322,9 +339,13 @@ def _first(members: list[Member]) -> Member | None:
             ),
         )
     ranks = [one for one in members if one.engine]
-    if not any(one.only_reports for one in members) or any(one.stopped for one in ranks):
+    reports = [one for one in members if one.only_reports]
+    if not reports or any(one.stopped for one in ranks):
         return None
-    return next(iter(ranks), None)
+    lost_a_process = [one for one in reports if one.echo == "vanished"]
+    if not lost_a_process and len(reports) == 1 and not reports[0].lost_a_rank:
+        lost_a_process = reports  # it says nothing of another rank: a process of its own is gone
+    return next(iter(lost_a_process or ranks), None)
 
 
 def _order(members: list[Member], first: Member) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from sparkbook.cluster.family import FAB, IFNAMES
-from sparkbook.cluster.ranks import RankState
+from sparkbook.cluster.ranks import RankState, judge
 from sparkbook.cluster.sighting import Seen, example
 from sparkbook.rules import Hit
 from sparkbook.util.shell_text import command_line
@@ -88,7 +88,9 @@ def rank_vanished(seen: Seen) -> Iterator[Hit]:
     first = seen.first
     if first and not first.own and not first.state.unreachable and not seen.cut:
         state = first.state
-        if first.weight[0] >= 3:
+        others = [judge(one) for one in seen.ranks if one is not state]
+        # What only one rank reports is about a process of its own.
+        if first.weight[0] >= 3 and any(one.weight[0] < 5 for one in others):
             primary = first.diagnosis.primary
             yield Hit(
                 f"Rank {state.number} on {state.host} lost the others:"
