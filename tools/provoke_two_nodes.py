@@ -21,6 +21,7 @@ import os
 import re
 import shlex
 import shutil
+import signal
 import subprocess
 import sys
 import threading
@@ -518,6 +519,7 @@ def main() -> None:
         script = 'mount -t tmpfs tmpfs /dev/shm && exec "$@"'
         words = ["unshare", "--mount", "sh", "-c", script, "sh", sys.executable, *sys.argv]
         os.execvp("unshare", words)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that nothing is left
     known = cases(asked.other, asked.faketime)
     asked.out.mkdir(parents=True, exist_ok=True)
     with two_nodes() as nodes:  # the same for all: each start shows what the case before it left

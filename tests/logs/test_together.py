@@ -188,9 +188,16 @@ def test_logs_of_servers_of_one_node_each_may_differ():
     assert together({"a": one, "b": one.replace(b"512", b"1024")}).healthy
 
 
-def test_a_rank_that_never_began_is_named():
+def test_a_rank_that_never_began_is_named(tmp_path):
     head = read("healthy-n0")
     waits = head[: head.index(b"NCCL INFO NCCL version")]
     run = together({"n0.log": waits, "n1.log": b""})
     assert run.findings[0].rule == "LOG912" and "n1.log is empty" in run.headline
     assert together({"n0.log": head, "n1.log": b""}).findings[0].rule != "LOG912"
+    (tmp_path / "n0.log").write_bytes(waits)
+    (tmp_path / "n1.log").write_bytes(b"")
+    shown = CliRunner().invoke(app, ["diagnose", *map(str, sorted(tmp_path.iterdir()))])
+    assert shown.exit_code == 1 and "n1.log is empty: that rank never began" in shown.output
+    (tmp_path / "n0.log").write_bytes(b"\n")
+    shown = CliRunner().invoke(app, ["diagnose", *map(str, sorted(tmp_path.iterdir()))])
+    assert "Every log is empty" in str(shown.exception)

@@ -44,7 +44,7 @@ def together(names: Sequence[str], facts: Facts | None = None) -> Together:
     """Return the answer to several logs of one run, named by their files.
 
     Raises:
-        SparkbookError: one can't be read, is empty, or is no log of a run.
+        SparkbookError: one can't be read or is no log of a run, or all are empty.
     """
     texts: dict[str, bytes] = {}
     for name in names:
@@ -54,11 +54,12 @@ def together(names: Sequence[str], facts: Facts | None = None) -> Together:
             if name == "-"
             else limits.read_bytes(name, most=MAX_LOG)
         )
-        if not text.strip():
-            raise SparkbookError(f"{shown} is empty: there is nothing to diagnose")
         texts[shown] = text
     run = several(texts, facts)
-    for member in run.members:
+    written = [one for one in run.members if one.diagnosis.verdict != "empty"]
+    if not written:
+        raise SparkbookError("Every log is empty: there is nothing to diagnose")
+    for member in written:
         if member.has_to_serve and not member.diagnosis.known:
             raise SparkbookError(f"{member.name} is not a log of vLLM: no line of it is known")
     return run

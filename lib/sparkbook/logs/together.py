@@ -247,7 +247,15 @@ def differences(logs: Mapping[str, bytes]) -> list[Finding]:
 
 def _unbegun(members: Sequence[Member]) -> list[Finding]:
     """Return which logs are empty, where a rank waits that has not come up."""
-    waits = next((one for one in members if one.diagnosis.verdict in ("starting", "cut off")), None)
+    early = ("starting", "cut off", "stopped")
+    waits = next(
+        (
+            one
+            for one in members
+            if one.diagnosis.verdict in early and not one.diagnosis.story.ready
+        ),
+        None,
+    )
     return [
         finding
         for one in members
@@ -386,7 +394,7 @@ def _rest(member: Member, first: Member | None) -> list[Finding]:
     for finding in member.diagnosis.findings:
         if finding == primary and member is first and member.has_cause:
             continue
-        if first is not None and finding.rule in _OF_ONE:
+        if finding.rule in _OF_ONE and (first is not None or not member.has_to_serve):
             continue
         if member is not first and finding.severity == "info":
             continue  # notes on a log that only reports the fault of another one
