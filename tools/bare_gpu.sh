@@ -40,7 +40,7 @@ cat <<EOF
 export PATH=$engine/net/sbin:$engine/net/usr/sbin:$engine/net/bin:\$PATH LD_LIBRARY_PATH=$paths
 export PYTHONPATH=$PWD/lib:$engine/packages SPARKBOOK_ENGINE_PYTHON=$engine/bin/python
 # the first call, then the second; each keeps what it has at any moment, and goes on where it was cut off:
-python3 tools/measure_links.py measure "\$OUT" 8b --models $out/shapes --minutes 9
-python3 tools/measure_links.py measure "\$OUT" 30b --models $out/shapes --minutes 9 --ways all-reduce,tp,one,replicas
-# where time is left: python3 tools/measure_links.py measure "\$OUT" 8b --models $out/shapes --minutes 9 --ways tp-eager,tp-ll,tp-simple
+python3 tools/measure_links.py measure "\$OUT" 8b --models $out/shapes --minutes 8.5
+python3 tools/measure_links.py measure "\$OUT" 30b --models $out/shapes --minutes 8.5 --ways all-reduce,tp,one,replicas
+# where time is left: python3 tools/measure_links.py measure "\$OUT" 8b --models $out/shapes --minutes 8.5 --ways tp-eager,tp-ll,tp-simple
 EOF
