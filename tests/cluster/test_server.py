@@ -77,6 +77,16 @@ def test_a_start_that_fails_half_way_leaves_nothing(two_nodes, stand_in_engine, 
     assert not two_nodes.processes()
 
 
+def test_a_step_that_fails_on_another_rank_ends_the_wait(two_nodes, stand_in_engine, monkeypatch):
+    monkeypatch.setenv("STAND_IN_MODE", "hangs")
+    served = started(two_nodes, "step-fails")
+    with pytest.raises(server.ClusterFault) as fault:
+        served.wait_ready(deadline_s=240)
+    assert fault.value.findings[0].rule == "FAB401", str(fault.value)
+    assert "Rank 1 on spark-b" in fault.value.findings[0].message
+    assert not two_nodes.processes()
+
+
 def test_a_firewall_on_the_port_where_they_meet_is_named(two_nodes, stand_in_engine, monkeypatch):
     monkeypatch.setenv("STAND_IN_MODE", "hangs")
     monkeypatch.setattr(server, "_PORT_S", 0.2)

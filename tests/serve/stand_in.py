@@ -2,7 +2,8 @@
 few paths that readiness asks.
 
 STAND_IN_MODE chooses how it misbehaves: `dies` (ends with status 3 after a log line), `hangs`
-(never opens its port), `ignores-term`, `fatal-line` (prints a fatal line and lingers), `forks`
+(never opens its port), `ignores-term`, `fatal-line` (prints a fatal line and lingers), `step-fails` (prints what a worker says
+whose step failed, and goes on), `forks`
 (starts a child that leaves the process group, and one that stays), `shares` (its child holds shared
 memory, OpenMP's mark and a socket), `no-tools`, `no-vector`, `late`
 (as vLLM does, binds its port at once and listens when its model is loaded, here when the file
@@ -163,6 +164,10 @@ if MODE == "dies":
     sys.exit(3)
 if MODE == "fatal-line":
     print("OSError: [Errno 98] Address already in use", flush=True)
+if MODE == "step-fails":
+    print("(Worker_TP1 pid=9) ERROR 11-28 10:00:00 [m.py:1] WorkerProc hit an exception.")
+    print("(Worker_TP1 pid=9) ERROR 11-28 10:00:00 [m.py:1] torch.OutOfMemoryError: CUDA out of")
+    print("memory. Tried to allocate 2.00 GiB", flush=True)
 if HEADLESS or MODE in ("hangs", "fatal-line"):
     time.sleep(600)
 if MODE == "ignores-term":

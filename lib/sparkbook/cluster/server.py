@@ -48,6 +48,12 @@ _LINK_S = 1.0
 """Seconds between two looks at the link."""
 _LINK_MISSES = 3
 """Looks that must fail one after another before a link is called cut."""
+_FAILED = b"WorkerProc hit an exception"
+"""What vLLM prints when a step failed in a worker. Only rank 0 passes it on: another one goes on to
+the next step, and all wait for each other until a timeout of half an hour (vLLM 0.32.0,
+`WorkerProc.worker_busy_loop`).
+"""
+_TAIL = 64_000
 _PORT_S = 10.0
 """Seconds between two looks at the port where the ranks meet, until the server is ready."""
 _PORT_MISSES = 2
@@ -361,10 +367,24 @@ class ClusterServer:
                     self._ended.setdefault(rank.name, len(self._ended))
             except ServeFault as fault:
                 self._lost[rank.node.host] = fault.finding.evidence or fault.finding.message
-        return bool(self._ended or self._lost or self._link_cut() or self._blocked())
+        return bool(
+            self._ended or self._lost or self._link_cut() or self._blocked() or self._failed()
+        )
 
     def _link_cut(self) -> list[str]:
         return [host for host, misses in self._misses.items() if misses >= _LINK_MISSES]
+
+    def _failed(self) -> list[str]:
+        """Return the ranks other than the head in which a step failed."""
+        found = []
+        for rank in self.plan.ranks:
+            engine = self.engines.get(rank.name)
+            if engine is None or not rank.number:
+                continue
+            with contextlib.suppress(OSError), engine.log_file.open("rb") as log:
+                log.seek(max(log.seek(0, 2) - _TAIL, 0))
+                found += [rank.name] if _FAILED in log.read() else []
+        return found
 
     def _blocked(self) -> list[str]:
         return [host for host, misses in self._shut.items() if misses >= _PORT_MISSES]
