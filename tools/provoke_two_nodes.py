@@ -485,6 +485,7 @@ class Run:
                 str(ROOT): "/opt/book",
                 str(Path(sys.executable).resolve().parents[1] / "lib/python3.11"): "/opt/python",
                 "/dev/shm/tmp": "/tmp",
+                self.case.env.get("PYTHONPATH", "/opt/engine"): "/opt/engine",
                 **ends,
             }.items():
                 text = text.replace(old, new)

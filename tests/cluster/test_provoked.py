@@ -9,7 +9,9 @@ from sparkbook.logs.together import together
 
 DATA = Path(__file__).parents[1] / "data" / "cluster"
 SAID = {
-    "killed-serving": ("LOG910", "worker.log first"),
+    "killed-serving": ("LOG910", "worker.log ends without a cause"),
+    "killed-loading": ("LOG910", "worker.log ends without a cause"),
+    "other-vllm": ("LOG911", "differ in vLLM's release"),
     "other-length": ("LOG911", "differ in --max-model-len"),
     "other-model": ("LOG911", "differ in the model"),
     "other-shape": ("LOG911", "differ in the model"),
