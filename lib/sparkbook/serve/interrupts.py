@@ -25,9 +25,11 @@ def behind(error: BaseException | None) -> KeyboardInterrupt | None:
     """Return the interruption in whose clean-up an error was raised; None if it has another
     reason.
     """
-    while error and not isinstance(error, KeyboardInterrupt):
+    while error is not None:
+        if isinstance(error, KeyboardInterrupt):
+            return error
         error = error.__context__
-    return error
+    return None
 
 
 def _heard() -> list[signal.Signals]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -117,7 +117,7 @@ class Journal:
         """Seconds so far, those before an interruption too: of all starts, and where nodes work
         side by side, of the one that took longest.
         """
-        seconds: Counter[str | None] = Counter()
+        seconds: defaultdict[str | None, float] = defaultdict(float)
         for one in self:
             seconds[one.node if one.stage.startswith(TOGETHER) else ""] += one.seconds
         together = [value for node, value in seconds.items() if node != ""]

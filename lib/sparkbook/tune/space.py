@@ -301,6 +301,6 @@ def _is_so(recipe: Recipe, change: dict[str, Any]) -> bool:
     return _said(new) == _said(recipe)
 
 
-def _said(recipe: Recipe) -> tuple[str | None, dict[str, Any]]:
+def _said(recipe: Recipe) -> tuple[Any, dict[str, Any]]:
     args = {k: v for k, v in recipe.serve.args.items() if v not in _ALIKE.get(k, ())}
     return recipe.image and recipe.image.ref, args
