@@ -321,7 +321,7 @@ ELSEWHERE = {
         "uv puts it together: `no wheels with a matching`, `are unsatisfiable`": (
             "no wheels|requirements are|on Linux|satisfy Python"
         ),
-        "a pip newer than Debian's and Python 3.11's": "installable wheels|incomplete-download",
+        "a pip newer than Debian's and Python 3.11's": "incomplete-download",
         "Go's standard library, in Docker's binaries": "x509",
         "conda": "PackagesNotFound|Unsatisfiable",
         "apt, git and its transport fill in a path, a branch, a name or a number": (
@@ -356,6 +356,7 @@ ELSEWHERE = {
         "FlashInfer and DeepGEMM": "[Ff]lash[Ii]nfer|JIT",
         "CMake": "C[Mm]ake|CMAKE|CUDA arch",
         "LLVM": "LLVM|recognized processor",
+        "CCCL, which comes with CUDA": "toolkit headers",
     },
     "command-lines": {
         "vLLM": "max_model_len|keyword arguments passed|argument (command|subparser)",

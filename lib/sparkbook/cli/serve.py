@@ -88,7 +88,16 @@ def serve(
             )
         several.moved("serve", cluster, source)
         return several.serve(
-            cluster, source, name, layout, backend, port, stage, deadline, dry_run, as_json
+            cluster,
+            source,
+            name,
+            layout,
+            backend,
+            port,
+            stage,
+            deadline=deadline,
+            dry_run=dry_run,
+            as_json=as_json,
         )
     if layout or stage or backend != "native":
         raise SparkbookError("--layout, --backend and --stage belong to: sparkbook cluster serve")
