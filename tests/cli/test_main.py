@@ -6,6 +6,7 @@ import json
 import re
 import subprocess
 from pathlib import Path
+from unittest import mock
 
 import pytest
 from command_line import COMMAND, ENV, in_terminal, installed, run
@@ -86,6 +87,11 @@ def test_what_is_printed_to_nobody_is_in_no_file(tmp_path: Path) -> None:
     file = tmp_path / "lock.json"
     assert in_bash(f"sparkbook lock gpt-oss-120b -o {file} >&- 2>&-").returncode == 0
     assert json.loads(file.read_text())["format"] == "sparkbook-lock/1"
+
+
+def test_an_interrupt_before_the_verb_begins_is_quiet(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sparkbook.cli.app", mock.Mock(side_effect=KeyboardInterrupt))
+    assert run("recipes", "list", check=130).stderr == ""
 
 
 def test_no_standard_input_is_nobody_to_ask() -> None:

@@ -53,6 +53,8 @@ def main() -> None:
         if sys.stdout is not out:
             sys.exit(READER_GONE)
         raise
+    except KeyboardInterrupt:  # before the verb began, while its modules were imported
+        sys.exit(130)
     except SparkbookError as error:
         _fail(str(error))
     except RecursionError:
