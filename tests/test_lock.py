@@ -63,6 +63,15 @@ def test_what_is_in_it(staged):
     assert (locked["plan"], locked["bench"]) == ({"fits": True}, {"decode_tok_s": 33.0})
 
 
+def test_what_it_leaves_open_is_named(staged):
+    assert lock.unpinned(made(staged)) == []
+    bare = recipes.load("gpt-oss-120b")
+    assert lock.unpinned(lock.make(bare.launch, bare, runner=runner)) == [
+        "the digest of nvcr.io/nvidia/vllm:26.04-py3",
+        "the commit of openai/gpt-oss-120b",
+    ]
+
+
 def test_the_text_is_stable_and_is_read_back(staged, tmp_path):
     text = lock.dumps(made(staged))
     assert text == lock.dumps(made(staged)) == lock.dumps(json.loads(text))

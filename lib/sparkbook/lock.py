@@ -233,6 +233,17 @@ def _files(folder: Path | None, revision: str | None, deep: bool) -> dict[str, A
 # ---- text
 
 
+def unpinned(lock: Mapping[str, Any]) -> list[str]:
+    """Return what decides how the server runs and has no fixed content in a lock."""
+    image = lock["image"]
+    loose = [f"the digest of {image['ref']}"] if image and not image["digest"] else []
+    return loose + [
+        f"the commit of {name}"
+        for name, model in lock["models"].items()
+        if not (model["revision"] or model["files"])
+    ]
+
+
 def dumps(lock: Mapping[str, Any]) -> str:
     """The lock as text: sections in their order, what is inside them sorted, so that it can be
     reviewed line by line.

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from sparkbook.cli.options import Json
-from sparkbook.cli.output import answer, say
+from sparkbook.cli.output import answer, progress, say
 from sparkbook.cli.verbs import Group, group, verb
 
 if TYPE_CHECKING:
@@ -60,6 +60,8 @@ def make(
         measured = Report.read(bench).summary()
     made = launcher.lock_of(source, name=name, deep=deep, planned=source, bench=measured)
     text = lock.dumps(made)
+    if loose := lock.unpinned(made):
+        progress(f"Not pinned, because nothing here shows it: {', '.join(loose)}")
     if output:
         from pathlib import Path
 
