@@ -388,11 +388,9 @@ class Run:
         return None
 
     def shared(self) -> set[str]:
-        """Return the files in shared memory and in the folder of temporary files, without what
-        PyTorch keeps there of its compilations.
-        """
-        files = (str(file.relative_to("/dev/shm")) for file in Path("/dev/shm").rglob("*"))
-        return {file for file in files if "torchinductor" not in file}
+        """Return the files in shared memory, and the sockets in the folder of temporary files."""
+        shared = {file.name for file in Path("/dev/shm").iterdir() if file.is_file()}
+        return shared | {str(file) for file in Path("/dev/shm/tmp").glob("*") if file.is_socket()}
 
     def left(self) -> dict[str, list]:
         """Return what there is on the nodes: processes, ports, files in shared memory."""
