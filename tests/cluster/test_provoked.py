@@ -5,6 +5,7 @@ ranks of a real vLLM 0.32.0 (CPU) printed names the cause first, in any order of
 from pathlib import Path
 
 import pytest
+from sparkbook.cluster.fixtures import faults
 from sparkbook.logs.together import together
 
 DATA = Path(__file__).parents[1] / "data" / "cluster"
@@ -27,3 +28,17 @@ def test_both_logs_name_the_cause(name, order):
     assert run.findings[0].rule == rule and said in run.findings[0].message, run.headline
     assert {one.rule for one in run.findings if one.severity == "error"} == {rule}
     assert not run.healthy
+
+
+def test_the_record_of_faults_is_whole():
+    kept = {one.name: one for one in faults()}
+    assert set(SAID) <= set(kept)
+    for one in kept.values():
+        assert not one.left, f"{one.name} left {one.left}"
+        assert one.status_right is not False, one.name
+        assert one.said or one.name in ("healthy", "link-2s", "loss", "clock"), one.name
+        assert one.client_s is None or one.client_s < 10, one.name
+    named = {name: (kept[name].said or "")[:6] for name in kept}
+    assert named["link-60s"] == "FAB404" and named["port-blocked"] == "FAB406"
+    assert named["wrong-interface"] == "FAB401" and named["head-killed"] == "FAB402"
+    assert named["never-starts"] == "FAB405"
