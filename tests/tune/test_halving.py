@@ -9,6 +9,7 @@ from fleet import Fleet, candidates, loaders
 from sparkbook.errors import SparkbookError
 from sparkbook.serve.engine import EngineError
 from sparkbook.tune.halving import Tuning, above, compared
+from sparkbook.tune.journal import Journal, Outcome
 
 K3 = "--speculative-config.num_speculative_tokens 3"
 SEQS = "--max-num-seqs 16"
@@ -196,9 +197,19 @@ def test_the_budget_holds_the_start_and_leaves_time_for_the_final() -> None:
     assert not small.best
 
 
-def test_a_journal_of_something_else_is_not_gone_on_with(tmp_path: Path) -> None:
-    from sparkbook.tune.journal import Journal
+def test_nodes_that_work_side_by_side_share_the_time() -> None:
+    journal = Journal(None, {})
+    for node, stage, seconds in (
+        ("a", "short", 100),
+        ("b", "short", 60),
+        ("b", "longer 1", 30),
+        ("a", "final 0", 20),
+    ):
+        journal.add(Outcome(candidate="baseline", stage=stage, node=node, seconds=seconds))
+    assert journal.spent_s == 120
 
+
+def test_a_journal_of_something_else_is_not_gone_on_with(tmp_path: Path) -> None:
     fleet = Fleet()
     fleet.tuning(tmp_path / "journal").run()
     with pytest.raises(SparkbookError, match="another recipe"):

@@ -303,4 +303,4 @@ def _is_so(recipe: Recipe, change: dict[str, Any]) -> bool:
 
 def _said(recipe: Recipe) -> tuple[Any, dict[str, Any]]:
     args = {k: v for k, v in recipe.serve.args.items() if v not in _ALIKE.get(k, ())}
-    return recipe.image and recipe.image.ref, args
+    return recipe.image.ref if recipe.image else None, args
