@@ -4,14 +4,21 @@ parser, throw-away books, and two servers that redirect to one another.
 
 from __future__ import annotations
 
+import contextlib
 import http.server
+import os
+import shutil
+import socket
+import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import psutil
 import pytest
 
 if TYPE_CHECKING:
@@ -32,6 +39,53 @@ def stand_in_engine(tmp_path, monkeypatch):
     )
     vllm.chmod(0o755)
     monkeypatch.setenv("SPARKBOOK_ENGINE_PYTHON", str(programs / "python"))
+
+
+@pytest.fixture
+def sshd(tmp_path, monkeypatch):
+    """Starts a real sshd on this machine's loopback, with an environment, and returns its port. The
+    `ssh` of the tests has its key; root may come.
+    """
+    from sparkbook.serve.process import free_port
+
+    daemons = []
+
+    def start(**environment):
+        port = free_port()
+        for name in ("host", "user"):
+            key = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", tmp_path / name]
+            subprocess.run(key, check=True)
+        Path("/run/sshd").mkdir(exist_ok=True)  # where sshd locks its unprivileged half in
+        (tmp_path / "sshd_config").write_text(
+            f"Port {port}\nListenAddress 127.0.0.1\nHostKey {tmp_path}/host\nAuthorizedKeysFile"
+            f" {tmp_path}/user.pub\nStrictModes no\nPermitRootLogin"
+            " prohibit-password\nPasswordAuthentication no\nUsePAM no\nPidFile none\nSetEnv"
+            f" {' '.join(f'{name}={value}' for name, value in environment.items())}\n"
+        )
+        options = (
+            f"-F /dev/null -i {tmp_path}/user -o StrictHostKeyChecking=no -o"
+            " UserKnownHostsFile=/dev/null -o LogLevel=ERROR"
+        )
+        ssh = tmp_path / "bin" / "ssh"
+        ssh.parent.mkdir()
+        ssh.write_text(f'#!/bin/sh\nexec {shutil.which("ssh")} {options} "$@"\n')
+        ssh.chmod(0o755)
+        monkeypatch.setenv("PATH", f"{ssh.parent}{os.pathsep}{os.environ['PATH']}")
+        command = ["/usr/sbin/sshd", "-D", "-e", "-f", tmp_path / "sshd_config"]
+        daemons.append(subprocess.Popen(command, stderr=subprocess.DEVNULL))
+        end = time.monotonic() + 60
+        while time.monotonic() < end:
+            with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port)):
+                break
+            time.sleep(0.1)
+        return port
+
+    yield start
+    for daemon in daemons:
+        process = psutil.Process(daemon.pid)
+        for each in [*process.children(recursive=True), process]:
+            each.terminate()
+        daemon.wait(60)
 
 
 @pytest.fixture(scope="session")

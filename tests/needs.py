@@ -55,7 +55,15 @@ NEEDS = {
     "browser": Need({"chromium chromium-browser google-chrome": "chromium"}),
     "client": Need({"docker": "docker.io"}),
     "clients": Need({"npm": "npm", "node": "nodejs", "curl": "curl"}),
-    "cluster": Need({"ip": "iproute2", "nsenter": "util-linux"}, root=True),
+    "cluster": Need(
+        {
+            "ip": "iproute2",
+            "nsenter": "util-linux",
+            "ssh": "openssh-client",
+            "sshd": "openssh-server",
+        },
+        root=True,
+    ),
     "docker": Need(
         {
             "dockerd": "docker.io",

@@ -3,6 +3,7 @@ and compared with the baseline of that node.
 """
 
 import json
+import os
 import sys
 import time
 from pathlib import Path
@@ -36,11 +37,13 @@ def all_gone(two_nodes):
     return not two_nodes.processes()
 
 
-def tuned(two_nodes, tmp_path, words=words):
+def tuned(two_nodes, tmp_path, words=words, **second):
     plans = Plans(RECIPE, SPACE.use("users").load)
     found = {one.key: one for one in spaces.candidates(SPACE, RECIPE, "users")[0]}
     lines = []
-    with crew.Nodes(two_nodes.inventory(env={"OF_NODE": "b"}), plans, lines.append, words) as nodes:
+    with crew.Nodes(
+        two_nodes.inventory(env={"OF_NODE": "b"}, **second), plans, lines.append, words
+    ) as nodes:
         journal = Journal(tmp_path / "journal", {"nodes": list(nodes.nodes)})
         starter = Starter(say=lines.append)
         tuning = Tuning([found[key] for key in WANTED], plans, journal, starter, crew=nodes)
@@ -94,6 +97,29 @@ def test_a_node_without_sparkbook_is_named(two_nodes, tmp_path, stand_in_engine)
     with pytest.raises(SparkbookError, match="spark-b: the worker ended with status 127"):
         tuned(two_nodes, tmp_path, missing)
     assert all_gone(two_nodes)
+
+
+@pytest.mark.cluster
+def test_a_node_is_reached_over_ssh(two_nodes, tmp_path, stand_in_engine, sshd):
+    """The second node is an sshd of the first; its login has a `sparkbook`."""
+    home = tmp_path / "home"
+    home.mkdir()
+    worker = Path(__file__).with_name("tune_worker.py")
+    (home / "sparkbook").write_text(f"#!/bin/sh\nexec {sys.executable} {worker} spark-b\n")
+    (home / "sparkbook").chmod(0o755)
+    names = ("SPARKBOOK_ENGINE_PYTHON", "SPARKBOOK_CACHE", "PYTHONPATH")
+    (home / ".bash_profile").write_text(
+        f"export PATH={home}:/usr/bin:/bin\n"
+        + "".join(f"export {name}={os.environ[name]}\n" for name in names if name in os.environ)
+    )
+    port = sshd(HOME=home)
+
+    def over_ssh(node):
+        return crew.program(node) if node.ssh else words(node)
+
+    tuning, _ = tuned(two_nodes, tmp_path, over_ssh, ssh=f"root@127.0.0.1:{port}", via=[])
+    assert {one.node for one in tuning.journal} == {"spark-a", "spark-b"}
+    assert tuning.best[0].key == K3
 
 
 def test_over_ssh_the_sparkbook_of_a_login_works():

@@ -632,46 +632,10 @@ def test_gpus_are_handed_over(engine, host, answering, hook):
 
 
 @pytest.fixture
-def other_host(engine, tmp_path, monkeypatch):
-    """Address of a host that can be reached by key, whose DOCKER_HOST is the engine; sshd's log."""
-    import os
-    import shutil
-
-    from sparkbook.serve.process import free_port
-
+def other_host(engine, sshd, monkeypatch):
+    """Address of a host that can be reached by key, whose DOCKER_HOST is the engine."""
     monkeypatch.delenv("DOCKER_HOST")
-    port = free_port()
-    for name in ("host", "user"):
-        subprocess.run(
-            ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", tmp_path / name], check=True
-        )
-    Path("/run/sshd").mkdir(exist_ok=True)  # where sshd locks its unprivileged half in
-    (tmp_path / "sshd_config").write_text(
-        f"Port {port}\nListenAddress 127.0.0.1\nHostKey {tmp_path}/host\nAuthorizedKeysFile"
-        f" {tmp_path}/user.pub\nStrictModes no\nPermitRootLogin"
-        " prohibit-password\nPasswordAuthentication no\nUsePAM no\nPidFile none\nSetEnv"
-        f" DOCKER_HOST={engine.address}\n"
-    )
-    options = (
-        f"-F /dev/null -i {tmp_path}/user -o StrictHostKeyChecking=no -o"
-        " UserKnownHostsFile=/dev/null -o LogLevel=ERROR"
-    )
-    (tmp_path / "bin").mkdir()
-    (tmp_path / "bin" / "ssh").write_text(f'#!/bin/sh\nexec {shutil.which("ssh")} {options} "$@"\n')
-    (tmp_path / "bin" / "ssh").chmod(0o755)
-    monkeypatch.setenv("PATH", f"{tmp_path}/bin{os.pathsep}{os.environ['PATH']}")
-    sshd = subprocess.Popen(
-        ["/usr/sbin/sshd", "-D", "-e", "-f", tmp_path / "sshd_config"], stderr=subprocess.DEVNULL
-    )
-    try:
-        yield f"ssh://root@127.0.0.1:{port}"
-    finally:
-        for process in [
-            *psutil.Process(sshd.pid).children(recursive=True),
-            psutil.Process(sshd.pid),
-        ]:
-            process.terminate()
-        sshd.wait(60)
+    return f"ssh://root@127.0.0.1:{sshd(DOCKER_HOST=engine.address)}"
 
 
 def test_a_server_on_another_host(other_host, answering):
