@@ -384,3 +384,9 @@ def test_whatever_is_pasted_is_judged_or_refused(pieces, start):
         return
     lint.repair(report)
     assert report.to_dict()["summary"]["release"] == report.release
+
+
+def test_a_text_with_very_many_lines_is_refused() -> None:
+    with pytest.raises(SparkbookError, match="starts more than 1,000 servers"):
+        read("vllm serve a/b --port 8000\n" * 1001)
+    assert read("vllm serve a/b\n" * 1000).serve[0].text == "a/b"

@@ -18,6 +18,7 @@ from sparkbook.launch.line import Line, by_preference
 from sparkbook.launch.variables import Variables
 from sparkbook.util.documents import check_text
 
+_MOST_LINES = 1000
 _DEEPEST = 3
 """Levels of scripts inside scripts that are searched for a launch line."""
 
@@ -108,6 +109,10 @@ def _lines(
             line.remarks[:0] = shared.remarks
             line.mistakes[:0] = shared.mistakes
             lines[at] = line
+    if len(lines) > _MOST_LINES:
+        raise SparkbookError(
+            f"this text starts more than {_MOST_LINES:,} servers: cut it down to those that matter"
+        )
     for at, line in lines.items():
         _surround(line, script, at, set(lines))
     if lines or depth == _DEEPEST:
