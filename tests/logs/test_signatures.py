@@ -114,3 +114,15 @@ def test_a_semaphore_gone_after_a_fault_is_an_echo_of_it():
     assert after.primary.kind == "port-in-use"
     assert [f.rule for f in after.findings if f.severity == "error"] == [after.primary.rule]
     assert "LOG405" in [f.rule for f in after.consequences]
+
+
+WORDS = r"\[\\w[^\]]* [^\]]*\][+*]"
+"""Words and blanks without a bound: a long line of one word costs the cube of its length."""
+
+
+def test_no_pattern_takes_words_without_a_bound():
+    assert re.search(WORDS, r"using '?([\w -]+?)'? moe backend")
+    sources = (Path(logs.__file__).parent).glob("*.py")
+    found = {file.name: re.findall(WORDS, file.read_text("utf-8")) for file in sources}
+    found |= {one.code: re.findall(WORDS, " ".join([*one.pattern, *one.also])) for one in ALL}
+    assert {name: patterns for name, patterns in found.items() if patterns} == {}

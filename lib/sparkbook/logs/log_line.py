@@ -11,7 +11,7 @@ MAX_LINE = 1 << 16
 """A line longer than this many bytes is cut: nothing that matters is so far to the right."""
 
 PROCESS = re.compile(
-    rb"^\s*(\((?P<process>[A-Za-z][\w.: -]*?)(?:[ _]pid=(?P<pid>\d+)(?:, ip=[\w.:]+)?)?\)\s?)"
+    rb"^\s*(\((?P<process>[A-Za-z][\w.: -]{0,100}?)(?:[ _]pid=(?P<pid>\d+)(?:, ip=[\w.:]+)?)?\)\s?)"
 )
 RANK = re.compile(rb"^\[rank(\d+)\]:\s?")
 JOURNAL = re.compile(

@@ -379,7 +379,7 @@ class Teller:
             str,
         ):
             story.attention_backend = story.attention_backend or found
-        if found := _first(r"using '?([\w -]+?)'? (?:\w+ )?moe backend", text, str):
+        if found := _first(r"using '?([\w -]{1,60}?)'? (?:\w+ )?moe backend", text, str):
             story.moe_backend = found
         if found := _first(
             r"using (\w+) for NVFP4 GEMM|selected (\w+) for \w+|using"
