@@ -86,7 +86,7 @@ def test_json_has_the_shape_of_every_answer():
 
 @pytest.mark.parametrize(
     ("text", "told"),
-    [("junk", "it is not JSON"), ('{"weights": 1}', "lacks a figure"), (None, "Is a directory")],
+    [("junk", "is not JSON"), ('{"weights": 1}', "lacks a figure"), (None, "Is a directory")],
 )
 def test_what_is_no_calibration_is_not_to_be_deleted(text, told, tmp_path):
     file = tmp_path / "machine.json"

@@ -203,7 +203,10 @@ def load_calibration(path: Path, *, must_exist: bool = False) -> Calibration:
         if must_exist:
             raise SparkbookError(f"No calibration file {path}. To make one, give --log as well")
         return Calibration()
-    data = limits.read_json(path, "the calibration")
+    try:
+        data = limits.read_json(path, "the calibration")
+    except SparkbookError as error:
+        raise SparkbookError(f"{error}; name another file") from None
     try:
         found = Calibration(
             **{name: data[name] for name in ("weights", "working", "graphs", "samples")}
