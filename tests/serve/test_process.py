@@ -413,3 +413,23 @@ def test_shared_memory_and_sockets_go_with_the_engine(stand_in, launch, monkeypa
     assert Path("/dev/shm", other.name).exists(), "what is another program's stays"
     other.close()
     other.unlink()
+
+
+def test_a_guard_removes_no_folder_that_it_did_not_make(tmp_path, monkeypatch):
+    """Somebody else of the machine may have put a link where its folder of sockets would be."""
+    monkeypatch.delenv("VLLM_RPC_BASE_PATH", raising=False)
+    kept = tmp_path / "kept"
+    kept.touch()
+    held, lifeline = os.pipe()
+    script = 'ln -s "$1" /tmp/sparkbook-$$; exec "$2" -I -S "$3" "$4" 1 printenv VLLM_RPC_BASE_PATH'
+    words = ["sh", "-c", script, "sh", tmp_path, sys.executable, process._GUARD, str(held)]
+    guard = subprocess.Popen(words, pass_fds=[held], stdout=subprocess.PIPE)
+    link = Path(f"/tmp/sparkbook-{guard.pid}")
+    try:
+        assert guard.communicate(timeout=60) == (b"", None)
+        assert guard.returncode == 1, "the variable is not set"
+        assert kept.exists()
+    finally:
+        link.unlink()
+        os.close(held)
+        os.close(lifeline)

@@ -176,8 +176,19 @@ def leave(group: str | None) -> None:
         time.sleep(0.05)
 
 
+def make_own(folder: str) -> str:
+    """Make a folder of sockets and return it. What is there already is somebody else's, perhaps a
+    link to what must not be removed: then "", and the command has its sockets where it wants.
+    """
+    try:
+        os.mkdir(folder, 0o700)  # noqa: PTH102
+    except OSError:
+        return ""
+    return folder
+
+
 def remove(folder: str) -> None:
-    """Remove a folder of sockets."""
+    """Remove a folder of sockets that `make_own` made."""
     with contextlib.suppress(OSError):
         for name in os.listdir(folder):  # noqa: PTH208
             os.unlink(f"{folder}/{name}")  # noqa: PTH108
@@ -274,9 +285,7 @@ def guard(keeper: int, lifeline: int) -> int:
 
 def main() -> int:
     lifeline, grace_s, command = int(sys.argv[1]), float(sys.argv[2]), sys.argv[3:]
-    sockets = f"/tmp/sparkbook-{os.getpid()}"
-    with contextlib.suppress(OSError):
-        os.mkdir(sockets, 0o700)  # noqa: PTH102
+    if sockets := make_own(f"/tmp/sparkbook-{os.getpid()}"):
         os.environ.setdefault("VLLM_RPC_BASE_PATH", sockets)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
@@ -295,7 +304,8 @@ def main() -> int:
     if keeper:
         status = guard(keeper, lifeline)
         leave(group)
-        remove(sockets)
+        if sockets:
+            remove(sockets)
         return status
     os.close(lifeline)
     os.setsid()
