@@ -18,6 +18,7 @@ from sparkbook.oracle import asking
 from sparkbook.plan import memory, request
 from sparkbook.releases.answers import Answer, Judge
 from sparkbook.tune.space import Candidate
+from sparkbook.util.shell_text import command_line
 
 Say = Callable[[str], None]
 Asker = Callable[[Sequence[Candidate]], list[Answer]]
@@ -113,7 +114,11 @@ def prune(
     pruned = Pruned(list(candidates))
     if here is not None:
         refs = {one.key: one.recipe.launch.image for one in pruned.left if one.image}
-        gone = {key: f"docker pull {ref}" for key, ref in refs.items() if ref not in here}
+        gone = {
+            key: command_line("docker", "pull", str(ref))
+            for key, ref in refs.items()
+            if ref not in here
+        }
         _drop(pruned, "not here", gone)
     elif any(one.image for one in candidates):
         pruned.notes.append("Which images are on this machine is not known.")
