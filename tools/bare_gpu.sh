@@ -22,25 +22,24 @@ import sys
 from pathlib import Path
 from make_nvfp4_models import COMMON, SHAPES, write
 for name, shape in SHAPES.items():
-    write(Path(sys.argv[2]) / name, Path(sys.argv[1]), COMMON | shape, None)
+    write(Path(sys.argv[2]) / name, Path(sys.argv[1]), COMMON | shape, None, "modelopt")
 PY
   du -sh "$out"
   exit
 fi
 vllm=$(realpath "$3") engine=$(realpath -m "$4")
+mkdir -p "$engine/bin" "$engine/net"
 for deb in "$out"/debs/*.deb; do dpkg -x "$deb" "$engine/net"; done
-mkdir -p "$engine/bin" && xz -dc "$out/packages.tar.xz" | tar -C "$engine" -x
+xz -dc "$out/packages.tar.xz" | tar -C "$engine" -x
 paths=$engine/net/usr/lib/x86_64-linux-gnu:$engine/net/lib/x86_64-linux-gnu
 for name in python vllm; do
   [ $name = vllm ] && module="-m vllm.entrypoints.cli.main" || module=
-  printf '#!/bin/sh\nPYTHONPATH=%s/v:%s/site exec python3 %s "$@"\n' "$vllm" "$vllm" "$module" >"$engine/bin/$name"
+  printf '#!/bin/sh\nPYTHONPATH=%s/v:%s/site exec %s %s "$@"\n' "$vllm" "$vllm" "$(command -v python3)" "$module" >"$engine/bin/$name"
   chmod +x "$engine/bin/$name"
 done
 cat <<EOF
 export PATH=$engine/net/sbin:$engine/net/usr/sbin:$engine/net/bin:\$PATH LD_LIBRARY_PATH=$paths
 export PYTHONPATH=$PWD/lib:$engine/packages SPARKBOOK_ENGINE_PYTHON=$engine/bin/python
-# the first call, then the second; each keeps what it has at any moment, and goes on where it was cut off:
-python3 tools/measure_links.py measure "\$OUT" 8b --models $out/shapes --minutes 8.5
-python3 tools/measure_links.py measure "\$OUT" 30b --models $out/shapes --minutes 8.5 --ways all-reduce,tp,one,replicas
-# where time is left: python3 tools/measure_links.py measure "\$OUT" 8b --models $out/shapes --minutes 8.5 --ways tp-eager,tp-ll,tp-simple
+# each call keeps what it has at any moment, and the next one goes on where it was cut off:
+python3 tools/measure_links.py measure "\$OUT" 8b 30b --models $out/shapes --minutes 9
 EOF

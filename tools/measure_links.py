@@ -1,18 +1,17 @@
 """Measures what a link between two nodes is worth: two network namespaces of this machine joined by
 a virtual cable that is held to a rate, one GPU (or half of the CPU) each.
 
-    python tools/measure_links.py measure OUT SHAPE [--models DIR] [--minutes N] [--ways W]
+    python tools/measure_links.py measure OUT SHAPE… [--models DIR] [--minutes N] [--ways W]
     python tools/measure_links.py fit OUT
 
 SHAPE is `tiny` (our own model on the CPU engine; tries the whole of it anywhere), `8b` or `30b`:
 folders `shape-8b` and `shape-30b` of what `tools/make_nvfp4_models.py` makes, with dummy weights on
-two GPUs. The servers are started by `sparkbook cluster serve` and `sparkbook serve`, all at once,
-and measured one after another by `sparkbook bench`, the most valuable rows first. Each row is
-appended to `OUT/links.jsonl` as soon as it is there; a second call skips those, so that a run that
-was cut off goes on. `--minutes` ends it in order before a machine is taken away; `--ways tp,one`
-starts only some of the servers, where memory or time is short (`tp-eager`, `tp-ll` and `tp-simple`
-are started only where they are named). Needs root, `ip`
-and `tc`; the engine is the one that SPARKBOOK_ENGINE_PYTHON names, with a `vllm` next to it.
+two GPUs. The servers of all shapes are started by `sparkbook cluster serve` and `sparkbook serve`,
+all at once, and measured one after another by `sparkbook bench`, the most valuable rows first. Each
+row is appended to `OUT/links.jsonl` as soon as it is there; a second call skips those, so that a
+run that was cut off goes on. `--minutes` ends it in order before a machine is taken away; `--ways
+tp,one` starts only some of the servers, where memory or time is short. Needs root, `ip` and `tc`;
+the engine is the one that SPARKBOOK_ENGINE_PYTHON names, with a `vllm` next to it.
 
 `fit` holds the model of `sparkbook plan --nodes` (a step is the reading of half the weights, plus
 two all-reduces a layer) against the rows: its three numbers are found on one half of the rows and
@@ -39,14 +38,20 @@ import numpy as np
 import yaml
 from namespaces import HOSTS, TwoNodes, two_nodes
 from sparkbook.cluster import fabric, nodes
+from sparkbook.cluster.advice import between
 
 SPARKBOOK = [sys.executable, "-c", "import sys; from sparkbook.cli import main; sys.exit(main())"]
 READY_S = 400.0
+MEET = 29499
+"""Port where the ranks of an all-reduce meet; those of the servers are above it."""
 GPU = {
     # NCCL is to believe in two hosts, and to have no other way than the cable.
     "NCCL_P2P_DISABLE": "1",
     "NCCL_SHM_DISABLE": "1",
     "NCCL_IB_DISABLE": "1",
+    # One socket moves 20 Gbit/s and is bound by one core: several make a faster link.
+    "NCCL_SOCKET_NTHREADS": "4",
+    "NCCL_NSOCKS_PERTHREAD": "4",
     "NCCL_DEBUG": "INFO",
     "VLLM_USE_FLASHINFER_SAMPLER": "0",
     "HF_HUB_OFFLINE": "1",
@@ -74,30 +79,37 @@ class Link:
         return rate + (f" + {self.delay_us} µs" if self.delay_us else "")
 
 
+LINKS = tuple(Link(gbit) for gbit in (25, 10, 100, 50))
+"""The cable's rates, the most telling first."""
+
+SLOW = tuple(Link(100, delay) for delay in (50, 20, 100))
+"""A cable with more latency, where the kernel can make it."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Shape:
     """What is served, and how much of it is measured.
 
     Attributes:
         source: of `sparkbook serve`: a recipe, or words of `vllm serve` after the model.
+        ways: the servers of it.
         layers, hidden: of the model, for its all-reduces.
         few, rest: requests at once that are measured first, and later.
-        prefill: prompt classes. links: the cable's rates, the most telling first.
+        prefill: prompt classes.
     """
 
     source: str
     gpu: bool
     layers: int
     hidden: int
+    ways: tuple[str, ...] = (*VARIANTS, "one", "replicas")
     few: tuple[int, ...] = (1, 8, 32)
     rest: tuple[int, ...] = (2, 4, 16)
     prefill: tuple[str, ...] = ("long-512", "long-8k")
-    links: tuple[Link, ...] = (
-        *(Link(gbit) for gbit in (25, 10, 100, 50)),
-        *(Link(100, delay) for delay in (50, 20, 100)),
-    )
+    links: tuple[Link, ...] = LINKS
+    slow: tuple[Link, ...] = SLOW
     max_tokens: int = 64
-    seconds: float = 5.0
+    seconds: float = 4.0
 
 
 _DUMMY = (
@@ -110,54 +122,102 @@ SHAPES = {
         gpu=False,
         layers=3,
         hidden=128,
+        ways=("tp", "pp", "one", "replicas"),
         few=(1, 4),
         rest=(2,),
         prefill=("long-200",),
-        links=(Link(0.1), Link(1), Link(1, 50)),
+        links=(Link(0.1), Link(1)),
+        slow=(Link(1, 50),),
         max_tokens=32,
     ),
-    "8b": Shape(source=_DUMMY + "8G", gpu=True, layers=36, hidden=4096),
-    "30b": Shape(source=_DUMMY + "6G", gpu=True, layers=48, hidden=2048),
+    "8b": Shape(source=_DUMMY + "3G", gpu=True, layers=36, hidden=4096),
+    "30b": Shape(
+        source=_DUMMY + "2G",
+        gpu=True,
+        layers=48,
+        hidden=2048,
+        ways=("tp", "pp", "one", "replicas"),
+    ),
 }
 
 
 @dataclass(frozen=True)
 class Step:
-    """One row to measure. `way` is one of `VARIANTS`, one, replicas, or all-reduce."""
+    """Rows to measure in one call of the client: numbers of requests times classes of prompts.
 
+    Attributes:
+        shape: of `SHAPES`; "" for an all-reduce, which is the link's own.
+        way: one of `VARIANTS`, one, replicas, or all-reduce.
+        beside: an all-reduce that is measured while the servers start, so that there is one.
+    """
+
+    shape: str
     way: str
     link: Link
-    requests: int = 1
-    prompts: str = "code"
+    requests: tuple[int, ...] = (1,)
+    prompts: tuple[str, ...] = ("code",)
+    beside: bool = False
+
+    def key(self, requests: int, prompts: str) -> str:
+        """Return what a row is found by."""
+        told = [self.shape, self.way, asdict(self.link), requests, prompts]
+        return json.dumps([*told, "beside"] if self.beside else told)
 
     @property
-    def key(self) -> str:
-        """What a row is found by."""
-        return json.dumps([self.way, asdict(self.link), self.requests, self.prompts])
+    def keys(self) -> list[str]:
+        """Of all its rows."""
+        return [self.key(*one) for one in itertools.product(self.requests, self.prompts)]
 
 
-def steps(shape: Shape) -> Iterator[Step]:
-    """Yield what to measure, the most valuable first."""
-    whole = Link()
-    for link in (whole, *shape.links):
-        yield Step("all-reduce", link)
+def steps(name: str) -> Iterator[list[Step]]:
+    """Yield what to measure of a shape, the most valuable first, in groups that are measured by
+    turns with another shape's.
+    """
+    shape, whole = SHAPES[name], Link()
+
+    def tokens(way: str, link: Link, requests: tuple[int, ...]) -> list[Step]:
+        """One call of the client; two replicas must be asked at the same time, call by call."""
+        if way == "replicas":
+            return [Step(name, way, link, (count,)) for count in requests]
+        return [Step(name, way, link, requests)]
+
+    def prompts(way: str, link: Link) -> Step:
+        return Step(name, way, link, (1,), shape.prefill)
+
     for way in ("tp", "one", "replicas"):
-        yield from (Step(way, whole, count) for count in shape.few)
-    for link in (link for link in shape.links if not link.delay_us):
-        yield from (Step("tp", link, count) for count in shape.few)
+        yield tokens(way, whole, shape.few)
+    for link in shape.links:
+        yield tokens("tp", link, shape.few)
+    yield [*tokens("pp", whole, shape.few), *tokens("pp", shape.links[0], shape.few)]
+    yield [prompts("tp", whole), prompts("one", whole), prompts("tp", shape.links[0])]
+    for way in VARIANTS:
+        if way not in ("tp", "pp"):
+            yield tokens(way, whole, shape.few)
     for way in ("tp", "one", "replicas"):
-        yield from (Step(way, whole, count) for count in shape.rest)
-    for way, link in (("tp", whole), ("one", whole), ("tp", shape.links[0])):
-        yield from (Step(way, link, 1, name) for name in shape.prefill)
-    for link in (whole, shape.links[0]):
-        yield from (Step("pp", link, count) for count in shape.few)
-        yield from (Step("pp", link, 1, name) for name in shape.prefill)
-    for way in ("tp-eager", "tp-ll", "tp-simple"):
-        yield from (Step(way, whole, count) for count in shape.few)
-    for link in (link for link in shape.links if link.delay_us):
-        yield from (Step("tp", link, count) for count in shape.few)
-    for link in (link for link in shape.links if not link.delay_us):
-        yield from (Step("tp", link, count) for count in shape.rest)
+        yield tokens(way, whole, shape.rest)
+    for link in shape.slow:
+        yield tokens("tp", link, shape.few)
+    for link in shape.links:
+        yield tokens("tp", link, shape.rest)
+    yield [prompts("pp", whole), prompts("pp", shape.links[0])]
+    yield [prompts("tp", link) for link in shape.links[1:]]
+
+
+def order(names: Sequence[str]) -> Iterator[Step]:
+    """Yield all steps of several shapes. The link itself is measured first, while the servers
+    start, and again once the most valuable rows are there: what starts disturbs it.
+    """
+    links = [link for name in names for link in (Link(), *SHAPES[name].links, *SHAPES[name].slow)]
+    links = list(dict.fromkeys(links))
+    for link in links:
+        yield Step("", "all-reduce", link, beside=True)
+    groups = itertools.zip_longest(*(steps(name) for name in names))
+    for place, group in enumerate(groups):
+        if place == 3:
+            yield Step("", "all-reduce", Link())
+        if place == 7:
+            yield from (Step("", "all-reduce", link) for link in links if link != Link())
+        yield from (step for one in group if one for step in one)
 
 
 @dataclass
@@ -192,64 +252,70 @@ class Server:
 
 
 class Measurement:
-    """All servers of one shape on two nodes, and the rows as they come."""
+    """All servers of the shapes on two nodes, and the rows as they come."""
 
-    def __init__(self, made: TwoNodes, shape: Shape, out: Path, models: Path | None, name: str):
-        self.made, self.shape, self.out = made, shape, out
+    def __init__(self, made: TwoNodes, names: Sequence[str], out: Path, models: Path):
+        self.made, self.names, self.out, self.models = made, names, out, models
         self.file = out / "links.jsonl"
-        self.servers: dict[str, Server] = {}
-        self.done = {row["key"] for row in read(self.file) if row["shape"] == name}
-        self.name = name
-        self.models = models or Path()
+        self.servers: dict[tuple[str, str], Server] = {}
+        self.done = {row["key"] for row in read(self.file)}
+        self.gpu = SHAPES[names[0]].gpu
         self.environment = os.environ | {"SPARKBOOK_CACHE": str(out / "cache")}
 
-    def source(self, more: str = "") -> str:
+    def source(self, name: str, more: str = "") -> str:
         """Return what `serve` takes: a recipe, or a file with a launch line."""
-        if not self.shape.gpu:
-            return self.shape.source
-        file = self.out / f"{self.name}{more.replace(' ', '')}.txt"
-        model = self.models.resolve() / f"shape-{self.name}"
-        file.write_text(f"vllm serve {model} {self.shape.source}{more}\n", "utf-8")
+        if not self.gpu:
+            return SHAPES[name].source
+        file = self.out / f"{name}{more.replace(' ', '')}.txt"
+        model = self.models.resolve() / f"shape-{name}"
+        file.write_text(f"vllm serve {model} {SHAPES[name].source}{more}\n", "utf-8")
         return str(file)
 
     def environment_of(self, number: int) -> dict[str, str]:
         """Return what a node's ranks get besides."""
         own = {"CUDA_VISIBLE_DEVICES": str(number), "NCCL_HOSTID": HOSTS[number]}
-        return {**GPU, **own} if self.shape.gpu else {}
+        return {**GPU, **own} if self.gpu else {}
 
-    def inventory(self, way: str, port: int) -> Path:
+    def inventory(self, name: str, way: str, port: int) -> Path:
         """Write the inventory of one server: each has a port of its own where its ranks meet."""
         env = VARIANTS[way][1]
         pair = self.made.inventory(env=self.environment_of(1) | env)
-        pair = pair.model_copy(update={"name": way, "master_port": port})
+        pair = pair.model_copy(update={"name": f"{name}-{way}", "master_port": port})
         text = pair.model_dump(exclude_defaults=True, mode="json")
         text["nodes"][0]["env"] = self.environment_of(0) | env
-        file = self.out / f"{way}.yaml"
+        file = self.out / f"{name}-{way}.yaml"
         file.write_text(yaml.safe_dump(text), "utf-8")
         return file
 
     def start(self, ways: Sequence[str]) -> None:
         """Start the servers at once: they answer one after another, and cost nothing when idle."""
-        for place, way in enumerate(way for way in VARIANTS if way in ways):
-            file, source = self.inventory(way, 29501 + 10 * place), self.source(VARIANTS[way][0])
-            words = ["cluster", "serve", str(file), source, "--layout", f"{way[:2]}=2"]
-            self._start(way, words, 8000 + place)
-        wanted = ("one", "two") if "replicas" in ways else ("one",) if "one" in ways else ()
-        for number, way in enumerate(wanted):
-            via = tuple(self.made.via) if number else ()
-            words = ["serve", self.source(), "--target", "process"]
-            self._start(way, words, 8010 + number, via, self.environment_of(number))
+        ports = itertools.count(8000, 2)
+        for name in self.names:
+            own = [way for way in SHAPES[name].ways if way in ways]
+            for way in (way for way in own if way in VARIANTS):
+                port = next(ports)
+                file = self.inventory(name, way, 29501 + 10 * (port - 8000))
+                words = ["cluster", "serve", str(file), self.source(name, VARIANTS[way][0])]
+                self._start(name, way, [*words, "--layout", f"{way[:2]}=2"], port)
+            alone = ("one", "two") if "replicas" in own else ("one",) if "one" in own else ()
+            for number, way in enumerate(alone):
+                via = tuple(self.made.via) if number else ()
+                words = ["serve", self.source(name), "--target", "process"]
+                env = self.environment_of(number)
+                self._start(name, way, words, next(ports), via, env)
 
     def _start(
         self,
+        name: str,
         way: str,
         words: Sequence[str],
         port: int,
         via: tuple[str, ...] = (),
         env: Mapping[str, str] | None = None,
     ) -> None:
-        more = ["--name", f"m-{way}", "--port", str(port), "--json", "--deadline", str(READY_S)]
-        with (self.out / f"{way}.err").open("a") as errors:
+        more = ["--name", f"{name}-{way}", "--port", str(port), "--json"]
+        more += ["--deadline", str(READY_S)]
+        with (self.out / f"{name}-{way}.err").open("a") as errors:
             process = subprocess.Popen(
                 [*via, *SPARKBOOK, *words, *more],
                 stdout=subprocess.PIPE,
@@ -257,8 +323,8 @@ class Measurement:
                 text=True,
                 env={**self.environment, **(env or {})},
             )
-        self.servers[way] = Server(way, process, via)
-        threading.Thread(target=self.servers[way].listen, daemon=True).start()
+        self.servers[name, way] = server = Server(f"{name}-{way}", process, via)
+        threading.Thread(target=server.listen, daemon=True).start()
 
     def shaped(self, link: Link) -> bool:
         """Hold the cable; whether the delay could be made."""
@@ -267,82 +333,98 @@ class Measurement:
 
     def add(self, step: Step, row: dict[str, Any]) -> None:
         """Append a row."""
-        row = {"shape": self.name, "key": step.key, **asdict(step), **row}
+        requests, prompts = row.pop("requests", 1), row.pop("prompts", "code")
+        about = {"shape": step.shape, "key": step.key(requests, prompts), "way": step.way}
+        about |= {"link": asdict(step.link), "requests": requests, "prompts": prompts}
+        about |= {"beside": True} if step.beside else {}
         with self.file.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(row) + "\n")
-        short = {
-            name: row.get(name) for name in ("tok_s", "ttft_s", "verdict", "problem", "points")
-        }
-        print(
-            f"{self.name} {step.way} {step.link} {step.requests} {step.prompts}: {short}",
-            flush=True,
-        )
+            file.write(json.dumps(about | row) + "\n")
+        names = ("tok_s", "ttft_s", "verdict", "problem", "points")
+        short = {name: row[name] for name in names if row.get(name)}
+        now = time.strftime("%H:%M:%S")
+        print(now, step.shape, step.way, step.link, requests, prompts, short, flush=True)
 
     def run(self, ways: Sequence[str], until: float) -> None:
         """Measure what is missing until time is up."""
-        for step in steps(self.shape):
-            if step.key in self.done or step.way not in ways or time.monotonic() > until:
+        for step in order(self.names):
+            own = step.way == "all-reduce" or step.way in SHAPES[step.shape].ways
+            if self.done.issuperset(step.keys) or not own or step.way not in ways:
                 continue
+            if step.beside and all(one.told for one in self.servers.values()):
+                continue
+            if time.monotonic() > until:
+                return
             made = self.shaped(step.link)
             row: dict[str, Any] = {"delay_made": made} if step.link.delay_us else {}
             if not made:
                 self.add(step, row | {"problem": "this kernel has no netem: no delay can be made"})
-                continue
-            if step.way == "all-reduce":
-                row |= self.all_reduce()
+            elif step.way == "all-reduce":
+                self.add(step, row | self.all_reduce())
             else:
                 names = ("one", "two") if step.way == "replicas" else (step.way,)
-                served = [self.servers[name] for name in names]
+                served = [self.servers[step.shape, name] for name in names]
                 unready = [one.name for one in served if not one.ready(until)]
-                if unready and time.monotonic() > until:
-                    continue  # to be measured by the next call
-                row |= (
-                    {"problem": f"{unready[0]} is not ready"}
-                    if unready
-                    else self.bench(step, served)
-                )
-            self.add(step, row)
+                if not unready:
+                    for found in self.bench(step, served):
+                        self.add(step, row | found)
+                elif time.monotonic() < until:  # else it is for the next call to measure
+                    self.add(step, row | {"problem": f"{unready[0]} is not ready"})
 
     def all_reduce(self) -> dict[str, Any]:
         """Measure an all-reduce of many sizes between the nodes, as `cluster check` does."""
         inventory = self.made.inventory(env=self.environment_of(1))
-        inventory = inventory.model_copy(update={"master_port": 29541})
+        inventory = inventory.model_copy(update={"master_port": MEET})
         inventory.nodes[0].env.update(self.environment_of(0))
         pair = fabric.measure(inventory, nodes.look(inventory), seconds=0.5)[0]
         found = pair.model_dump(exclude_none=True)
-        return {"points": found.pop("reduce_table", None), "pair": found}
+        why = found.get("problem") or found.get("reduce_problem")
+        row = {"points": found.pop("reduce_table", None), "pair": found}
+        return row | ({"problem": why} if why else {})
 
-    def bench(self, step: Step, served: Sequence[Server]) -> dict[str, Any]:
-        """Measure a row; of two servers, half of the requests each, at the same time."""
-        at_once = max(step.requests // len(served), 1)
+    def bench(self, step: Step, served: Sequence[Server]) -> Iterator[dict[str, Any]]:
+        """Measure the rows of a step; of two servers, half of the requests each, at the same
+        time.
+        """
+        shape = SHAPES[step.shape]
+        at_once = [max(count // len(served), 1) for count in step.requests]
         running, files = [], []
-        for server in served[: step.requests]:
+        for server in served[: max(step.requests)]:
             file = self.out / f"bench-{server.name}.json"
             file.unlink(missing_ok=True)
-            words = ["bench", server.told["url"].removesuffix("/v1"), "--classes", step.prompts]
-            words += ["--concurrency", str(at_once), "--requests", str(max(3 * at_once, 4))]
-            tokens = self.shape.max_tokens if step.prompts == "code" else 8
-            words += ["--max-tokens", str(tokens), "--seconds", str(self.shape.seconds)]
+            words = ["bench", server.told["url"].removesuffix("/v1")]
+            words += ["--classes", ",".join(step.prompts)]
+            words += ["--concurrency", ",".join(map(str, at_once))]
+            words += ["--max-tokens", str(shape.max_tokens if step.prompts == ("code",) else 8)]
+            words += ["--seconds", str(shape.seconds), "--out", str(file)]
             env = self.environment | {"SPARKBOOK_KEY_FILE": server.told["key"]}
-            words = [*server.via, *SPARKBOOK, *words, "--out", str(file)]
-            running.append(subprocess.Popen(words, env=env, stdout=subprocess.DEVNULL))
+            words = [*server.via, *SPARKBOOK, *words]
+            with (self.out / "bench.err").open("a") as errors:
+                running.append(
+                    subprocess.Popen(words, env=env, stdout=subprocess.DEVNULL, stderr=errors)
+                )
             files.append(file)
         for one in running:
-            one.wait(180)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                one.wait(180)
+            one.kill()
         if not all(file.is_file() for file in files):
-            return {"problem": "bench wrote no result"}
-        cells = [json.loads(file.read_text("utf-8"))["cells"][0] for file in files]
-        rates = [cell["figures"].get("out_tok_s") or 0.0 for cell in cells]
-        first = cells[0]["figures"]
-        return {
-            "tok_s": round(sum(rates), 2),
-            "tpot_s": (first.get("tpot_s") or {}).get("median"),
-            "ttft_s": (first.get("ttft_s") or {}).get("median"),
-            "prefill_tok_s": (first.get("prefill_tok_s") or {}).get("median"),
-            "verdict": [cell["verdict"] for cell in cells],
-            "rules": sorted({one["rule"] for cell in cells for one in cell["findings"]}),
-            "ready_s": [one.ready_s for one in served],
-        }
+            yield {"problem": "bench wrote no result"}
+            return
+        measured = [json.loads(file.read_text("utf-8"))["cells"] for file in files]
+        for cells in zip(*measured, strict=True):
+            first = cells[0]["figures"]
+            yield {
+                "requests": sum(cell["concurrency"] for cell in cells),
+                "prompts": cells[0]["prompt_class"],
+                "tok_s": round(sum(c["figures"].get("out_tok_s") or 0.0 for c in cells), 2),
+                **{
+                    name: (first.get(name) or {}).get("median")
+                    for name in ("tpot_s", "ttft_s", "prefill_tok_s")
+                },
+                "verdict": [cell["verdict"] for cell in cells],
+                "rules": sorted({one["rule"] for cell in cells for one in cell["findings"]}),
+                "ready_s": [one.ready_s for one in served],
+            }
 
     def stop(self) -> None:
         """End all servers in order."""
@@ -364,16 +446,6 @@ def read(file: Path) -> list[dict[str, Any]]:
 
 
 # ---- the model of `plan --nodes` against the rows
-
-
-def all_reduce_s(points: Sequence[tuple[int, float]], size: float) -> float:
-    """Return seconds of an all-reduce from measured (bytes, µs): a straight line between the two
-    sizes around it, the last two beyond.
-    """
-    at = next((n for n in range(1, len(points)) if points[n][0] >= size), len(points) - 1)
-    (low, left), (high, right) = points[at - 1], points[at]
-    value = left + (right - left) * (size - low) / (high - low)
-    return max(value, points[0][1] if size <= points[0][0] else 0.0) * 1e-6
 
 
 def _no_less_than_zero(terms: np.ndarray) -> np.ndarray:
@@ -405,7 +477,7 @@ def fit(rows: Sequence[dict[str, Any]], shape: Shape) -> dict[str, Any]:
         json.dumps(row["link"]): row["points"]
         for row in rows
         if row["way"] == "all-reduce" and row.get("points")
-    }
+    }  # the last of a link counts: it was measured when nothing started
     decode = [row for row in rows if row["prompts"] == "code" and row.get("tok_s")]
     alone = {
         row["requests"]: row["requests"] / row["tok_s"] for row in decode if row["way"] == "one"
@@ -416,7 +488,7 @@ def fit(rows: Sequence[dict[str, Any]], shape: Shape) -> dict[str, Any]:
         if row["way"] != "tp" or table is None or row["requests"] not in alone:
             continue
         requests = row["requests"]
-        spent = (2 * shape.layers + 1) * all_reduce_s(table, shape.hidden * 2 * requests)
+        spent = (2 * shape.layers + 1) * between(table, shape.hidden * 2 * requests) * 1e-6
         points.append((row, [alone[requests], 1.0, spent], requests / row["tok_s"]))
     points.sort(key=lambda one: (one[0]["requests"], one[1][2]))
     known, other = points[::2], points[1::2]
@@ -457,26 +529,27 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("verb", choices=("measure", "fit"))
     parser.add_argument("out", type=Path)
-    parser.add_argument("shape", choices=sorted(SHAPES), nargs="?")
-    parser.add_argument("--models", type=Path)
+    parser.add_argument("shape", choices=sorted(SHAPES), nargs="*")
+    parser.add_argument("--models", type=Path, default=Path())
     parser.add_argument("--minutes", type=float, default=9.0)
-    parser.add_argument("--ways", default="all-reduce,tp,one,replicas,pp")
+    parser.add_argument("--ways", default=",".join(["all-reduce", "one", "replicas", *VARIANTS]))
     asked = parser.parse_args()
     if asked.verb == "fit":
         rows = read(asked.out / "links.jsonl")
-        for name in sorted({row["shape"] for row in rows}):
-            mine = [row for row in rows if row["shape"] == name]
+        for name in sorted({row["shape"] for row in rows} & set(SHAPES)):
+            mine = [row for row in rows if row["shape"] in (name, "")]
             print(name, json.dumps(fit(mine, SHAPES[name]), indent=1))
         return
+    if not asked.shape:
+        parser.error("name at least one shape")
     until = time.monotonic() + asked.minutes * 60
     asked.out.mkdir(parents=True, exist_ok=True)
+    ways = asked.ways.split(",")
     with two_nodes(mtu=9000) as made:
-        measurement = Measurement(
-            made, SHAPES[asked.shape], asked.out.resolve(), asked.models, asked.shape
-        )
+        measurement = Measurement(made, asked.shape, asked.out.resolve(), asked.models)
         try:
-            measurement.start(asked.ways.split(","))
-            measurement.run(asked.ways.split(","), until)
+            measurement.start(ways)
+            measurement.run(ways, until)
         finally:
             measurement.stop()
 

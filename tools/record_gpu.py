@@ -80,7 +80,9 @@ class Engine:
             probe.bind(("127.0.0.1", 0))
             port = probe.getsockname()[1]
         model = models / run.model
-        words = [str(model), "--served-model-name", run.model, *run.shared, *run.args]
+        traces = str(out / "profile" / run.name)
+        args = [word.replace("PROFILE", traces) for word in run.args]
+        words = [str(model), "--served-model-name", run.model, *run.shared, *args]
         self.run, self.log = run, out / f"{run.name}.log"
         self.endpoint = Endpoint(f"http://127.0.0.1:{port}", run.model)
         shown = " ".join(f"{k}={v}" for k, v in run.env.items())
@@ -208,31 +210,35 @@ class Recorder:
             list(pool.map(one, runs))
 
     def measured(self, runs: Sequence[Run]) -> None:
-        """Started one after the other, so that what the plug-in measures when it loads is measured
-        on an idle GPU; then measured by turns while the rest have nothing to do: within one second
-        the first tokens of one server differ by as much as two servers do. At last each is
-        profiled over a few prompts (OUT/profile/NAME: traces of PyTorch's profiler).
+        """The servers are started together, those with the plug-in once the others are ready: what
+        it measures when it loads is measured on an idle GPU. Then each is measured by turns while
+        the rest have nothing to do: within one second the first tokens of one server differ by as
+        much as two servers do. Those without drafts are also profiled over a few prompts
+        (OUT/profile/NAME: traces of PyTorch's profiler).
         """
         with contextlib.ExitStack() as running:
-            engines = []
-            for run in runs:
-                traces = {
-                    "profiler": "torch",
-                    "torch_profiler_dir": str(self.out / "profile" / run.name),
-                    "torch_profiler_with_stack": False,
-                }
-                args = (*run.args, "--profiler-config", json.dumps(traces))
-                run = dataclasses.replace(run, args=args)
-                engines.append(running.enter_context(Engine(run, self.models, self.out)))
-                said = told(engines[-1]) if engines[-1].ready(300) else "did not start"
-                took = time.monotonic() - engines[-1].started
-                self.say(f"{run.name}: {said}; after {took:.0f} s")
+            engines: list[Engine] = []
+            for wanted in ({}, PLUGIN):
+                started = []
+                for place, run in enumerate(run for run in runs if run.env == wanted):
+                    # The second server with the plug-in finds what the first one has measured.
+                    time.sleep(30 * bool(wanted and place))
+                    started.append(running.enter_context(Engine(run, self.models, self.out)))
+                for engine in started:
+                    said = told(engine) if engine.ready(300) else "did not start"
+                    took = time.monotonic() - engine.started
+                    self.say(f"{engine.run.name}: {said}; after {took:.0f} s")
+                engines += started
+            plain = [engine for engine in engines if TRACED in engine.run.args]
+            drafting = [engine for engine in engines if engine not in plain]
             turns = [("decode", DECODE), *((f"prefill-{n}", PREFILL) for n in range(1, 6))]
             for turn, (name, plan) in enumerate(turns):
-                for engine in engines if turn % 2 else reversed(engines):
+                for engine in plain if turn % 2 else reversed(plain):
                     self.measure(engine, name, plan)
-            for engine in engines:
+            for engine in plain:
                 self.profile(engine)
+            for engine in drafting:
+                self.measure(engine, "decode", DRAFTED)
 
     def profile(self, engine: Engine) -> None:
         """Trace three prompts of each length."""
@@ -407,13 +413,20 @@ WHOLE = (
     "--kv-cache-memory-bytes",
     "6000000000",
 )
+TRACED = "--profiler-config"
+TRACES = json.dumps(
+    {"profiler": "torch", "torch_profiler_dir": "PROFILE", "torch_profiler_with_stack": False}
+)
 SPEED = {
     f"speed-{size}{how}": tuple(
         Run(f"speed-{size}{how}-{name}", f"shape-{size}", args, env, shared=WHOLE)
         for name, env in (("plugin", PLUGIN), ("marlin", {}))
     )
     for size in ("8b", "30b")
-    for how, args in (("", ()), ("-ngram", NGRAM))
+    for how, args in (
+        ("", (TRACED, TRACES)),
+        ("-ngram", NGRAM),
+    )
 }
 Trial = tuple[str, str, str, bool]
 """The change, the run without it, the run with it, and whether it should change nothing."""
@@ -486,10 +499,11 @@ DECODE = bench.BenchPlan(
     waves=2,
     keep_text=False,
 )
+DRAFTED = dataclasses.replace(DECODE, concurrency=(1, 4, 8))
 PREFILL = bench.BenchPlan(
     classes=("prose", "long-512", "long-4k"),
     concurrency=(1,),
-    requests=20,
+    requests=12,
     max_tokens=2,
     waves=1,
     keep_text=False,
@@ -593,9 +607,9 @@ def main(models: Path, out: Path, wanted: Sequence[str]) -> None:
         recorder.together(FEW)
     if "faults" in wanted:
         recorder.refused(FAULTS)
-    for name, runs in SPEED.items():
-        if chosen := [run for run in runs if wanted and {name, run.name} & set(wanted)]:
-            recorder.measured(chosen)
+    speed = [run for name, runs in SPEED.items() for run in runs if {name, run.name} & set(wanted)]
+    if speed:
+        recorder.measured(speed)
     if "alone" in wanted:
         recorder.refused(ALONE, 1)
 

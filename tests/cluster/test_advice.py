@@ -48,6 +48,28 @@ def test_four_nodes_pay_more_rounds() -> None:
     assert QUICK.all_reduce(8192 + 10**6, 4).low == pytest.approx(30e-6 + 1.5e6 / 10e9)
 
 
+TABLE = ((8192, 100e-6), (2**20, 1100e-6), (2**28, 0.25))
+
+
+def test_between_two_sizes_the_time_is_on_a_line() -> None:
+    at = [advice.between(TABLE, size) for size in (64, 8192, 2**19, 2**28, 2**29)]
+    assert at[0] == at[1] == 100e-6 and 550e-6 < at[2] < 650e-6
+    assert at == sorted(at) and at[3] == 0.25 and at[4] > 0.49
+    assert advice.between(TABLE[:1], 2**30) == 100e-6
+
+
+def test_what_was_measured_of_each_size_counts_before_latency_and_rate() -> None:
+    pair = {"a": "1", "b": "2", "reduce_us": 100, "reduce_gbit": 8}
+    plain = advice.link_of(pair)
+    table = [(size, spent * 1e6) for size, spent in TABLE]
+    measured = advice.link_of(pair | {"reduce_table": table})
+    assert measured.all_reduce(2**20).low == pytest.approx(1100e-6)
+    assert plain.all_reduce(2**20).high > 10 * measured.all_reduce(2**20).high
+    # Four nodes: three rounds, each of half as many bytes as two nodes send.
+    assert measured.all_reduce(2**21, 4).low == pytest.approx(3 * 1100e-6)
+    assert measured.with_latency(0).all_reduce(8192).low == 0
+
+
 def test_pipeline_parallel_does_nothing_for_one_request_and_as_much_as_replicas_for_many() -> None:
     one = ROUND.speed("one node", 1, 0, QUICK, 2).middle
     assert ROUND.speed("pipeline parallel", 1, 0, QUICK, 2).middle == pytest.approx(one, rel=1e-3)

@@ -9,6 +9,7 @@ from pathlib import Path
 import measure_links
 import pytest
 from measure_links import SHAPES, Link, Step
+from sparkbook.cluster.advice import between
 
 TABLE = [(8192, 100.0), (2**20, 1100.0), (2**28, 250000.0)]
 
@@ -23,26 +24,38 @@ def rows(shape, split=0.5, fixed=0.004, unhidden=0.8):
             one = 0.010 + 0.0002 * requests
             if not place:
                 made.append(row("one", link, requests, tok_s=requests / one))
-            spent = measure_links.all_reduce_s(table, shape.hidden * 2 * requests)
+            spent = between(table, shape.hidden * 2 * requests) * 1e-6
             step = split * one + fixed + unhidden * (2 * shape.layers + 1) * spent
             made.append(row("tp", link, requests, tok_s=requests / step))
     return made
 
 
 def row(way, link, requests=1, **more):
-    step = Step(way, link, requests)
-    return {"shape": "8b", "key": step.key, **measure_links.asdict(step), **more}
+    step = Step("8b" if way != "all-reduce" else "", way, link, (requests,))
+    about = {"shape": step.shape, "way": way, "link": measure_links.asdict(link)}
+    key = step.key(requests, "code")
+    return about | {"key": key, "requests": requests, "prompts": "code"} | more
 
 
 def test_the_most_valuable_comes_first():
-    for shape in SHAPES.values():
-        keys = [step.key for step in measure_links.steps(shape)]
+    for name, shape in SHAPES.items():
+        asked = list(measure_links.order([name]))
+        keys = [key for step in asked for key in step.keys]
         assert len(keys) == len(set(keys))
-        ways = [step.way for step in measure_links.steps(shape)]
+        ways = [step.way for step in asked]
         first = [way for way, before in pairwise([*ways, ""]) if way != before]
         assert first[:4] == ["all-reduce", "tp", "one", "replicas"]
-        asked = {(step.way, step.requests) for step in measure_links.steps(shape)}
-        assert {("tp", n) for n in (*shape.few, *shape.rest)} <= asked
+        loads = {(step.way, count) for step in asked for count in step.requests}
+        assert {("tp", n) for n in (*shape.few, *shape.rest)} <= loads
+
+
+def test_two_shapes_are_measured_by_turns_and_the_link_again_when_nothing_starts():
+    asked = list(measure_links.order(["8b", "30b"]))
+    shapes = [step.shape for step in asked if step.way == "tp"]
+    assert shapes[:4] == ["8b", "30b"] * 2
+    links = {step.link for step in asked if step.way == "all-reduce" and step.beside}
+    assert links == {step.link for step in asked if step.way == "all-reduce" and not step.beside}
+    assert {step.link for step in asked} == links
 
 
 def test_the_fit_finds_what_the_rows_were_made_of():
@@ -72,16 +85,12 @@ def test_too_few_rows_are_no_fit():
 
 def test_a_recording_that_was_cut_off_goes_on(tmp_path):
     file = tmp_path / "links.jsonl"
-    whole = json.dumps(row("tp", Link(10), 8, tok_s=1.0))
+    made = row("tp", Link(10), 8, tok_s=1.0)
+    whole = json.dumps(made)
     file.write_text(whole + "\n" + whole[:40], "utf-8")
-    assert [one["key"] for one in measure_links.read(file)] == [Step("tp", Link(10), 8).key]
+    keys = [one["key"] for one in measure_links.read(file)]
+    assert keys == [made["key"]] == Step("8b", "tp", Link(10), (8,)).keys
     assert measure_links.read(tmp_path / "none") == []
-
-
-def test_between_two_sizes_the_time_is_on_a_line():
-    at = [measure_links.all_reduce_s(TABLE, size) for size in (64, 8192, 2**19, 2**28, 2**29)]
-    assert at[0] == at[1] == pytest.approx(100e-6) and 550e-6 < at[2] < 650e-6
-    assert at == sorted(at) and at[3] == pytest.approx(0.25) and at[4] > 0.49
 
 
 def test_the_recording_of_the_cpu_is_whole_and_not_believed():

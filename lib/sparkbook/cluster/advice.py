@@ -61,30 +61,53 @@ class Link:
             large ones do.
         source: where the figures are from.
         measured: whether on the reader's own nodes.
+        table: (bytes, seconds) of an all-reduce between two nodes as measured, by size; it counts
+            where there is one, for between 8 KiB and large messages neither latency nor rate
+            decides alone.
     """
 
     latency_s: Range
     gb_s: Range
     source: str
     measured: bool = False
+    table: tuple[tuple[float, float], ...] = ()
 
     def all_reduce(self, size: float, nodes: int = 2) -> Range:
-        """Return seconds of an all-reduce: latency, which grows with the steps of the ring, and
-        bytes × 2(n−1)/n.
+        """Return seconds of an all-reduce over a ring: n−1 times what two nodes take for 2/n of
+        the bytes.
         """
-        rounds = max(nodes - 1, 1)
-        beyond = max(size - SMALL, 0) * 2 * (nodes - 1) / nodes
-        return self.latency_s * rounds + Range(
-            beyond / (self.gb_s.high * GB), beyond / (self.gb_s.low * GB)
-        )
+        rounds, piece = max(nodes - 1, 1), 2 * size / max(nodes, 2)
+        if self.table:
+            spent = between(self.table, piece)
+            return Range(spent, spent * SPREAD) * rounds
+        beyond = max(size - SMALL, 0) * 2 / max(nodes, 2)
+        each = Range(beyond / (self.gb_s.high * GB), beyond / (self.gb_s.low * GB))
+        return (self.latency_s + each) * rounds
 
     def with_latency(self, latency_s: float) -> Link:
-        """Return the same with another latency."""
-        return replace(self, latency_s=Range.of(latency_s))
+        """Return the same with another latency, by latency and rate alone."""
+        return replace(self, latency_s=Range.of(latency_s), table=())
+
+
+def between(table: Sequence[Sequence[float]], size: float) -> float:
+    """Return the value for a size: on a straight line between the two sizes around it, as the
+    smallest has it below, and on the line through the last two beyond.
+
+    Args:
+        table: (size, value), by size.
+    """
+    if size <= table[0][0] or len(table) == 1:
+        return table[0][1]
+    at = next((n for n in range(1, len(table)) if table[n][0] >= size), len(table) - 1)
+    (low, left), (high, right) = table[at - 1], table[at]
+    return left + (right - left) * (size - low) / (high - low)
 
 
 SMALL = 8192
 """Bytes of the small message whose time is taken for the latency."""
+
+SPREAD = 1.15
+"""How much longer than measured an all-reduce may take inside a step."""
 
 NOMINAL = Link(
     Range(30e-6, 40e-6),
@@ -134,8 +157,13 @@ def link_of(fabric: Any) -> Link:
         f"measured between {slow['a']} and {slow['b']}: {slow['reduce_us']:g} µs for 8 KiB,"
         f" {large * 8:g} Gbit/s for large messages"
     )
+    table = tuple((size, us * 1e-6) for size, us in slow.get("reduce_table") or ())
     return Link(
-        Range(latency, latency * 1.15), Range(large * _SMALL_SHARE, large), source, measured=True
+        Range(latency, latency * SPREAD),
+        Range(large * _SMALL_SHARE, large),
+        source,
+        measured=True,
+        table=table,
     )
 
 
