@@ -13,9 +13,7 @@ run that was cut off goes on. `--minutes` ends it in order before a machine is t
 tp,one` starts only some of the servers, where memory or time is short. Needs root, `ip` and `tc`;
 the engine is the one that SPARKBOOK_ENGINE_PYTHON names, with a `vllm` next to it.
 
-`fit` holds the model of `sparkbook plan --nodes` (a step is the reading of half the weights, plus
-two all-reduces a layer) against the rows: its three numbers are found on one half of the rows and
-checked on the other.
+`fit` holds the model of `sparkbook plan --nodes` against the rows.
 """
 
 from __future__ import annotations
@@ -34,11 +32,9 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import yaml
 from namespaces import HOSTS, TwoNodes, two_nodes
-from sparkbook.cluster import fabric, nodes
-from sparkbook.cluster.advice import between
+from sparkbook.cluster import fabric, links, nodes
 
 SPARKBOOK = [sys.executable, "-c", "import sys; from sparkbook.cli import main; sys.exit(main())"]
 READY_S = 400.0
@@ -93,15 +89,12 @@ class Shape:
     Attributes:
         source: of `sparkbook serve`: a recipe, or words of `vllm serve` after the model.
         ways: the servers of it.
-        layers, hidden: of the model, for its all-reduces.
         few, rest: requests at once that are measured first, and later.
         prefill: prompt classes.
     """
 
     source: str
     gpu: bool
-    layers: int
-    hidden: int
     ways: tuple[str, ...] = (*VARIANTS, "one", "replicas")
     few: tuple[int, ...] = (1, 8, 32)
     rest: tuple[int, ...] = (2, 4, 16)
@@ -120,8 +113,6 @@ SHAPES = {
     "tiny": Shape(
         source="embedded/tiny-dense",
         gpu=False,
-        layers=3,
-        hidden=128,
         ways=("tp", "pp", "one", "replicas"),
         few=(1, 4),
         rest=(2,),
@@ -130,12 +121,10 @@ SHAPES = {
         slow=(Link(1, 50),),
         max_tokens=32,
     ),
-    "8b": Shape(source=_DUMMY + "3G", gpu=True, layers=36, hidden=4096),
+    "8b": Shape(source=_DUMMY + "3G", gpu=True),
     "30b": Shape(
         source=_DUMMY + "2G",
         gpu=True,
-        layers=48,
-        hidden=2048,
         ways=("tp", "pp", "one", "replicas"),
     ),
 }
@@ -445,83 +434,20 @@ def read(file: Path) -> list[dict[str, Any]]:
     return rows
 
 
-# ---- the model of `plan --nodes` against the rows
-
-
-def _no_less_than_zero(terms: np.ndarray) -> np.ndarray:
-    """Return the numbers, none below zero, with which the terms of every row come nearest to 1."""
-    best, least = np.zeros(terms.shape[1]), np.inf
-    for used in itertools.product((False, True), repeat=terms.shape[1]):
-        chosen = np.array(used)
-        values = np.zeros(len(used))
-        values[chosen] = np.linalg.lstsq(terms[:, chosen], np.ones(len(terms)), rcond=None)[0]
-        error = float(((terms @ values - 1) ** 2).sum())
-        if values.min() >= 0 and error < least:
-            best, least = values, error
-    return best
-
-
-def fit(rows: Sequence[dict[str, Any]], shape: Shape) -> dict[str, Any]:
-    """Find the model's three numbers on every second row of tensor parallelism, and check them on
-    the others.
-
-    A step of n requests takes `split` × the step of one node + `fixed` + `unhidden` × the time of
-    two all-reduces a layer and one more, each of hidden size × n × 2 bytes. `plan --nodes` says
-    split = 1/2 of what is read, fixed = the rest of a layer, unhidden = 1.
-
-    Returns:
-        The numbers, how many of the rows the gate calls valid, and for each row that was left out:
-        requests, link, measured and estimated step time, and the error.
+def fit(rows: Sequence[dict[str, Any]]) -> None:
+    """Print how near the model of `sparkbook plan --nodes` comes, with nothing fitted and with
+    three numbers found on half of the rows (`sparkbook.cluster.links`).
     """
-    tables = {
-        json.dumps(row["link"]): row["points"]
-        for row in rows
-        if row["way"] == "all-reduce" and row.get("points")
-    }  # the last of a link counts: it was measured when nothing started
-    decode = [row for row in rows if row["prompts"] == "code" and row.get("tok_s")]
-    alone = {
-        row["requests"]: row["requests"] / row["tok_s"] for row in decode if row["way"] == "one"
-    }
-    points = []
-    for row in decode:
-        table = tables.get(json.dumps(row["link"]))
-        if row["way"] != "tp" or table is None or row["requests"] not in alone:
-            continue
-        requests = row["requests"]
-        spent = (2 * shape.layers + 1) * between(table, shape.hidden * 2 * requests) * 1e-6
-        points.append((row, [alone[requests], 1.0, spent], requests / row["tok_s"]))
-    points.sort(key=lambda one: (one[0]["requests"], one[1][2]))
-    known, other = points[::2], points[1::2]
-    if len(known) < 3 or not other:
-        return {"problem": f"{len(points)} rows of tensor parallelism: at least 5 are needed"}
-    terms = np.array([terms for _, terms, _ in known])
-    step_s = np.array([step for _, _, step in known])
-    # Relative errors count: each row is divided by what was measured.
-    found = _no_less_than_zero(terms / step_s[:, None])
-    checked = []
-    for row, terms_of_row, measured in other:
-        estimated = float(np.dot(found, terms_of_row))
-        checked.append(
-            {
-                "requests": row["requests"],
-                "link": str(Link(**row["link"])),
-                "measured_ms": round(measured * 1e3, 2),
-                "estimated_ms": round(estimated * 1e3, 2),
-                "error": round(estimated / measured - 1, 3),
-            }
-        )
-    names = ("split", "fixed_s", "unhidden")
-    limits = [0.15 if one["requests"] == 1 else 0.2 for one in checked]
-    held = [abs(one["error"]) <= limit for one, limit in zip(checked, limits, strict=True)]
-    numbers = {name: round(float(value), 5) for name, value in zip(names, found, strict=True)}
-    valid = sum(row.get("verdict", ["valid"]) == ["valid"] for row, _, _ in points)
-    return {
-        **numbers,
-        "fitted": len(known),
-        "valid": f"{valid} of {len(points)}",
-        "checked": checked,
-        "held": f"{sum(held)} of {len(held)}",
-    }
+    recording = links.read(rows)
+    numbers, others = recording.fitted()
+    for title, checked in (("nothing fitted", recording.checked()), (f"{numbers}", others)):
+        held = sum(one.holds for one in checked)
+        print(f"{title}: {held} of {len(checked)} rows within the limits")
+        for one in checked:
+            row, link = one.row, Link(one.row.gbit)
+            print(
+                f"  {row.shape} {link} {row.requests}: {row.step_s * 1e3:.2f} ms {one.error:+.0%}"
+            )
 
 
 def main() -> None:
@@ -529,19 +455,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("verb", choices=("measure", "fit"))
     parser.add_argument("out", type=Path)
-    parser.add_argument("shape", choices=sorted(SHAPES), nargs="*")
+    parser.add_argument("shape", nargs="*")
     parser.add_argument("--models", type=Path, default=Path())
     parser.add_argument("--minutes", type=float, default=9.0)
     parser.add_argument("--ways", default=",".join(["all-reduce", "one", "replicas", *VARIANTS]))
     asked = parser.parse_args()
     if asked.verb == "fit":
-        rows = read(asked.out / "links.jsonl")
-        for name in sorted({row["shape"] for row in rows} & set(SHAPES)):
-            mine = [row for row in rows if row["shape"] in (name, "")]
-            print(name, json.dumps(fit(mine, SHAPES[name]), indent=1))
+        fit(read(asked.out / "links.jsonl"))
         return
-    if not asked.shape:
-        parser.error("name at least one shape")
+    if not asked.shape or not set(asked.shape) <= set(SHAPES):
+        parser.error(f"name one or more shapes of {', '.join(SHAPES)}")
     until = time.monotonic() + asked.minutes * 60
     asked.out.mkdir(parents=True, exist_ok=True)
     ways = asked.ways.split(",")

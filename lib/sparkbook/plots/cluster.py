@@ -8,10 +8,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
+from matplotlib.colors import ListedColormap, to_rgba
 from matplotlib.patches import FancyBboxPatch, Patch
 
 from sparkbook.checkpoint.values import Range
-from sparkbook.cluster.advice import REQUESTS, Advice, Compared, Link
+from sparkbook.cluster.advice import NOMINAL, REQUESTS, Advice, Compared, Link
+from sparkbook.cluster.links import TITLES, Recording
+from sparkbook.cluster.links import recorded as recorded_links
 from sparkbook.cluster.sighting import Seen
 from sparkbook.plots import style
 from sparkbook.plots.plan import Part, memory_bar
@@ -178,6 +181,135 @@ def _gain(advice: Advice, requests: int, us: float) -> float:
     drawn = replace(advice, link=link)
     one, two = drawn.speed("replicas", requests), drawn.speed("tensor parallel", requests)
     return two.middle / one.middle if one is not None and two is not None else float("nan")
+
+
+def _rdma(gbit: float) -> Link:
+    """What is known of two Sparks' port of 200 Gbit/s, with another rate."""
+    return replace(NOMINAL, gb_s=NOMINAL.gb_s * (gbit / 200))
+
+
+def _tcp(gbit: float) -> Link:
+    """The shortest all-reduces recorded over TCP up to this rate; below 10 Gbit/s each byte takes
+    longer.
+    """
+    tables = recorded_links().tables.items()
+    columns = zip(*(table for rate, table in tables if rate and rate <= max(gbit, 10)), strict=True)
+    more = 8e-9 * max(1 / gbit - 1 / 10, 0)
+    table = [(size, us * 1e-6 + size * more) for size, us in map(min, columns)]
+    return Link(Range.of(table[0][1]), Range.of(gbit / 8), "drawn", table=tuple(table))
+
+
+def _wifi(gbit: float) -> Link:
+    """The latency is assumed."""
+    return Link(Range.of(2e-3), Range.of(gbit / 8), "drawn")
+
+
+PLACES = (
+    ("RDMA, 30 µs", _rdma, "QSFP port", 200.0),
+    ("TCP, 80 µs", _tcp, "10 GbE", 10.0),
+    ("Wi-Fi, 2 ms", _wifi, "Wi-Fi", 1.0),
+)
+"""Kinds of links, with the time of an all-reduce of 8 KiB, and where a Spark's port is, in
+Gbit/s.
+"""
+
+_BEST = (
+    (GREY, 0.35, "one node is as fast", {"one node"}),
+    (BLUE, 0.4, "tensor parallel", {"tensor parallel"}),
+    (PAPER, 1.0, "no difference", {"tensor parallel", "replicas"}),
+    (ORANGE, 0.4, "replicas", {"replicas"}),
+)
+"""What is best: colour, how dense, the words of the key, and the ways that are as fast."""
+
+
+def _kind(advice: Advice, requests: int, link: Link) -> int:
+    best = set(replace(advice, link=link).best(requests)) - {"pipeline parallel"}
+    return next((n for n, (*_, ways) in enumerate(_BEST) if best == ways), len(_BEST) - 1)
+
+
+@book_style()
+def by_link(advice: Advice) -> Chart:
+    """What to do with two nodes, over the speed of the link and the requests at once, for links of
+    three latencies.
+
+    Args:
+        advice: of a model that fits in one node.
+    """
+    figure, panels = style.panels(3.4, 1, len(PLACES), sharey=True)
+    rates, requests = np.geomspace(0.1, 400, 61), list(REQUESTS)
+    colours = ListedColormap([to_rgba(colour, alpha) for colour, alpha, *_ in _BEST])
+    summary = []
+    for axis, (name, link, mark, port) in zip(panels, PLACES, strict=True):
+        kinds = [[_kind(advice, n, link(gbit)) for gbit in rates] for n in requests]
+        rows = np.arange(len(requests))
+        axis.pcolormesh(
+            rates, rows, kinds, cmap=colours, vmin=0, vmax=len(_BEST) - 1, rasterized=True
+        )
+        axis.set_xscale("log")
+        axis.set_xticks([0.1, 1, 10, 100], ["0.1", "1", "10", "100"])
+        axis.minorticks_off()
+        axis.set_yticks(rows, [str(n) for n in requests])
+        axis.set_title(name, fontsize=9)
+        axis.axvline(port, color=INK, linewidth=1, linestyle="--")
+        axis.text(port / 1.1, len(requests) - 0.6, mark, va="top", ha="right", fontsize=8)
+        at = {n: _BEST[_kind(advice, n, link(port))][2] for n in (1, 8, 64)}
+        said = ", ".join(f"{n}: {best}" for n, best in at.items())
+        summary.append(f"{mark} ({name}), by requests: {said}")
+    panels[0].set_ylabel("requests at once")
+    panels[len(panels) // 2].set_xlabel("speed of the link, Gbit/s")
+    keys = [
+        Patch(facecolor=(colour, alpha), edgecolor=INK, linewidth=0.4, label=words)
+        for colour, alpha, words, _ in _BEST
+    ]
+    figure.legend(handles=keys, loc="outside lower center", ncols=len(keys))
+    return Chart(
+        figure,
+        "Map of what is fastest with two nodes, over link speed and requests at once. "
+        + "; ".join(summary)
+        + ".",
+    )
+
+
+@book_style()
+def measured_links(recording: Recording) -> Chart:
+    """Two GPUs under tensor parallelism over one, for links of several speeds: as measured, and as
+    estimated without a fit. A panel for each shape.
+    """
+    rates = sorted(recording.tables, key=lambda gbit: gbit or np.inf)
+    checked = recording.checked()
+    names = list(dict.fromkeys(one.row.shape for one in checked))
+    figure, panels = style.panels(3.0, 1, len(names), sharey=True)
+    summary = []
+    for axis, name in zip(panels, names, strict=True):
+        mine = [one for one in checked if one.row.shape == name]
+        for requests, colour in zip((1, 8, 32), (BLUE, ORANGE, GREEN), strict=True):
+            rows = [one for one in mine if one.row.requests == requests]
+            rows.sort(key=lambda one: rates.index(one.row.gbit))
+            at = [rates.index(one.row.gbit) for one in rows]
+            alone = [recording.alone_s(one.row) or np.nan for one in rows]
+            gains = [a / one.row.step_s for a, one in zip(alone, rows, strict=True)]
+            guess = [a / one.estimate_s for a, one in zip(alone, rows, strict=True)]
+            label = f"{requests} requests" if requests > 1 else "1 request"
+            axis.plot(at, gains, "o", color=colour, label=f"{label}, measured")
+            axis.plot(at, guess, "--", color=colour, label="estimated")
+            low, high = min(gains), max(gains)
+            summary.append(f"{TITLES[name]}, {label}: {low:.2f} to {high:.2f}")
+        axis.set_xticks(
+            range(len(rates)), [f"{gbit:g}" if gbit else "not held" for gbit in rates], fontsize=8
+        )
+        axis.set_ylim(0, 0.6)
+        axis.grid(axis="y")
+        axis.set_title(TITLES[name], fontsize=9)
+    panels[0].set_ylabel("speed of two GPUs over one")
+    panels[0].set_xlabel("speed of the link, Gbit/s")
+    handles, labels = panels[0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=3)
+    return Chart(
+        figure,
+        "How fast two GPUs decode under tensor parallelism over TCP, next to one alone: "
+        + "; ".join(summary)
+        + ".",
+    )
 
 
 @book_style()
