@@ -34,7 +34,7 @@ from typing import Any
 
 import yaml
 from namespaces import HOSTS, TwoNodes, two_nodes
-from sparkbook.cluster import fabric, links, nodes
+from sparkbook.cluster import fabric, measured_links, nodes
 
 SPARKBOOK = [sys.executable, "-c", "import sys; from sparkbook.cli import main; sys.exit(main())"]
 READY_S = 400.0
@@ -436,9 +436,9 @@ def read(file: Path) -> list[dict[str, Any]]:
 
 def fit(rows: Sequence[dict[str, Any]]) -> None:
     """Print how near the model of `sparkbook plan --nodes` comes, with nothing fitted and with
-    three numbers found on half of the rows (`sparkbook.cluster.links`).
+    three numbers found on half of the rows (`sparkbook.cluster.measured_links`).
     """
-    recording = links.read(rows)
+    recording = measured_links.read(rows)
     numbers, others = recording.fitted()
     for title, checked in (("nothing fitted", recording.checked()), (f"{numbers}", others)):
         held = sum(one.holds for one in checked)

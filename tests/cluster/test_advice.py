@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 from sparkbook.checkpoint.values import Range
 from sparkbook.cli import app
-from sparkbook.cluster import advice
-from sparkbook.cluster.advice import NOMINAL, WAYS, Link, Model
+from sparkbook.cluster import advice, all_reduce
+from sparkbook.cluster.advice import WAYS, Model
+from sparkbook.cluster.all_reduce import NOMINAL, Link
 from sparkbook.errors import SparkbookError
 from sparkbook.plan import request
 from sparkbook.plan.decode import Machine, Reads
@@ -52,17 +53,17 @@ TABLE = ((8192, 100e-6), (2**20, 1100e-6), (2**28, 0.25))
 
 
 def test_between_two_sizes_the_time_is_on_a_line() -> None:
-    at = [advice.between(TABLE, size) for size in (64, 8192, 2**19, 2**28, 2**29)]
+    at = [all_reduce.between(TABLE, size) for size in (64, 8192, 2**19, 2**28, 2**29)]
     assert at[0] == at[1] == 100e-6 and 550e-6 < at[2] < 650e-6
     assert at == sorted(at) and at[3] == 0.25 and at[4] > 0.49
-    assert advice.between(TABLE[:1], 2**30) == 100e-6
+    assert all_reduce.between(TABLE[:1], 2**30) == 100e-6
 
 
 def test_what_was_measured_of_each_size_counts_before_latency_and_rate() -> None:
     pair = {"a": "1", "b": "2", "reduce_us": 100, "reduce_gbit": 8}
-    plain = advice.link_of(pair)
+    plain = all_reduce.link_of(pair)
     table = [(size, spent * 1e6) for size, spent in TABLE]
-    measured = advice.link_of(pair | {"reduce_table": table})
+    measured = all_reduce.link_of(pair | {"reduce_table": table})
     assert measured.all_reduce(2**20).low == pytest.approx(1100e-6)
     assert plain.all_reduce(2**20).high > 10 * measured.all_reduce(2**20).high
     # Four nodes: three rounds, each of half as many bytes as two nodes send.
@@ -108,7 +109,7 @@ def test_the_break_even_in_requests_is_where_replicas_come_first() -> None:
 def test_a_slow_link_turns_the_advice() -> None:
     setup = request.read("gpt-oss-120b")
     assert advice.advise(setup).best(1) == ("tensor parallel",)
-    slow = advice.link_of({"a": "x", "b": "y", "reduce_us": 800.0, "reduce_gbit": 8.0})
+    slow = all_reduce.link_of({"a": "x", "b": "y", "reduce_us": 800.0, "reduce_gbit": 8.0})
     found = advice.advise(setup, slow)
     assert found.best(1) == ("one node",)
     assert "replicas" in found.best(16)
@@ -175,7 +176,7 @@ def test_the_slowest_pair_of_a_fabric_counts() -> None:
         {"a": "1", "b": "2", "reduce_us": 30, "reduce_gbit": 160},
         {"a": "1", "b": "3", "reduce_us": 300, "reduce_gbit": 80},
     ]
-    link = advice.link_of({"pairs": pairs})
+    link = all_reduce.link_of({"pairs": pairs})
     assert link.latency_s.low == pytest.approx(300e-6)
     assert link.gb_s.high == pytest.approx(10)
     assert "1 and 3" in link.source
@@ -186,9 +187,11 @@ def test_the_slowest_pair_of_a_fabric_counts() -> None:
         [*pairs, {"a": "2", "b": "3"}],
     ):
         with pytest.raises(SparkbookError, match="no measured all-reduce"):
-            advice.link_of(broken)
+            all_reduce.link_of(broken)
     with pytest.raises(SparkbookError, match="NCCL said no"):
-        advice.link_of([{"a": "1", "b": "2", "reduce_us": None, "reduce_problem": "NCCL said no"}])
+        all_reduce.link_of(
+            [{"a": "1", "b": "2", "reduce_us": None, "reduce_problem": "NCCL said no"}]
+        )
 
 
 def test_how_far_the_estimate_is_from_what_others_measured() -> None:

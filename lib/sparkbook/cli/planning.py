@@ -115,9 +115,9 @@ def plan(
 
         planned = replace(planned, said=oracle.ask_plan(source, planned, release))
     if nodes:
-        from sparkbook.cluster import advice
+        from sparkbook.cluster import advice, all_reduce
 
-        link = advice.read_link(Path(fabric)) if fabric else advice.NOMINAL
+        link = all_reduce.read_link(Path(fabric)) if fabric else all_reduce.NOMINAL
         advised = advice.advise(setup, link, nodes, host)
         answer(as_json, planned.to_dict() | {"cluster": advised.to_dict()}, advised.lines())
         fits = advised.possible

@@ -6,15 +6,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
-from matplotlib.colors import ListedColormap, to_rgba
 from matplotlib.patches import FancyBboxPatch, Patch
 
 from sparkbook.checkpoint.values import Range
-from sparkbook.cluster.advice import NOMINAL, REQUESTS, Advice, Compared, Link
-from sparkbook.cluster.links import TITLES, Recording
-from sparkbook.cluster.links import recorded as recorded_links
+from sparkbook.cluster.advice import REQUESTS, Advice, Compared
+from sparkbook.cluster.all_reduce import NOMINAL, Link
+from sparkbook.cluster.measured_links import TITLES, Recording
+from sparkbook.cluster.measured_links import recorded as recorded_links
 from sparkbook.cluster.sighting import Seen
 from sparkbook.plots import style
 from sparkbook.plots.plan import Part, memory_bar
@@ -237,14 +238,18 @@ def by_link(advice: Advice) -> Chart:
     """
     figure, panels = style.panels(3.4, 1, len(PLACES), sharey=True)
     rates, requests = np.geomspace(0.1, 400, 61), list(REQUESTS)
-    colours = ListedColormap([to_rgba(colour, alpha) for colour, alpha, *_ in _BEST])
     summary = []
     for axis, (name, link, mark, port) in zip(panels, PLACES, strict=True):
         kinds = [[_kind(advice, n, link(gbit)) for gbit in rates] for n in requests]
         rows = np.arange(len(requests))
-        axis.pcolormesh(
-            rates, rows, kinds, cmap=colours, vmin=0, vmax=len(_BEST) - 1, rasterized=True
-        )
+        for row, line in zip(rows, kinds, strict=True):
+            edges = [0, *(n for n in range(1, len(line)) if line[n] != line[n - 1]), len(line) - 1]
+            for begin, end in pairwise(edges):
+                colour, alpha, *_ = _BEST[line[begin]]
+                width = rates[end] - rates[begin]
+                axis.barh(row, width, 1, rates[begin], color=colour, alpha=alpha, linewidth=0)
+        axis.set_xlim(rates[0], rates[-1])
+        axis.set_ylim(-0.5, len(requests) - 0.5)
         axis.set_xscale("log")
         axis.set_xticks([0.1, 1, 10, 100], ["0.1", "1", "10", "100"])
         axis.minorticks_off()

@@ -9,8 +9,8 @@ from pathlib import Path
 import measure_links
 import pytest
 from measure_links import SHAPES, Link, Step
-from sparkbook.cluster import links
-from sparkbook.cluster.advice import between
+from sparkbook.cluster import measured_links as links
+from sparkbook.cluster.all_reduce import between
 
 TABLE = [(8192, 100.0), (2**20, 1100.0), (2**28, 250000.0)]
 

@@ -17,7 +17,7 @@ from importlib.resources import files
 from statistics import median
 from typing import Any
 
-from sparkbook.cluster.advice import between
+from sparkbook.cluster.all_reduce import between
 
 Gbit = float | None
 """The rate that the link is held to, in Gbit/s; None: it is not held."""
