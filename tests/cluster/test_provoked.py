@@ -30,6 +30,15 @@ def test_both_logs_name_the_cause(name, order):
     assert not run.healthy
 
 
+@pytest.mark.parametrize("name", ["nccl-tensor", "nccl-pipeline"])
+def test_two_gpus_over_sockets_are_healthy_and_on_a_slow_path(name):
+    """vLLM 0.24.0 with NCCL 2.28.9 on two H200s in two namespaces, started by `cluster serve`."""
+    logs = {f"{end}.log": (DATA / f"{name}-{end}.log").read_bytes() for end in ("head", "worker")}
+    run = together(logs)
+    assert run.healthy, run.headline
+    assert {one.rule for one in run.findings if one.severity != "info"} == {"LOG504"}
+
+
 def test_the_record_of_faults_is_whole():
     kept = {one.name: one for one in faults()}
     assert set(SAID) <= set(kept)
