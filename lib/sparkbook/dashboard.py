@@ -19,7 +19,7 @@ from sparkbook.errors import SparkbookError
 from sparkbook.metrics import MINUTE, Histogram, Metrics
 from sparkbook.metrics.deltas import deltas
 from sparkbook.serve.endpoint import Endpoint
-from sparkbook.util import limits
+from sparkbook.util import invalid, limits
 
 if TYPE_CHECKING:
     from sparkbook.plots.style import Chart
@@ -267,7 +267,9 @@ def read(file: str | Path = RECORDED) -> tuple[dict[str, str], list[Look]]:
             Look(**{**row, "per_position": tuple(row["per_position"])}) for row in kept.pop("looks")
         ]
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise SparkbookError(f"{file} is not a recording of looks: {error}") from None
+        raise SparkbookError(
+            f"{file} is not a recording of looks: {invalid.reason(error)}"
+        ) from None
     return kept, looks
 
 

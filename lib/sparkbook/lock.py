@@ -26,7 +26,7 @@ from sparkbook.recipes import Recipe
 from sparkbook.recipes.launch import Launch
 from sparkbook.rules import Family
 from sparkbook.units import format_bytes
-from sparkbook.util import limits
+from sparkbook.util import invalid, limits
 from sparkbook.util.secret import is_secret
 
 FORMAT = "sparkbook-lock/1"
@@ -290,10 +290,6 @@ class _Lock(_Strict):
     bench: dict[str, Any] | None
 
 
-def _places(error: ValidationError) -> str:
-    return "; ".join(f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors())
-
-
 def read(file: str | Path) -> dict[str, Any]:
     """A lock from its file.
 
@@ -311,7 +307,7 @@ def read(file: str | Path) -> dict[str, Any]:
     try:
         _Lock.model_validate(lock)
     except ValidationError as error:
-        raise SparkbookError(f"the lock {path} is damaged: {_places(error)}") from None
+        raise SparkbookError(f"the lock {path} is damaged: {invalid.reason(error)}") from None
     launch_of(lock)
     return lock
 
@@ -329,8 +325,9 @@ def launch_of(lock: Mapping[str, Any]) -> Launch:
             reference = f"{image['ref']}@{image['digest']}" if image["digest"] else image["ref"]
         return Launch.model_validate({**lock["launch"], "image": reference})
     except (ValidationError, TypeError, KeyError) as error:
-        what = _places(error) if isinstance(error, ValidationError) else error
-        raise SparkbookError(f"the lock holds no launch that can be used: {what}") from None
+        raise SparkbookError(
+            f"the lock holds no launch that can be used: {invalid.reason(error)}"
+        ) from None
 
 
 def recipe_of(lock: Mapping[str, Any]) -> Recipe | None:

@@ -38,7 +38,7 @@ from typing import Any, Literal
 
 from sparkbook.errors import SparkbookError
 from sparkbook.findings import Finding, Findings, Severity
-from sparkbook.util import own_yaml
+from sparkbook.util import invalid, own_yaml
 from sparkbook.util.markup import fenced
 from sparkbook.util.secret import hide
 from sparkbook.util.shell_text import quote
@@ -445,10 +445,8 @@ def read(file: Path, type: type[Rule] = Rule) -> tuple[Any, ...]:
         try:
             rule = adapter.validate_python({**entry, **one_or_more})
         except ValidationError as error:
-            problem = error.errors()[0]
-            key = ".".join(str(part) for part in problem["loc"])
             where = entry.get("code", f"entry {number}")
-            raise SparkbookError(f"{file.name}: {where}: {key}: {problem['msg']}") from None
+            raise SparkbookError(f"{file.name}: {where}: {invalid.reason(error)}") from None
         for unique in (rule.code, rule.name):
             if unique in table:
                 raise SparkbookError(f"{file.name}: {unique} is given twice.")

@@ -26,9 +26,12 @@ def test_a_pair():
     [
         ("[1", "is not YAML"),
         ("x", "write 'nodes:'"),
-        ("nodes: []", "nodes: List should have at least 1 item"),
-        ("nodes: [{ssh: a@b}]", "nodes[0].host: it is missing"),
-        ("nodes: [{host: a, addres: 1}]", "nodes[0] (a).addres: there is no such field"),
+        ("nodes: []", "nodes: must have at least 1 item"),
+        ("nodes: [{ssh: a@b}]", "nodes[0].host: is missing"),
+        (
+            "nodes: [{host: a, addres: 1}]",
+            "nodes[0] (a).addres: no such key; did you mean 'address'?",
+        ),
         ("nodes: [{host: a, address: 300.1.1.1}]", "'300.1.1.1' is not an IP address"),
         ("nodes: [{host: a, ssh: x y}]", "write user@host"),
         ("nodes: [{host: a}, {host: b}]", "a and b would both be this machine"),

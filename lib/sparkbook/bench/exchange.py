@@ -28,7 +28,7 @@ from sparkbook.bench.results import (
     figures,
 )
 from sparkbook.errors import SparkbookError
-from sparkbook.util import limits
+from sparkbook.util import invalid, limits
 
 _QUANTITIES = {"ttft": "ttft_s", "tpot": "tpot_s", "itl": "step_gap_s", "e2el": "latency_s"}
 
@@ -163,7 +163,7 @@ def from_vllm(value: dict[str, Any]) -> Report:
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise SparkbookError(
-            f"this is not a result of `vllm bench serve`: {type(error).__name__} {error}"
+            f"this is not a result of `vllm bench serve`: {invalid.reason(error)}"
         ) from None
     gate.stamp(cell, gate.judge(gate.Seen(cell)))
     return report
@@ -317,7 +317,7 @@ def from_llama_benchy(value: dict[str, Any]) -> Report:
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise SparkbookError(
-            f"this is not a result of llama-benchy: {type(error).__name__} {error}"
+            f"this is not a result of llama-benchy: {invalid.reason(error)}"
         ) from None
     return _judged(report)
 
@@ -405,9 +405,7 @@ def from_guidellm(value: dict[str, Any]) -> Report:
             cells=cells,
         )
     except (KeyError, TypeError, ValueError, AttributeError, IndexError, ArithmeticError) as error:
-        raise SparkbookError(
-            f"this is not a result of GuideLLM: {type(error).__name__} {error}"
-        ) from None
+        raise SparkbookError(f"this is not a result of GuideLLM: {invalid.reason(error)}") from None
     return _judged(report)
 
 
@@ -481,9 +479,7 @@ def from_aiperf(value: dict[str, Any]) -> Report:
             cells=[cell],
         )
     except (KeyError, TypeError, ValueError, AttributeError, IndexError, ArithmeticError) as error:
-        raise SparkbookError(
-            f"this is not a result of aiperf: {type(error).__name__} {error}"
-        ) from None
+        raise SparkbookError(f"this is not a result of aiperf: {invalid.reason(error)}") from None
     return _judged(report)
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from sparkbook.errors import SparkbookError
-from sparkbook.util import limits
+from sparkbook.util import invalid, limits
 from sparkbook.util.files import write_text
 
 T = TypeVar("T")
@@ -48,4 +48,4 @@ def read(file: str | Path, what: str, make: Callable[[Any, list[Any]], T]) -> T:
         ]
         return make(head, rest)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise SparkbookError(f"{file} is not {what}: {type(error).__name__}") from None
+        raise SparkbookError(f"{file} is not {what}: {invalid.reason(error)}") from None

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from sparkbook.bench.results import Cell, Report, Summary
 from sparkbook.errors import SparkbookError
-from sparkbook.util import limits
+from sparkbook.util import invalid, limits
 
 if TYPE_CHECKING:
     from sparkbook.bench.sweep import Sweep
@@ -169,7 +169,7 @@ def clients(file: str | Path | None = None) -> tuple[dict[str, Any], Table]:
         raise SparkbookError(f"{file} can't be read: {error.strerror}") from None
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise SparkbookError(
-            f"{file} is not a comparison of measuring tools: {type(error).__name__}"
+            f"{file} is not a comparison of measuring tools: {invalid.reason(error)}"
         ) from None
     header = [
         "tool",

@@ -19,7 +19,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from sparkbook.bench import stats
 from sparkbook.errors import SparkbookError
 from sparkbook.findings import Finding
-from sparkbook.util import limits
+from sparkbook.util import invalid, limits
 from sparkbook.util.files import write_text
 
 SCHEMA: Final = "sparkbench/1"
@@ -533,10 +533,8 @@ class Report(_Model):
         try:
             return cls.model_validate_json(limits.read_text(file))
         except ValidationError as error:
-            first = error.errors()[0]
-            where = ".".join(map(str, first["loc"]))
             raise SparkbookError(
-                f"{file} is not a {SCHEMA} file: {where}: {first['msg']}"
+                f"{file} is not a {SCHEMA} file: {invalid.reason(error)}"
             ) from None
 
     def write(self, file: str | Path) -> None:

@@ -7,6 +7,7 @@ from typing import Annotated
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from sparkbook.errors import SparkbookError
+from sparkbook.util import invalid
 
 Commit = Annotated[str, Field(pattern=r"^[0-9a-f]{40}$")]
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
@@ -52,6 +53,4 @@ def listing(text: bytes) -> Listing:
     try:
         return Listing.model_validate_json(text)
     except ValidationError as error:
-        first = error.errors(include_input=False, include_url=False, include_context=False)[0]
-        place = ".".join(str(part) for part in first["loc"])
-        raise SparkbookError(f"{place or 'the reply'}: {first['msg'][:120]}") from None
+        raise SparkbookError(invalid.reason(error)) from None

@@ -9,7 +9,7 @@ say of itself is read on that node (`sparkbook.cluster.nodes`).
 from __future__ import annotations
 
 import ipaddress
-import re
+import itertools
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ from pydantic import Field, ValidationError, field_validator, model_validator
 
 from sparkbook.errors import SparkbookError
 from sparkbook.recipes.launch import Env, Strict, check_plain
-from sparkbook.util import documents, limits
+from sparkbook.util import documents, invalid, limits
 
 SPARK_GBIT = 200.0
 """Rate of a Spark's QSFP port in Gbit/s (ConnectX-7; NVIDIA DGX Spark user guide,
@@ -210,7 +210,7 @@ def parse(text: str, where: str = "the inventory") -> Inventory:
     except ValidationError as error:
         raise SparkbookError(
             f"{where} is no inventory: "
-            + "; ".join(_explained(value, one) for one in error.errors()[:5])
+            + "; ".join(itertools.islice(invalid.problems(error, value, Inventory, _FORMS), 5))
         ) from None
     except SparkbookError as error:
         raise SparkbookError(f"{where} is no inventory: {error}") from None
@@ -219,32 +219,6 @@ def parse(text: str, where: str = "the inventory") -> Inventory:
             f"{where} is no inventory: it is nested too deeply, or an alias is inside its own"
             " anchor"
         ) from None
-
-
-def _explained(value: Any, error: Any) -> str:
-    """Return an error with its place in words: `nodes[1] (spark-2).address: …`."""
-    place = ""
-    for step in error["loc"]:
-        try:
-            value = value[step]
-        except (LookupError, TypeError):
-            value = None
-        if isinstance(step, int):
-            named = value.get("host") if isinstance(value, dict) else None
-            place += f"[{step}]" + (f" ({named})" if isinstance(named, str) else "")
-        else:
-            place += f".{step}" if place else str(step)
-    says = re.sub(r"^Value error, ", "", error["msg"])
-    if error["type"] == "extra_forbidden":
-        says = "there is no such field"
-    elif error["type"] == "missing":
-        says = "it is missing"
-    elif error["type"] == "string_pattern_mismatch":
-        says = (
-            f"{str(value)[:60]!r} has another form:"
-            f" {_FORMS.get(str(error['loc'][-1]), error['ctx']['pattern'])}"
-        )
-    return f"{place}: {says}" if place else says
 
 
 _FORMS = {

@@ -14,6 +14,7 @@ from sparkbook.formats.conversion import Conversion, Notes
 from sparkbook.recipes.launch import Launch, Value
 from sparkbook.recipes.names import entrypoint_of
 from sparkbook.recipes.schema import Recipe
+from sparkbook.util import invalid
 from sparkbook.util.secret import without_secrets
 
 _FAMILIES = (
@@ -130,13 +131,8 @@ def build(
     try:
         recipe = Recipe.model_validate(data)
     except ValidationError as error:
-        problems = [
-            f"{'.'.join(str(part) for part in e['loc']) or 'recipe'}:"
-            f" {e['msg'].removeprefix('Value error, ')}"
-            for e in error.errors()
-        ]
         raise SparkbookError(
-            f"this {title} makes no valid recipe: " + "; ".join(problems)
+            f"this {title} makes no valid recipe: {invalid.reason(error)}"
         ) from None
     guesses = [f"{place}: {value}" for place, value in notes.guessed.items() if value]
     if guesses:

@@ -24,6 +24,7 @@ from sparkbook.launch.release import release_of
 from sparkbook.launch.server import PROGRAM, SHELLS, program_of
 from sparkbook.recipes.launch import DOCKER_OPTION, Container, Launch, Value
 from sparkbook.recipes.names import SHORT_FLAGS, EntryPoint, option_name
+from sparkbook.util import invalid
 from sparkbook.util.secret import by_name, is_secret
 from sparkbook.util.shell_text import HOME, quote
 
@@ -79,13 +80,8 @@ class Reading:
         try:
             return Launch.model_validate(data)
         except ValidationError as error:
-            problems = [
-                f"{'.'.join(str(part) for part in e['loc'])}:"
-                f" {e['msg'].removeprefix('Value error, ')}"
-                for e in error.errors()
-            ]
             raise SparkbookError(
-                "this is not a launch line that can be used: " + "; ".join(problems)
+                f"this is not a launch line that can be used: {invalid.reason(error)}"
             ) from None
 
     def _drop_invalid(self) -> None:
@@ -352,7 +348,7 @@ def _problem(name: str, value: Any) -> str | None:
     try:
         Container.model_validate({name: value})
     except ValidationError as error:
-        return error.errors()[0]["msg"].removeprefix("Value error, ")
+        return next(invalid.problems(error)).partition(": ")[2]
     return None
 
 

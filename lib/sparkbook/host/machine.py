@@ -18,7 +18,7 @@ from pydantic import ConfigDict, Field, ValidationError
 from sparkbook.errors import SparkbookError
 from sparkbook.host.meminfo import Memory, parse_meminfo
 from sparkbook.recipes.launch import Strict
-from sparkbook.util import documents, own_yaml
+from sparkbook.util import documents, invalid, own_yaml
 
 RECORDED = Path(__file__).with_name("recorded.yaml")
 
@@ -416,10 +416,8 @@ def _validated(value: Any, where: str) -> Machine:
     try:
         return Machine.model_validate(value)
     except ValidationError as error:
-        first = error.errors()[0]
-        place = ".".join(map(str, first["loc"])) or "it"
         raise SparkbookError(
-            f"{where} is not what the probes of a machine look like: {place}: {first['msg']}"
+            f"{where} is not what the probes of a machine look like: {invalid.reason(error)}"
         ) from None
 
 

@@ -25,7 +25,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from sparkbook import rules
 from sparkbook.errors import SparkbookError
-from sparkbook.util import own_yaml
+from sparkbook.util import invalid, own_yaml
 
 if TYPE_CHECKING:
     import sqlite3
@@ -106,10 +106,8 @@ def read(folder: Path = FOLDER) -> tuple[Report, ...]:
             try:
                 report = Report.model_validate(entry)
             except ValidationError as error:
-                problem = error.errors()[0]
                 where = entry.get("id", f"entry {number}") if isinstance(entry, dict) else number
-                key = ".".join(str(part) for part in problem["loc"])
-                raise SparkbookError(f"{file.name}: {where}: {key}: {problem['msg']}") from None
+                raise SparkbookError(f"{file.name}: {where}: {invalid.reason(error)}") from None
             if report.id in found:
                 raise SparkbookError(f"{file.name}: the id {report.id} occurs twice.")
             found[report.id] = report

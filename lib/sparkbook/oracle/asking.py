@@ -21,6 +21,7 @@ from sparkbook.plan.request import BATCHED
 from sparkbook.plan.setup import ACTIVATION_PER_1K, CUDA_CONTEXT, GRAPHS, GRAPHS_DRAFTED, TOTAL
 from sparkbook.releases import at_least
 from sparkbook.releases.answers import Answer, Depth, Judge
+from sparkbook.util import invalid
 from sparkbook.util.shell_text import command_line
 
 Finder = Callable[[str, str | None], ModelFiles | None]
@@ -323,8 +324,7 @@ def _answer(
                 return answer
             failed = "the release needs Python files of the checkpoint, and none is run here"
         except ValidationError as error:
-            first = error.errors()[0]
-            failed = f"its reply can't be read: {'.'.join(map(str, first['loc']))}: {first['msg']}"
+            failed = f"its reply can't be read: {invalid.reason(error)}"
     elif failed is None:
         failed = "no time was left for it" if reply.late else "it ended without an answer"
     return Answer(**about, failed=str(failed)[:2000], last_words=reply.last_words)

@@ -18,7 +18,6 @@ import difflib
 import functools
 import json
 import os
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +26,7 @@ from pydantic import ValidationError
 
 from sparkbook.errors import SparkbookError
 from sparkbook.recipes.schema import VARIANTS, Recipe
-from sparkbook.util import documents
+from sparkbook.util import documents, invalid
 
 CATALOGUE = Path(__file__).parent / "catalogue"
 SCHEMA_FILE = Path(__file__).parent / "recipe.schema.json"
@@ -165,7 +164,7 @@ def _valid(data: dict[str, Any], name: str) -> Recipe:
     try:
         return Recipe.model_validate(data)
     except ValidationError as error:
-        problems = "\n".join(f"  {line}" for line in _explain(error))
+        problems = "\n".join(f"  {line}" for line in invalid.problems(error, data, Recipe))
         raise RecipeError(f"{name} is not a valid recipe:\n{problems}") from None
 
 
@@ -287,72 +286,6 @@ def merge(base: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
         else:
             result[key] = copy.deepcopy(value)
     return result
-
-
-def _explain(error: ValidationError) -> Iterator[str]:
-    """Pydantic's errors in the recipe's own terms: the key, what is wrong, and what is allowed."""
-    for problem in error.errors():
-        key = (
-            ".".join(
-                str(part) for part in problem["loc"] if part not in ("bool", "int", "float", "str")
-            )
-            or "recipe"
-        )
-        match problem["type"]:
-            case "extra_forbidden":
-                allowed = _allowed_keys(problem["loc"][:-1])
-                close = difflib.get_close_matches(str(problem["loc"][-1]), allowed, n=1)
-                hint = (
-                    f"did you mean '{close[0]}'?"
-                    if close
-                    else f"allowed here: {', '.join(allowed)}"
-                )
-                yield f"{key}: no such key; {hint}"
-            case "missing":
-                yield f"{key}: is missing"
-            case "literal_error":
-                yield (
-                    f"{key}: {problem['input']!r} is not allowed; allowed are"
-                    f" {problem['ctx']['expected']}"
-                )
-            case _:
-                # A mapping is not shown, nor a variable's value: there may be a secret in it.
-                hidden = isinstance(problem["input"], dict | list) or "env" in problem["loc"]
-                got = "" if hidden else f" (got {_short(problem['input'])})"
-                yield f"{key}: {problem['msg'].removeprefix('Value error, ')}{got}"
-
-
-def _short(value: object) -> str:
-    text = repr(value)
-    return text if len(text) <= 60 else f"{text[:57]}..."
-
-
-@functools.lru_cache(maxsize=1)
-def _model_schema() -> dict[str, Any]:
-    return Recipe.model_json_schema()
-
-
-def _allowed_keys(location: tuple[int | str, ...]) -> list[str]:
-    """The keys that the schema has at a place, read out of the published JSON Schema."""
-    schema = _model_schema()
-    node: dict[str, Any] = schema
-    for part in location:
-        node = _resolve(node, schema)
-        node = (
-            node.get("items", {})
-            if isinstance(part, int)
-            else node.get("properties", {}).get(part, {})
-        )
-    return sorted(_resolve(node, schema).get("properties", {}))
-
-
-def _resolve(node: dict[str, Any], schema: dict[str, Any]) -> dict[str, Any]:
-    for option in node.get("anyOf", []):
-        if "$ref" in option:
-            node = option
-    if "$ref" in node:
-        return schema["$defs"][node["$ref"].rsplit("/", 1)[-1]]
-    return node
 
 
 def json_schema() -> str:

@@ -16,7 +16,7 @@ from pydantic import Field, ValidationError, model_validator
 
 from sparkbook.recipes.catalogue import RecipeError
 from sparkbook.recipes.launch import Strict
-from sparkbook.util import own_yaml
+from sparkbook.util import invalid, own_yaml
 
 FOLDER = Path(__file__).parent / "sets"
 
@@ -68,4 +68,4 @@ def load(name: str) -> ServerSet:
     try:
         return ServerSet.model_validate(own_yaml.read(FOLDER / f"{name}.yaml"))
     except ValidationError as error:
-        raise RecipeError(f"sets/{name}.yaml is not a valid set: {error}") from None
+        raise RecipeError(f"sets/{name}.yaml is not a valid set: {invalid.reason(error)}") from None

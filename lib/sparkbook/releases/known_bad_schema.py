@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from sparkbook import rules
 from sparkbook.errors import SparkbookError
 from sparkbook.releases.known_bad import VERSION_CONDITION, Combination, combination
-from sparkbook.util import own_yaml
+from sparkbook.util import invalid, own_yaml
 
 _RELEASE = r"^\d+\.\d+\.\d+$"
 _DATE = r"^20\d\d-\d\d(-\d\d)?$"
@@ -132,10 +132,8 @@ def _check(entry: object, file: str, number: int) -> None:
     try:
         Entry.model_validate(entry)
     except ValidationError as error:
-        problem = error.errors()[0]
-        key = ".".join(str(part) for part in problem["loc"])
         where = entry.get("code", f"entry {number}") if isinstance(entry, dict) else number
-        raise SparkbookError(f"{file}: {where}: {key}: {problem['msg']}") from None
+        raise SparkbookError(f"{file}: {where}: {invalid.reason(error)}") from None
 
 
 def json_schema() -> str:

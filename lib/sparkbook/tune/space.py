@@ -19,7 +19,7 @@ from sparkbook.errors import SparkbookError
 from sparkbook.recipes import Recipe
 from sparkbook.recipes.schema import Image
 from sparkbook.releases import images
-from sparkbook.util import documents, limits
+from sparkbook.util import documents, invalid, limits
 
 FILE = Path(__file__).with_name("space.yaml")
 BASELINE = "baseline"
@@ -203,9 +203,7 @@ def read(file: str | Path | None = None) -> Space:
     try:
         return Space.model_validate(documents.parse(limits.read_text(path)))
     except ValidationError as error:
-        problem = error.errors()[0]
-        key = ".".join(str(part) for part in problem["loc"])
-        raise SparkbookError(f"{path}: {key}: {problem['msg']}") from None
+        raise SparkbookError(f"{path}: {invalid.reason(error)}") from None
 
 
 def candidates(
