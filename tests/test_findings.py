@@ -26,6 +26,13 @@ def test_errors_come_first_and_the_judges_order_is_kept_within_a_severity() -> N
     assert found.summary == {"error": 2, "warning": 1, "info": 1}
 
 
+def test_errors_since_an_earlier_look_come_with_what_to_do() -> None:
+    old, new = finding("FLAG101", "error"), finding("IMG104", "error", fix="Delete the words.")
+    assert Findings([old, finding("MEM105", "warning"), new]).errors_since([old]) == [
+        "IMG104: message of IMG104 Delete the words."
+    ]
+
+
 def test_nothing_found_is_an_answer() -> None:
     none = Findings()
     assert none.worst is None

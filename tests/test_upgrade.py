@@ -99,9 +99,27 @@ def test_a_dry_run_names_every_step():
 
 
 def test_a_dry_run_says_what_the_image_refuses_and_no_step_that_is_not_taken():
-    image = "vllm/vllm-openai:v0.33.0"
+    image = "vllm/vllm-openai:v0.28.0-x86_64"
     _, refused, end = upgrade.dry(upgrade.Wanted(source="gpt-oss-20b", image=image))
-    assert refused.startswith("refused: IMG104") and end.startswith("nothing is pulled or started")
+    assert refused.startswith("refused: IMG103") and end.startswith("nothing is pulled or started")
+    assert "Take the tag with -aarch64, or one for both. (lint)" in refused
+
+
+@pytest.mark.parametrize(
+    ("source", "image", "entrypoint"),
+    [
+        ("gpt-oss-20b", "vllm/vllm-openai:latest", "vllm-serve"),
+        ("gpt-oss-20b-v0.28.0", "nvcr.io/nvidia/vllm:26.04-py3", "command"),
+        ("gpt-oss-20b-v0.28.0", "my-own:1", "vllm-serve"),
+        ("gpt-oss-20b", "my-own:1", "command"),
+    ],
+)
+def test_the_new_image_is_started_as_it_has_to_be(source, image, entrypoint):
+    wanted = upgrade.Wanted(source=source, image=image)
+    (old,) = upgrade._stacks(wanted)
+    new = upgrade._changed(old, wanted)
+    assert new.launch.entrypoint == entrypoint
+    assert not upgrade._refusals(old, new)
 
 
 def test_a_server_with_another_share_of_the_memory_keeps_it():

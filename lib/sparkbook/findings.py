@@ -142,6 +142,15 @@ class Findings(tuple[Finding, ...]):
         """How many findings of each severity."""
         return {severity: sum(f.severity == severity for f in self) for severity in _ORDER}
 
+    def errors_since(self, before: Iterable[Finding]) -> list[str]:
+        """Return the errors of rules that found nothing before, each in one line with its fix."""
+        known = {finding.rule for finding in before}
+        return [
+            " ".join(filter(None, (f"{finding.rule}: {finding.message}", finding.fix)))
+            for finding in self
+            if finding.severity == "error" and finding.rule not in known
+        ]
+
     def to_dict(self, **summary: Any) -> dict[str, Any]:
         """The shape every `--json` answer has; keyword arguments join the summary."""
         return {"findings": [f.to_dict() for f in self], "summary": {**self.summary, **summary}}

@@ -20,6 +20,8 @@ from sparkbook import lint, lock
 from sparkbook.bench import compare, load, lossless
 from sparkbook.bench.results import Report
 from sparkbook.errors import SparkbookError
+from sparkbook.recipes.names import entrypoint_of
+from sparkbook.releases import images
 from sparkbook.serve import (
     attach,
     containers,
@@ -175,8 +177,13 @@ def _stacks(wanted: Wanted) -> list[Stack]:
 
 
 def _changed(stack: Stack, wanted: Wanted) -> Stack:
-    """Return a stack with the new image."""
-    return replace(stack, launch=stack.launch.model_copy(update={"image": wanted.image}))
+    """Return a stack with the new image, started as that image has to be: one that runs
+    `vllm serve` by itself is not given these words, and one that is known to run any command is.
+    """
+    entry, known = entrypoint_of(wanted.image), images.find(wanted.image)
+    kept = "wrapper" in (entry, stack.launch.entrypoint) or (entry == "command" and not known)
+    changes = {"image": wanted.image} | ({} if kept else {"entrypoint": entry})
+    return replace(stack, launch=stack.launch.model_copy(update=changes))
 
 
 def _running(
@@ -294,7 +301,7 @@ def judge(old: Look, new: Look, wanted: Wanted, outcome: Outcome) -> None:
     if old.tools and new.tools:
         words = [" ".join(grade.word for grade in one.grades) for one in (old.tools, new.tools)]
         outcome.figures["check-tools"] = " → ".join(words)
-        errors = tool_calls.worse(old.tools.findings, new.tools.findings)
+        errors = new.tools.findings.errors_since(old.tools.findings)
         outcome.reasons += [f"{error} (check-tools)" for error in errors]
     if old.speed and new.speed:
         _speed(old.speed, new.speed, wanted, outcome)
@@ -381,12 +388,8 @@ def _same_key(endpoint: Endpoint) -> Iterator[None]:
 
 def _refusals(old: Stack, new: Stack) -> list[str]:
     """Return what the new image refuses of the line, and the old one does not."""
-    before = {finding.rule for finding in lint.lint(old.launch).findings}
-    return [
-        f"{finding.rule}: {finding.message} (lint)"
-        for finding in lint.lint(new.launch).findings
-        if finding.severity == "error" and finding.rule not in before
-    ]
+    before, after = (lint.lint(stack.launch).findings for stack in (old, new))
+    return [f"{error} (lint)" for error in after.errors_since(before)]
 
 
 def run(wanted: Wanted, *, say: Callable[[str], None]) -> Outcome:

@@ -10,7 +10,7 @@ be the model's.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -211,16 +211,6 @@ def check(
                 break  # the history is refused, and it only grows
         grades.append(grade(replies, f"an agent of {turns} turns"))
     return Report(endpoint.url, endpoint.model, grades)
-
-
-def worse(old: Iterable[Finding], new: Iterable[Finding]) -> list[str]:
-    """Return the errors of a server in which another one has not failed, in words."""
-    known = {finding.rule for finding in old}
-    return [
-        f"{finding.rule}: {finding.message}"
-        for finding in new
-        if finding.severity == "error" and finding.rule not in known
-    ]
 
 
 def ready(endpoint: Endpoint, timeout_s: float) -> tuple[str, Findings]:

@@ -12,6 +12,7 @@ from sparkbook.bench.compare import Comparison
 from sparkbook.bench.lossless import Trial
 from sparkbook.bench.results import Report
 from sparkbook.errors import SparkbookError
+from sparkbook.findings import Findings
 from sparkbook.recipes import Recipe
 from sparkbook.recipes.schema import Image, Remark, Source
 from sparkbook.serve import tool_calls
@@ -250,7 +251,7 @@ def _refused(tuning: Tuning, one: Candidate, lossy: Mapping[str, bool], near: bo
     base = tuning.journal.get(tuning.baseline.key, "final 0")
     if outcome is None or base is None or outcome.trial is None:
         return "its answers were not compared"
-    if worse := tool_calls.worse(base.tools or (), outcome.tools or ()):
+    if worse := Findings(outcome.tools or ()).errors_since(base.tools or ()):
         return f"tool calls fail with it: {worse[0]}"
     trial = Trial.from_dict(outcome.trial)
     _, _, high = trial.scores.difference
