@@ -243,3 +243,18 @@ def test_no_verb_answers_a_document_with_a_traceback(tmp_path: Path) -> None:
         file.write_text(text, "utf-8")
         commands += [[word.format(file) for word in words] for words in verbs]
     answers(commands, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("file", "message", "said"),
+    [
+        ("zero", "the matrix zero is a device", "the matrix zero is a device"),
+        ("./zero", "zero is a device", "zero is a device"),
+        ("o", "zero is too long", "o: zero is too long"),
+        ("a.yaml", "this is not YAML", "a.yaml: this is not YAML"),
+    ],
+)
+def test_a_file_is_named_once(file: str, message: str, said: str) -> None:
+    with pytest.raises(SparkbookError) as caught, limits.naming(file):
+        raise SparkbookError(message)
+    assert str(caught.value) == said

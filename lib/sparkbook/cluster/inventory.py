@@ -196,10 +196,8 @@ def parse(text: str, where: str = "the inventory") -> Inventory:
     Raises:
         SparkbookError: it is none; the message names the place and what belongs there.
     """
-    try:
+    with limits.naming(where):
         value = documents.parse(text)
-    except SparkbookError as error:
-        raise SparkbookError(f"{where}: {error}") from None
     if not isinstance(value, dict):
         raise SparkbookError(
             f"{where} holds no inventory: write 'nodes:' and under it a list with 'host:' for each"

@@ -6,7 +6,6 @@ import contextlib
 import os
 import re
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import IO
 
@@ -53,15 +52,10 @@ def file_of(source: str) -> Path | None:
     return None
 
 
-@contextlib.contextmanager
-def naming(source: str) -> Iterator[None]:
+def naming(source: str) -> contextlib.AbstractContextManager[None]:
     """Put the name of the file that a user named before what is wrong with its text."""
-    try:
-        yield
-    except SparkbookError as error:
-        if source == "-" or file_of(source) is None or source in str(error):
-            raise
-        raise SparkbookError(f"{source}: {error}") from None
+    is_file = source != "-" and file_of(source) is not None
+    return limits.naming(source) if is_file else contextlib.nullcontext()
 
 
 def standard_input() -> IO[bytes]:

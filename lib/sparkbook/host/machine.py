@@ -18,7 +18,7 @@ from pydantic import ConfigDict, Field, ValidationError
 from sparkbook.errors import SparkbookError
 from sparkbook.host.meminfo import Memory, parse_meminfo
 from sparkbook.recipes.launch import Strict
-from sparkbook.util import documents, invalid, own_yaml
+from sparkbook.util import documents, invalid, limits, own_yaml
 
 RECORDED = Path(__file__).with_name("recorded.yaml")
 
@@ -403,10 +403,8 @@ def read_machine(text: str, where: str) -> Machine:
     Raises:
         SparkbookError: the text holds no machine.
     """
-    try:
+    with limits.naming(where):
         value = documents.parse(text)
-    except SparkbookError as error:
-        raise SparkbookError(f"{where}: {error}") from None
     if isinstance(value, dict) and "probes" in value:
         value = value["probes"]
     return _validated(value, where)

@@ -208,11 +208,8 @@ def read_matrix(file: Path) -> tuple[str, dict[str, list[Any]]]:
     Raises:
         SparkbookError: it can't be read or is not of this form.
     """
-
-    try:
+    with limits.naming(file):
         found = documents.parse(limits.read_text(file, "the matrix"))
-    except SparkbookError as error:
-        raise SparkbookError(f"{file}: {error}") from None
     parameters = found.get("parameters") if isinstance(found, dict) else None
     if (
         not isinstance(parameters, dict)

@@ -70,10 +70,8 @@ def scrape_in(file: str) -> Metrics:
     Raises:
         SparkbookError: it can't be read.
     """
-    try:
+    with limits.naming(file):
         return Metrics.parse(limits.read_text(file, errors="replace"))
-    except SparkbookError as error:
-        raise SparkbookError(f"{file}: {error}") from None
 
 
 def release_of(endpoint: Endpoint) -> str | None:

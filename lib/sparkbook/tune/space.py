@@ -201,7 +201,8 @@ def read(file: str | Path | None = None) -> Space:
     """
     path = Path(file) if file is not None else FILE
     try:
-        return Space.model_validate(documents.parse(limits.read_text(path)))
+        with limits.naming(path):
+            return Space.model_validate(documents.parse(limits.read_text(path)))
     except ValidationError as error:
         raise SparkbookError(f"{path}: {invalid.reason(error)}") from None
 

@@ -6,13 +6,15 @@ reader of such input goes through this module, so that none of them costs more t
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import re
 import select
 import stat
 import subprocess
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
@@ -25,6 +27,17 @@ MAX_VALUES = 2_000_000
 """Values of a JSON document. Each costs up to 100 bytes of memory."""
 MAX_OUTPUT = 4_000_000
 """Bytes that are kept of what a command prints, for each of its two streams."""
+
+
+@contextlib.contextmanager
+def naming(file: str | Path) -> Iterator[None]:
+    """Put a file's name before what is wrong with it, unless the message has the name already."""
+    try:
+        yield
+    except SparkbookError as error:
+        if re.search(rf"(?<!\w){re.escape(str(Path(file)))}(?!\w)", str(error)):
+            raise
+        raise SparkbookError(f"{file}: {error}") from None
 
 
 def read_bytes(file: str | Path, what: str = "", *, most: int = MAX_FILE) -> bytes:
