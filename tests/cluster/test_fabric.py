@@ -3,9 +3,11 @@ behind.
 """
 
 import json
+import socket
 import subprocess
 
 import pytest
+from namespaces import ADDRESSES
 from sparkbook.cluster import fabric, nodes, sighting, staging
 from sparkbook.cluster.rules import FAB
 from sparkbook.errors import SparkbookError
@@ -206,3 +208,12 @@ def test_the_command(two_nodes, tmp_path):
     for words in (["status"], ["stop", "two"], ["logs", "two"]):
         ran = CliRunner().invoke(app, ["cluster", words[0], str(file), *words[1:]])
         assert ran.exit_code == 0 if words == ["status"] else ran.exception
+
+
+@pytest.mark.engine
+def test_a_rank_that_fails_does_not_keep_the_other_waiting(two_nodes):
+    inventory, sites = look(two_nodes)
+    with socket.create_server((ADDRESSES[0], inventory.master_port)):
+        pair = fabric.measure(inventory, sites, seconds=0.2)[0]
+    assert pair.reduce_us is None and "address already in use" in pair.reduce_problem
+    assert not two_nodes.processes()

@@ -8,10 +8,13 @@ TCP instead, since one Python process does not fill a fast link. What was measur
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
 import subprocess
+import tempfile
+import time
 from collections.abc import Sequence
 from itertools import combinations
 from pathlib import Path
@@ -135,6 +138,9 @@ else:
     found["tcp_gbit"] = round(sum(sent) * 8 / (time.perf_counter() - begin) / 1e9, 3)
     print(json.dumps(found))
 """  # noqa: E501 - a program sent to a node, in one piece
+
+MEET_S = 180.0
+"""That the two ranks of an all-reduce get to start, to meet and to add up."""
 
 _REDUCE = r"""
 import json, os, statistics, time, datetime
@@ -288,8 +294,10 @@ def _all_reduce(
         "MASTER_PORT": str(inventory.master_port),
         "NCCL_DEBUG": "INFO",
     }
-    started = []
-    try:
+    started: list[subprocess.Popen[bytes]] = []
+    with contextlib.ExitStack() as files:
+        outputs = [files.enter_context(tempfile.TemporaryFile()) for _ in (a, b)]
+        files.callback(_end, started)
         for rank, (node, site) in enumerate(((a, one), (b, two))):
             env = {
                 **site.environment(),
@@ -308,24 +316,35 @@ def _all_reduce(
                 subprocess.Popen(
                     words_on(node, words),
                     stdin=subprocess.DEVNULL,
-                    stdout=subprocess.PIPE,
+                    stdout=outputs[rank],
                     stderr=subprocess.STDOUT,
-                    text=True,
-                    errors="replace",
                     start_new_session=True,
                 )
             )
-        outputs = []
-        for process in started:
-            try:
-                outputs.append(process.communicate(timeout=180)[0])
-            except subprocess.TimeoutExpired:
-                return {"reduce_problem": "the ranks did not meet within 180 s"}
-        return read_reduce(outputs)
-    finally:
-        for process in started:
-            process.kill()
-            process.communicate()
+        if not _met(started):
+            return {"reduce_problem": f"the ranks did not meet within {MEET_S:.0f} s"}
+        _end(started)
+        texts = []
+        for file in outputs:
+            file.seek(0)
+            texts.append(file.read().decode("utf-8", "replace"))
+        return read_reduce(texts)
+
+
+def _met(ranks: Sequence[subprocess.Popen[bytes]]) -> bool:
+    """Wait until both ranks have ended, or one has failed: the other waits for it in vain."""
+    for _ in range(round(MEET_S / 0.1)):
+        ended = [rank.poll() for rank in ranks]
+        if any(ended) or None not in ended:
+            return True
+        time.sleep(0.1)
+    return False
+
+
+def _end(ranks: Sequence[subprocess.Popen[bytes]]) -> None:
+    for rank in ranks:
+        rank.kill()
+        rank.wait()
 
 
 def read_reduce(outputs: Sequence[str]) -> dict:
