@@ -137,7 +137,6 @@ class Step:
     Attributes:
         shape: of `SHAPES`; "" for an all-reduce, which is the link's own.
         way: one of `VARIANTS`, one, replicas, or all-reduce.
-        beside: an all-reduce that is measured while the servers start, so that there is one.
     """
 
     shape: str
@@ -145,12 +144,10 @@ class Step:
     link: Link
     requests: tuple[int, ...] = (1,)
     prompts: tuple[str, ...] = ("code",)
-    beside: bool = False
 
     def key(self, requests: int, prompts: str) -> str:
         """Return what a row is found by."""
-        told = [self.shape, self.way, asdict(self.link), requests, prompts]
-        return json.dumps([*told, "beside"] if self.beside else told)
+        return json.dumps([self.shape, self.way, asdict(self.link), requests, prompts])
 
     @property
     def keys(self) -> list[str]:
@@ -193,19 +190,11 @@ def steps(name: str) -> Iterator[list[Step]]:
 
 
 def order(names: Sequence[str]) -> Iterator[Step]:
-    """Yield all steps of several shapes. The link itself is measured first, while the servers
-    start, and again once the most valuable rows are there: what starts disturbs it.
-    """
+    """Yield all steps of several shapes, the link itself before its users."""
     links = [link for name in names for link in (Link(), *SHAPES[name].links, *SHAPES[name].slow)]
-    links = list(dict.fromkeys(links))
-    for link in links:
-        yield Step("", "all-reduce", link, beside=True)
-    groups = itertools.zip_longest(*(steps(name) for name in names))
-    for place, group in enumerate(groups):
-        if place == 3:
-            yield Step("", "all-reduce", Link())
-        if place == 7:
-            yield from (Step("", "all-reduce", link) for link in links if link != Link())
+    for link in dict.fromkeys(links):
+        yield Step("", "all-reduce", link)
+    for group in itertools.zip_longest(*(steps(name) for name in names)):
         yield from (step for one in group if one for step in one)
 
 
@@ -233,11 +222,10 @@ class Server:
                 self.told = json.loads(text)
                 self.ready_s = round(time.monotonic() - begin, 1)
 
-    def ready(self, until: float) -> bool:
+    def wait(self, until: float) -> None:
         """Wait until it is ready, has ended, or time is up."""
         while not self.told and self.process.poll() is None and time.monotonic() < until:
             time.sleep(0.2)
-        return bool(self.told)
 
 
 class Measurement:
@@ -325,7 +313,6 @@ class Measurement:
         requests, prompts = row.pop("requests", 1), row.pop("prompts", "code")
         about = {"shape": step.shape, "key": step.key(requests, prompts), "way": step.way}
         about |= {"link": asdict(step.link), "requests": requests, "prompts": prompts}
-        about |= {"beside": True} if step.beside else {}
         with self.file.open("a", encoding="utf-8") as file:
             file.write(json.dumps(about | row) + "\n")
         names = ("tok_s", "ttft_s", "verdict", "problem", "points")
@@ -334,12 +321,14 @@ class Measurement:
         print(now, step.shape, step.way, step.link, requests, prompts, short, flush=True)
 
     def run(self, ways: Sequence[str], until: float) -> None:
-        """Measure what is missing until time is up."""
+        """Measure what is missing until time is up, once all servers are ready: what starts
+        disturbs the others.
+        """
+        for server in self.servers.values():
+            server.wait(until)
         for step in order(self.names):
             own = step.way == "all-reduce" or step.way in SHAPES[step.shape].ways
             if self.done.issuperset(step.keys) or not own or step.way not in ways:
-                continue
-            if step.beside and all(one.told for one in self.servers.values()):
                 continue
             if time.monotonic() > until:
                 return
@@ -352,7 +341,7 @@ class Measurement:
             else:
                 names = ("one", "two") if step.way == "replicas" else (step.way,)
                 served = [self.servers[step.shape, name] for name in names]
-                unready = [one.name for one in served if not one.ready(until)]
+                unready = [one.name for one in served if not one.told]
                 if not unready:
                     for found in self.bench(step, served):
                         self.add(step, row | found)
