@@ -161,9 +161,7 @@ def typical_error(checked: Sequence[Checked]) -> float:
 
 
 def read(lines: Iterable[dict[str, Any]]) -> Recording:
-    """Return a recording from its lines: the last all-reduce of a link counts, for the first was
-    measured while servers started.
-    """
+    """Return a recording from its lines; the last all-reduce of a link counts."""
     tables: dict[Gbit, Sequence[Sequence[float]]] = {}
     about, rows = {}, []
     for line in lines:
