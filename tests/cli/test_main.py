@@ -5,11 +5,20 @@ of the installed program.
 import json
 import re
 import subprocess
+import sys
+import tomllib
 from pathlib import Path
 from unittest import mock
 
 import pytest
 from command_line import COMMAND, ENV, in_terminal, installed, run
+
+
+def entry_point(script: str) -> str:
+    """Return what an installed script calls."""
+    project = Path(__file__).parents[2] / "pyproject.toml"
+    found: str = tomllib.loads(project.read_text("utf-8"))["project"]["scripts"][script]
+    return found
 
 
 def test_version_and_help() -> None:
@@ -92,6 +101,16 @@ def test_what_is_printed_to_nobody_is_in_no_file(tmp_path: Path) -> None:
 def test_an_interrupt_before_the_verb_begins_is_quiet(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sparkbook.cli.app", mock.Mock(side_effect=KeyboardInterrupt))
     assert run("recipes", "list", check=130).stderr == ""
+
+
+def test_ctrl_c_while_the_command_is_imported_prints_nothing(tmp_path: Path) -> None:
+    (tmp_path / "typer.py").write_text("import os\nos.kill(os.getpid(), 2)\n")
+    module, name = entry_point("sparkbook").split(":")
+    program = f"import sys; sys.path.insert(0, sys.argv[1]); from {module} import {name}; {name}()"
+    done = subprocess.run(
+        [sys.executable, "-c", program, str(tmp_path)], capture_output=True, check=False, env=ENV
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (130, b"", b"")
 
 
 def test_no_standard_input_is_nobody_to_ask() -> None:
