@@ -9,7 +9,8 @@ MODELS is what `tools/make_nvfp4_models.py` made. The `vllm` that this Python im
 often as needed, several at a time where speed plays no part, each with its log in OUT. What every
 server answered is in OUT as well (`NAME.answers.json`); `judge`, which needs no GPU, holds them
 against one another and writes `lossless-h200.jsonl` and `nvfp4-h200.jsonl` of
-`lib/sparkbook/bench/recorded`. Nothing is downloaded.
+`lib/sparkbook/bench/recorded`. `tools/record_whole.py` works up what `speed-NAME` left. Nothing is
+downloaded.
 """
 
 from __future__ import annotations
@@ -241,10 +242,11 @@ class Recorder:
                 self.measure(engine, "decode", DRAFTED)
 
     def profile(self, engine: Engine) -> None:
-        """Trace three prompts of each length."""
+        """Trace three prompts of each length, and how four and eight requests decode."""
         try:
             engine.endpoint.post("/start_profile", {}, 60)
             bench.measure(engine.endpoint, dataclasses.replace(PREFILL, requests=3))
+            bench.measure(engine.endpoint, FEW_STEPS)
             engine.endpoint.post("/stop_profile", {}, 300)
         except SparkbookError as error:
             self.say(f"{engine.run.name} profile: {error}")
@@ -507,6 +509,10 @@ PREFILL = bench.BenchPlan(
     max_tokens=2,
     waves=1,
     keep_text=False,
+)
+
+FEW_STEPS = dataclasses.replace(
+    PREFILL, classes=("prose",), concurrency=(4, 8), requests=8, max_tokens=16
 )
 
 

@@ -269,19 +269,30 @@ def goals(reports: Mapping[str, Report]) -> list[list[str]]:
     ]
 
 
-def whole_model() -> tuple[list[str], list[list[str]]]:
-    """Return the header and rows of a table: vLLM with Marlin and with the plug-in on an H200, the
-    shape of an 8B model. Tokens a second while all requests decode, and median first tokens in ms.
+MODELS = ("8b", "30b")
+"""Shapes of models that were measured in a whole vLLM: Qwen3-8B and Qwen3-30B-A3B."""
+
+
+def whole_model(size: str) -> tuple[list[str], list[list[str]]]:
+    """Return the header and rows of a table: vLLM with Marlin and with the plug-in on an H200, one
+    of `MODELS`. Tokens a second while all requests decode, and first tokens in ms: the median of
+    five turns' medians, and the lowest and highest of them.
     """
-    data = json.loads((build.sources() / "results" / "whole-8b-h200.json").read_text("utf-8"))
+    data = json.loads((build.sources() / "results" / f"whole-{size}-h200.json").read_text("utf-8"))
     arms = [data["arms"]["marlin"], data["arms"]["plugin"]]
     rows = []
     for marlin, ours in zip(*(arm["decode"] for arm in arms), strict=True):
+        speeds = [marlin["tok_s"], ours["tok_s"]]
         what = f"{ours['requests']} at a time, tok/s"
-        rows.append((what, marlin["tok_s"], ours["tok_s"], ours["tok_s"] / marlin["tok_s"]))
+        rows.append([what, *(f"{speed:.0f}" for speed in speeds), f"{speeds[1] / speeds[0]:.2f}"])
     for prompt in arms[0]["first_token_ms"]:
-        marlin, ours = (statistics.median(arm["first_token_ms"][prompt]) for arm in arms)
-        rows.append((f"first token, {prompt}, ms", marlin, ours, marlin / ours))
-    return ["8B on an H200", "Marlin", "plug-in", "ratio"], [
-        [what, f"{a:.0f}", f"{b:.0f}", f"{ratio:.2f}"] for what, a, b, ratio in rows
-    ]
+        turns = [
+            [statistics.median(turn) for turn in arm["first_token_ms"][prompt]] for arm in arms
+        ]
+        marlin, ours = (statistics.median(times) for times in turns)
+        shown = [
+            f"{statistics.median(times):.1f} ({min(times):.1f} to {max(times):.1f})"
+            for times in turns
+        ]
+        rows.append([f"first token, {prompt}, ms", *shown, f"{marlin / ours:.2f}"])
+    return [f"{size.upper()} on an H200", "Marlin", "plug-in", "ratio"], rows

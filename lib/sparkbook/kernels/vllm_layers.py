@@ -271,9 +271,7 @@ def _install_experts() -> None:
     theirs = MarlinExperts.apply
 
     def taken(self: Any, call: SimpleNamespace) -> list[bool]:
-        """Return the table of this layer, measured at its first call, which captures no graph."""
-        if (table := getattr(self, "_sparkbook_taken", None)) is not None:
-            return table
+        """Measure this layer at its first call, which captures no graph, and return its table."""
         if call.hidden_states.is_cuda and torch.cuda.is_current_stream_capturing():
             return []
         experts, hidden, inter = call.w1.shape[0], call.w1.shape[1] * 16, call.w1.shape[2] // 4
@@ -288,11 +286,14 @@ def _install_experts() -> None:
         return table
 
     def apply(self: Any, *values: Any, **named: Any) -> Any:
-        call = SimpleNamespace(**dict(zip(_ARGUMENTS, values, strict=False)), **named)
-        table, rows = taken(self, call), call.hidden_states.shape[0]
-        if rows < len(table) and table[rows] and _fits(self, call):
-            _experts(self, call)
-            return None
+        table = getattr(self, "_sparkbook_taken", None)
+        rows = (values[1] if len(values) > 1 else named["hidden_states"]).shape[0]
+        if table is None or rows < len(table):  # prompts take the short way
+            call = SimpleNamespace(**dict(zip(_ARGUMENTS, values, strict=False)), **named)
+            table = taken(self, call) if table is None else table
+            if rows < len(table) and table[rows] and _fits(self, call):
+                _experts(self, call)
+                return None
         return theirs(self, *values, **named)
 
     MarlinExperts.apply = apply

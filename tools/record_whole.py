@@ -1,0 +1,181 @@
+"""Works up what `record_gpu.py MODELS OUT speed-SIZE` left: speeds, what the plug-in chose and what
+PyTorch's profiler saw of the prompts.
+
+    python tools/record_whole.py OUT 8b|30b
+
+writes `kernels/results/whole-SIZE-h200.json`. Run it in the checkout that was measured: the version
+of the kernels is its own.
+"""
+
+from __future__ import annotations
+
+import bisect
+import collections
+import datetime
+import gzip
+import json
+import re
+import statistics
+import sys
+from pathlib import Path
+from typing import Any
+
+from sparkbook.kernels import build
+
+MODELS = {"8b": "Qwen3-8B", "30b": "Qwen3-30B-A3B"}
+PROMPTS = ("75", "512", "4k")
+TURNS = range(1, 6)
+BEFORE = {"marlin": "_C::marlin_gemm", "attention": "_vllm_fa3_C::fwd"}
+"""Operators of a prompt's step: the one that the plug-in hooks, and one that it leaves alone."""
+
+
+def decoded(report: dict[str, Any]) -> list[dict[str, Any]]:
+    """A row for each number of requests: tokens a second while all decode, time a token."""
+    rows = []
+    for cell in report["cells"]:
+        figures, engine = cell["figures"], cell["engine"]
+        row = {
+            "requests": cell["concurrency"],
+            "tok_s": round(figures["steady_tok_s"], 1),
+            "token_ms": round(figures["tpot_s"]["median"] * 1e3, 3),
+        }
+        if engine.get("drafts"):
+            row["step_ms"] = round(figures["step_gap_s"]["median"] * 1e3, 2)
+            row["tokens_a_draft"] = round(engine["mean_length"], 2)
+        found = [finding["rule"] for finding in cell["findings"]]
+        rows.append(row | {"verdict": cell["verdict"], "findings": found})
+    return rows
+
+
+def traced(file: Path) -> dict[str, Any]:
+    """A row for each step that reads a prompt: when, its tokens, the CPU's time until all is
+    launched, CUDA graphs launched, the GPU's kernels and their time, how long after the end of the
+    last operator one begins (lower quartile, microseconds). And the time of the kernels of a
+    decoding step, by the number of requests.
+    """
+    with gzip.open(file) as packed:
+        trace = json.load(packed)
+    by_kind = collections.defaultdict(list)
+    for event in sorted(trace["traceEvents"], key=lambda event: event.get("ts", 0)):
+        by_kind[event.get("cat")].append(event)
+
+    def within(step: dict[str, Any], *kinds: str) -> list[dict[str, Any]]:
+        end = step["ts"] + step["dur"]
+        return [e for kind in kinds for e in by_kind[kind] if step["ts"] <= e["ts"] < end]
+
+    waiting = collections.defaultdict(
+        list
+    )  # an annotation of the CPU's and the GPU's for each step
+    for step in by_kind["gpu_user_annotation"]:
+        waiting[step["name"]].append(step)
+    prompts, decoding = [], collections.defaultdict(list)
+    for step in by_kind["user_annotation"]:
+        if not waiting[step["name"]]:
+            continue
+        kernels = within(waiting[step["name"]].pop(0), "kernel")
+        busy = sum(kernel["dur"] for kernel in kernels) / 1e3
+        reading, tokens, _, requests = re.findall(r"\d+", step["name"])[:4]
+        if reading == "0":
+            decoding[requests].append(busy)
+            continue
+        calls = within(step, "cpu_op", "cuda_runtime", "cuda_driver")
+        ends = sorted(call["ts"] + call["dur"] for call in calls)
+        gaps = {
+            f"us_before_{what}": [
+                call["ts"] - ends[bisect.bisect_right(ends, call["ts"]) - 1]
+                for call in calls
+                if call["name"] == name
+            ]
+            for what, name in BEFORE.items()
+        }
+        at = datetime.datetime.fromtimestamp(
+            trace["baseTimeNanoseconds"] / 1e9 + step["ts"] / 1e6, datetime.UTC
+        )
+        prompts.append(
+            {
+                "at": f"{at:%H:%M:%S}",
+                "tokens": int(tokens),
+                "cpu_ms": round(step["dur"] / 1e3, 2),
+                "graphs": sum(call["name"] == "cudaGraphLaunch" for call in calls),
+                "kernels": len(kernels),
+                "gpu_ms": round(busy, 2),
+                **(
+                    {what: round(statistics.quantiles(gap)[0], 1) for what, gap in gaps.items()}
+                    if gaps["us_before_marlin"]  # otherwise a CUDA graph calls no operator
+                    else {}
+                ),
+            }
+        )
+    steps = {requests: round(statistics.median(ms), 3) for requests, ms in decoding.items()}
+    return {"prompts": prompts, "decode_gpu_ms": steps}
+
+
+def chosen(log: str) -> dict[str, dict[str, list[float]]]:
+    """Microseconds of ours and vLLM's by shape and number of tokens."""
+    found = re.findall(r"NVFP4 (linear|experts)(.*?) \(\w+; .*microseconds, tokens: .*?, (.*)", log)
+    return {
+        kind + shape: {
+            m: [float(us) for us in pair.split("/")]
+            for m, pair in re.findall(r"(\d+): (\S+?)(?:,|$)", times)
+        }
+        for kind, shape, times in found
+    }
+
+
+def laid_out(value: Any, pad: str = "") -> str:
+    """JSON with a row a line."""
+    flat = json.dumps(value)
+    if not isinstance(value, (dict, list)) or len(pad) + len(flat) <= 200:
+        return flat
+    deeper = pad + " "
+    if isinstance(value, dict):
+        parts = [f"{json.dumps(key)}: {laid_out(one, deeper)}" for key, one in value.items()]
+    else:
+        parts = [laid_out(one, deeper) for one in value]
+    lines = ",\n".join(deeper + part for part in parts)
+    return f"{flat[0]}\n{lines}\n{pad}{flat[-1]}"
+
+
+def main(out: Path, size: str) -> None:
+    """Everything that was recorded of a size."""
+
+    def read(name: str) -> dict[str, Any]:
+        return json.loads((out / f"{name}.json").read_text("utf-8"))
+
+    arms: dict[str, Any] = {}
+    for arm in ("plugin", "marlin"):
+        name = f"speed-{size}-{arm}"
+        turns = [read(f"{name}.prefill-{turn}")["cells"] for turn in TURNS]
+        arms[arm] = {
+            "decode": decoded(read(f"{name}.decode")),
+            "first_token_ms": {
+                prompt: [
+                    [round(one["ttft_s"] * 1e3, 1) for one in cells[place]["requests"]]
+                    for cells in turns
+                ]
+                for place, prompt in enumerate(PROMPTS)
+            },
+            "profile": traced(next((out / "profile" / name).glob("*rank0*.json.gz"))),
+        }
+        if (out / f"speed-{size}-ngram-{arm}.decode.json").exists():
+            arms[arm]["ngram"] = decoded(read(f"speed-{size}-ngram-{arm}.decode"))
+    about = read(f"speed-{size}-plugin.decode")
+    gpu, driver = re.fullmatch(r"(?:\d+ x )?(.+), driver (.+)", about["machine"]).groups()
+    found = {
+        "model": f"shape of {MODELS[size]}, dummy weights in NVFP4, vocabulary of 49152",
+        "machine": {
+            "gpu": gpu,
+            "driver": driver,
+            "date": about["date"][:10],
+            "kernels": {"version": build.VERSION, "sources": build.source_hash()},
+        },
+        "engine": about["engine"],
+        "choices_us": chosen((out / f"speed-{size}-plugin.log").read_text("utf-8")),
+        "arms": arms,
+    }
+    file = build.sources() / "results" / f"whole-{size}-h200.json"
+    file.write_text(laid_out(found) + "\n", "utf-8")
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), sys.argv[2])
