@@ -63,9 +63,7 @@ def traced(file: Path) -> dict[str, Any]:
         end = step["ts"] + step["dur"]
         return [e for kind in kinds for e in by_kind[kind] if step["ts"] <= e["ts"] < end]
 
-    waiting = collections.defaultdict(
-        list
-    )  # an annotation of the CPU's and the GPU's for each step
+    waiting = collections.defaultdict(list)  # a step's annotation on the GPU, for that of the CPU
     for step in by_kind["gpu_user_annotation"]:
         waiting[step["name"]].append(step)
     prompts, decoding = [], collections.defaultdict(list)
