@@ -2,6 +2,7 @@
 
 import pytest
 from sparkbook import lint
+from sparkbook.lint.case import MOST_SUGGESTED
 
 LINE = """\
 docker run -d --name chat --gpus all --ipc=host --restart unless-stopped \\
@@ -98,3 +99,24 @@ def test_no_recipe_of_the_catalogue_has_an_error():
 
     for name in recipes.ids():
         assert lint.lint(name).findings.worst != "error", name
+
+
+@pytest.mark.parametrize(
+    ("line", "rule", "right"),
+    [
+        ("vllm serve ORG/MODEL {}", "FLAG101", "Write --max-model-len."),
+        ("{} vllm serve ORG/MODEL", "ENV101", "Write VLLM_LOGGING_LEVEL."),
+    ],
+)
+def test_of_very_many_unknown_names_only_the_first_are_compared(line, rule, right):
+    word = "--max-model-lenn{} 1" if rule == "FLAG101" else "VLLM_LOGGING_LEVEL{}=1"
+    words = " ".join(
+        word.format("x" * (i % 3) + chr(97 + i % 26) * (i // 26)) for i in range(1, 78)
+    )
+    fixes = [
+        finding.fix
+        for finding in lint.lint(line.format(words), release="0.32.0").findings
+        if finding.rule == rule
+    ]
+    assert fixes[0] == right and len(fixes) > MOST_SUGGESTED
+    assert right not in fixes[MOST_SUGGESTED:]

@@ -25,6 +25,9 @@ from sparkbook.util.shell_text import command_line
 _LARGEST = 10**18
 """Numbers beyond this are read as this, so that no arithmetic leaves what a float holds."""
 
+MOST_SUGGESTED = 50
+"""Unknown names of a line that are compared with all known ones, which takes a millisecond each."""
+
 
 class Case:
     """A line and the release it is judged against.

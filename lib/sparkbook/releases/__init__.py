@@ -164,19 +164,8 @@ class Release:
         spellings = self._spellings()
         if name in spellings:
             return spellings[name]
-        meant = (
-            {
-                found[0].name: found
-                for spelling, found in spellings.items()
-                if spelling.startswith(name)
-            }
-            if name
-            else {}
-        )
-        distinct = (
-            {spelling for spelling in spellings if spelling.startswith(name)} if name else set()
-        )
-        return next(iter(meant.values())) if len(distinct) == 1 else None
+        meant = [found for spelling, found in spellings.items() if spelling.startswith(name)]
+        return meant[0] if name and len(meant) == 1 else None
 
     def option(self, name: str) -> Option:
         """The option with this long name.

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator
 
 from sparkbook import releases
-from sparkbook.lint.case import Case
+from sparkbook.lint.case import MOST_SUGGESTED, Case
 from sparkbook.lint.family import family
 from sparkbook.rules import Hit
 from sparkbook.util.secret import is_secret
@@ -74,9 +74,10 @@ def unknown_variable(case: Case) -> Iterator[Hit]:
     """A `VLLM_` variable that no release has. vLLM starts, says "Unknown vLLM environment variable
     detected", and ignores it. A fork of vLLM may read it.
     """
-    for name in strangers(case):
+    for number, name in enumerate(strangers(case)):
         if name not in SUCCESSORS and not releases.presence("envs", name):
-            close = difflib.get_close_matches(name, list(case.release.envs), n=1, cutoff=0.85)
+            compared = case.release.envs if number < MOST_SUGGESTED else ()
+            close = difflib.get_close_matches(name, list(compared), n=1, cutoff=0.85)
             if reader := case.forked or OF_FORKS.get(name):
                 yield Hit(
                     f"{name} is not in vLLM {case.version}: {reader} reads it.",

@@ -8,7 +8,7 @@ from itertools import pairwise
 
 from sparkbook import releases
 from sparkbook.launch.arguments import Given, problem
-from sparkbook.lint.case import Case
+from sparkbook.lint.case import MOST_SUGGESTED, Case
 from sparkbook.lint.family import family
 from sparkbook.lint.rules.flag_names import FOREIGN, OF_FORKS, SUCCESSORS
 from sparkbook.rules import Hit
@@ -48,7 +48,11 @@ def unknown_option(case: Case) -> Iterator[Hit]:
         option has is accepted too. An image that may hold a fork of vLLM may have the option: ask
         it.
     """
-    for given in unknown(case):
+    spellings = [
+        *case.release.options,
+        *(f"no-{o.name}" for o in case.release.options.values() if o.negatable),
+    ]
+    for number, given in enumerate(unknown(case)):
         if (
             given.name in FOREIGN
             or given.name in SUCCESSORS
@@ -57,10 +61,6 @@ def unknown_option(case: Case) -> Iterator[Hit]:
             continue
         if len(given.name) < 2 or _ambiguous(case, given.name):
             continue
-        spellings = [
-            *case.release.options,
-            *(f"no-{o.name}" for o in case.release.options.values() if o.negatable),
-        ]
         if case.forked:
             yield Hit(
                 f"--{given.name} is in no release of vLLM: {case.shown_image} is {case.forked}.",
@@ -78,7 +78,8 @@ def unknown_option(case: Case) -> Iterator[Hit]:
                 severity="warning",
             )
             continue
-        close = difflib.get_close_matches(given.name, spellings, n=1, cutoff=0.75)
+        compared = spellings if number < MOST_SUGGESTED else ()
+        close = difflib.get_close_matches(given.name, compared, n=1, cutoff=0.75)
         hint = (
             f"Write --{close[0]}."
             if close
