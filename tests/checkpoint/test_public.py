@@ -77,6 +77,30 @@ def test_a_gguf_repository_holds_files_of_any_width():
 
 
 @pytest.mark.parametrize(
+    ("name", "gb"),
+    [
+        # Sizes in llama.cpp's tools/quantize/README.md, as GB.
+        ("bartowski/Meta-Llama-3.1-8B-Instruct-GGUF:Q4_K_M", 4.92),
+        ("bartowski/Meta-Llama-3.1-8B-Instruct-GGUF/Meta-Llama-3.1-8B-Instruct-Q8_0.gguf", 8.54),
+        ("/models/Meta-Llama-3.1-8B-Instruct.IQ3_XXS.gguf", 3.27),
+        ("Meta-Llama-3.1-70B-Instruct-Q4_K_M-00001-of-00002.gguf", 43.1),
+    ],
+)
+def test_a_gguf_file_has_the_size_that_its_name_states(name, gb):
+    found = checkpoint.load(name)
+    assert found.quantization.format == "gguf" and "GGUF" in found.unknown[-1]
+    assert found.bytes.low < gb * 1e9 < found.bytes.high < 1.5 * gb * 1e9
+
+
+def test_a_gguf_file_has_the_shape_of_its_base():
+    usual, larger = (
+        checkpoint.load(f"unsloth/Qwen3-8B-GGUF:{form}") for form in ("Q4_K_M", "UD-Q4_K_XL")
+    )
+    assert usual.geometry == larger.geometry == checkpoint.load("Qwen/Qwen3-8B").geometry
+    assert usual.bytes.high < larger.bytes.high
+
+
+@pytest.mark.parametrize(
     "name", ["openai/whisper-large-v3-turbo", "nomic-ai/nomic-embed-text-v1.5"]
 )
 def test_what_is_no_decoder_has_weights_and_no_shape(name):

@@ -4,6 +4,9 @@ such.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+from sparkbook.checkpoint import gguf
 from sparkbook.checkpoint.configs import Card
 from sparkbook.checkpoint.naming import Parts
 from sparkbook.checkpoint.values import (
@@ -67,9 +70,12 @@ def guess(
     if params is None and not size_gb:
         return None
     form = parts.format or (card.format if card else None)
-    files = form is None and "gguf" in parts.words
+    files = form is None and "gguf" in parts.words and not parts.gguf
     form = "int4" if files or (form and form not in BITS) else form or "bf16"
     weights = _weights(params, form, card, 1.0 if files else None)
+    if parts.gguf:
+        form, bits = "gguf", parts.gguf * (1 / 8)
+        weights = tuple(replace(part, format=form, bytes=part.params * bits) for part in weights)
     decoder = card is None or card.context != 0
     said = "its name" if card is None else f"its name and its card ({card.source})"
     unknown = ["shape of the model: weights and KV cache are wide ranges"]
@@ -77,6 +83,8 @@ def guess(
         unknown = ["what it keeps for a request: it is no decoder of text"]
     if files:
         unknown.append("which of its GGUF files, and so how many bits, is served")
+    if parts.gguf:
+        unknown.append(gguf.SPEED)
     return Checkpoint(
         name,
         None,

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from sparkbook.checkpoint import configs, formats, guess, naming
+from sparkbook.checkpoint import configs, formats, gguf, guess, naming
 from sparkbook.checkpoint.bandwidth import BITS_PER_WEIGHT
 from sparkbook.checkpoint.config import (
     Config,
@@ -293,6 +293,7 @@ def _derived(name: str, stated: Stated) -> Checkpoint | None:
     handle = shape_of(base)
     config = shape(handle)
     form = stated.format or parts.format or (card.format if card else None)
+    form = "bf16" if parts.gguf else form
     how = _formats(handle, config, form)
     kept = {key: value for key, value in config.items() if key != "quantization_config"}
     # A name that is written down is more than a likeness.
@@ -301,6 +302,12 @@ def _derived(name: str, stated: Stated) -> Checkpoint | None:
     found = of_config(name, config, None, f"{_source(handle)}, {why}")
     unknown = [] if certain else [f"whether its shape is that of {base}, as its name says"]
     weights = formats.weights(config, how)
+    quantized = Quantization("none" if how.main == formats.BF16 else how.main.name)
+    if parts.gguf:
+        bits = parts.gguf * (1 / 8)
+        weights = tuple(replace(part, format="gguf", bytes=part.params * bits) for part in weights)
+        quantized = Quantization("gguf")
+        unknown.append(gguf.SPEED)
     if parts.reduced:
         weights = _reduced(weights, parts)
         unknown.append("how many experts were taken out")
@@ -312,7 +319,7 @@ def _derived(name: str, stated: Stated) -> Checkpoint | None:
         found,
         certain=certain,
         weights=weights,
-        quantization=Quantization("none" if how.main == formats.BF16 else how.main.name),
+        quantization=quantized,
         kv_dtype=None,
         loaded_bytes=loaded(config if how.main.name == "mxfp4" else kept),
         geometry=replace(found.geometry, context=context or found.geometry.context),

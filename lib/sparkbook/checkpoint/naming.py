@@ -15,6 +15,9 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from sparkbook.checkpoint import gguf
+from sparkbook.checkpoint.values import Range
+
 _FORMATS: tuple[tuple[str, str], ...] = (
     (r"nvfp4\w*|fp4|w4a4", "nvfp4"),
     (r"mxfp4", "mxfp4"),
@@ -87,6 +90,7 @@ class Parts:
         format: format of the weights; None: not stated.
         params_b, active_b: 10^9 parameters, all and those of one token; None: not stated.
         reduced: whether experts have been taken out (REAP).
+        gguf: bits of a weight of the GGUF file that is named; None: none is.
     """
 
     words: frozenset[str]
@@ -95,6 +99,7 @@ class Parts:
     params_b: float | None
     active_b: float | None
     reduced: bool
+    gguf: Range | None = None
 
     def same_shape(self, base: Parts) -> bool:
         """Whether a checkpoint of this name has the shape of the base, as far as names say."""
@@ -109,7 +114,7 @@ class Parts:
 @functools.lru_cache(maxsize=2048)
 def read(name: str) -> Parts:
     """Take a handle or path apart."""
-    last = name.rstrip("/").rpartition("/")[2].lower()
+    last, gguf_bits = gguf.split(name.rstrip("/").rpartition("/")[2].lower())
     words = [word for word in re.split(r"[-_ ]+", last) if word]
     stated = [form for form in map(_format, words) if form is not None]
     kept = {word for word in words if _format(word) is None}
@@ -124,6 +129,7 @@ def read(name: str) -> Parts:
         full[-1] if full else _several(last),
         active[-1] if active else None,
         any(word.startswith("reap") for word in words),
+        gguf_bits,
     )
 
 

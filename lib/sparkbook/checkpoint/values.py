@@ -250,7 +250,7 @@ class Quantization:
     """How the weights are quantized, as the checkpoint says.
 
     Attributes:
-        format: the narrowest: `nvfp4`, `mxfp4`, `fp8`, `int8`, `awq`, `gptq`; `none`.
+        format: the narrowest: `nvfp4`, `mxfp4`, `fp8`, `int8`, `awq`, `gptq`, `gguf`; `none`.
         producer: `modelopt`, `compressed-tensors`, `openai`, or the quantizer's name; None unknown.
         flag: what `--quantization` has to be; None: vLLM reads it out of the checkpoint, and it is
             best left out.
