@@ -16,6 +16,7 @@ from typing import Any
 from sparkbook.host.rules.system import BAD_RDMA_KERNELS
 from sparkbook.logs.found import Changes, Context, Found, group, number
 from sparkbook.logs.memory_figures import (
+    context_cut,
     cuda_oom,
     driver_no_memory,
     kv_starved,
@@ -344,6 +345,7 @@ FIGURES: dict[str, Callable[[Found, Context], Changes | None]] = {
         orphan_engine,
         negative_estimate,
         no_kv_memory,
+        context_cut,
         kv_starved,
         kv_too_small,
         mamba_blocks,

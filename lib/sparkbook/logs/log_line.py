@@ -13,6 +13,7 @@ MAX_LINE = 1 << 16
 PROCESS = re.compile(
     rb"^\s*(\((?P<process>[A-Za-z][\w.: -]{0,100}?)(?:[ _]pid=(?P<pid>\d+)(?:, ip=[\w.:]+)?)?\)\s?)"
 )
+_RAISE = re.compile(r"""raise ([\w.]+)\((["'])([^"'{}]+)\2\)""")
 RANK = re.compile(rb"^\[rank(\d+)\]:\s?")
 JOURNAL = re.compile(
     rb"^(?:[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d|\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d\S*) \S+"
@@ -180,3 +181,11 @@ def _seconds(stamp: bytes) -> float | None:
         + second
         + (float(b"0." + fraction[1]) if fraction else 0.0)
     )
+
+
+def raised(code: list[str]) -> str:
+    """Return the exception that the last of a traceback's lines of code raises, as Python prints
+    it; empty where that line does not state a whole message.
+    """
+    match = _RAISE.fullmatch(code[-1]) if code else None
+    return f"{match[1]}: {match[3]}" if match else ""

@@ -9,6 +9,9 @@ from sparkbook.host.meminfo import VLLM_DEFAULT_UTILIZATION
 from sparkbook.logs.found import Changes, Context, Found, group, number
 from sparkbook.logs.story import Story
 
+_CUT_TOO_FAR = 4
+"""A context cut by more than this factor is not what anybody meant."""
+
 
 def startup_memory(found: Found, context: Context) -> Changes:
     free, total = number(found.groups.get("free")), number(found.groups.get("total"))
@@ -204,6 +207,21 @@ def kv_starved(found: Found, context: Context) -> Changes | None:
             f"The KV cache got {kv:g} GiB: {missing:.1f} of the {fraction * total:.1f} GiB granted"
             " went neither to weights nor to KV"
         )
+    }
+
+
+def context_cut(found: Found, context: Context) -> Changes:
+    """Warn where little is left of the context: something else held the memory just then."""
+    asked, fits = int(found.groups["asked"]), int(found.groups["fits"])
+    figures: Changes = {"asked": f"{asked:,}", "fits": f"{fits:,}"}
+    if fits * _CUT_TOO_FAR > asked:
+        return figures
+    return figures | {
+        "severity": "warning",
+        "fix": (
+            "Start once more now that caches are warm, and see which process or build step holds "
+            "memory while the KV cache is sized; or pin the cache with --kv-cache-memory-bytes."
+        ),
     }
 
 

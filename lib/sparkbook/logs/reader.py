@@ -28,6 +28,7 @@ from sparkbook.logs.log_line import (
     Line,
     is_wrapped,
     parse_line,
+    raised,
     unwrapped,
 )
 from sparkbook.util import limits
@@ -504,7 +505,9 @@ class Reader:
         current = self._open.pop(key)
         event = current.event
         if current.traceback and not event.text:
-            event.text = event.frames[-1] if event.frames else NO_EXCEPTION
+            said = raised(event.code)
+            event.exceptions += [said] if said else []
+            event.text = said or (event.frames[-1] if event.frames else NO_EXCEPTION)
         if current.traceback:
             said = "\n".join([event.text, *event.code])
             event.words = tokens(said.encode("utf-8", "replace")) | {b"traceback"}
