@@ -120,3 +120,18 @@ def test_of_very_many_unknown_names_only_the_first_are_compared(line, rule, righ
     ]
     assert fixes[0] == right and len(fixes) > MOST_SUGGESTED
     assert right not in fixes[MOST_SUGGESTED:]
+
+
+@pytest.mark.parametrize(
+    ("pulled", "run", "wrong"),
+    [
+        ("vllm/vllm-openai:v0.28.0:latest", "vllm/vllm-openai:v0.28.0", True),
+        ("--quiet nvcr.io/nvidia/vllm:26.04:py3", "vllm/vllm-openai:v0.28.0", True),
+        ("localhost:5000/vllm:v0.28.0", "localhost:5000/vllm:v0.28.0", False),
+        (f"a/b:1@sha256:{'0' * 64}", "a/b:1", False),
+        ("a/b:1", "a/b:1:2", True),
+    ],
+)
+def test_an_image_has_one_tag_also_where_it_is_pulled(pulled, run, wrong):
+    text = f"docker pull {pulled}\ndocker run --gpus all {run} --model ORG/MODEL"
+    assert wrong == ("IMG114" in {f.rule for f in lint.lint(text).findings})

@@ -168,6 +168,10 @@ def source(name: str) -> Source:
     return _file()[0][name]
 
 
+TWO_TAGS = re.compile(r":[^/@]*:")
+"""What no reference to an image has: two colons in its last part, before the digest."""
+
+
 def split(ref: str) -> tuple[str, str | None, str | None]:
     """Name, tag and digest of an image reference: `nvcr.io/nvidia/vllm:26.04-py3@sha256:…`. The tag
     is None where none is given.

@@ -12,6 +12,9 @@ from sparkbook.rules import Edit, Hit
 
 IMG = family("IMG", "the image")
 
+_PULLED = re.compile(
+    r"\b(?:docker|podman|nerdctl)\s+(?:image\s+)?pull\s+(?:-\S+\s+)*([^\s;&|'\"]+)"
+)
 MOVING = re.compile(r"latest.*|.*nightly.*|main|dev|edge|stable")
 
 
@@ -407,3 +410,25 @@ def hidden(case: Case) -> Iterator[Hit]:
             or None,
             "Read `non-default args` in the engine's log, and lint that as a vllm serve line.",
         )
+
+
+@IMG.rule(
+    "IMG114",
+    "two-tags",
+    "error",
+    source=(
+        "Docker: the grammar of a reference,"
+        " https://github.com/distribution/reference/blob/main/reference.go"
+    ),
+    fails="docker run --gpus all vllm/vllm-openai:v0.28.0:latest ORG/MODEL",
+    passes="docker run --gpus all vllm/vllm-openai:v0.28.0 ORG/MODEL",
+)
+def two_tags(case: Case) -> Iterator[Hit]:
+    """An image has one tag: with two, `docker run` and `docker pull` end with "invalid reference
+    format".
+    """
+    for ref in dict.fromkeys([case.line.image or "", *_PULLED.findall(case.line.text)]):
+        if images.TWO_TAGS.search(ref):
+            yield Hit(
+                f"{ref} has two tags, and Docker takes one.", ref, "Delete all but one of the tags."
+            )
