@@ -116,3 +116,9 @@ def test_what_is_no_log_is_not_called_healthy(junk):
 def test_a_log_that_only_begins_is_one_and_is_not_healthy(begun):
     result = run("-", given=begun)
     assert (result.exit_code == 1 and "not ready" in result.output) or "before" in result.output
+
+
+def test_one_sentence_of_a_program_that_runs_vllm_is_known_from_its_report():
+    said = b"--tensor-parallel-size 2 cannot divide worker[0] 1 GPUs"
+    result = run("-", given=said)
+    assert "gpustack/gpustack/issues/5779" in result.stdout and result.exit_code == 1

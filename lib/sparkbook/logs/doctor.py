@@ -334,7 +334,8 @@ class Doctor:
         states = of_story(story)
         verdict = self._verdict(primary, others, states, root)
         findings = [primary.finding, *primary.alternatives] if primary else []
-        findings += self._related(verdict, primary) if related else []
+        similar = self._related(verdict, primary) if related else []
+        findings += similar
         findings += [_later(one, causes) for one in consequences]
         findings += self._about(verdict, story) if primary is None else []
         findings += [j.finding for j in sorted(others, key=lambda j: (j.role == "noise", j.order))]
@@ -351,7 +352,7 @@ class Doctor:
             self._reader.bytes,
             primary.collect if primary else (),
             story.nvfp4_path,
-            bool(self._reader.known or self._found or primary),
+            bool(self._reader.known or self._found or primary or similar),
             primary.time_s if primary else None,
             self._ordered_to_stop(),
             primary is not None and self._is_up_again([*causes, *echoes], others, states),
@@ -432,6 +433,8 @@ class Doctor:
             return []
         texts = [primary.finding.evidence or ""] if primary else []
         texts += [one.event.text[:600] for one in self._gathered.weighty(6)]
+        if not (texts or self._reader.known):  # such as one sentence of a program that runs vLLM
+            texts = [short(parse_line(self._reader.tail).message, 600)]
         kind = primary.finding.kind if primary else None
         known = verdict not in ("fault, cause unknown", "cut off") and kind is not None
         return [

@@ -17,6 +17,11 @@ from sparkbook.util import limits
 MAX_LOG = 100_000_000
 """Bytes of one of several logs, which are read whole; one log alone is read piece by piece."""
 
+_NO_LOG = (
+    "is not a log of vLLM: no line of it is known. Give all that the engine printed, as"
+    " `docker logs NAME` or `sparkbook logs` shows it"
+)
+
 
 def diagnose(name: str, facts: Facts | None = None) -> Diagnosis:
     """Return the diagnosis of a log.
@@ -36,7 +41,7 @@ def diagnose(name: str, facts: Facts | None = None) -> Diagnosis:
     if diagnosis.verdict == "empty":
         raise SparkbookError(f"{shown} is empty: there is nothing to diagnose")
     if not diagnosis.known:
-        raise SparkbookError(f"{shown} is not a log of vLLM: no line of it is known")
+        raise SparkbookError(f"{shown} {_NO_LOG}")
     return diagnosis
 
 
@@ -61,7 +66,7 @@ def together(names: Sequence[str], facts: Facts | None = None) -> Together:
         raise SparkbookError("Every log is empty: there is nothing to diagnose")
     for member in written:
         if member.has_to_serve and not member.diagnosis.known:
-            raise SparkbookError(f"{member.name} is not a log of vLLM: no line of it is known")
+            raise SparkbookError(f"{member.name} {_NO_LOG}")
     return run
 
 
