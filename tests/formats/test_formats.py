@@ -112,6 +112,9 @@ def test_what_the_examples_say() -> None:
         "method": "mtp",
         "num_speculative_tokens": 3,
     }
+    assert read("eugr.yaml").launch.container.volumes == [
+        "~/.cache/huggingface:/root/.cache/huggingface"  # launch-cluster.sh
+    ]
     assert read("eugr.yaml").recipe.foreign["eugr"]["mods"] == ["mods/fix-orchid-dtype"]
     assert read("sparkrun.yaml").recipe.model.revision == "0123456789abcdef0123456789abcdef01234567"
     assert (

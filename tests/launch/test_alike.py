@@ -133,6 +133,7 @@ TABLE: list[tuple[str, dict]] = [
     (f"docker run redis:7\n{RUN}", CONTAINED),
     (f'IMAGE={IMAGE}\nARGS=(--gpus all)\ndocker run "${{ARGS[@]}}" $IMAGE {ARGS}', CONTAINED),
     (f"docker run --gpus all ${{IMAGE:-{IMAGE}}} {ARGS}", CONTAINED),
+    (f'docker run --gpus all ${{KEY:+-e KEY="$KEY"}} {IMAGE} {ARGS}', CONTAINED),
     (f"cat > run.sh <<'EOF'\n{RUN}\nEOF\nbash run.sh", CONTAINED),
     (f"ssh spark '{RUN}'", CONTAINED),
     (SERVE, BARE),
@@ -154,6 +155,7 @@ TABLE: list[tuple[str, dict]] = [
     (f"nohup {SERVE} > log &", BARE),
     (f"({SERVE})", BARE),
     (f"LEN=8192\nvllm serve {MODEL} --max-model-len $LEN --max-num-seqs ${{SEQS:-4}}", BARE),
+    (f'M="${{1:-{MODEL}}}"\nvllm serve $M --max-model-len 8192 --max-num-seqs 4', BARE),
     (f"{SERVE}\n{SERVE} --port 9000", BARE),
     # compose
     (compose(f"    command: {ARGS}\n"), CONTAINED),

@@ -64,6 +64,12 @@ def test_json_has_the_shape_of_every_judgement():
     )
 
 
+def test_what_a_config_file_may_state_is_not_missed():
+    assert {"MEM101", "MEM105"} <= {f.rule for f in lint.lint("vllm serve a/b").findings}
+    named = {f.rule for f in lint.lint("vllm serve a/b --config /config/model.yaml").findings}
+    assert not {"MEM101", "MEM105"} & named
+
+
 def test_rules_are_ignored_by_code():
     shown = run("-", "--ignore", "img104,FLAG102", text=BAD)
     assert shown.exit_code == 0 and "ignored IMG104: ignored on the command line" in shown.output

@@ -37,6 +37,12 @@ def test_a_recipe_of_ones_own_is_planned_as_the_one_it_extends(more, tmp_path):
     assert request.served(recipes.load(own)) == request.served(recipes.load("gpt-oss-120b"))
 
 
+def test_a_mounted_folder_of_the_home_names_the_model():
+    # as in https://github.com/eugr/spark-vllm-docker/issues/238
+    mount = "docker run --gpus all -v ~/models/Gemma-4-26B-A4B-it-NVFP4:/model vllm-node"
+    assert "made of google/gemma-4-26B-A4B" in run(f"{mount} vllm serve /model")
+
+
 def test_less_memory_than_the_weights_is_no_matter_of_the_fraction():
     given = ("gpt-oss-120b", "--available-gib")
     text = " ".join(run(*given, "10", "--explain", code=1).split())

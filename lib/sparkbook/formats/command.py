@@ -167,7 +167,7 @@ def read_env(reading: Reading, value: Any, place: str) -> None:
             reading.env[name] = text
 
 
-def host_container(reading: Reading, who: str, **fields: str) -> None:
+def host_container(reading: Reading, who: str, **fields: str | list[str]) -> None:
     """Fill in what a tool adds to its containers by itself, where the recipe says nothing, and
     remembers that it is a guess.
     """

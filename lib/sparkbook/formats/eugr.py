@@ -68,7 +68,14 @@ def read(text: str, notes: Notes) -> tuple[Launch, dict[str, Any]]:
         scalar(data["container"], "container"),
         fill(template, defaults, notes, doubled=True),
     )
-    host_container(reading, "eugr's launcher", gpus="all", ipc="host", network="host")
+    host_container(
+        reading,
+        "eugr's launcher",
+        gpus="all",
+        ipc="host",
+        network="host",
+        volumes=["~/.cache/huggingface:/root/.cache/huggingface"],
+    )
     notes.keep({key: value for key, value in data.items() if key not in _READ}, _KEPT)
     unused = {key: value for key, value in defaults.items() if f"{{{key}}}" not in template}
     if unused:

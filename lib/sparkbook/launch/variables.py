@@ -12,7 +12,8 @@ from sparkbook.util.secret import is_secret
 from sparkbook.util.shell_text import HOME
 
 ASSIGNMENT = re.compile(r"[A-Za-z_]\w*=", re.ASCII)
-_DEFAULT = re.compile(r"\$\{([A-Za-z_]\w*)(:?[-=])(.*)\}", re.DOTALL | re.ASCII)
+_DEFAULT = re.compile(r"\$\{([A-Za-z_]\w*|\d)(:?[-=])(.*)\}", re.DOTALL | re.ASCII)
+_IF_SET = re.compile(r"\$\{([A-Za-z_]\w*):?\+.*\}", re.DOTALL | re.ASCII)
 _PLAIN = re.compile(r"\$(?:([A-Za-z_]\w*)|\{([A-Za-z_]\w*)(?:\[[@*]\])?\})", re.ASCII)
 _DECLARE = {"export", "readonly", "local", "declare", "typeset"}
 _LONGEST = 100_000
@@ -22,7 +23,8 @@ _LONGEST = 100_000
 @dataclass
 class Variables:
     """The values that a script gives its variables: written out as `NAME=value`, an array, or a
-    default in `${NAME:-default}`. An assignment inside a branch or a loop counts as made. What
+    default in `${NAME:-default}`. What `${NAME:+words}` adds is left out, for the script does not
+    set NAME. An assignment inside a branch or a loop counts as made. What
     comes from a command or from the caller stays marked.
 
     Attributes:
@@ -92,6 +94,10 @@ class Variables:
         if len(parts) == 1:
             return [token.text]
         alone = len(parts) == 3 and not parts[0] and not parts[2]
+        if_set = _IF_SET.fullmatch(parts[1]) if alone and text[token.start] != '"' else None
+        if if_set and if_set[1] not in self.known:
+            self.remark("CONV208", f"${if_set[1]} was taken as not set.", None)
+            return []
         quoted = '"' in text[token.start : token.end]
         result = ""
         for index, part in enumerate(parts):

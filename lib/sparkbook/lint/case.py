@@ -73,8 +73,11 @@ class Case:
     # ---- options
 
     def lacks(self, name: str) -> bool:
-        """Whether the line starts a server without this option, as far as it is written out."""
-        return self.serves and name not in self.options and not self.args.spreads
+        """Whether the line starts a server without this option, as far as it is written out: a file
+        of `--config` may state it.
+        """
+        stated_elsewhere = self.args.spreads or "config" in self.options
+        return self.serves and name not in self.options and not stated_elsewhere
 
     @functools.cached_property
     def options(self) -> dict[str, Given]:

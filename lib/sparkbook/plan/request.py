@@ -436,7 +436,7 @@ def _names(case: Case) -> list[str]:
         host, _, inside = volume.partition(":")
         inside = inside.partition(":")[0].rstrip("/")
         if inside and (name == inside or name.startswith(f"{inside}/")):
-            found.append(host.rstrip("/") + name[len(inside) :])
+            found.append(f"{Path(host).expanduser()}{name[len(inside) :]}")
     return [*found, *filter(None, [case.value("served-model-name")])]
 
 

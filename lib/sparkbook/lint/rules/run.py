@@ -398,6 +398,32 @@ def root_owned(case: Case) -> Iterator[Hit]:
 
 
 @RUN.rule(
+    "RUN120",
+    "file-of-vllm-replaced",
+    "warning",
+    kind="version-drift",
+    source="https://github.com/eugr/spark-vllm-docker/issues/238",
+    fails=D
+    + "-v ~/m/gemma4.py:/usr/lib/python3.12/dist-packages/vllm/model_executor/models/gemma4.py"
+    " vllm/vllm-openai:v0.28.0 ORG/MODEL",
+    passes=D + "-v ~/m/chat.jinja:/chat.jinja:ro vllm/vllm-openai:v0.28.0 ORG/MODEL",
+)
+def replaced_file(case: Case) -> Iterator[Hit]:
+    """A file on the host is mounted over one of the image's Python files. It was made for one
+    release: with another the start ends in a TypeError or an ImportError, or an old fault is back.
+    """
+    for volume in case.line.values("volume"):
+        inside = volume.partition(":")[2].partition(":")[0]
+        if re.search(r"/(?:dist|site)-packages/.+\.py$", inside):
+            yield Hit(
+                f"A file of the image, {inside.rpartition('/')[2]}, is replaced by a mounted one.",
+                f"-v {volume}",
+                "Leave the mount out with a release that has the repair, or pin the image that the"
+                " file was made for.",
+            )
+
+
+@RUN.rule(
     "RUN115",
     "removed-and-restarted",
     "error",
