@@ -122,16 +122,20 @@ class Tuning:
             self._final(loaders)
 
     def _simplest(self, ratios: dict[str, Comparison]) -> dict[str, Comparison]:
-        """Leave out what is not faster than a part of it: a change that does nothing is none."""
+        """Leave out what is not faster than a part of it: a change that does nothing is none. The
+        best combination may look slower, by as much as two starts of one server differ.
+        """
         named = {one.key: one for one in self.candidates}
         parts = {
             key: [other.ratio for part, other in ratios.items() if named[key].contains(named[part])]
             for key in ratios
         }
+        wholes = [key for key in ratios if parts[key]]
+        best = max(wholes, key=lambda key: ratios[key].ratio, default=None)
         return {
             key: one
             for key, one in ratios.items()
-            if one.ratio > (1 + _WORTH) * max(parts[key], default=0)
+            if one.ratio > (1 - _STARTS if key == best else 1 + _WORTH) * max(parts[key], default=0)
         }
 
     def final(self, candidate: Candidate) -> list[Outcome]:
@@ -338,7 +342,8 @@ class Tuning:
 
     def _final(self, loaders: Sequence[Candidate]) -> None:
         """Measure the baseline and the finalists by turns, there and back; the way back leaves out
-        who is surely behind the best, and a loader with which nothing started.
+        who is surely behind the best, also with another start of both, and a loader with which
+        nothing started.
         """
         turns = [self.baseline, *self.best, *loaders]
         for turn in range(2):
@@ -349,13 +354,22 @@ class Tuning:
                 self.measured(candidate, f"final {turn}", None if candidate in loaders else 1)
 
     def _behind(self) -> set[str]:
-        """Return finalists that are surely behind the best of the final so far, and what died."""
+        """Return what died, and finalists that are behind the best of the final so far by more than
+        their prompts differ and two starts of one server may be apart.
+        """
         outcomes = {one.key: self.final(one) for one in (*self.best, *self.loaders)}
         base = self.final(self.baseline)
         ratios = {key: compared(base, some) for key, some in outcomes.items()}
         sure = {key: one for key, one in ratios.items() if one and one.interval}
         best = max(sure, key=lambda key: sure[key].ratio, default=None)
-        behind = {key for key in sure if best and above(compared(outcomes[key], outcomes[best]))}
+        behind = {
+            key
+            for key in sure
+            if best
+            and (less := compared(outcomes[key], outcomes[best]))
+            and less.interval
+            and less.interval[0] > 1 + _STARTS
+        }
         return behind | {key for key, some in outcomes.items() if some and some[0].died}
 
 
