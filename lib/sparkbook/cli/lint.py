@@ -74,6 +74,7 @@ def convert(
     """
     from sparkbook import formats
     from sparkbook.formats import compose, text
+    from sparkbook.util.limits import naming
 
     if to == "list":
         for format_ in formats.FORMATS.values():
@@ -82,7 +83,10 @@ def convert(
     if to not in formats.FORMATS:
         accepted = ", ".join(formats.FORMATS)
         raise SparkbookError(f"Unknown format '{to}'. --to accepts: {accepted}")
-    env = compose.read_env(formats.file_text(env_file)) if env_file else None
+    env = None
+    if env_file:
+        with naming(env_file):
+            env = compose.read_env(formats.file_text(env_file))
     read = formats.resolve(source, env)
     written = formats.write(read.recipe, to)
     if as_json:

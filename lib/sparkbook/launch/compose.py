@@ -162,13 +162,21 @@ def read_env(text: str) -> dict[str, str]:
         stripped = line.strip().removeprefix("export ").strip()
         if not stripped or stripped.startswith("#"):
             continue
+        if array := re.match(r"(\w+)\+?=\(", stripped):
+            raise SparkbookError(
+                f"line {number}: {array[1]} is a bash array, which compose does not take: write its"
+                f" words as one value, {array[1]}='WORD WORD', and leave the array to the script"
+            )
         match = re.fullmatch(
             r"""([A-Za-z_]\w*)\s*=\s*('[^']*'|"[^"]*"|[^'"#]*?|[^'"\s]\S*?)(\s+#.*)?""",
             stripped,
             re.ASCII,
         )
         if not match:
-            raise SparkbookError(f"line {number} of the environment file is not NAME=value")
+            raise SparkbookError(
+                f"line {number} of the environment file is not NAME=value: put quotes around a value"
+                " with quotes or # inside, and # before a remark"
+            )
         value = match[2]
         quoted = len(value) > 1 and value[0] in "'\"" and value[-1] == value[0]
         values[match[1]] = value[1:-1] if quoted else value
