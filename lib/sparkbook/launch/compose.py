@@ -174,8 +174,8 @@ def read_env(text: str) -> dict[str, str]:
         )
         if not match:
             raise SparkbookError(
-                f"line {number} of the environment file is not NAME=value: put quotes around a value"
-                " with quotes or # inside, and # before a remark"
+                f"line {number} of the environment file is not NAME=value: put quotes around a"
+                " value with quotes or # inside, and # before a remark"
             )
         value = match[2]
         quoted = len(value) > 1 and value[0] in "'\"" and value[-1] == value[0]
