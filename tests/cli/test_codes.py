@@ -2,7 +2,8 @@
 
 import json
 
-from command_line import run
+import pytest
+from command_line import in_terminal, run
 from sparkbook import rules
 
 
@@ -19,6 +20,14 @@ def test_a_code_of_each_family_is_shown() -> None:
     for code in firsts.values():
         page = run("rules", "show", code.lower()).stdout
         assert page.startswith(f"## {code}: ") and "**Source**" in page, code
+
+
+@pytest.mark.parametrize("width", [60, 80])
+def test_a_terminal_shows_a_page_and_no_markdown(width: int) -> None:
+    _, text = in_terminal(width, "rules", "show", "IMG101")
+    assert "IMG101: floating-tag" in text and "https://github.com/ai-dynamo/dynamo" in text
+    assert not any(mark in text for mark in ("##", "**", "```"))
+    assert max(map(len, text.splitlines())) <= width
 
 
 def test_an_unknown_code() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -30,8 +30,14 @@ def show_(
 ) -> None:
     """Show a rule: what it catches, why, two examples, its source."""
     from sparkbook import rules
+    from sparkbook.cli.output import terminal
     from sparkbook.site import rule_pages
 
     rule = rules.find(code.upper())
     page = rule_pages.section(rules.family(rule.prefix), rule)
-    answer(as_json, {"code": code.upper(), "page": page}, [page.rstrip("\n")])
+    shown: Any = page.rstrip("\n")
+    if not as_json and terminal().is_terminal:
+        from rich.markdown import Markdown
+
+        shown = Markdown(page)
+    answer(as_json, {"code": code.upper(), "page": page}, [shown])

@@ -9,6 +9,8 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from sparkbook.util.styled import Hanging
+
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
 
@@ -58,9 +60,10 @@ def listing(rows: list[dict[str, Any]], console: Console) -> Iterator[Renderable
         kind = quantization.replace("unknown", "quantization unknown")
         sized = "size unknown" if size == "unknown" else f"{size} GB"
         about = f"  {kind}, {sized}, {status}"
-        yield Text.assemble((name, "bold"), (about, "dim"), overflow="fold")
-        yield Text(f"  model  {model}", overflow="fold")
-        yield Text(f"  image  {image}", overflow="fold")
+        own_line = "" if len(name) + len(about) <= console.width else "\n"
+        yield Text.assemble((name, "bold"), own_line, (about, "dim"), overflow="fold")
+        yield Hanging((("  model  ", ""),), model)
+        yield Hanging((("  image  ", ""),), image)
 
 
 def _cell(key: str, value: str | float | None) -> str:
