@@ -5,7 +5,7 @@ container is named.
 import re
 
 import pytest
-from sparkbook.serve.faults import DOCK, explain, how_it_ended, redact
+from sparkbook.serve.faults import DOCK, as_progress, explain, how_it_ended, redact
 
 SEEN = {
     # What engines 20.10.24 and 26.1.5 said, as docker-py hands it on, where it is worded otherwise
@@ -102,3 +102,9 @@ def test_redact():
         "MY_PASSWORD=***",
         "VLLM_API_KEY=***",
     ]
+
+
+def test_a_finding_on_the_way_is_one_line_with_what_to_do():
+    found = explain("port is already allocated", port=8123)
+    assert as_progress(found) == f"error: {found.message} ({found.rule}) {found.fix}"
+    assert found.fix and "\n" not in as_progress(found)

@@ -18,6 +18,7 @@ from sparkbook.cluster.sighting import Seen
 from sparkbook.errors import SparkbookError
 from sparkbook.findings import Findings
 from sparkbook.serve import running, stack
+from sparkbook.serve.faults import as_progress
 from sparkbook.serve.stack import Stack
 from sparkbook.util.shell_text import command_line
 
@@ -192,7 +193,7 @@ def _accepted(wish: Wish, say: Callable[[str], None]) -> tuple[server.ClusterPla
     if notes.worst == "error":
         raise server.ClusterFault(Findings(note for note in notes if note.severity == "error"))
     for note in notes:
-        say(f"{note.severity}: {note.message} ({note.rule})")
+        say(as_progress(note))
     return planned, sites
 
 
@@ -221,7 +222,7 @@ def serve(
     try:
         served.wait_ready(deadline_s=wish.deadline_s, progress=say)
         for found in served.differences():
-            say(f"{found.severity}: {found.message} ({found.rule})")
+            say(as_progress(found))
         contained = planned.head.launch.image is not None
         named = (wish.file, planned.stack.name)
         show(

@@ -35,7 +35,7 @@ from sparkbook.serve.containers import (
 from sparkbook.serve.docker_host import DockerHost, image_present, mapped, platform_of, pull, reach
 from sparkbook.serve.endpoint import Endpoint, own_key, write_private
 from sparkbook.serve.engine import Engine
-from sparkbook.serve.faults import DOCK, ServeFault, as_lines, how_it_ended
+from sparkbook.serve.faults import DOCK, ServeFault, as_lines, as_progress, how_it_ended
 from sparkbook.serve.folders import KEY_FILE, LOG_FILE
 from sparkbook.serve.interrupts import held_back
 from sparkbook.serve.process import port_is_free
@@ -362,7 +362,7 @@ def start(  # noqa: PLR0913 - each is a flag of `sparkbook serve`
         choices = replace_fields(choices, watched=ready)
         asked = prepare(stack, host.home, choices, memory=host.memory)
         for note in asked.notes:
-            say(f"{note.severity}: {note.message} ({note.rule})")
+            say(as_progress(note))
         with contextlib.ExitStack() as until_over:
             engine = _already(host, asked, replace, say)
             if engine is None:

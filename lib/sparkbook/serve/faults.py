@@ -45,6 +45,12 @@ def as_lines(finding: Finding) -> str:
     return "\n".join(lines)
 
 
+def as_progress(finding: Finding) -> str:
+    """Return a finding that stops nothing as one line of progress, with what to do."""
+    line = f"{finding.severity}: {finding.message} ({finding.rule})"
+    return f"{line} {finding.fix}" if finding.fix else line
+
+
 def explain(text: str, **figures: object) -> Finding:
     """Return the finding for what the Docker engine said.
 
