@@ -317,7 +317,7 @@ def _status_problem(
         )
     if status == 403:
         page = (
-            f"Open https://huggingface.co/{repo} with the token's account and accept the licence."
+            f"Open https://huggingface.co/{repo} with the token's account and accept the license."
         )
         return fail("HUB003", f"The token may not read {repo}.", evidence, page)
     if status == 404 and (code == "RevisionNotFound" or (revision and code != "RepoNotFound")):
