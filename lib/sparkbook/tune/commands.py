@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from sparkbook import recipes
+from sparkbook.bench import recording
 from sparkbook.cluster import inventory
 from sparkbook.errors import SparkbookError
 from sparkbook.formats import own
@@ -176,6 +177,14 @@ def recorded() -> tuple[dict[str, Any], Answer, Journal]:
         best=[named[key] for key in about["best"]],
     )
     return about["pruned"], answer.finish(tuning, lossy=space.lossy), journal
+
+
+def benchmark() -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """Return how near the tuner came to the best of that space, as `tools/bench_tune.py` wrote it:
+    what was measured, and a row for each seed.
+    """
+    file = Path(__file__).with_name("recorded") / "benchmark.jsonl"
+    return recording.read(file, "a benchmark of the tuner", lambda head, rest: (head, rest))
 
 
 def keep(found: Answer, use: str, out: str) -> None:
