@@ -212,3 +212,23 @@ def test_facts(text):
 def test_no_facts():
     with pytest.raises(SparkbookError, match="nothing that is known"):
         logs.parse_facts("hello: world")
+
+
+def test_an_exception_that_python_ignores_is_no_cause():
+    """What a process prints at its end, after another one was killed."""
+    log = (
+        "(Worker_TP0 pid=2) ERROR 11-29 17:18:19 [multiproc_executor.py:1] WorkerProc hit an"
+        " exception.\n"
+        "Exception ignored in: <function ShmRingBuffer.__del__ at 0x7fb03d153d80>\n"
+        "Traceback (most recent call last):\n"
+        '  File "/opt/engine/vllm/distributed/shm_broadcast.py", line 386, in __del__\n'
+        "    self.shared_memory.unlink()\n"
+        "FileNotFoundError: [Errno 2] No such file or directory: '/psm_0d983af6'\n"
+    )
+    last = list(events(log))[-1]
+    assert last.is_traceback and last.ignored
+    ignored = {one.rule for one in logs.diagnose(log).findings}
+    told = {
+        one.rule for one in logs.diagnose(log.replace("Exception ignored in", "It said")).findings
+    }
+    assert "LOG405" in told - ignored and "LOG510" in ignored

@@ -171,7 +171,8 @@ class Doctor:
         for event in events:
             if not self._story_words.isdisjoint(event.words):
                 self._teller.tell(event)
-            self._match(event)
+            if not event.ignored:
+                self._match(event)
 
     def _match(self, event: Event) -> None:
         words = event.words

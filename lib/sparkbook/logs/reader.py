@@ -90,6 +90,7 @@ _EXCEPTION = re.compile(
 _WEIGHTY = (b"rror", b"xception", b"Timeout", b"Fault", b'File "', b"vllm/", b"-packages/")
 """What a line may have in it that says what went wrong, or where, without an awaited word."""
 _FRAME = re.compile(rb'^\s*File "[^"\n]{1,300}", line \d+(?:, in \S+)?\s*$')
+_IGNORED = b"Exception ignored "
 _CHAINED = (b"During handling of the above exception", b"The above exception was the direct cause")
 NO_EXCEPTION = "Traceback without an exception: the log ends inside it"
 
@@ -114,6 +115,8 @@ class Event:
         shape: what lines that are alike but for their digits share; None of a very long line.
         paths: of a traceback, the file of each frame as printed.
         code: of half a traceback, one without its head, the lines of code in it.
+        ignored: whether Python said before it that the exception is ignored, as at the end of a
+            process: it is nobody's cause.
     """
 
     number: int
@@ -128,6 +131,7 @@ class Event:
     shape: int | None = None
     paths: list[str] = field(default_factory=list)
     code: list[str] = field(default_factory=list)
+    ignored: bool = False
 
     @property
     def flat(self) -> str:
@@ -269,6 +273,7 @@ class Reader:
         self._wrapped: bool | None = None
         self._shapes: dict[bytes, int] = {}
         self._open: dict[bytes, _Open] = {}
+        self._ignored: set[bytes] = set()
         self._clock: float | None = None
         self._recent: dict[bytes, deque[tuple[int, bytes, bytes, int]]] = {}
 
@@ -375,6 +380,8 @@ class Reader:
                 kept.append((number, prefix, line, seen))
                 return
         self._begin(number, prefix, line, before, (seen, hash(shape)))
+        if _IGNORED in line:
+            self._ignored.add(prefix)
 
     def flush(self) -> Iterator[Event]:
         """The events that were still open, as they are."""
@@ -415,10 +422,13 @@ class Reader:
         picked = tokens(raw[:MAX_LINE])
         frame = _FRAME.match(line.message.encode("utf-8", "replace"))
         traceback = bool(frame) or line.message.lstrip().startswith("Traceback (most recent call")
+        ignored = traceback and prefix in self._ignored
+        self._ignored.discard(prefix)
         event = Event(
             number,
             line,
             "" if traceback else line.message,
+            ignored=ignored,
             time_s=time_s,
             repeats=alike[0],
             words=picked,
