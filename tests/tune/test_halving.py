@@ -61,6 +61,27 @@ def test_the_way_back_leaves_out_who_is_surely_behind() -> None:
     assert fleet.log[-5:] == ["baseline", BOTH, K3, BOTH, "baseline"]
 
 
+def test_the_way_back_keeps_who_is_as_near_as_two_starts() -> None:
+    fleet = Fleet({K3: 1.3, K3.replace("3", "2"): 1.26}, spread=0.002)
+    fleet.tuning().run()
+    assert fleet.log[-6:] == fleet.log[-6:][::-1]
+    assert fleet.log[-6] == "baseline"
+
+
+def test_a_combination_that_looked_slower_than_its_part_has_its_final() -> None:
+    """As slow as another start of the same server may be."""
+
+    def factor(key: str, count: int) -> float:
+        return 0.82 if (key, count) == (BOTH, 1) else 1.0
+
+    others = [one.key for one in candidates() if len(one.changes) == 1]
+    gains = {**dict.fromkeys(others, 0.9), K3: 1.3, SEQS: 1.2}
+    tuning = Fleet(gains, factor=factor).tuning()
+    tuning.run()
+    assert BOTH in {one.key for one in tuning.best}
+    assert decided(tuning)[BOTH]
+
+
 def test_the_best_is_tried_with_what_two_starts_may_have_hidden() -> None:
     """Sixteen sequences help, and looked as if they did not; other numbers are surely slower."""
     others = [f"--max-num-seqs {number}" for number in (4, 32, 64)]
