@@ -37,6 +37,7 @@ LIBRARY = (
     "checkpoint/*",
     "cluster/__init__.py",
     "cluster/advice.py",
+    "cluster/all_reduce.py",
     "cluster/inventory.py",
     "cluster/published.yaml",
     "formats/*",
