@@ -165,7 +165,7 @@ def read_env(text: str) -> dict[str, str]:
         if array := re.match(r"(\w+)\+?=\(", stripped):
             raise SparkbookError(
                 f"line {number}: {array[1]} is a bash array, which compose does not take: write its"
-                f" words as one value, {array[1]}='WORD WORD', and leave the array to the script"
+                " words as one value in quotes, and leave the array to the script"
             )
         match = re.fullmatch(
             r"""([A-Za-z_]\w*)\s*=\s*('[^']*'|"[^"]*"|[^'"#]*?|[^'"\s]\S*?)(\s+#.*)?""",
