@@ -52,9 +52,9 @@ def compared(a: Iterable[Outcome], b: Iterable[Outcome]) -> Comparison | None:
     return compare.paired(compare.values(left, FIGURE), compare.values(right, FIGURE))
 
 
-def above(comparison: Comparison | None) -> bool:
-    """Return whether B is faster by more than its prompts differ."""
-    return bool(comparison and comparison.interval and comparison.interval[0] > 1)
+def above(comparison: Comparison | None, by: float = 0.0) -> bool:
+    """Return whether B is faster by more than its prompts differ, and by more than a share."""
+    return bool(comparison and comparison.interval and comparison.interval[0] > 1 + by)
 
 
 @dataclass
@@ -363,12 +363,7 @@ class Tuning:
         sure = {key: one for key, one in ratios.items() if one and one.interval}
         best = max(sure, key=lambda key: sure[key].ratio, default=None)
         behind = {
-            key
-            for key in sure
-            if best
-            and (less := compared(outcomes[key], outcomes[best]))
-            and less.interval
-            and less.interval[0] > 1 + _STARTS
+            key for key in sure if best and above(compared(outcomes[key], outcomes[best]), _STARTS)
         }
         return behind | {key for key, some in outcomes.items() if some and some[0].died}
 
