@@ -18,7 +18,7 @@ from sparkbook.recipes.schema import Image, Remark, Source
 from sparkbook.serve import tool_calls
 from sparkbook.serve.endpoint import Endpoint
 from sparkbook.serve.engine import Engine
-from sparkbook.tune.halving import FIGURE, Tuning, above, compared
+from sparkbook.tune.halving import FIGURE, Tuning, above, compared, start_noise
 from sparkbook.tune.journal import Outcome
 from sparkbook.tune.measuring import Measure, Plans
 from sparkbook.tune.space import BASELINE, Candidate, shown
@@ -86,6 +86,7 @@ class Answer:
         starts: how many. spent_s: seconds of all of them.
         about: engine, machine, node and date of the baseline's measurement; digest of the winner's
             image.
+        margin: factor up to which equal servers may differ, each started twice (95 %).
     """
 
     rows: list[Row]
@@ -99,6 +100,7 @@ class Answer:
     starts: int = 0
     spent_s: float = 0.0
     about: dict[str, str | None] = field(default_factory=dict)
+    margin: float | None = None
 
     @property
     def row(self) -> Row | None:
@@ -128,6 +130,7 @@ class Answer:
             "starts": self.starts,
             "spent_s": self.spent_s,
             "about": self.about,
+            "margin": self.margin,
         }
 
 
@@ -211,6 +214,7 @@ def finish(tuning: Tuning, *, lossy: Mapping[str, bool], near: bool = False) -> 
         starts=len(outcomes),
         spent_s=tuning.journal.spent_s,
         about=about,
+        margin=start_noise(tuning.journal).margin(2, 2) if finalists else None,
     )
 
 
@@ -243,10 +247,8 @@ def _judge_answers(tuning: Tuning, lossy: Mapping[str, bool]) -> None:
 
 def _refused(tuning: Tuning, one: Candidate, lossy: Mapping[str, bool], near: bool) -> str | None:
     """Return why a finalist may not win; None: it may."""
-    turns = [turn for turn in tuning.final(tuning.baseline) if turn.counts]
-    ratios = [compared([turn], tuning.final(one)) for turn in turns]
-    if not ratios or not all(above(ratio) for ratio in ratios):
-        return "not faster than both turns of the baseline by more than the noise"
+    if slow := tuning.why_not_faster(one):
+        return slow
     outcome = tuning.journal.get(one.key, "final 0")
     base = tuning.journal.get(tuning.baseline.key, "final 0")
     if outcome is None or base is None or outcome.trial is None:

@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from sparkbook.bench import compare
+from sparkbook.bench import compare, stats
 from sparkbook.bench.compare import Comparison
 from sparkbook.errors import SparkbookError
 from sparkbook.serve.engine import Engine
@@ -55,6 +55,39 @@ def compared(a: Iterable[Outcome], b: Iterable[Outcome]) -> Comparison | None:
 def above(comparison: Comparison | None, by: float = 0.0) -> bool:
     """Return whether B is faster by more than its prompts differ, and by more than a share."""
     return bool(comparison and comparison.interval and comparison.interval[0] > 1 + by)
+
+
+@dataclass(frozen=True)
+class StartNoise:
+    """How far starts of one server are apart.
+
+    Attributes:
+        deviation: standard deviation of the logarithm of the speed of a start.
+        freedom: degrees of freedom of that estimate: starts beyond the first, of each server.
+    """
+
+    deviation: float
+    freedom: int
+
+    def margin(self, a: int, b: int) -> float:
+        """Return by which factor the means of so many starts of equal servers may differ (95 %)."""
+        t = stats.t_quantile(0.975, self.freedom) if self.freedom else math.inf
+        return math.exp(min(t * self.deviation * math.sqrt(1 / a + 1 / b), 700.0))
+
+
+def start_noise(outcomes: Iterable[Outcome]) -> StartNoise:
+    """Return the noise of all servers that were started more than once, each on its own node."""
+    starts: dict[tuple[str, str | None], list[Outcome]] = {}
+    for one in outcomes:
+        if one.counts and one.report:
+            starts.setdefault((one.candidate, one.node), []).append(one)
+    squares, freedom = 0.0, 0
+    for first, *others in starts.values():
+        ratios = [found.ratio for one in others if (found := compared([first], [one]))]
+        logs = [0.0, *map(math.log, ratios)]
+        squares += sum((one - sum(logs) / len(logs)) ** 2 for one in logs)
+        freedom += len(ratios)
+    return StartNoise(math.sqrt(squares / freedom) if freedom else math.inf, freedom)
 
 
 @dataclass
@@ -145,6 +178,20 @@ class Tuning:
             for turn in range(2)
             if (outcome := self.journal.get(candidate.key, f"final {turn}"))
         ]
+
+    def why_not_faster(self, candidate: Candidate) -> str | None:
+        """Return why a finalist does not count as faster than the baseline; None: it does."""
+        base, own = (
+            [turn for turn in self.final(one) if turn.counts] for one in (self.baseline, candidate)
+        )
+        found = compared(base, own)
+        if not found or not above(found):
+            return "not faster than the recipe by more than its prompts differ"
+        margin = start_noise(self.journal).margin(len(base), len(own))
+        if found.ratio > margin:
+            return None
+        apart = f"up to {margin - 1:.0%}" if margin < 2 else "too few were measured to tell"
+        return f"not faster by more than starts of one server differ ({apart})"
 
     def based(self, stages: Sequence[str] = SHORT, node: str | None = None) -> list[Outcome]:
         """Return the baseline's outcomes of some stages on a node; None: this machine, or the

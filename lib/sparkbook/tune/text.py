@@ -40,6 +40,8 @@ def answer(found: Answer) -> Iterator[str]:
     if found.rows:
         node = f" ({found.about['node']})" if found.about.get("node") else ""
         yield f"measured with {found.about['engine']} on {found.about['machine']}{node}"
+    if found.margin and found.margin < 2:
+        yield f"equal servers, started twice, may differ by {found.margin - 1:.0%} (95 %)"
     for row in found.rows:
         yield from _row(row, found)
     for change, ratio in found.parts.items():
