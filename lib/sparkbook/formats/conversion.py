@@ -175,6 +175,17 @@ def changes(before: Recipe, after: Recipe) -> dict[str, Change]:
     return differences | {place: "added" for place in two if place not in one}
 
 
+def _gone(change: Change, before: Any, after: Any) -> Any:
+    """Return what is not there any more: the whole, or those of several volumes or options for
+    which others stand.
+    """
+    if change == "lost":
+        return before
+    if change == "changed" and isinstance(before, list) and isinstance(after, list):
+        return [one for one in before if one not in after]
+    return None
+
+
 def report(name: str, title: str, text: str, before: Recipe, back: Conversion) -> Written:
     """Return the loss report of a written form: what reading it again doesn't give back.
 
@@ -192,11 +203,9 @@ def report(name: str, title: str, text: str, before: Recipe, back: Conversion) -
         lost.append(place)
         if not place.startswith(_START):
             facts.append(place)
-        elif change == "lost":
+        elif (gone := _gone(change, one.get(place), two.get(place))) or change == "lost":
             entries.append(
-                finding(
-                    "CONV101", f"The {title} has no place for {place}.", _shown(place, one[place])
-                )
+                finding("CONV101", f"The {title} has no place for {place}.", _shown(place, gone))
             )
         elif change == "changed":
             entries.append(
