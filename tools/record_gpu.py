@@ -500,8 +500,10 @@ DECODE = bench.BenchPlan(
     max_tokens=128,
     waves=2,
     keep_text=False,
+    # Dummy weights repeat themselves, and a mixture would read the same few experts for all.
+    extra={"temperature": 1.0},
 )
-DRAFTED = dataclasses.replace(DECODE, concurrency=(1, 4, 8))
+DRAFTED = dataclasses.replace(DECODE, concurrency=(1, 4, 8), extra={})
 PREFILL = bench.BenchPlan(
     classes=("prose", "long-512", "long-4k"),
     concurrency=(1,),
