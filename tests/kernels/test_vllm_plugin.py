@@ -144,7 +144,8 @@ def apply(x, ids, weights, expert_map=None, activation=MoEActivation.SILU, befor
     return y
 
 apply(x, ids, weights)
-assert measured == [8, 32, 32] and "experts" in said[-1] and "ours for up to 1, 2, 4 tokens" in said[-1], said[-1]
+assert measured == [8, 32, 32] and "experts" in said[-2] and "ours for up to 1, 2, 4 tokens" in said[-2], said[-2:]
+assert "of more than 4 tokens are vLLM's own" in said[-1] and vllm_layers._Limit.rows == 4
 assert close(apply(x, ids, weights), want) and not kept
 # Expert parallelism: this rank's four experts are the global ones 4 to 7; the others, and the missing id, map to -1.
 local = torch.tensor([-1, -1, -1, -1, 0, 1, 2, 3, -1])
@@ -156,7 +157,12 @@ for arguments, how in ((many, {}), ((x, ids, weights), {"activation": MoEActivat
     assert len(kept) == 1, how
 Stand.gemm1_clamp_limit = 7.0
 apply(x, ids, weights, one=Stand())
-assert len(kept) == 1 and "don't do this layer" in said[-1], "a clamped activation is not ours"
+assert len(kept) == 1 and "don't do this layer" in said[-2], "a clamped activation is not ours"
+# Where no experts are ours, no linear layer is.
+assert "of any number of tokens are vLLM's own" in said[-1], said[-1]
+passed_on.clear()
+call(torch.randn(1, k, dtype=layer.params_dtype), None, layer.weight, None)
+assert passed_on == [1]
 print("ok")
 """
 

@@ -77,6 +77,24 @@ _LAYERS: dict[int, _Linear] = {}
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
 
 
+class _Limit:
+    """Rows up to which linear layers may be ours: in a mixture, no more than its experts. With
+    vLLM's experts between them, our linear layers lost 3 and 7 % of a whole model's speed though
+    each was faster by itself (`kernels/VERSIONS.md`).
+    """
+
+    rows = MOST_ROWS
+
+    @classmethod
+    def lower(cls, table: list[bool]) -> None:
+        """Follow the choice of a layer's experts."""
+        most = next((m - 1 for m in range(1, len(table)) if not table[m]), len(table) - 1)
+        if max(most, 0) < cls.rows:
+            cls.rows = max(most, 0)
+            more = f"more than {cls.rows} tokens" if cls.rows else "any number of tokens"
+            _say(f"NVFP4 linear layers of {more} are vLLM's own, as the experts are")
+
+
 def hook(operator: Any) -> None:
     """Make calls of Marlin's operator take the choice. Graphs that torch compiles hold the operator
     as they would without us, and call this Python object, so that a call that is not ours costs a
@@ -90,7 +108,7 @@ def hook(operator: Any) -> None:
     def chosen(*args: Any, **named: Any) -> torch.Tensor:
         x = args[x_at] if args else named["a"]
         # Prompts call this more than a hundred times a step, and wait for it: their way is short.
-        if type(x) is torch.Tensor and x.shape[0] <= MOST_ROWS:
+        if type(x) is torch.Tensor and x.shape[0] <= _Limit.rows:
             if len(args) > bias_at:
                 weight, bias = args[weight_at], args[bias_at]
             else:
@@ -283,6 +301,7 @@ def _install_experts() -> None:
             _say(f"NVFP4 {shape}: vLLM's own, for the kernels don't do this layer")
             table = []
         self._sparkbook_taken = table
+        _Limit.lower(table)
         return table
 
     def apply(self: Any, *values: Any, **named: Any) -> Any:
