@@ -62,13 +62,34 @@ def test_between_two_sizes_the_time_is_on_a_line() -> None:
 def test_what_was_measured_of_each_size_counts_before_latency_and_rate() -> None:
     pair = {"a": "1", "b": "2", "reduce_us": 100, "reduce_gbit": 8}
     plain = all_reduce.link_of(pair)
-    table = [(size, spent * 1e6) for size, spent in TABLE]
+    table = [[size, spent * 1e6] for size, spent in TABLE]
     measured = all_reduce.link_of(pair | {"reduce_table": table})
     assert measured.all_reduce(2**20).low == pytest.approx(1100e-6)
     assert plain.all_reduce(2**20).high > 10 * measured.all_reduce(2**20).high
     # Four nodes: three rounds, each of half as many bytes as two nodes send.
     assert measured.all_reduce(2**21, 4).low == pytest.approx(3 * 1100e-6)
     assert measured.with_latency(0).all_reduce(8192).low == 0
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"reduce_us": "abc"}, "reduce_us"),
+        ({"reduce_us": float("nan")}, "reduce_us"),
+        ({"reduce_gbit": -4}, "reduce_gbit"),
+        ({"reduce_table": "x"}, "reduce_table"),
+        ({"reduce_table": [[1]]}, "reduce_table"),
+        ({"reduce_table": [["a", 1]]}, "reduce_table"),
+        ({"reduce_table": [[8192, None]]}, "reduce_table"),
+        ({"reduce_table": [[8192, 100], [8192, 90]]}, "every size once"),
+        ({"reduce_table": [[16384, 100], [8192, 90]]}, "the smallest first"),
+        ({"a": 7}, "a"),
+    ],
+)
+def test_a_measured_network_that_is_none_is_said(change: dict, says: str) -> None:
+    pair = {"a": "1", "b": "2", "reduce_us": 100, "reduce_gbit": 8}
+    with pytest.raises(SparkbookError, match="the measured network: .*" + says):
+        all_reduce.link_of(pair | change)
 
 
 def test_pipeline_parallel_does_nothing_for_one_request_and_as_much_as_replicas_for_many() -> None:

@@ -7,12 +7,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from sparkbook.checkpoint.values import Range
 from sparkbook.errors import SparkbookError
 from sparkbook.units import GB
 from sparkbook.util import limits
+from sparkbook.util.invalid import reason
 
 
 @dataclass(frozen=True)
@@ -86,48 +89,65 @@ _SMALL_SHARE = 1.6 / 22.0
 """Share of a large message's rate that one of some tens of KiB reaches (pull request 103)."""
 
 
+_Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+
+
+class _Measured(BaseModel):
+    """What counts here of a pair of nodes (`fabric.Pair`)."""
+
+    model_config = ConfigDict(extra="ignore", strict=True)
+
+    a: str = "one node"
+    b: str = "another"
+    problem: str | None = None
+    reduce_problem: str | None = None
+    reduce_us: _Positive | None = None
+    reduce_gbit: _Positive | None = None
+    reduce_table: list[Annotated[list[_Positive], Field(min_length=2, max_length=2)]] | None = None
+
+    @field_validator("reduce_table")
+    @classmethod
+    def _by_size(cls, table: list[list[float]] | None) -> list[list[float]] | None:
+        sizes = [size for size, _ in table or ()]
+        if sizes != sorted(set(sizes)):
+            raise ValueError("every size once, the smallest first")
+        return table
+
+
 def link_of(fabric: Any) -> Link:
     """Return the slowest pair of a fabric check, as `Pair`s or as their JSON: one pair, a list, or
     an object with `pairs`.
 
     Raises:
-        SparkbookError: it holds no all-reduce.
+        SparkbookError: it is none, or holds no all-reduce.
     """
     found = fabric.get("pairs", fabric) if isinstance(fabric, dict) else fabric
-    pairs = found if isinstance(found, list | tuple) else [found]
-    pairs_ = [
-        pair if isinstance(pair, dict) else pair.model_dump()
-        for pair in pairs
-        if hasattr(pair, "model_dump") or isinstance(pair, dict)
-    ]
-    timed = [pair for pair in pairs_ if pair.get("reduce_us") and pair.get("reduce_gbit")]
-    if not pairs_ or len(timed) < len(pairs_):
-        why = next(
-            (
-                pair.get("problem") or pair.get("reduce_problem")
-                for pair in pairs_
-                if not pair.get("reduce_us")
-            ),
-            None,
-        )
+    listed = found if isinstance(found, list | tuple) else [found]
+    plain = [one.model_dump() if isinstance(one, BaseModel) else one for one in listed]
+    try:
+        pairs = [_Measured.model_validate(one) for one in plain]
+    except ValidationError as error:
+        raise SparkbookError(f"the measured network: {reason(error)}") from error
+    timed = [(pair.reduce_us, pair.reduce_gbit, pair) for pair in pairs]
+    complete = [(us, gbit, pair) for us, gbit, pair in timed if us and gbit]
+    if not complete or len(complete) < len(timed):
+        why = next((p.problem or p.reduce_problem for p in pairs if not p.reduce_us), None)
         raise SparkbookError(
             f"the fabric has no measured all-reduce for every pair ({why or 'nothing said why'}):"
             " measure it with an image"
         )
-    slow = max(timed, key=lambda pair: pair["reduce_us"])
-    large = min(pair["reduce_gbit"] for pair in timed) / 8
-    latency = slow["reduce_us"] * 1e-6
+    us, _, slow = max(complete, key=lambda one: one[0])
+    large = min(gbit for _, gbit, _ in complete) / 8
     source = (
-        f"measured between {slow['a']} and {slow['b']}: {slow['reduce_us']:g} µs for 8 KiB,"
-        f" {large * 8:g} Gbit/s for large messages"
+        f"measured between {slow.a} and {slow.b}: {us:g} µs for 8 KiB, {large * 8:g} Gbit/s for"
+        " large messages"
     )
-    table = tuple((size, us * 1e-6) for size, us in slow.get("reduce_table") or ())
     return Link(
-        Range(latency, latency * SPREAD),
+        Range(us * 1e-6, us * 1e-6 * SPREAD),
         Range(large * _SMALL_SHARE, large),
         source,
         measured=True,
-        table=table,
+        table=tuple((size, spent * 1e-6) for size, spent in slow.reduce_table or ()),
     )
 
 
