@@ -290,3 +290,11 @@ def test_a_repair_leaves_a_line_that_can_be_read_and_is_no_worse(rule):
         assert {f.rule for f in after.findings if f.severity == "error"} <= {
             f.rule for f in report.findings
         }
+
+
+def test_a_parser_that_the_release_lacks_is_not_advised():
+    line = "vllm serve nvidia/NVIDIA-Nemotron-3-Super-120B-A12B-NVFP4"
+    (old,) = [f for f in lint.lint(line, release="0.15.1").findings if f.rule == "MODEL109"]
+    assert "Take another image" in old.fix and "0.17.1" in old.fix
+    (new,) = [f for f in lint.lint(line, release="0.32.0").findings if f.rule == "MODEL109"]
+    assert new.fix == "Add --reasoning-parser nemotron_v3."

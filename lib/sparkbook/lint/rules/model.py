@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from sparkbook import releases
 from sparkbook.lint.case import Case
@@ -99,20 +99,37 @@ def reasoning_parser(case: Case) -> Iterator[Hit]:
         yield Hit(*_no_parser(case, "reasoning-parser", "reasoning_parsers", name))
 
 
+def _usual(case: Case, category: str) -> Sequence[str]:
+    """Return the parsers of the model's family, the best first."""
+    if not case.family:
+        return ()
+    return case.family.tools if category == "tool_parsers" else case.family.reasoning
+
+
+def _built_in(case: Case, category: str) -> str | None:
+    """Return the family's parser that this release has."""
+    usual = _usual(case, category)
+    return next((name for name in usual if case.release.has(category, name)), None)
+
+
+def _advised(case: Case, verb: str, option: str, category: str) -> str:
+    """Return the advice to use the family's parser, or a release that has it."""
+    if name := _built_in(case, category):
+        return f"{verb} --{option} {name}."
+    name = _usual(case, category)[0]
+    spans = releases.said(releases.presence(category, name))
+    return f"Take another image: releases {spans} have --{option} {name}."
+
+
 def _no_parser(case: Case, option: str, category: str, name: str) -> tuple[str, str, str]:
     spans = releases.presence(category, name)
-    usual = (
-        (case.family.tools if category == "tool_parsers" else case.family.reasoning)
-        if case.family
-        else ()
-    )
-    built_in = [parser for parser in usual if case.release.has(category, parser)]
+    built_in = _built_in(case, category)
     close = difflib.get_close_matches(name, list(case.release.names(category)), n=1)
     if spans:
         fix = f"Take another image: releases {releases.said(spans)} have it."
     elif built_in:
         fix = (
-            f"Write --{option} {built_in[0]}, which is built in; or name the plug-in file that"
+            f"Write --{option} {built_in}, which is built in; or name the plug-in file that"
             f" brings {quote(name)}."
         )
     else:
@@ -144,14 +161,7 @@ def tools_without_parser(case: Case) -> Iterator[Hit]:
     it.
     """
     if case.on("enable-auto-tool-choice") and "tool-call-parser" not in case.options:
-        usual = next(
-            (
-                p
-                for p in (case.family.tools if case.family else ())
-                if case.release.has("tool_parsers", p)
-            ),
-            None,
-        )
+        usual = _built_in(case, "tool_parsers")
         yield Hit(
             "--enable-auto-tool-choice needs --tool-call-parser.",
             case.shown("enable-auto-tool-choice"),
@@ -213,7 +223,7 @@ def other_tool_parser(case: Case) -> Iterator[Hit]:
             yield Hit(
                 f"{family.name} does not write tool calls as '{name}' reads them.",
                 case.shown("tool-call-parser"),
-                f"Use --tool-call-parser {family.tools[0]}.",
+                _advised(case, "Use", "tool-call-parser", "tool_parsers"),
             )
 
 
@@ -272,7 +282,7 @@ def other_reasoning_parser(case: Case) -> Iterator[Hit]:
         yield Hit(
             f"{family.name} does not think as '{name}' reads it.",
             case.shown("reasoning-parser"),
-            f"Use --reasoning-parser {family.reasoning[0]}.",
+            _advised(case, "Use", "reasoning-parser", "reasoning_parsers"),
         )
 
 
@@ -301,8 +311,10 @@ def thinks(case: Case) -> Iterator[Hit]:
             f"{case.family.name} thinks, and without a reasoning parser the thinking is part of the"
             " answer.",
             case.model,
-            f"Add --reasoning-parser {case.family.reasoning[0]}.",
-            edits=case.append(f"--reasoning-parser {case.family.reasoning[0]}"),
+            _advised(case, "Add", "reasoning-parser", "reasoning_parsers"),
+            edits=case.append(f"--reasoning-parser {name}")
+            if (name := _built_in(case, "reasoning_parsers"))
+            else (),
         )
 
 
