@@ -175,15 +175,10 @@ def changes(before: Recipe, after: Recipe) -> dict[str, Change]:
     return differences | {place: "added" for place in two if place not in one}
 
 
-def _gone(change: Change, before: Any, after: Any) -> Any:
-    """Return what is not there any more: the whole, or those of several volumes or options for
-    which others stand.
-    """
-    if change == "lost":
-        return before
-    if change == "changed" and isinstance(before, list) and isinstance(after, list):
-        return [one for one in before if one not in after]
-    return None
+def _gone(before: Any, after: Any) -> Any:
+    """Return those of several volumes or options that are not there any more."""
+    several = isinstance(before, list) and isinstance(after, list)
+    return [one for one in before if one not in after] if several else None
 
 
 def report(name: str, title: str, text: str, before: Recipe, back: Conversion) -> Written:
@@ -201,9 +196,10 @@ def report(name: str, title: str, text: str, before: Recipe, back: Conversion) -
     one, two = leaves(before), leaves(back.recipe)
     for place, change in changes(before, back.recipe).items():
         lost.append(place)
+        gone = one[place] if change == "lost" else _gone(one.get(place), two.get(place))
         if not place.startswith(_START):
             facts.append(place)
-        elif (gone := _gone(change, one.get(place), two.get(place))) or change == "lost":
+        elif change == "lost" or gone:
             entries.append(
                 finding("CONV101", f"The {title} has no place for {place}.", _shown(place, gone))
             )

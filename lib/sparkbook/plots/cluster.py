@@ -4,11 +4,13 @@ stops to pay. In the book's style.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
+from matplotlib.figure import Figure
 from matplotlib.patches import FancyBboxPatch, Patch
 
 from sparkbook.checkpoint.values import Range
@@ -156,16 +158,7 @@ def break_even(advice: Advice, marks: Mapping[str, float] | None = None) -> Char
     axis.set_ylabel("requests at once")
     axis.set_xlabel("time of an all-reduce of 8 KiB, µs")
     axis.set_xticks([10, 30, 100, 300, 1000], ["10", "30", "100", "300", "1000"])
-    keys = [
-        Patch(facecolor=(colour, alpha), edgecolor=INK, linewidth=0.4, label=words)
-        for colour, alpha, words in _BANDS
-    ]
-    figure.legend(
-        handles=keys,
-        loc="outside lower center",
-        ncols=len(keys),
-        title="speed of tensor parallel over that of replicas",
-    )
+    _areas(figure, _BANDS, title="speed of tensor parallel over that of replicas")
     summary = ", ".join(
         f"{n} requests {limit:.0f} µs" if limit else f"{n} requests never"
         for n, limit in zip(requests, limits, strict=True)
@@ -175,6 +168,15 @@ def break_even(advice: Advice, marks: Mapping[str, float] | None = None) -> Char
         "Map of where tensor parallel is faster than two replicas. It is so up to an all-reduce"
         f" time of: {summary}.",
     )
+
+
+def _areas(figure: Figure, areas: Iterable[Iterable[Any]], title: str | None = None) -> None:
+    """Draw the key of a map: colour, how dense, and the words of each area."""
+    keys = [
+        Patch(facecolor=(colour, alpha), edgecolor=INK, linewidth=0.4, label=words)
+        for colour, alpha, words in areas
+    ]
+    figure.legend(handles=keys, loc="outside lower center", ncols=len(keys), title=title)
 
 
 def _gain(advice: Advice, requests: int, us: float) -> float:
@@ -262,11 +264,7 @@ def by_link(advice: Advice) -> Chart:
         summary.append(f"{mark} ({name}), by requests: {said}")
     panels[0].set_ylabel("requests at once")
     panels[len(panels) // 2].set_xlabel("speed of the link, Gbit/s")
-    keys = [
-        Patch(facecolor=(colour, alpha), edgecolor=INK, linewidth=0.4, label=words)
-        for colour, alpha, words, _ in _BEST
-    ]
-    figure.legend(handles=keys, loc="outside lower center", ncols=len(keys))
+    _areas(figure, [area for *area, _ in _BEST])
     return Chart(
         figure,
         "Map of what is fastest with two nodes, over link speed and requests at once. "
