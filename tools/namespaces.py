@@ -4,11 +4,13 @@ inside the first one. For tests and recordings; needs root and iproute2.
 
 import contextlib
 import ctypes
+import json
 import os
 import subprocess
+import tempfile
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from sparkbook import cluster
@@ -19,9 +21,9 @@ HOSTS = ("spark-a", "spark-b")
 ADDRESSES = ("10.97.0.1", "10.97.0.2")
 
 
-def ip(*words: str) -> None:
-    """Run `ip`."""
-    subprocess.run(["ip", *words], check=True, capture_output=True, text=True)
+def ip(*words: str) -> str:
+    """Run `ip`, and return what it prints."""
+    return subprocess.run(["ip", *words], check=True, capture_output=True, text=True).stdout
 
 
 def enter(file: str | int) -> None:
@@ -43,6 +45,7 @@ class TwoNodes:
     b: str
     left: str
     right: str
+    _held: contextlib.ExitStack = field(default_factory=contextlib.ExitStack)
 
     def inventory(self, **second) -> cluster.Inventory:
         """Return an inventory of the two; `second` are fields of the second node."""
@@ -65,27 +68,53 @@ class TwoNodes:
         """Put the cable back."""
         ip("link", "set", self.left, "up")
 
-    def shape(self, gbit: float, delay_us: int = 0) -> bool:
-        """Hold both ends to a rate, with a delay where the kernel has netem.
+    def shape(self, gbit: float, delay_us: int = 0) -> None:
+        """Hold both ends to a rate, and what goes through to a delay in each direction: by netem
+        where the kernel has it, else by `delay_line.c`.
 
-        Returns:
-            Whether the delay could be made; without netem only the rate is held.
+        Raises:
+            CalledProcessError: neither can be had.
         """
         rate = f"{gbit * 1000:.0f}mbit"
         # Enough for one tick of the timer, and for the largest segment that is sent in one piece.
         burst = max(int(gbit * 1e9 / 8 / 250), 128_000)
-        made = True
-        for name, end in ((self.a, self.left), (self.b, self.right)):
-            add = ["tc", "-n", name, "qdisc", "replace", "dev", end, "root"]
-            netem = ["netem", "delay", f"{delay_us}us", "rate", rate, "limit", "100000"]
-            if not delay_us or subprocess.run([*add, *netem], capture_output=True).returncode:
-                made = made and not delay_us
-                tbf = ["tbf", "rate", rate, "burst", str(burst), "latency", "50ms"]
-                subprocess.run([*add, *tbf], check=True, capture_output=True)
-        return made
+        tbf = ["tbf", "rate", rate, "burst", str(burst), "latency", "50ms"]
+        netem = ["netem", "delay", f"{delay_us}us", "rate", rate, "limit", "100000"]
+        ends = ((self.a, self.left), (self.b, self.right))
+        if not delay_us or any(self._discipline(*end, netem).returncode for end in ends):
+            for end in self._delayed(delay_us) if delay_us else ends:
+                self._discipline(*end, tbf).check_returncode()
+
+    @staticmethod
+    def _discipline(name: str, end: str, words: list[str]) -> subprocess.CompletedProcess[bytes]:
+        add = ["tc", "-n", name, "qdisc", "replace", "dev", end, "root"]
+        return subprocess.run([*add, *words], capture_output=True)
+
+    def _delayed(self, delay_us: int) -> list[tuple[str, str]]:
+        """Lead the two addresses through a delay line, also those of open connections, until
+        `unshape`; return its ends.
+        """
+        folder = self._held.enter_context(tempfile.TemporaryDirectory())
+        source, program = Path(__file__).with_name("delay_line.c"), Path(folder, "delay_line")
+        subprocess.run(["cc", "-O2", "-pthread", "-o", program, source], check=True)
+        ends = [(self.a, f"{self.left}d"), (self.b, f"{self.right}d")]
+        words = [word for name, end in ends for word in (f"/run/netns/{name}", end)]
+        line = self._held.enter_context(
+            subprocess.Popen([program, str(delay_us), *words], stdout=subprocess.PIPE, text=True)
+        )
+        self._held.callback(line.kill)
+        assert line.stdout is not None
+        if line.stdout.readline() != "up\n":
+            raise subprocess.CalledProcessError(line.wait(), "delay_line")
+        mtu = json.loads(ip("-n", self.a, "-j", "link", "show", self.left))[0]["mtu"]
+        for (name, end), own, other in zip(ends, ADDRESSES, reversed(ADDRESSES), strict=True):
+            ip("-n", name, "link", "set", end, "mtu", str(mtu), "up")
+            ip("-n", name, "route", "replace", other, "dev", end, "src", own)
+        return ends
 
     def unshape(self) -> None:
         """Take the limits off."""
+        self._held.close()
         for name, end in ((self.a, self.left), (self.b, self.right)):
             words = ["tc", "-n", name, "qdisc", "del", "dev", end, "root"]
             subprocess.run(words, capture_output=True)
@@ -152,6 +181,7 @@ def two_nodes(mtu: int | None = None) -> Iterator[TwoNodes]:
         enter(f"/run/netns/{nodes.a}")
         yield nodes
     finally:
+        nodes.unshape()
         enter(home)
         os.close(home)
         for pid in nodes.processes():

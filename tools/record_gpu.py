@@ -1,8 +1,8 @@
 """Records what only a vLLM on a GPU can show: the plug-in of the kernels in whole models, options
 that claim to change nothing, faults.
 
-    python tools/record_gpu.py MODELS OUT [smoke] [compare] [nvfp4] [few] [faults] [speed-NAME]
-                                     [alone]
+    python tools/record_gpu.py MODELS OUT [smoke] [compare] [nvfp4] [few] [faults] [alone]
+                                     [speed-NAME [decode] [prefill] [profile]]
     python tools/record_gpu.py MODELS OUT judge
 
 MODELS is what `tools/make_nvfp4_models.py` made. The `vllm` that this Python imports is started as
@@ -27,7 +27,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -210,7 +210,7 @@ class Recorder:
         with ThreadPoolExecutor(at_once) as pool:
             list(pool.map(one, runs))
 
-    def measured(self, runs: Sequence[Run]) -> None:
+    def measured(self, runs: Sequence[Run], parts: Collection[str]) -> None:
         """The servers are started together, those with the plug-in once the others are ready: what
         it measures when it loads is measured on an idle GPU. Then each is measured by turns while
         the rest have nothing to do: within one second the first tokens of one server differ by as
@@ -219,11 +219,11 @@ class Recorder:
         """
         with contextlib.ExitStack() as running:
             engines: list[Engine] = []
-            for wanted in ({}, PLUGIN):
+            for ours in (False, True):
                 started = []
-                for place, run in enumerate(run for run in runs if run.env == wanted):
+                for place, run in enumerate(run for run in runs if bool(run.env) == ours):
                     # The second server with the plug-in finds what the first one has measured.
-                    time.sleep(30 * bool(wanted and place))
+                    time.sleep(30 * bool(ours and place))
                     started.append(running.enter_context(Engine(run, self.models, self.out)))
                 for engine in started:
                     said = told(engine) if engine.ready(300) else "did not start"
@@ -232,14 +232,15 @@ class Recorder:
                 engines += started
             plain = [engine for engine in engines if TRACED in engine.run.args]
             drafting = [engine for engine in engines if engine not in plain]
-            turns = [("decode", DECODE), *((f"prefill-{n}", PREFILL) for n in range(1, 6))]
+            turns = [("decode", DECODE), ("decode-again", AGAIN)] * ("decode" in parts)
+            turns += [(f"prefill-{n}", PREFILL) for n in range(1, 6) if "prefill" in parts]
             for turn, (name, plan) in enumerate(turns):
                 for engine in plain if turn % 2 else reversed(plain):
                     self.measure(engine, name, plan)
-            for engine in plain:
-                self.profile(engine)
             for engine in drafting:
                 self.measure(engine, "decode", DRAFTED)
+            for engine in plain * ("profile" in parts):
+                self.profile(engine)
 
     def profile(self, engine: Engine) -> None:
         """Trace three prompts of each length, and how four and eight requests decode."""
@@ -503,6 +504,9 @@ DECODE = bench.BenchPlan(
     # Dummy weights repeat themselves, and a mixture would read the same few experts for all.
     extra={"temperature": 1.0},
 )
+PARTS = ("decode", "prefill", "profile")
+"""What is measured of a speed-… server; all of it unless some are named."""
+AGAIN = dataclasses.replace(DECODE, concurrency=(8, 4))
 DRAFTED = dataclasses.replace(DECODE, concurrency=(1, 4, 8), extra={})
 PREFILL = bench.BenchPlan(
     classes=("prose", "long-512", "long-4k"),
@@ -617,7 +621,7 @@ def main(models: Path, out: Path, wanted: Sequence[str]) -> None:
         recorder.refused(FAULTS)
     speed = [run for name, runs in SPEED.items() for run in runs if {name, run.name} & set(wanted)]
     if speed:
-        recorder.measured(speed)
+        recorder.measured(speed, set(PARTS) & set(wanted) or PARTS)
     if "alone" in wanted:
         recorder.refused(ALONE, 1)
 
