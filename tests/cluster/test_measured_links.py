@@ -9,6 +9,7 @@ from pathlib import Path
 import measure_links
 import pytest
 from measure_links import SHAPES, Link, Step
+from sparkbook.cluster import advice
 from sparkbook.cluster import measured_links as links
 from sparkbook.cluster.all_reduce import between
 
@@ -36,7 +37,7 @@ def line(way, link, requests=1, **more):
     step = Step("8b" if way != "all-reduce" else "", way, link, (requests,))
     about = {"shape": step.shape, "way": way, "link": measure_links.asdict(link)}
     about |= {"key": step.key(requests, "code"), "requests": requests, "prompts": "code"}
-    return about | {"tok_s": 1.0, "rules": ["BENCH311"]} | more
+    return about | {"tok_s": 1.0, "ttft_s": 0.1, "rules": ["BENCH311"]} | more
 
 
 def test_the_most_valuable_comes_first():
@@ -115,7 +116,8 @@ def test_the_recording_of_the_cpu_is_whole_and_not_believed():
 
 def test_between_two_gpus_the_model_holds():
     made = links.recorded()
-    assert {row.shape for row in made.rows} == {"8b", "30b"} and len(made.tables) == 5
+    assert {row.shape for row in made.rows} == {"8b", "30b"}
+    assert len(made.tables) == len(made.busy) == 5
     checked = made.checked()
     assert len(checked) == 26 and sum(one.holds for one in checked) >= 22
     assert links.typical_error(checked) < 0.1
@@ -125,3 +127,38 @@ def test_between_two_gpus_the_model_holds():
     for row in made.rows:
         if row.way == "tp":
             assert row.step_s > 2 * made.alone_s(row)
+
+
+def test_all_reduces_next_to_idle_servers_say_too_much_for_one_request():
+    made = links.recorded()
+    for one in made.checked(tables=made.busy):
+        assert (one.error > 0.25) if one.row.requests == 1 else (abs(one.error) < 0.3)
+
+
+def test_a_cables_latency_counts_twice_in_an_all_reduce():
+    made = links.recorded()
+    assert [one.delay_us for one in made.delayed] == [20, 50, 100]
+    for one in made.delayed:
+        assert one.rtt_us == pytest.approx(2 * one.delay_us + 30, abs=25)
+        more = one.table[0][1] - made.busy[10][0][1]
+        assert more == pytest.approx(2 * one.delay_us, abs=35)
+
+
+def test_pipeline_parallelism_stays_behind_its_estimate_and_behind_one_gpu():
+    made = links.recorded()
+    pipelined = made.pipelined()
+    assert {one.row.requests for one in pipelined} == {1, 8, 32} and len(pipelined) == 11
+    for one in pipelined:
+        share = one.estimate_s / one.row.step_s
+        assert share == pytest.approx(0.91, abs=0.02) if one.row.requests == 1 else share < 0.8
+        assert share > advice.OVERLAP - 0.01
+        alone = made.find(one.row.shape, "one", one.row.requests)
+        assert alone is not None and one.row.tok_s < alone.tok_s
+
+
+def test_a_long_prompt_is_read_faster_by_one_gpu_than_by_two():
+    made = links.recorded()
+    times = {(row.shape, row.prompts, row.way): row.ttft_s for row in made.long}
+    for shape in ("8b", "30b"):
+        for prompts in ("long-512", "long-8k"):
+            assert times[shape, prompts, "tp"] > 1.5 * times[shape, prompts, "one"]

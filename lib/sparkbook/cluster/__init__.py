@@ -15,12 +15,13 @@ What vLLM 0.32.0 does over two nodes without a GPU (its CPU build, Gloo, run by 
 - Pipeline parallelism (PP=2) gets ready, and `/health` says 200; the first request ends the second
   rank with `AssertionError` in `sync_and_gather_intermediate_tensors`
   (`assert self.intermediate_tensors is not None`), and the head with a `KeyError` a second later.
-  That is why readiness here needs a real request. On GPUs another runner does this step; it was not
-  tried.
+  That is why readiness here needs a real request. On GPUs another runner does this step, and PP=2
+  serves (0.24.0, two H200s).
 - A killed worker, or a cut link, leaves `/health` at 200. With the worker dead the next request
   fails at once; with the link cut it hangs.
 - Ray (`--backend ray`): Ray's cluster of two nodes comes up, then vLLM ends with
-  `ValueError: current platform cpu does not support ray.`
+  `ValueError: current platform cpu does not support ray.` On two H200s of one host (0.24.0) its
+  workers start, and the second ends with an `IndexError`, for its GPU is number 1 of the host.
 - A headless rank does not end with the head: whoever starts the ranks has to end each of them.
 """
 

@@ -3,7 +3,8 @@ of `sparkbook plan --nodes` held against it.
 
 A step of tensor parallelism over two nodes is estimated without any fitted number: half of what one
 node takes, plus two all-reduces a layer and one more, each of hidden size × tokens × 2 bytes, with
-the times that were measured of all-reduces over the same link.
+the times that were measured of all-reduces over the same link. One of pipeline parallelism is what
+one node takes for half of the requests, and two hops.
 """
 
 from __future__ import annotations
@@ -22,6 +23,9 @@ from sparkbook.cluster.all_reduce import between
 Gbit = float | None
 """The rate that the link is held to, in Gbit/s; None: it is not held."""
 
+Table = Sequence[Sequence[float]]
+"""(bytes, µs) of an all-reduce, by bytes."""
+
 TRUSTED = {"BENCH304", "BENCH311", "BENCH420"}
 """What the gate may say of a row that counts: step times that spread, and replies that repeat
 themselves or are all the same, which are all that dummy weights can write.
@@ -36,10 +40,12 @@ class Row:
     """One server under one load.
 
     Attributes:
-        way: tp (over both nodes), one, or replicas (one on each).
+        way: tp or pp (over both nodes), one, or replicas (one on each).
         requests: at the same time, all servers together.
+        prompts: the class of prompts, such as code or long-8k.
         step_s: seconds between two tokens of a request, the median.
         tok_s: tokens a second, all requests together, their prompts read meanwhile.
+        ttft_s: seconds to the first token, the median.
         rules: what the gate says of it.
         beside: whether other servers were still starting.
     """
@@ -48,8 +54,10 @@ class Row:
     way: str
     gbit: Gbit
     requests: int
+    prompts: str
     step_s: float
     tok_s: float
+    ttft_s: float
     rules: tuple[str, ...] = ()
     beside: bool = False
 
@@ -78,54 +86,99 @@ class Checked:
 
 
 @dataclass(frozen=True)
+class Delayed:
+    """All-reduces over a cable with latency.
+
+    Attributes:
+        delay_us: added in each direction.
+        rtt_us: of a ping over it, the median.
+        table: (bytes, µs) of an all-reduce.
+    """
+
+    delay_us: int
+    rtt_us: float
+    table: Table
+
+
+@dataclass(frozen=True)
 class Recording:
     """Rows of several shapes over several links.
 
     Attributes:
         about: machine, engine, date, how.
         shapes: (layers, hidden size) by name.
-        tables: (bytes, µs) of an all-reduce, by the link's rate.
+        tables: (bytes, µs) of an all-reduce while no server ran, by the link's rate.
+        busy: the same next to idle servers and with their sockets.
+        delayed: next to idle servers, over a cable of 10 Gbit/s, by its delay.
+        rows: of short prompts.
+        long: of long prompts.
     """
 
     about: dict[str, str]
     shapes: dict[str, tuple[int, int]]
-    tables: dict[Gbit, Sequence[Sequence[float]]]
+    tables: dict[Gbit, Table]
+    busy: dict[Gbit, Table]
+    delayed: tuple[Delayed, ...]
     rows: tuple[Row, ...]
+    long: tuple[Row, ...]
 
-    def network_s(self, row: Row) -> float:
-        """Return seconds of the all-reduces of a step.
-
-        Raises:
-            KeyError: none was measured over its link.
-        """
-        layers, hidden = self.shapes[row.shape]
-        each = between(self.tables[row.gbit], hidden * 2 * row.requests)
-        return (2 * layers + 1) * each * 1e-6
+    def find(self, shape: str, way: str, requests: int, gbit: Gbit = None) -> Row | None:
+        """Return the row of this load; None where it was not measured."""
+        same = (shape, way, requests, gbit)
+        return next(
+            (one for one in self.rows if (one.shape, one.way, one.requests, one.gbit) == same), None
+        )
 
     def alone_s(self, row: Row) -> float | None:
         """Return the step time of one node under the same load."""
-        same = (row.shape, "one", row.requests)
-        found = [one for one in self.rows if (one.shape, one.way, one.requests) == same]
-        return found[0].step_s if found else None
+        found = self.find(row.shape, "one", row.requests)
+        return found.step_s if found else None
 
-    def terms(self) -> Iterable[tuple[Row, list[float]]]:
+    def terms(self, tables: dict[Gbit, Table] | None = None) -> Iterable[tuple[Row, list[float]]]:
         """Yield each trusted row of tensor parallelism with what its step is made of: the step of
         one node, a second, the all-reduces.
+
+        Args:
+            tables: of all-reduces; without them, those measured while no server ran.
         """
+        tables = self.tables if tables is None else tables
         for row in self.rows:
             alone = self.alone_s(row)
-            if row.way == "tp" and row.trusted and alone and row.gbit in self.tables:
-                yield row, [alone, 1.0, self.network_s(row)]
+            if row.way == "tp" and row.trusted and alone and row.gbit in tables:
+                layers, hidden = self.shapes[row.shape]
+                each = between(tables[row.gbit], hidden * 2 * row.requests)
+                yield row, [alone, 1.0, (2 * layers + 1) * each * 1e-6]
 
-    def checked(self, numbers: Sequence[float] = (0.5, 0.0, 1.0)) -> list[Checked]:
+    def pipelined(self) -> list[Checked]:
+        """Return the trusted rows of pipeline parallelism next to their estimates."""
+        found = []
+        for row in self.rows:
+            loads = [
+                (one.requests, one.step_s)
+                for one in self.rows
+                if (one.shape, one.way) == (row.shape, "one")
+            ]
+            if row.way == "pp" and row.trusted and loads and row.gbit in self.tables:
+                half = -(-row.requests // 2)
+                size = self.shapes[row.shape][1] * 2 * half
+                hops = 2 * between(self.tables[row.gbit], size) * 1e-6
+                found.append(Checked(row, between(sorted(loads), half) + hops))
+        return found
+
+    def checked(
+        self,
+        numbers: Sequence[float] = (0.5, 0.0, 1.0),
+        tables: dict[Gbit, Table] | None = None,
+    ) -> list[Checked]:
         """Return every such row next to its estimate.
 
         Args:
             numbers: what the terms count; without them, nothing is fitted.
+            tables: see `terms`.
         """
         return [
             Checked(row, sum(a * b for a, b in zip(numbers, terms, strict=True)))
-            for row, terms in self.terms()
+            for row, terms in self.terms(tables)
         ]
 
     def fitted(self) -> tuple[tuple[float, ...], list[Checked]]:
@@ -162,21 +215,40 @@ def typical_error(checked: Sequence[Checked]) -> float:
 
 def read(lines: Iterable[dict[str, Any]]) -> Recording:
     """Return a recording from its lines; the last all-reduce of a link counts."""
-    tables: dict[Gbit, Sequence[Sequence[float]]] = {}
+    tables: dict[Gbit, Table] = {}
+    busy: dict[Gbit, Table] = {}
+    delayed = []
     about, rows = {}, []
     for line in lines:
         if "about" in line:
             about = line["about"]
-        elif line["link"]["delay_us"]:
             continue
-        elif line["way"] == "all-reduce":
-            if line.get("points"):
-                tables[line["link"]["gbit"]] = line["points"]
-        elif line.get("tpot_s") and line["prompts"] == "code":
-            place = (line["shape"], line["way"], line["link"]["gbit"], line["requests"])
-            rules, beside = tuple(line["rules"]), line.get("beside", False)
-            rows.append(Row(*place, line["tpot_s"], line["tok_s"], rules, beside))
-    return Recording(about, SHAPES, tables, tuple(rows))
+        gbit, delay_us = line["link"]["gbit"], line["link"]["delay_us"]
+        if line["way"] == "all-reduce":
+            table = line.get("points")
+            if table and delay_us:
+                delayed.append(Delayed(delay_us, line["pair"]["rtt_us"], table))
+            elif table:
+                (busy if line.get("run") == 2 else tables)[gbit] = table
+        elif line.get("tpot_s") and not delay_us:
+            rows.append(
+                Row(
+                    line["shape"],
+                    line["way"],
+                    gbit,
+                    line["requests"],
+                    line["prompts"],
+                    line["tpot_s"],
+                    line["tok_s"],
+                    line["ttft_s"],
+                    tuple(line["rules"]),
+                    line.get("beside", False),
+                )
+            )
+    short = tuple(row for row in rows if row.prompts == "code")
+    long = tuple(row for row in rows if row.prompts != "code")
+    delayed.sort(key=lambda one: one.delay_us)
+    return Recording(about, SHAPES, tables, busy, tuple(delayed), short, long)
 
 
 SHAPES = {"8b": (36, 4096), "30b": (48, 2048), "tiny": (3, 128)}
