@@ -3,8 +3,9 @@ PyTorch's profiler saw of the prompts.
 
     python tools/record_whole.py OUT 8b|30b
 
-writes `kernels/results/whole-SIZE-h200.json`. Run it in the checkout that was measured: the version
-of the kernels is its own.
+writes `kernels/results/whole-SIZE-h200.json`; what OUT does not hold (`record_gpu.py` measures any
+part alone) stays as an earlier run left it, and `measured` says when the others were. Run it in the
+checkout that was measured: the version of the kernels is its own.
 """
 
 from __future__ import annotations
@@ -25,25 +26,38 @@ from sparkbook.kernels import build
 MODELS = {"8b": "Qwen3-8B", "30b": "Qwen3-30B-A3B"}
 PROMPTS = ("75", "512", "4k")
 TURNS = range(1, 6)
+VERDICTS = ("valid", "suspect", "invalid")
+ARMS = ("plugin", "marlin", "again")
+"""The servers; `again` is a second one with Marlin: how much two of a kind differ."""
 BEFORE = {"marlin": "_C::marlin_gemm", "attention": "_vllm_fa3_C::fwd"}
 """Operators of a prompt's step: the one that the plug-in hooks, and one that it leaves alone."""
 
 
-def decoded(report: dict[str, Any]) -> list[dict[str, Any]]:
-    """A row for each number of requests: tokens a second while all decode, time a token."""
+def decoded(*reports: dict[str, Any]) -> list[dict[str, Any]]:
+    """A row for each number of requests: tokens a second while all decode (the mean of the turns,
+    and each turn where there are several), time a token, what the gate says of the worst turn.
+    """
     rows = []
-    for cell in report["cells"]:
-        figures, engine = cell["figures"], cell["engine"]
+    for first in reports[0]["cells"]:
+        cells = [
+            cell
+            for report in reports
+            for cell in report["cells"]
+            if cell["concurrency"] == first["concurrency"]
+        ]
+        turns = [round(cell["figures"]["steady_tok_s"], 1) for cell in cells]
         row = {
-            "requests": cell["concurrency"],
-            "tok_s": round(figures["steady_tok_s"], 1),
-            "token_ms": round(figures["tpot_s"]["median"] * 1e3, 3),
+            "requests": first["concurrency"],
+            "tok_s": round(statistics.mean(turns), 1),
+            **({"turns": turns} if len(turns) > 1 else {}),
+            "token_ms": round(first["figures"]["tpot_s"]["median"] * 1e3, 3),
         }
-        if engine.get("drafts"):
-            row["step_ms"] = round(figures["step_gap_s"]["median"] * 1e3, 2)
-            row["tokens_a_draft"] = round(engine["mean_length"], 2)
-        found = [finding["rule"] for finding in cell["findings"]]
-        rows.append(row | {"verdict": cell["verdict"], "findings": found})
+        if first["engine"].get("drafts"):
+            row["step_ms"] = round(first["figures"]["step_gap_s"]["median"] * 1e3, 2)
+            row["tokens_a_draft"] = round(first["engine"]["mean_length"], 2)
+        row["verdict"] = max((cell["verdict"] for cell in cells), key=VERDICTS.index)
+        found = [finding["rule"] for cell in cells for finding in cell["findings"]]
+        rows.append(row | {"findings": list(dict.fromkeys(found))})
     return rows
 
 
@@ -136,29 +150,42 @@ def laid_out(value: Any, pad: str = "") -> str:
 
 def main(out: Path, size: str) -> None:
     """Everything that was recorded of a size."""
+    file = build.sources() / "results" / f"whole-{size}-h200.json"
+    found = json.loads(file.read_text("utf-8")) if file.is_file() else {}
 
-    def read(name: str) -> dict[str, Any]:
-        return json.loads((out / f"{name}.json").read_text("utf-8"))
+    def read(name: str) -> dict[str, Any] | None:
+        wanted = out / f"{name}.json"
+        return json.loads(wanted.read_text("utf-8")) if wanted.is_file() else None
 
-    arms: dict[str, Any] = {}
-    for arm in ("plugin", "marlin"):
-        name = f"speed-{size}-{arm}"
-        turns = [read(f"{name}.prefill-{turn}")["cells"] for turn in TURNS]
-        arms[arm] = {
-            "decode": decoded(read(f"{name}.decode")),
-            "first_token_ms": {
+    def reports(*names: str) -> list[dict[str, Any]]:
+        return [report for name in names if (report := read(name))]
+
+    arms, about = found.setdefault("arms", {}), None
+    for arm in ARMS:
+        name, parts = f"speed-{size}-{arm}", {}
+        if decode := reports(f"{name}.decode", f"{name}.decode-again"):
+            parts["decode"], about = decoded(*decode), decode[0]
+        if len(turns := reports(*(f"{name}.prefill-{turn}" for turn in TURNS))) == len(TURNS):
+            about = turns[0]
+            parts["first_token_ms"] = {
                 prompt: [
-                    [round(one["ttft_s"] * 1e3, 1) for one in cells[place]["requests"]]
-                    for cells in turns
+                    [round(one["ttft_s"] * 1e3, 1) for one in turn["cells"][place]["requests"]]
+                    for turn in turns
                 ]
                 for place, prompt in enumerate(PROMPTS)
-            },
-            "profile": traced(next((out / "profile" / name).glob("*rank0*.json.gz"))),
-        }
-        if (out / f"speed-{size}-ngram-{arm}.decode.json").exists():
-            arms[arm]["ngram"] = decoded(read(f"speed-{size}-ngram-{arm}.decode"))
-    about = read(f"speed-{size}-plugin.decode")
+            }
+        if traces := sorted((out / "profile" / name).glob("*rank0*.json.gz")):
+            parts["profile"] = traced(traces[0])
+        if drafts := reports(f"speed-{size}-ngram-{arm}.decode"):
+            parts["ngram"] = decoded(*drafts)
+        if parts:
+            arms.setdefault(arm, {}).update(parts)
+            when = about["date"] if about else None
+            found.setdefault("measured", {}).update(dict.fromkeys(parts, when))
+    if about is None:
+        raise SystemExit(f"{out} holds no speed-{size}")
     gpu, driver = re.fullmatch(r"(?:\d+ x )?(.+), driver (.+)", about["machine"]).groups()
+    log = (out / f"speed-{size}-plugin.log").read_text("utf-8")
     found = {
         "model": f"shape of {MODELS[size]}, dummy weights in NVFP4, vocabulary of 49152",
         "machine": {
@@ -168,10 +195,10 @@ def main(out: Path, size: str) -> None:
             "kernels": {"version": build.VERSION, "sources": build.source_hash()},
         },
         "engine": about["engine"],
-        "choices_us": chosen((out / f"speed-{size}-plugin.log").read_text("utf-8")),
+        "measured": found["measured"],
+        "choices_us": chosen(log),
         "arms": arms,
     }
-    file = build.sources() / "results" / f"whole-{size}-h200.json"
     file.write_text(laid_out(found) + "\n", "utf-8")
 
 

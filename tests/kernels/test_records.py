@@ -4,6 +4,7 @@ says of them.
 
 from __future__ import annotations
 
+import json
 import re
 
 import pytest
@@ -149,7 +150,7 @@ def test_a_report_of_somebody_else_is_read_by_its_rows(tmp_path) -> None:
 @pytest.mark.parametrize("size", records.MODELS)
 def test_a_whole_models_speeds_are_those_of_the_journal(size: str) -> None:
     header, rows = records.whole_model(size)
-    said = SAID.split("## Both shapes, measured by turns")[1].split(f"\n| {size.upper()}")[1]
+    said = SAID.split("## Both shapes again")[1].split(f"\n| {size.upper()}")[1]
     for arm in ("Marlin", "plug-in", "ratio"):
         line = next(line for line in said.splitlines() if line.startswith(f"| {arm} |"))
         values = [row[header.index(arm)].split(" (")[0] for row in rows]
@@ -158,3 +159,14 @@ def test_a_whole_models_speeds_are_those_of_the_journal(size: str) -> None:
         if arm == "ratio":
             shown = f"| {' | '.join(values[:6])} | {', '.join(values[6:])} |"
             assert shown in (build.sources() / "README.md").read_text("utf-8")
+
+
+def test_two_servers_of_a_kind_differ_and_the_plugin_loses_less() -> None:
+    data = json.loads((build.sources() / "results" / "whole-30b-h200.json").read_text("utf-8"))
+    speeds = {
+        arm: {row["requests"]: row for row in data["arms"][arm]["decode"]} for arm in data["arms"]
+    }
+    for requests, marlin in speeds["marlin"].items():
+        assert speeds["plugin"][requests]["tok_s"] > 0.98 * marlin["tok_s"]
+        first = speeds["again"][requests].get("turns", [speeds["again"][requests]["tok_s"]])[0]
+        assert 0.92 < first / marlin["tok_s"] < 0.97

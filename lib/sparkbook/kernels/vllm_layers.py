@@ -79,8 +79,8 @@ _PLAIN = (torch.Tensor, torch.nn.Parameter)
 
 class _Limit:
     """Rows up to which linear layers may be ours: in a mixture, no more than its experts. With
-    vLLM's experts between them, our linear layers lost 3 and 7 % of a whole model's speed though
-    each was faster by itself (`kernels/VERSIONS.md`).
+    vLLM's experts between them, our linear layers have won nothing in a whole model, though each
+    was faster by itself (`kernels/VERSIONS.md`).
     """
 
     rows = MOST_ROWS
