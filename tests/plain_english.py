@@ -5,6 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+BRITISH = (
+    "licence|favour|honour|neighbour|harbour|behaviour|centre\\b|defence|(?<!benchmark-)artefact"
+    "|(?:quant|util|memor|local|initial|material|normal|optim|organ|recogn|real|serial|general)is"
+    "(?:e[drs]?|ing|ations?)\\b|practise"
+)
+"""Of words that American English spells otherwise, the letters that show it."""
+
 BANNED = {
     r"\b[Aa]new\b": "again",
     r"\bfor ever\b": "forever, or: it never ends",
@@ -27,6 +34,7 @@ BANNED = {
     r"\bwhat is (?:judged|asked|given|shown|meant|sent|said)\b": "name the thing",
     r"\bbe silent about\b": "ignore",
     r"\bnot surely\b": "may not",
+    rf"\b(?i:\w*(?:{BRITISH}))\w*": "the American spelling",
 }
 """What no text for users contains, and what to write instead."""
 

@@ -63,4 +63,5 @@ def test_no_text_for_users_has_a_banned_word() -> None:
 def test_the_list_catches_what_it_is_made_for() -> None:
     assert PATTERN.search("A finding that tells of two causes.")
     assert PATTERN.search("The port beside it stands in the file.")
+    assert PATTERN.search("Accept its Licence.") and PATTERN.search("not quantised")
     assert not PATTERN.search("The limit is None. A stand-alone tool lies.")

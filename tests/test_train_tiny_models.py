@@ -146,4 +146,4 @@ def test_the_record_and_the_script_name_the_same_text_and_seed() -> None:
         dict(re.findall(r'^    "(\w+)": "([0-9a-f]{64})",$', script, re.MULTILINE))
         == TRAINING["text"]["sha256"]
     )
-    assert TRAINING["text"]["licence"] == "PSF-2.0"
+    assert TRAINING["text"]["license"] == "PSF-2.0"

@@ -71,7 +71,7 @@ _OPENINGS = {
         "files": r"^\| File \| Purpose",
         "fixes": r"^\| File \| Problem",
         "versions": r"^\| Version \| Change",
-        "licence": r"Built on vLLM",
+        "license": r"Built on vLLM",
     },
     "thread": {
         "layers-of-software": r"^Yeah, vLLM",

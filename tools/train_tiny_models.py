@@ -934,7 +934,7 @@ def recipe_of(
         },
         "text": {
             "what": f"standard-library modules of Python {platform.python_version()}",
-            "licence": "PSF-2.0",
+            "license": "PSF-2.0",
             "sha256": {
                 name: hashlib.sha256(text.encode("utf-8")).hexdigest()
                 for name, text in modules.items()

@@ -136,8 +136,8 @@ window.sparkbookPage = (() => {
     const state = make("span", [], { role: "status" }); // read aloud, so it is not the place for figures that run
     const wait = make("p", [bar, " ", come, " ", state, " ", cancel], { class: "sb-planner-wait" });
     const answer = make("div", [], { class: "sb-planner-answer", role: "region", "aria-label": `Answer of the ${name}`, "aria-live": "polite", tabindex: "-1" });
-    const licences = make("a", "licenses", { href: new URL("planner/LICENCES.txt", HERE) });
-    const about = make("small", ["Nothing that you type or choose leaves this page. Python runs in it with Pyodide (", licences, ")."]);
+    const licenses = make("a", "licenses", { href: new URL("planner/LICENSES.txt", HERE) });
+    const about = make("small", ["Nothing that you type or choose leaves this page. Python runs in it with Pyodide (", licenses, ")."]);
     let answered = null;
     bar.hidden = true;
 

@@ -170,10 +170,10 @@ CASES = [
         never=(r"(?<!don't )lower the fraction",),
     ),
     Case(
-        "licence not accepted",
+        "license not accepted",
         "OSError: Cannot access gated repo for url https://huggingface.co/x. 403 Client Error.",
         "gated-download",
-        (r"Accept the licence",),
+        (r"Accept the license",),
         never=(r"401",),
     ),
     Case(

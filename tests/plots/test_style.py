@@ -94,7 +94,7 @@ def test_colours_are_told_apart(side, seen_by):
     found = {pair: distance(*pair, seen_by) for pair in itertools.combinations(shown, 2)}
     assert min(found.values()) >= 15, found
     assert min(distance(*pair, seen_by) for pair in itertools.pairwise(shown[:4])) >= 20, (
-        "neighbours among the first four"
+        "neighbors among the first four"
     )
 
 

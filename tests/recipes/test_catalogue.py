@@ -390,7 +390,7 @@ def test_a_variant_shares_its_bases_facts_and_repeats_none(name: str) -> None:
             "active_params_b",
             "quantization",
             "weights_gb",
-            "licence",
+            "license",
             "gated",
         ]
     assert {field: getattr(own, field) for field in shared} == {

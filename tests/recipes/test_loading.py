@@ -51,6 +51,14 @@ def test_what_extending_does(tmp_path: Path) -> None:
     assert recipe.env == {"B": "3", "C": None}, "a null that takes nothing out is a value"
 
 
+def test_the_old_spelling_of_the_license_is_read(tmp_path: Path) -> None:
+    write(tmp_path, "_base", BASE.replace("a/b", "a/b, license: MIT"))
+    old = "extends: _base\nid: x\nmodel: {licence: Apache-2.0}"
+    assert recipes.load(write(tmp_path, "x", old)).model.license == "Apache-2.0"
+    both = write(tmp_path, "y", old.replace("id: x", "id: y").replace("{", "{license: MIT, "))
+    assert "model.licence" in complaint(both)
+
+
 def test_a_list_replaces(tmp_path: Path) -> None:
     write(tmp_path, "_base", BASE)
     recipe = recipes.load(

@@ -20,6 +20,6 @@ def test_what_is_compiled_is_the_version_that_is_installed() -> None:
     )
 
 
-def test_every_library_that_comes_along_has_its_licence() -> None:
-    named = {name.split()[0] for name, text in packed._licences() if len(text) > 300}
+def test_every_library_that_comes_along_has_its_license() -> None:
+    named = {name.split()[0] for name, text in packed._licenses() if len(text) > 300}
     assert named == set(packed.OTHERS)

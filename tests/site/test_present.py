@@ -31,7 +31,7 @@ def hostile() -> Recipe:
     data["summary"] = nasty
     data["remarks"] = [{"text": nasty, "level": "warning", "source": data["sources"][0]["id"]}]
     data["sources"][0]["title"] = nasty
-    data["model"]["licence"] = nasty
+    data["model"]["license"] = nasty
     data["benchmarks"]["speed"][0]["note"] = nasty
     return Recipe.model_validate(data)
 

@@ -194,7 +194,7 @@ class TestSite:
             path.name: path.stat().st_size
             for path in (small_site / "_static" / "planner").iterdir()
         }
-        others = ("LICENCES.txt", "doctor.zip")
+        others = ("LICENSES.txt", "doctor.zip")
         assert data["size"] == sum(size for name, size in files.items() if name not in others)
         assert planner.NONE in (small_site / "models/embedded.html").read_text("utf-8")
 

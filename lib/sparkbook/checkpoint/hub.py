@@ -147,11 +147,11 @@ def _told(api: HfApi, name: str, revision: str | None) -> Iterator[None]:
         status = getattr(error.response, "status_code", 403)
         if status == 401:
             raise SparkbookError(
-                f"{name} is gated, and no valid token was sent: accept its licence on {where}, make"
+                f"{name} is gated, and no valid token was sent: accept its license on {where}, make"
                 " a token that may read, and set HF_TOKEN"
             ) from None
         raise SparkbookError(
-            f"{name} is gated, and its licence is not accepted by the account of this token: accept"
+            f"{name} is gated, and its license is not accepted by the account of this token: accept"
             f" it on {where} and try again"
         ) from None
     except errors.RevisionNotFoundError:

@@ -65,7 +65,7 @@ class Site(Strict):
             the first one's GIDs.
         memlock_bytes: limit of a login there; -1 is unlimited.
         cma_total_kb, cma_free_kb: the kernel's reserve for contiguous memory.
-        pause: whether the port honours and sends pause frames (`ethtool -a`).
+        pause: whether the port honors and sends pause frames (`ethtool -a`).
         image, model: digest of the image, and of the names and contents of the model's files.
         revision: commit of the model's files.
     """

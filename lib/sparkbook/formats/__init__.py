@@ -280,7 +280,7 @@ def resolve(source: str, env: Mapping[str, str] | None = None) -> Conversion:
     """Return the recipe that a user names: a recipe's id, a file of any format, a text, or `-` for
     standard input.
 
-    A recipe of the catalogue has an empty report. An own recipe file may extend its neighbours;
+    A recipe of the catalogue has an empty report. An own recipe file may extend its neighbors;
     nothing else is read from the disk.
 
     Raises:

@@ -42,7 +42,7 @@ class ReportedHost:
 
 @dataclass(frozen=True)
 class MeminfoExample:
-    """A text of `/proc/meminfo` to practise on.
+    """A text of `/proc/meminfo` to practice on.
 
     Attributes:
         text: as the file would read.

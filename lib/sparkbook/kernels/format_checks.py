@@ -33,7 +33,7 @@ class FormatChecks(OnGpu):
         return f"{len(firsts) * count:,} inputs equal"
 
     def check_02_e2m1_edges(self) -> str:
-        """E2M1 encoding at ties, their neighbours, zeros, infinities and NaN."""
+        """E2M1 encoding at ties, their neighbors, zeros, infinities and NaN."""
         ties = np.array([0.25, 0.75, 1.25, 1.75, 2.5, 3.5, 5, 6], np.float32).view(np.uint32)
         near = (ties[:, None] + np.arange(-2, 3, dtype=np.int64)).astype(np.uint32).ravel()
         special = np.array([0, 1, 0x7F800000, 0x7FC00000, 0x7F800001, 0x7FFFFFFF], np.uint32)

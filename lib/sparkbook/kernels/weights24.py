@@ -121,7 +121,7 @@ def together(matrices: list[F32]) -> Pruning:
 _ABOVE = np.array([0.25, 1.25, 2.5, 5.0], np.float32)
 _FROM = np.array([0.75, 1.75, 3.5], np.float32)
 THRESHOLDS = np.sort(np.concatenate([_ABOVE, _FROM]))
-"""Where E2M1 changes its value: the middles between its neighbours."""
+"""Where E2M1 changes its value: the middles between its neighbors."""
 
 
 def by_comparisons(bits: np.ndarray) -> np.ndarray:

@@ -97,13 +97,13 @@ def gated(found: Found, context: Context) -> Changes:
     both = bool(re.search(r"401\b.{0,6}\b403|403\b.{0,6}\b401", text))
     if status == "403" and not both:
         return {
-            "title": "The model's repository answers 403: the licence has not been accepted",
+            "title": "The model's repository answers 403: the license has not been accepted",
             "text": (
-                "the token is good, but its account has not accepted the model's licence (or the"
+                "the token is good, but its account has not accepted the model's license (or the"
                 " token has no right to gated repositories)."
             ),
             "fix": (
-                "Accept the licence on the model's page with the account of the token; a"
+                "Accept the license on the model's page with the account of the token; a"
                 " fine-grained token needs access to gated repositories."
             ),
         }

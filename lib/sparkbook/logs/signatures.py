@@ -111,7 +111,7 @@ class Signature(Rule):
         return (*super().patterns, *also, *unless)
 
     def match(self, text: str, context: str = "") -> re.Match[str] | None:
-        """Look for the signature in a text; `context` (frames, neighbours) counts for `also` and
+        """Look for the signature in a text; `context` (frames, neighbors) counts for `also` and
         `unless` only.
         """
         patterns, also, unless = self._compiled

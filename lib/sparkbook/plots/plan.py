@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 BLUE, ORANGE, GREEN, PURPLE, GREY, RED = COLOURS
 _HATCHES = ("", "//", "", "\\\\", "", "xx", "..")
-"""In addition to color, so that neighbours can be distinguished without it."""
+"""In addition to color, so that neighbors can be distinguished without it."""
 
 
 @dataclass(frozen=True)

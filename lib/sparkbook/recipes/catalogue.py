@@ -151,7 +151,7 @@ def validate(data: dict[str, Any], name: str) -> Recipe:
     Raises:
         RecipeError: they make no valid recipe, or extend one that there is not.
     """
-    data = dict(data)
+    data = _renamed(copy.deepcopy(data))
     if (base := data.pop("extends", None)) is not None:
         path = _path_of(str(base))
         if path is None:
@@ -245,6 +245,14 @@ def _read(path: Path) -> dict[str, Any]:
         raise RecipeError(f"{_show(path)} is nested too deeply") from None
     if not isinstance(data, dict):
         raise RecipeError(f"{_show(path)} holds {documents.kind_of(data)}, not keys of a recipe")
+    return _renamed(data)
+
+
+def _renamed(data: dict[str, Any]) -> dict[str, Any]:
+    """The keys with today's names: `model.license` was spelled `licence` until November 2026."""
+    model = data.get("model")
+    if isinstance(model, dict) and "licence" in model and "license" not in model:
+        model["license"] = model.pop("licence")
     return data
 
 

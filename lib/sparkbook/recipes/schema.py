@@ -113,9 +113,9 @@ class Model(Strict):
     )
     context: Context = Field(default_factory=Context)
     modalities: list[Literal["text", "image", "video", "audio"]] = Field(["text"], min_length=1)
-    licence: str | None = None
+    license: str | None = None
     gated: bool | None = Field(
-        None, description="whether a licence has to be accepted before the download"
+        None, description="whether a license has to be accepted before the download"
     )
 
     @property

@@ -161,7 +161,7 @@ def _facts(recipe: Recipe) -> list[tuple[str, str]]:
             ),
         ),
         ("modalities", ", ".join(model.modalities)),
-        ("license", _listed(model.licence, "gated" if model.gated else None)),
+        ("license", _listed(model.license, "gated" if model.gated else None)),
         (
             "draft",
             draft and _listed(draft.method, draft.model, f"{draft.tokens} tokens a step"),

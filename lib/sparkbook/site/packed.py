@@ -3,7 +3,7 @@ page that takes a log or a launch line.
 
 What such a page loads when the reader asks for it, all from the site itself: Python (Pyodide, from
 npm), and the archives that are packed here: the part of this library that the command needs, and
-the libraries that it needs in turn, with their licences. The compiled half of pydantic is its own
+the libraries that it needs in turn, with their licenses. The compiled half of pydantic is its own
 build for the browser (`vendor`). `_static/page.js` has the button, `_static/page-worker.mjs` runs
 Python in its own thread, `in_page` calls the command.
 """
@@ -99,7 +99,7 @@ Foundation License (https://docs.python.org/3/license.html). library.zip and doc
 book's own library (Apache-2.0) and the following."""
 
 _LEFT_OUT = ("pydantic/v1/", "pydantic/mypy.py", "pydantic/_hypothesis_plugin.py")
-_OF_A_LICENCE = ("licen", "copying", "notice")
+_OF_A_LICENSE = ("licen", "copying", "notice")
 _EPOCH = (1980, 1, 1, 0, 0, 0)
 
 
@@ -117,7 +117,7 @@ class Sizes:
 
 
 def write(project: Project, folder: Path) -> Sizes:
-    """Write the archives and the licences next to them, for the site.
+    """Write the archives and the licenses next to them, for the site.
 
     Args:
         project: the checkout, whose `vendor` has been made.
@@ -128,8 +128,8 @@ def write(project: Project, folder: Path) -> Sizes:
     for name, archive in pack(project.vendor / "wasm").items():
         (folder / f"{name}.zip").write_bytes(archive)
         sizes[name] = len(archive)
-    texts = [PYODIDE, *(f"{name}\n\n{text}" for name, text in _licences())]
-    (folder / "LICENCES.txt").write_text(f"\n\n{'=' * 100}\n".join(texts), "utf-8")
+    texts = [PYODIDE, *(f"{name}\n\n{text}" for name, text in _licenses())]
+    (folder / "LICENSES.txt").write_text(f"\n\n{'=' * 100}\n".join(texts), "utf-8")
     came = sum(path.stat().st_size for path in (project.vendor / "site" / "planner").iterdir())
     return Sizes(came + sizes["library"], came + sum(sizes.values()))
 
@@ -186,13 +186,13 @@ def _installed() -> Iterator[tuple[str, Path]]:
                 yield inside, Path(str(file.locate()))
 
 
-def _licences() -> Iterator[tuple[str, str]]:
-    """Yield name and version of each library that comes along, with the text of its licence."""
+def _licenses() -> Iterator[tuple[str, str]]:
+    """Yield name and version of each library that comes along, with the text of its license."""
     for name in OTHERS:
         distribution = _distribution(name)
         for file in distribution.files or ():
             if ".dist-info" in str(file) and any(
-                word in file.name.lower() for word in _OF_A_LICENCE
+                word in file.name.lower() for word in _OF_A_LICENSE
             ):
                 yield (
                     f"{name} {distribution.version}, {file.name}",

@@ -126,9 +126,9 @@ def facts(recipe: Recipe) -> Html:
         ("Context", _context(recipe)),
         ("Input", ", ".join(model.modalities)),
         (
-            "Licence",
+            "License",
             _join(
-                _text(model.licence),
+                _text(model.license),
                 {True: "gated: accept it before the download", False: "not gated", None: None}[
                     model.gated
                 ],

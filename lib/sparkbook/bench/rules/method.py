@@ -316,7 +316,7 @@ def lag(seen: Seen) -> Hit | None:
 )
 def looping(seen: Seen) -> Hit | None:
     """Replies repeat themselves. Repetition is what a draft guesses best, and a broken model's
-    favourite.
+    favorite.
 
     **Threshold:** a fifth of the replies is a warning, half an error. A reply repeats itself when
     more than half of the sequences of 4 words in its last 120 words came before in them.

@@ -105,14 +105,14 @@ def gated_without_token(machine: Machine) -> Iterator[Hit]:
 
 @hub.rule(
     "HOST046",
-    "licence-not-accepted",
+    "license-not-accepted",
     "error",
     kind="gated-download",
     source="https://github.com/NVIDIA/dgx-spark-playbooks/blob/main/nvidia/vllm/README.md",
     fails={"hub": {"access": {"nvidia/Qwen3.6-35B-A3B-NVFP4": 403}}, "store": {"revisions": None}},
 )
-def licence_not_accepted(machine: Machine) -> Iterator[Hit]:
-    """403: the token is good. Its account has not accepted the licence on the model's page, or it
+def license_not_accepted(machine: Machine) -> Iterator[Hit]:
+    """403: the token is good. Its account has not accepted the license on the model's page, or it
     is a fine-grained token without the right to gated repositories.
     """
     for repo, status in _answers(machine, 403):

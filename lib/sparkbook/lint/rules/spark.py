@@ -87,7 +87,7 @@ def plain_arch(case: Case) -> Iterator[Hit]:
     passes="vllm serve ORG/MODEL --moe-backend flashinfer_cutlass",
 )
 def trtllm(case: Case) -> Iterator[Hit]:
-    """The TensorRT-LLM kernels in FlashInfer are compiled for data-centre Blackwell (sm_100) only:
+    """The TensorRT-LLM kernels in FlashInfer are compiled for data-center Blackwell (sm_100) only:
     "No supported CUDA architectures found for major versions [10]". GB10 is sm_121.
     """
     for name in ("moe-backend", "linear-backend"):
