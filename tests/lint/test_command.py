@@ -225,6 +225,10 @@ def test_json_of_a_repair_is_json(tmp_path):
     ("name", "text", "told"),
     [
         ("empty.txt", "", "{}: there is no launch line"),
+        (".env", "A=1\nB='x y'\n", "{}: this text only sets variables (A, B), as the .env file"),
+        (".env", "# keys\nexport A=1", "{}: this text only sets variables (A), as"),
+        (".env", "ARGS=--port 8000\nA=\nB=\nC=", "{}: this text only sets variables (ARGS, A, B"),
+        ("run.sh", "A=1 python serve.py", "{}: there is no launch line"),
         ("nan.json", "[", "{}: this is not YAML"),
         ("dup.yaml", "a: 1\na: 2\n", "{}: this is not YAML in line 2: the key 'a' is given twice"),
         ("gone.txt", None, "there is no file {}"),

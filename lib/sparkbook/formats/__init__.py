@@ -249,10 +249,27 @@ def detect(text: str) -> str:
         if isinstance(document, dict) and document
         else ""
     )
+    if variables := _only_variables(text):
+        raise SparkbookError(
+            f"this text only sets variables ({variables}), as the .env file next to a compose file"
+            " does: give the compose file or the script that starts the server"
+        )
     raise SparkbookError(
         f"there is no launch line in this text{keys}: expected docker run …, vllm serve …, or one"
         f" of the formats {', '.join(FORMATS)}"
     )
+
+
+def _only_variables(text: str) -> str:
+    """Return the first names that an environment file sets; empty for any other text."""
+    try:
+        values = _of("compose", "read_env")(text)
+    except SparkbookError:
+        return ""
+    # `NAME=1 PROGRAM --option` is a command with a variable.
+    command = len(values) == 1 and re.search(r"=\S+\s+[\w./]", text)
+    more = f" and {len(values) - 3} more" if len(values) > 3 else ""
+    return "" if command else ", ".join(list(values)[:3]) + more
 
 
 def read(text: str, format: str | None = None, env: Mapping[str, str] | None = None) -> Conversion:
