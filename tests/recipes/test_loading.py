@@ -1,5 +1,6 @@
 """Finding recipes, and laying one over another."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -122,7 +123,25 @@ def test_a_recipe_can_be_loaded_by_path(tmp_path: Path) -> None:
     assert recipes.load(path) == recipes.load(str(path))
     assert recipes.load(CATALOGUE / "gpt-oss-120b.yaml") == recipes.load("gpt-oss-120b")
     assert "there is no recipe file" in complaint(tmp_path / "y.yaml")
-    assert "there is no recipe file" in complaint(tmp_path)
+
+
+def test_what_is_there_and_no_file(tmp_path: Path) -> None:
+    assert complaint(tmp_path) == f"{tmp_path} is a folder: name a file, or a recipe's id"
+    other = "can't be read: it is a device, a pipe or a socket"
+    assert complaint(Path("/dev/null")) == f"/dev/null {other}"
+    os.mkfifo(tmp_path / "pipe.yaml")
+    assert complaint(tmp_path / "pipe.yaml").endswith(other)
+    (tmp_path / "link.yaml").symlink_to(tmp_path / "nowhere")
+    assert "link.yaml can't be read: it is a link to nothing" in complaint(tmp_path / "link.yaml")
+    (tmp_path / "binary").write_bytes(b"\x7fELF\0\xff")
+    assert complaint(tmp_path / "binary").endswith("binary is not UTF-8 text")
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
+def test_a_file_that_may_not_be_read(tmp_path: Path) -> None:
+    path = write(tmp_path, "x", BASE)
+    path.chmod(0)
+    assert "can't be read: Permission denied" in complaint(path)
 
 
 def test_a_loaded_recipe_is_the_callers_own() -> None:
@@ -148,7 +167,7 @@ def test_a_loaded_recipe_is_the_callers_own() -> None:
         ("a: " + "[" * 200_000, "is not valid YAML"),
         ("extends: " + "\U0001f600" * 90, "there is no recipe"),
         ("extends: " + "x" * 300, "there is no recipe"),
-        ("a: " + "x" * 1_000_001, "larger than 1000 kB"),
+        ("a: " + "x" * 1_000_001, "has more than 1 MB"),
     ],
 )
 def test_a_file_that_cannot_be_read(tmp_path: Path, text: str, part: str) -> None:

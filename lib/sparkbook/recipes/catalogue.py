@@ -26,7 +26,7 @@ from pydantic import ValidationError
 
 from sparkbook.errors import SparkbookError
 from sparkbook.recipes.schema import VARIANTS, Recipe
-from sparkbook.util import documents, invalid
+from sparkbook.util import documents, invalid, limits
 
 CATALOGUE = Path(__file__).parent / "catalogue"
 SCHEMA_FILE = Path(__file__).parent / "recipe.schema.json"
@@ -80,7 +80,8 @@ def load(name: str | Path) -> Recipe:
     if isinstance(name, Path) or name.endswith((".yaml", ".yml")):
         file = Path(os.path.expanduser(name))  # noqa: PTH111 (leaves alone what it can't expand, where Path would raise)
         if not file.is_file():
-            raise RecipeError(f"there is no recipe file {file}")
+            there = os.path.lexists(file) and _no_file(str(file))
+            raise RecipeError(there or f"there is no recipe file {file}")
         return _build(file)
     name, _, variant = name.partition("@")
     path = _path_of(name)
@@ -104,7 +105,9 @@ def _no_file(name: str) -> str | None:
         if os.path.isfile(path):  # noqa: PTH113
             return None
         if os.path.lexists(path):
-            return f"{name} can't be read: it is a link to nothing, or no file"
+            there = Path(path).exists()
+            kind = "a device, a pipe or a socket" if there else "a link to nothing"
+            return f"{name} can't be read: it is {kind}"
     return (
         f"there is no file {name}"
         if name.startswith((".", "/", "~")) or name.endswith((".txt", ".sh", ".json", ".log"))
@@ -218,12 +221,11 @@ def _merged(path: Path, chain: tuple[Path, ...]) -> dict[str, Any]:
 
 
 def _read(path: Path) -> dict[str, Any]:
-    if path.stat().st_size > _MAX_BYTES:
-        raise RecipeError(
-            f"{_show(path)} is larger than {_MAX_BYTES // 1000} kB, which no recipe is"
-        )
     try:
-        text = path.read_text("utf-8")
+        text = limits.read_text(path, most=_MAX_BYTES)
+    except SparkbookError as error:
+        raise RecipeError(str(error)) from None
+    try:
         if "&" in text and any(
             isinstance(event, yaml.AliasEvent) for event in yaml.parse(text, _Loader)
         ):
@@ -234,8 +236,6 @@ def _read(path: Path) -> dict[str, Any]:
                 " the value as it is"
             )
         data = yaml.load(text, _Loader)
-    except UnicodeDecodeError:
-        raise RecipeError(f"{_show(path)} is not UTF-8 text") from None
     except yaml.YAMLError as error:
         raise RecipeError(f"{_show(path)} is not valid YAML: {_one_line(error)}") from None
     except ValueError as error:
