@@ -10,7 +10,7 @@ from pathlib import Path
 import yaml
 from notebook_files import write_notebook
 from sparkbook.runner.project import Project, here
-from sparkbook.site import vendor
+from sparkbook.site import assemble, vendor
 from sparkbook.site.book import build
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -31,13 +31,22 @@ flowchart LR
 """
 
 
-def make_book(root: Path, recipes: Sequence[str], problems: bool = False) -> Project:
+def make_book(
+    root: Path, recipes: Sequence[str], problems: bool = False, naming: str = ""
+) -> Project:
     """A book of a few recipes: the real configuration, scripts and model template, and one chapter
     with a widget; run, and its site built.
 
     Args:
         problems: whether the site may have faults, such as links that lead nowhere.
+        naming: of the pages of flags and rules, only those with this text in it, and the first.
+            Sphinx takes as long as there are pages. It stays so for this process.
     """
+    if naming:
+        every = assemble._write_pages
+        assemble._write_pages = lambda folder, pages, *rest: every(
+            folder, (one for n, one in enumerate(pages) if not n or naming in one[1]), *rest
+        )
     for name in (
         "_config.yml",
         "conf.py",
