@@ -98,6 +98,55 @@ def test_every_text_gets_its_verdict(text, verdict):
     assert logs.diagnose(text).verdict == verdict
 
 
+@pytest.mark.parametrize(
+    ("last", "state"),
+    [
+        ("INFO 11-28 10:00:09 [a.py:1] Starting to load model some/model...", "loads the weights"),
+        (
+            "INFO 11-28 10:00:09 [parallel_state.py:1] world_size=2 rank=0 local_rank=0"
+            " distributed_init_method=tcp://10.0.0.1:29501 backend=nccl",
+            "waits for the other ranks",
+        ),
+        (
+            "INFO 11-28 10:00:09 [parallel_state.py:1] rank 1 in world size 2 is assigned as DP",
+            "prepares the model",
+        ),
+        (
+            "INFO 11-28 10:00:09 [b.py:1] Using cache directory: /c/rank_0 for vLLM's torch.compile",
+            "compiles the model",
+        ),
+        ("INFO 11-28 10:00:09 [m.py:1] torch.compile took 7.5 s in total", "measures memory"),
+        ("INFO 11-28 10:00:09 [k.py:1] GPU KV cache size: 9,664 tokens", "captures CUDA graphs"),
+        (
+            "Loading safetensors checkpoint shards:  45% Completed | 5/11 [00:10<00:12]",
+            "'Loading safetensors checkpoint shards' is at 45 %",
+        ),
+        (
+            "Capturing CUDA graphs (FULL):   0%|   | 0/9 [00:00<?]Capturing CUDA graphs (FULL):"
+            "  33%|█▎  | 3/9 [00:01<00:02]",
+            "'Capturing CUDA graphs (FULL)' is at 33 %",
+        ),
+        ("Fetching 12 files:  25%|██▌   | 3/12 [00:10<00:30]", "'Fetching 12 files' is at 25 %"),
+        (
+            "model-00003-of-00012.safetensors:  50%|███ | 2.50G/4.98G [00:20<00:30, 98MB/s]",
+            "'model-00003-of-00012.safetensors' is at 50 %",
+        ),
+    ],
+)
+def test_an_excerpt_that_ends_early_says_what_was_under_way(last, state):
+    before = "(EngineCore pid=9) WARNING 11-28 10:00:00 [mixer.py:7] fruit"
+    for text in (last, f"{before}\n{last}"):
+        headline = logs.diagnose(text).headline
+        assert state in headline.split(", and the log ends there")[0], headline
+
+
+def test_a_clock_that_goes_back_is_no_time_before_the_start():
+    begun = "(APIServer pid=1) INFO 11-28 10:00:0{} [u.py:1] non-default args: {{'model': 'm'}}"
+    assert logs.diagnose(f"{begun.format(5)}\n{begun.format(1)}").headline.startswith(
+        "The engine is not ready: it reads"
+    )
+
+
 def test_an_error_that_the_start_survived_is_noted():
     survived = logs.diagnose(f"ValueError: no fruit\n{READY}")
     assert [f.rule for f in survived.findings] == ["LOG907"]

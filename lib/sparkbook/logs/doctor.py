@@ -28,7 +28,7 @@ from sparkbook.logs.judging import Judged, as_consequence, evidence, judge, prom
 from sparkbook.logs.log_line import Line, parse_line
 from sparkbook.logs.reader import Event, Reader, tokens
 from sparkbook.logs.signatures import Signature, Signatures, signatures
-from sparkbook.logs.states import of_story, of_verdict, recovered, unknown_fault
+from sparkbook.logs.states import UNKNOWN_STATE, of_story, of_verdict, recovered, unknown_fault
 from sparkbook.logs.story import Story, Teller
 from sparkbook.logs.verdict import MEANINGS, Verdict
 from sparkbook.logs.vocabulary import vocabularies
@@ -334,11 +334,14 @@ class Doctor:
         consequences = [*causes[1:], *sorted(echoes, key=lambda j: j.order)]
         states = of_story(story)
         verdict = self._verdict(primary, others, states, root)
-        findings = [primary.finding, *primary.alternatives] if primary else []
+        if primary is None:
+            findings, about = self._about(verdict, story)
+        else:
+            findings, about = [primary.finding, *primary.alternatives], []
         similar = self._related(verdict, primary) if related else []
         findings += similar
         findings += [_later(one, causes) for one in consequences]
-        findings += self._about(verdict, story) if primary is None else []
+        findings += about
         findings += [j.finding for j in sorted(others, key=lambda j: (j.role == "noise", j.order))]
         findings += states
         if survived is not None:
@@ -443,14 +446,20 @@ class Doctor:
             *(_related.similar(texts, kind, known) if texts else []),
         ]
 
-    def _about(self, verdict: Verdict, story: Story) -> list[Finding]:
-        """Return what explains a verdict without a fault, and a warning that may."""
+    def _about(self, verdict: Verdict, story: Story) -> tuple[list[Finding], list[Finding]]:
+        """Return what explains a verdict without a fault: what was under way, where that is known;
+        and the rest, with warnings that may explain it.
+        """
         if verdict == "healthy":
-            return []
-        line = self._reader.tail
-        last = f"line {self._reader.lines}: {short(parse_line(line).message.strip(), 200)}"
+            return [], []
+        state = of_verdict(
+            verdict, story, self._reader.lines, parse_line(self._reader.tail).message.strip()
+        )
         told, untold = self._gathered.about_warnings()
-        return [*told, *of_verdict(verdict, story, last), *(untold if verdict == "cut off" else [])]
+        if verdict != "cut off":
+            return state, told
+        unknown = [one for one in state if one.message == UNKNOWN_STATE]
+        return [one for one in state if one not in unknown], [*told, *unknown, *untold]
 
 
 def _pieces(event: Event) -> list[str]:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from sparkbook.findings import Finding
+from sparkbook.logs.judging import short
 from sparkbook.logs.story import Story
 from sparkbook.logs.verdict import Verdict
 from sparkbook.rules import Family, Hit
@@ -152,13 +154,19 @@ def batch_beyond_the_graphs(story: Story) -> Iterator[Hit]:
 _STEPS = {
     "begin": ("reads its options and the checkpoint's config", "the resolved configuration"),
     "config resolved": ("starts its processes", "the loading of the weights"),
+    "ranks meet": ("waits for the other ranks", "the loading of the weights"),
+    "ranks met": ("prepares the model", "the loading of the weights"),
     "load begins": ("loads the weights", "the line `Model loading took`"),
     "draft begins": ("loads the draft model", "the line `Model loading took`"),
     "loaded": ("compiles and measures memory", "the size of the KV cache"),
+    "compile begins": ("compiles the model", "the line `torch.compile took`"),
+    "compiled": ("measures memory", "the size of the KV cache"),
     "autotune begins": ("tunes kernels", "the size of the KV cache"),
     "autotune ends": ("measures memory", "the size of the KV cache"),
     "warm-up begins": ("warms up", "the capture of CUDA graphs"),
     "KV cache": ("captures CUDA graphs or warms up", "the line `init engine took`"),
+    "capture begins": ("captures CUDA graphs", "the line `Graph capturing finished`"),
+    "captured": ("warms up", "the line `init engine took`"),
     "initialized": ("starts the API server", "the line `Application startup complete`"),
 }
 """What an engine does after each step of its start that a log can show, and what comes next."""
@@ -189,7 +197,7 @@ def start_under_way(story: Story, last: str) -> Iterator[Hit]:
     log.
     """
     does, then = _STEPS.get(story.stage or "begin", _STEPS["begin"])
-    age = f" {format_seconds(story.age_s)} into the start" if story.age_s else ""
+    age = f" {format_seconds(story.age_s)} into the start" if (story.age_s or 0) > 0 else ""
     yield Hit(
         f"The engine is not ready{age}: it {does}; {then} usually comes next.",
         evidence=last,
@@ -224,6 +232,11 @@ def stopped_before_ready(story: Story, last: str) -> Iterator[Hit]:
     )
 
 
+UNKNOWN_STATE = (
+    "The log ends before the engine is ready, and no line says why: its state is unknown."
+)
+
+
 @STATES.rule(
     "LOG905",
     "cut-off",
@@ -236,13 +249,16 @@ def stopped_before_ready(story: Story, last: str) -> Iterator[Hit]:
     ),
     passes=lambda: _READY,
 )
-def cut_off(last: str) -> Iterator[Hit]:
+def cut_off(story: Story, last: str, progress: str = "") -> Iterator[Hit]:
     """The log begins after the start and ends without a ready line, an answered request or a
-    reason. That is an excerpt, or the process ended without a word. The finding shows the last sign
-    of life.
+    reason. That is an excerpt, or the process ended without a word. The finding says what was under
+    way, as the log's last step or a progress bar shows it, and shows the last sign of life.
     """
+    does = progress or (f"The engine {_STEPS[story.stage][0]}" if story.stage in _STEPS else "")
     yield Hit(
-        "The log ends before the engine is ready, and no line says why: its state is unknown.",
+        f"{does}, and the log ends there: whether the engine comes up is unknown."
+        if does
+        else UNKNOWN_STATE,
         evidence=last,
         fix=(
             "Collect the whole log, from the launch line to the last line of every process (docker"
@@ -440,13 +456,24 @@ def _plain_end(text: str | None) -> str:
     return " ".join((text or "").split()).rstrip(" .")
 
 
-def of_verdict(verdict: Verdict, story: Story, last: str) -> list[Finding]:
-    """Return what explains a verdict that rests on no fault; `last` is the last sign of life."""
+_BAR = re.compile(r"([A-Za-z][\w .,()/-]{2,80}):\s+(\d{1,2})% ?(?:Completed|\|)")
+
+
+def of_verdict(verdict: Verdict, story: Story, line: int, tail: str) -> list[Finding]:
+    """Return what explains a verdict that rests on no fault.
+
+    Args:
+        line: the number of the last line.
+        tail: the last line's message, the last sign of life.
+    """
+    last = f"line {line}: {short(tail, 200)}"
     if verdict == "starting":
         return list(start_under_way.findings(story, last))
     if verdict == "stopped":
         return list(stopped_before_ready.findings(story, last))
-    return list(cut_off.findings(last)) if verdict == "cut off" else []
+    bars = _BAR.findall(tail)
+    progress = "'{}' is at {} %".format(*bars[-1]) if bars else ""
+    return list(cut_off.findings(story, last, progress)) if verdict == "cut off" else []
 
 
 def of_story(story: Story) -> list[Finding]:

@@ -217,6 +217,19 @@ def _int(text: str) -> int:
 _OTHERS = frozenset({"kernel", "docker", "systemd", "tensorrt-llm"})
 """Programs next to vLLM, whose lines are no facts about it."""
 
+_BEGINS = (
+    (r"world_size=(?!1 )\d+ .*distributed_init_method=", "ranks meet"),
+    (r"rank \d+ in world size (?!1 )", "ranks met"),
+    (r"starting to load (?:draft|model)", "load begins"),
+    (r"loading (?:the )?draft", "draft begins"),
+    (r"dynamo bytecode transform|cache directory: .*torch\.compile", "compile begins"),
+    (r"autotuning process starts", "autotune begins"),
+    (r"warming up model", "warm-up begins"),
+    (r"capturing cuda graphs", "capture begins"),
+)
+"""What a line says when a step begins, and the step's name."""
+_STEP_WORDS = "world_size world starting loading torch dynamo autotuning warming capturing"
+
 WORDS = frozenset(
     re.findall(
         r"\w+",
@@ -224,6 +237,7 @@ WORDS = frozenset(
     version non initializing resolved using selected loading took torch compile autotuning graph
     graphs capturing profiling kv startup throughput specdecoding equivalent starting server
     warming dynamo drafter explicitly initial capture nccl init overriding warmup nvidia
+    world_size world
     """,
     )
 )
@@ -389,12 +403,13 @@ class Teller:
         ):
             story.linear_kernel = story.linear_kernel or found
 
+    def _begins(self, text: str) -> None:
+        for pattern, name in _BEGINS:
+            if re.search(pattern, text, re.IGNORECASE):
+                self._mark(name)
+
     def _loading(self, text: str) -> None:
         story = self.story
-        if re.search(r"starting to load (?:draft|model)", text, re.IGNORECASE):
-            self._mark("load begins")
-        if re.search(r"loading (?:the )?draft", text, re.IGNORECASE):
-            self._mark("draft begins")
         if (gib := _first(rf"model loading took {_NUMBER} GiB", text)) is not None:
             story.weights_gib = gib
             story.load_s = _first(rf"and {_NUMBER} sec", text)
@@ -416,8 +431,7 @@ class Teller:
         ) is not None:
             story.compile_s = (story.compile_s or 0.0) + seconds
             self._phase("compile" if "compile" not in self._phases else "compile (draft)", seconds)
-        if re.search(r"autotuning process starts", text, re.IGNORECASE):
-            self._mark("autotune begins")
+            self._mark("compiled")
         if re.search(r"autotuning process ends", text, re.IGNORECASE):
             self._mark("autotune ends")
             if "autotune begins" in self._marks:
@@ -425,8 +439,6 @@ class Teller:
                 self._phase("autotune", story.autotune_s)
         if (seconds := _first(rf"profiling/warmup run took {_NUMBER} s", text)) is not None:
             self._phase("profiling run", seconds)
-        if re.search(r"warming up model", text, re.IGNORECASE):
-            self._mark("warm-up begins")
         if (
             re.search(r"warming up done", text, re.IGNORECASE)
             and "warm-up begins" in self._marks
@@ -443,6 +455,7 @@ class Teller:
         ):
             story.graph_s, story.graph_gib = _number(match[1]), _number(match[2])
             self._phase("graph capture", story.graph_s, f"{story.graph_gib:g} GiB")
+            self._mark("captured")
 
     def _kv(self, text: str) -> None:
         story = self.story
@@ -568,6 +581,7 @@ class Teller:
 
     _READERS: ClassVar[tuple[tuple[Set[bytes], Callable[[Teller, str], None]], ...]] = (
         (frozenset({b"using", b"selected"}), _choices),
+        (frozenset(word.encode() for word in _STEP_WORDS.split()), _begins),
         (frozenset({b"loading", b"took", b"starting", b"drafter"}), _loading),
         (
             frozenset(b"torch dynamo compile autotuning profiling warming warmup initial".split()),
