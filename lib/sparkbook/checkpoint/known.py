@@ -75,6 +75,12 @@ def stated_context(name: str) -> int | None:
     return found.geometry.context if found and found.geometry else None
 
 
+def stated_quantization(name: str) -> Quantization | None:
+    """How a checkpoint's config says that it is quantized; None where it is not known."""
+    own = configs.find(name)
+    return quantization(own.config, own.quantization) if own else None
+
+
 def mtp(name: str) -> bool | None:
     """Whether a checkpoint's config states a layer that predicts further tokens; None where it is
     not known.

@@ -9,7 +9,7 @@ import json
 import math
 import re
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sparkbook import releases
 from sparkbook.host.spark import TOTAL_GIB
@@ -21,6 +21,9 @@ from sparkbook.releases import Release, images
 from sparkbook.releases.images import ImageInfo
 from sparkbook.rules import Edit
 from sparkbook.util.shell_text import command_line
+
+if TYPE_CHECKING:
+    from sparkbook.checkpoint.values import Quantization
 
 _LARGEST = 10**18
 """Numbers beyond this are read as this, so that no arithmetic leaves what a float holds."""
@@ -215,11 +218,22 @@ class Case:
             else "nvfp4" in self.known_names
         )
 
+    @functools.cached_property
+    def quantized(self) -> Quantization | None:
+        """How the weights are quantized, as the checkpoint's config says; None: not known."""
+        from sparkbook.checkpoint.known import stated_quantization
+
+        return stated_quantization(self.recipe.model.repo if self.recipe else self.model)
+
     @property
     def producer(self) -> str | None:
-        """The tool whose checkpoint format it is, as the recipe or the publisher's name says."""
+        """The tool whose checkpoint format it is, as the recipe, the checkpoint's config or the
+        publisher's name says.
+        """
         if self.recipe:
             return self.recipe.model.quantization.producer
+        if self.quantized:
+            return self.quantized.producer
         if re.search(r"(^|[ /])nvidia/\S*-(nvfp4|fp4|fp8)", self.known_names):
             return "modelopt"
         return (

@@ -86,7 +86,7 @@ def name_is_no_format(case: Case) -> Iterator[Hit]:
     explicit flag is then refused; without one vLLM reads the config.
     """
     method = case.value("quantization") or ""
-    if re.fullmatch(r"(awq|gptq)(_marlin)?", method) and case.producer is None:
+    if re.fullmatch(r"(awq|gptq)(_marlin)?", method) and not (case.producer or _differs(case)):
         yield Hit(
             f"--quantization {method} is refused if the checkpoint's config.json says another"
             " method, whatever its name says.",
@@ -109,12 +109,12 @@ def name_is_no_format(case: Case) -> Iterator[Hit]:
 )
 def modelopt(case: Case) -> Iterator[Hit]:
     """A ModelOpt checkpoint is recognized by itself, and is loaded as what it is, whatever the flag
-    says. Releases up to 0.20 refuse `modelopt` where only `hf_quant_config.json` names the method,
+    says. Releases up to 0.21 refuse `modelopt` where only `hf_quant_config.json` names the method,
     and override it where `config.json` does: both were asked.
     """
     method = case.value("quantization") or ""
     if method.startswith("modelopt") and case.producer == "modelopt":
-        old = not at_least(case.version, "0.21.0") and method != "modelopt_fp4"
+        old = not at_least(case.version, "0.22.0") and method != "modelopt_fp4"
         yield Hit(
             f"vLLM {case.version} refuses --quantization {method} where only hf_quant_config.json"
             " names the method; left out, it finds the method by itself."
@@ -139,7 +139,7 @@ def modelopt(case: Case) -> Iterator[Hit]:
 )
 def fp8_for_fp4(case: Case) -> Iterator[Hit]:
     """`--quantization fp8` quantizes 16-bit weights while they load. On a checkpoint that is NVFP4
-    already it is ignored; releases up to 0.20 refuse it where only `hf_quant_config.json` names the
+    already it is ignored; releases up to 0.21 refuse it where only `hf_quant_config.json` names the
     method.
     """
     if case.value("quantization") == "fp8" and case.nvfp4 and case.producer != "compressed-tensors":
@@ -194,3 +194,90 @@ def fp8_e5m2(case: Case) -> Iterator[Hit]:
             case.shown("kv-cache-dtype"),
             "Use --kv-cache-dtype fp8.",
         )
+
+
+_MEANS = {
+    r"(auto_)?awq(_marlin)?": {"awq"},
+    r"(auto_)?gptq(_marlin)?": {"gptq"},
+    r"(gpt_oss_)?mxfp4": {"mxfp4"},
+    r"mxfp8": {"mxfp8"},
+    r"(fbgemm_|ptpc_)?fp8": {"fp8"},
+    r"modelopt_mxfp8": {"mxfp8"},
+    r"modelopt_fp4": {"nvfp4"},
+    r"modelopt": {"fp8", "nvfp4", "mxfp8"},
+}
+"""The formats of weights that methods of `--quantization` load; no other method is judged."""
+_WHILE_LOADING = ("fp8", "mxfp8", "mxfp4", "ptpc_fp8")
+"""Methods that quantize 16-bit weights too."""
+
+
+def _differs(case: Case) -> str:
+    """Return the format that the checkpoint's config, the recipe or the checkpoint's name states,
+    where `--quantization` means another one; empty where it does not, or nothing is known.
+    """
+    method = (case.value("quantization") or "").lower()
+    means = next((kinds for name, kinds in _MEANS.items() if re.fullmatch(name, method)), None)
+    if means is None:
+        return ""
+    if case.quantized:
+        stated = {case.quantized.format}
+    else:
+        recipe = case.recipe.model.quantization.format if case.recipe else ""
+        name = f"{recipe} {case.model.lower().rstrip('/').rpartition('/')[2]}"
+        stated = set(re.findall(r"(?<![a-z0-9])(awq|gptq|mxfp[48]|nvfp4|fp8)(?![a-z0-9])", name))
+    if stated & means or (stated == {"none"} and method in _WHILE_LOADING):
+        return ""
+    return min(stated, default="")
+
+
+@QUANT.rule(
+    "QUANT108",
+    "another-format",
+    "error",
+    claims="perhaps",
+    kind="quant-flag",
+    source=MEASURED,
+    release="0.32.0",
+    fails="vllm serve Qwen/Qwen3-32B-FP8 --quantization mxfp4",
+    passes="vllm serve Qwen/Qwen3-32B-FP8 --quantization fp8",
+)
+def another_format(case: Case) -> Iterator[Hit]:
+    """The flag names another format than the checkpoint has. vLLM compares it with `quant_method`
+    in config.json: "Quantization method specified in the model config (fp8) does not match the
+    quantization method specified in the `quantization` argument (mxfp4)". On an unquantized
+    checkpoint, a method that needs a quantized one fails with "Cannot find the config file for
+    awq". Checkpoints of ModelOpt, gpt-oss and DeepSeek V4 are loaded as what they are, whatever the
+    flag says. If only the name of a checkpoint is known, that is a warning.
+    """
+    method, stated = case.value("quantization") or "", _differs(case)
+    if not stated or case.producer == "compressed-tensors" or (method == "fp8" and case.nvfp4):
+        return
+    known = case.quantized
+    kept = case.producer in ("modelopt", "openai") or "deepseek-v4" in case.known_names
+    if kept and (known or case.recipe):
+        said = f"the checkpoint is {stated.upper()}, and vLLM {case.version} loads it as that"
+        message = f"--quantization {method} changes nothing: {said}."
+        if not at_least(case.version, "0.22.0"):
+            message = f"The checkpoint is {stated.upper()}: --quantization {method} may be refused."
+    elif known and stated == "none":
+        message = f"The checkpoint is not quantized, so --quantization {method} is refused."
+    elif known:
+        message = (
+            f"The checkpoint's config.json says {known.producer}, so --quantization {method} is"
+            " refused."
+        )
+    else:
+        source = "recipe" if case.recipe else "checkpoint's name"
+        message = (
+            f"The {source} says {stated.upper()}, so --quantization {method} is probably another"
+            " format: vLLM refuses or ignores the flag if config.json says so too."
+        )
+    certain = known and not kept
+    yield Hit(
+        message,
+        case.shown("quantization"),
+        "Leave --quantization out: vLLM reads the method from config.json.",
+        severity="error" if certain else "warning",
+        confidence="high" if known else "medium",
+        edits=case.drop(case.options["quantization"]),
+    )
