@@ -35,6 +35,7 @@ from pathlib import Path
 from sparkbook import bench
 from sparkbook.bench import load, lossless
 from sparkbook.bench.equality import Answer
+from sparkbook.checkpoint.known import DUMMIES
 from sparkbook.errors import SparkbookError
 from sparkbook.serve.endpoint import Endpoint
 
@@ -427,7 +428,7 @@ SPEED = {
         for name, env in (("plugin", PLUGIN), ("marlin", {}), ("again", {}))
         if not how or name != "again"
     )
-    for size in ("8b", "30b")
+    for size in DUMMIES
     for how, args in (
         ("", (TRACED, TRACES)),
         ("-ngram", NGRAM),

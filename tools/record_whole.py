@@ -21,9 +21,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from sparkbook.checkpoint.known import DUMMIES
 from sparkbook.kernels import build
 
-MODELS = {"8b": "Qwen3-8B", "30b": "Qwen3-30B-A3B"}
 PROMPTS = ("75", "512", "4k")
 TURNS = range(1, 6)
 VERDICTS = ("valid", "suspect", "invalid")
@@ -186,8 +186,9 @@ def main(out: Path, size: str) -> None:
         raise SystemExit(f"{out} holds no speed-{size}")
     gpu, driver = re.fullmatch(r"(?:\d+ x )?(.+), driver (.+)", about["machine"]).groups()
     log = (out / f"speed-{size}-plugin.log").read_text("utf-8")
+    model = DUMMIES[size].rpartition("/")[2]
     found = {
-        "model": f"shape of {MODELS[size]}, dummy weights in NVFP4, vocabulary of 49152",
+        "model": f"shape of {model}, dummy weights in NVFP4, vocabulary of 49152",
         "machine": {
             "gpu": gpu,
             "driver": driver,

@@ -9,6 +9,7 @@ from pathlib import Path
 import measure_links
 import pytest
 from measure_links import SHAPES, Link, Step
+from sparkbook import checkpoint
 from sparkbook.cluster import advice
 from sparkbook.cluster import measured_links as links
 from sparkbook.cluster.all_reduce import between
@@ -19,7 +20,7 @@ TABLE = [(8192, 100.0), (2**20, 1100.0), (2**28, 250000.0)]
 def lines(split=0.5, fixed=0.004, unhidden=0.8):
     """A recording in which a step takes what the model says."""
     made = []
-    layers, hidden = links.SHAPES["8b"]
+    layers, hidden = links.shapes()["8b"]
     for place, link in enumerate((Link(), *SHAPES["8b"].links)):
         table = [(size, us * (1 + place)) for size, us in TABLE]
         made.append(line("all-reduce", link, points=table))
@@ -112,6 +113,13 @@ def test_the_recording_of_the_cpu_is_whole_and_not_believed():
     assert verdicts == {"suspect"}
     assert all(one["problem"] == "pp is not ready" for one in made if one["way"] == "pp")
     assert links.read(made).checked() == []
+
+
+def test_the_shapes_are_those_of_the_models_that_they_are_named_after():
+    assert links.shapes() == {"8b": (36, 4096), "30b": (48, 2048), "tiny": (3, 128)}
+    assert links.TITLES == {"8b": "Qwen3-8B", "30b": "Qwen3-30B-A3B", "tiny": "tiny-dense"}
+    config = json.loads((checkpoint.MODELS / "tiny-dense" / "config.json").read_text("utf-8"))
+    assert links.shapes()["tiny"] == (config["num_hidden_layers"], config["hidden_size"])
 
 
 def test_between_two_gpus_the_model_holds():

@@ -69,6 +69,12 @@ def _shapes() -> list[str]:
     return [*configs.names(), *configs.stated_names(), *facts()["shapes"]]
 
 
+DUMMIES = {"8b": "Qwen/Qwen3-8B", "30b": "Qwen/Qwen3-30B-A3B"}
+"""Models with the shape of which a whole vLLM was measured on GPUs, with dummy weights: by the name
+in recordings and in `tools/make_nvfp4_models.py`.
+"""
+
+
 def stated_context(name: str) -> int | None:
     """`max_position_embeddings` of a checkpoint's config, tokens; None where it is not known."""
     found = _certain(name)

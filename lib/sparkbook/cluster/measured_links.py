@@ -18,6 +18,7 @@ from importlib.resources import files
 from statistics import median
 from typing import Any
 
+from sparkbook.checkpoint import known
 from sparkbook.cluster.all_reduce import between
 
 Gbit = float | None
@@ -248,14 +249,20 @@ def read(lines: Iterable[dict[str, Any]]) -> Recording:
     short = tuple(row for row in rows if row.prompts == "code")
     long = tuple(row for row in rows if row.prompts != "code")
     delayed.sort(key=lambda one: one.delay_us)
-    return Recording(about, SHAPES, tables, busy, tuple(delayed), short, long)
+    return Recording(about, shapes(), tables, busy, tuple(delayed), short, long)
 
 
-SHAPES = {"8b": (36, 4096), "30b": (48, 2048), "tiny": (3, 128)}
-"""(layers, hidden size), by name."""
+TITLES = {name: handle.rpartition("/")[2] for name, handle in known.DUMMIES.items()}
+TITLES["tiny"] = "tiny-dense"
+"""Models that were measured, by their names in a recording."""
 
-TITLES = {"8b": "Qwen3-8B", "30b": "Qwen3-30B-A3B", "tiny": "tiny-dense"}
-"""Models with these shapes."""
+
+@cache
+def shapes() -> dict[str, tuple[int, int]]:
+    """Return layers and hidden size of these models."""
+    configs = {name: known.shape(handle) for name, handle in known.DUMMIES.items()}
+    found = {name: (of["num_hidden_layers"], of["hidden_size"]) for name, of in configs.items()}
+    return found | {"tiny": (3, 128)}
 
 
 @cache

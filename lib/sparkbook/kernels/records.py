@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from sparkbook.checkpoint.known import DUMMIES
 from sparkbook.errors import SparkbookError
 from sparkbook.kernels import build
 
@@ -269,8 +270,8 @@ def goals(reports: Mapping[str, Report]) -> list[list[str]]:
     ]
 
 
-MODELS = ("8b", "30b")
-"""Shapes of models that were measured in a whole vLLM: Qwen3-8B and Qwen3-30B-A3B."""
+MODELS = tuple(DUMMIES)
+"""Shapes of models that were measured in a whole vLLM."""
 
 
 def whole_model(size: str) -> tuple[list[str], list[list[str]]]:
