@@ -390,3 +390,19 @@ def test_a_text_with_very_many_lines_is_refused() -> None:
     with pytest.raises(SparkbookError, match="starts more than 1,000 servers"):
         read("vllm serve a/b --port 8000\n" * 1001)
     assert read("vllm serve a/b\n" * 1000).serve[0].text == "a/b"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        'docker exec -d node sh -c "vllm serve a/b --port 8000 > /tmp/vllm.log 2>&1"',
+        "docker exec -it node bash -lc 'cd /w && vllm serve a/b --port 8000'",
+        'kubectl exec pod -- bash -c "vllm serve a/b --port 8000"',
+    ],
+)
+def test_a_server_that_a_shell_in_a_running_container_starts(text: str) -> None:
+    """eugr/spark-vllm-docker, issue 193."""
+    line = read(f"./launch-cluster.sh -d start\n{text}\n./launch-cluster.sh stop")
+    assert [word.text for word in line.serve] == ["a/b", "--port", "8000"]
+    with pytest.raises(SparkbookError, match="no launch line"):
+        read('docker exec node bash -c "nvidia-smi"')

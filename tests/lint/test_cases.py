@@ -171,3 +171,81 @@ def test_a_flag_that_names_another_format_than_the_checkpoint(rest, severity, sa
         return
     [one] = found
     assert one.severity == severity and re.search(says, one.message), one.message
+
+
+IMAGE = "vllm/vllm-openai:v0.32.0"
+HEALTH = f"""\
+services:
+  a:
+    image: {IMAGE}
+    network_mode: host
+    command: ORG/MODEL {{}}
+    healthcheck:
+      test: ["CMD-SHELL", "curl -fsS http://{{}}/health || exit 1"]
+"""
+
+
+@pytest.mark.parametrize(
+    ("options", "asked", "wrong"),
+    [
+        ("--host 192.0.2.1 --port 8888", "127.0.0.1:8888", "Ask http://192.0.2.1:8888/health."),
+        ("--port 8888", "localhost:8000", "Ask http://127.0.0.1:8888/health."),
+        ("", "localhost", "Ask http://127.0.0.1:8000/health."),
+        ("--headless --nnodes 2", "127.0.0.1:8000", "Leave the health check out on this rank."),
+        ("--host 192.0.2.1", "192.0.2.1:8000", None),
+        ("--host 127.0.0.1", "localhost:8000", None),
+        ("--host 0.0.0.0", "a:8000", None),
+        ("--port ${PORT}", "127.0.0.1:${PORT}", None),
+        ("--host ${ADDRESS}", "127.0.0.1:8000", None),
+    ],
+)
+def test_a_health_check_asks_where_the_server_listens(options, asked, wrong):
+    """MiaAI-Lab/DeepSeek-v4-Flash-DSpark-2x-DGX-Spark, issue 185, and its neighbors."""
+    findings = lint.lint(HEALTH.format(options, asked)).findings
+    assert next((f.fix for f in findings if f.rule == "RUN121"), None) == wrong
+
+
+@pytest.mark.parametrize(
+    ("options", "model", "lost"),
+    [
+        ("-v ~/models:/models", "mistralai/Devstral-Small-2507", True),
+        ("--mount type=bind,source=/m,target=/models", "ORG/MODEL", True),
+        ("-v hub:/root/.cache/huggingface/hub", "ORG/MODEL", False),
+        ("-v ~/.cache:/root/.cache/", "ORG/MODEL", False),
+        ("-v ~/models:/models -e HF_HOME=/models/hub", "ORG/MODEL", False),
+        ("-v ~/models:/models -e HF_HOME", "ORG/MODEL", False),
+        ("-v ~/models:/models", "ORG/MODEL --download-dir /models", False),
+        ("-v ~/models:/models --user 1000", "ORG/MODEL", False),
+        ("-v ~/models:/models", "/models/MODEL", False),
+    ],
+)
+def test_a_volume_that_does_not_hold_what_is_downloaded(options, model, lost):
+    """vllm-project/vllm, issue 20902: the weights are mounted, and the repository is named."""
+    findings = lint.lint(f"docker run --gpus all {options} {IMAGE} {model}").findings
+    assert lost == ("RUN106" in {f.rule for f in findings})
+
+
+@pytest.mark.parametrize(
+    ("name", "read"),
+    [
+        ("HF_CACHE", "Write HF_HOME."),
+        ("HUGGINGFACE_TOKEN", "Write HF_TOKEN."),
+        ("HF_API_TOKEN", "Write HF_TOKEN."),
+        ("HUGGING_FACE_HUB_TOKEN", None),
+        ("HUGGINGFACE_HUB_CACHE", None),
+        ("HF_XET_CACHE", None),
+        ("HF_HUB_DOWNLOAD_TIMEOUT", None),
+    ],
+)
+def test_a_variable_that_the_hub_does_not_read(name, read):
+    findings = lint.lint(f"docker run --gpus all -e {name} {IMAGE} ORG/MODEL").findings
+    assert next((f.fix for f in findings if f.rule == "ENV109"), None) == read
+
+
+def test_a_line_that_a_terminal_broke_inside_an_option():
+    """vllm-project/vllm, issue 34322, as it was pasted."""
+    broken = "vllm serve ORG/MODEL --enable-auto-tool-c\nhoice --tool-call-parser qwen3_coder"
+    said = {f.rule: f.message for f in lint.lint(broken).findings}
+    assert "--enable-auto-tool-choice" in said["RUN119"]
+    short = "vllm serve ORG/MODEL --enable-auto-tool-c\necho --done"
+    assert "RUN119" not in {f.rule for f in lint.lint(short).findings}

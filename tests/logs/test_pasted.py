@@ -16,3 +16,50 @@ def test_the_right_cause_comes_first(report):
     assert primary.kind == report["kind"]
     assert report["fix"] in primary.fix
     assert report.get("says", "") in primary.message
+
+
+SHARED = "No available shared memory broadcast block found in 60 seconds."
+TUNING = "2026-09-02 11:57:03,500 - INFO - autotuner.py:829 - flashinfer.jit: [Autotuner]: "
+
+
+def test_ranks_that_block_each_other_while_they_tune_kernels():
+    """eugr/spark-vllm-docker, pull request 367, comment of 2 September 2026."""
+    waits = "".join(
+        f"(EngineCore pid=397) INFO 09-02 {time} [shm_broadcast.py:801] {SHARED}\n"
+        for time in ("11:57:54", "11:58:54", "11:59:54")
+    )
+    tuning = f"(Worker_TP0 pid=511) {TUNING}Autotuning process starts ...\n"
+    ended = f"(Worker_TP0 pid=511) {TUNING}Autotuning process ends\n"
+    stuck = logs.diagnose(tuning + waits)
+    assert stuck.verdict == "stuck"
+    assert "flashinfer_autotune_cache" in next(iter(stuck.findings)).fix
+    later = logs.diagnose(tuning + ended + waits)
+    assert later.verdict == "stuck"
+    assert "flashinfer_autotune_cache" not in next(iter(later.findings)).fix
+
+
+def test_an_engine_that_failed_at_the_first_shard_has_not_hung_there():
+    """vllm-project/vllm, issue 25029."""
+    begins = "Loading safetensors checkpoint shards:   0% Completed | 0/5 [00:00<?, ?it/s]\n"
+    ends = (
+        "(EngineCore_DP0 pid=268) ERROR 09-16 20:57:00 [core.py:718] EngineCore failed to start.\n"
+        "(EngineCore_DP0 pid=268) ERROR 09-16 20:57:00 [core.py:718] KeyError:"
+        " 'layers.35.mlp.gate.g_idx'\n"
+    )
+    assert "LOG507" in [finding.rule for finding in logs.diagnose(begins).findings]
+    failed = logs.diagnose(begins + ends)
+    assert failed.primary.kind == "quant-load"
+    assert "LOG507" not in [finding.rule for finding in failed.findings]
+
+
+def test_a_start_that_waits_for_a_gpu_of_ray():
+    """vllm-project/aibrix, issue 927: the address is what has to be compared."""
+    wait = (
+        "INFO 04-01 02:47:00 ray_utils.py:214] Waiting for creating a placement group of specs for"
+        " {} seconds. specs=[{{'node:192.0.2.10': 0.001, 'GPU': 1.0}}, {{'GPU': 1.0}}].\n"
+    )
+    first = next(iter(logs.diagnose("".join(map(wait.format, (10, 30, 70)))).findings))
+    assert first.rule == "LOG514" and "192.0.2.10" in first.message and "VLLM_HOST_IP" in first.fix
+    got = "INFO 04-01 02:48:00 [gpu_model_runner.py:1] Starting to load model /m...\n"
+    rules = [f.rule for f in logs.diagnose("".join(map(wait.format, (10, 30, 70))) + got).findings]
+    assert "LOG514" not in rules

@@ -148,19 +148,21 @@ def _module(line: Line, words: list[Word]) -> bool:
 
 
 def _behind(line: Line, words: list[Word]) -> bool:
-    """Take a server behind a program that starts it, such as uv run, srun or a script."""
+    """Take a server behind a program that starts it, such as srun, docker exec or a script."""
     texts = [word.text for word in words]
     if texts[0] in MENTIONS:
         return False
     for at in range(1, len(texts) - 1):
         if program_of(texts[at]) == "vllm" and texts[at + 1] == "serve":
             line.serve = words[at + 2 :]
-            line.remark(
-                "CONV209",
-                "The words before vllm serve are left out.",
-                " ".join(word.shown for word in words[:at])[:60],
-            )
-            return True
+        elif not (program_of(texts[at]) in SHELLS and _shell(line, words[at:])):
+            continue
+        line.remark(
+            "CONV209",
+            "The words before vllm serve are left out.",
+            " ".join(word.shown for word in words[:at])[:60],
+        )
+        return True
     return False
 
 

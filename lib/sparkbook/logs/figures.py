@@ -179,7 +179,7 @@ def shm_broadcast(found: Found, context: Context) -> Changes:
     went_on = any(point.generation_tok_s > 0 for point in story.throughput[-3:])
     if found.count < 3 or (story.ready and (story.ready_line > found.end or went_on)):
         return {}
-    return {
+    waits = {
         "kind": "multi-node-hang",
         "severity": "warning",
         "role": "state",
@@ -187,12 +187,31 @@ def shm_broadcast(found: Found, context: Context) -> Changes:
             f"A process has waited {found.count} times {found.groups.get('seconds', '60')} s for"
             " the others"
         ),
+    }
+    if story.stage == "autotune begins":
+        return waits | {
+            "text": "FlashInfer tunes its kernels on all ranks together, and they block each other"
+            " where one has results from an earlier start and another has none, or where RDMA from"
+            " GPU memory is missing (vLLM issues 57423 and 52291); without an earlier start,"
+            " tuning alone can take half an hour.",
+            "fix": "If no rank prints progress, stop all ranks, delete flashinfer_autotune_cache in"
+            " vLLM's cache folder (~/.cache/vllm) of each, and start again; if they block again,"
+            " add --no-enable-flashinfer-autotune.",
+        }
+    return waits | {
         "text": "once or twice is a compilation; this often means that a rank hangs or is gone.",
         "fix": (
             "Look at the last line of every rank; the one that went silent first is the one to look"
             " into."
         ),
     }
+
+
+def ray_waits(found: Found, context: Context) -> Changes | None:
+    # It says so at once, and again after 30 s; a start that goes on has got its GPUs.
+    seconds = number(found.groups.get("seconds"))
+    began = context.story.stage not in (None, "begin", "config resolved")
+    return None if began or not seconds or seconds < 60 else {}
 
 
 def memory_registration(found: Found, context: Context) -> Changes:
@@ -281,8 +300,8 @@ def refused_requests(found: Found, context: Context) -> Changes:
 
 def loader_at_zero(found: Found, context: Context) -> Changes | None:
     # Only a bar that never moved: its last state is what counts, and another loader's bar is
-    # another matter.
-    if context.bars.get(found.groups["loader"].strip(), 0) > 0:
+    # another matter. An engine that failed while it loaded says why elsewhere.
+    if context.bars.get(found.groups["loader"].strip(), 0) > 0 or context.has("LOG510"):
         return None
     return {}
 
@@ -360,6 +379,7 @@ FIGURES: dict[str, Callable[[Found, Context], Changes | None]] = {
         missing_package,
         package_built,
         shm_broadcast,
+        ray_waits,
         memory_registration,
         partner_lost,
         unknown_architecture,

@@ -23,6 +23,8 @@ _TOOL = re.compile(rb"^\[vllm\] ?", re.IGNORECASE)
 """What some programs that start vLLM put before each of its lines."""
 _DOCKER_TIME = re.compile(rb"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d+Z ")
 _COMPOSE = re.compile(rb"^[\w.-]+\s+\|(?: |$)")
+_BUILDKIT = re.compile(rb"^(?:#\d+ )?\d+\.\d{1,3} (?=.)")
+"""What `docker build` puts before each line of a step: its number, and seconds."""
 _QUOTED = re.compile(rb"^(?:> ?)+(?=\S)")
 """What Markdown puts before each line of a quotation, as in an issue or a mail."""
 VLLM = re.compile(
@@ -113,7 +115,7 @@ def unwrapped(line: bytes) -> bytes:
     """
     if match := _QUOTED.match(line) or _TOOL.match(line):
         return unwrapped(line[match.end() :])
-    if match := _COMPOSE.match(line) or _DOCKER_TIME.match(line):
+    if match := _COMPOSE.match(line) or _DOCKER_TIME.match(line) or _BUILDKIT.match(line):
         return line[match.end() :]
     if (match := JOURNAL.match(line)) and match["unit"].decode("utf-8", "replace") not in _UNITS:
         return line[match.end() :]

@@ -105,7 +105,7 @@ def _best(candidates: Iterable[tuple[str, str]]) -> Place | None:
     """
     passing = None
     for path, where in candidates:
-        part = part_of(path)
+        part = part_of(path) or part_of(where)  # a file of all kernels: its function tells
         if part is None:
             continue
         if part.name not in PASSES_ON:

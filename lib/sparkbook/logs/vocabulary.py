@@ -105,7 +105,9 @@ class Entry:
         """Return the words that a text has for the names in the form; None without the form."""
         for pattern in self.patterns:
             if match := pattern.search(text):
-                return {name: value for name, value in match.groupdict().items() if value}
+                return {
+                    name: value.rstrip(".:") for name, value in match.groupdict().items() if value
+                }
         return None
 
 

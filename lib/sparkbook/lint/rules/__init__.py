@@ -7,6 +7,7 @@ from typing import cast
 
 from sparkbook.lint.family import LintRule
 from sparkbook.lint.rules import flag_context as flag_context  # its rules register with FLAG
+from sparkbook.lint.rules import run_reach as run_reach  # its rules register with RUN
 from sparkbook.lint.rules.bad import BAD
 from sparkbook.lint.rules.env import ENV
 from sparkbook.lint.rules.flag import FLAG

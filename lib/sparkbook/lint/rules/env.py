@@ -211,6 +211,35 @@ def foreign_variable(case: Case) -> Iterator[Hit]:
                 yield Hit(f"{name} is read by {whose}, not by vLLM.", name, "Take it out.")
 
 
+_HUB = {
+    r"(?:HF|HUGGING_?FACE)_(?:HUB_|API_|AUTH_|ACCESS_)*(?:TOKEN|API_KEY|KEY)": "HF_TOKEN",
+    r"(?:HF|HUGGING_?FACE)_(?:HUB_|MODELS?_)*(?:CACHE|HOME|CACHE_(?:DIR|HOME|PATH)|DIR)": "HF_HOME",
+}
+"""Names that look like those of huggingface_hub, and the one that it reads instead."""
+_HUB_READS = {
+    *("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "HF_HOME", "HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE"),
+}
+
+
+@ENV.rule(
+    "ENV109",
+    "variable-that-the-hub-ignores",
+    "warning",
+    source="huggingface_hub 2.4.0, constants.py and utils/_auth.py, read 2026-11-29; seen in"
+    " https://github.com/vllm-project/vllm/issues/16292 (2025-04-08)",
+    fails="HF_CACHE=/models vllm serve ORG/MODEL",
+    passes="HF_HOME=/models vllm serve ORG/MODEL",
+)
+def ignored_by_the_hub(case: Case) -> Iterator[Hit]:
+    """Nothing reads a variable with such a name: gated weights are refused for lack of a token, or
+    the download goes to the default folder. A script of the image may read it.
+    """
+    for name in case.line.env:
+        for pattern, read in _HUB.items():
+            if name not in _HUB_READS and re.fullmatch(pattern, name):
+                yield Hit(f"Neither vLLM nor huggingface_hub reads {name}.", name, f"Write {read}.")
+
+
 @ENV.rule(
     "ENV106",
     "variables-are-checked",

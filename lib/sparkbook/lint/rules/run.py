@@ -179,19 +179,51 @@ def gpu(case: Case) -> Iterator[Hit]:
 )
 def no_volume(case: Case) -> Iterator[Hit]:
     """No volume holds the model: tens of gigabytes are downloaded into the container, and again
-    into the next one.
+    into the next one. A volume elsewhere does not help where the launch line names a repository:
+    its files go to /root/.cache/huggingface, unless HF_HOME or HF_HUB_CACHE names another folder.
     """
-    if (
-        case.contained
-        and case.serves
-        and not case.line.values("volume")
-        and not case.line.values("mount")
-    ):
+    if not (case.contained and case.serves):
+        return
+    folders = _inside(case)
+    if not folders:
         yield Hit(
             "No volume: the weights are downloaded into the container and lost with it.",
             None,
             "Add -v ~/vllm:/models, and serve from there.",
         )
+    elif (cache := _downloads(case)) and not any(
+        f"{cache}/".startswith(one) or one.startswith(f"{cache}/") for one in folders
+    ):
+        yield Hit(
+            f"No volume holds {cache}, so what is downloaded of {case.model} is lost with the"
+            " container.",
+            case.model,
+            f"Add -v ~/.cache/huggingface:{cache}.",
+        )
+
+
+def _inside(case: Case) -> list[str]:
+    """Return the folders of the container that are volumes, each with a slash at its end."""
+    named = [text.split(":")[text.count(":") > 0] for text in case.line.values("volume")]
+    for text in case.line.values("mount"):
+        named += re.findall(r"(?:^|,)(?:target|dst|destination)=([^,]+)", text)
+    return [f"{folder.rstrip('/')}/" for folder in named]
+
+
+def _downloads(case: Case) -> str | None:
+    """Return the folder of the container that vLLM downloads weights to, as far as it is known:
+    where a known image runs as root and is given a repository.
+    """
+    if case.info is None or case.forked or case.line.option("user") is not None:
+        return None
+    if not re.fullmatch(r"[\w-][\w.-]*/[\w.-]+", case.model) or case.line.option("workdir"):
+        return None
+    folder = case.value("download-dir")
+    for name in ("HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE", "HF_HOME"):
+        if folder is None and name in case.line.env:
+            folder = case.line.env[name] or "$"  # the caller's own value
+    folder = folder or "/root/.cache/huggingface"
+    return folder.rstrip("/") if re.fullmatch(r"/[\w./-]+", folder) else None
 
 
 @RUN.rule(
@@ -206,7 +238,8 @@ def host_network(case: Case) -> Iterator[Hit]:
     """`--network host` gives up the container's own network. Several machines need it; one does
     not.
     """
-    if case.line.option("network") == "host" and case.nodes == 1 and not case.ray:
+    several = case.ray or any("infiniband" in one for one in case.line.values("device"))
+    if case.line.option("network") == "host" and case.nodes == 1 and not several:
         yield Hit(
             "--network host, though one machine serves.",
             "--network host",
@@ -550,3 +583,13 @@ def broken(case: Case) -> Iterator[Hit]:
     for mistake in case.line.mistakes:
         if mistake.code is None:
             yield Hit(mistake.message, fix=mistake.fix)
+    last = case.line.serve[-1] if case.line.serve else None
+    if last and last.end > 0 and last.text.startswith("--") and last.known:
+        rest = re.match(r"\n([\w-]+)", case.line.text[last.end :])
+        whole = f"{last.text}{rest[1]}" if rest else ""
+        if whole[2:].replace("_", "-") in case.release.options:
+            yield Hit(
+                f"The line ends inside {whole}, as a terminal breaks a long line.",
+                last.text,
+                "Join the two lines.",
+            )
