@@ -5,10 +5,15 @@ and each to something that is there.
 from __future__ import annotations
 
 import functools
+import json
 import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
-from sparkbook import lint, recipes, releases, rules
+import typer
+from sparkbook import cli, lint, recipes, releases, rules
 from sparkbook.formats import lines
 from sparkbook.lint.case import Case
 from sparkbook.logs.signatures import signatures
@@ -17,6 +22,7 @@ from sparkbook.site.links import Linker, addresses
 from sparkbook.site.rule_pages import rule_pages
 from sparkbook.site.variants import triggered_rules
 
+ROOT = Path(__file__).resolve().parents[2]
 MODELS = {recipe.id: recipe.slug for recipe in recipes.all()}
 CHAPTER = (
     "notebooks/06_launch",
@@ -138,6 +144,32 @@ def test_every_flag_is_explained() -> None:
     assert set(known()) == set(flag_reference.TEXTS), "a sentence for each, and none left over"
     for signature in signatures():
         assert section(signature.address)
+
+
+def own_options(command: Any) -> Iterator[str]:
+    """The long options of `sparkbook`, of all its verbs."""
+    for name in command.list_commands(None) if hasattr(command, "list_commands") else ():
+        yield from own_options(command.get_command(None, name))
+    for parameter in command.params:
+        yield from (name for name in parameter.opts if name.startswith("--"))
+
+
+@pytest.mark.parametrize(
+    "page",
+    [*ROOT.glob("notebooks/*.ipynb"), *ROOT.glob("notebooks/*.md"), *ROOT.rglob("book/**/*.md")],
+    ids=lambda page: page.name,
+)
+def test_no_option_of_our_own_leads_to_vllms_page(page: Path) -> None:
+    """`client --model` is code that leads nowhere; `--model` alone leads to vLLM's option."""
+    text = page.read_text("utf-8")
+    if page.suffix == ".ipynb":
+        cells = (one for one in json.loads(text)["cells"] if one["cell_type"] == "markdown")
+        text = "\n\n".join("".join(cell["source"]) for cell in cells)
+    own = set(own_options(typer.main.get_command(cli.app)))
+    vllms = {f"--{name}" for name in known()}
+    for paragraph in re.split(r"\n\s*\n|\n(?=[|-])", text):
+        named = set(re.findall(r"`(--[a-z][\w-]*)", paragraph))
+        assert not (named & own & vllms and named & own - vllms), paragraph
 
 
 class TestLinker:
