@@ -11,10 +11,12 @@ files and safetensors headers.
 
 from __future__ import annotations
 
+import contextlib
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from sparkbook.checkpoint import gguf_file
 from sparkbook.checkpoint.known import Stated, names
 from sparkbook.checkpoint.values import (
     UNKNOWN,
@@ -48,7 +50,7 @@ def load(
     """The facts about a checkpoint.
 
     Args:
-        name: handle of a checkpoint, or a folder.
+        name: handle of a checkpoint, a folder, or a GGUF file.
         hub: read the handle's headers from the Hugging Face hub.
         revision: branch, tag or commit, for the hub.
         stated: what a recipe says of it, for one that is not read.
@@ -65,10 +67,15 @@ def load(
         from sparkbook.checkpoint import local
 
         return local.read(path)
-    if name.startswith(("./", "../", "~")):
+    file = gguf_file.is_file(name)
+    if not file and name.startswith(("./", "../", "~")):
         raise SparkbookError(f"there is no folder {name}")
     from sparkbook.checkpoint import known
 
+    if file:
+        with contextlib.suppress(SparkbookError):
+            return gguf_file.read(path, known.load(name, stated))
+        return gguf_file.read(path)
     return known.load(name, stated)
 
 

@@ -12,6 +12,7 @@ from typing import IO
 from sparkbook.errors import SparkbookError
 from sparkbook.util import limits
 from sparkbook.util.documents import MAX_BYTES
+from sparkbook.util.shell_text import quote
 
 
 def text_of(source: str) -> tuple[str | None, str | None]:
@@ -19,7 +20,7 @@ def text_of(source: str) -> tuple[str | None, str | None]:
 
     Returns:
         The id or the path of an own recipe that is to be loaded by `recipes.load`, else None; and
-        the text, None for a catalogue recipe.
+        the text, None for a catalogue recipe; for a GGUF file, the line that serves it.
 
     Raises:
         SparkbookError: a file that can't be read, or is too long.
@@ -34,6 +35,8 @@ def text_of(source: str) -> tuple[str | None, str | None]:
         is_text = re.search(r"\s", name) or name.startswith("{") or len(name) > 255
         return (None, source) if is_text else (name, None)
     name = str(path)
+    if path.suffix.lower() == ".gguf":
+        return None, f"vllm serve {quote(name)}"
     text = file_text(name)
     return (
         name if own_file(text) and path.suffix in (".yaml", ".yml") and path.is_file() else None

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sparkbook import checkpoint as checkpoints
+from sparkbook.checkpoint import gguf_file
 from sparkbook.checkpoint.values import ZERO, Cache, Checkpoint, Range
 from sparkbook.errors import SparkbookError
 from sparkbook.host.spark import TOTAL
@@ -403,7 +404,8 @@ def _checkpoint(case: Case, override: Override) -> Checkpoint:
         return checkpoints.of_recipe(recipe)
     names = _names(case)
     for known in names:
-        if known in checkpoints.names() or Path(known).is_dir():
+        there = Path(known).is_dir() or gguf_file.is_file(known)
+        if there or known in checkpoints.names():
             return checkpoints.load(known)
     from sparkbook import recipes
 

@@ -424,8 +424,10 @@ def not_known(plan: MemoryPlan) -> Iterator[Hit]:
     """A fact is not known, so the figures that depend on it are ranges. Reading the checkpoint's
     headers, or a start's log, closes them.
     """
+    read = plan.setup.checkpoint.files
+    fix = None if read else "Add --hub to read the checkpoint's headers."
     for fact in plan.setup.checkpoint.unknown:
-        yield Hit(f"Not known: {fact}.", fix="Add --hub to read the checkpoint's headers.")
+        yield Hit(f"Not known: {fact}.", fix=fix)
     for fact in plan.setup.assumed:
         yield Hit(f"Not known: {fact}.")
 

@@ -110,7 +110,8 @@ def _no_file(name: str) -> str | None:
             return f"{name} can't be read: it is {kind}"
     return (
         f"there is no file {name}"
-        if name.startswith((".", "/", "~")) or name.endswith((".txt", ".sh", ".json", ".log"))
+        if name.startswith((".", "/", "~"))
+        or name.endswith((".txt", ".sh", ".json", ".log", ".gguf"))
         else None
     )
 
