@@ -197,7 +197,8 @@ def start_under_way(story: Story, last: str) -> Iterator[Hit]:
     log.
     """
     does, then = _STEPS.get(story.stage or "begin", _STEPS["begin"])
-    age = f" {format_seconds(story.age_s)} into the start" if (story.age_s or 0) > 0 else ""
+    age_s = story.age_s or 0.0
+    age = f" {format_seconds(age_s)} into the start" if age_s > 0 else ""
     yield Hit(
         f"The engine is not ready{age}: it {does}; {then} usually comes next.",
         evidence=last,
