@@ -249,3 +249,18 @@ def test_a_line_that_a_terminal_broke_inside_an_option():
     assert "--enable-auto-tool-choice" in said["RUN119"]
     short = "vllm serve ORG/MODEL --enable-auto-tool-c\necho --done"
     assert "RUN119" not in {f.rule for f in lint.lint(short).findings}
+
+
+@pytest.mark.parametrize(
+    ("line", "wrong"),
+    [
+        ("Qwen/Qwen3-Reranker-8B", True),
+        ("/models/Qwen3-VL-Reranker-2B --runner pooling", True),
+        ("Qwen/Qwen3-VL-Reranker-2B --hf-overrides.is_original_qwen3_reranker true", False),
+        ("tomaarsen/Qwen3-Reranker-0.6B-seq-cls", False),
+        ("Qwen/Qwen3-Embedding-8B", False),
+    ],
+)
+def test_a_reranker_needs_its_overrides(line, wrong):
+    findings = lint.lint(f"vllm serve {line}").findings
+    assert wrong == ("MODEL116" in {f.rule for f in findings})

@@ -63,3 +63,21 @@ def test_a_start_that_waits_for_a_gpu_of_ray():
     got = "INFO 04-01 02:48:00 [gpu_model_runner.py:1] Starting to load model /m...\n"
     rules = [f.rule for f in logs.diagnose("".join(map(wait.format, (10, 30, 70))) + got).findings]
     assert "LOG514" not in rules
+
+
+@pytest.mark.parametrize(
+    ("path", "fix"),
+    [
+        ("/v1//models", "Remove the slash"),
+        ("//v1/models", "Remove the slash"),
+        ("/v1/v1/chat/completions", "Remove /v1 from"),
+        ("/chat/completions", "Add /v1 to"),
+        ("/models", "Add /v1 to"),
+        ("/api/tags", "Choose an OpenAI-compatible server"),
+        ("/v1/chat/completions", "the model's name has to be the served one"),
+    ],
+)
+def test_the_path_of_a_refused_request_says_what_is_wrong(path, fix):
+    """open-webui/open-webui, issue 12117, and its neighbors."""
+    log = f'INFO:     127.0.0.1:50764 - "GET {path} HTTP/1.1" 404 Not Found\n' * 2
+    assert fix in next(iter(logs.diagnose(log).findings)).fix

@@ -349,9 +349,9 @@ ELSEWHERE = {
             "/bin/nvcc|nvcc error|Killed signal"
         ),
         "PyTorch and Triton": (
-            "CUDA_HOME|cuda_home|find (nvcc|CUDA)|Triton|PTXAS|`ptxas`|^ptxas failed|C compiler|[Nn]inja"
-            "|extension|Inductor|Backend|dynamo|Lowering|out of resource|Compilation|UnsupportedLanguage"
-            "|mismatches"
+            "CUDA_HOME|cuda_home|cuda_utils|triton_launcher|find (nvcc|CUDA)|Triton|PTXAS|`ptxas`"
+            "|^ptxas failed|C compiler|[Nn]inja|extension|Inductor|Backend|dynamo|Lowering"
+            "|out of resource|Compilation|UnsupportedLanguage|mismatches"
         ),
         "FlashInfer and DeepGEMM": "[Ff]lash[Ii]nfer|JIT",
         "CMake": "C[Mm]ake|CMAKE|CUDA arch",

@@ -380,9 +380,12 @@ class Doctor:
         if story.ready and story.start_line <= number < story.ready_line:
             return self._gathered.root(stop, story.ready_line), root
         first = min((j.order for j in causes), default=None)
+        if first is not None and root.exact and number < first:
+            first = None  # what is known of it is no less than what a signature says
         if first is not None and (first <= number + _CLOSE or not root.event.is_traceback):
             return None, None
-        if root.weight == "error" and any(j.order <= number for j in echoes):
+        cut = root.event.is_traceback and not root.event.exceptions
+        if (cut or root.weight == "error") and any(j.order <= number for j in echoes):
             return None, None
         return root, None
 

@@ -54,6 +54,11 @@ class Unexplained:
         """Whether its vocabulary says more than that something went wrong."""
         return self.known is not None and not self.known.entry.generic
 
+    @property
+    def exact(self) -> bool:
+        """Whether its vocabulary says as much as a signature would."""
+        return self.known is not None and self.known.entry.exact
+
     def judged(self) -> Judged:
         """Return the judgement of it, as a cause."""
         place = place_of(self.event, self.near)

@@ -289,9 +289,40 @@ _REFUSALS = {
 }
 
 
+_NOT_FOUND = (
+    (
+        r".*//",
+        "the path has two slashes in a row.",
+        "Remove the slash at the end of the client's base URL.",
+    ),
+    (
+        r"/v1/.*\bv1/",
+        "the path has /v1 twice.",
+        "Remove /v1 from the client's base URL: the client adds it.",
+    ),
+    (
+        r"/api/",
+        "the client speaks Ollama's API.",
+        "Choose an OpenAI-compatible server in the client, with /v1 at the end of its base URL.",
+    ),
+    (
+        r"/(?:chat|completions|embeddings|models|responses)\b",
+        "the path lacks /v1.",
+        "Add /v1 to the client's base URL.",
+    ),
+)
+"""Paths that vLLM does not have: their form, what is wrong, and what to do."""
+
+
 def refused_requests(found: Found, context: Context) -> Changes:
-    text = _REFUSALS.get(found.groups.get("status", ""))
+    status, path = found.groups.get("status", ""), found.groups.get("path", "")
+    text = _REFUSALS.get(status)
     changes: Changes = {"text": text} if text else {}
+    if status == "404":
+        for form, wrong, fix in _NOT_FOUND:
+            if re.match(form, path):
+                changes = {"text": wrong, "fix": fix, "collect": ()}
+                break
     # Now and then a wrong request is no fault of a server that answers others.
     if context.story.ready or context.story.served >= found.count:
         changes |= {"severity": "info"}

@@ -213,7 +213,7 @@ def foreign_variable(case: Case) -> Iterator[Hit]:
 
 _HUB = {
     r"(?:HF|HUGGING_?FACE)_(?:HUB_|API_|AUTH_|ACCESS_)*(?:TOKEN|API_KEY|KEY)": "HF_TOKEN",
-    r"(?:HF|HUGGING_?FACE)_(?:HUB_|MODELS?_)*(?:CACHE|HOME|CACHE_(?:DIR|HOME|PATH)|DIR)": "HF_HOME",
+    r"(?:HF|HUGGING_?FACE)_(?:HUB_)?(?:CACHE|HOME|CACHE_(?:DIR|HOME|PATH))": "HF_HOME",
 }
 """Names that look like those of huggingface_hub, and the one that it reads instead."""
 _HUB_READS = {

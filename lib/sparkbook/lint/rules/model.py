@@ -546,3 +546,29 @@ def draft_not_judged(case: Case) -> Iterator[Hit]:
         "Look at the draft's card for its target; after the start, an acceptance below 5 % means"
         " that they do not belong together.",
     )
+
+
+@MODEL.rule(
+    "MODEL116",
+    "reranker-that-generates",
+    "warning",
+    kind="flag-conflict",
+    source="vLLM 0.32.0, model_executor/models/config.py, and"
+    " https://docs.vllm.ai/en/v0.10.2/examples/offline_inference/qwen3_reranker.html; seen in"
+    " https://github.com/intel/llm-scaler/issues/361 (2026-04-17)",
+    fails="vllm serve Qwen/Qwen3-Reranker-8B",
+    passes="vllm serve tomaarsen/Qwen3-Reranker-8B-seq-cls",
+)
+def reranker(case: Case) -> Iterator[Hit]:
+    """Qwen's rerankers are published as models that generate text. As they are, vLLM serves them
+    for chat, and /v1/rerank and /v1/score do not exist; `--hf-overrides` makes classifiers of them.
+    """
+    named = re.search(r"(?:^|/)qwen3-(vl-)?reranker-[\d.]+b$", case.model.lower())
+    if named and case.lacks("hf-overrides") and case.json("hf-overrides") is None:
+        kind = "Qwen3VLForSequenceClassification" if named[1] else "Qwen3ForSequenceClassification"
+        yield Hit(
+            f"{case.model} is served as a model that generates text, without /v1/rerank.",
+            case.model,
+            f'Add --runner pooling --hf-overrides \'{{"architectures":["{kind}"],'
+            '"classifier_from_token":["no","yes"],"is_original_qwen3_reranker":true}\'.',
+        )
