@@ -12,7 +12,7 @@ from typing import IO
 from sparkbook.errors import SparkbookError
 from sparkbook.util import limits
 from sparkbook.util.documents import MAX_BYTES
-from sparkbook.util.shell_text import quote
+from sparkbook.util.shell_text import command_line
 
 
 def text_of(source: str) -> tuple[str | None, str | None]:
@@ -36,7 +36,7 @@ def text_of(source: str) -> tuple[str | None, str | None]:
         return (None, source) if is_text else (name, None)
     name = str(path)
     if path.suffix.lower() == ".gguf":
-        return None, f"vllm serve {quote(name)}"
+        return None, command_line("vllm", "serve", name)
     text = file_text(name)
     return (
         name if own_file(text) and path.suffix in (".yaml", ".yml") and path.is_file() else None
