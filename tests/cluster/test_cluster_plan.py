@@ -42,6 +42,17 @@ def planned(source, count=2, **choices):
     return cluster_plan.plan(inventory, stack.given(source, "big"), sites, **choices)
 
 
+def test_a_look_counts_what_uses_the_gpu(tmp_path, monkeypatch):
+    assert site().gpu_processes is None  # a node without nvidia-smi
+    program = tmp_path / "nvidia-smi"
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    for printed, count in (("101\n102\n", 2), ("", 0)):
+        program.write_text(f"#!/bin/sh\nprintf '{printed}'\n")
+        program.chmod(0o755)
+        [found] = nodes.look(cluster.Inventory(nodes=[{"host": "spark-1"}]))
+        assert found.gpu_processes == count
+
+
 def test_a_look_finds_the_fast_port_and_its_names():
     found = site()
     assert (found.interface, found.address) == ("enp1s0f0np0", "192.168.100.2")

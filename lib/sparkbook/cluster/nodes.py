@@ -66,6 +66,7 @@ class Site(Strict):
         memlock_bytes: limit of a login there; -1 is unlimited.
         cma_total_kb, cma_free_kb: the kernel's reserve for contiguous memory.
         pause: whether the port honors and sends pause frames (`ethtool -a`).
+        gpu_processes: how many use its GPU.
         image, model: digest of the image, and of the names and contents of the model's files.
         revision: commit of the model's files.
     """
@@ -85,6 +86,7 @@ class Site(Strict):
     cma_free_kb: int | None = None
     available_kb: int | None = None
     pause: bool | None = None
+    gpu_processes: int | None = None
     image: str | None = None
     model: str | None = None
     revision: str | None = None
@@ -140,6 +142,7 @@ echo "memlock $(ulimit -H -l)"
 echo "removeipc $(sed -n 's/^ *RemoveIPC *= *//p' /etc/systemd/logind.conf /etc/systemd/logind.conf.d/*.conf 2>/dev/null | tail -n 1)"
 [ -d /dev/infiniband ] && echo "infiniband yes" || echo "infiniband no"
 awk '/^(CmaTotal|CmaFree|MemAvailable):/ {print "mem", $1, $2}' /proc/meminfo
+apps=$(nvidia-smi --query-compute-apps=pid --format=csv,noheader 2>/dev/null) && echo "gpuprocesses $(echo "$apps" | grep -c '^ *[0-9]')"
 for n in $(ip -o link show 2>/dev/null | cut -d: -f2 | cut -d@ -f1); do
   ethtool -a "$n" 2>/dev/null | awk -v n="$n" '/^(RX|TX):/ {print "pause", n, $1, $2}'
 done
@@ -271,7 +274,7 @@ def read_look(node: Node, text: str) -> Site:
             pauses.setdefault(rest[0], []).append(rest[2] == "on")
         elif word == "mem" and len(rest) == 2:
             found[rest[0]] = int(rest[1])
-        elif word in ("kernel", "memlock", "removeipc", "infiniband"):
+        elif word in ("kernel", "memlock", "removeipc", "infiniband", "gpuprocesses"):
             found[word] = rest[0] if rest else ""
     network = Network(
         links=[Link(**link) for link in links.values()],
@@ -291,6 +294,7 @@ def read_look(node: Node, text: str) -> Site:
         cma_total_kb=found.get("CmaTotal:"),
         cma_free_kb=found.get("CmaFree:"),
         available_kb=found.get("MemAvailable:"),
+        gpu_processes=int(found["gpuprocesses"]) if "gpuprocesses" in found else None,
     )
     return placed(node, site, {name: all(values) for name, values in pauses.items()})
 

@@ -91,6 +91,7 @@ def example(
             cma_total_kb=65536,
             cma_free_kb=61440,
             pause=True,
+            gpu_processes=0,
             image="sha256:1111",
             model="6f1c0b6a5d7e4f32",
             revision="2222",
@@ -135,6 +136,7 @@ def described(seen: Seen) -> str:
             f"  kernel {site.kernel}, CmaTotal {site.cma_total_kb} kB, CmaFree {site.cma_free_kb}"
             f" kB, /dev/infiniband {'there' if site.infiniband else 'missing'}, memlock"
             f" {site.memlock_bytes}, RemoveIPC {'yes' if site.remove_ipc else 'no'}"
+            + (f", {site.gpu_processes} processes on the GPU" if site.gpu_processes else "")
         )
         lines.append(f"  image {site.image}, model files {site.model} (revision {site.revision})")
     for pair in seen.pairs:

@@ -249,3 +249,32 @@ def lossy(seen: Seen) -> Iterator[Hit]:
                 "Reseat or change the cable; compare `ethtool -S PORT | grep -E 'err|drop'` before"
                 " and after on both nodes; look at flow control (FAB109) and at firewalls.",
             )
+
+
+@FAB.rule(
+    "FAB309",
+    "measured-next-to-others",
+    "warning",
+    source="two H200s of one host with NCCL over TCP, measured here on 2026-11-29: 8 KiB took"
+    " 134 µs next to nine idle servers, with more sockets, and 92 µs with nothing running"
+    " (`cluster/recorded/links-h200.jsonl`)",
+    confidence="medium",
+    passes=_good_pair,
+    fails=lambda: example(
+        b={"gpu_processes": 2},
+        pairs=[Pair(a="spark-1", b="spark-2", reduce_us=48.0, backend="nccl", transport="IB")],
+    ),
+)
+def next_to_others(seen: Seen) -> Iterator[Hit]:
+    """An all-reduce that is measured while a server runs, even one that has nothing to do, can be
+    slower than the same inside a server that has the nodes to itself. `plan --fabric` would count
+    too much for the network.
+    """
+    busy = {site.host: site.gpu_processes for _, site in seen.nodes if site.gpu_processes}
+    if busy and any(pair.reduce_us for pair in seen.pairs):
+        shown = " and ".join(f"{count} on {host}" for host, count in busy.items())
+        yield Hit(
+            f"Processes used the GPU while the network was measured: {shown}.",
+            "nvidia-smi --query-compute-apps=pid",
+            "Stop what runs there, and measure again before `plan --fabric`.",
+        )
