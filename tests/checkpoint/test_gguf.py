@@ -1,5 +1,6 @@
 """GGUF files: what their headers say, held against a real one, and what they must not do to the reader."""
 
+import os
 import struct
 from pathlib import Path
 
@@ -113,7 +114,7 @@ def test_a_model_in_several_files(tmp_path: Path) -> None:
         ({"qwen3.attention.head_count_kv": [2, 1]}, "its layers differ"),
         ({"qwen3.attention.sliding_window": 512}, "its layers differ"),
         ({"qwen3.block_count": 1 << 60}, "for num_hidden_layers"),
-        ({"qwen3.attention.head_count": 0}, "how many heads"),
+        ({"qwen3.attention.head_count": 0}, "says 0 for num_attention_heads"),
     ],
 )
 def test_a_shape_that_the_keys_do_not_give_is_unknown(
@@ -151,7 +152,7 @@ def test_a_file_is_planned_by_its_header(tmp_path: Path) -> None:
         (b"version https://git-lfs.github.com/spec/v1\n", "is no GGUF file"),
         (gguf(QWEN)[:200], "cut off inside its header"),
         (gguf(QWEN)[:-20000], "tensors end beyond it"),
-        (struct.pack("<4sIQQ", b"GGUF", 3, 1 << 40, 0), "entries, which none has"),
+        (struct.pack("<4sIQQ", b"GGUF", 3, 1 << 40, 0), "more entries than that of any model"),
         (gguf({"general.alignment": 0}), "aligned to 0 bytes"),
         (struct.pack("<4sIQQ", b"GGUF", 3, 0, 1) + text("a") + struct.pack("<I", 77), "type 77"),
     ],
@@ -161,6 +162,77 @@ def test_what_is_no_whole_file(tmp_path: Path, data: bytes, says: str) -> None:
     file.write_bytes(data)
     with pytest.raises(SparkbookError, match=says):
         checkpoint.load(str(file))
+
+
+@pytest.mark.parametrize(
+    "begin",
+    [
+        struct.pack("<4sIQQ", b"GGUF", 3, 0, 1) + text("a") + struct.pack("<IIQ", 9, 8, 10**9),
+        struct.pack("<4sIQQ", b"GGUF", 3, 0, 1) + text("a") + struct.pack("<IIQ", 9, 0, 10**9),
+        struct.pack("<4sIQQ", b"GGUF", 3, 0, 1) + struct.pack("<Q", 10**12),
+    ],
+)
+def test_a_hole_of_a_terabyte_costs_little(tmp_path: Path, begin: bytes) -> None:
+    file = tmp_path / "m.gguf"
+    with file.open("wb") as stream:
+        stream.write(begin)
+        stream.truncate(1 << 40)
+    with pytest.raises(SparkbookError, match="header is longer than that"):
+        gguf_file.read(file)
+
+
+@pytest.mark.parametrize(
+    ("keys", "shape"),
+    [
+        ({"general.architecture": ["qwen3", "llama"]}, (64, 100)),
+        ({"general.architecture": 7}, (64, 100)),
+        ({}, ()),
+        ({}, (0, 0)),
+        ({"qwen3.context_length": 0}, (64, 100)),
+        ({"qwen3.embedding_length": "64"}, (64, 100)),
+    ],
+)
+def test_a_key_or_shape_of_another_kind_is_no_shape(
+    tmp_path: Path, keys: dict[str, object], shape: tuple[int, ...]
+) -> None:
+    file = tmp_path / "m-00001-of-00000.gguf"  # nor is it one of no files
+    file.write_bytes(gguf(QWEN | keys, TENSORS | {"token_embd.weight": (shape, 8, 6816)}))
+    found = checkpoint.load(str(file))
+    # Without the size of the vocabulary, the rest of the shape is known all the same.
+    assert found.geometry is None or not (shape or found.geometry.vocabulary)
+    assert found.bytes.low == sum(size for *_, size in TENSORS.values())
+
+
+@pytest.mark.parametrize("name", ["-x.gguf", "--host.gguf", "a b.gguf", "a\nb.gguf", "X.GGUF"])
+def test_a_file_is_read_whatever_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path(name).write_bytes(gguf(QWEN))
+    plan = memory.plan(request.read(f"./{name}"), request.host())
+    assert plan.setup.checkpoint.source == "the header of the GGUF file"
+
+
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        ("pipe.gguf", "it is a device, a pipe or a socket"),
+        ("loop.gguf", "it is a link to nothing"),
+        ("folder.gguf", "is a folder"),
+        ("vllm serve pipe.gguf", "nothing is known of the checkpoint"),
+        ("vllm serve loop.gguf", "nothing is known of the checkpoint"),
+        ("vllm serve ~nobody-has-this-name/x.gguf", "there is no folder or GGUF file"),
+    ],
+)
+def test_what_is_no_file_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, line: str, says: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    os.mkfifo("pipe.gguf")
+    Path("loop.gguf").symlink_to("loop.gguf")
+    Path("folder.gguf").mkdir()
+    with pytest.raises(SparkbookError, match=says):
+        request.read(line)
 
 
 @settings(deadline=None, derandomize=True, database=None, max_examples=300)

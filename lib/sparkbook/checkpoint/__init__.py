@@ -69,7 +69,7 @@ def load(
         return local.read(path)
     file = gguf_file.is_file(name)
     if not file and name.startswith(("./", "../", "~")):
-        raise SparkbookError(f"there is no folder {name}")
+        raise SparkbookError(f"there is no folder or GGUF file {name}")
     from sparkbook.checkpoint import known
 
     if file:

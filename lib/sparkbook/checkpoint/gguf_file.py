@@ -9,6 +9,7 @@ first.
 
 from __future__ import annotations
 
+import os
 import re
 import struct
 from itertools import pairwise
@@ -22,8 +23,12 @@ from sparkbook.errors import SparkbookError
 
 _NUMBERS = dict(enumerate("BbHhIif?")) | {10: "Q", 11: "q", 12: "d"}
 _TEXT, _ARRAY = 8, 9
-_MOST = 10_000_000
-"""Entries of a list, of keys or of tensors, and bytes of a text, that a header may have."""
+_MOST = 100_000
+"""Keys, or tensors, that a header may have."""
+_COST = 160_000_000
+"""What a header may cost to read: its bytes, and 32 for each value. That of a model with 0.3
+million words costs 60 million.
+"""
 
 _PLAIN = {0: "F32", 1: "F16", 30: "BF16"}
 """Types of tensors that are not quantized, as safetensors names them."""
@@ -60,12 +65,15 @@ class _Header:
 
     def __init__(self, path: Path) -> None:
         self._name = str(path)
+        self._left = _COST
         self.size = path.stat().st_size
         with path.open("rb") as file:
             self._file: BinaryIO = file
             if file.read(4) != b"GGUF" or not 2 <= self._number("I") <= 3:
                 raise SparkbookError(f"{path} is no GGUF file of version 2 or 3")
-            count, keys = self._count(), self._count()
+            count, keys = self._number("Q"), self._number("Q")
+            if max(count, keys) > _MOST:
+                raise SparkbookError(f"{path}: its header has more entries than that of any model")
             self.values = {self._text(): self._value(self._number("I")) for _ in range(keys)}
             found = [self._tensor() for _ in range(count)]
             align = self.values.get("general.alignment", 32)
@@ -81,7 +89,13 @@ class _Header:
             for name, shape, kind, offset in found
         ]
 
+    def _pay(self, cost: int) -> None:
+        self._left -= cost
+        if self._left < 0:
+            raise SparkbookError(f"{self._name}: its header is longer than that of any model")
+
     def _read(self, size: int) -> bytes:
+        self._pay(size + 32)
         data = self._file.read(size)
         if len(data) < size:
             raise SparkbookError(f"{self._name} is cut off inside its header; fetch it again")
@@ -90,14 +104,8 @@ class _Header:
     def _number(self, form: str) -> Any:
         return struct.unpack(f"<{form}", self._read(struct.calcsize(f"<{form}")))[0]
 
-    def _count(self) -> int:
-        count: int = self._number("Q")
-        if count > _MOST:
-            raise SparkbookError(f"{self._name}: its header has {count:,} entries, which none has")
-        return count
-
     def _text(self) -> str:
-        return self._read(self._count()).decode("utf-8", "replace")
+        return self._read(self._number("Q")).decode("utf-8", "replace")
 
     def _value(self, kind: int) -> Any:
         if kind in _NUMBERS:
@@ -107,10 +115,11 @@ class _Header:
         inner = self._number("I") if kind == _ARRAY else kind
         if inner not in _NUMBERS and inner != _TEXT:
             raise SparkbookError(f"{self._name}: its header has a value of the type {inner}")
-        count = self._count()
+        count = self._number("Q")
+        self._pay(count * 32)
         if inner == _TEXT:
             for _ in range(count):
-                self._read(self._count())
+                self._read(self._number("Q"))
             return []
         data = self._read(count * struct.calcsize(f"<{_NUMBERS[inner]}"))
         return list(struct.unpack(f"<{count}{_NUMBERS[inner]}", data))
@@ -126,7 +135,8 @@ class _Header:
 
 def is_file(name: str) -> bool:
     """Whether a GGUF file of this name is there."""
-    return name.lower().endswith(".gguf") and Path(name).expanduser().is_file()
+    path = os.path.expanduser(name)  # noqa: PTH111 (leaves alone what it can't expand)
+    return name.lower().endswith(".gguf") and os.path.isfile(path)  # noqa: PTH113 (never raises)
 
 
 def read(path: Path, named: Checkpoint | None = None) -> Checkpoint:
@@ -173,7 +183,7 @@ def read(path: Path, named: Checkpoint | None = None) -> Checkpoint:
 def _parts(path: Path) -> list[Path]:
     """Return the files of a model, the first of them first."""
     match = re.fullmatch(r"(.*)-\d{5}-of-(\d{5})\.gguf", path.name, re.IGNORECASE)
-    if match is None:
+    if match is None or not int(match[2]):
         return [path]
     count = int(match[2])
     names = (f"{match[1]}-{n:05}-of-{count:05}{path.suffix}" for n in range(1, count + 1))
@@ -192,7 +202,7 @@ def _config(values: dict[str, Any], entries: list[Any]) -> dict[str, Any]:
     Raises:
         SparkbookError: the layers keep more, or other things, than these keys say.
     """
-    architecture = values.get("general.architecture")
+    architecture = str(values.get("general.architecture"))
     if architecture not in _FAMILIES:
         raise SparkbookError(f"the header's keys of '{architecture}' do not give its cache")
 
@@ -204,10 +214,9 @@ def _config(values: dict[str, Any], entries: list[Any]) -> dict[str, Any]:
     if value("attention.sliding_window") or value("attention.value_length") not in (None, width):
         raise SparkbookError("its layers differ in what they keep")
     vocabulary = next(
-        (shape[-1] for name, shape, *_ in entries if name == "token_embd.weight"), None
+        (shape[-1] for name, shape, *_ in entries if shape and name == "token_embd.weight"), None
     )
     config = {
-        "model_type": _FAMILIES[architecture],
         "num_hidden_layers": value("block_count"),
         "hidden_size": value("embedding_length"),
         "num_attention_heads": heads,
@@ -216,7 +225,6 @@ def _config(values: dict[str, Any], entries: list[Any]) -> dict[str, Any]:
         "max_position_embeddings": value("context_length"),
         "intermediate_size": value("feed_forward_length"),
         "vocab_size": vocabulary,
-        "tie_word_embeddings": all(name != "output.weight" for name, *_ in entries),
         "num_experts": value("expert_count"),
         "num_experts_per_tok": value("expert_used_count"),
     }
@@ -225,11 +233,13 @@ def _config(values: dict[str, Any], entries: list[Any]) -> dict[str, Any]:
         if isinstance(found, list):
             raise SparkbookError("its layers differ in what they keep")
         most = 10_000 if key == "num_hidden_layers" else 10**8
-        if key != "model_type" and not (isinstance(found, int) and 0 <= found <= most):
+        least = 0 if key.startswith("num_experts") else 1
+        if not (isinstance(found, int) and least <= found <= most):
             raise SparkbookError(f"the header says {found!r} for {key}")
     if not (heads and config["hidden_size"]):
         raise SparkbookError("the header does not say how many heads there are, or how wide")
-    return stated
+    tied = all(name != "output.weight" for name, *_ in entries)
+    return stated | {"model_type": _FAMILIES[architecture], "tie_word_embeddings": tied}
 
 
 def _weights(entries: list[Any]) -> tuple[Weights, ...]:

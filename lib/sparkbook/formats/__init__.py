@@ -260,16 +260,23 @@ def detect(text: str) -> str:
     )
 
 
+_COMMAND = re.compile(
+    r"""^\s*(?:export\s+)?\w+=(?:"[^"]*"|'[^']*'|[^\s"'-]\S*)[ \t]+[\w./$;&|]""", re.MULTILINE
+)
+"""A line that sets a variable and runs something: `NAME=1 PROGRAM`, `NAME=1 && PROGRAM`."""
+
+
 def _only_variables(text: str) -> str:
-    """Return the first names that an environment file sets; empty for any other text."""
+    """Return the first names that an environment file sets; empty for any other text. What is not
+    spelled like such a name may be a secret.
+    """
     try:
         values = _of("compose", "read_env")(text)
     except SparkbookError:
         return ""
-    # `NAME=1 PROGRAM --option` is a command with a variable.
-    command = len(values) == 1 and re.search(r"=\S+\s+[\w./]", text)
-    more = f" and {len(values) - 3} more" if len(values) > 3 else ""
-    return "" if command else ", ".join(list(values)[:3]) + more
+    names = [name for name in values if re.fullmatch(r"[A-Z][A-Z\d_]{,63}", name, re.ASCII)]
+    more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+    return "" if _COMMAND.search(text) else ", ".join(names[:3]) + more
 
 
 def read(text: str, format: str | None = None, env: Mapping[str, str] | None = None) -> Conversion:

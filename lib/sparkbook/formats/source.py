@@ -36,7 +36,9 @@ def text_of(source: str) -> tuple[str | None, str | None]:
         return (None, source) if is_text else (name, None)
     name = str(path)
     if path.suffix.lower() == ".gguf":
-        return None, command_line("vllm", "serve", name)
+        if not path.is_file():
+            return name, None
+        return None, command_line("vllm", "serve", f"./{name}" if name.startswith("-") else name)
     text = file_text(name)
     return (
         name if own_file(text) and path.suffix in (".yaml", ".yml") and path.is_file() else None
