@@ -156,6 +156,8 @@ def test_an_image_has_one_tag_also_where_it_is_pulled(pulled, run, wrong):
         ("/models/M-MXFP4/ --quantization fp8", "warning", "name says MXFP4, .* probably"),
         ("ORG/M-NVFP4 --quantization modelopt_fp4", None, ""),
         ("ORG/M-NVFP4-FP8 --quantization modelopt", None, ""),
+        # Its config says MIXED_PRECISION, and its card gives this flag.
+        ("nvidia/Qwen3.6-35B-A3B-NVFP4 --quantization modelopt", "info", "is not needed"),
         ("ORG/M-fp8 --quantization fp8", None, ""),
         ("Qwen/Qwen3-8B --quantization mxfp4", None, ""),
         ("openai/gpt-oss-20b --quantization mxfp4", None, ""),
@@ -197,6 +199,8 @@ services:
         ("--host 0.0.0.0", "a:8000", None),
         ("--port ${PORT}", "127.0.0.1:${PORT}", None),
         ("--host ${ADDRESS}", "127.0.0.1:8000", None),
+        ("--host 192.0.2.1", "spark-1:8000", None),  # a name may mean any address
+        ("--config /server.yaml", "127.0.0.1:9000", None),
     ],
 )
 def test_a_health_check_asks_where_the_server_listens(options, asked, wrong):
@@ -217,6 +221,17 @@ def test_a_health_check_asks_where_the_server_listens(options, asked, wrong):
         ("-v ~/models:/models", "ORG/MODEL --download-dir /models", False),
         ("-v ~/models:/models --user 1000", "ORG/MODEL", False),
         ("-v ~/models:/models", "/models/MODEL", False),
+        (r"-v C:\\hub:/root/.cache/huggingface:ro,z", "ORG/MODEL", False),
+        ("-v ${HUB:-/hub}:/root/.cache/huggingface", "ORG/MODEL", False),
+        ("-v ${HUB:-/hub}:/models", "ORG/MODEL", True),
+        ("-v $HUB:$HUB", "ORG/MODEL", False),
+        ("-v ~/m:/m -e XDG_CACHE_HOME=/m", "ORG/MODEL", False),
+        ("-v ~/m:/m -e HOME=/m", "ORG/MODEL", False),
+        ("-v ~/m:/m --env-file .env", "ORG/MODEL", False),
+        ("--volumes-from store", "ORG/MODEL", False),
+        ("-v ~/m:/m --volumes-from store", "ORG/MODEL", False),
+        ("-v ~/m:/m -e HF_HUB_OFFLINE=1", "ORG/MODEL", False),
+        ("-v ~/m:/vllm-workspace/models", "models/MODEL", False),
     ],
 )
 def test_a_volume_that_does_not_hold_what_is_downloaded(options, model, lost):
@@ -242,6 +257,36 @@ def test_a_variable_that_the_hub_does_not_read(name, read):
     assert next((f.fix for f in findings if f.rule == "ENV109"), None) == read
 
 
+@pytest.mark.parametrize(
+    "before",
+    [
+        "export HF_CACHE=/hub\nexport HF_HOME=$HF_CACHE\n",
+        "export HUGGINGFACE_TOKEN=x\nexport HF_TOKEN=${HUGGINGFACE_TOKEN:?}\n",
+        "HF_API_TOKEN=x HF_TOKEN=x ",
+        "HF_CACHE=/hub HF_HUB_CACHE=/hub ",
+    ],
+)
+def test_a_variable_that_the_line_reads_or_states_again(before):
+    assert "ENV109" not in {f.rule for f in lint.lint(f"{before}vllm serve ORG/MODEL").findings}
+
+
+@pytest.mark.parametrize(
+    ("options", "rest", "wrong"),
+    [
+        ("-p 8000:8000", "", True),
+        ("-p 127.0.0.1:80:8000/tcp", "", True),
+        ("-p 8000-8010:8000-8010", "", True),
+        ("-p 8080:8080", "", False),  # of a proxy in the container
+        ("-p 8080:8080", "--port 8080", True),
+        ("-p 8000:8000", "--uds /tmp/vllm.sock", False),
+        ("-p 8000:8000 --network host", "", False),
+    ],
+)
+def test_a_server_on_the_containers_loopback(options, rest, wrong):
+    line = f"docker run --gpus all {options} {IMAGE} ORG/MODEL --host 127.0.0.1 {rest}"
+    assert wrong == ("RUN122" in {f.rule for f in lint.lint(line).findings})
+
+
 def test_a_line_that_a_terminal_broke_inside_an_option():
     """vllm-project/vllm, issue 34322, as it was pasted."""
     broken = "vllm serve ORG/MODEL --enable-auto-tool-c\nhoice --tool-call-parser qwen3_coder"
@@ -262,5 +307,7 @@ def test_a_line_that_a_terminal_broke_inside_an_option():
     ],
 )
 def test_a_reranker_needs_its_overrides(line, wrong):
-    findings = lint.lint(f"vllm serve {line}").findings
-    assert wrong == ("MODEL116" in {f.rule for f in findings})
+    found = [f for f in lint.lint(f"vllm serve {line}").findings if f.rule == "MODEL116"]
+    assert wrong == bool(found)
+    pooled = "--runner pooling" in line
+    assert all(("generates text" in f.message) != pooled for f in found)

@@ -232,11 +232,15 @@ _HUB_READS = {
 )
 def ignored_by_the_hub(case: Case) -> Iterator[Hit]:
     """Nothing reads a variable with such a name: gated weights are refused for lack of a token, or
-    the download goes to the default folder. A script of the image may read it.
+    the download goes to the default folder. A script of the image may read it, or the line itself,
+    which then is not reported.
     """
+    stated = _HUB_READS & case.line.env.keys()
     for name in case.line.env:
+        used = re.search(rf"\${{?{re.escape(name)}\b", case.line.text)
         for pattern, read in _HUB.items():
-            if name not in _HUB_READS and re.fullmatch(pattern, name):
+            also = any(re.fullmatch(pattern, other) for other in stated)
+            if not (used or also) and re.fullmatch(pattern, name):
                 yield Hit(f"Neither vLLM nor huggingface_hub reads {name}.", name, f"Write {read}.")
 
 

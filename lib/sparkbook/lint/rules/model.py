@@ -561,14 +561,20 @@ def draft_not_judged(case: Case) -> Iterator[Hit]:
 )
 def reranker(case: Case) -> Iterator[Hit]:
     """Qwen's rerankers are published as models that generate text. As they are, vLLM serves them
-    for chat, and /v1/rerank and /v1/score do not exist; `--hf-overrides` makes classifiers of them.
+    for chat, and /v1/rerank and /v1/score do not exist; with `--runner pooling` alone these compare
+    the vectors of two texts, which is not what the model was trained for. `--hf-overrides` makes
+    classifiers of them.
     """
     named = re.search(r"(?:^|/)qwen3-(vl-)?reranker-[\d.]+b$", case.model.lower())
+    pooled = case.value("runner") == "pooling"
+    runner = "" if pooled else "--runner pooling "
     if named and case.lacks("hf-overrides") and case.json("hf-overrides") is None:
         kind = "Qwen3VLForSequenceClassification" if named[1] else "Qwen3ForSequenceClassification"
         yield Hit(
-            f"{case.model} is served as a model that generates text, without /v1/rerank.",
+            f"{case.model} is served as an embedding model: /v1/rerank compares vectors."
+            if pooled
+            else f"{case.model} is served as a model that generates text, without /v1/rerank.",
             case.model,
-            f'Add --runner pooling --hf-overrides \'{{"architectures":["{kind}"],'
+            f'Add {runner}--hf-overrides \'{{"architectures":["{kind}"],'
             '"classifier_from_token":["no","yes"],"is_original_qwen3_reranker":true}\'.',
         )

@@ -203,8 +203,8 @@ _MEANS = {
     r"mxfp8": {"mxfp8"},
     r"(fbgemm_|ptpc_)?fp8": {"fp8"},
     r"modelopt_mxfp8": {"mxfp8"},
-    r"modelopt_fp4": {"nvfp4"},
-    r"modelopt": {"fp8", "nvfp4", "mxfp8"},
+    r"modelopt_fp4": {"nvfp4", "mixed_precision"},
+    r"modelopt": {"fp8", "nvfp4", "mxfp8", "mixed_precision"},
 }
 """The formats of weights that methods of `--quantization` load; no other method is judged."""
 _WHILE_LOADING = ("fp8", "mxfp8", "mxfp4", "ptpc_fp8")

@@ -180,19 +180,19 @@ def gpu(case: Case) -> Iterator[Hit]:
 def no_volume(case: Case) -> Iterator[Hit]:
     """No volume holds the model: tens of gigabytes are downloaded into the container, and again
     into the next one. A volume elsewhere does not help where the launch line names a repository:
-    its files go to /root/.cache/huggingface, unless HF_HOME or HF_HUB_CACHE names another folder.
+    its files go to /root/.cache/huggingface, unless a variable such as HF_HOME says another folder.
     """
     if not (case.contained and case.serves):
         return
     folders = _inside(case)
-    if not folders:
+    if not (folders or "volumes-from" in _elsewhere(case)):
         yield Hit(
             "No volume: the weights are downloaded into the container and lost with it.",
             None,
             "Add -v ~/vllm:/models, and serve from there.",
         )
     elif (cache := _downloads(case)) and not any(
-        f"{cache}/".startswith(one) or one.startswith(f"{cache}/") for one in folders
+        "$" in one or f"{cache}/".startswith(one) or one.startswith(f"{cache}/") for one in folders
     ):
         yield Hit(
             f"No volume holds {cache}, so what is downloaded of {case.model} is lost with the"
@@ -204,7 +204,10 @@ def no_volume(case: Case) -> Iterator[Hit]:
 
 def _inside(case: Case) -> list[str]:
     """Return the folders of the container that are volumes, each with a slash at its end."""
-    named = [text.split(":")[text.count(":") > 0] for text in case.line.values("volume")]
+    named = []
+    for text in case.line.values("volume"):  # C:\\hub:/hub, ${HUB:-/hub}:/hub:ro
+        inside = re.search(r":(/[^:]*)(:[\w,]+)?$", text)
+        named.append(inside[1] if inside else text)
     for text in case.line.values("mount"):
         named += re.findall(r"(?:^|,)(?:target|dst|destination)=([^,]+)", text)
     return [f"{folder.rstrip('/')}/" for folder in named]
@@ -214,16 +217,40 @@ def _downloads(case: Case) -> str | None:
     """Return the folder of the container that vLLM downloads weights to, as far as it is known:
     where a known image runs as root and is given a repository.
     """
-    if case.info is None or case.forked or case.line.option("user") is not None:
+    env = case.line.env
+    elsewhere = _elsewhere(case) or _NO_DOWNLOAD & env.keys() or "config" in case.options
+    if case.info is None or case.forked or elsewhere:
         return None
-    if not re.fullmatch(r"[\w-][\w.-]*/[\w.-]+", case.model) or case.line.option("workdir"):
+    model = re.fullmatch(r"([\w-][\w.-]*)/[\w.-]+", case.model)
+    if model is None or any(one.endswith(f"/{model[1]}/") for one in _inside(case)):
         return None
     folder = case.value("download-dir")
-    for name in ("HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE", "HF_HOME"):
-        if folder is None and name in case.line.env:
-            folder = case.line.env[name] or "$"  # the caller's own value
+    for name, below in _CACHES.items():
+        if folder is None and name in env:
+            folder = (env[name] or "$") + below  # $: the caller's own value
     folder = folder or "/root/.cache/huggingface"
     return folder.rstrip("/") if re.fullmatch(r"/[\w./-]+", folder) else None
+
+
+def _elsewhere(case: Case) -> set[str]:
+    """Return the options with which it is not known where a download goes."""
+    service = case.line.foreign.get("service")
+    keys = {str(key).replace("_", "-") for key in service} if isinstance(service, dict) else set()
+    names = {"user", "workdir", "env-file", "volumes-from"}
+    return names & keys | {name for name in names if case.line.option(name)}
+
+
+_NO_DOWNLOAD = {"HF_HUB_OFFLINE", "VLLM_USE_MODELSCOPE"}
+_CACHES = {
+    "HF_HUB_CACHE": "",
+    "HUGGINGFACE_HUB_CACHE": "",
+    "HF_HOME": "",
+    "XDG_CACHE_HOME": "/huggingface",
+    "HOME": "/.cache/huggingface",
+}
+"""Variables that say where huggingface_hub keeps its files, the first that is set, and the folder
+below.
+"""
 
 
 @RUN.rule(

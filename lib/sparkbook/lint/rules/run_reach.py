@@ -14,6 +14,11 @@ _LOOPBACK = ("127.0.0.1", "localhost", "::1", "[::1]")
 _ASKED = re.compile(r"\bhttp://(\[[\da-f:]+\]|[\w.-]+)(?::(\d+))?(?=[/\s'\"]|$)")
 
 
+def _named(address: str) -> bool:
+    """Whether an address is a name, which any address may have."""
+    return address != "localhost" and not re.fullmatch(r"[\d.]+|\[.*\]", address)
+
+
 def _health_check(case: Case) -> str:
     """The command of the container's health check; empty without one."""
     service = case.line.foreign.get("service", {})
@@ -44,7 +49,8 @@ def health_check(case: Case) -> Iterator[Hit]:
     test = _health_check(case)
     asked = _ASKED.findall(test)
     host, port = case.value("host") or "0.0.0.0", f"{case.number('port') or 8000:.0f}"
-    if not (case.serves and asked and re.fullmatch(r"[\w.:-]+", host)):
+    known = case.lacks("uds") and re.fullmatch(r"[\w.:-]+", host)
+    if not (asked and known):
         return
     same = {host, *(_LOOPBACK if host in _LOOPBACK else ())}
     if case.on("headless"):
@@ -54,7 +60,7 @@ def health_check(case: Case) -> Iterator[Hit]:
             "Leave the health check out on this rank.",
         )
     elif not any(
-        (at_port or "80") == port and (host in _EVERYWHERE or address in same)
+        (at_port or "80") == port and (host in _EVERYWHERE or address in same or _named(address))
         for address, at_port in asked
     ):
         address, at_port = asked[0]
@@ -81,8 +87,12 @@ def loopback(case: Case) -> Iterator[Hit]:
     container's other address: a server that listens on 127.0.0.1 inside is reached by nobody. What
     limits access to this machine is the address before the published port.
     """
-    published = case.line.values("publish")
-    if published and case.value("host") in _LOOPBACK and case.line.option("network") != "host":
+    port = f"{case.number('port') or 8000:.0f}"
+    published = any(
+        re.search(rf"(^|:|-){port}(-\d+)?(/tcp)?$", text) for text in case.line.values("publish")
+    )
+    inside = case.line.option("network") != "host" and case.value("host") in _LOOPBACK
+    if published and inside and case.lacks("uds"):
         yield Hit(
             f"The server listens on the container's own {case.value('host')}, which the published"
             " port does not reach.",
