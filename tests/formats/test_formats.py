@@ -380,3 +380,12 @@ def test_an_env_file_is_lines_of_names_and_values() -> None:
 def test_json_of_the_site_is_json() -> None:
     text = formats.write(recipes.load("gpt-oss-120b"), "vllm-recipes-json").text
     assert json.loads(text)["docker_argv"][:2] == ["docker", "run"]
+
+
+def test_a_deployment_whose_model_is_left_open_is_called_a_template() -> None:
+    text = (
+        "kind: Deployment\nspec: {template: {spec: {containers: [{image: vllm/vllm-openai:v0.32.0,"
+        ' args: [--model, "${MODEL}"]}]}}}'
+    )
+    with pytest.raises(SparkbookError, match=r"the model is \$\{MODEL\}.*envsubst"):
+        formats.read(text)

@@ -283,6 +283,11 @@ def test_a_secret_is_left_out_and_not_repeated(text: str) -> None:
         ),
         ("services: {a: {image: x, command: vllm serve m, comand: 1}}", "CONV202", "comand"),
         (
+            "services: {a: {image: x, command: vllm serve m, deploy: {ressources: {}}}}",
+            "CONV202",
+            "deploy.ressources",
+        ),
+        (
             "secrets: {a: {file: x}}\nservices: {a: {image: x, command: vllm serve m}}",
             "CONV203",
             "secrets",

@@ -81,3 +81,32 @@ def test_the_path_of_a_refused_request_says_what_is_wrong(path, fix):
     """open-webui/open-webui, issue 12117, and its neighbors."""
     log = f'INFO:     127.0.0.1:50764 - "GET {path} HTTP/1.1" 404 Not Found\n' * 2
     assert fix in next(iter(logs.diagnose(log).findings)).fix
+
+
+REPORT = (
+    "(APIServer pid=851) INFO 04-28 22:54:{second} [loggers.py:257] Engine 000: Avg prompt"
+    " throughput: 0.0 tokens/s, Avg generation throughput: 5.4 tokens/s, Running: {running} reqs,"
+    " Waiting: 14 reqs, GPU KV cache usage: 76.5%, Prefix cache hit rate: 92.0%\n"
+)
+REQUEST = '(APIServer pid=851) INFO:     10.0.0.2:59146 - "GET /metrics HTTP/1.1" 200 OK\n'
+
+
+@pytest.mark.parametrize(("running", "verdict"), [(1, "slow"), (8, "healthy")])
+def test_a_queue_behind_one_request_is_not_called_healthy(running, verdict):
+    """intel/llm-scaler, issue 391 (29 April 2026): an hour of one request, with 14 that wait."""
+    log = "".join(REPORT.format(second=s, running=running) + REQUEST for s in (32, 42, 52))
+    assert logs.diagnose(log).verdict == verdict
+
+
+def test_a_whole_traceback_under_a_known_sentence_is_what_the_sentence_says():
+    """vllm-project/vllm, issue 26561 (9 October 2025): the parser's exception says less."""
+    where = "(APIServer pid=8) ERROR 10-09 09:39:54 [hermes_tool_parser.py:157] "
+    lines = (
+        "Error in extracting tool call from response.",
+        "Traceback (most recent call last):",
+        '  File "/opt/vllm/hermes_tool_parser.py", line 134, in extract_tool_calls',
+        "    raw_function_calls = [",
+        "json.decoder.JSONDecodeError: Expecting value: line 2 column 1 (char 1)",
+    )
+    primary = logs.diagnose("\n".join(where + line for line in lines)).primary
+    assert primary.kind == "tool-parser"

@@ -111,6 +111,11 @@ def build(
         )
     fields = dict(facts or {})
     model = _model(launch, dict(fields.pop("model", None) or {}), notes)
+    if re.search(r"\$\{\w+\}", str(model["repo"])):
+        raise SparkbookError(
+            f"the model is {model['repo']}: this {title} is a template, so fill it in first"
+            " (NAME=VALUE envsubst < FILE)"
+        )
     image = _image(launch, fields.pop("image", None) or {})
     _guess(fields, model["repo"], title, launch.serve.args, notes)
     serve = launch.serve.model_dump()

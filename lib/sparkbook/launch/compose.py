@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from sparkbook.errors import SparkbookError
@@ -63,6 +64,12 @@ _KNOWN = set(_SERVICE_KEYS.split())
 """Keys of a service that no field of a recipe holds (Compose specification,
 docs.docker.com/reference/compose-file/services).
 """
+_DEPLOY = {
+    *("endpoint_mode", "labels", "mode", "placement", "replicas", "restart_policy"),
+    *("rollback_config", "update_config", "resources.limits"),
+    *(f"resources.reservations.{key}" for key in ("cpus", "memory", "pids", "generic_resources")),
+}
+"""Likewise of its `deploy` (docs.docker.com/reference/compose-file/deploy)."""
 _FILE_KNOWN = {"configs", "secrets", "include", "models", "networks", "volumes"}
 _PORT_KEYS = {"target", "published", "host_ip", "protocol", "mode", "name", "app_protocol"}
 _INTERPOLATION = re.compile(r"\$\$|\$([A-Za-z_]\w*)|\$\{([^{}]*(?:\{[^{}]*\}[^{}]*)*)\}", re.ASCII)
@@ -146,7 +153,12 @@ def _keep(
     """Keep what no field of a recipe holds, and note it: a key that compose lacks is a mistake."""
     into |= {str(key): value for key, value in data.items()}
     for remark in kept_aside(data, known, place):
-        (line.mistakes if remark.code == "CONV202" else line.remarks).append(remark)
+        if remark.code == "CONV202":
+            line.mistakes.append(
+                replace(remark, fix="Correct its spelling, or remove it: compose refuses the file.")
+            )
+        else:
+            line.remarks.append(remark)
 
 
 def read_env(text: str) -> dict[str, str]:
@@ -404,7 +416,7 @@ class _Service:
             ("resources.reservations", reservations, "devices"),
         ):
             rest |= {f"{prefix}.{key}": value for key, value in part.items() if key != nested}
-        _keep(self.line, rest, set(rest), place, self.line.foreign.setdefault("deploy", {}))
+        _keep(self.line, rest, _DEPLOY, place, self.line.foreign.setdefault("deploy", {}))
         if reservations.get("devices") is not None:
             self._gpus(reservations["devices"], "deploy.resources.reservations.devices")
 

@@ -321,7 +321,10 @@ class Doctor:
         echoes = [j for j in judged if j.role == "consequence"]
         others = [j for j in judged if j not in causes and j not in echoes]
         root, survived = self._root(causes, echoes, context)
-        if root is not None:
+        if root is not None and (head := self._head(root, others)):
+            others.remove(head)
+            causes.append(head)
+        elif root is not None:
             causes.append(root.judged())
         # What killed a process is often told by the kernel, whose clock is another one: order by
         # the log's own lines. The engine's own clock tells better than the place of a line when
@@ -388,6 +391,24 @@ class Doctor:
         if (cut or root.weight == "error") and any(j.order <= number for j in echoes):
             return None, None
         return root, None
+
+    def _head(self, root: Unexplained, others: list[Judged]) -> Judged | None:
+        """Return the known warning that a traceback follows: what the logger that caught the
+        exception says of it, which is more than the exception or the place where a log ends.
+        """
+        event = root.event
+        if not event.is_traceback or not event.line.where or root.exact:
+            return None
+        for one in others:
+            found = self._found.get(one.finding.rule)
+            if (
+                found is not None
+                and one.finding.severity == "warning"
+                and one.order == event.number - 1
+                and found.event.line.where == event.line.where
+            ):
+                return one
+        return None
 
     def _ordered_to_stop(self) -> bool:
         """Whether the last start was: an order before it, or before it was up, is another one's."""

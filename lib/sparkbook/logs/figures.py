@@ -269,6 +269,36 @@ def unknown_architecture(found: Found, context: Context) -> Changes:
     }
 
 
+def killed_process(found: Found, context: Context) -> Changes:
+    process = found.groups.get("process")
+    if not process:
+        return {}
+    changes: Changes = {"title": f"The kernel killed {process} for lack of memory"}
+    if not re.match(r"vllm|python|pt_main|ray", process, re.IGNORECASE):
+        changes["fix"] = (
+            f"Give {process} and the engine less together: {process} is no process of the engine,"
+            " and the kernel ends what frees most. Lower --gpu-memory-utilization, or what"
+            f" {process} itself may hold, and start {process} again: what depends on it waits."
+        )
+    return changes
+
+
+def nvml_unsupported(found: Found, context: Context) -> Changes:
+    event = found.event
+    if not event.is_traceback or event.line.where or context.story.ready:
+        return {}
+    return {
+        "role": "cause",
+        "severity": "error",
+        "title": "A program asks NVML for the GPU's memory, and ends for want of an answer",
+        "text": "GB10 has no memory of its own, so the query does not exist there; GPU and driver"
+        " are not broken.",
+        "fix": "Take a newer release of that program, which asks the CUDA runtime"
+        " (torch.cuda.mem_get_info) or /proc/meminfo where NVML says Not Supported; don't replace"
+        " libnvidia-ml.",
+    }
+
+
 def network_needed(found: Found, context: Context) -> Changes:
     if not re.search(r"harmony|vocab|tiktoken|openaipublic", found.event.flat, re.IGNORECASE):
         return {}
@@ -414,6 +444,8 @@ FIGURES: dict[str, Callable[[Found, Context], Changes | None]] = {
         memory_registration,
         partner_lost,
         unknown_architecture,
+        killed_process,
+        nvml_unsupported,
         network_needed,
         refused_requests,
         loader_at_zero,

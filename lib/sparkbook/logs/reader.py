@@ -85,7 +85,7 @@ _ANSWERED = re.compile(
 )
 """The web server's own line of a request that was answered with 200: nothing quoted before it."""
 _EXCEPTION = re.compile(
-    rb"^(?P<name>(?:[A-Za-z_]\w*\.)*(?:[A-Z]\w*(?:Error|Exception|Interrupt|Exit|Warning|Timeout|Fault)\d*|StopIteration|Exception(?=:)))(?:\b|:)"
+    rb"^(?P<name>(?:[A-Za-z_]\w*\.)*(?:[A-Z]\w*(?:Error|Exception|Interrupt|Exit|Warning|Timeout|Fault)\d*(?:_[A-Z]\w*)?|StopIteration|Exception(?=:)))(?:\b|:)"
 )
 _WEIGHTY = (b"rror", b"xception", b"Timeout", b"Fault", b'File "', b"vllm/", b"-packages/")
 """What a line may have in it that says what went wrong, or where, without an awaited word."""
@@ -505,7 +505,7 @@ class Reader:
                 current.raised, current.tail = True, 0
         elif stripped.startswith(b"File "):
             _add_frame(event, stripped)
-        elif not indent and _RECORD.match(body):
+        elif not indent and (_RECORD.match(body) or stripped.startswith(b'{"')):
             return False
         elif current.half:
             event.code.append(stripped.decode("utf-8", "replace"))

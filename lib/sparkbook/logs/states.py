@@ -151,6 +151,45 @@ def batch_beyond_the_graphs(story: Story) -> Iterator[Hit]:
             )
 
 
+@STATES.rule(
+    "LOG913",
+    "served-one-at-a-time",
+    "warning",
+    kind="silent-slow",
+    confidence="medium",
+    source="https://github.com/intel/llm-scaler/issues/391 (2026-04-29)",
+    fails=lambda: _reports([5.4] * 3).replace("Waiting: 0", "Waiting: 14"),
+    passes=lambda: _reports([5.4] * 3).replace("Waiting: 0", "Waiting: 3"),
+)
+def served_one_at_a_time(story: Story) -> Iterator[Hit]:
+    """The last three throughput reports show one or two requests running, and at least four times
+    as many waiting for them: the engine works, and its clients wait. More of them would run if
+    the engine were allowed more at once, or if the KV cache had room for the next one's context.
+    """
+    points = story.throughput[-3:]
+    if len(points) < 3 or not all(
+        0 < point.running <= 2 and point.waiting >= 4 * point.running for point in points
+    ):
+        return
+    last, most = points[-1], story.args.get("max_num_seqs")
+    use = f", with {last.kv_use:.0%} of the KV cache in use" if last.kv_use is not None else ""
+    only = f" (--max-num-seqs is {most})" if isinstance(most, int) else ""
+    yield Hit(
+        f"{last.waiting} requests wait behind {last.running} in the last three reports{use}: the"
+        f" engine serves almost one at a time{only}.",
+        evidence=(
+            f"Running: {last.running}, Waiting: {last.waiting}, generation"
+            f" {last.generation_tok_s} tokens/s"
+        ),
+        fix=(
+            "Raise --max-num-seqs if it is as low as the number that runs. Otherwise the next"
+            " context does not fit: compare the line `Maximum concurrency` of the start, then"
+            " shorten --max-model-len or the prompts, or give the KV cache more (--kv-cache-dtype"
+            " fp8, --kv-cache-memory-bytes)."
+        ),
+    )
+
+
 _STEPS = {
     "begin": ("reads its options and the checkpoint's config", "the resolved configuration"),
     "config resolved": ("starts its processes", "the loading of the weights"),
@@ -479,4 +518,8 @@ def of_verdict(verdict: Verdict, story: Story, line: int, tail: str) -> list[Fin
 
 def of_story(story: Story) -> list[Finding]:
     """What the checks say about a running engine's story."""
-    return [*hang_while_healthy.findings(story), *batch_beyond_the_graphs.findings(story)]
+    return [
+        *hang_while_healthy.findings(story),
+        *served_one_at_a_time.findings(story),
+        *batch_beyond_the_graphs.findings(story),
+    ]

@@ -47,6 +47,7 @@ MEANINGS: dict[Verdict, str] = {
 
 _STUCK = frozenset({"multi-node-hang", "hang-health-ok", "loader-hang"})
 _SLOW = frozenset({"slow-load", "thermal-throttle", "power-throttle"})
+_QUEUES = frozenset({"silent-slow"})
 _DOCKER = frozenset({"docker-permission", "nvidia-runtime", "registry-auth"})
 _DOWNLOAD = frozenset({"gated-download", "download-corrupt"})
 _BY: dict[str, Verdict] = {
@@ -93,6 +94,8 @@ def without_fault(
         return "stuck"
     if refused:
         return "client error"
+    if warned & _QUEUES:
+        return "slow"
     if is_up(story):
         return "healthy"
     if warned & _SLOW:

@@ -220,6 +220,11 @@ _HUB_READS = {
     *("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "HF_HOME", "HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE"),
 }
 
+_STAND_IN = re.compile(
+    r"(?:hf_)?(?:[*.…xX]{3,}|<[\w -]+>|(?:[Yy]our|YOUR)[\w-]*|token(?:_here)?|TOKEN|REPLACE\w*)"
+)
+"""What stands in guides for a token."""
+
 
 @ENV.rule(
     "ENV109",
@@ -242,6 +247,30 @@ def ignored_by_the_hub(case: Case) -> Iterator[Hit]:
             also = any(re.fullmatch(pattern, other) for other in stated)
             if not (used or also) and re.fullmatch(pattern, name):
                 yield Hit(f"Neither vLLM nor huggingface_hub reads {name}.", name, f"Write {read}.")
+
+
+@ENV.rule(
+    "ENV110",
+    "token-left-open",
+    "info",
+    kind="gated-download",
+    source="https://github.com/huggingface/huggingface_hub/pull/2847 (2025-02-10)",
+    fails="HF_TOKEN=your_token_here vllm serve ORG/MODEL",
+    passes="docker run --gpus all -e HF_TOKEN vllm/vllm-openai:v0.28.0 ORG/MODEL",
+)
+def token_left_open(case: Case) -> Iterator[Hit]:
+    """A token that is a guide's stand-in (`***`, `your_token_here`, `hf_xxx`). The hub answers each
+    download that brings a wrong token with 401, also of a public model, which needs none.
+    """
+    for name in ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN"):
+        value = case.line.env.get(name) or ""
+        if _STAND_IN.fullmatch(value):
+            yield Hit(
+                f"{name}={value} is a guide's stand-in, and the hub refuses what comes with it.",
+                f"{name}={value}",
+                f"Export your own {name} and pass it on without a value, or leave it out if the"
+                " model is public.",
+            )
 
 
 @ENV.rule(
