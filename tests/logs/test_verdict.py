@@ -272,3 +272,32 @@ def test_a_fault_after_an_ordered_stop_and_a_new_start_counts():
 def test_what_comes_after_an_ordered_stop_is_not_called_free_of_faults():
     crashed = logs.diagnose(f"{_UP}{_DOWN}Segmentation fault (core dumped)\n").headline
     assert crashed.endswith("until it was stopped; nothing before that is a fault.")
+
+
+def test_a_bar_that_ended_is_no_step_again():
+    """A progress bar is read when the next one begins, after the lines that follow it."""
+    lines = [
+        "Capturing CUDA graphs (PIECEWISE): 100%|####| 7/7 [00:03<00:00,  2.1it/s]",
+        "(EngineCore pid=9) INFO 11-28 10:00:29 [g.py:1] Graph capturing finished in 4 secs, took 1.00 GiB",
+        "(EngineCore pid=9) INFO 11-28 10:00:29 [w.py:1] CUDA graph pool memory: 0.1 GiB (actual)",
+    ]
+    for count, does in ((1, "captures CUDA graphs"), (2, "warms up"), (3, "warms up")):
+        message = logs.diagnose("\n".join(lines[:count])).findings[0].message
+        assert does in message, message
+
+
+@pytest.mark.parametrize("name", HEALTHY)
+def test_a_start_under_way_begins_with_what_it_does(name):
+    """A warning that each start prints is not the first thing to say of one that is under way."""
+    lines = (DATA / name).read_text(encoding="utf-8").splitlines()
+    warned = [n for n, line in enumerate(lines) if "parameters won't work with spec" in line]
+    for end in warned:
+        found = logs.diagnose("\n".join(lines[: end + 1]))
+        assert found.verdict == "starting" and found.findings[0].rule == "LOG903", found.findings
+
+
+def test_a_file_near_a_fault_is_not_who_said_an_earlier_note():
+    note = "W1128 07:57:54.414000 15790 torch/_library/triton.py:53] Triton not available"
+    cut = 'Traceback (most recent call last):\n  File "/usr/bin/mixer", line 10, in <module>'
+    message = logs.diagnose(f"{note}\n{cut}").findings[0].message
+    assert "ends inside a traceback" in message and "triton.py" not in message

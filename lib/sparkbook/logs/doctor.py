@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -481,7 +481,8 @@ class Doctor:
         )
         told, untold = self._gathered.about_warnings()
         if verdict != "cut off":
-            return state, told
+            # Next to a state, which is a note, a warning that a start survives is no more.
+            return state, [replace(one, severity="info") for one in told] if state else told
         unknown = [one for one in state if one.message == UNKNOWN_STATE]
         return [one for one in state if one not in unknown], [*told, *unknown, *untold]
 

@@ -4,6 +4,7 @@ part of vLLM it comes from, and what switches that part off.
 
 from __future__ import annotations
 
+import re
 from collections import deque
 from dataclasses import dataclass, field, replace
 
@@ -138,6 +139,10 @@ def _options(said: Sentence | None) -> str:
     return f"Check the options that it depends on: {', '.join(said.options[:4])}. "
 
 
+_SPEAKER = re.compile(r"(?:\[?[IW]\d{4} [\d:.]+ +)?\d+ \S+:\d+\]")
+"""The file that says a line: of a note, not the file that a fault near it comes from."""
+
+
 @dataclass
 class Gathered:
     """The lines of weight of a log that no signature knows, as they come."""
@@ -148,7 +153,9 @@ class Gathered:
 
     def notice(self, event: Event) -> None:
         """Remember a line for what comes next to it."""
-        self._near.append((event.number, event.text[:400]))
+        quiet = event.line.level in ("INFO", "WARNING")
+        text = _SPEAKER.sub("", event.text[:400]) if quiet else event.text[:400]
+        self._near.append((event.number, text))
 
     def add(self, event: Event, weight: Weight, known: Known | None) -> None:
         """Take in an event of weight."""

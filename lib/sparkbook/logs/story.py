@@ -253,6 +253,7 @@ class Teller:
         self._now: float | None = None
         self._number = 0
         self._announced = False
+        self._again = False
         self._marks: dict[str, float] = {}
         self._phases: dict[str, Phase] = {}
         self._details: dict[str, str] = {}
@@ -264,7 +265,8 @@ class Teller:
             return
         text = event.flat if "\n" in event.text else event.text
         # Lines that were skipped as repetitions come at the end: they don't start anything.
-        again, self._number = event.number < self._number, max(event.number, self._number)
+        again = self._again = event.number < self._number
+        self._number = max(event.number, self._number)
         self._set_clock(event.time_s)
         self._identity(event.words, text, again)
         for words, read in self._READERS:
@@ -351,7 +353,8 @@ class Teller:
         self._mark("begin")
 
     def _mark(self, name: str) -> None:
-        self.story.stage = name
+        if not self._again:
+            self.story.stage = name
         if self._now is not None and self._zero is not None:
             self._marks.setdefault(name, self._now - self._zero)
 
