@@ -1,7 +1,7 @@
 // A cable with latency, for kernels without netem: two TUN devices, one in each network namespace, and what is sent into one comes out of
 // the other after a time. Both directions wait busily, a thread each, so that the time is right within microseconds.
 //   cc -O2 -pthread -o delay_line tools/delay_line.c
-//   delay_line MICROSECONDS NAMESPACE DEVICE NAMESPACE DEVICE    (files of namespaces; as root; prints "up"; the devices go when it ends)
+//   delay_line MICROSECONDS NAMESPACE DEVICE NAMESPACE DEVICE    (files of namespaces; as root; prints "up"; ends with its parent)
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -9,11 +9,13 @@
 #include <linux/if_tun.h>
 #include <pthread.h>
 #include <sched.h>
+#include <signal.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/ioctl.h>
+#include <sys/prctl.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -78,6 +80,7 @@ int main(int count, char** words) {
     fprintf(stderr, "usage: delay_line MICROSECONDS NAMESPACE DEVICE NAMESPACE DEVICE\n");
     return 2;
   }
+  need(prctl(PR_SET_PDEATHSIG, SIGKILL), "prctl");  // else two cores would wait busily for nobody
   delay_ns = atoll(words[1]) * 1000;
   const int left = device(words[2], words[3]), right = device(words[4], words[5]);
   Direction ways[] = {{left, right}, {right, left}};

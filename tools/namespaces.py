@@ -74,6 +74,7 @@ class TwoNodes:
 
         Raises:
             CalledProcessError: neither can be had.
+            FileNotFoundError: the kernel has no netem, and there is no compiler `cc`.
         """
         rate = f"{gbit * 1000:.0f}mbit"
         # Enough for one tick of the timer, and for the largest segment that is sent in one piece.
@@ -94,18 +95,21 @@ class TwoNodes:
         """Lead the two addresses through a delay line, also those of open connections, until
         `unshape`; return its ends.
         """
-        folder = self._held.enter_context(tempfile.TemporaryDirectory())
-        source, program = Path(__file__).with_name("delay_line.c"), Path(folder, "delay_line")
-        subprocess.run(["cc", "-O2", "-pthread", "-o", program, source], check=True)
         ends = [(self.a, f"{self.left}d"), (self.b, f"{self.right}d")]
         words = [word for name, end in ends for word in (f"/run/netns/{name}", end)]
-        line = self._held.enter_context(
-            subprocess.Popen([program, str(delay_us), *words], stdout=subprocess.PIPE, text=True)
-        )
-        self._held.callback(line.kill)
-        assert line.stdout is not None
-        if line.stdout.readline() != "up\n":
-            raise subprocess.CalledProcessError(line.wait(), "delay_line")
+        source = Path(__file__).with_name("delay_line.c")
+        with tempfile.TemporaryDirectory() as folder:
+            program = Path(folder, "delay_line")
+            subprocess.run(["cc", "-O2", "-pthread", "-o", program, source], check=True)
+            line = self._held.enter_context(
+                subprocess.Popen(
+                    [program, str(delay_us), *words], stdout=subprocess.PIPE, text=True
+                )
+            )
+            self._held.callback(line.kill)
+            assert line.stdout is not None
+            if line.stdout.readline() != "up\n":
+                raise subprocess.CalledProcessError(line.wait(), "delay_line")
         mtu = json.loads(ip("-n", self.a, "-j", "link", "show", self.left))[0]["mtu"]
         for (name, end), own, other in zip(ends, ADDRESSES, reversed(ADDRESSES), strict=True):
             ip("-n", name, "link", "set", end, "mtu", str(mtu), "up")

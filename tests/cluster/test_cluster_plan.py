@@ -46,11 +46,23 @@ def test_a_look_counts_what_uses_the_gpu(tmp_path, monkeypatch):
     assert site().gpu_processes is None  # a node without nvidia-smi
     program = tmp_path / "nvidia-smi"
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
-    for printed, count in (("101\n102\n", 2), ("", 0)):
+    for printed, count in (
+        ("101\n102\n", 2),
+        ("", 0),
+        ("No running processes found\n", 0),
+        ("[N/A]\n", None),
+        ("Failed to initialize NVML: Unknown Error\n", None),
+    ):
         program.write_text(f"#!/bin/sh\nprintf '{printed}'\n")
         program.chmod(0o755)
         [found] = nodes.look(cluster.Inventory(nodes=[{"host": "spark-1"}]))
         assert found.gpu_processes == count
+
+
+@pytest.mark.parametrize("line", ["", "   ", "gpuprocesses", "gpuprocesses many", "kernel"])
+def test_a_line_that_a_login_script_prints_ends_no_look(line):
+    found = nodes.read_look(Node(host="spark-2"), f"Welcome!\n{line}\n{LOOK}")
+    assert found.interface == site().interface and found.gpu_processes is None
 
 
 def test_a_look_finds_the_fast_port_and_its_names():

@@ -142,7 +142,8 @@ echo "memlock $(ulimit -H -l)"
 echo "removeipc $(sed -n 's/^ *RemoveIPC *= *//p' /etc/systemd/logind.conf /etc/systemd/logind.conf.d/*.conf 2>/dev/null | tail -n 1)"
 [ -d /dev/infiniband ] && echo "infiniband yes" || echo "infiniband no"
 awk '/^(CmaTotal|CmaFree|MemAvailable):/ {print "mem", $1, $2}' /proc/meminfo
-apps=$(nvidia-smi --query-compute-apps=pid --format=csv,noheader 2>/dev/null) && echo "gpuprocesses $(echo "$apps" | grep -c '^ *[0-9]')"
+apps=$(timeout -k 1 10 nvidia-smi --query-compute-apps=pid --format=csv,noheader 2>/dev/null) &&
+  ! echo "$apps" | grep -qv '^ *[0-9]* *$\|^No running' && echo "gpuprocesses $(echo "$apps" | grep -c '[0-9]')"
 for n in $(ip -o link show 2>/dev/null | cut -d: -f2 | cut -d@ -f1); do
   ethtool -a "$n" 2>/dev/null | awk -v n="$n" '/^(RX|TX):/ {print "pause", n, $1, $2}'
 done
@@ -241,7 +242,7 @@ def read_look(node: Node, text: str) -> Site:
     hcas: dict[str, dict] = {}
     found: dict = {}
     pauses: dict[str, list[bool]] = {}
-    for line in text.splitlines():
+    for line in filter(str.strip, text.splitlines()):
         word, *rest = line.split()
         if word == "link" and len(rest) == 4:
             name, state, speed, mtu = rest
@@ -294,7 +295,7 @@ def read_look(node: Node, text: str) -> Site:
         cma_total_kb=found.get("CmaTotal:"),
         cma_free_kb=found.get("CmaFree:"),
         available_kb=found.get("MemAvailable:"),
-        gpu_processes=int(found["gpuprocesses"]) if "gpuprocesses" in found else None,
+        gpu_processes=int(count) if (count := found.get("gpuprocesses", "")).isdigit() else None,
     )
     return placed(node, site, {name: all(values) for name, values in pauses.items()})
 
