@@ -12,6 +12,7 @@ from collections.abc import Callable, Set
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
+from sparkbook.logs import steps
 from sparkbook.logs.reader import Event
 
 _NUMBER = r"([\d.,]+)"
@@ -217,19 +218,6 @@ def _int(text: str) -> int:
 _OTHERS = frozenset({"kernel", "docker", "systemd", "tensorrt-llm"})
 """Programs next to vLLM, whose lines are no facts about it."""
 
-_BEGINS = (
-    (r"world_size=(?!1 )\d+ .*distributed_init_method=", "ranks meet"),
-    (r"rank \d+ in world size (?!1 )", "ranks met"),
-    (r"starting to load (?:draft|model)", "load begins"),
-    (r"loading (?:the )?draft", "draft begins"),
-    (r"dynamo bytecode transform|cache directory: .*torch\.compile", "compile begins"),
-    (r"autotuning process starts", "autotune begins"),
-    (r"warming up model", "warm-up begins"),
-    (r"capturing cuda graphs", "capture begins"),
-)
-"""What a line says when a step begins, and the step's name."""
-_STEP_WORDS = "world_size world starting loading torch dynamo autotuning warming capturing"
-
 WORDS = frozenset(
     re.findall(
         r"\w+",
@@ -407,7 +395,7 @@ class Teller:
             story.linear_kernel = story.linear_kernel or found
 
     def _begins(self, text: str) -> None:
-        for pattern, name in _BEGINS:
+        for pattern, name in steps.BEGINS:
             if re.search(pattern, text, re.IGNORECASE):
                 self._mark(name)
 
@@ -584,7 +572,7 @@ class Teller:
 
     _READERS: ClassVar[tuple[tuple[Set[bytes], Callable[[Teller, str], None]], ...]] = (
         (frozenset({b"using", b"selected"}), _choices),
-        (frozenset(word.encode() for word in _STEP_WORDS.split()), _begins),
+        (steps.WORDS, _begins),
         (frozenset({b"loading", b"took", b"starting", b"drafter"}), _loading),
         (
             frozenset(b"torch dynamo compile autotuning profiling warming warmup initial".split()),
