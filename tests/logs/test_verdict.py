@@ -301,3 +301,11 @@ def test_a_file_near_a_fault_is_not_who_said_an_earlier_note():
     cut = 'Traceback (most recent call last):\n  File "/usr/bin/mixer", line 10, in <module>'
     message = logs.diagnose(f"{note}\n{cut}").findings[0].message
     assert "ends inside a traceback" in message and "triton.py" not in message
+
+
+def test_a_traceback_that_is_announced_and_cut_is_its_own_process():
+    """The reason is further down, where the log is cut; not further up, in another process."""
+    lines = (DATA.parent / "cluster" / "interface-worker.log").read_text("utf-8").splitlines()
+    announced = next(n for n, line in enumerate(lines) if "WorkerProc failed to start" in line)
+    message = logs.diagnose("\n".join(lines[: announced + 4])).findings[0].message
+    assert "ends inside a traceback" in message, message

@@ -63,7 +63,7 @@ def load(
         from sparkbook.checkpoint import hub as hub_
 
         return hub_.read(name, revision)
-    if path.is_dir():
+    if os.path.isdir(path):  # noqa: PTH112 (never raises)
         from sparkbook.checkpoint import local
 
         return local.read(path)

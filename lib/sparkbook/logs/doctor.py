@@ -388,7 +388,9 @@ class Doctor:
         if first is not None and (first <= number + _CLOSE or not root.event.is_traceback):
             return None, None
         cut = root.event.is_traceback and not root.event.exceptions
-        if (cut or root.weight == "error") and any(j.order <= number for j in echoes):
+        # The line before a traceback announces it, and is no other process's.
+        before = number - 2 if cut else number
+        if (cut or root.weight == "error") and any(j.order <= before for j in echoes):
             return None, None
         return root, None
 

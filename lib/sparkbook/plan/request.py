@@ -5,6 +5,7 @@ is read as the linter reads it.
 from __future__ import annotations
 
 import math
+import os
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -404,7 +405,7 @@ def _checkpoint(case: Case, override: Override) -> Checkpoint:
         return checkpoints.of_recipe(recipe)
     names = _names(case)
     for known in names:
-        there = Path(known).is_dir() or gguf_file.is_file(known)
+        there = os.path.isdir(known) or gguf_file.is_file(known)  # noqa: PTH112 (never raises)
         if there or known in checkpoints.names():
             return checkpoints.load(known)
     from sparkbook import recipes
