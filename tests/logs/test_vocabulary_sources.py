@@ -305,7 +305,7 @@ ELSEWHERE = {
             "exited with code|dependency failed|build context|refers to|variable is not set"
             "|no configuration file|did not complete"
         ),
-        "Kubernetes": "BackOff|Back-off|ErrImagePull|nvidia.com/gpu|nodes are available",
+        "Kubernetes": "BackOff|Back-off|ErrImagePull|nvidia.com/gpu|nodes are available|probe",
     },
     "python": {
         "PyTorch": (

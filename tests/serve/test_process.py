@@ -2,6 +2,7 @@
 behind.
 """
 
+import importlib
 import os
 import signal
 import socket
@@ -413,6 +414,24 @@ def test_shared_memory_and_sockets_go_with_the_engine(stand_in, launch, monkeypa
     assert Path("/dev/shm", other.name).exists(), "what is another program's stays"
     other.close()
     other.unlink()
+
+
+def test_a_file_that_an_older_process_of_the_same_number_left_goes_too(monkeypatch):
+    guard = importlib.import_module("sparkbook.serve._guard")
+    monkeypatch.setattr(guard, "descendants", lambda: {999999999})
+    same, other = (
+        Path(guard.SHARED, f"{guard.OPENMP}{number}_{os.getuid()}")
+        for number in (999999999, 999999998)
+    )
+    for file in (same, other):
+        file.touch()
+    try:
+        shared = guard.Shared()
+        shared.look()
+        shared.remove()
+        assert not same.exists() and other.exists()
+    finally:
+        other.unlink()
 
 
 def test_a_guard_removes_no_folder_that_it_did_not_make(tmp_path, monkeypatch):

@@ -231,7 +231,9 @@ class Shared:
 
     def remove(self) -> None:
         """Remove what they left."""
-        for name in set(self.names()) - self.before:
+        # What has a process's number in its name is that process's, or was left by an older one.
+        older = self.before - {name for name, _ in self.own}
+        for name in set(self.names()) - older:
             with contextlib.suppress(OSError):
                 found = os.stat(SHARED + name)  # noqa: PTH116
                 device = f"{os.major(found.st_dev):02x}:{os.minor(found.st_dev):02x}"
