@@ -47,6 +47,11 @@ class TwoNodes:
     right: str
     _held: contextlib.ExitStack = field(default_factory=contextlib.ExitStack)
 
+    @property
+    def ends(self) -> tuple[tuple[str, str], ...]:
+        """Each namespace with its end of the cable."""
+        return (self.a, self.left), (self.b, self.right)
+
     def inventory(self, **second) -> cluster.Inventory:
         """Return an inventory of the two; `second` are fields of the second node."""
         nodes = [
@@ -81,9 +86,8 @@ class TwoNodes:
         burst = max(int(gbit * 1e9 / 8 / 250), 128_000)
         tbf = ["tbf", "rate", rate, "burst", str(burst), "latency", "50ms"]
         netem = ["netem", "delay", f"{delay_us}us", "rate", rate, "limit", "100000"]
-        ends = ((self.a, self.left), (self.b, self.right))
-        if not delay_us or any(self._discipline(*end, netem).returncode for end in ends):
-            for end in self._delayed(delay_us) if delay_us else ends:
+        if not delay_us or any(self._discipline(*end, netem).returncode for end in self.ends):
+            for end in self._delayed(delay_us) if delay_us else self.ends:
                 self._discipline(*end, tbf).check_returncode()
 
     @staticmethod
@@ -95,7 +99,7 @@ class TwoNodes:
         """Lead the two addresses through a delay line, also those of open connections, until
         `unshape`; return its ends.
         """
-        ends = [(self.a, f"{self.left}d"), (self.b, f"{self.right}d")]
+        ends = [(name, f"{end}d") for name, end in self.ends]
         words = [word for name, end in ends for word in (f"/run/netns/{name}", end)]
         source = Path(__file__).with_name("delay_line.c")
         with tempfile.TemporaryDirectory() as folder:
@@ -119,7 +123,7 @@ class TwoNodes:
     def unshape(self) -> None:
         """Take the limits off."""
         self._held.close()
-        for name, end in ((self.a, self.left), (self.b, self.right)):
+        for name, end in self.ends:
             words = ["tc", "-n", name, "qdisc", "del", "dev", end, "root"]
             subprocess.run(words, capture_output=True)
 

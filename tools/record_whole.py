@@ -153,12 +153,9 @@ def main(out: Path, size: str) -> None:
     file = build.sources() / "results" / f"whole-{size}-h200.json"
     found = json.loads(file.read_text("utf-8")) if file.is_file() else {}
 
-    def read(name: str) -> dict[str, Any] | None:
-        wanted = out / f"{name}.json"
-        return json.loads(wanted.read_text("utf-8")) if wanted.is_file() else None
-
     def reports(*names: str) -> list[dict[str, Any]]:
-        return [report for name in names if (report := read(name))]
+        files = [out / f"{name}.json" for name in names]
+        return [json.loads(one.read_text("utf-8")) for one in files if one.is_file()]
 
     arms, about = found.setdefault("arms", {}), None
     for arm in ARMS:

@@ -154,12 +154,11 @@ class Recording:
         """Return the trusted rows of pipeline parallelism next to their estimates."""
         found = []
         for row in self.rows:
-            loads = [
-                (one.requests, one.step_s)
-                for one in self.rows
-                if (one.shape, one.way) == (row.shape, "one")
-            ]
-            if row.way == "pp" and row.trusted and loads and row.gbit in self.tables:
+            if row.way != "pp" or not row.trusted or row.gbit not in self.tables:
+                continue
+            same = (row.shape, "one")
+            loads = [(o.requests, o.step_s) for o in self.rows if (o.shape, o.way) == same]
+            if loads:
                 half = -(-row.requests // 2)
                 size = self.shapes[row.shape][1] * 2 * half
                 hops = 2 * between(self.tables[row.gbit], size) * 1e-6
