@@ -79,6 +79,13 @@ __device__ __forceinline__ uint4 load_stream(const void* p) {
   return v;
 }
 
+// Eight bytes that are read once, past L1.
+__device__ __forceinline__ uint2 load_once8(const void* p) {
+  uint2 v;
+  asm volatile("ld.global.nc.L1::no_allocate.v2.u32 {%0,%1}, [%2];" : "=r"(v.x), "=r"(v.y) : "l"(p));
+  return v;
+}
+
 // What the kernel before may have written: no load by the read-only path, and none that the compiler moves in front of wait_for_previous.
 __device__ __forceinline__ uint4 load_after_wait(const void* p) {
   uint4 v;
@@ -150,21 +157,38 @@ struct Act<__half> {
 
 constexpr float kUndo = 128.0f;  // 2^126 / 2^119 and 2^14 / 2^7
 
-// Codes j and j + 4 of eight (code i at bits 4i) as a pair, not scaled yet.
+// Eight codes (code i at bits 4i) to four pairs (codes j and j + 4), not scaled yet. One multiplication shifts a code's bits to both places,
+// sign and magnitude, on the multiplier's pipe: what counts is the logic pipe, which runs at half its rate.
 template <class T>
-__device__ __forceinline__ uint32_t fp4_pair(uint32_t w, int j) {
-  const uint32_t sign = w << (12 - 4 * j);
-  constexpr int s = Act<T>::fp4_shift;
-  const int right = s - (12 - 4 * j);  // of w itself: one shift instead of two after each other
-  const uint32_t mag = right >= 0 ? w >> right : w << -right;
-  return (sign & 0x80008000u) | (mag & Act<T>::fp4_mask);
+__device__ __forceinline__ void fp4_pairs(uint32_t w, uint32_t (&p)[4]);
+template <>
+__device__ __forceinline__ void fp4_pairs<__nv_bfloat16>(uint32_t w, uint32_t (&p)[4]) {
+  const uint32_t upper = w >> 8;
+#pragma unroll
+  for (int j = 0; j < 4; ++j) {
+    const uint32_t from = j < 2 ? w : upper;
+    const uint32_t both = j & 1 ? (from & 0x00f000f0u) * 0x104u : (from & 0x000f000fu) * 0x1040u;  // to bits 12 and 6
+    p[j] = both & 0x81c081c0u;
+  }
+}
+// f16's places lie three bits apart from each other, where both copies would meet: the sign goes by itself.
+template <>
+__device__ __forceinline__ void fp4_pairs<__half>(uint32_t w, uint32_t (&p)[4]) {
+  const uint32_t upper = w >> 8;
+#pragma unroll
+  for (int j = 0; j < 4; ++j) {
+    const uint32_t from = j < 2 ? w : upper;
+    if (j & 1) p[j] = (from & 0x00700070u) * 0x20u + (from & 0x00800080u) * 0x100u;
+    else p[j] = (from & 0x00070007u) * 0x200u + (from & 0x00080008u) * 0x1000u;
+  }
 }
 
-// Eight codes to four pairs (code j, code j + 4).
+// The same, times a scale.
 template <class T>
 __device__ __forceinline__ void decode_fp4(uint32_t w, uint32_t scale, uint32_t (&p)[4]) {
+  fp4_pairs<T>(w, p);
 #pragma unroll
-  for (int j = 0; j < 4; ++j) p[j] = Act<T>::mul2(fp4_pair<T>(w, j), scale);
+  for (int j = 0; j < 4; ++j) p[j] = Act<T>::mul2(p[j], scale);
 }
 
 // Four E4M3 bytes to two pairs (byte 0, byte 2), (byte 1, byte 3). NaN (0x7f) is not looked for: it decodes to 480.

@@ -54,11 +54,10 @@ constexpr float kMarlinUndo<__nv_bfloat16> = 1.92592994438723585305597794258493e
 template <int R, int B>
 using MarlinAcc = float[R][4][B][4];
 
-constexpr int kMarlinStages = 4;  // of a warp's ring in shared memory
 template <int R>
 constexpr int kMarlinStage = R * 1152;  // bytes of 32 k of R tiles: weights [R][2][512], scales [R][2][64]
-template <int R>
-constexpr int kMarlinRing = kMarlinStages * kMarlinStage<R>;
+template <int R, int S>
+constexpr int kMarlinRing = S * kMarlinStage<R>;  // of a warp, S stages
 
 __device__ __forceinline__ void copy16(uint32_t to, const uint8_t* from, bool take = true) {
   asm volatile("{.reg .pred p; setp.ne.u32 p, %2, 0; @p cp.async.cg.shared.global.L2::128B [%0], [%1], 16;}" ::"r"(to), "l"(from),
@@ -112,8 +111,9 @@ __device__ __forceinline__ void multiply(uint32_t stage, const uint32_t (&x)[B][
       for (int j = 0; j < 4; ++j) {
         const uint32_t word = j == 0 ? w.x : j == 1 ? w.y : j == 2 ? w.z : w.w;
         uint32_t p[4];
+        fp4_pairs<T>(word, p);
 #pragma unroll
-        for (int i = 0; i < 4; ++i) p[i] = mul2_by_half<T>(fp4_pair<T>(word, i), scale[j], i >= 2);
+        for (int i = 0; i < 4; ++i) p[i] = mul2_by_half<T>(p[i], scale[j], i >= 2);
 #pragma unroll
         for (int b = 0; b < B; ++b) mma<T>(acc[r][j][b], p[0], p[2], p[1], p[3], x[b][2 * half], x[b][2 * half + 1]);
       }
@@ -123,9 +123,9 @@ __device__ __forceinline__ void multiply(uint32_t stage, const uint32_t (&x)[B][
 // A warp's part of K: `count` times 32, each a turn behind the one before. Weights come by asynchronous copies into the warp's ring, x
 // straight into registers, two steps ahead. x: this lane's token (lane / 4, and the one eight further); a column of the tensor core's tile
 // whose token does not exist may read any. The weights do not depend on the kernel before; x does.
-template <class T, int R, int B>
+template <class T, int R, int B, int S>
 __device__ __forceinline__ void marlin_walk(MarlinTiles<R> at, int count, const T* (&x)[B], int turn, uint32_t ring, MarlinAcc<R, B>& acc) {
-  constexpr int S = kMarlinStages, X = 2;
+  constexpr int X = 2;
 #pragma unroll
   for (int s = 0; s < S; ++s) {
     if (s < count) at.copy(ring + s * kMarlinStage<R>);
@@ -174,14 +174,14 @@ __device__ __forceinline__ float shared_of(const float* mine, int rank) {
 }
 
 // Shared memory of a block: the rings, then in their place for each of m tokens a row of sums for each warp, and one for all.
-template <int R, int W>
+template <int R, int W, int S>
 int marlin_room(int m) {
-  return max(W * kMarlinRing<R>, (W + 1) * m * (64 * R + 8) * 4);
+  return max(W * kMarlinRing<R, S>, (W + 1) * m * (64 * R + 8) * 4);
 }
 // This warp's ring.
-template <int R>
+template <int R, int S>
 __device__ __forceinline__ uint32_t marlin_ring(const float* room) {
-  return static_cast<uint32_t>(__cvta_generic_to_shared(room)) + (threadIdx.x >> 5) * kMarlinRing<R>;
+  return static_cast<uint32_t>(__cvta_generic_to_shared(room)) + (threadIdx.x >> 5) * kMarlinRing<R, S>;
 }
 
 // Puts the block's sums into room, [token][64 R + 8], where the whole cluster may read them.
@@ -225,26 +225,32 @@ struct Share {
 
 // ---- linear layers
 
-// A cluster of `split` blocks: 64 rows, K split among them, and in each among its W warps.
-template <class T, int B, int W>
-__global__ void __launch_bounds__(32 * W, (B == 1 ? 24 : 16) / W)
+}  // namespace sb
+#include "one_token.cuh"
+namespace sb {
+
+// A cluster of `split` blocks: 64 R rows, K split among them, and in each among its W warps.
+constexpr int kLinearStages = 2;  // of a warp's ring: more in flight means more left to compute when the last has come
+template <class T, int R, int B, int W>
+__global__ void __launch_bounds__(32 * W, (R * B == 1 ? 24 : 16) / W)
     marlin_gemv(const uint8_t* __restrict__ w, const uint8_t* __restrict__ scale, const float* __restrict__ global, const T* __restrict__ x,
                 void* __restrict__ y, int y_kind, int m, int n, int k, int split) {
   extern __shared__ __align__(16) float sums[];  // before that, the rings
   const int warp = threadIdx.x >> 5, g = (threadIdx.x & 31) >> 2, t = threadIdx.x & 3;
-  const int rank = blockIdx.x % split, row0 = blockIdx.x / split * 64;
+  const int rank = blockIdx.x % split, row0 = blockIdx.x / split * 64 * R;
   const Share share(k >> 5, rank, split);
   const int begin = share.first + warp, count = max(0, (share.last - begin + W - 1) / W);
-  const MarlinTiles<1> at(w, scale, n, row0, 0, begin, W);
+  const MarlinTiles<R> at(w, scale, n, row0, 64, begin, W);
   const T* from[B];
 #pragma unroll
   for (int b = 0; b < B; ++b) from[b] = x + static_cast<size_t>(min(g + 8 * b, m - 1)) * k + 32 * begin + 2 * t;
-  MarlinAcc<1, B> acc = {};
-  marlin_walk<T, 1, B>(at, count, from, W, marlin_ring<1>(sums), acc);
-  marlin_sum<W, 1, B>(sums, acc, m, 1.0f, split);
+  MarlinAcc<R, B> acc = {};
+  marlin_walk<T, R, B, kLinearStages>(at, count, from, W, marlin_ring<R, kLinearStages>(sums), acc);
+  marlin_sum<W, R, B>(sums, acc, m, 1.0f, split);
   const float a = __ldg(global) * kMarlinUndo<T>;
-  for (int i = rank * 32 * W + threadIdx.x; i < m * 64; i += split * 32 * W)
-    store(y, y_kind, static_cast<size_t>(i / 64) * n + row0 + i % 64, cluster_sum(sums + i / 64 * 72 + i % 64, split) * a);
+  constexpr int rows = 64 * R;
+  for (int i = rank * 32 * W + threadIdx.x; i < m * rows; i += split * 32 * W)
+    store(y, y_kind, static_cast<size_t>(i / rows) * n + row0 + i % rows, cluster_sum(sums + i / rows * (rows + 8) + i % rows, split) * a);
   if (split > 1) cluster_barrier();  // no block leaves while another reads its sums
 }
 
@@ -267,7 +273,7 @@ __global__ void __launch_bounds__(32 * W, 16 / W)
   const MarlinTiles<2> at(w13 + weights / 2, s13 + weights / 16, 2 * inter, row0, inter, begin, W);
   const T* from[1] = {x + static_cast<size_t>(pair / topk) * hidden + 32 * begin + 2 * t};
   MarlinAcc<2, 1> acc = {};
-  marlin_walk<T, 2, 1>(at, count, from, W, marlin_ring<2>(sums), acc);
+  marlin_walk<T, 2, 1, 4>(at, count, from, W, marlin_ring<2, 4>(sums), acc);
   marlin_sum<W, 2, 1>(sums, acc, 1, __ldg(global13 + e) * kMarlinUndo<T>, split);
   for (int i = rank * 32 * W + threadIdx.x; i < 64; i += split * 32 * W) {
     const float gate = cluster_sum(sums + i, split), up = cluster_sum(sums + 64 + i, split);
@@ -294,7 +300,7 @@ __global__ void __launch_bounds__(32 * W, 24 / W)
   const MarlinTiles<1> at(w2 + before / 2, s2 + before / 16, hidden, row0, 0, begin, per);
   const T* from[1] = {h + (static_cast<size_t>(token) * topk + min(slot, topk - 1)) * inter + 32 * begin + 2 * t};
   MarlinAcc<1, 1> acc = {};
-  marlin_walk<T, 1, 1>(at, count, from, per, marlin_ring<1>(sums), acc);
+  marlin_walk<T, 1, 1, 4>(at, count, from, per, marlin_ring<1, 4>(sums), acc);
   marlin_sum<W, 1, 1>(sums, acc, 1, factor, split);
   for (int i = rank * 32 * W + threadIdx.x; i < 64; i += split * 32 * W)
     store(y, y_kind, static_cast<size_t>(token) * hidden + row0 + i, cluster_sum(sums + i, split));
@@ -318,20 +324,58 @@ inline void marlin_choose(int tiles, int most, int& split, int& warps) {
   if (!warps) warps = busiest(split) == 1 ? most : 8;
 }
 
-template <class T, int B, int W>
-int run_marlin(const void* w, const void* s, const void* global, const void* x, void* y, int y_kind, int m, int n, int k, int split, int pdl,
-               void* stream) {
-  return launch_marlin(marlin_gemv<T, B, W>, dim3(n / 64 * split), W, marlin_room<1, W>(m), stream, pdl, split,
-                       static_cast<const uint8_t*>(w), static_cast<const uint8_t*>(s), static_cast<const float*>(global),
-                       static_cast<const T*>(x), y, y_kind, m, n, k, split);
+struct Linear {
+  const void *w, *scale, *global, *x;
+  void* y;
+  int y_kind, m, n, k;
+};
+
+// How it is cut: tiles of 64 rows a block (1, 2), warps a block (8, 16), blocks that share K (a cluster).
+struct Cut {
+  int tiles, warps, split;
+};
+
+// What was fastest on an H200 (`VERSIONS.md`): all blocks resident from the start, and each multiprocessor with as much to do. A choice by m, n
+// and k alone, so that a programmatic launch gives the same bits.
+inline Cut marlin_cut(int m, int n, int k) {
+  const int processors = attribute(cudaDevAttrMultiProcessorCount), tiles = n / 64, pair = tiles % 2 ? 1 : 2;
+  if (tiles > 3 * processors) return {pair, 8, 1};
+  if (tiles > processors) return {m > 8 ? pair : 1, 8, 1};
+  if (4 * tiles <= processors) return {1, 8, m > 8 ? 4 : 8};
+  if (2 * tiles <= processors) return {1, 16, 2};
+  const bool two = pair == 2 && (m > 8 || (m > 1 && k >= 8192)) &&
+                   marlin_room<2, 16, kLinearStages>(m) <= attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin);
+  return two ? Cut{2, 16, 2} : Cut{1, 16, 1};
+}
+
+template <class T, int R, int W>
+int run_one(const Linear& a, int split, int pdl, void* stream) {
+  return launch_marlin(marlin_one<T, R, W>, dim3(a.n / 64 / R * split), W, one_room<R, W>(split), stream, pdl, split,
+                       static_cast<const uint8_t*>(a.w), static_cast<const uint8_t*>(a.scale), static_cast<const float*>(a.global),
+                       static_cast<const T*>(a.x), a.y, a.y_kind, a.n, a.k, split);
+}
+
+template <class T, int R, int B, int W>
+int run_several(const Linear& a, int split, int pdl, void* stream) {
+  return launch_marlin(marlin_gemv<T, R, B, W>, dim3(a.n / 64 / R * split), W, marlin_room<R, W, kLinearStages>(a.m), stream, pdl, split,
+                       static_cast<const uint8_t*>(a.w), static_cast<const uint8_t*>(a.scale), static_cast<const float*>(a.global),
+                       static_cast<const T*>(a.x), a.y, a.y_kind, a.m, a.n, a.k, split);
 }
 
 template <class T>
-int run_marlin(const void* w, const void* s, const void* global, const void* x, void* y, int y_kind, int m, int n, int k, int split,
-               int warps, int pdl, void* stream) {
-  marlin_choose(n / 64, 16, split, warps);
-  const auto run = m > 8 ? (warps == 8 ? run_marlin<T, 2, 8> : run_marlin<T, 2, 16>) : (warps == 8 ? run_marlin<T, 1, 8> : run_marlin<T, 1, 16>);
-  return run(w, s, global, x, y, y_kind, m, n, k, split, pdl, stream);
+int run_marlin(const Linear& a, Cut cut, int pdl, void* stream) {
+  const Cut best = marlin_cut(a.m, a.n, a.k);
+  if (!cut.tiles) cut.tiles = best.tiles;
+  if (!cut.warps) cut.warps = best.warps;
+  if (!cut.split) cut.split = best.split;
+  const auto is = [&](int tiles, int warps) { return cut.tiles == tiles && cut.warps == warps && a.n / 64 % tiles == 0; };
+  int (*run)(const Linear&, int, int, void*) = nullptr;
+  if (a.m == 1) run = is(1, 8) ? run_one<T, 1, 8> : is(1, 16) ? run_one<T, 1, 16> : is(2, 8) ? run_one<T, 2, 8> : nullptr;
+  else if (is(1, 8)) run = a.m > 8 ? run_several<T, 1, 2, 8> : run_several<T, 1, 1, 8>;
+  else if (is(1, 16)) run = a.m > 8 ? run_several<T, 1, 2, 16> : run_several<T, 1, 1, 16>;
+  else if (is(2, 8)) run = a.m > 8 ? run_several<T, 2, 2, 8> : run_several<T, 2, 1, 8>;
+  else if (is(2, 16)) run = a.m > 8 ? run_several<T, 2, 2, 16> : run_several<T, 2, 1, 16>;
+  return run ? run(a, cut.split, pdl, stream) : static_cast<int>(cudaErrorInvalidValue);
 }
 
 template <class T>
@@ -343,13 +387,13 @@ int run_marlin_moe(const void* w13, const void* s13, const void* global13, const
   marlin_choose(m * topk * (inter / 64), small ? 8 : 16, up, warps);
   const bool wide = warps == 16;
   const int code = launch_marlin(wide ? marlin_gate_up<T, 16> : marlin_gate_up<T, 8>, dim3(inter / 64 * up, m * topk), warps,
-                                 wide ? marlin_room<2, 16>(1) : marlin_room<2, 8>(1), stream, pdl, up, static_cast<const uint8_t*>(w13),
+                                 wide ? marlin_room<2, 16, 4>(1) : marlin_room<2, 8, 4>(1), stream, pdl, up, static_cast<const uint8_t*>(w13),
                                  static_cast<const uint8_t*>(s13), static_cast<const float*>(global13), experts,
                                  static_cast<const int*>(ids), static_cast<const T*>(x), static_cast<T*>(h), topk, inter, hidden, up);
   if (code) return code;
   int down = m * hidden / 64 * 4 <= attribute(cudaDevAttrMultiProcessorCount) ? 4 : 2;
   while (down * 16 < topk) down *= 2;
-  return launch_marlin(marlin_down<T, 16>, dim3(hidden / 64 * down, m), 16, marlin_room<1, 16>(1), stream, 1, down,
+  return launch_marlin(marlin_down<T, 16>, dim3(hidden / 64 * down, m), 16, marlin_room<1, 16, 4>(1), stream, 1, down,
                        static_cast<const uint8_t*>(w2), static_cast<const uint8_t*>(s2), static_cast<const float*>(global2), experts,
                        static_cast<const int*>(ids), static_cast<const float*>(weights), static_cast<const T*>(h), y, y_kind, topk, inter,
                        hidden, down);
@@ -358,12 +402,12 @@ int run_marlin_moe(const void* w13, const void* s13, const void* global13, const
 }  // namespace sb
 
 // w, scale: as Marlin keeps [n, k]; global: its one float32; x [m, k], y [m, n]. n is a multiple of 64, k of 32, m is 1 to 16.
-// split (1, 2, 4, 8) and warps (8, 16) choose the variant; 0: the one measured best.
+// tiles (1, 2), warps (8, 16) and split (1, 2, 4, 8) choose the variant; 0: the one measured best. One token has none of two tiles and 16 warps.
 SB_API int sb_marlin_gemv(const void* w, const void* scale, const void* global, const void* x, int x_kind, void* y, int y_kind, int m, int n,
-                          int k, int split, int warps, int pdl, void* stream) {
+                          int k, int tiles, int warps, int split, int pdl, void* stream) {
   if (m < 1 || m > 16 || n < 64 || n % 64 || k < 32 || k % 32) return cudaErrorInvalidValue;
-  return x_kind == sb::kBf16 ? sb::run_marlin<__nv_bfloat16>(w, scale, global, x, y, y_kind, m, n, k, split, warps, pdl, stream)
-                             : sb::run_marlin<__half>(w, scale, global, x, y, y_kind, m, n, k, split, warps, pdl, stream);
+  const auto run = x_kind == sb::kBf16 ? sb::run_marlin<__nv_bfloat16> : sb::run_marlin<__half>;
+  return run({w, scale, global, x, y, y_kind, m, n, k}, {tiles, warps, split}, pdl, stream);
 }
 
 // w13 [E] of [2 inter, hidden], w2 [E] of [hidden, inter], each with scales and global [E]; ids int32 and weights float32 [m, topk];

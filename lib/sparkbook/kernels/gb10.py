@@ -248,7 +248,7 @@ def _calls() -> Iterator[tuple[str, str, int, tuple[Any, ...]]]:
             yield "sb_fp4_prefill", shape, 2048, (*[there] * 6, *ends)
             for m in (1, 16):
                 ends = (there, kind, there, kind, m, n, k)
-                yield "sb_marlin_gemv", shape, m, (there, there, there, *ends, 0, 0, 0, stream)
+                yield "sb_marlin_gemv", shape, m, (there, there, there, *ends, 0, 0, 0, 0, stream)
         for count, active, inner, hidden in sorted(experts):
             shape = f"experts {active} of {count}, {inner}x{hidden}"
             for m in (1, 8):

@@ -32,7 +32,7 @@ SIGNATURES = {
     "sb_fp4_prefill": [*[_P] * 7, *[_I] * 5, _P],
     "sb_argmax": [_P, _I, _I, _P, _I, _P],
     "sb_moe_decode": [*[_P] * 6, _I, *[_P] * 3, _I, _P, _P, *[_I] * 6, _P],
-    "sb_marlin_gemv": [*[_P] * 4, _I, _P, *[_I] * 7, _P],
+    "sb_marlin_gemv": [*[_P] * 4, _I, _P, *[_I] * 8, _P],
     "sb_marlin_moe": [*[_P] * 6, _I, *[_P] * 3, _I, _P, _P, *[_I] * 6, _P],
     "sb_quantize": [_P, _I, _P, _P, _P, _I, _I, _I, _P],
     "sb_silu_mul_quantize": [_P, _I, _P, _P, _P, _I, _I, _I, _P],
@@ -462,14 +462,16 @@ class Library:
         *,
         stream: int = 0,
         pdl: bool = False,
-        split: int = 0,
+        tiles: int = 0,
         warps: int = 0,
+        split: int = 0,
     ) -> None:
         """y [M, N] = x [M, K] W^T: weights int32 [K / 16, 2 N], scales bytes [K / 16, N], scale one
         float32, all as Marlin keeps them for activations of x's type.
 
-        M is 1 to 16, N a multiple of 64, K of 32. split (1, 2, 4, 8) and warps (8, 16) choose a
-        variant for measurements.
+        M is 1 to 16, N a multiple of 64, K of 32. For measurements: a block takes `tiles` (1, 2)
+        times 64 rows with `warps` (8, 16) warps, and `split` (1, 2, 4, 8) blocks share K. One token
+        has no variant of two tiles and 16 warps.
         """
         weights = array("weights", weights, "i32", (None, None), 16)
         n, k = weights.shape[1] // 2, 16 * weights.shape[0]
@@ -479,7 +481,9 @@ class Library:
         x, y = self._sides(x, y, n, k, MARLIN_TOKENS)
         sides = (x, KINDS[x.kind], y, KINDS[y.kind], x.shape[0], n, k)
         scale = scalar("scale", scale)
-        self._call("sb_marlin_gemv", weights, scales, scale, *sides, split, warps, pdl, stream)
+        self._call(
+            "sb_marlin_gemv", weights, scales, scale, *sides, tiles, warps, split, pdl, stream
+        )
 
     def marlin_moe(  # noqa: PLR0913 - the kernel's own arguments
         self,

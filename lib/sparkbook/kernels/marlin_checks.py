@@ -34,6 +34,8 @@ class MarlinChecks(OnGpu):
         worst = 0.0
         for m, n, k in (
             (1, 64, 64),
+            (1, 128, 288),
+            (1, 192, 4096),
             (2, 192, 160),
             (5, 128, 4096),
             (9, 256, 2048),
@@ -43,9 +45,15 @@ class MarlinChecks(OnGpu):
             variants: list[dict[str, Any]] = [
                 {},
                 {"pdl": True},
-                *({"split": split, "warps": 8} for split in (1, 2, 4, 8)),
-                *({"split": split, "warps": 16} for split in (1, 4)),
+                *({"tiles": 1, "warps": 8, "split": split} for split in (1, 2, 4, 8)),
+                *({"tiles": 1, "warps": 16, "split": split} for split in (1, 4)),
             ]
+            if n % 128 == 0:
+                variants += [
+                    {"tiles": 2, "warps": warps, "split": split}
+                    for warps in (8, 16)[: 1 if m == 1 else 2]
+                    for split in (1, 2)
+                ]
             for dtype, kind in _KIND.items():
                 ordered = marlin.to_marlin(codes, scales, alpha, kind)
                 on = self.marlin(ordered)
@@ -98,9 +106,10 @@ class MarlinChecks(OnGpu):
         """Product in Marlin's order with activations near the types' limits."""
         codes, scales, _ = self.weights(64, 512)
         for dtype, size in (("float16", 1.5e4), ("bfloat16", 1e30), ("bfloat16", 1e-30)):
-            x, exact = self.x(2, 512, dtype, size)
             ordered = marlin.to_marlin(codes, scales, 1e-6, _KIND[dtype])
-            y = self.poisoned(2, 64)
-            self.lib.marlin_gemv(x, *self.marlin(ordered), y)
-            self.near(f"{dtype} of {size:g}", y, marlin.gemv(exact, ordered), "float32")
+            for m in (1, 2):
+                x, exact = self.x(m, 512, dtype, size)
+                y = self.poisoned(m, 64)
+                self.lib.marlin_gemv(x, *self.marlin(ordered), y)
+                self.near(f"{m} x {dtype} of {size:g}", y, marlin.gemv(exact, ordered), "float32")
         return "1.5e4 in f16, 1e30 and 1e-30 in bf16"

@@ -176,24 +176,27 @@ def _(  # noqa: PLR0913 - as above
 
 
 @torch.library.custom_op("sparkbook::marlin_gemv", mutates_args=(), device_types="cuda")
-def marlin_gemv(x: Tensor, weights: Tensor, scales: Tensor, scale: Tensor) -> Tensor:
+def marlin_gemv(
+    x: Tensor, weights: Tensor, scales: Tensor, scale: Tensor, pdl: bool = False
+) -> Tensor:
     """x [M, K] (bf16 or f16, M 1 to 16) times NVFP4 weights [N, K] in Marlin's order; the result is
-    of x's type.
+    of x's type. With pdl the launch is programmatic: weights, scales and scale must not be what the
+    kernel just before wrote.
     """
     y = x.new_empty(x.shape[0], weights.shape[1] // 2)
     library, stream = _on(x)
-    library.marlin_gemv(x, weights, scales, scale, y, stream=stream)
+    library.marlin_gemv(x, weights, scales, scale, y, stream=stream, pdl=pdl)
     return y
 
 
 @marlin_gemv.register_kernel("cpu")
-def _(x: Tensor, weights: Tensor, scales: Tensor, scale: Tensor) -> Tensor:
+def _(x: Tensor, weights: Tensor, scales: Tensor, scale: Tensor, _pdl: bool = False) -> Tensor:
     (matrix,) = _marlin(x, weights[None], scales[None], scale.view(1))
     return _back(marlin.gemv(_numpy(x), matrix), x)
 
 
 @marlin_gemv.register_fake
-def _(x: Tensor, weights: Tensor, scales: Tensor, scale: Tensor) -> Tensor:
+def _(x: Tensor, weights: Tensor, scales: Tensor, scale: Tensor, pdl: bool = False) -> Tensor:  # noqa: ARG001
     return x.new_empty(x.shape[0], weights.shape[1] // 2)
 
 

@@ -127,7 +127,7 @@ def _ours(layer: Any) -> Callable[[torch.Tensor], torch.Tensor]:
 
     def product(x: torch.Tensor) -> torch.Tensor:
         rows = x.reshape(-1, x.shape[-1]).contiguous()
-        y = torch.ops.sparkbook.marlin_gemv(rows, weights, scales, scale)
+        y = torch.ops.sparkbook.marlin_gemv(rows, weights, scales, scale, pdl=True)
         return y.view(*x.shape[:-1], y.shape[-1])
 
     return product
