@@ -190,13 +190,13 @@ def marlin_gemv(
 
 
 @marlin_gemv.register_kernel("cpu")
-def _(x: Tensor, weights: Tensor, scales: Tensor, scale: Tensor, _pdl: bool = False) -> Tensor:
+def _(x: Tensor, weights: Tensor, scales: Tensor, scale: Tensor, pdl: bool = False) -> Tensor:
     (matrix,) = _marlin(x, weights[None], scales[None], scale.view(1))
     return _back(marlin.gemv(_numpy(x), matrix), x)
 
 
 @marlin_gemv.register_fake
-def _(x: Tensor, weights: Tensor, scales: Tensor, scale: Tensor, pdl: bool = False) -> Tensor:  # noqa: ARG001
+def _(x: Tensor, weights: Tensor, scales: Tensor, scale: Tensor, pdl: bool = False) -> Tensor:
     return x.new_empty(x.shape[0], weights.shape[1] // 2)
 
 

@@ -1,10 +1,10 @@
 """Which of two products is faster for how many tokens: measured once, kept in a file.
 
 A product is timed as decoding runs it: in a CUDA graph that goes round through copies of the
-weights, together larger than the L2 cache, with a small kernel before each. Ours is taken where it took less than `MARGIN` of the
-other's time, and only if both give the same. The key of a measurement names the GPU, vLLM, the
-version of the kernels and the hash of their sources, the other product and the shape: what was
-measured on another of any of these is not used.
+weights, together larger than the L2 cache, with a small kernel before each. Ours is taken where it
+took less than `MARGIN` of the other's time, and only if both give the same. The key of a
+measurement names the GPU, vLLM, the version of the kernels and the hash of their sources, the other
+product and the shape: what was measured on another of any of these is not used.
 """
 
 from __future__ import annotations
