@@ -56,8 +56,9 @@ using MarlinAcc = float[R][4][B][4];
 
 template <int R>
 constexpr int kMarlinStage = R * 1152;  // bytes of 32 k of R tiles: weights [R][2][512], scales [R][2][64]
-template <int R, int S>
-constexpr int kMarlinRing = S * kMarlinStage<R>;  // of a warp, S stages
+constexpr int kMarlinStages = 2;  // of a warp's ring: more in flight means more left to compute when the last has come
+template <int R>
+constexpr int kMarlinRing = kMarlinStages * kMarlinStage<R>;
 
 __device__ __forceinline__ void copy16(uint32_t to, const uint8_t* from, bool take = true) {
   asm volatile("{.reg .pred p; setp.ne.u32 p, %2, 0; @p cp.async.cg.shared.global.L2::128B [%0], [%1], 16;}" ::"r"(to), "l"(from),
@@ -70,26 +71,25 @@ __device__ __forceinline__ uint2 shared8(uint32_t at) {
   return v;
 }
 
-// A warp's part of R tiles: where this lane copies from next, and how far it is to the second tile, the second 16 k and the next turn.
+// A warp's part of R tiles, one beside the other: where this lane copies from next, and how far it is to the second 16 k and the next turn.
 template <int R>
 struct MarlinTiles {
   const uint8_t *w, *s;
-  size_t w_gap, s_gap, w_half, w_turn, s_turn;
-  // codes, scales: of a matrix of n rows; row: the first tile's first; gap: rows to the second; k, turn: the warp's first 32 k, to its next
-  __device__ __forceinline__ MarlinTiles(const uint8_t* codes, const uint8_t* scales, int n, int row, int gap, int k, int turn) {
+  size_t w_half, w_turn, s_turn;
+  // codes, scales: of a matrix of n rows; row: the first tile's first; k, turn: the warp's first 32 k, to its next
+  __device__ __forceinline__ MarlinTiles(const uint8_t* codes, const uint8_t* scales, int n, int row, int k, int turn) {
     const int lane = threadIdx.x & 31;
     w = codes + (static_cast<size_t>(2 * k) * n + row) * 8 + 16 * lane;
     s = scales + static_cast<size_t>(2 * k + (lane >> 2 & 1)) * n + row + 16 * (lane & 3);
-    w_gap = static_cast<size_t>(gap) * 8, s_gap = gap, w_half = static_cast<size_t>(n) * 8;
-    w_turn = static_cast<size_t>(turn) * n * 16, s_turn = static_cast<size_t>(turn) * n * 2;
+    w_half = static_cast<size_t>(n) * 8, w_turn = static_cast<size_t>(turn) * n * 16, s_turn = static_cast<size_t>(turn) * n * 2;
   }
   __device__ __forceinline__ void copy(uint32_t stage) {
     const int lane = threadIdx.x & 31;
 #pragma unroll
     for (int r = 0; r < R; ++r) {
-      copy16(stage + r * 1024 + 16 * lane, w + r * w_gap);
-      copy16(stage + r * 1024 + 512 + 16 * lane, w + r * w_gap + w_half);
-      copy16(stage + R * 1024 + r * 128 + 16 * lane, s + r * s_gap, lane < 8);
+      copy16(stage + r * 1024 + 16 * lane, w + 512 * r);
+      copy16(stage + r * 1024 + 512 + 16 * lane, w + 512 * r + w_half);
+      copy16(stage + R * 1024 + r * 128 + 16 * lane, s + 64 * r, lane < 8);
     }
     w += w_turn, s += s_turn;
   }
@@ -123,9 +123,9 @@ __device__ __forceinline__ void multiply(uint32_t stage, const uint32_t (&x)[B][
 // A warp's part of K: `count` times 32, each a turn behind the one before. Weights come by asynchronous copies into the warp's ring, x
 // straight into registers, two steps ahead. x: this lane's token (lane / 4, and the one eight further); a column of the tensor core's tile
 // whose token does not exist may read any. The weights do not depend on the kernel before; x does.
-template <class T, int R, int B, int S>
+template <class T, int R, int B>
 __device__ __forceinline__ void marlin_walk(MarlinTiles<R> at, int count, const T* (&x)[B], int turn, uint32_t ring, MarlinAcc<R, B>& acc) {
-  constexpr int X = 2;
+  constexpr int S = kMarlinStages, X = 2;
 #pragma unroll
   for (int s = 0; s < S; ++s) {
     if (s < count) at.copy(ring + s * kMarlinStage<R>);
@@ -174,14 +174,14 @@ __device__ __forceinline__ float shared_of(const float* mine, int rank) {
 }
 
 // Shared memory of a block: the rings, then in their place for each of m tokens a row of sums for each warp, and one for all.
-template <int R, int W, int S>
+template <int R, int W>
 int marlin_room(int m) {
-  return max(W * kMarlinRing<R, S>, (W + 1) * m * (64 * R + 8) * 4);
+  return max(W * kMarlinRing<R>, (W + 1) * m * (64 * R + 8) * 4);
 }
 // This warp's ring.
-template <int R, int S>
+template <int R>
 __device__ __forceinline__ uint32_t marlin_ring(const float* room) {
-  return static_cast<uint32_t>(__cvta_generic_to_shared(room)) + (threadIdx.x >> 5) * kMarlinRing<R, S>;
+  return static_cast<uint32_t>(__cvta_generic_to_shared(room)) + (threadIdx.x >> 5) * kMarlinRing<R>;
 }
 
 // Puts the block's sums into room, [token][64 R + 8], where the whole cluster may read them.
@@ -223,14 +223,9 @@ struct Share {
   __device__ __forceinline__ Share(int total, int rank, int split) : first(total * rank / split), last(total * (rank + 1) / split) {}
 };
 
-// ---- linear layers
-
-}  // namespace sb
-#include "one_token.cuh"
-namespace sb {
+// ---- linear layers, two to sixteen tokens
 
 // A cluster of `split` blocks: 64 R rows, K split among them, and in each among its W warps.
-constexpr int kLinearStages = 2;  // of a warp's ring: more in flight means more left to compute when the last has come
 template <class T, int R, int B, int W>
 __global__ void __launch_bounds__(32 * W, (R * B == 1 ? 24 : 16) / W)
     marlin_gemv(const uint8_t* __restrict__ w, const uint8_t* __restrict__ scale, const float* __restrict__ global, const T* __restrict__ x,
@@ -240,12 +235,12 @@ __global__ void __launch_bounds__(32 * W, (R * B == 1 ? 24 : 16) / W)
   const int rank = blockIdx.x % split, row0 = blockIdx.x / split * 64 * R;
   const Share share(k >> 5, rank, split);
   const int begin = share.first + warp, count = max(0, (share.last - begin + W - 1) / W);
-  const MarlinTiles<R> at(w, scale, n, row0, 64, begin, W);
+  const MarlinTiles<R> at(w, scale, n, row0, begin, W);
   const T* from[B];
 #pragma unroll
   for (int b = 0; b < B; ++b) from[b] = x + static_cast<size_t>(min(g + 8 * b, m - 1)) * k + 32 * begin + 2 * t;
   MarlinAcc<R, B> acc = {};
-  marlin_walk<T, R, B, kLinearStages>(at, count, from, W, marlin_ring<R, kLinearStages>(sums), acc);
+  marlin_walk<T, R, B>(at, count, from, W, marlin_ring<R>(sums), acc);
   marlin_sum<W, R, B>(sums, acc, m, 1.0f, split);
   const float a = __ldg(global) * kMarlinUndo<T>;
   constexpr int rows = 64 * R;
@@ -254,58 +249,9 @@ __global__ void __launch_bounds__(32 * W, (R * B == 1 ? 24 : 16) / W)
   if (split > 1) cluster_barrier();  // no block leaves while another reads its sums
 }
 
-// ---- experts: W13 [E] of 2 inter rows (gate's before up's) and hidden columns, W2 [E] of hidden rows and inter columns
-
-// A cluster: 64 rows of gate and the 64 of up that go with them, of one token's one expert.
-template <class T, int W>
-__global__ void __launch_bounds__(32 * W, 16 / W)
-    marlin_gate_up(const uint8_t* __restrict__ w13, const uint8_t* __restrict__ s13, const float* __restrict__ global13, int experts,
-                   const int* __restrict__ ids, const T* __restrict__ x, T* __restrict__ h, int topk, int inter, int hidden, int split) {
-  extern __shared__ __align__(16) float sums[];  // before that, the rings
-  const int warp = threadIdx.x >> 5, t = threadIdx.x & 3;
-  const int rank = blockIdx.x % split, row0 = blockIdx.x / split * 64, pair = blockIdx.y;
-  wait_for_previous();  // the router's ids
-  const int e = load_after_wait32(ids + pair);
-  if (e < 0 || e >= experts) return let_next_start();  // the second launch leaves it out too
-  const size_t weights = static_cast<size_t>(e) * 2 * inter * hidden;
-  const Share share(hidden >> 5, rank, split);
-  const int begin = share.first + warp, count = max(0, (share.last - begin + W - 1) / W);
-  const MarlinTiles<2> at(w13 + weights / 2, s13 + weights / 16, 2 * inter, row0, inter, begin, W);
-  const T* from[1] = {x + static_cast<size_t>(pair / topk) * hidden + 32 * begin + 2 * t};
-  MarlinAcc<2, 1> acc = {};
-  marlin_walk<T, 2, 1, 4>(at, count, from, W, marlin_ring<2, 4>(sums), acc);
-  marlin_sum<W, 2, 1>(sums, acc, 1, __ldg(global13 + e) * kMarlinUndo<T>, split);
-  for (int i = rank * 32 * W + threadIdx.x; i < 64; i += split * 32 * W) {
-    const float gate = cluster_sum(sums + i, split), up = cluster_sum(sums + 64 + i, split);
-    store(h, Act<T>::kind, static_cast<size_t>(pair) * inter + row0 + i, gate / (1.0f + expf(-gate)) * up);
-  }
-  if (split > 1) cluster_barrier();
-}
-
-// A cluster: 64 rows of a token's result; `per` warps of the cluster take an expert each.
-template <class T, int W>
-__global__ void __launch_bounds__(32 * W, 24 / W)
-    marlin_down(const uint8_t* __restrict__ w2, const uint8_t* __restrict__ s2, const float* __restrict__ global2, int experts,
-                const int* __restrict__ ids, const float* __restrict__ weights, const T* __restrict__ h, void* __restrict__ y, int y_kind,
-                int topk, int inter, int hidden, int split) {
-  extern __shared__ __align__(16) float sums[];  // before that, the rings
-  const int t = threadIdx.x & 3;
-  const int rank = blockIdx.x % split, row0 = blockIdx.x / split * 64, token = blockIdx.y;
-  const int per = split * W / topk, warp = rank * W + (threadIdx.x >> 5), slot = warp / per, begin = warp % per;
-  const int e = slot < topk ? __ldg(ids + token * topk + slot) : -1;  // the ids are older than the kernel before
-  const bool there = e >= 0 && e < experts;
-  const size_t before = there ? static_cast<size_t>(e) * hidden * inter : 0;
-  const int count = there ? max(0, ((inter >> 5) - begin + per - 1) / per) : 0;
-  const float factor = there ? __ldg(weights + token * topk + slot) * __ldg(global2 + e) * kMarlinUndo<T> : 0.0f;
-  const MarlinTiles<1> at(w2 + before / 2, s2 + before / 16, hidden, row0, 0, begin, per);
-  const T* from[1] = {h + (static_cast<size_t>(token) * topk + min(slot, topk - 1)) * inter + 32 * begin + 2 * t};
-  MarlinAcc<1, 1> acc = {};
-  marlin_walk<T, 1, 1, 4>(at, count, from, per, marlin_ring<1, 4>(sums), acc);
-  marlin_sum<W, 1, 1>(sums, acc, 1, factor, split);
-  for (int i = rank * 32 * W + threadIdx.x; i < 64; i += split * 32 * W)
-    store(y, y_kind, static_cast<size_t>(token) * hidden + row0 + i, cluster_sum(sums + i, split));
-  if (split > 1) cluster_barrier();
-}
+}  // namespace sb
+#include "one_token.cuh"
+namespace sb {
 
 // ---- launches
 
@@ -313,15 +259,6 @@ template <class... P, class... A>
 int launch_marlin(void (*kernel)(P...), dim3 grid, int warps, int shared_bytes, void* stream, int pdl, int split, A... args) {
   cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout, cudaSharedmemCarveoutMaxShared);
   return launch_clusters(kernel, grid, 32 * warps, shared_bytes, stream, pdl, split, args...);
-}
-
-// Blocks a cluster and warps a block for `tiles` clusters: the busiest multiprocessor should have least to do, with 16 warps or more.
-// Clusters of four are harder to place, and only for few tiles.
-inline void marlin_choose(int tiles, int most, int& split, int& warps) {
-  const int processors = attribute(cudaDevAttrMultiProcessorCount);
-  auto busiest = [&](int s) { return (tiles * s + processors - 1) / processors; };
-  if (!split) split = 4 * tiles <= processors ? 4 : busiest(2) < 2 * busiest(1) ? 2 : 1;
-  if (!warps) warps = busiest(split) == 1 ? most : 8;
 }
 
 struct Linear {
@@ -344,20 +281,20 @@ inline Cut marlin_cut(int m, int n, int k) {
   if (4 * tiles <= processors) return {1, 8, m > 8 ? 4 : 8};
   if (2 * tiles <= processors) return {1, 16, 2};
   const bool two = pair == 2 && (m > 8 || (m > 1 && k >= 8192)) &&
-                   marlin_room<2, 16, kLinearStages>(m) <= attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin);
+                   marlin_room<2, 16>(m) <= attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin);
   return two ? Cut{2, 16, 2} : Cut{1, 16, 1};
 }
 
 template <class T, int R, int W>
 int run_one(const Linear& a, int split, int pdl, void* stream) {
-  return launch_marlin(marlin_one<T, R, W>, dim3(a.n / 64 / R * split), W, one_room<R, W>(split), stream, pdl, split,
+  return launch_marlin(one_gemv<T, R, W>, dim3(a.n / 64 / R * split), W, one_room<R, W>(split), stream, pdl, split,
                        static_cast<const uint8_t*>(a.w), static_cast<const uint8_t*>(a.scale), static_cast<const float*>(a.global),
                        static_cast<const T*>(a.x), a.y, a.y_kind, a.n, a.k, split);
 }
 
 template <class T, int R, int B, int W>
 int run_several(const Linear& a, int split, int pdl, void* stream) {
-  return launch_marlin(marlin_gemv<T, R, B, W>, dim3(a.n / 64 / R * split), W, marlin_room<R, W, kLinearStages>(a.m), stream, pdl, split,
+  return launch_marlin(marlin_gemv<T, R, B, W>, dim3(a.n / 64 / R * split), W, marlin_room<R, W>(a.m), stream, pdl, split,
                        static_cast<const uint8_t*>(a.w), static_cast<const uint8_t*>(a.scale), static_cast<const float*>(a.global),
                        static_cast<const T*>(a.x), a.y, a.y_kind, a.m, a.n, a.k, split);
 }
@@ -378,22 +315,24 @@ int run_marlin(const Linear& a, Cut cut, int pdl, void* stream) {
   return run ? run(a, cut.split, pdl, stream) : static_cast<int>(cudaErrorInvalidValue);
 }
 
+// Blocks of a cluster that share K: a power of two up to `most`, all `clusters` of them resident at once with `resident` blocks a multiprocessor.
+inline int moe_split(int clusters, int resident, int most) {
+  const int slots = resident * attribute(cudaDevAttrMultiProcessorCount);
+  int split = most;
+  while (split > 1 && clusters * split > slots) split /= 2;
+  return split;
+}
+
 template <class T>
 int run_marlin_moe(const void* w13, const void* s13, const void* global13, const void* w2, const void* s2, const void* global2, int experts,
                    const void* ids, const void* weights, const void* x, void* h, void* y, int y_kind, int m, int topk, int inter, int hidden,
                    int pdl, void* stream) {
-  const bool small = attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin) < 160 * 1024;
-  int up = 0, warps = 0;
-  marlin_choose(m * topk * (inter / 64), small ? 8 : 16, up, warps);
-  const bool wide = warps == 16;
-  const int code = launch_marlin(wide ? marlin_gate_up<T, 16> : marlin_gate_up<T, 8>, dim3(inter / 64 * up, m * topk), warps,
-                                 wide ? marlin_room<2, 16, 4>(1) : marlin_room<2, 8, 4>(1), stream, pdl, up, static_cast<const uint8_t*>(w13),
-                                 static_cast<const uint8_t*>(s13), static_cast<const float*>(global13), experts,
-                                 static_cast<const int*>(ids), static_cast<const T*>(x), static_cast<T*>(h), topk, inter, hidden, up);
+  const int up = moe_split(m * topk * (inter / 64), 2, 2), down = max(2, moe_split(m * (hidden / 64), 3, 8));
+  const int code = launch_marlin(one_gate_up<T>, dim3(inter / 64 * up, m * topk), kMoeWarps, one_room<2, kMoeWarps>(up), stream, pdl, up,
+                                 static_cast<const uint8_t*>(w13), static_cast<const uint8_t*>(s13), static_cast<const float*>(global13),
+                                 experts, static_cast<const int*>(ids), static_cast<const T*>(x), static_cast<T*>(h), topk, inter, hidden, up);
   if (code) return code;
-  int down = m * hidden / 64 * 4 <= attribute(cudaDevAttrMultiProcessorCount) ? 4 : 2;
-  while (down * 16 < topk) down *= 2;
-  return launch_marlin(marlin_down<T, 16>, dim3(hidden / 64 * down, m), 16, marlin_room<1, 16, 4>(1), stream, 1, down,
+  return launch_marlin(one_down<T>, dim3(hidden / 64 * down, m), kMoeWarps, one_room<1, kMoeWarps>(down), stream, 1, down,
                        static_cast<const uint8_t*>(w2), static_cast<const uint8_t*>(s2), static_cast<const float*>(global2), experts,
                        static_cast<const int*>(ids), static_cast<const float*>(weights), static_cast<const T*>(h), y, y_kind, topk, inter,
                        hidden, down);

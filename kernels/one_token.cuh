@@ -1,4 +1,5 @@
-// The product of one token, weights in Marlin's order. Included by marlin.cu.
+// Products of one token, weights in Marlin's order: a linear layer, and the experts, each of which is asked for one token at a time. Included by
+// marlin.cu.
 //
 // The tensor core has eight columns, and one token would fill one of them. So they are eight blocks of 16 k of that token: column b of B
 // holds block b's activations, zeros for all others, and after eight products into one accumulator each column has its own block's sum.
@@ -27,6 +28,7 @@ __device__ __forceinline__ void mma_first<__half>(float (&c)[4], uint32_t a0, ui
 }
 
 // Byte `which` of four scales as a float32: 2^-112 of its value.
+constexpr float kScalesUndo = 5.192296858534827629e33f;
 __device__ __forceinline__ float scale_at(uint32_t four, int which) {
   return __uint_as_float((which == 3 ? four >> 4 : four << (20 - 8 * which)) & 0x0ff00000u);
 }
@@ -36,16 +38,21 @@ __device__ __forceinline__ float power_of_two(int exponent) { return __uint_as_f
 struct Lift {
   uint32_t up[2];
   float down[2];
-  // largest: the two largest exponent fields of this lane's bf16s. Sums end as 2^-16 of what they are, so that large ones are not lost.
-  __device__ __forceinline__ explicit Lift(uint32_t largest) {
+  // largest: the two largest exponent fields of this lane's bf16s. before: what the scales were multiplied by already, as an exponent. Sums end
+  // as 2^-16 of what they are, so that large ones are not lost.
+  __device__ __forceinline__ Lift(uint32_t largest, int before) {
     const int shift = 252 - static_cast<int>(__reduce_max_sync(~0u, max(largest & 0xffffu, largest >> 16)) >> 7), one = shift >> 1;
     up[0] = static_cast<uint32_t>(127 + one) * 0x00800080u, up[1] = static_cast<uint32_t>(127 + shift - one) * 0x00800080u;
-    down[0] = power_of_two(112 - one), down[1] = power_of_two(126 - 16 - (shift - one));
+    down[0] = power_of_two(112 - before - one), down[1] = power_of_two(126 - 16 - (shift - one));
   }
   __device__ __forceinline__ uint32_t operator()(uint32_t two) const {
     return Act<__nv_bfloat16>::mul2(Act<__nv_bfloat16>::mul2(two, up[0]), up[1]);
   }
 };
+template <class T>
+constexpr float kOneUndo = 1.0f;  // of sums: besides kMarlinUndo, 2^16 / 2^7 / 2^7
+template <>
+constexpr float kOneUndo<__nv_bfloat16> = 4.0f;
 
 __device__ __forceinline__ void cluster_arrive_early() { asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory"); }
 __device__ __forceinline__ void cluster_arrive() { asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory"); }
@@ -57,85 +64,79 @@ __device__ __forceinline__ void give_first(const float* mine, float v) {
 }
 
 constexpr int kOneStages = 2;  // of a warp's ring, 32 k each: more in flight means more left to compute when the last has come
+template <int R>
+constexpr int kOneStage = 1024 * R;  // bytes: weights of 32 k of R tiles of 64 rows
 
-// A cluster of `split` blocks: 64 R rows; units of 128 k split among the blocks, and in each among its W warps. A lane reads back the
-// weights that it copied itself, so that no warp waits for its own lanes.
-template <class T, int R, int W>
-__global__ void __launch_bounds__(32 * W, W == 16 ? 1 : R == 2 ? 2 : 3)
-    marlin_one(const uint8_t* __restrict__ w, const uint8_t* __restrict__ scale, const float* __restrict__ global, const T* __restrict__ x,
-               void* __restrict__ y, int y_kind, int n, int k, int split) {
+// A unit of work, 128 k of R tiles: where its weights, scales and activations begin, and how many pieces of 32 k it has.
+template <class T>
+struct Unit {
+  const uint8_t *w, *s;
+  const T* x;
+  int pieces;    // 4 or fewer; 0: there is no such unit
+  float factor;  // of its products, if they have any; kScalesUndo times that
+};
+
+// A warp's `count` units. where(i) gives the i-th (pieces 0 from `count` on); n: rows of the matrix; gap: rows from the first tile to the second;
+// ready() is called once the weights are on their way, and waits for the kernel before. A lane reads back the weights that it copied itself, so
+// no warp waits for its own lanes. acc [r][j][c] is of row 64 r + 16 j + g + 8 c, a part of it in each of four lanes, 2^-16 of what it is (bf16).
+template <class T, int R, bool FACTORS, class Where, class Ready>
+__device__ __forceinline__ void one_walk(Where where, int count, int n, int gap, uint32_t ring, Ready ready, float (&acc)[R][4][2]) {
   constexpr bool lifted = Act<T>::kind == kBf16;
-  constexpr int S = kOneStages, stage = 1024 * R, rows = 64 * R;
-  extern __shared__ __align__(16) uint8_t room[];  // a ring for each warp, in the end its sums; behind them the cluster's sums
-  float* const gathered = reinterpret_cast<float*>(room + W * S * stage);
-  const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, g = lane >> 2, t = lane & 3;
-  const int rank = blockIdx.x % split, row0 = blockIdx.x / split * rows;
-  if (split > 1) cluster_arrive_early();
-  const Share share((k + 127) >> 7, rank, split);
-  const int first = share.first + warp;
-  int todo = max(0, (share.last - first + W - 1) / W);  // units
-  int left = (k >> 5) - 4 * first;                      // pieces of 32 k from this unit's first to the end of k
-
-  const uint32_t ring = static_cast<uint32_t>(__cvta_generic_to_shared(room)) + warp * S * stage + 16 * lane;
+  constexpr int S = kOneStages;
+  const int lane = threadIdx.x & 31, g = lane >> 2, t = lane & 3;
   const size_t half = static_cast<size_t>(n) * 8;
-  const uint8_t* from = w + 8 * first * half + static_cast<size_t>(row0) * 8 + 16 * lane;
-  auto copy = [&](int piece) {  // of this unit, or of the next
-    const int unit = piece / 4, sub = piece % 4;
-    const bool take = unit < todo && sub < left - 4 * W * unit;
-    const uint8_t* const at = from + (8 * W * unit + 2 * sub) * half;
+  ring += 16 * lane;
+  auto copy = [&](const Unit<T>& of, int piece, int slot) {
+    const uint8_t* const from = of.w + 2 * piece * half + 16 * lane;
 #pragma unroll
     for (int r = 0; r < R; ++r)
 #pragma unroll
-      for (int h = 0; h < 2; ++h) copy16(ring + piece % S * stage + r * 1024 + h * 512, at + h * half + 512 * r, take);
+      for (int h = 0; h < 2; ++h)
+        copy16(ring + slot * kOneStage<R> + r * 1024 + h * 512, from + h * half + static_cast<size_t>(8 * r) * gap, piece < of.pieces);
     copy_commit();
   };
-#pragma unroll
-  for (int piece = 0; piece < S; ++piece) copy(piece);
-
-  // This lane's scales are those of its sums' columns, 2t and 2t + 1.
-  const uint8_t* s_from = scale + static_cast<size_t>(8 * first + 2 * t) * n + row0 + 8 * g;
-  uint2 s_next[R][2];
-  auto read_scales = [&](int unit) {  // 0: this one, 1: the next
-    const int pieces = left - 4 * W * unit;
-    const bool there = unit < todo && t < pieces;
+  // This lane's scales are those of its sums' columns, 2t and 2t + 1; its activations those of its column, g.
+  auto read_scales = [&](const Unit<T>& of, uint2 (&to)[R][2]) {
 #pragma unroll
     for (int r = 0; r < R; ++r)
 #pragma unroll
-      for (int b = 0; b < 2; ++b) s_next[r][b] = there ? load_once8(s_from + static_cast<size_t>(8 * W * unit + b) * n + 64 * r) : make_uint2(0, 0);
+      for (int b = 0; b < 2; ++b)
+        to[r][b] = t < of.pieces ? load_once8(of.s + static_cast<size_t>(2 * t + b) * n + static_cast<size_t>(r) * gap + 8 * g) : make_uint2(0, 0);
   };
-  read_scales(0);
+  auto read_x = [&](const Unit<T>& of, uint32_t (&to)[2]) {
+    const bool there = g >> 1 < of.pieces;
+    to[0] = there ? load_after_wait32(of.x + 16 * g + 2 * t) : 0;
+    to[1] = there ? load_after_wait32(of.x + 16 * g + 2 * t + 8) : 0;
+  };
 
-  let_next_start();
-  wait_for_previous();
-  const T* x_from = x + 16 * (8 * first + g) + 2 * t;  // this lane's are its column's, g
-  uint32_t x_next[2];
-  auto read_x = [&](int unit, uint32_t (&to)[2]) {
-    const bool there = unit < todo && (g >> 1) < left - 4 * W * unit;
-    to[0] = there ? load_after_wait32(x_from + 128 * W * unit) : 0;
-    to[1] = there ? load_after_wait32(x_from + 128 * W * unit + 8) : 0;
-  };
-  read_x(0, x_next);
-  uint32_t largest = 0;
+  Unit<T> now = where(0);
+  uint2 s_next[R][2];
+#pragma unroll
+  for (int piece = 0; piece < S; ++piece) copy(now, piece, piece);
+  read_scales(now, s_next);
+  ready();
+  uint32_t x_next[2], largest = 0;
+  read_x(now, x_next);
   if constexpr (lifted) {
     auto look = [&](const uint32_t (&v)[2]) { largest = __vmaxu2(largest, __vmaxu2(v[0] & 0x7f807f80u, v[1] & 0x7f807f80u)); };
     look(x_next);
 #pragma unroll 8
-    for (int unit = 1; unit < todo; ++unit) {
+    for (int i = 1; i < count; ++i) {
       uint32_t v[2];
-      read_x(unit, v);
+      read_x(where(i), v);
       look(v);
     }
   }
-  const Lift lift(largest);
+  const Lift lift(largest, FACTORS ? 112 : 0);
 
-  float acc[R][4][2] = {};
-  for (; todo > 0; --todo, left -= 4 * W, from += 8 * W * half, s_from += static_cast<size_t>(8 * W) * n, x_from += 128 * W) {
+  for (int i = 0; i < count; ++i) {
+    const Unit<T> next = where(i + 1);
     uint32_t b[2] = {x_next[0], x_next[1]};
     uint2 s[R][2];
 #pragma unroll
     for (int r = 0; r < R; ++r) s[r][0] = s_next[r][0], s[r][1] = s_next[r][1];
-    read_x(1, x_next);
-    read_scales(1);
+    read_x(next, x_next);
+    read_scales(next, s_next);
     if constexpr (lifted) b[0] = lift(b[0]), b[1] = lift(b[1]);
     float sum[R][4][4];
 #pragma unroll
@@ -147,7 +148,7 @@ __global__ void __launch_bounds__(32 * W, W == 16 ? 1 : R == 2 ? 2 : 3)
         const uint32_t b0 = g == block ? b[0] : 0, b1 = g == block ? b[1] : 0;
 #pragma unroll
         for (int r = 0; r < R; ++r) {
-          const uint4 words = shared16(ring + piece % S * stage + r * 1024 + h * 512);
+          const uint4 words = shared16(ring + piece % S * kOneStage<R> + r * 1024 + h * 512);
 #pragma unroll
           for (int j = 0; j < 4; ++j) {
             uint32_t p[4];
@@ -157,7 +158,8 @@ __global__ void __launch_bounds__(32 * W, W == 16 ? 1 : R == 2 ? 2 : 3)
           }
         }
       }
-      copy(piece + S);
+      if (piece + S < 4) copy(now, piece + S, piece % S);
+      else copy(next, piece + S - 4, piece % S);
     }
 #pragma unroll
     for (int r = 0; r < R; ++r)
@@ -167,13 +169,39 @@ __global__ void __launch_bounds__(32 * W, W == 16 ? 1 : R == 2 ? 2 : 3)
         for (int c = 0; c < 4; ++c) {
           const uint2& of = s[r][c & 1];  // rows 16 j + g and + 8: bytes 0, 2 and 1, 3 of the first or second word
           float f = scale_at(j < 2 ? of.x : of.y, (j & 1) + 2 * (c >> 1));
-          if constexpr (!lifted) f *= 5.192296858534827629e33f;  // 2^112
+          if constexpr (FACTORS) f *= now.factor;
+          else if constexpr (!lifted) f *= kScalesUndo;
           acc[r][j][c >> 1] = fmaf(sum[r][j][c], f, acc[r][j][c >> 1]);
         }
+    now = next;
   }
+  if constexpr (lifted)
+#pragma unroll
+    for (int r = 0; r < R; ++r)
+#pragma unroll
+      for (int j = 0; j < 4; ++j)
+#pragma unroll
+        for (int c = 0; c < 2; ++c) acc[r][j][c] = acc[r][j][c] * lift.down[0] * lift.down[1];
+}
 
-  // Over a row's four lanes, over the block's warps, over the cluster's blocks, in their order: the same bits in every run.
-  float* const mine = reinterpret_cast<float*>(room + warp * S * stage);
+// Shared memory of a block: a ring for each warp, in the end its sums, and behind them the sums of the cluster's blocks.
+template <int R, int W>
+constexpr int one_room(int split) {
+  return W * kOneStages * kOneStage<R> + (split > 1 ? split * R * 256 : 0);
+}
+template <int R>
+__device__ __forceinline__ uint32_t one_ring(const uint8_t* room) {
+  return static_cast<uint32_t>(__cvta_generic_to_shared(room)) + (threadIdx.x >> 5) * kOneStages * kOneStage<R>;
+}
+
+// The sums over a row's four lanes, over the block's warps, over the cluster's blocks, in their order: the same bits in every run. `out` is
+// called in one block of the cluster, with what gives the sum of a row. The cluster's blocks have called cluster_arrive_early.
+template <int R, int W, class Out>
+__device__ __forceinline__ void one_sum(uint8_t* room, const float (&acc)[R][4][2], int split, int rank, Out out) {
+  constexpr int ring = kOneStages * kOneStage<R>, rows = 64 * R;
+  const int lane = threadIdx.x & 31, g = lane >> 2, t = lane & 3;
+  float* const mine = reinterpret_cast<float*>(room + (threadIdx.x >> 5) * ring);
+  float* const gathered = reinterpret_cast<float*>(room + W * ring);
 #pragma unroll
   for (int r = 0; r < R; ++r)
 #pragma unroll
@@ -181,36 +209,119 @@ __global__ void __launch_bounds__(32 * W, W == 16 ? 1 : R == 2 ? 2 : 3)
 #pragma unroll
       for (int c = 0; c < 2; ++c) {
         float v = acc[r][j][c];
-        if constexpr (lifted) v = v * lift.down[0] * lift.down[1];
         v += __shfl_xor_sync(~0u, v, 1);
         v += __shfl_xor_sync(~0u, v, 2);
         if (t == 0) mine[64 * r + 16 * j + g + 8 * c] = v;
       }
-  // Marlin's scale leaves out 2^7 of the scales as well: 2^16 / 2^7 / 2^7.
-  const float whole = (lifted ? 4.0f : 1.0f) * (__ldg(global) * kMarlinUndo<T>);
   __syncthreads();
-  if (split > 1) cluster_wait();  // the first block has begun
-  for (int i = threadIdx.x; i < rows; i += 32 * W) {
+  auto of_warps = [&](int i) {
     float sum = 0.0f;
 #pragma unroll
-    for (int v = 0; v < W; ++v) sum += reinterpret_cast<const float*>(room + v * S * stage)[i];
-    if (split > 1) give_first(gathered + rank * rows + i, sum);
-    else store(y, y_kind, row0 + i, sum * whole);
-  }
-  if (split == 1) return;
+    for (int v = 0; v < W; ++v) sum += reinterpret_cast<const float*>(room + v * ring)[i];
+    return sum;
+  };
+  if (split == 1) return out(of_warps);
+  cluster_wait();  // the first block has begun
+  for (int i = threadIdx.x; i < rows; i += 32 * W) give_first(gathered + rank * rows + i, of_warps(i));
   cluster_arrive();
   if (rank > 0) return;
   cluster_wait();
-  for (int i = threadIdx.x; i < rows; i += 32 * W) {
+  out([&](int i) {
     float sum = 0.0f;
     for (int c = 0; c < split; ++c) sum += gathered[c * rows + i];
-    store(y, y_kind, row0 + i, sum * whole);
-  }
+    return sum;
+  });
 }
 
-template <int R, int W>
-int one_room(int split) {
-  return W * kOneStages * 1024 * R + (split > 1 ? split * R * 256 : 0);
+// This warp's units of `total`, which a cluster's blocks share, and a block's W warps.
+template <int W>
+struct Units {
+  int first, count;
+  __device__ __forceinline__ Units(int total, int rank, int split) {
+    const Share share(total, rank, split);
+    first = share.first + (threadIdx.x >> 5), count = max(0, (share.last - first + W - 1) / W);
+  }
+};
+
+// A linear layer. A cluster of `split` blocks: 64 R rows.
+template <class T, int R, int W>
+__global__ void __launch_bounds__(32 * W, W == 16 ? 1 : R == 2 ? 2 : 3)
+    one_gemv(const uint8_t* __restrict__ w, const uint8_t* __restrict__ scale, const float* __restrict__ global, const T* __restrict__ x,
+             void* __restrict__ y, int y_kind, int n, int k, int split) {
+  extern __shared__ __align__(16) uint8_t room[];
+  const int rank = blockIdx.x % split, row0 = blockIdx.x / split * 64 * R;
+  if (split > 1) cluster_arrive_early();
+  const Units<W> units((k + 127) >> 7, rank, split);
+  const auto where = [&](int i) {
+    const int unit = units.first + i * W;
+    const size_t at = static_cast<size_t>(8 * unit) * n + row0;
+    return Unit<T>{w + at * 8, scale + at, x + 128 * unit, i < units.count ? min(4, (k >> 5) - 4 * unit) : 0, 1.0f};
+  };
+  float acc[R][4][2] = {};
+  one_walk<T, R, false>(where, units.count, n, 64, one_ring<R>(room), [] { let_next_start(), wait_for_previous(); }, acc);
+  const float whole = kOneUndo<T> * (__ldg(global) * kMarlinUndo<T>);
+  one_sum<R, W>(room, acc, split, rank, [&](auto row) {
+    for (int i = threadIdx.x; i < 64 * R; i += 32 * W) store(y, y_kind, row0 + i, row(i) * whole);
+  });
+}
+
+// The first half of experts. A cluster: 64 rows of gate and the 64 of up that go with them, of one token's one expert.
+constexpr int kMoeWarps = 8;
+template <class T>
+__global__ void __launch_bounds__(32 * kMoeWarps, 2)
+    one_gate_up(const uint8_t* __restrict__ w13, const uint8_t* __restrict__ s13, const float* __restrict__ global13, int experts,
+                const int* __restrict__ ids, const T* __restrict__ x, T* __restrict__ h, int topk, int inter, int hidden, int split) {
+  constexpr int W = kMoeWarps;
+  extern __shared__ __align__(16) uint8_t room[];
+  const int rank = blockIdx.x % split, row0 = blockIdx.x / split * 64, pair = blockIdx.y, n = 2 * inter;
+  wait_for_previous();  // the router's ids
+  let_next_start();
+  const int e = load_after_wait32(ids + pair);
+  if (e < 0 || e >= experts) return;  // the second launch leaves it out too
+  if (split > 1) cluster_arrive_early();
+  const size_t weights = static_cast<size_t>(e) * n * hidden;
+  const Units<W> units((hidden + 127) >> 7, rank, split);
+  const auto where = [&](int i) {
+    const int unit = units.first + i * W;
+    const size_t at = static_cast<size_t>(8 * unit) * n + row0;
+    return Unit<T>{w13 + weights / 2 + at * 8, s13 + weights / 16 + at, x + static_cast<size_t>(pair / topk) * hidden + 128 * unit,
+                   i < units.count ? min(4, (hidden >> 5) - 4 * unit) : 0, 1.0f};
+  };
+  float acc[2][4][2] = {};
+  one_walk<T, 2, false>(where, units.count, n, inter, one_ring<2>(room), [] {}, acc);
+  const float whole = kOneUndo<T> * (__ldg(global13 + e) * kMarlinUndo<T>);
+  one_sum<2, W>(room, acc, split, rank, [&](auto row) {
+    for (int i = threadIdx.x; i < 64; i += 32 * W) {
+      const float gate = row(i) * whole, up = row(64 + i) * whole;
+      store(h, Act<T>::kind, static_cast<size_t>(pair) * inter + row0 + i, gate / (1.0f + expf(-gate)) * up);
+    }
+  });
+}
+
+// The second half. A cluster: 64 rows of a token's result; its units are those of all of the token's experts.
+template <class T>
+__global__ void __launch_bounds__(32 * kMoeWarps, Act<T>::kind == kBf16 ? 3 : 2)  // 80 registers are too few for f16 on sm_121f
+    one_down(const uint8_t* __restrict__ w2, const uint8_t* __restrict__ s2, const float* __restrict__ global2, int experts,
+             const int* __restrict__ ids, const float* __restrict__ weights, const T* __restrict__ h, void* __restrict__ y, int y_kind, int topk,
+             int inter, int hidden, int split) {
+  constexpr int W = kMoeWarps;
+  extern __shared__ __align__(16) uint8_t room[];
+  const int rank = blockIdx.x % split, row0 = blockIdx.x / split * 64, token = blockIdx.y, per = (inter + 127) >> 7;
+  if (split > 1) cluster_arrive_early();
+  const Units<W> units(topk * per, rank, split);
+  const auto where = [&](int i) {
+    const int all = units.first + i * W, slot = i < units.count ? all / per : 0, unit = all - slot * per, pair = token * topk + slot;
+    const int e = i < units.count ? __ldg(ids + pair) : -1;  // older than the kernel before, as are the router's weights
+    if (e < 0 || e >= experts) return Unit<T>{w2, s2, h, 0, 0.0f};
+    const size_t before = static_cast<size_t>(e) * hidden * inter, at = static_cast<size_t>(8 * unit) * hidden + row0;
+    return Unit<T>{w2 + before / 2 + at * 8, s2 + before / 16 + at, h + static_cast<size_t>(pair) * inter + 128 * unit,
+                   min(4, (inter >> 5) - 4 * unit), __ldg(weights + pair) * (__ldg(global2 + e) * kMarlinUndo<T>) * kScalesUndo};
+  };
+  float acc[1][4][2] = {};
+  one_walk<T, 1, true>(where, units.count, hidden, 0, one_ring<1>(room), [] { let_next_start(), wait_for_previous(); }, acc);
+  one_sum<1, W>(room, acc, split, rank, [&](auto row) {
+    for (int i = threadIdx.x; i < 64; i += 32 * W) store(y, y_kind, static_cast<size_t>(token) * hidden + row0 + i, row(i) * kOneUndo<T>);
+  });
 }
 
 }  // namespace sb

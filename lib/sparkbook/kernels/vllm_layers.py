@@ -35,10 +35,8 @@ from sparkbook.kernels import (
 from sparkbook.kernels.vllm_choice import Calls, Choice, Choices
 
 _log = logging.getLogger("vllm.sparkbook")  # vLLM shows what is logged below 'vllm'
-MOST_ROWS = 8
-"""Linear layers with more tokens are vLLM's own. The product does sixteen, and one layer of an 8B
-model gained with them alone, but the whole model lost 2 % (`kernels/VERSIONS.md`).
-"""
+MOST_ROWS = 16
+"""What the product takes. Linear layers with more tokens are vLLM's own."""
 
 
 @functools.cache
