@@ -202,6 +202,7 @@ __device__ __forceinline__ void one_sum(uint8_t* room, const float (&acc)[R][4][
   const int lane = threadIdx.x & 31, g = lane >> 2, t = lane & 3;
   float* const mine = reinterpret_cast<float*>(room + (threadIdx.x >> 5) * ring);
   float* const gathered = reinterpret_cast<float*>(room + W * ring);
+  __syncwarp();  // each lane has read its part of the ring, whose room is for the sums now
 #pragma unroll
   for (int r = 0; r < R; ++r)
 #pragma unroll

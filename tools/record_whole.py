@@ -1,9 +1,9 @@
 """Works up what `record_gpu.py MODELS OUT speed-SIZE` left: speeds, what the plug-in chose and what
 PyTorch's profiler saw of the prompts.
 
-    python tools/record_whole.py OUT 8b|30b
+    python tools/record_whole.py OUT 8b|30b [NAME]
 
-writes `kernels/results/whole-SIZE-h200.json`; what OUT does not hold (`record_gpu.py` measures any
+writes `kernels/results/whole-SIZE-NAME.json` (h200); what OUT does not hold (`record_gpu.py` measures any
 part alone) stays as an earlier run left it, and `measured` says when the others were. Run it in the
 checkout that was measured: the version of the kernels is its own.
 """
@@ -148,9 +148,9 @@ def laid_out(value: Any, pad: str = "") -> str:
     return f"{flat[0]}\n{lines}\n{pad}{flat[-1]}"
 
 
-def main(out: Path, size: str) -> None:
+def main(out: Path, size: str, name: str = "h200") -> None:
     """Everything that was recorded of a size."""
-    file = build.sources() / "results" / f"whole-{size}-h200.json"
+    file = build.sources() / "results" / f"whole-{size}-{name}.json"
     found = json.loads(file.read_text("utf-8")) if file.is_file() else {}
 
     def reports(*names: str) -> list[dict[str, Any]]:
@@ -159,10 +159,10 @@ def main(out: Path, size: str) -> None:
 
     arms, about = found.setdefault("arms", {}), None
     for arm in ARMS:
-        name, parts = f"speed-{size}-{arm}", {}
-        if decode := reports(f"{name}.decode", f"{name}.decode-again"):
+        server, parts = f"speed-{size}-{arm}", {}
+        if decode := reports(f"{server}.decode", f"{server}.decode-again"):
             parts["decode"], about = decoded(*decode), decode[0]
-        if len(turns := reports(*(f"{name}.prefill-{turn}" for turn in TURNS))) == len(TURNS):
+        if len(turns := reports(*(f"{server}.prefill-{turn}" for turn in TURNS))) == len(TURNS):
             about = turns[0]
             parts["first_token_ms"] = {
                 prompt: [
@@ -171,7 +171,7 @@ def main(out: Path, size: str) -> None:
                 ]
                 for place, prompt in enumerate(PROMPTS)
             }
-        if traces := sorted((out / "profile" / name).glob("*rank0*.json.gz")):
+        if traces := sorted((out / "profile" / server).glob("*rank0*.json.gz")):
             parts["profile"] = traced(traces[0])
         if drafts := reports(f"speed-{size}-ngram-{arm}.decode"):
             parts["ngram"] = decoded(*drafts)
@@ -201,4 +201,4 @@ def main(out: Path, size: str) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), sys.argv[2])
+    main(Path(sys.argv[1]), *sys.argv[2:])

@@ -27,8 +27,9 @@ MEANT = {
     "sparse_gemv": {SPARSE, DECODE_SCALE},
     "fp8_gemv": {PRODUCT},
     "marlin_gemv": {PRODUCT},
-    "marlin_gate_up": {PRODUCT},
-    "marlin_down": {PRODUCT},
+    "one_gemv": {PRODUCT},
+    "one_gate_up": {PRODUCT},
+    "one_down": {PRODUCT},
     "fp4_prefill": {FP4},
     "argmax": set(),
     "read_probe": set(),
@@ -66,7 +67,8 @@ def test_occupancy_is_a_whole_number_of_blocks_of_at_most_48_warps() -> None:
         "fp4_gemv<T, 1, 4, 4>",
         "fp4_gemv<T, 1, 4, 8>",
         "moe_gate_up<T, 6>",
-        "marlin_gate_up<T, 16>",
+        "marlin_gemv<T, 1, 2, 8>",
+        "marlin_gemv<T, 2, 2, 16>",
     }
 
 

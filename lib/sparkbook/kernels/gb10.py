@@ -246,7 +246,7 @@ def _calls() -> Iterator[tuple[str, str, int, tuple[Any, ...]]]:
                     yield "sb_sparse_gemv", shape, m, (there, there, *ends, 0, stream)
             ends = (there, kind, 2048, n, k, 0, stream)
             yield "sb_fp4_prefill", shape, 2048, (*[there] * 6, *ends)
-            for m in (1, 16):
+            for m in (1, 8, 16):
                 ends = (there, kind, there, kind, m, n, k)
                 yield "sb_marlin_gemv", shape, m, (there, there, there, *ends, 0, 0, 0, 0, stream)
         for count, active, inner, hidden in sorted(experts):
