@@ -3,9 +3,9 @@ PyTorch's profiler saw of the prompts.
 
     python tools/record_whole.py OUT 8b|30b [NAME]
 
-writes `kernels/results/whole-SIZE-NAME.json` (h200); what OUT does not hold (`record_gpu.py` measures any
-part alone) stays as an earlier run left it, and `measured` says when the others were. Run it in the
-checkout that was measured: the version of the kernels is its own.
+writes `kernels/results/whole-SIZE-NAME.json` (NAME: h200); what OUT does not hold (`record_gpu.py`
+measures any part alone) stays as an earlier run left it, and `measured` says when the others were.
+Run it in the checkout that was measured: the version of the kernels is its own.
 """
 
 from __future__ import annotations
