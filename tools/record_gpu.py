@@ -233,6 +233,8 @@ class Recorder:
                 engines += started
             plain = [engine for engine in engines if TRACED in engine.run.args]
             drafting = [engine for engine in engines if engine not in plain]
+            for engine in plain:
+                self.measure(engine, "warm", WARM)
             turns = [("decode", DECODE), ("decode-again", AGAIN)] * ("decode" in parts)
             turns += [(f"prefill-{n}", PREFILL) for n in range(1, 6) if "prefill" in parts]
             for turn, (name, plan) in enumerate(turns):
@@ -510,6 +512,8 @@ DECODE = bench.BenchPlan(
 PARTS = ("decode", "prefill", "profile")
 """What is measured of a speed-… server; all of it unless some are named."""
 AGAIN = dataclasses.replace(DECODE, concurrency=(8, 4))
+WARM = dataclasses.replace(DECODE, concurrency=(4,), waves=1)
+"""Of each server before anything counts: what was measured first was slower by 4 to 7 %."""
 DRAFTED = dataclasses.replace(DECODE, concurrency=(1, 4, 8), extra={})
 PREFILL = bench.BenchPlan(
     classes=("prose", "long-512", "long-4k"),

@@ -1,0 +1,94 @@
+"""Times every variant of the product in Marlin's order on this GPU, and says where the one that
+`marlin_cut` (kernels/marlin.cu) takes is not the fastest.
+
+    python tools/sweep_marlin.py OUT [SECONDS]
+
+A line of JSON a measurement goes to OUT at once, so that a run that is cut off (after SECONDS, 90)
+keeps what it has. Shapes are those of the benchmark and of the 8B and 30B models of
+`tools/make_nvfp4_models.py`. Each variant's result is first compared with that of the default one.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+
+import torch
+from sparkbook.errors import SparkbookError
+from sparkbook.kernels import bench
+
+SHAPES = ((24576, 4096), (4096, 12288), (5120, 2048), (2048, 4096), *bench.SHAPES)
+TOKENS = (1, 2, 4, 8, 16)
+SLOWER = 1.03
+"""More than repeated measurements of one variant differ by."""
+
+
+def variants(n: int, m: int) -> Iterator[dict[str, int]]:
+    """Yield the default, and each that a shape has with not too many blocks."""
+    yield {}
+    for tiles in (1, 2):
+        for warps in (8, 16):
+            for split in (1, 2, 4, 8):
+                blocks = n // 64 // tiles * split
+                if (
+                    n % (64 * tiles) == 0
+                    and (split == 1 or blocks <= 528)
+                    and (m, tiles, warps) != (1, 2, 16)
+                ):
+                    yield {"tiles": tiles, "warps": warps, "split": split}
+
+
+def main(out: Path, seconds: float) -> None:
+    """Measure until the time is over."""
+    until = time.monotonic() + seconds
+    one = bench._Bench(lambda _line: None)
+    alpha = one.ones(1) * 2.0**119
+    with out.open("a", encoding="utf-8") as file:
+        for n, k in SHAPES:
+            nbytes = n * k * 9 // 16
+            sets = [
+                (one.bytes_(k // 16, 8 * n).view(torch.int32), one.marlin_scales(k // 16, n))
+                for _ in range(one.copies(nbytes))
+            ]
+            for m in TOKENS:
+                x, want = one.x(m, k), torch.empty(m, n, dtype=torch.bfloat16, device="cuda")
+                one.lib.marlin_gemv(x, *sets[0], alpha, want)
+                for pdl in (False, True):
+                    found: list[tuple[float, dict[str, int]]] = []
+                    for how in variants(n, m):
+                        if time.monotonic() > until:
+                            return print("the time is over")
+                        y = torch.empty_like(want)
+                        one.lib.marlin_gemv(x, *sets[0], alpha, y, **how)
+                        off = float((y.float() - want.float()).norm() / want.float().norm())
+                        if not off < 0.01:
+                            raise SparkbookError(
+                                f"{n}x{k}, {m} tokens, {how}: differs by {off:.1e}"
+                            )
+                        launch = partial(
+                            one.lib.marlin_gemv, x, stream=one.stream.cuda_stream, pdl=pdl, **how
+                        )
+                        us, spread = one.time([partial(launch, w, s, alpha, y) for w, s in sets])
+                        found.append((us, how))
+                        row = {
+                            "shape": f"{n}x{k}",
+                            "tokens": m,
+                            "pdl": pdl,
+                            **how,
+                            "us": round(us, 2),
+                            "spread": round(spread, 3),
+                        }
+                        file.write(json.dumps(row) + "\n")
+                        file.flush()
+                    (default, _), (best, how) = found[0], min(found, key=lambda one: one[0])
+                    if default > SLOWER * best:
+                        where = f"{n}x{k}, {m} tokens{', pdl' if pdl else ''}"
+                        print(f"{where}: {default:.1f} us, {how} takes {best:.1f}")
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), float(sys.argv[2]) if len(sys.argv) > 2 else 90)
