@@ -6,6 +6,7 @@
 #include <stdint.h>
 
 #include "e2m1.h"
+#include "ptx.cuh"
 
 #define SB_API extern "C" __attribute__((visibility("default")))
 
@@ -22,10 +23,6 @@ namespace sb {
 enum Kind : int { kF32 = 0, kBf16 = 1, kF16 = 2 };  // element types in the C interface
 
 // ---- launches
-
-// Programmatic dependent launch: a kernel started with `pdl` may begin while the one before it still runs. Without it both are no-ops.
-__device__ __forceinline__ void wait_for_previous() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
-__device__ __forceinline__ void let_next_start() { asm volatile("griddepcontrol.launch_dependents;" ::: "memory"); }
 
 template <class... P, class... A>
 int launch_clusters(void (*kernel)(P...), dim3 grid, int threads, int shared_bytes, void* stream, int pdl, int cluster, A... args) {
@@ -72,32 +69,6 @@ inline int attribute(cudaDeviceAttr which) {  // of the current GPU
 
 // ---- memory
 
-// Weights are read once: past L1, and first out of L2.
-__device__ __forceinline__ uint4 load_stream(const void* p) {
-  uint4 v;
-  asm volatile("ld.global.nc.L1::no_allocate.L2::128B.v4.u32 {%0,%1,%2,%3}, [%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "l"(p));
-  return v;
-}
-
-// Eight bytes that are read once, past L1.
-__device__ __forceinline__ uint2 load_once8(const void* p) {
-  uint2 v;
-  asm volatile("ld.global.nc.L1::no_allocate.v2.u32 {%0,%1}, [%2];" : "=r"(v.x), "=r"(v.y) : "l"(p));
-  return v;
-}
-
-// What the kernel before may have written: no load by the read-only path, and none that the compiler moves in front of wait_for_previous.
-__device__ __forceinline__ uint4 load_after_wait(const void* p) {
-  uint4 v;
-  asm volatile("ld.global.v4.u32 {%0,%1,%2,%3}, [%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "l"(p));
-  return v;
-}
-__device__ __forceinline__ uint32_t load_after_wait32(const void* p) {
-  uint32_t v;
-  asm volatile("ld.global.u32 %0, [%1];" : "=r"(v) : "l"(p));
-  return v;
-}
-
 __device__ __forceinline__ void store(void* y, int kind, size_t i, float v) {
   if (kind == kF32) static_cast<float*>(y)[i] = v;
   else if (kind == kBf16) static_cast<__nv_bfloat16*>(y)[i] = __float2bfloat16(v);
@@ -105,12 +76,6 @@ __device__ __forceinline__ void store(void* y, int kind, size_t i, float v) {
 }
 
 // ---- activations: bf16 or f16, two in a register, and what weights of 4 and 8 bits become beside them
-
-__device__ __forceinline__ uint32_t e4m3x2_to_half2(uint32_t two) {
-  uint32_t r;
-  asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(r) : "h"(static_cast<uint16_t>(two)));
-  return r;
-}
 
 template <class T>
 struct Act;
@@ -121,33 +86,25 @@ struct Act;
 template <>
 struct Act<__nv_bfloat16> {
   static constexpr int kind = kBf16;
-  static constexpr int fp4_shift = 6, fp8_shift = 4;
-  static constexpr uint32_t fp4_mask = 0x01c001c0u, fp8_mask = 0x07f007f0u, fp8_undo = 0x7b807b80u;  // 2^120
-  static __device__ __forceinline__ uint32_t mul2(uint32_t a, uint32_t b) {
-    uint32_t r;
-    asm("mul.rn.bf16x2 %0, %1, %2;" : "=r"(r) : "r"(a), "r"(b));
-    return r;
-  }
+  static constexpr int fp8_shift = 4;
+  static constexpr uint32_t fp8_mask = 0x07f007f0u, fp8_undo = 0x7b807b80u;  // 2^120
+  static __device__ __forceinline__ uint32_t mul2(uint32_t a, uint32_t b) { return mul_bf16x2(a, b); }
   // Two E4M3 scales to (s0, s0) and (s1, s1), times 2^119.
   static __device__ __forceinline__ void scales(uint32_t two, uint32_t& s0, uint32_t& s1) {
     const uint32_t h = e4m3x2_to_half2(two);
     const float2 f = __half22float2(*reinterpret_cast<const __half2*>(&h));
     const float a = f.x * 6.646139978924579e35f, b = f.y * 6.646139978924579e35f;  // 2^119
-    asm("cvt.rn.bf16x2.f32 %0, %1, %1;" : "=r"(s0) : "f"(a));
-    asm("cvt.rn.bf16x2.f32 %0, %1, %1;" : "=r"(s1) : "f"(b));
+    s0 = bf16_twice(a);
+    s1 = bf16_twice(b);
   }
 };
 
 template <>
 struct Act<__half> {
   static constexpr int kind = kF16;
-  static constexpr int fp4_shift = 3, fp8_shift = 1;
-  static constexpr uint32_t fp4_mask = 0x0e000e00u, fp8_mask = 0x3f803f80u, fp8_undo = 0x5c005c00u;  // 2^8
-  static __device__ __forceinline__ uint32_t mul2(uint32_t a, uint32_t b) {
-    uint32_t r;
-    asm("mul.rn.f16x2 %0, %1, %2;" : "=r"(r) : "r"(a), "r"(b));
-    return r;
-  }
+  static constexpr int fp8_shift = 1;
+  static constexpr uint32_t fp8_mask = 0x3f803f80u, fp8_undo = 0x5c005c00u;  // 2^8
+  static __device__ __forceinline__ uint32_t mul2(uint32_t a, uint32_t b) { return mul_f16x2(a, b); }
   static __device__ __forceinline__ void scales(uint32_t two, uint32_t& s0, uint32_t& s1) {
     const uint32_t h = mul2(e4m3x2_to_half2(two), 0x58005800u);  // 2^7
     s0 = __byte_perm(h, h, 0x1010);
@@ -201,25 +158,6 @@ __device__ __forceinline__ void decode_fp8(uint32_t w, uint32_t (&p)[2]) {
     const uint32_t mag = j ? w >> s : w << (8 - s);
     p[j] = Act<T>::mul2((sign & 0x80008000u) | (mag & Act<T>::fp8_mask), Act<T>::fp8_undo);
   }
-}
-
-// ---- tensor cores: D (16 x 8) += A (16 x 16, weights) B (16 x 8, up to eight tokens), accumulated in float32
-
-template <class T>
-__device__ __forceinline__ void mma(float (&c)[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3, uint32_t b0, uint32_t b1);
-
-template <>
-__device__ __forceinline__ void mma<__nv_bfloat16>(float (&c)[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3, uint32_t b0, uint32_t b1) {
-  asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
-               : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-               : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
-}
-
-template <>
-__device__ __forceinline__ void mma<__half>(float (&c)[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3, uint32_t b0, uint32_t b1) {
-  asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
-               : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-               : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
 }
 
 // ---- one step of a warp: 16 R rows, 16 bytes of each row a lane, four lanes a row (64 bytes: 128 weights of 4 bits, 64 of 8)
@@ -328,12 +266,6 @@ struct ActsView {
   }
 };
 
-__device__ __forceinline__ uint4 shared16(uint32_t at) {
-  uint4 v;
-  asm volatile("ld.shared.v4.u32 {%0,%1,%2,%3}, [%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "r"(at));
-  return v;
-}
-
 // ---- one step's weights in registers
 
 template <int R>
@@ -380,25 +312,6 @@ __device__ __forceinline__ void multiply(const Step<R>& st, uint32_t first, uint
 
 template <int R>
 constexpr int kStageBytes = R * (1024 + 128);
-
-template <int BYTES>
-__device__ __forceinline__ void copy_async(uint32_t to, const void* from, bool valid) {
-  if constexpr (BYTES == 16)
-    asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(valid ? 16 : 0) : "memory");
-  else
-    asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;" ::"r"(to), "l"(from), "n"(BYTES), "r"(valid ? BYTES : 0) : "memory");
-}
-__device__ __forceinline__ void copy_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
-template <int PENDING>
-__device__ __forceinline__ void copy_wait() {
-  asm volatile("cp.async.wait_group %0;" ::"n"(PENDING) : "memory");
-}
-
-__device__ __forceinline__ uint32_t shared2(uint32_t at) {
-  uint16_t v;
-  asm volatile("ld.shared.u16 %0, [%1];" : "=h"(v) : "r"(at));
-  return v;
-}
 
 // Where a lane's rows begin, in bytes from the matrix's first: its weights' (rows g, g + 8) and the scales' that it copies (row lane / 2).
 template <int R>

@@ -26,24 +26,6 @@ __device__ __forceinline__ void marlin_scales<__half>(uint32_t four, uint32_t& f
   second = four >> 1 & 0x7f807f80u;
 }
 
-// a's two times the lower or the upper half of b, which the multiplication picks by itself.
-template <class T>
-__device__ __forceinline__ uint32_t mul2_by_half(uint32_t a, uint32_t b, bool upper);
-template <>
-__device__ __forceinline__ uint32_t mul2_by_half<__nv_bfloat16>(uint32_t a, uint32_t b, bool upper) {
-  uint32_t r;
-  if (upper) asm("{.reg .b16 l, h; .reg .b32 d; mov.b32 {l, h}, %2; mov.b32 d, {h, h}; mul.rn.bf16x2 %0, %1, d;}" : "=r"(r) : "r"(a), "r"(b));
-  else asm("{.reg .b16 l, h; .reg .b32 d; mov.b32 {l, h}, %2; mov.b32 d, {l, l}; mul.rn.bf16x2 %0, %1, d;}" : "=r"(r) : "r"(a), "r"(b));
-  return r;
-}
-template <>
-__device__ __forceinline__ uint32_t mul2_by_half<__half>(uint32_t a, uint32_t b, bool upper) {
-  uint32_t r;
-  if (upper) asm("{.reg .b16 l, h; .reg .b32 d; mov.b32 {l, h}, %2; mov.b32 d, {h, h}; mul.rn.f16x2 %0, %1, d;}" : "=r"(r) : "r"(a), "r"(b));
-  else asm("{.reg .b16 l, h; .reg .b32 d; mov.b32 {l, h}, %2; mov.b32 d, {l, l}; mul.rn.f16x2 %0, %1, d;}" : "=r"(r) : "r"(a), "r"(b));
-  return r;
-}
-
 // What is left of Marlin's scale of the whole tensor once the accumulators are 2^-7 of the sums: 2^7 / 2^119, 2^7 / 2^7.
 template <class T>
 constexpr float kMarlinUndo = 1.0f;
@@ -59,17 +41,6 @@ constexpr int kMarlinStage = R * 1152;  // bytes of 32 k of R tiles: weights [R]
 constexpr int kMarlinStages = 2;  // of a warp's ring: more in flight means more left to compute when the last has come
 template <int R>
 constexpr int kMarlinRing = kMarlinStages * kMarlinStage<R>;
-
-__device__ __forceinline__ void copy16(uint32_t to, const uint8_t* from, bool take = true) {
-  asm volatile("{.reg .pred p; setp.ne.u32 p, %2, 0; @p cp.async.cg.shared.global.L2::128B [%0], [%1], 16;}" ::"r"(to), "l"(from),
-               "r"(static_cast<uint32_t>(take))
-               : "memory");
-}
-__device__ __forceinline__ uint2 shared8(uint32_t at) {
-  uint2 v;
-  asm volatile("ld.shared.v2.u32 {%0,%1}, [%2];" : "=r"(v.x), "=r"(v.y) : "r"(at));
-  return v;
-}
 
 // A warp's part of R tiles, one beside the other: where this lane copies from next, and how far it is to the second 16 k and the next turn.
 template <int R>
@@ -162,16 +133,6 @@ __device__ __forceinline__ void marlin_walk(MarlinTiles<R> at, int count, const 
 }
 
 // ---- the sum over a block's warps, then over a cluster's blocks, in their order: the same bits in every run
-
-__device__ __forceinline__ void cluster_barrier() {
-  asm volatile("barrier.cluster.arrive.aligned;\nbarrier.cluster.wait.aligned;" ::: "memory");
-}
-__device__ __forceinline__ float shared_of(const float* mine, int rank) {
-  uint32_t at = static_cast<uint32_t>(__cvta_generic_to_shared(mine));
-  float v;
-  asm volatile("{.reg .b32 a; mapa.shared::cluster.u32 a, %1, %2; ld.shared::cluster.f32 %0, [a];}" : "=f"(v) : "r"(at), "r"(rank) : "memory");
-  return v;
-}
 
 // Shared memory of a block: the rings, then in their place for each of m tokens a row of sums for each warp, and one for all.
 template <int R, int W>

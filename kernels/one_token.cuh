@@ -10,23 +10,6 @@
 
 namespace sb {
 
-// D = A B, with nothing to add to.
-template <class T>
-__device__ __forceinline__ void mma_first(float (&c)[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3, uint32_t b0, uint32_t b1);
-template <>
-__device__ __forceinline__ void mma_first<__nv_bfloat16>(float (&c)[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3, uint32_t b0,
-                                                         uint32_t b1) {
-  asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%10,%10,%10,%10};"
-               : "=f"(c[0]), "=f"(c[1]), "=f"(c[2]), "=f"(c[3])
-               : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1), "f"(0.0f));
-}
-template <>
-__device__ __forceinline__ void mma_first<__half>(float (&c)[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3, uint32_t b0, uint32_t b1) {
-  asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%10,%10,%10,%10};"
-               : "=f"(c[0]), "=f"(c[1]), "=f"(c[2]), "=f"(c[3])
-               : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1), "f"(0.0f));
-}
-
 // Byte `which` of four scales as a float32: 2^-112 of its value.
 constexpr float kScalesUndo = 5.192296858534827629e33f;
 __device__ __forceinline__ float scale_at(uint32_t four, int which) {
@@ -53,15 +36,6 @@ template <class T>
 constexpr float kOneUndo = 1.0f;  // of sums: besides kMarlinUndo, 2^16 / 2^7 / 2^7
 template <>
 constexpr float kOneUndo<__nv_bfloat16> = 4.0f;
-
-__device__ __forceinline__ void cluster_arrive_early() { asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory"); }
-__device__ __forceinline__ void cluster_arrive() { asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory"); }
-__device__ __forceinline__ void cluster_wait() { asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory"); }
-// v into the place of `mine` in the shared memory of the cluster's first block.
-__device__ __forceinline__ void give_first(const float* mine, float v) {
-  const uint32_t at = static_cast<uint32_t>(__cvta_generic_to_shared(mine));
-  asm volatile("{.reg .b32 a; mapa.shared::cluster.u32 a, %0, 0; st.shared::cluster.f32 [a], %1;}" ::"r"(at), "f"(v) : "memory");
-}
 
 constexpr int kOneStages = 2;  // of a warp's ring, 32 k each: more in flight means more left to compute when the last has come
 template <int R>
