@@ -10,7 +10,7 @@
 
 namespace sb {
 
-// Four scales to pairs for rows (g, g + 8) of two operands, in the range that fp4_pair wants: times 2^119 (bf16) or 2^7 (f16).
+// Four scales to pairs for rows (g, g + 8) of two operands, in the range that fp4_pairs wants: times 2^119 (bf16) or 2^7 (f16).
 template <class T>
 __device__ __forceinline__ void marlin_scales(uint32_t four, uint32_t& first, uint32_t& second);
 template <>
@@ -147,7 +147,7 @@ __device__ __forceinline__ uint32_t marlin_ring(const float* room) {
 
 // Puts the block's sums into room, [token][64 R + 8], where the whole cluster may read them.
 template <int W, int R, int B>
-__device__ __forceinline__ void marlin_sum(float* room, const MarlinAcc<R, B>& acc, int m, float factor, int split) {
+__device__ __forceinline__ void marlin_sum(float* room, const MarlinAcc<R, B>& acc, int m, int split) {
   constexpr int width = 64 * R + 8;
   const int warp = threadIdx.x >> 5, g = (threadIdx.x & 31) >> 2, t = threadIdx.x & 3;
   float* const mine = room + (warp + 1) * m * width;
@@ -160,7 +160,7 @@ __device__ __forceinline__ void marlin_sum(float* room, const MarlinAcc<R, B>& a
 #pragma unroll
         for (int c = 0; c < 4; ++c) {
           const int token = 8 * b + 2 * t + (c & 1), row = 64 * r + 16 * j + g + 8 * (c >> 1);
-          if (token < m) mine[token * width + row] = acc[r][j][b][c] * factor;
+          if (token < m) mine[token * width + row] = acc[r][j][b][c];
         }
   __syncthreads();
   for (int i = threadIdx.x; i < m * width; i += 32 * W) {
@@ -184,6 +184,16 @@ struct Share {
   __device__ __forceinline__ Share(int total, int rank, int split) : first(total * rank / split), last(total * (rank + 1) / split) {}
 };
 
+// This warp's units of `total`, which a cluster's blocks share, and a block's W warps.
+template <int W>
+struct Units {
+  int first, count;
+  __device__ __forceinline__ Units(int total, int rank, int split) {
+    const Share share(total, rank, split);
+    first = share.first + (threadIdx.x >> 5), count = max(0, (share.last - first + W - 1) / W);
+  }
+};
+
 // ---- linear layers, two to sixteen tokens
 
 // A cluster of `split` blocks: 64 R rows, K split among them, and in each among its W warps.
@@ -192,17 +202,16 @@ __global__ void __launch_bounds__(32 * W, (R * B == 1 ? 24 : 16) / W)
     marlin_gemv(const uint8_t* __restrict__ w, const uint8_t* __restrict__ scale, const float* __restrict__ global, const T* __restrict__ x,
                 void* __restrict__ y, int y_kind, int m, int n, int k, int split) {
   extern __shared__ __align__(16) float sums[];  // before that, the rings
-  const int warp = threadIdx.x >> 5, g = (threadIdx.x & 31) >> 2, t = threadIdx.x & 3;
+  const int g = (threadIdx.x & 31) >> 2, t = threadIdx.x & 3;
   const int rank = blockIdx.x % split, row0 = blockIdx.x / split * 64 * R;
-  const Share share(k >> 5, rank, split);
-  const int begin = share.first + warp, count = max(0, (share.last - begin + W - 1) / W);
-  const MarlinTiles<R> at(w, scale, n, row0, begin, W);
+  const Units<W> units(k >> 5, rank, split);
+  const MarlinTiles<R> at(w, scale, n, row0, units.first, W);
   const T* from[B];
 #pragma unroll
-  for (int b = 0; b < B; ++b) from[b] = x + static_cast<size_t>(min(g + 8 * b, m - 1)) * k + 32 * begin + 2 * t;
+  for (int b = 0; b < B; ++b) from[b] = x + static_cast<size_t>(min(g + 8 * b, m - 1)) * k + 32 * units.first + 2 * t;
   MarlinAcc<R, B> acc = {};
-  marlin_walk<T, R, B>(at, count, from, W, marlin_ring<R>(sums), acc);
-  marlin_sum<W, R, B>(sums, acc, m, 1.0f, split);
+  marlin_walk<T, R, B>(at, units.count, from, W, marlin_ring<R>(sums), acc);
+  marlin_sum<W, R, B>(sums, acc, m, split);
   const float a = __ldg(global) * kMarlinUndo<T>;
   constexpr int rows = 64 * R;
   for (int i = rank * 32 * W + threadIdx.x; i < m * rows; i += split * 32 * W)

@@ -10,8 +10,8 @@
 
 namespace sb {
 
+constexpr float kScalesUndo = 5.192296858534827629e33f;  // 2^112
 // Byte `which` of four scales as a float32: 2^-112 of its value.
-constexpr float kScalesUndo = 5.192296858534827629e33f;
 __device__ __forceinline__ float scale_at(uint32_t four, int which) {
   return __uint_as_float((which == 3 ? four >> 4 : four << (20 - 8 * which)) & 0x0ff00000u);
 }
@@ -207,16 +207,6 @@ __device__ __forceinline__ void one_sum(uint8_t* room, const float (&acc)[R][4][
     return sum;
   });
 }
-
-// This warp's units of `total`, which a cluster's blocks share, and a block's W warps.
-template <int W>
-struct Units {
-  int first, count;
-  __device__ __forceinline__ Units(int total, int rank, int split) {
-    const Share share(total, rank, split);
-    first = share.first + (threadIdx.x >> 5), count = max(0, (share.last - first + W - 1) / W);
-  }
-};
 
 // A linear layer. A cluster of `split` blocks: 64 R rows.
 template <class T, int R, int W>

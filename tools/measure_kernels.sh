@@ -40,7 +40,7 @@ spec = importlib.util.spec_from_file_location("convert", "lib/sparkbook/serve/_c
 convert = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(convert)
 convert.gguf_file = lambda: packed / "SmolLM2-135M-Instruct.Q4_1.gguf"
-(packed / "smollm2").mkdir()
+(packed / "smollm2").mkdir(exist_ok=True)
 convert.convert(packed / "smollm2")
 PY
       PYTHONPATH=$whole python3 tools/make_nvfp4_models.py "$packed/smollm2" "$packed/shapes" ;;

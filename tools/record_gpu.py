@@ -233,10 +233,9 @@ class Recorder:
                 engines += started
             plain = [engine for engine in engines if TRACED in engine.run.args]
             drafting = [engine for engine in engines if engine not in plain]
-            for engine in plain:
-                self.measure(engine, "warm", WARM)
             turns = [("decode", DECODE), ("decode-again", AGAIN)] * ("decode" in parts)
             turns += [(f"prefill-{n}", PREFILL) for n in range(1, 6) if "prefill" in parts]
+            turns[:0] = [("warm", WARM)] * bool(turns)
             for turn, (name, plan) in enumerate(turns):
                 for engine in plain if turn % 2 else reversed(plain):
                     self.measure(engine, name, plan)

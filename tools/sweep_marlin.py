@@ -20,6 +20,7 @@ from pathlib import Path
 import torch
 from sparkbook.errors import SparkbookError
 from sparkbook.kernels import bench
+from sparkbook.kernels.library import marlin_cuts
 
 SHAPES = ((24576, 4096), (4096, 12288), (5120, 2048), (2048, 4096), *bench.SHAPES)
 TOKENS = (1, 2, 4, 8, 16)
@@ -27,19 +28,12 @@ SLOWER = 1.03
 """More than repeated measurements of one variant differ by."""
 
 
-def variants(n: int, m: int) -> Iterator[dict[str, int]]:
-    """Yield the default, and each that a shape has with not too many blocks."""
+def variants(m: int, n: int) -> Iterator[dict[str, int]]:
+    """Yield the default, and each that makes not too many blocks."""
     yield {}
-    for tiles in (1, 2):
-        for warps in (8, 16):
-            for split in (1, 2, 4, 8):
-                blocks = n // 64 // tiles * split
-                if (
-                    n % (64 * tiles) == 0
-                    and (split == 1 or blocks <= 528)
-                    and (m, tiles, warps) != (1, 2, 16)
-                ):
-                    yield {"tiles": tiles, "warps": warps, "split": split}
+    for cut in marlin_cuts(m, n):
+        if cut["split"] == 1 or n // 64 // cut["tiles"] * cut["split"] <= 528:
+            yield cut
 
 
 def main(out: Path, seconds: float) -> None:
@@ -59,7 +53,7 @@ def main(out: Path, seconds: float) -> None:
                 one.lib.marlin_gemv(x, *sets[0], alpha, want)
                 for pdl in (False, True):
                     found: list[tuple[float, dict[str, int]]] = []
-                    for how in variants(n, m):
+                    for how in variants(m, n):
                         if time.monotonic() > until:
                             return print("the time is over")
                         y = torch.empty_like(want)

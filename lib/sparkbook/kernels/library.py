@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -93,6 +94,15 @@ def targets_here() -> list[str]:
         return [target_for()]
     except SparkbookError:
         return list(build.TARGETS)
+
+
+def marlin_cuts(m: int, n: int) -> Iterator[dict[str, int]]:
+    """Yield every variant of `Library.marlin_gemv` that m tokens and n rows have."""
+    for tiles in (1, 2):
+        for warps in (8, 16):
+            if n % (64 * tiles) == 0 and (m, tiles, warps) != (1, 2, 16):
+                for split in (1, 2, 4, 8):
+                    yield {"tiles": tiles, "warps": warps, "split": split}
 
 
 class Library:
@@ -470,8 +480,8 @@ class Library:
         float32, all as Marlin keeps them for activations of x's type.
 
         M is 1 to 16, N a multiple of 64, K of 32. For measurements: a block takes `tiles` (1, 2)
-        times 64 rows with `warps` (8, 16) warps, and `split` (1, 2, 4, 8) blocks share K. One token
-        has no variant of two tiles and 16 warps.
+        times 64 rows with `warps` (8, 16) warps, and `split` (1, 2, 4, 8) blocks share K
+        (`marlin_cuts` has all that there are).
         """
         weights = array("weights", weights, "i32", (None, None), 16)
         n, k = weights.shape[1] // 2, 16 * weights.shape[0]

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from sparkbook.kernels import marlin
+from sparkbook.kernels.library import marlin_cuts
 from sparkbook.kernels.on_gpu import EXPERTS, TOLERANCE, OnGpu
 
 _KIND = {"bfloat16": "bf16", "float16": "f16"}
@@ -42,18 +43,7 @@ class MarlinChecks(OnGpu):
             (16, 384, 1280),
         ):
             codes, scales, alpha = self.weights(n, k)
-            variants: list[dict[str, Any]] = [
-                {},
-                {"pdl": True},
-                *({"tiles": 1, "warps": 8, "split": split} for split in (1, 2, 4, 8)),
-                *({"tiles": 1, "warps": 16, "split": split} for split in (1, 4)),
-            ]
-            if n % 128 == 0:
-                variants += [
-                    {"tiles": 2, "warps": warps, "split": split}
-                    for warps in (8, 16)[: 1 if m == 1 else 2]
-                    for split in (1, 2)
-                ]
+            variants: list[dict[str, Any]] = [{}, {"pdl": True}, *marlin_cuts(m, n)]
             for dtype, kind in _KIND.items():
                 ordered = marlin.to_marlin(codes, scales, alpha, kind)
                 on = self.marlin(ordered)

@@ -32,11 +32,10 @@ from sparkbook.kernels import (
     torch_ops,  # defines torch.ops.sparkbook
     vllm_choice,
 )
+from sparkbook.kernels.library import MARLIN_TOKENS
 from sparkbook.kernels.vllm_choice import Calls, Choice, Choices
 
 _log = logging.getLogger("vllm.sparkbook")  # vLLM shows what is logged below 'vllm'
-MOST_ROWS = 16
-"""What the product takes. Linear layers with more tokens are vLLM's own."""
 
 
 @functools.cache
@@ -81,7 +80,7 @@ class _Limit:
     was faster by itself (`kernels/VERSIONS.md`).
     """
 
-    rows = MOST_ROWS
+    rows = MARLIN_TOKENS
 
     @classmethod
     def lower(cls, table: list[bool]) -> None:
@@ -156,7 +155,7 @@ def _settle(kernel: Any, layer: torch.nn.Module, theirs: Callable[..., torch.Ten
         return vllm_choice.measure(
             lambda m: calls(lambda twin, x: _ours(twin)(x), m),
             lambda m: calls(lambda twin, x: theirs(kernel, twin, x), m),
-            MOST_ROWS,
+            MARLIN_TOKENS,
         )
 
     dtype = layer.params_dtype
