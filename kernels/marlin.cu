@@ -6,6 +6,7 @@
 // (k, k + 1), and pairs 0 to 3 are rows and k (g, 2t), (g, 2t + 8), (g + 8, 2t), (g + 8, 2t + 8), t = lane % 4.
 // Scales: [K / 16][N] bytes of five exponent and three mantissa bits, 128 times the scale; a lane's eight are those of rows g + 8 i, in the
 // order 0 2 1 3 4 6 5 7. The scale of the whole tensor carries what Marlin's decoding leaves out: 2^119 for bf16, 2^7 for f16.
+#include <limits.h>
 #include "common.cuh"
 
 namespace sb {
@@ -184,13 +185,15 @@ struct Share {
   __device__ __forceinline__ Share(int total, int rank, int split) : first(total * rank / split), last(total * (rank + 1) / split) {}
 };
 
-// This warp's units of `total`, which a cluster's blocks share, and a block's W warps.
+constexpr int kMostSplit = 8;  // blocks of a cluster that every GPU allows
+
+// This warp's units of `total`, which a cluster's blocks share, and W warps of a block (or of each part of it).
 template <int W>
 struct Units {
   int first, count;
   __device__ __forceinline__ Units(int total, int rank, int split) {
     const Share share(total, rank, split);
-    first = share.first + (threadIdx.x >> 5), count = max(0, (share.last - first + W - 1) / W);
+    first = share.first + (threadIdx.x >> 5) % W, count = max(0, (share.last - first + W - 1) / W);
   }
 };
 
@@ -246,18 +249,30 @@ struct Cut {
 // and k alone, so that a programmatic launch gives the same bits.
 inline Cut marlin_cut(int m, int n, int k) {
   const int processors = attribute(cudaDevAttrMultiProcessorCount), tiles = n / 64, pair = tiles % 2 ? 1 : 2;
+  const bool long_k = k >= 8192;
+  if (tiles > 4 * processors) return {m > 1 ? pair : 1, 8, 1};
   if (tiles > 3 * processors) return {pair, 8, 1};
-  if (tiles > processors) return {m > 8 ? pair : 1, 8, 1};
+  if (tiles > processors) return m > 8 ? Cut{pair, 8, 1} : Cut{1, 8, 2 * tiles <= 3 * processors ? 2 : 1};
   if (4 * tiles <= processors) return {1, 8, m > 8 ? 4 : 8};
   if (2 * tiles <= processors) return {1, 16, 2};
-  const bool two = pair == 2 && (m > 8 || (m > 1 && k >= 8192)) &&
-                   marlin_room<2, 16>(m) <= attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin);
+  if (8 * tiles <= 5 * processors && (m == 1 || (m <= 8 && long_k))) return {1, 8, 4};
+  const bool two = pair == 2 && long_k && m * k >= 7 * 8192 && marlin_room<2, 16>(m) <= attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin);
   return two ? Cut{2, 16, 2} : Cut{1, 16, 1};
+}
+
+// Shared memory of which `per` blocks fit a multiprocessor, and not one more. A launch that starts while another ends fills whatever is free, and
+// would leave some multiprocessors with half as many blocks again as they need to have and others with none.
+inline int room_for(int per, int room) {
+  const int all = attribute(cudaDevAttrMaxSharedMemoryPerMultiprocessor), each = attribute(cudaDevAttrReservedSharedMemoryPerBlock);
+  return max(room, (all / (per + 1) - each + 16) & ~15);
 }
 
 template <class T, int R, int W>
 int run_one(const Linear& a, int split, int pdl, void* stream) {
-  return launch_marlin(one_gemv<T, R, W>, dim3(a.n / 64 / R * split), W, one_room<R, W>(split), stream, pdl, split,
+  const int blocks = a.n / 64 / R * split, processors = attribute(cudaDevAttrMultiProcessorCount);
+  int room = one_room<R, W>(split);
+  if (pdl && split == 1 && W == 8 && blocks > processors && blocks <= 2 * processors) room = room_for(2, room);
+  return launch_marlin(one_gemv<T, R, W>, dim3(blocks), W, room, stream, pdl, split,
                        static_cast<const uint8_t*>(a.w), static_cast<const uint8_t*>(a.scale), static_cast<const float*>(a.global),
                        static_cast<const T*>(a.x), a.y, a.y_kind, a.n, a.k, split);
 }
@@ -285,27 +300,48 @@ int run_marlin(const Linear& a, Cut cut, int pdl, void* stream) {
   return run ? run(a, cut.split, pdl, stream) : static_cast<int>(cudaErrorInvalidValue);
 }
 
-// Blocks of a cluster that share K: a power of two up to `most`, all `clusters` of them resident at once with `resident` blocks a multiprocessor.
-inline int moe_split(int clusters, int resident, int most) {
-  const int slots = resident * attribute(cudaDevAttrMultiProcessorCount);
-  int split = most;
-  while (split > 1 && clusters * split > slots) split /= 2;
-  return split;
+// How `tiles` tiles of `units` units each are cut for blocks with `warps` warps for a tile: blocks that share a tile (a cluster), and how many may be
+// on a multiprocessor at once. Two or three fit; clusters of more than two leave some places empty, since they lie in one group of multiprocessors.
+// Least is a warp's turns times the blocks of a multiprocessor; blocks that wait for a place cost three turns (what was fastest on an H200).
+struct MoeCut {
+  int split, per;
+};
+inline MoeCut moe_cut(int tiles, int units, int warps) {
+  const int processors = attribute(cudaDevAttrMultiProcessorCount);
+  MoeCut best{};
+  for (int split = 1, least = INT_MAX; split <= kMostSplit; ++split) {
+    const int blocks = tiles * split, lost = split > 2 ? processors / 4 : 0, turns = (units + warps * split - 1) / (warps * split);
+    const int per = blocks <= 2 * processors - lost ? 2 : 3, waves = (blocks + 3 * processors - lost - 1) / (3 * processors - lost);
+    const int cost = turns * max(per, (blocks + processors - 1) / processors) + 3 * (waves - 1);
+    if (cost < least) least = cost, best = {split, per};
+  }
+  return best;
+}
+
+template <class T, int R>
+int run_gate_up(const void* w13, const void* s13, const void* global13, int experts, const void* ids, const void* x, void* h, int pairs, int topk,
+                int inter, int hidden, MoeCut cut, int pdl, void* stream) {
+  return launch_marlin(one_gate_up<T, R>, dim3(inter / 64 * cut.split, pairs), kMoeWarps,
+                       room_for(cut.per, one_room<R, kMoeWarps, 2>(cut.split)), stream, pdl, cut.split, static_cast<const uint8_t*>(w13),
+                       static_cast<const uint8_t*>(s13), static_cast<const float*>(global13), experts, static_cast<const int*>(ids),
+                       static_cast<const T*>(x), static_cast<T*>(h), topk, inter, hidden, cut.split);
 }
 
 template <class T>
 int run_marlin_moe(const void* w13, const void* s13, const void* global13, const void* w2, const void* s2, const void* global2, int experts,
                    const void* ids, const void* weights, const void* x, void* h, void* y, int y_kind, int m, int topk, int inter, int hidden,
                    int pdl, void* stream) {
-  const int up = moe_split(m * topk * (inter / 64), 2, 2), down = max(2, moe_split(m * (hidden / 64), 3, 8));
-  const int code = launch_marlin(one_gate_up<T>, dim3(inter / 64 * up, m * topk), kMoeWarps, one_room<2, kMoeWarps>(up), stream, pdl, up,
-                                 static_cast<const uint8_t*>(w13), static_cast<const uint8_t*>(s13), static_cast<const float*>(global13),
-                                 experts, static_cast<const int*>(ids), static_cast<const T*>(x), static_cast<T*>(h), topk, inter, hidden, up);
-  if (code) return code;
-  return launch_marlin(one_down<T>, dim3(hidden / 64 * down, m), kMoeWarps, one_room<1, kMoeWarps>(down), stream, 1, down,
-                       static_cast<const uint8_t*>(w2), static_cast<const uint8_t*>(s2), static_cast<const float*>(global2), experts,
-                       static_cast<const int*>(ids), static_cast<const float*>(weights), static_cast<const T*>(h), y, y_kind, topk, inter,
-                       hidden, down);
+  // A block for each multiprocessor has few warps, and each of them both tiles.
+  const int tiles = m * topk * (inter / 64);
+  const bool both = 2 * tiles <= attribute(cudaDevAttrMultiProcessorCount);
+  const MoeCut up = both ? MoeCut{2, 2} : moe_cut(tiles, (hidden + 127) / 128, kMoeWarps / 2);
+  const MoeCut down = moe_cut(m * (hidden / 64), topk * ((inter + 127) / 128), kMoeWarps);
+  const auto gate_up = both ? run_gate_up<T, 2> : run_gate_up<T, 1>;
+  if (const int code = gate_up(w13, s13, global13, experts, ids, x, h, m * topk, topk, inter, hidden, up, pdl, stream)) return code;
+  return launch_marlin(one_down<T>, dim3(hidden / 64 * down.split, m), kMoeWarps, room_for(down.per, one_room<1, kMoeWarps>(down.split)), stream, 1,
+                       down.split, static_cast<const uint8_t*>(w2), static_cast<const uint8_t*>(s2), static_cast<const float*>(global2), experts,
+                       static_cast<const int*>(ids), static_cast<const float*>(weights), static_cast<const T*>(h), y, y_kind, topk, inter, hidden,
+                       down.split);
 }
 
 }  // namespace sb

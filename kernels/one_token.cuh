@@ -94,7 +94,7 @@ __device__ __forceinline__ void one_walk(Where where, int count, int n, int gap,
   if constexpr (lifted) {
     auto look = [&](const uint32_t (&v)[2]) { largest = __vmaxu2(largest, __vmaxu2(v[0] & 0x7f807f80u, v[1] & 0x7f807f80u)); };
     look(x_next);
-#pragma unroll 8
+#pragma unroll 4
     for (int i = 1; i < count; ++i) {
       uint32_t v[2];
       read_x(where(i), v);
@@ -158,54 +158,65 @@ __device__ __forceinline__ void one_walk(Where where, int count, int n, int gap,
         for (int c = 0; c < 2; ++c) acc[r][j][c] = acc[r][j][c] * lift.down[0] * lift.down[1];
 }
 
-// Shared memory of a block: a ring for each warp, in the end its sums, and behind them the sums of the cluster's blocks.
-template <int R, int W>
+// Shared memory of a block: a ring for each warp, in the end its sums, and behind them the sums of the cluster's blocks, 64 N rows of each.
+template <int R, int W, int N = R>
 constexpr int one_room(int split) {
-  return W * kOneStages * kOneStage<R> + (split > 1 ? split * R * 256 : 0);
+  return W * kOneStages * kOneStage<R> + (split > 1 ? split * N * 256 : 0);
 }
 template <int R>
 __device__ __forceinline__ uint32_t one_ring(const uint8_t* room) {
   return static_cast<uint32_t>(__cvta_generic_to_shared(room)) + (threadIdx.x >> 5) * kOneStages * kOneStage<R>;
 }
 
-// The sums over a row's four lanes, over the block's warps, over the cluster's blocks, in their order: the same bits in every run. `out` is
-// called in one block of the cluster, with what gives the sum of a row. The cluster's blocks have called cluster_arrive_early.
-template <int R, int W, class Out>
+// The sums over a row's four lanes, over the warps that have a part of it, over the cluster's blocks, in their order: the same bits in every run.
+// The W warps are G groups, each with R tiles of its own. out(i, sum) is called in one block of the cluster by 64 threads, i-th with its rows
+// 64 n + i: all R of the first group, then those of the next. The cluster's blocks have called cluster_arrive_early. Code is kept short: on a
+// launch's way it is fetched as weights are.
+template <int R, int W, int G = 1, class Out>
 __device__ __forceinline__ void one_sum(uint8_t* room, const float (&acc)[R][4][2], int split, int rank, Out out) {
-  constexpr int ring = kOneStages * kOneStage<R>, rows = 64 * R;
-  const int lane = threadIdx.x & 31, g = lane >> 2, t = lane & 3;
+  constexpr int ring = kOneStages * kOneStage<R>, N = R * G;
+  const int lane = threadIdx.x & 31, g = lane >> 2, t = lane & 3, i = threadIdx.x;
   float* const mine = reinterpret_cast<float*>(room + (threadIdx.x >> 5) * ring);
   float* const gathered = reinterpret_cast<float*>(room + W * ring);
   __syncwarp();  // each lane has read its part of the ring, whose room is for the sums now
+  // Of eight rows' parts a lane gives away half to a lane that has the other half, twice.
 #pragma unroll
   for (int r = 0; r < R; ++r)
 #pragma unroll
-    for (int j = 0; j < 4; ++j)
+    for (int j = 0; j < 4; j += 2) {
+      float v[2];
 #pragma unroll
-      for (int c = 0; c < 2; ++c) {
-        float v = acc[r][j][c];
-        v += __shfl_xor_sync(~0u, v, 1);
-        v += __shfl_xor_sync(~0u, v, 2);
-        if (t == 0) mine[64 * r + 16 * j + g + 8 * c] = v;
+      for (int q = 0; q < 2; ++q) {
+        const float(&both)[2] = acc[r][j + q];
+        v[q] = (t & 1 ? both[1] : both[0]) + __shfl_xor_sync(~0u, t & 1 ? both[0] : both[1], 1);
       }
+      mine[64 * r + 16 * (j + (t >> 1)) + 8 * (t & 1) + g] = (t & 2 ? v[1] : v[0]) + __shfl_xor_sync(~0u, t & 2 ? v[0] : v[1], 2);
+    }
   __syncthreads();
-  auto of_warps = [&](int i) {
-    float sum = 0.0f;
+  float sum[N] = {};
+  if (i < 64)
 #pragma unroll
-    for (int v = 0; v < W; ++v) sum += reinterpret_cast<const float*>(room + v * ring)[i];
-    return sum;
-  };
-  if (split == 1) return out(of_warps);
-  cluster_wait();  // the first block has begun
-  for (int i = threadIdx.x; i < rows; i += 32 * W) give_first(gathered + rank * rows + i, of_warps(i));
-  cluster_arrive();
-  if (rank > 0) return;
-  cluster_wait();
-  out([&](int i) {
-    float sum = 0.0f;
-    for (int c = 0; c < split; ++c) sum += gathered[c * rows + i];
-    return sum;
-  });
+    for (int n = 0; n < N; ++n)
+#pragma unroll
+      for (int v = 0; v < W / G; ++v) sum[n] += reinterpret_cast<const float*>(room + (n / R * (W / G) + v) * ring)[64 * (n % R) + i];
+  if (split > 1) {
+    cluster_wait();  // the first block has begun
+    if (i < 64)
+#pragma unroll
+      for (int n = 0; n < N; ++n) give_first(gathered + 64 * (rank * N + n) + i, sum[n]);
+    cluster_arrive();
+    if (rank > 0) return;
+    cluster_wait();
+    if (i < 64)
+#pragma unroll
+      for (int n = 0; n < N; ++n) {
+        sum[n] = 0.0f;
+#pragma unroll
+        for (int c = 0; c < kMostSplit; ++c)
+          if (c < split) sum[n] += gathered[64 * (c * N + n) + i];
+      }
+  }
+  if (i < 64) out(i, sum);
 }
 
 // A linear layer. A cluster of `split` blocks: 64 R rows.
@@ -225,18 +236,20 @@ __global__ void __launch_bounds__(32 * W, W == 16 ? 1 : R == 2 ? 2 : 3)
   float acc[R][4][2] = {};
   one_walk<T, R, false>(where, units.count, n, 64, one_ring<R>(room), [] { let_next_start(), wait_for_previous(); }, acc);
   const float whole = kOneUndo<T> * (__ldg(global) * kMarlinUndo<T>);
-  one_sum<R, W>(room, acc, split, rank, [&](auto row) {
-    for (int i = threadIdx.x; i < 64 * R; i += 32 * W) store(y, y_kind, row0 + i, row(i) * whole);
+  one_sum<R, W>(room, acc, split, rank, [&](int i, const float(&sum)[R]) {
+#pragma unroll
+    for (int r = 0; r < R; ++r) store(y, y_kind, row0 + 64 * r + i, sum[r] * whole);
   });
 }
 
-// The first half of experts. A cluster: 64 rows of gate and the 64 of up that go with them, of one token's one expert.
+// The first half of experts. A cluster: 64 rows of gate and the 64 of up that go with them, of one token's one expert. R = 2: each warp has a
+// part of both; R = 1: the block's first half of warps is gate's, the second up's.
 constexpr int kMoeWarps = 8;
-template <class T>
-__global__ void __launch_bounds__(32 * kMoeWarps, 2)
+template <class T, int R>
+__global__ void __launch_bounds__(32 * kMoeWarps, R == 1 && Act<T>::kind == kBf16 ? 3 : 2)
     one_gate_up(const uint8_t* __restrict__ w13, const uint8_t* __restrict__ s13, const float* __restrict__ global13, int experts,
                 const int* __restrict__ ids, const T* __restrict__ x, T* __restrict__ h, int topk, int inter, int hidden, int split) {
-  constexpr int W = kMoeWarps;
+  constexpr int G = 3 - R, W = kMoeWarps / G;
   extern __shared__ __align__(16) uint8_t room[];
   const int rank = blockIdx.x % split, row0 = blockIdx.x / split * 64, pair = blockIdx.y, n = 2 * inter;
   wait_for_previous();  // the router's ids
@@ -246,20 +259,19 @@ __global__ void __launch_bounds__(32 * kMoeWarps, 2)
   if (split > 1) cluster_arrive_early();
   const size_t weights = static_cast<size_t>(e) * n * hidden;
   const Units<W> units((hidden + 127) >> 7, rank, split);
+  const int row = row0 + (threadIdx.x >> 5) / W * inter;
   const auto where = [&](int i) {
     const int unit = units.first + i * W;
-    const size_t at = static_cast<size_t>(8 * unit) * n + row0;
+    const size_t at = static_cast<size_t>(8 * unit) * n + row;
     return Unit<T>{w13 + weights / 2 + at * 8, s13 + weights / 16 + at, x + static_cast<size_t>(pair / topk) * hidden + 128 * unit,
                    i < units.count ? min(4, (hidden >> 5) - 4 * unit) : 0, 1.0f};
   };
-  float acc[2][4][2] = {};
-  one_walk<T, 2, false>(where, units.count, n, inter, one_ring<2>(room), [] {}, acc);
+  float acc[R][4][2] = {};
+  one_walk<T, R, false>(where, units.count, n, inter, one_ring<R>(room), [] {}, acc);
   const float whole = kOneUndo<T> * (__ldg(global13 + e) * kMarlinUndo<T>);
-  one_sum<2, W>(room, acc, split, rank, [&](auto row) {
-    for (int i = threadIdx.x; i < 64; i += 32 * W) {
-      const float gate = row(i) * whole, up = row(64 + i) * whole;
-      store(h, Act<T>::kind, static_cast<size_t>(pair) * inter + row0 + i, gate / (1.0f + expf(-gate)) * up);
-    }
+  one_sum<R, kMoeWarps, G>(room, acc, split, rank, [&](int i, const float(&sum)[2]) {
+    const float gate = sum[0] * whole, up = sum[1] * whole;
+    store(h, Act<T>::kind, static_cast<size_t>(pair) * inter + row0 + i, gate / (1.0f + expf(-gate)) * up);
   });
 }
 
@@ -275,8 +287,9 @@ __global__ void __launch_bounds__(32 * kMoeWarps, Act<T>::kind == kBf16 ? 3 : 2)
   if (split > 1) cluster_arrive_early();
   const Units<W> units(topk * per, rank, split);
   const auto where = [&](int i) {
-    const int all = units.first + i * W, slot = i < units.count ? all / per : 0, unit = all - slot * per, pair = token * topk + slot;
-    const int e = i < units.count ? __ldg(ids + pair) : -1;  // older than the kernel before, as are the router's weights
+    if (i >= units.count) return Unit<T>{w2, s2, h, 0, 0.0f};
+    const int all = units.first + i * W, slot = all / per, unit = all - slot * per, pair = token * topk + slot;
+    const int e = __ldg(ids + pair);  // older than the kernel before, as are the router's weights
     if (e < 0 || e >= experts) return Unit<T>{w2, s2, h, 0, 0.0f};
     const size_t before = static_cast<size_t>(e) * hidden * inter, at = static_cast<size_t>(8 * unit) * hidden + row0;
     return Unit<T>{w2 + before / 2 + at * 8, s2 + before / 16 + at, h + static_cast<size_t>(pair) * inter + 128 * unit,
@@ -284,8 +297,8 @@ __global__ void __launch_bounds__(32 * kMoeWarps, Act<T>::kind == kBf16 ? 3 : 2)
   };
   float acc[1][4][2] = {};
   one_walk<T, 1, true>(where, units.count, hidden, 0, one_ring<1>(room), [] { let_next_start(), wait_for_previous(); }, acc);
-  one_sum<1, W>(room, acc, split, rank, [&](auto row) {
-    for (int i = threadIdx.x; i < 64; i += 32 * W) store(y, y_kind, static_cast<size_t>(token) * hidden + row0 + i, row(i) * kOneUndo<T>);
+  one_sum<1, W>(room, acc, split, rank, [&](int i, const float(&sum)[1]) {
+    store(y, y_kind, static_cast<size_t>(token) * hidden + row0 + i, sum[0] * kOneUndo<T>);
   });
 }
 

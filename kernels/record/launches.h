@@ -28,6 +28,8 @@ cudaError_t launch(const cudaLaunchConfig_t* config, void (*kernel)(P...), A&&..
 inline cudaError_t device_attribute(int* value, cudaDeviceAttr which, int) {
   if (which == cudaDevAttrMultiProcessorCount) *value = kMultiprocessors;
   else if (which == cudaDevAttrMaxSharedMemoryPerBlockOptin) *value = kSharedOfBlock;
+  else if (which == cudaDevAttrMaxSharedMemoryPerMultiprocessor) *value = kShared;
+  else if (which == cudaDevAttrReservedSharedMemoryPerBlock) *value = kReserved;
   else if (which == cudaDevAttrComputeCapabilityMajor) *value = 12;
   else abort();  // a figure that is not pretended yet
   return cudaSuccess;

@@ -74,7 +74,12 @@ inline __nv_bfloat16 __float2bfloat16(float v) {
 inline __half __float2half(float v) { return {static_cast<_Float16>(v)}; }
 
 enum { cudaSuccess, cudaErrorInvalidValue };
-enum cudaDeviceAttr { cudaDevAttrMultiProcessorCount, cudaDevAttrMaxSharedMemoryPerBlockOptin };
+enum cudaDeviceAttr {
+  cudaDevAttrMultiProcessorCount,
+  cudaDevAttrMaxSharedMemoryPerBlockOptin,
+  cudaDevAttrMaxSharedMemoryPerMultiprocessor,
+  cudaDevAttrReservedSharedMemoryPerBlock
+};
 enum { cudaFuncAttributeMaxDynamicSharedMemorySize, cudaFuncAttributePreferredSharedMemoryCarveout, cudaSharedmemCarveoutMaxShared };
 enum { cudaLaunchAttributeProgrammaticStreamSerialization, cudaLaunchAttributeClusterDimension };
 using cudaStream_t = void*;
@@ -282,7 +287,9 @@ int cudaFuncSetAttribute(A...) {
 }
 inline int cudaGetDevice(int*) { return cudaSuccess; }
 inline int cudaDeviceGetAttribute(int* value, cudaDeviceAttr which, int) {
-  *value = which == cudaDevAttrMultiProcessorCount ? on_cpu::processors : on_cpu::most_shared;
+  constexpr int reserved = 1 << 10;
+  const int of[] = {on_cpu::processors, on_cpu::most_shared, on_cpu::most_shared + reserved, reserved};
+  *value = of[which];
   return cudaSuccess;
 }
 inline uint32_t __cvta_generic_to_shared(const void* p) { return static_cast<const uint8_t*>(p) - on_cpu::room(); }

@@ -24,7 +24,7 @@ from sparkbook.errors import SparkbookError
 from sparkbook.util.shell_text import command_line
 
 TARGETS = ("sm_90", "sm_120f", "sm_121f")
-VERSION = 9
+VERSION = 10
 """Of the kernels, as `kernels/VERSIONS.md` counts. A benchmark's report carries it, with the hash
 of the sources.
 """
