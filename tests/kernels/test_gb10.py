@@ -69,6 +69,7 @@ def test_occupancy_is_a_whole_number_of_blocks_of_at_most_48_warps() -> None:
         "moe_gate_up<T, 6>",
         "marlin_gemv<T, 1, 2, 8>",
         "marlin_gemv<T, 2, 2, 16>",
+        "one_gate_up<T, 2>",
     }
 
 

@@ -82,12 +82,12 @@ class Product:
         self.on = [aligned(one) for one in (weights.weights, weights.scales, weights.scale, x)]
         self.want = marlin.gemv(exact, weights)
 
-    def __call__(self, tiles=0, warps=0, split=0, seed=1, card=(132, HOPPER)) -> np.ndarray:
+    def __call__(self, tiles=0, warps=0, split=0, seed=1, card=(132, HOPPER), pdl=0) -> np.ndarray:
         m, n, k = self.shape
         y = np.full((m + 1, n), np.nan, np.float32)
         self.made.imitate(bool(seed % 2), seed, *card)
         at = [one.ctypes.data for one in self.on]
-        how = (m, n, k, tiles, warps, split, 0, None)
+        how = (m, n, k, tiles, warps, split, pdl, None)
         code = self.made.sb_marlin_gemv(*at, KINDS[self.kind], y.ctypes.data, 0, *how)
         assert code == 0
         assert np.isnan(y[m]).all(), "wrote behind its result"
@@ -118,14 +118,16 @@ def test_every_variant_gives_the_product(on_cpu: ctypes.CDLL, m: int, n: int, k:
 @pytest.mark.parametrize(
     ("m", "n", "k"),
     [
-        *((1, 64, 64), (1, 128, 64), (1, 192, 64), (1, 320, 64), (1, 832, 64), (1, 896, 32)),
-        *((2, 256, 8192), (8, 896, 32), (16, 64, 64), (16, 256, 32), (16, 384, 32)),
+        *((1, 64, 64), (1, 192, 64), (1, 256, 64), (1, 320, 64), (1, 384, 64), (1, 640, 64)),
+        *((1, 1088, 32), (1, 1408, 32), (2, 192, 8192), (2, 384, 64), (8, 320, 8192)),
+        *((8, 896, 32), (16, 64, 64), (16, 320, 32), (16, 384, 32), (16, 1408, 32)),
     ],
 )
 def test_the_cut_that_is_taken_fits(on_cpu: ctypes.CDLL, m: int, n: int, k: int, shared: int):
     """Each branch of `marlin_cut`, as it would be for larger layers on a larger card."""
     product = Product(on_cpu, m, n, k, "bf16")
-    assert error(product(card=(4, shared)), product.want) < 1e-6
+    for pdl in (0, 1):
+        assert error(product(card=(5, shared), pdl=pdl), product.want) < 1e-6
 
 
 @pytest.mark.nvcc
@@ -158,7 +160,7 @@ def test_one_token_with_an_outlier_and_zeros(on_cpu: ctypes.CDLL):
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(
     ("m", "topk", "e", "inter", "hidden"),
-    [(1, 1, 4, 64, 64), (1, 10, 12, 128, 256), (3, 4, 12, 192, 320)],
+    [(1, 1, 4, 64, 64), (1, 40, 3, 64, 64), (1, 10, 12, 128, 256), (3, 4, 12, 192, 320)],
 )
 def test_experts(
     on_cpu: ctypes.CDLL, m: int, topk: int, e: int, inter: int, hidden: int, kind: str
@@ -181,7 +183,7 @@ def test_experts(
     for ids in (drawn, missing, np.full_like(drawn, -1)):
         want = marlin.moe(exact, w13, w2, ids, weights)
         found = []
-        for seed, card in ((1, (132, HOPPER)), (2, (132, HOPPER)), (3, (4, SPARK))):
+        for seed, card in enumerate([(132, HOPPER)] * 2 + [(16, SPARK), (4, SPARK)], 1):
             h = np.full((m, topk, inter), 0xFFFF, np.uint16)
             y = np.full((m + 1, hidden), np.nan, np.float32)
             on_cpu.imitate(bool(seed % 2), seed, *card)
