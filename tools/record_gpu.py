@@ -236,11 +236,11 @@ class Recorder:
             turns = [("decode", DECODE), ("decode-again", AGAIN)] * ("decode" in parts)
             turns += [(f"prefill-{n}", PREFILL) for n in range(1, 6) if "prefill" in parts]
             turns[:0] = [("warm", WARM)] * bool(turns)
-            for turn, (name, plan) in enumerate(turns):
-                for engine in plain if turn % 2 else reversed(plain):
-                    self.measure(engine, name, plan)
-            for engine in drafting:
-                self.measure(engine, "decode", DRAFTED)
+            drafts = [("warm", WARM), ("decode", DRAFTED), ("decode-again", DRAFTED)]
+            for servers, each in ((drafting, drafts), (plain, turns)):
+                for turn, (name, plan) in enumerate(each):
+                    for engine in servers if turn % 2 else reversed(servers):
+                        self.measure(engine, name, plan)
             for engine in plain * ("profile" in parts):
                 self.profile(engine)
 
@@ -513,7 +513,7 @@ PARTS = ("decode", "prefill", "profile")
 AGAIN = dataclasses.replace(DECODE, concurrency=(8, 4))
 WARM = dataclasses.replace(DECODE, concurrency=(4,), waves=1)
 """Of each server before anything counts: what was measured first was slower by 4 to 7 %."""
-DRAFTED = dataclasses.replace(DECODE, concurrency=(1, 4, 8), extra={})
+DRAFTED = dataclasses.replace(DECODE, concurrency=(1, 2, 3, 4, 8), extra={})
 PREFILL = bench.BenchPlan(
     classes=("prose", "long-512", "long-4k"),
     concurrency=(1,),

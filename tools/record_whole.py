@@ -173,7 +173,8 @@ def main(out: Path, size: str, name: str = "h200") -> None:
             }
         if traces := sorted((out / "profile" / server).glob("*rank0*.json.gz")):
             parts["profile"] = traced(traces[0])
-        if drafts := reports(f"speed-{size}-ngram-{arm}.decode"):
+        drafting = f"speed-{size}-ngram-{arm}"
+        if drafts := reports(f"{drafting}.decode", f"{drafting}.decode-again"):
             parts["ngram"] = decoded(*drafts)
         if parts:
             arms.setdefault(arm, {}).update(parts)

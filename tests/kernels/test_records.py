@@ -168,3 +168,9 @@ def test_the_plugin_is_never_slower_and_gains_at_one_request(size: str) -> None:
     ratios = {ours["requests"]: ours["tok_s"] / marlin["tok_s"] for ours, marlin in rows}
     assert list(ratios) == [1, 2, 4, 8, 16, 32] and min(ratios.values()) >= 0.98
     assert ratios[1] >= 1.05
+
+
+def test_the_drafts_speeds_are_those_of_the_journal() -> None:
+    said = SAID.split("**Drafts** (n-gram, four tokens, 8B, each server")[1]
+    for requests, *cells in records.drafts()[1]:
+        assert f"| {requests} ({5 * int(requests)}) | {' | '.join(cells)} |" in said

@@ -275,13 +275,17 @@ MODELS = tuple(DUMMIES)
 """Shapes of models that were measured in a whole vLLM."""
 
 
+def _arms(size: str) -> list[dict[str, Any]]:
+    data = json.loads((build.sources() / "results" / f"whole-{size}-h200.json").read_text("utf-8"))
+    return [data["arms"]["marlin"], data["arms"]["plugin"]]
+
+
 def whole_model(size: str) -> tuple[list[str], list[list[str]]]:
     """Return the header and rows of a table: vLLM with Marlin and with the plug-in on an H200, one
     of `MODELS`. Tokens a second while all requests decode, and first tokens in ms: the median of
     five turns' medians, and the lowest and highest of them.
     """
-    data = json.loads((build.sources() / "results" / f"whole-{size}-h200.json").read_text("utf-8"))
-    arms = [data["arms"]["marlin"], data["arms"]["plugin"]]
+    arms = _arms(size)
     rows = []
     for marlin, ours in zip(*(arm["decode"] for arm in arms), strict=True):
         speeds = [marlin["tok_s"], ours["tok_s"]]
@@ -298,3 +302,18 @@ def whole_model(size: str) -> tuple[list[str], list[list[str]]]:
         ]
         rows.append([f"first token, {prompt}, ms", *shown, f"{marlin / ours:.2f}"])
     return [f"{size.upper()} on an H200", "Marlin", "plug-in", "ratio"], rows
+
+
+def drafts(size: str = "8b") -> tuple[list[str], list[list[str]]]:
+    """Return the header and rows of a table: tokens a second with n-gram drafts of four tokens, the
+    mean of both turns and each of them, with Marlin and with the plug-in.
+    """
+    rows = []
+    for both in zip(*(arm["ngram"] for arm in _arms(size)), strict=True):
+        shown = [
+            f"{one['tok_s']:.0f} ({', '.join(f'{turn:.0f}' for turn in one['turns'])})"
+            for one in both
+        ]
+        ratio = both[1]["tok_s"] / both[0]["tok_s"]
+        rows.append([str(both[0]["requests"]), *shown, f"{ratio:.2f}"])
+    return [f"{size.upper()} on an H200, requests", "Marlin, tok/s", "plug-in, tok/s", "ratio"], rows
