@@ -316,4 +316,9 @@ def drafts(size: str = "8b") -> tuple[list[str], list[list[str]]]:
         ]
         ratio = both[1]["tok_s"] / both[0]["tok_s"]
         rows.append([str(both[0]["requests"]), *shown, f"{ratio:.2f}"])
-    return [f"{size.upper()} on an H200, requests", "Marlin, tok/s", "plug-in, tok/s", "ratio"], rows
+    return [
+        f"{size.upper()} on an H200, requests",
+        "Marlin, tok/s",
+        "plug-in, tok/s",
+        "ratio",
+    ], rows
