@@ -1,5 +1,5 @@
-// Stands in for the CUDA headers and for kernels/ptx.cuh, so that a C++ compiler makes the products in Marlin's order run on a CPU
-// (test_marlin_on_cpu.py): a fiber for each thread of a cluster, one cluster after the other. Which thread goes on is drawn, shared memory begins
+// Stands in for the CUDA headers and for kernels/ptx.cuh, so that a C++ compiler makes the products in Marlin's order and the one for prefill
+// run on a CPU (test_on_cpu.py): a fiber for each thread of a cluster, one cluster after the other. Which thread goes on is drawn, shared memory begins
 // as NaN and is NaN again once its block has ended, and asynchronous copies arrive at once or no sooner than they are waited for. What a GPU's
 // memory may do out of order is not imitated.
 #pragma once
@@ -73,12 +73,13 @@ inline __nv_bfloat16 __float2bfloat16(float v) {
 }
 inline __half __float2half(float v) { return {static_cast<_Float16>(v)}; }
 
-enum { cudaSuccess, cudaErrorInvalidValue };
+enum { cudaSuccess, cudaErrorInvalidValue, cudaErrorNotSupported };
 enum cudaDeviceAttr {
   cudaDevAttrMultiProcessorCount,
   cudaDevAttrMaxSharedMemoryPerBlockOptin,
   cudaDevAttrMaxSharedMemoryPerMultiprocessor,
-  cudaDevAttrReservedSharedMemoryPerBlock
+  cudaDevAttrReservedSharedMemoryPerBlock,
+  cudaDevAttrComputeCapabilityMajor
 };
 enum { cudaFuncAttributeMaxDynamicSharedMemorySize, cudaFuncAttributePreferredSharedMemoryCarveout, cudaSharedmemCarveoutMaxShared };
 enum { cudaLaunchAttributeProgrammaticStreamSerialization, cudaLaunchAttributeClusterDimension };
@@ -108,7 +109,9 @@ inline std::mt19937 dice(1);
 
 struct Copy {
   uint8_t* to;
-  const uint8_t* from;
+  const void* from;
+  int bytes;
+  void make() const { from ? memcpy(to, from, bytes) : memset(to, 0, bytes); }
 };
 struct Fiber {
   ucontext_t begin;
@@ -125,7 +128,7 @@ struct Meeting {
   long turn = 0;
 };
 struct Operands {  // of a warp's tensor-core instruction, lane by lane
-  uint32_t a[32][4], b[32][2];
+  uint32_t a[32][4], b[32][2], scale_a[32], scale_b[32];
   float d[32][4];
 };
 struct Block {
@@ -275,6 +278,34 @@ uint32_t times(uint32_t a, uint32_t b) {
   return pack<T>(x * z, y * w);
 }
 
+inline float e2m1(uint32_t code) {
+  const float of[] = {0, 0.5, 1, 1.5, 2, 3, 4, 6};
+  return code & 8 ? -of[code & 7] : of[code & 7];
+}
+inline float e4m3(uint32_t bits) {
+  const int exponent = bits >> 3 & 15, mantissa = bits & 7;
+  if ((bits & 0x7f) == 0x7f) return NAN;
+  return exponent ? std::ldexp(8.0f + mantissa, exponent - 10) : std::ldexp(1.0f * mantissa, -9);
+}
+
+// A warp's instruction: D [16, 8] += A [16, K] B [8, K]^T. The last lane to come spreads the operands out and computes.
+template <int K, class Spread>
+void tensor_core(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2], uint32_t scale_a, uint32_t scale_b, Spread spread) {
+  Operands& all = block().operands[warp()];
+  memcpy(all.a[lane()], a, sizeof a), memcpy(all.b[lane()], b, sizeof b), memcpy(all.d[lane()], d, sizeof d);
+  all.scale_a[lane()] = scale_a, all.scale_b[lane()] = scale_b;
+  if (block().warp[warp()].arrived == 31) {
+    float left[16][K], right[8][K];
+    spread(all, left, right);
+    for (int l = 0; l < 32; ++l)
+      for (int i = 0; i < 4; ++i)
+        for (int k = 0; k < K; ++k) all.d[l][i] += left[l / 4 + 8 * (i >> 1)][k] * right[2 * (l % 4) + (i & 1)][k];
+  }
+  meet_warp();
+  memcpy(d, all.d[lane()], sizeof d);
+  meet_warp();
+}
+
 }  // namespace on_cpu
 
 #define threadIdx on_cpu::thread_index
@@ -288,7 +319,7 @@ int cudaFuncSetAttribute(A...) {
 inline int cudaGetDevice(int*) { return cudaSuccess; }
 inline int cudaDeviceGetAttribute(int* value, cudaDeviceAttr which, int) {
   constexpr int reserved = 1 << 10;
-  const int of[] = {on_cpu::processors, on_cpu::most_shared, on_cpu::most_shared + reserved, reserved};
+  const int of[] = {on_cpu::processors, on_cpu::most_shared, on_cpu::most_shared + reserved, reserved, 12};
   *value = of[which];
   return cudaSuccess;
 }
@@ -341,14 +372,13 @@ inline uint4 shared16(uint32_t at) { return loaded<uint4>(on_cpu::shared(at, 16)
 inline uint2 shared8(uint32_t at) { return loaded<uint2>(on_cpu::shared(at, 8)); }
 inline uint32_t shared2(uint32_t at) { return loaded<uint16_t>(on_cpu::shared(at, 2)); }
 
-inline void copy16(uint32_t to, const uint8_t* from, bool take = true) {
-  if (!take) return;
-  on_cpu::me->open.push_back({on_cpu::shared(to, 16), from});
-  if (on_cpu::early) memcpy(on_cpu::me->open.back().to, from, 16);
-}
 template <int BYTES>
-void copy_async(uint32_t, const void*, bool) {
-  fprintf(stderr, "not imitated\n"), abort();
+void copy_async(uint32_t to, const void* from, bool valid) {
+  on_cpu::me->open.push_back({on_cpu::shared(to, BYTES), valid ? from : nullptr, BYTES});
+  if (on_cpu::early) on_cpu::me->open.back().make();
+}
+inline void copy16(uint32_t to, const uint8_t* from, bool take = true) {
+  if (take) copy_async<16>(to, from, true);
 }
 inline void copy_commit() { on_cpu::me->groups.push_back(std::exchange(on_cpu::me->open, {})); }
 template <int PENDING>
@@ -356,7 +386,7 @@ void copy_wait() {
   auto& groups = on_cpu::me->groups;
   for (; groups.size() > PENDING; groups.pop_front())
     for (const auto& one : groups.front())
-      if (!on_cpu::early) memcpy(one.to, one.from, 16);
+      if (!on_cpu::early) one.make();
 }
 
 inline void cluster_arrive() {
@@ -385,15 +415,10 @@ uint32_t mul2_by_half(uint32_t a, uint32_t b, bool upper) {
   return on_cpu::times<T>(a, half << 16 | half);
 }
 
-// m16n8k16 by the PTX ISA's layout of its operands; the last lane to come computes.
+// By the PTX ISA's layouts of operands ("Matrix fragments for mma.m16n8k16" and "m16n8k64", "Block scaling for mma.sync" with both selectors 0).
 template <class T>
 void mma(float (&c)[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3, uint32_t b0, uint32_t b1) {
-  on_cpu::Operands& all = on_cpu::block().operands[on_cpu::warp()];
-  const int lane = on_cpu::lane();
-  const uint32_t a[4] = {a0, a1, a2, a3}, b[2] = {b0, b1};
-  memcpy(all.a[lane], a, sizeof a), memcpy(all.b[lane], b, sizeof b), memcpy(all.d[lane], c, sizeof c);
-  if (on_cpu::block().warp[on_cpu::warp()].arrived == 31) {
-    float left[16][16], right[8][16];
+  on_cpu::tensor_core<16>(c, {a0, a1, a2, a3}, {b0, b1}, 0, 0, [](const on_cpu::Operands& all, auto& left, auto& right) {
     for (int l = 0; l < 32; ++l) {
       const int g = l / 4, k = 2 * (l % 4);
       for (int i = 0; i < 4; ++i) {
@@ -402,13 +427,22 @@ void mma(float (&c)[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3, uint
       }
       for (int i = 0; i < 2; ++i) on_cpu::unpack<T>(all.b[l][i], right[g][k + 8 * i], right[g][k + 8 * i + 1]);
     }
-    for (int l = 0; l < 32; ++l)
-      for (int i = 0; i < 4; ++i)
-        for (int k = 0; k < 16; ++k) all.d[l][i] += left[l / 4 + 8 * (i >> 1)][k] * right[2 * (l % 4) + (i & 1)][k];
-  }
-  on_cpu::meet_warp();
-  memcpy(c, all.d[lane], sizeof c);
-  on_cpu::meet_warp();
+  });
+}
+inline void mma_fp4(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2], uint32_t scale_a, uint32_t scale_b) {
+  on_cpu::tensor_core<64>(d, {a[0], a[1], a[2], a[3]}, {b[0], b[1]}, scale_a, scale_b, [](const on_cpu::Operands& all, auto& left, auto& right) {
+    for (int l = 0; l < 32; ++l) {
+      const int g = l / 4, t = l % 4;
+      for (int k = 0; k < 8; ++k) {
+        for (int i = 0; i < 4; ++i) {
+          const int row = g + 8 * (i & 1), scales = 4 * g + (i & 1);
+          left[row][8 * t + 32 * (i >> 1) + k] = on_cpu::e2m1(all.a[l][i] >> 4 * k) * on_cpu::e4m3(all.scale_a[scales] >> 8 * (t / 2 + 2 * (i >> 1)));
+        }
+        for (int i = 0; i < 2; ++i)
+          right[g][8 * t + 32 * i + k] = on_cpu::e2m1(all.b[l][i] >> 4 * k) * on_cpu::e4m3(all.scale_b[4 * g] >> 8 * (t / 2 + 2 * i));
+      }
+    }
+  });
 }
 template <class T>
 void mma_first(float (&c)[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3, uint32_t b0, uint32_t b1) {
@@ -418,6 +452,6 @@ void mma_first(float (&c)[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3
 
 }  // namespace sb
 
-extern "C" void imitate(bool early, int seed, int processors, int most_shared) {
+extern "C" __attribute__((weak)) void imitate(bool early, int seed, int processors, int most_shared) {
   on_cpu::early = early, on_cpu::dice.seed(seed), on_cpu::processors = processors, on_cpu::most_shared = most_shared;
 }

@@ -1,5 +1,5 @@
-"""The products in Marlin's order: their sources run on a CPU, thread by thread, with what they say
-in PTX imitated (`cuda_on_cpu.h`), against the numpy reference.
+"""The products in Marlin's order and the one for prefill: their sources run on a CPU, thread by
+thread, with what they say in PTX imitated (`cuda_on_cpu.h`), against the numpy reference.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from sparkbook.kernels import build, library, marlin
+from sparkbook.kernels import build, library, marlin, reference
 
 HERE = Path(__file__).parent
 KINDS = {"bf16": 1, "f16": 2}
@@ -24,19 +24,20 @@ SHARED = re.compile(r"extern __shared__ __align__\(16\) (\w+) (\w+)\[\];")
 
 @pytest.fixture(scope="module")
 def on_cpu(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ctypes.CDLL]:
-    folder = tmp_path_factory.mktemp("marlin")
-    for name in ("common.cuh", "e2m1.h", "one_token.cuh", "marlin.cu"):
+    folder = tmp_path_factory.mktemp("kernels")
+    for name in ("common.cuh", "e2m1.h", "one_token.cuh", "marlin.cu", "prefill.cu"):
         text = (build.sources() / name).read_text("utf-8")
         # Each block of a cluster has shared memory of its own.
         own = SHARED.sub(r"\1* const \2 = reinterpret_cast<\1*>(on_cpu::room());", text)
-        (folder / name.replace(".cu", ".cpp" if name == "marlin.cu" else ".cu")).write_text(own)
+        (folder / re.sub(r"\.cu$", ".cpp", name)).write_text(own)
     shutil.copy(HERE / "cuda_on_cpu.h", folder / "cuda_runtime.h")
     for name in ("ptx.cuh", "cuda_bf16.h", "cuda_fp16.h"):
         (folder / name).write_text('#include "cuda_runtime.h"\n')
-    line = ["g++", "-std=c++20", "-O2", "-shared", "-fPIC", "-w", "-I.", "-o", "marlin.so"]
-    subprocess.run([*line, "marlin.cpp"], cwd=folder, check=True)
-    made = ctypes.CDLL(str(folder / "marlin.so"))
-    for name in ("sb_marlin_gemv", "sb_marlin_moe"):
+    (folder / "fp4_mma.cuh").write_text('#include "common.cuh"\n')
+    line = ["g++", "-std=c++20", "-O2", "-shared", "-fPIC", "-w", "-I.", "-o", "kernels.so"]
+    subprocess.run([*line, "marlin.cpp", "prefill.cpp"], cwd=folder, check=True)
+    made = ctypes.CDLL(str(folder / "kernels.so"))
+    for name in ("sb_marlin_gemv", "sb_marlin_moe", "sb_fp4_prefill"):
         getattr(made, name).argtypes = library.SIGNATURES[name]
     yield made
 
@@ -199,3 +200,24 @@ def test_experts(
                 assert error(y, want) < (4e-3 if kind == "bf16" else 1e-3)  # rounding of h
             else:
                 assert not y.any()
+
+
+@pytest.mark.nvcc
+@pytest.mark.parametrize("seed", [1, 2], ids=["copies early", "copies late"])
+@pytest.mark.parametrize(("m", "n", "k"), [(1, 3, 64), (131, 130, 448), (40, 129, 128)])
+def test_prefill(on_cpu: ctypes.CDLL, m: int, n: int, k: int, seed: int):
+    """Odd sizes: rows and columns that do not exist, K of one step and of more than the ring. Late
+    copies show a step read before it is there; early ones, a stage overwritten while it is read.
+    """
+    random = np.random.default_rng(m)
+    x, w = (reference.quantize(random.standard_normal((rows, k))) for rows in (m, n))
+    alphas = np.array([x[2], w[2]], np.float32)
+    y = np.full((m + 1, n), np.nan, np.float32)
+    on_cpu.imitate(bool(seed % 2), seed, 132, SPARK)
+    on = [aligned(one) for one in (x[0], x[1], alphas[:1], w[0], w[1], alphas[1:])]
+    at = [array.ctypes.data for array in (*on, y)]
+    assert on_cpu.sb_fp4_prefill(*at, 0, m, n, k, 0, None) == 0
+    exact = reference.dequantize(x[0], x[1], 1.0).astype(float)
+    want = reference.fp4_gemv(exact, w[0], w[1], 1.0) * float(alphas[0]) * float(alphas[1])
+    assert error(y[:m], want) < 1e-6
+    assert np.isnan(y[m]).all(), "wrote behind its result"
