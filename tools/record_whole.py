@@ -179,7 +179,8 @@ def main(out: Path, size: str, name: str = "h200") -> None:
         if parts:
             arms.setdefault(arm, {}).update(parts)
             when = about["date"] if about else None
-            found.setdefault("measured", {}).update(dict.fromkeys(parts, when))
+            measured = f"{when}, version {build.VERSION}"
+            found.setdefault("measured", {}).update(dict.fromkeys(parts, measured))
     if about is None:
         raise SystemExit(f"{out} holds no speed-{size}")
     gpu, driver = re.fullmatch(r"(?:\d+ x )?(.+), driver (.+)", about["machine"]).groups()

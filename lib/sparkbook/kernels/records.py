@@ -22,7 +22,7 @@ from sparkbook.errors import SparkbookError
 from sparkbook.kernels import build
 
 CARDS = ("H100", "H200")
-"""Cards that have a report: of version 5 of the kernels on the H100, of version 9 on the H200."""
+"""Cards that have a report: of version 5 of the kernels on the H100, of version 10 on the H200."""
 
 OURS = "fp4_gemv"
 LIBRARIES = ("humming NVFP4", "torch _weight_int4pack_mm", "bitsandbytes fp4", "Triton GEMV")
