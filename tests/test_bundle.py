@@ -206,3 +206,9 @@ def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_no_text_makes_the_search_slow(scrubber: Scrubber, part: str) -> None:
     """300 kB of one piece: what took a minute and more for each when searched quadratically."""
     scrubber.scrub(part * (300_000 // len(part)))
+
+
+def test_a_switch_is_no_secret_and_its_value_stays() -> None:
+    given = {"HF_HUB_DISABLE_IMPLICIT_TOKEN": "true", "MY_API_KEY": "b7Hs92kQ"}
+    scrubber = Scrubber.of_this_machine(environ=given)
+    assert scrubber.scrub('"ok": true, b7Hs92kQ') == '"ok": true, REMOVED'

@@ -95,7 +95,7 @@ class Scrubber:
         take out.
         """
         environ = os.environ if environ is None else environ
-        secrets = [value for name, value in environ.items() if is_secret(name)]
+        secrets = [value for name, value in environ.items() if is_secret(name, value)]
         for place in (
             environ.get("SPARKBOOK_KEY_FILE"),
             environ.get("HF_TOKEN_PATH"),

@@ -154,6 +154,11 @@ def test_scales_are_told_from_weights():
             ("gptq", "gptq"),
         ),
         ({"quantization_config": {"quant_method": "fp8"}}, None, ("fp8", "fp8")),
+        (
+            {"text_config": "x"},
+            {"quantization": {"quant_algo": "NVFP4"}},
+            ("nvfp4", "modelopt"),
+        ),
     ],
 )
 def test_how_a_checkpoint_is_quantized(config, extra, expected):

@@ -163,6 +163,53 @@ def test_what_does_not_compile_is_told_in_the_compilers_words(monkeypatch, tmp_p
     assert not list((tmp_path / "out").iterdir())
 
 
+@pytest.mark.parametrize(
+    ("script", "told"),
+    [
+        ("printf '\\377\\376 broken' >&2; exit 1", "broken"),
+        ("kill -9 $$", "ended by signal 9: is there enough memory"),
+        ("exit 0", "can't be written: No such file"),
+    ],
+)
+def test_a_compiler_that_fails_oddly_is_told(monkeypatch, tmp_path, script: str, told: str):
+    nvcc = tmp_path / "nvcc"
+    nvcc.write_text(f"#!/bin/sh\n{script}\n")
+    nvcc.chmod(0o755)
+    monkeypatch.setattr(build, "library_path", lambda target: tmp_path / "out" / "x.so")
+    with pytest.raises(SparkbookError, match=told):
+        build.build("sm_90", toolchain=build.Toolchain(nvcc, "PATH", tmp_path))
+    assert not list((tmp_path / "out").iterdir())
+
+
+def test_builds_at_once_leave_each_other_alone_and_old_ones_go(monkeypatch, tmp_path):
+    """A damaged record of the build is no reason to fail, nor to say that nothing was compiled."""
+    nvcc, out = tmp_path / "nvcc", tmp_path / "out"
+    nvcc.write_text(
+        '#!/bin/sh\nwhile [ $# -gt 0 ]; do [ "$1" = -o ] && : >"$2"; shift; done\n'
+        "echo \"Compiling entry function 'one'\"; echo 'Used 7 registers' >&2\n"
+    )
+    nvcc.chmod(0o755)
+    chain = build.Toolchain(nvcc, "PATH", tmp_path)
+    path = out / "sparkbook-sm_90-new.so"
+    monkeypatch.setattr(build, "library_path", lambda target: path)
+    out.mkdir()
+    for name in (
+        "sparkbook-sm_90-new.77.part",
+        "sparkbook-sm_90-old.so",
+        "sparkbook-sm_90-old.log",
+    ):
+        (out / name).touch()
+    made = build.build("sm_90", toolchain=chain)
+    assert made.fresh and made.kernels == 1
+    log = path.with_suffix(".log")
+    assert set(out.iterdir()) == {path, log, out / "sparkbook-sm_90-new.77.part"}
+    assert not build.build("sm_90", toolchain=chain).fresh
+    for damaged in (b"\xff\xfe", b""):
+        log.write_bytes(damaged)
+        made = build.build("sm_90", toolchain=chain)
+        assert made.fresh and made.kernels == 1
+
+
 def test_the_command_says_what_is_missing(tmp_path):
     """Neither torch nor a GPU: one line and exit code 2."""
     for verb in ("test", "bench"):

@@ -330,6 +330,23 @@ def test_bytes_that_do_not_fit_the_shape_are_told(tmp_path):
         write(tmp_path, A, longer)
 
 
+def test_tensors_over_each_other_are_told(tmp_path):
+    def over(header):
+        begin, end = header["a.weight_scale"]["data_offsets"]
+        header["a.weight_scale"]["data_offsets"] = [begin - 8, end - 8]
+
+    with pytest.raises(SparkbookError, match=r"model.safetensors: a\.\w+ and a\.\w+ lie over"):
+        write(tmp_path, A, over)
+
+
+def test_experts_whose_halves_do_not_fit_are_told(tmp_path):
+    half = quantized(32, 64, 0.01)[:2]
+    named = [modelopt(f"e.0.{part}_proj", *half, 0.01) for part in ("gate", "up", "down")]
+    opened = write(tmp_path, named[0] | named[1] | named[2])
+    with pytest.raises(SparkbookError, match="e: the experts' shapes differ"):
+        opened.experts("e")
+
+
 def test_what_can_not_be_joined_or_stacked_is_told(tmp_path):
     other = modelopt("b", *quantized(6, 64, 0.02)[:2], 0.02) | modelopt(
         "n", *quantized(6, 32, 0.01)[:2], 0.01

@@ -90,6 +90,36 @@ def test_ctrl_c_keeps_what_was_found(tmp_path: Path, while_it: str) -> None:
     assert said[-1] == f"Interrupted: {out} holds the 1 checks that were finished"
 
 
+def test_only_texts_are_cleaned(tmp_path: Path) -> None:
+    """A word to take out may be a number, or a switch's value, and the file stays JSON."""
+    plain, _ = recorded(tmp_path / "plain.json")
+    found, _ = recorded(tmp_path / "mine.json", clean=Scrubber(["true"], ["10", "machine"]).clean)
+    assert found.keys() == plain.keys() and found["rows"] == plain["rows"]
+    assert found["checks"][0]["ok"] is True
+
+
+def test_minutes_are_not_lost_if_the_file_can_not_be_written_any_more(tmp_path: Path) -> None:
+    out = tmp_path / "sub" / "mine.json"
+    out.parent.mkdir()
+
+    def writes(**_: object) -> bench.Report:
+        out.write_text("theirs", "utf-8")
+        return report()
+
+    def removes(**_: object) -> bench.Report:
+        out.parent.rmdir()
+        return report()
+
+    for measure, why in ((writes, "came into being meanwhile"), (removes, "can't be written")):
+        with pytest.raises(SparkbookError, match=f"{why}.*; the results are in") as error:
+            gpu_record.record(out, print, clean=SCRUBBER.clean, check=checks, measure=measure)
+        kept = Path(str(error.value).rpartition(" are in ")[2])
+        assert json.loads(kept.read_text("utf-8"))["checks"]
+        if measure is writes:
+            assert out.read_text("utf-8") == "theirs"
+            out.unlink()
+
+
 def test_ctrl_c_before_the_first_check_leaves_no_file(tmp_path: Path) -> None:
     def interrupted(**_: object) -> list[selftest.Check]:
         raise KeyboardInterrupt

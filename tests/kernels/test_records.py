@@ -141,7 +141,9 @@ def test_a_report_of_somebody_else_is_read_by_its_rows(tmp_path) -> None:
     stopped = tmp_path / "stopped.json"
     stopped.write_text('{"stopped": "RuntimeError"}', "utf-8")
     assert records.times(str(stopped)) == {}
-    for text in ("[]", '{"rows": [{"what": 1}]}', "no json"):
+    row = '{"rows": [{"what": "a", "shape": "b", "tokens": 1, "us": %s}]}'
+    wrong = [row % us for us in ("null", '"x"', "NaN", "-1", "0")]
+    for text in ("[]", "{}", '{"rows": [{"what": 1}]}', "no json", "[" * 100000, *wrong):
         stopped.write_text(text, "utf-8")
         with pytest.raises(SparkbookError, match=r"stopped\.json is no report of the kernels"):
             records.times(str(stopped))
@@ -174,3 +176,13 @@ def test_the_drafts_speeds_are_those_of_the_journal() -> None:
     said = SAID.split("**Drafts** (n-gram, four tokens, 8B, each server")[1]
     for requests, *cells in records.drafts()[1]:
         assert f"| {requests} ({5 * int(requests)}) | {' | '.join(cells)} |" in said
+
+
+@pytest.mark.parametrize("text", ["{}", "[]", '{"rows": [{}]}', "no json"])
+def test_a_damaged_report_of_a_card_is_told(tmp_path, monkeypatch, text: str) -> None:
+    (tmp_path / "results").mkdir()
+    for card in records.CARDS:
+        (tmp_path / "results" / f"{card.lower()}.json").write_text(text, "utf-8")
+    monkeypatch.setattr(build, "sources", lambda: tmp_path)
+    with pytest.raises(SparkbookError, match=r"h100\.json can't be read"):
+        records.load()

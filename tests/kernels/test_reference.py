@@ -272,3 +272,29 @@ def test_the_sparse_layout_wants_k_in_tiles():
     codes, scales, _ = weights(16, 128)
     with pytest.raises(SparkbookError, match="multiple of 256"):
         r.to_sparse24(codes, scales)
+
+
+def test_layouts_that_do_not_fit_are_refused():
+    """They would be broadcast, and the result wrong without a word."""
+    from sparkbook.kernels import marlin
+
+    codes, scales, g = r.quantize(np.random.default_rng(1).standard_normal((64, 128)))
+    x = np.ones((1, 128))
+    products = (
+        lambda c, s: r.dequantize(c, s, g),
+        lambda c, s: r.fp4_gemv(x, c, s, g),
+        lambda c, s: marlin.to_marlin(c, s, g),
+    )
+    for wrong in (scales[:1], scales.T, scales.reshape(128, 4), scales[:, :-1]):
+        for product in products:
+            with pytest.raises(SparkbookError, match=r"take scales \[64, 8\]"):
+                product(codes, wrong)
+    for product in products:
+        with pytest.raises(SparkbookError, match="codes are uint8, not int8"):
+            product(codes.view(np.int8), scales)
+    with pytest.raises(SparkbookError, match="N a multiple of 64, not \\[32, 128\\]"):
+        marlin.to_marlin(codes[:32], scales[:32], g)
+    with pytest.raises(SparkbookError, match="bf16 or f16, not 'float16'"):
+        marlin.to_marlin(codes, scales, g, "float16")
+    with pytest.raises(SparkbookError, match="scale is negative"):
+        marlin.to_marlin(codes, scales | 0x80, g)

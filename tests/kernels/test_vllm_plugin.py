@@ -163,6 +163,27 @@ assert "of any number of tokens are vLLM's own" in said[-1], said[-1]
 passed_on.clear()
 call(torch.randn(1, k, dtype=layer.params_dtype), None, layer.weight, None)
 assert passed_on == [1]
+"""
+CHOICES = """
+import json
+from pathlib import Path
+file = Path(tempfile.mkdtemp()) / "deeper" / "choices.json"
+choices, new, counted = vllm_choice.Choices(file), vllm_choice.Choice({1: 1.0, 2: 2.0}, {1: 5.0, 2: 5.0}), []
+again = lambda: (counted.append(1), new)[1]
+entry = {"ours": {"1": 1.0, "2": 2.0}, "theirs": {"1": 5.0, "2": 5.0}, "refused": ""}
+assert choices.get("a", again) == new and choices.get("a", again) == new and len(counted) == 1
+assert json.loads(file.read_text()) == {"a": entry}
+for damaged in ({"theirs": {"1": 5.0}}, {"ours": {"1": "fast", "2": 1}}, {"ours": {"1": None, "2": 1}}, {"refused": None}, {"ours": 3},
+                {"ours": {"-3": 1, "2": 1}}, {"theirs": {"1": float("inf"), "2": 5.0}}, {"ours": {"512": 1.0}, "theirs": {"512": 5.0}}):
+    file.write_text(json.dumps({"a": entry | damaged, "b": 7}))
+    counted.clear()
+    assert choices.get("a", again) == new and counted, damaged
+    assert json.loads(file.read_text()) == {"a": entry, "b": 7}, damaged
+for whole in ("[]", "null", "3", '"a"', "{", "[" * 100000, ""):
+    file.write_text(whole)
+    assert choices.get("a", again) == new and json.loads(file.read_text()) == {"a": entry}, whole[:5]
+in_a_file = vllm_choice.Choices(file / "choices.json")
+assert in_a_file.get("a", again) == new and list(file.parent.iterdir()) == [file]
 print("ok")
 """
 
@@ -204,7 +225,7 @@ def run(tmp_path: Path):
 @pytest.mark.engine
 def test_in_vllm(run):
     """One process: loading vLLM takes longest."""
-    assert run(LOADED + LAYERS) == "ok"
+    assert run(LOADED + LAYERS + CHOICES) == "ok"
 
 
 def test_the_switch_off_imports_nothing():
@@ -231,6 +252,21 @@ def test_without_vllm_the_switch_on_says_so_and_goes_on(monkeypatch, caplog):
     monkeypatch.setenv(vllm_plugin.SWITCH, "1")
     vllm_plugin.register()
     assert "are not used: ModuleNotFoundError" in caplog.text
+
+
+def test_a_switch_that_is_neither_on_nor_off_is_told(monkeypatch, caplog):
+    from sparkbook.kernels import vllm_plugin
+
+    for value in ("true", " 1", "on", "2"):
+        caplog.clear()
+        monkeypatch.setenv(vllm_plugin.SWITCH, value)
+        vllm_plugin.register()
+        assert f"is '{value}', and only 1 switches" in caplog.text
+    for value in ("", "0"):
+        caplog.clear()
+        monkeypatch.setenv(vllm_plugin.SWITCH, value)
+        vllm_plugin.register()
+        assert not caplog.text
 
 
 def test_another_release_is_refused(monkeypatch):

@@ -228,8 +228,9 @@ def quantization(
     vLLM finds each of these formats by itself (`override_quantization_method` of its quantization
     configs), so no flag is needed.
     """
-    said = config.get("quantization_config") or (config.get("text_config") or {}).get(
-        "quantization_config"
+    inside = config.get("text_config")
+    said = config.get("quantization_config") or (
+        inside.get("quantization_config") if isinstance(inside, Mapping) else None
     )
     if (
         isinstance(hf_quant, Mapping)

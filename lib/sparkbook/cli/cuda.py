@@ -85,6 +85,8 @@ def bench(
     if out:
         check_place(out)
     report = timing.run(quick=quick, say=lambda line: None if as_json else say(line)).to_dict()
-    if out:
-        write_text(out, json.dumps(report, indent=1) + "\n")
-    answer(as_json, report, [])
+    try:
+        if out:
+            write_text(out, json.dumps(report, indent=1) + "\n")
+    finally:  # what took minutes is shown, also if the file can't be written any more
+        answer(as_json, report, [])

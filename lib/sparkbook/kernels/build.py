@@ -9,6 +9,7 @@ interface; it needs no torch to build and none to load.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import re
@@ -16,7 +17,6 @@ import shutil
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -195,7 +195,7 @@ def build(target: str, *, toolchain: Toolchain | None = None, again: bool = Fals
         raise SparkbookError(f"there is no target '{target}'; targets are {', '.join(TARGETS)}")
     path = library_path(target)
     log = path.with_suffix(".log")
-    fresh = again or not (path.is_file() and log.is_file())
+    fresh = again or not path.is_file() or not _used(_text(log))
     if fresh:
         toolchain = toolchain or find_toolchain()
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -220,24 +220,42 @@ def build(target: str, *, toolchain: Toolchain | None = None, again: bool = Fals
                 for line in (done.stderr + done.stdout).splitlines()
                 if not line.startswith("ptxas info")
             )
+            if done.returncode < 0:
+                said += f"\nended by signal {-done.returncode}: is there enough memory?"
             raise SparkbookError(
                 f"nvcc ({toolchain.nvcc}) could not compile {target}:\n{said.strip()[-2000:]}"
             )
-        log.write_text(done.stderr + done.stdout, "utf-8")
-        part.replace(path)
+        try:
+            log.write_text(done.stderr + done.stdout, "utf-8")
+            part.replace(path)
+        except OSError as error:
+            for one in (part, log):
+                with contextlib.suppress(OSError):
+                    one.unlink()
+            raise SparkbookError(f"{path} can't be written: {error.strerror}") from None
         for old in path.parent.glob(f"sparkbook-{target}-*"):
-            if old.stem != path.stem:
-                old.unlink()
-    return Built(target, path, dict(_used(log.read_text("utf-8"))), fresh)
+            if not old.name.startswith(path.stem):  # another process may build these sources too
+                old.unlink(missing_ok=True)
+    return Built(target, path, _used(_text(log)), fresh)
 
 
-def _used(log: str) -> Iterator[tuple[str, Used]]:
+def _text(log: Path) -> str:
+    try:
+        return log.read_text("utf-8", "replace")
+    except OSError:
+        return ""
+
+
+def _used(log: str) -> dict[str, Used]:
+    """Return what each kernel takes, by what the compiler said of it."""
+    used = {}
     for part in log.split("Compiling entry function '")[1:]:
         spilled, registers, shared = (
             int(found[1]) if (found := re.search(pattern, part)) else 0
             for pattern in (r"(\d+) bytes spill st", r"Used (\d+) reg", r"(\d+) bytes smem")
         )
-        yield part.partition("'")[0], Used(registers, shared, spilled)
+        used[part.partition("'")[0]] = Used(registers, shared, spilled)
+    return used
 
 
 def find_disassembler() -> Path:
@@ -286,6 +304,13 @@ def _run(
     command: list[str], environment: dict[str, str] | None = None
 ) -> subprocess.CompletedProcess[str]:
     try:
-        return subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+        return subprocess.run(
+            command,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            check=False,
+            env=environment,
+        )
     except OSError as error:
         raise SparkbookError(f"{command[0]} can't be run: {error.strerror}") from None

@@ -28,6 +28,7 @@ import re
 import struct
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -264,6 +265,7 @@ class NVFP4Checkpoint:
         if (
             len({tuple(part.shape for part in expert) for expert in parts}) != 1
             or parts[0][0].shape != parts[0][1].shape
+            or parts[0][0].shape != parts[0][2].shape[::-1]
         ):
             raise SparkbookError(
                 f"{name}: the experts' shapes differ, such as {[part.shape for part in parts[0]]}"
@@ -453,6 +455,10 @@ def _entries(file: str, header: Mapping[str, Any], start: int) -> dict[str, _Ent
                 f" gives it {end - begin}"
             )
         found[name] = _Entry(file, dtype, shape, start + begin, start + end)
+    ordered = sorted(found.items(), key=lambda item: (item[1].begin, item[1].end))
+    for (name, one), (other, after) in pairwise(ordered):
+        if after.begin < one.end:
+            raise SparkbookError(f"{file}: {name} and {other} lie over each other")
     return found
 
 

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from sparkbook.errors import SparkbookError
 from sparkbook.kernels import reference
 from sparkbook.kernels.reference import E2M1, E4M3, U8
 
@@ -46,8 +47,19 @@ class Marlin:
 def to_marlin(codes: U8, scales: U8, alpha: float, kind: str = "bf16") -> Marlin:
     """Put NVFP4 weights of a checkpoint (codes [N, K / 2], scales [N, K / 16]) into Marlin's
     order.
+
+    Raises:
+        SparkbookError: they are not bytes, their shapes don't fit each other or Marlin's grid, a
+            block scale is negative, or `kind` is not bf16 or f16.
     """
-    n, k = codes.shape[0], 2 * codes.shape[1]
+    reference.check_layout(codes, scales)
+    n, k = codes.shape[0], 2 * codes.shape[-1]
+    if codes.ndim != 2 or n % 64:
+        raise SparkbookError(f"Marlin's order takes [N, K] with N a multiple of 64, not {[n, k]}")
+    if kind not in LEFT_OUT:
+        raise SparkbookError(f"activations are {' or '.join(LEFT_OUT)}, not '{kind}'")
+    if ((scales > 0x80) & (scales < 0xFF)).any():
+        raise SparkbookError("a block scale is negative, and Marlin's order has no sign for it")
     # k is (tile, half, pair, odd), row is (tile, operand, upper or lower, row of eight).
     nibbles = reference.unpack(codes).T.reshape(k // 16, 2, 4, 2, n // 64, 4, 2, 8)
     lanes = nibbles.transpose(0, 4, 7, 2, 5, 3, 6, 1).reshape(k // 16, 2 * n, 8).astype(np.uint32)

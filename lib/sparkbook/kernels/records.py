@@ -11,6 +11,7 @@ from the reports.
 from __future__ import annotations
 
 import json
+import math
 import statistics
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -86,9 +87,10 @@ def load() -> dict[str, Report]:
         file = build.sources() / "results" / f"{card.lower()}.json"
         try:
             data = json.loads(file.read_text("utf-8"))
-        except (OSError, ValueError) as error:
-            raise SparkbookError(f"{file} can't be read: {str(error)[:120]}") from None
-        found[card] = Report(card, data["machine"], data["ceilings_gb_s"], tuple(data["rows"]))
+            _times(data["rows"])
+            found[card] = Report(card, data["machine"], data["ceilings_gb_s"], tuple(data["rows"]))
+        except (OSError, *_NO_REPORT) as error:
+            raise SparkbookError(f"{file} can't be read: {_words(error)}") from None
     return found
 
 
@@ -97,10 +99,25 @@ def times(file: str) -> dict[tuple[str, str, int], float]:
     by what, shape and tokens. Raises SparkbookError if the file can't be read as one.
     """
     try:
-        rows = json.loads(Path(file).read_text("utf-8")).get("rows", ())
-        return {(row["what"], row["shape"], row["tokens"]): row["us"] for row in rows}
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise SparkbookError(f"{file} is no report of the kernels: {str(error)[:120]}") from None
+        data = json.loads(Path(file).read_text("utf-8"))
+        return {} if "stopped" in data and "rows" not in data else _times(data["rows"])
+    except (OSError, *_NO_REPORT) as error:
+        raise SparkbookError(f"{file} is no report of the kernels: {_words(error)}") from None
+
+
+_NO_REPORT = (ValueError, KeyError, TypeError, AttributeError, RecursionError)
+
+
+def _words(error: Exception) -> str:
+    return f"it has no {error}" if isinstance(error, KeyError) else str(error)[:120]
+
+
+def _times(rows: Iterable[Mapping[str, Any]]) -> dict[tuple[str, str, int], float]:
+    found = {(row["what"], row["shape"], row["tokens"]): row["us"] for row in rows}
+    for key, us in found.items():
+        if not isinstance(us, int | float) or not 0 < us < math.inf:
+            raise ValueError(f"the time of {key} is {us!r}")
+    return found
 
 
 Measure = Callable[[Report, str], list[float]]

@@ -121,10 +121,24 @@ def quantize(x: ArrayLike, g: float | np.float32 | None = None) -> tuple[U8, U8,
     return pack(codes.reshape(x.shape)), scales, scale
 
 
+def check_layout(codes: U8, scales: U8) -> None:
+    """Raises SparkbookError unless these are codes [..., K / 2] and scales [..., K / 16], bytes."""
+    for what, array in (("codes", codes), ("scales", scales)):
+        if array.dtype != np.uint8:
+            raise SparkbookError(f"{what} are uint8, not {array.dtype}")
+    want = (*codes.shape[:-1], 2 * codes.shape[-1] // BLOCK)
+    if scales.shape != want or 2 * codes.shape[-1] % BLOCK:
+        raise SparkbookError(
+            f"codes {list(codes.shape)} take scales {list(want)}, one for {BLOCK} of K; these are"
+            f" {list(scales.shape)}"
+        )
+
+
 def dequantize(codes: U8, scales: U8, g: float) -> F32:
     """(codes [..., K / 2], scales [..., K / 16], g) to float32 [..., K]: (code x scale) x g. The
-    first product is exact.
+    first product is exact. Raises SparkbookError if the two don't fit each other.
     """
+    check_layout(codes, scales)
     values = E2M1[unpack(codes)] * np.repeat(E4M3[scales], BLOCK, -1)
     return values * np.float32(g)
 
@@ -161,7 +175,10 @@ def silu(x: ArrayLike) -> F64:
 
 
 def fp4_gemv(x: ArrayLike, codes: U8, scales: U8, alpha: float) -> F64:
-    """x [M, K] times NVFP4 weights [N, K], transposed: float64 [M, N]."""
+    """x [M, K] times NVFP4 weights [N, K], transposed: float64 [M, N]. Raises SparkbookError if
+    codes and scales don't fit each other.
+    """
+    check_layout(codes, scales)
     weights = E2M1[unpack(codes)] * np.repeat(E4M3[scales], BLOCK, -1)
     return np.asarray(x, np.float64) @ weights.astype(np.float64).T * float(np.float32(alpha))
 

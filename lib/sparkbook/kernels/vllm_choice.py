@@ -9,12 +9,15 @@ product and the shape: what was measured on another of any of these is not used.
 
 from __future__ import annotations
 
+import contextlib
 import json
+import math
 import os
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -62,34 +65,48 @@ class Choices:
         self.path = path
 
     def get(self, key: str, measure: Callable[[], Choice]) -> Choice:
-        """Return what is kept under `key`; otherwise measure it and keep it."""
+        """Return what is kept under `key`; otherwise, or where that is damaged, measure it and keep
+        it.
+        """
+        choice = _read(self._kept().get(key))
+        if choice is None:
+            choice = measure()
+            self._keep(key, choice)
+        return choice
+
+    def _kept(self) -> dict[str, Any]:
         try:
             kept = json.loads(self.path.read_text("utf-8"))
-            one = kept[key]
-            ours, theirs = (
-                {int(m): us for m, us in one[side].items()} for side in ("ours", "theirs")
-            )
-            return Choice(ours, theirs, one["refused"])
-        except (OSError, ValueError, KeyError, AttributeError, TypeError):
-            pass
-        choice = measure()
-        self._keep(key, choice)
-        return choice
+        except (OSError, ValueError, RecursionError):
+            return {}
+        return kept if isinstance(kept, dict) else {}
 
     def _keep(self, key: str, choice: Choice) -> None:
         """Add one; a file that can't be written costs the next start a measurement, no more."""
-        try:
-            kept = json.loads(self.path.read_text("utf-8"))
-        except (OSError, ValueError):
-            kept = {}
         one = {"ours": choice.ours, "theirs": choice.theirs, "refused": choice.refused}
         part = self.path.with_suffix(f".{os.getpid()}.part")
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            part.write_text(json.dumps(kept | {key: one}, indent=1) + "\n", "utf-8")
+            part.write_text(json.dumps(self._kept() | {key: one}, indent=1) + "\n", "utf-8")
             part.replace(self.path)
         except OSError:
-            part.unlink(missing_ok=True)
+            with contextlib.suppress(OSError):
+                part.unlink()
+
+
+def _read(entry: Any) -> Choice | None:
+    """Return what a file's entry says; None if `Choices` can't have written it."""
+    try:
+        ours, theirs = (
+            {int(m): float(us) for m, us in entry[side].items()} for side in ("ours", "theirs")
+        )
+        refused = entry["refused"]
+    except (KeyError, TypeError, ValueError, AttributeError):
+        return None
+    sizes = SIZES[: len(ours)]
+    sound = tuple(ours) == tuple(theirs) == sizes and isinstance(refused, str)
+    times = [*ours.values(), *theirs.values()]
+    return Choice(ours, theirs, refused) if sound and all(map(math.isfinite, times)) else None
 
 
 def copies(nbytes: int) -> int:

@@ -21,7 +21,10 @@ _log = logging.getLogger("vllm.sparkbook")  # vLLM shows what is logged below 'v
 
 def register() -> None:
     """What vLLM calls. Never raises."""
-    if os.environ.get(SWITCH, "0") != "1":
+    switch = os.environ.get(SWITCH, "0")
+    if switch not in ("", "0", "1"):
+        _log.warning("%s is '%s', and only 1 switches the sparkbook kernels on", SWITCH, switch)
+    if switch != "1":
         return
     try:
         from sparkbook.kernels.vllm_support import refusal
