@@ -111,9 +111,9 @@ def test_minutes_are_not_lost_if_the_file_can_not_be_written_any_more(tmp_path: 
         return report()
 
     for measure, why in ((writes, "came into being meanwhile"), (removes, "can't be written")):
-        with pytest.raises(SparkbookError, match=f"{why}.*; the results are in") as error:
+        with pytest.raises(SparkbookError, match=rf"{why}.*\. All of it is kept in") as error:
             gpu_record.record(out, print, clean=SCRUBBER.clean, check=checks, measure=measure)
-        kept = Path(str(error.value).rpartition(" are in ")[2])
+        kept = Path(str(error.value).rpartition(" kept in ")[2])
         assert json.loads(kept.read_text("utf-8"))["checks"]
         if measure is writes:
             assert out.read_text("utf-8") == "theirs"
@@ -145,6 +145,22 @@ def test_the_benchmark_looks_at_its_file_first(tmp_path: Path) -> None:
         get_command(app), ["kernels", "bench", "--out", str(tmp_path / "no/where.json")]
     )
     assert "can't be written" in str(done.exception)
+
+
+def test_the_benchmarks_answer_and_results_outlive_its_file(tmp_path: Path, monkeypatch) -> None:
+    out = tmp_path / "sub" / "mine.json"
+    out.parent.mkdir()
+
+    def removes(**_: object) -> bench.Report:
+        out.parent.rmdir()
+        return report()
+
+    monkeypatch.setattr(bench, "run", removes)
+    done = CliRunner().invoke(get_command(app), ["kernels", "bench", "--json", "--out", str(out)])
+    assert json.loads(done.output)["rows"] == report().to_dict()["rows"]
+    said, _, kept = str(done.exception).partition(". All of it is kept in ")
+    assert "can't be written" in said
+    assert json.loads(Path(kept).read_text("utf-8")) == report().to_dict()
 
 
 @pytest.mark.parametrize(("failed", "code"), [(0, 0), (2, 1)])

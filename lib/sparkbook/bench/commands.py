@@ -7,8 +7,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import json
-import os
-import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,7 +18,7 @@ from sparkbook.findings import Findings
 from sparkbook.plan import request
 from sparkbook.serve import attach
 from sparkbook.serve.endpoint import Endpoint
-from sparkbook.util.files import check_place, write_text
+from sparkbook.util.files import check_place, spared, write_text
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -302,17 +300,7 @@ def keep_or_rescue(report: Report, source: str, file: str, form: str) -> str | N
     except SparkbookError as error:
         if not source.startswith(("http://", "https://")):
             return str(error)
-        try:
-            handle, spare = tempfile.mkstemp(prefix="sparkbench-", suffix=".json")
-        except OSError as worse:
-            return f"{error}; and no temporary file can be made: {worse.strerror}"
-        os.close(handle)
-        try:
-            report.write(spare)
-        except SparkbookError as worse:
-            Path(spare).unlink(missing_ok=True)
-            return f"{error}; and {worse}"
-        return f"{error}. All of it is kept in {spare}"
+        return spared(report.to_json(), error, "sparkbench-")
     return None
 
 

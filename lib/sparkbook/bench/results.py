@@ -543,7 +543,11 @@ class Report(_Model):
         Raises:
             SparkbookError: the file can't be written.
         """
-        write_text(file, json.dumps(self.to_dict(), ensure_ascii=False, indent=1) + "\n")
+        write_text(file, self.to_json())
+
+    def to_json(self) -> str:
+        """Return what `write` writes."""
+        return json.dumps(self.to_dict(), ensure_ascii=False, indent=1) + "\n"
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values; what is not known is left out."""

@@ -9,6 +9,7 @@ import typer
 from sparkbook.cli.options import Json
 from sparkbook.cli.output import answer, print_json, say
 from sparkbook.cli.verbs import group, verb
+from sparkbook.errors import SparkbookError
 
 app = group("kernels", "Build, test and time the NVFP4 and FP8 CUDA kernels.")
 
@@ -80,13 +81,16 @@ def bench(
     import json
 
     from sparkbook.kernels import bench as timing
-    from sparkbook.util.files import check_place, write_text
+    from sparkbook.util.files import check_place, spared, write_text
 
     if out:
         check_place(out)
     report = timing.run(quick=quick, say=lambda line: None if as_json else say(line)).to_dict()
+    text = json.dumps(report, indent=1) + "\n"
     try:
         if out:
-            write_text(out, json.dumps(report, indent=1) + "\n")
-    finally:  # what took minutes is shown, also if the file can't be written any more
+            write_text(out, text)
+    except SparkbookError as error:
+        raise SparkbookError(spared(text, error)) from None
+    finally:
         answer(as_json, report, [])

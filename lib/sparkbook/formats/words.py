@@ -6,7 +6,7 @@ import json
 import re
 from collections.abc import Callable
 from pathlib import PurePosixPath
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from sparkbook.errors import SparkbookError
 from sparkbook.launch.arguments import is_option
@@ -14,6 +14,7 @@ from sparkbook.launch.lexer import lex
 from sparkbook.launch.line import Word
 from sparkbook.launch.server import SHELLS
 from sparkbook.util.shell_text import HOME, check_writable, mark_home, quote, quote_inside
+from sparkbook.util.texts import each_text
 
 if TYPE_CHECKING:
     from sparkbook.recipes.launch import Launch, Serve, Value
@@ -40,7 +41,10 @@ def value_words(value: Value) -> list[str]:
         try:
             return [
                 json.dumps(
-                    _mark(value), ensure_ascii=False, separators=(",", ":"), allow_nan=False
+                    each_text(value, mark_home),
+                    ensure_ascii=False,
+                    separators=(",", ":"),
+                    allow_nan=False,
                 ).replace(_JSON_HOME, HOME)
             ]
         except (TypeError, ValueError) as error:
@@ -49,15 +53,6 @@ def value_words(value: Value) -> list[str]:
 
 
 _JSON_HOME = json.dumps(HOME)[1:-1]
-
-
-def _mark(value: Any) -> Any:
-    """Return a JSON value whose strings have their leading `~` marked."""
-    if isinstance(value, dict):
-        return {key: _mark(item) for key, item in value.items()}
-    if isinstance(value, list):
-        return [_mark(item) for item in value]
-    return mark_home(value) if isinstance(value, str) else value
 
 
 def serve_groups(serve: Serve) -> list[Group]:

@@ -195,7 +195,8 @@ def build(target: str, *, toolchain: Toolchain | None = None, again: bool = Fals
         raise SparkbookError(f"there is no target '{target}'; targets are {', '.join(TARGETS)}")
     path = library_path(target)
     log = path.with_suffix(".log")
-    fresh = again or not path.is_file() or not _used(_text(log))
+    used = _used(_text(log)) if path.is_file() and not again else {}
+    fresh = not used
     if fresh:
         toolchain = toolchain or find_toolchain()
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -213,20 +214,18 @@ def build(target: str, *, toolchain: Toolchain | None = None, again: bool = Fals
             *files,
         ]
         done = _run(command)
+        said = done.stderr + done.stdout
         if done.returncode:
             part.unlink(missing_ok=True)
-            said = "\n".join(
-                line
-                for line in (done.stderr + done.stdout).splitlines()
-                if not line.startswith("ptxas info")
-            )
+            why = "\n".join(line for line in said.splitlines() if not line.startswith("ptxas info"))
             if done.returncode < 0:
-                said += f"\nended by signal {-done.returncode}: is there enough memory?"
+                why += f"\nended by signal {-done.returncode}: is there enough memory?"
             raise SparkbookError(
-                f"nvcc ({toolchain.nvcc}) could not compile {target}:\n{said.strip()[-2000:]}"
+                f"nvcc ({toolchain.nvcc}) could not compile {target}:\n{why.strip()[-2000:]}"
             )
+        used = _used(said)
         try:
-            log.write_text(done.stderr + done.stdout, "utf-8")
+            log.write_text(said, "utf-8")
             part.replace(path)
         except OSError as error:
             for one in (part, log):
@@ -236,7 +235,7 @@ def build(target: str, *, toolchain: Toolchain | None = None, again: bool = Fals
         for old in path.parent.glob(f"sparkbook-{target}-*"):
             if not old.name.startswith(path.stem):  # another process may build these sources too
                 old.unlink(missing_ok=True)
-    return Built(target, path, _used(_text(log)), fresh)
+    return Built(target, path, used, fresh)
 
 
 def _text(log: Path) -> str:

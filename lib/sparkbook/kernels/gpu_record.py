@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import platform
-import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from importlib.metadata import version
@@ -18,7 +17,8 @@ from typing import Any
 
 from sparkbook.errors import SparkbookError
 from sparkbook.kernels import bench, records, roofline, selftest
-from sparkbook.util.files import check_place, write_text
+from sparkbook.util.files import check_place, spared, write_text
+from sparkbook.util.texts import each_text
 
 
 def record(
@@ -75,34 +75,21 @@ def record(
         **report,
         "predicted_for_a_spark": predicted,
     }
-    _write(out, json.dumps(_cleaned(found, clean), indent=1) + "\n")
+    _write(out, json.dumps(each_text(found, clean), indent=1) + "\n")
     if ended:
         say(f"Interrupted: {out} holds the {len(checks)} checks that were finished")
         raise ended
     return found
 
 
-def _cleaned(value: Any, clean: Callable[[str], str]) -> Any:
-    """Return the same with each text cleaned; names of fields and numbers stay."""
-    if isinstance(value, str):
-        return clean(value)
-    if isinstance(value, dict):
-        return {name: _cleaned(one, clean) for name, one in value.items()}
-    return [_cleaned(one, clean) for one in value] if isinstance(value, list) else value
-
-
 def _write(out: Path, text: str) -> None:
-    """Write the file. Where that has become impossible in the meantime, minutes of measuring go
-    into a new folder instead, which the error names.
-    """
+    """Write the file, which may have become impossible in the minutes of measuring."""
     try:
         if out.exists() or out.is_symlink():
             raise SparkbookError(f"{out} came into being meanwhile and is left as it is")
         write_text(out, text)
     except SparkbookError as error:
-        kept = Path(tempfile.mkdtemp(prefix="sparkbook-")) / out.name
-        write_text(kept, text)
-        raise SparkbookError(f"{error}; the results are in {kept}") from None
+        raise SparkbookError(spared(text, error)) from None
 
 
 def _measured(measure: Callable[..., bench.Report], say: Callable[[str], None]) -> dict[str, Any]:

@@ -178,8 +178,7 @@ def fp4_gemv(x: ArrayLike, codes: U8, scales: U8, alpha: float) -> F64:
     """x [M, K] times NVFP4 weights [N, K], transposed: float64 [M, N]. Raises SparkbookError if
     codes and scales don't fit each other.
     """
-    check_layout(codes, scales)
-    weights = E2M1[unpack(codes)] * np.repeat(E4M3[scales], BLOCK, -1)
+    weights = dequantize(codes, scales, 1.0)
     return np.asarray(x, np.float64) @ weights.astype(np.float64).T * float(np.float32(alpha))
 
 

@@ -19,6 +19,7 @@ from sparkbook.recipes.names import EntryPoint, option_name
 from sparkbook.units import parse_size
 from sparkbook.util.printable import CONTROL
 from sparkbook.util.secret import is_secret, without_secrets
+from sparkbook.util.texts import each_text
 
 
 class Strict(BaseModel):
@@ -330,11 +331,8 @@ class Launch(Strict):
         (null) need no mention.
         """
         args = {
-            name: (
-                self.container.on_host(value)
-                if isinstance(value, str)
-                else _paths(value, self.container)
-            )
+            # a draft model's path is inside a JSON value
+            name: each_text(value, self.container.on_host)
             for name, value in self.serve.args.items()
         }
         if args.get("host", "0.0.0.0") in ("0.0.0.0", "::"):
@@ -355,12 +353,3 @@ class Launch(Strict):
                 update={"args": args, "model": model, "before": list(self.serve.before)}
             ),
         )
-
-
-def _paths(value: Value, container: Container) -> Value:
-    """Container paths inside a JSON value, such as a draft model's, as the host's."""
-    if isinstance(value, dict):
-        return {key: _paths(item, container) for key, item in value.items()}
-    if isinstance(value, list):
-        return [_paths(item, container) for item in value]
-    return container.on_host(value) if isinstance(value, str) else value

@@ -5,6 +5,7 @@ disk.
 from __future__ import annotations
 
 import os
+import tempfile
 from pathlib import Path
 
 from sparkbook.errors import SparkbookError
@@ -22,6 +23,30 @@ def write_text(file: str | Path, text: str) -> None:
         raise SparkbookError(f"{file} can't be written: {error.strerror}") from None
     except ValueError as error:  # UnicodeError among them
         raise SparkbookError(f"{file} can't be written: {error}") from None
+
+
+def spared(text: str, error: SparkbookError, prefix: str = "sparkbook-") -> str:
+    """Keep JSON that can't be made again in a temporary file, because its own could not be written.
+
+    Args:
+        text: what to keep.
+        error: why its own file could not be written.
+        prefix: how the temporary file's name begins.
+
+    Returns:
+        What to say of both.
+    """
+    try:
+        handle, spare = tempfile.mkstemp(prefix=prefix, suffix=".json")
+    except OSError as worse:
+        return f"{error}; and no temporary file can be made: {worse.strerror}"
+    os.close(handle)
+    try:
+        write_text(spare, text)
+    except SparkbookError as worse:
+        Path(spare).unlink(missing_ok=True)
+        return f"{error}; and {worse}"
+    return f"{error}. All of it is kept in {spare}"
 
 
 def check_place(file: str | Path) -> None:
